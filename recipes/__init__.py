@@ -1,0 +1,1 @@
+"""One file, one experiment, on the public recorder API; installed as `traceq.recipes`."""

@@ -1,0 +1,61 @@
+"""`traceq`: every module of `traceq.commands` is a command; faults become one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+from importlib import import_module
+
+import typer
+
+from traceq import __version__, commands
+from traceq.errors import TraceqError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="traceq",
+    help="What does a change cost per training step, on every rank, and why?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"traceq {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def traceq(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """What does a change cost per training step, on every rank, and why?"""
+
+
+def _add_commands() -> None:
+    for module in pkgutil.iter_modules(commands.__path__):
+        if not module.name.startswith("_"):
+            name = module.name.rstrip("_")
+            app.command(name)(import_module(f"traceq.commands.{module.name}").command)
+
+
+_add_commands()
+
+
+def main() -> None:
+    """Run the command line: exit 0 good, 1 bad input or failed run, 2 usage, 3 a tripped rule."""
+    try:
+        app()
+    except TraceqError as fault:
+        print(f"traceq: {fault}", file=sys.stderr)  # noqa: T201
+        sys.exit(fault.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,97 @@
+"""Interval algebra on int64[N, 2] nanoseconds: half-open, sorted, disjoint."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Spans",
+    "complement",
+    "covers",
+    "empty",
+    "intersect",
+    "measure",
+    "measure_within",
+    "spans",
+    "subtract",
+    "union",
+]
+
+Spans = NDArray[np.int64]
+"""int64[N, 2]: half-open [start, end) in ns, sorted by start, disjoint and not touching."""
+
+
+def empty() -> Spans:
+    """No interval at all: int64[0, 2]."""
+    return np.empty((0, 2), np.int64)
+
+
+def spans(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
+    """Union of the intervals [starts[i], ends[i]), given in any order; empty and reversed ones vanish."""
+    keep = ends > starts
+    starts, ends = starts[keep], ends[keep]
+    if len(starts) == 0:
+        return empty()
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    opens = np.r_[True, starts[1:] > reach[:-1]]
+    closes = np.r_[opens[1:], True]
+    return np.column_stack([starts[opens], reach[closes]])
+
+
+def measure(a: Spans) -> int:
+    """Total length in ns."""
+    return int((a[:, 1] - a[:, 0]).sum())
+
+
+def union(a: Spans, b: Spans) -> Spans:
+    """Instants in a or b."""
+    both = np.concatenate([a, b])
+    return spans(both[:, 0], both[:, 1])
+
+
+def intersect(a: Spans, b: Spans) -> Spans:
+    """Instants in a and b."""
+    if len(a) == 0 or len(b) == 0:
+        return empty()
+    edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
+    inside = covers(a, edges[:-1]) & covers(b, edges[:-1])
+    return spans(edges[:-1][inside], edges[1:][inside])
+
+
+def complement(a: Spans, start: int, end: int) -> Spans:
+    """Instants of [start, end) outside a."""
+    starts = np.r_[np.int64(start), a[:, 1]]
+    ends = np.r_[a[:, 0], np.int64(end)]
+    return spans(np.clip(starts, start, end), np.clip(ends, start, end))
+
+
+def subtract(a: Spans, b: Spans) -> Spans:
+    """Instants in a and not in b."""
+    if len(a) == 0 or len(b) == 0:
+        return a
+    return intersect(a, complement(b, int(a[0, 0]), int(a[-1, 1])))
+
+
+def covers(a: Spans, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """For each instant: does it lie in a?"""
+    if len(a) == 0:
+        return np.zeros(len(instants), np.bool_)
+    at = np.searchsorted(a[:, 0], instants, "right") - 1
+    found: NDArray[np.bool_] = (at >= 0) & (instants < a[at, 1])
+    return found
+
+
+def measure_within(a: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[M] ns: how much of a lies in each [starts[i], ends[i]), which may overlap each other."""
+    if len(a) == 0:
+        return np.zeros(len(starts), np.int64)
+    before = np.r_[np.int64(0), np.cumsum(a[:, 1] - a[:, 0])]
+
+    def up_to(t: NDArray[np.int64]) -> NDArray[np.int64]:
+        at = np.searchsorted(a[:, 0], t, "right") - 1
+        inside = np.minimum(t, a[at, 1]) - a[at, 0]
+        return np.where(at >= 0, before[at] + inside, 0)
+
+    return up_to(np.maximum(starts, ends)) - up_to(starts)

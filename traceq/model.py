@@ -1,0 +1,240 @@
+"""Run > Trace > Events. What was recorded, as columns; no file formats, no arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Arm",
+    "CallStacks",
+    "Category",
+    "Caveat",
+    "Events",
+    "Manifest",
+    "Messages",
+    "Pairs",
+    "Run",
+    "SourceLines",
+    "Thread",
+    "Trace",
+]
+
+ABSENT = -1
+
+
+class Category(IntEnum):
+    """What kind of row an event is, whatever the accelerator and the year of the trace."""
+
+    OTHER = 0
+    CPU_OP = 1
+    ANNOTATION = 2
+    DEVICE_ANNOTATION = 3
+    RUNTIME = 4
+    KERNEL = 5
+    MEMCPY = 6
+    MEMSET = 7
+    SYNC = 8
+    PYTHON = 9
+    OVERHEAD = 10
+    PROFILER = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Caveat:
+    """Doubt that travels with a result. `code` is stable, `text` is for people."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Arguments of collectives, one row for each event that carries them.
+
+    `row` int64[M] into Events, ascending; `name`, `dtype`, `group`, `ranks` int32 string ids;
+    `elements_in`, `elements_out`, `group_size`, `sequence` int64. -1 = absent.
+    """
+
+    row: NDArray[np.int64]
+    name: NDArray[np.int32]
+    dtype: NDArray[np.int32]
+    group: NDArray[np.int32]
+    ranks: NDArray[np.int32]
+    elements_in: NDArray[np.int64]
+    elements_out: NDArray[np.int64]
+    group_size: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CallStacks:
+    """Python stacks written into events (`Call stack`): `row` int64[M], `text` int32[M] string ids."""
+
+    row: NDArray[np.int64]
+    text: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """Complete events of one trace as columns of one length N, in file order. -1 = absent.
+
+    `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid` int32 into `strings`;
+    `device`, `stream` int32; `correlation`, `external_id`, `bytes`, `sequence`, `forward_thread` int64.
+    """
+
+    strings: tuple[str, ...]
+    ts: NDArray[np.int64]
+    dur: NDArray[np.int64]
+    category: NDArray[np.int8]
+    name: NDArray[np.int32]
+    cat: NDArray[np.int32]
+    pid: NDArray[np.int32]
+    tid: NDArray[np.int32]
+    grid: NDArray[np.int32]
+    device: NDArray[np.int32]
+    stream: NDArray[np.int32]
+    correlation: NDArray[np.int64]
+    external_id: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    forward_thread: NDArray[np.int64]
+    messages: Messages
+    stacks: CallStacks
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    @property
+    def end(self) -> NDArray[np.int64]:
+        """ts + dur, int64 ns."""
+        return self.ts + self.dur
+
+    def rows(self, *categories: Category) -> NDArray[np.int64]:
+        """Rows of these categories, ascending."""
+        wanted = np.zeros(len(Category), np.bool_)
+        wanted[list(categories)] = True
+        return np.flatnonzero(wanted[self.category])
+
+    def text(self, row: int) -> str:
+        """Name of one event."""
+        return self.strings[int(self.name[row])]
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A named track of the trace; `pid` and `tid` as the trace writes them."""
+
+    pid: str
+    tid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One variant of an experiment. An arm that is not `timed` is only traced, as a reference."""
+
+    name: str
+    meaning: str
+    baseline: bool = False
+    timed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What was recorded, where and how: `run.json`, and a part of each trace's metadata.
+
+    `status` is recording, complete or failed; `fault` says why. `environment` comes from an allow-list of keys.
+    `phases` are the names of the recipe's phases, in order.
+    """
+
+    version: int
+    run_id: str
+    recipe: str
+    question: str
+    parameters: Mapping[str, str | int | float | bool]
+    arms: tuple[Arm, ...]
+    phases: tuple[str, ...]
+    num_ranks: int
+    seed: int
+    status: str = "recording"
+    fault: str = ""
+    environment: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> str:
+        """Name of the arm the others are compared with."""
+        return next(arm.name for arm in self.arms if arm.baseline)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """Unprofiled halves of one comparison, interleaved in one process; `a == b` is the A/A control.
+
+    `b_second` bool[P]: True where the pair ran A then B. `first_ns`, `second_ns` int64[R, P]: time of one step of
+    the pair's first and second half, on each rank.
+    """
+
+    a: str
+    b: str
+    b_second: NDArray[np.bool_]
+    first_ns: NDArray[np.int64]
+    second_ns: NDArray[np.int64]
+
+    @property
+    def is_control(self) -> bool:
+        """Both halves are the baseline: what the machine shows where nothing differs."""
+        return self.a == self.b
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLines:
+    """Python line of the n-th outermost host op of a name within a phase and step, from a window with stacks.
+
+    `lines` holds `file.py:41 function`; `table` maps "phase|op" to one index into `lines` per occurrence.
+    """
+
+    lines: tuple[str, ...]
+    table: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Trace:
+    """One rank's profiled window. `base_time_ns` + `events.ts` is absolute time."""
+
+    path: str
+    events: Events
+    threads: tuple[Thread, ...]
+    rank: int
+    world_size: int
+    backend: str
+    device: str
+    base_time_ns: int
+    schema: str
+    manifest: Manifest | None = None
+    arm: str = ""
+    pairs: tuple[Pairs, ...] = ()
+    lines: SourceLines | None = None
+    num_dropped: int = 0
+    caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Traces of one arm by rank, and what is known about the recording they come from."""
+
+    path: str
+    traces: tuple[Trace, ...]
+    manifest: Manifest | None = None
+    arm: str = ""
+    pairs: tuple[Pairs, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Rank of each trace, ascending."""
+        return tuple(trace.rank for trace in self.traces)

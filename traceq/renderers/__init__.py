@@ -1,0 +1,1 @@
+"""One file, one form: a Report as text, JSON or Markdown."""

@@ -1,0 +1,1 @@
+"""A run on disk, and any path as a Run."""

@@ -1,0 +1,75 @@
+"""The only place that turns a number into text for people."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["Unit", "format_value"]
+
+
+class Unit(Enum):
+    """What a number is, which decides how it reads."""
+
+    TEXT = "text"
+    COUNT = "count"
+    NS = "ns"
+    DELTA_NS = "delta_ns"
+    BYTES = "bytes"
+    PERCENT = "percent"
+    DELTA_PERCENT = "delta_percent"
+    GBPS = "GB/s"
+    MEAN = "mean"
+
+
+def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
+    """`3.6 ms`, `1.5 GiB`, `12,345`, `0.17 %`; None reads as an empty cell."""
+    if value is None:
+        return ""
+    if isinstance(value, str) or unit is Unit.TEXT:
+        return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _FORMATS[unit](value)
+
+
+def _duration(ns: float) -> str:
+    for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if abs(ns) >= size:
+            return f"{_three_digits(ns / size)} {name}"
+    return f"{ns:.0f} ns" if ns else "0"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    return f"{value:.2f}" if magnitude < 10 else f"{value:.1f}" if magnitude < 100 else f"{value:,.0f}"
+
+
+def _signed(text: str, value: float) -> str:
+    return f"+{text}" if value > 0 else text
+
+
+def _size(size_bytes: float) -> str:
+    for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(size_bytes) >= size:
+            return f"{_three_digits(size_bytes / size)} {name}"
+    return f"{size_bytes:.0f} B"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f} %" if abs(value) < 1 else f"{value:.1f} %"
+
+
+def _mean(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"
+
+
+_FORMATS = {
+    Unit.COUNT: lambda v: f"{v:,.0f}",
+    Unit.NS: _duration,
+    Unit.DELTA_NS: lambda v: _signed(_duration(v), v),
+    Unit.BYTES: _size,
+    Unit.PERCENT: _percent,
+    Unit.DELTA_PERCENT: lambda v: _signed(_percent(v), v),
+    Unit.GBPS: lambda v: f"{v:.1f} GB/s",
+    Unit.MEAN: _mean,
+}
