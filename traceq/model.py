@@ -204,7 +204,11 @@ class SourceLines:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Trace:
-    """One rank's profiled window. `base_time_ns` + `events.ts` is absolute time."""
+    """One rank's profiled window. `base_time_ns` + `events.ts` is absolute time.
+
+    `embedded` is what a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`, `arm`,
+    `pairs` and `lines`.
+    """
 
     path: str
     events: Events
@@ -215,6 +219,7 @@ class Trace:
     device: str
     base_time_ns: int
     schema: str
+    embedded: str = ""
     manifest: Manifest | None = None
     arm: str = ""
     pairs: tuple[Pairs, ...] = ()

@@ -1,0 +1,55 @@
+"""Kineto's category strings, of every year and accelerator, as Category: a table, not an if."""
+
+from __future__ import annotations
+
+from traceq.model import Category
+
+__all__ = ["RUNTIME_DEVICE", "categorise"]
+
+_TABLE = {
+    "cpu_op": Category.CPU_OP,
+    "operator": Category.CPU_OP,  # 2021
+    "user_annotation": Category.ANNOTATION,
+    "gpu_user_annotation": Category.DEVICE_ANNOTATION,
+    "mtia_user_annotation": Category.DEVICE_ANNOTATION,
+    "runtime": Category.RUNTIME,  # 2021
+    "cuda_runtime": Category.RUNTIME,
+    "cuda_driver": Category.RUNTIME,
+    "hip_runtime": Category.RUNTIME,
+    "hip_api": Category.RUNTIME,
+    "xpu_runtime": Category.RUNTIME,
+    "xpu_driver": Category.RUNTIME,
+    "mtia_runtime": Category.RUNTIME,
+    "hpu_runtime": Category.RUNTIME,
+    "privateuse1_runtime": Category.RUNTIME,
+    "privateuse1_driver": Category.RUNTIME,
+    "kernel": Category.KERNEL,
+    "concurrent_kernel": Category.KERNEL,
+    "mtia_ccp_events": Category.KERNEL,
+    "mtia_workloadd": Category.KERNEL,
+    "hpu_op": Category.KERNEL,
+    "memcpy": Category.MEMCPY,  # 2021
+    "gpu_memcpy": Category.MEMCPY,
+    "memset": Category.MEMSET,  # 2021
+    "gpu_memset": Category.MEMSET,
+    "cuda_sync": Category.SYNC,
+    "xpu_sync": Category.SYNC,
+    "python_function": Category.PYTHON,
+    "overhead": Category.OVERHEAD,
+    "trace": Category.PROFILER,
+}
+
+_ANNOTATION_PREFIXES_2021 = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", "nccl:", "gloo:")
+
+RUNTIME_DEVICE = {"cuda": "cuda", "hip": "rocm", "mtia": "mtia", "xpu": "xpu", "hpu": "hpu"}
+"""Prefix of a runtime call's or category's name -> name of the accelerator."""
+
+
+def categorise(cat: str, name: str) -> Category:
+    """What an event is. In 2021 annotations are operators, told apart by their names."""
+    category = _TABLE.get(cat.lower(), Category.OTHER)
+    if category is Category.CPU_OP and cat[0] in "Oo" and name.startswith(_ANNOTATION_PREFIXES_2021):
+        return Category.ANNOTATION
+    if name == "dma_request" and category is Category.KERNEL:
+        return Category.MEMCPY
+    return category

@@ -1,0 +1,52 @@
+"""One event as msgspec reads it: only the keys that analyses ask for; everything else is passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["RawArgs", "RawEvent"]
+
+_NOTHING = msgspec.Raw(b"")
+
+
+class RawArgs(msgspec.Struct, gc=False):
+    """Arguments of an event, in the spellings of all years. Any, since each of them can also be a string."""
+
+    external_id: Any = msgspec.field(name="External id", default=-1)
+    external_id_2021: Any = msgspec.field(name="external id", default=-1)
+    correlation: Any = -1
+    device: Any = -1
+    stream: Any = -1
+    bytes: Any = -1
+    size: Any = -1  # of an MTIA copy
+    direction: Any = None  # of an MTIA copy
+    grid: Any = None
+    sequence: Any = msgspec.field(name="Sequence number", default=-1)
+    forward_thread: Any = msgspec.field(name="Fwd thread id", default=-1)
+    call_stack: Any = msgspec.field(name="Call stack", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    elements_in: Any = msgspec.field(name="In msg nelems", default=-1)
+    elements_out: Any = msgspec.field(name="Out msg nelems", default=-1)
+    dtype: Any = None
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=-1)
+    ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    message_sequence: Any = msgspec.field(name="Seq", default=-1)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+    label: Any = msgspec.field(name="name", default=None)  # of a thread_name row
+
+
+class RawEvent(msgspec.Struct, gc=False):
+    """An event of any phase type; `ts` and `dur` stay text, since a float64 would lose nanoseconds."""
+
+    ph: Any = None
+    name: Any = ""
+    cat: Any = ""
+    pid: Any = ""
+    tid: Any = ""
+    ts: msgspec.Raw = _NOTHING
+    dur: msgspec.Raw = _NOTHING
+    args: RawArgs | None = None

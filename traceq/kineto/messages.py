@@ -1,0 +1,113 @@
+"""What a collective moves, from its arguments or, where there are none, from the shapes of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from traceq.kineto.events import RawArgs
+from traceq.model import Messages
+
+if TYPE_CHECKING:
+    from traceq.kineto.columns import Interner
+
+__all__ = ["MessageRows"]
+
+_DTYPES = {
+    "double": "float64",
+    "float": "float32",
+    "half": "float16",
+    "c10::half": "float16",
+    "bfloat16": "bfloat16",
+    "c10::bfloat16": "bfloat16",
+    "long": "int64",
+    "long int": "int64",
+    "int": "int32",
+    "short": "int16",
+    "short int": "int16",
+    "char": "int8",
+    "signed char": "int8",
+    "byte": "uint8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+}
+
+
+@dataclass(slots=True)
+class MessageRows:
+    """Collects the rows of Messages."""
+
+    PREFIXES: ClassVar[tuple[str, ...]] = ("nccl:", "gloo:", "hccl:", "xccl:", "c10d::")
+
+    _rows: list[tuple[int, ...]] = field(default_factory=list)
+
+    def add(self, row: int, event: str, args: RawArgs, strings: Interner) -> None:
+        """Note one event that is, or belongs to, a collective."""
+        name = "" if args.collective is None else str(args.collective)
+        elements_in, elements_out = _to_int(args.elements_in), _to_int(args.elements_out)
+        dtype = "" if args.dtype is None else str(args.dtype)
+        if args.collective is None:
+            elements_in, dtype = _from_shapes(event, args)
+        self._rows.append(
+            (
+                row,
+                strings[name] if name else -1,
+                strings[_DTYPES.get(dtype.lower(), dtype.lower())] if dtype else -1,
+                strings[str(args.group)] if args.group is not None else -1,
+                strings[str(args.ranks)] if args.ranks is not None else -1,
+                elements_in,
+                elements_out,
+                _to_int(args.group_size),
+                _to_int(args.message_sequence),
+            )
+        )
+
+    def build(self) -> Messages:
+        """The rows as columns."""
+        table = np.array(self._rows, np.int64).reshape(-1, 9)
+        texts = table[:, 1:5].astype(np.int32)
+        return Messages(
+            row=table[:, 0],
+            name=texts[:, 0],
+            dtype=texts[:, 1],
+            group=texts[:, 2],
+            ranks=texts[:, 3],
+            elements_in=table[:, 5],
+            elements_out=table[:, 6],
+            group_size=table[:, 7],
+            sequence=table[:, 8],
+        )
+
+
+def _to_int(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return -1
+
+
+def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:
+    """(elements, dtype) of a call that says no more than its input shapes; (-1, "") where they say nothing.
+
+    An annotation of a backend lists what it moves; a c10d op lists output and input, the larger of which counts.
+    """
+    try:
+        dims, types = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
+    except msgspec.DecodeError:
+        return -1, ""
+    sizes = [_elements(shape) for shape in dims if shape]
+    if not sizes:
+        return -1, ""
+    dtype = next((t for t in types if isinstance(t, str) and t.lower() in _DTYPES), "")
+    return (max(sizes) if event.startswith("c10d::") else sum(sizes)), dtype
+
+
+def _elements(shape: Any) -> int:
+    """Elements of a shape, or of a list of shapes."""
+    if any(isinstance(part, list) for part in shape):
+        return sum(_elements(part) for part in shape)
+    return prod(shape)

@@ -1,0 +1,129 @@
+"""One trace file -> Trace."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from traceq.errors import UnreadableInput
+from traceq.kineto.categories import RUNTIME_DEVICE
+from traceq.kineto.columns import ColumnBuilder, to_int
+from traceq.kineto.document import Document
+from traceq.kineto.source import open_source
+from traceq.model import Category, Caveat, Events, Thread, Trace
+
+__all__ = ["read_trace"]
+
+
+def read_trace(path: Path, *, strict: bool = False) -> Trace:
+    """The trace in a Kineto JSON file: plain, gzip or zstd; an object or a bare array; any layout.
+
+    A file that ends early gives what it holds, and a caveat with the position; `strict` refuses it, and any event that
+    had to be mended or skipped. Raises UnreadableInput.
+    """
+    source = open_source(path)
+    document, columns = Document(source), ColumnBuilder()
+    try:
+        for window in document.windows():
+            columns.add(window)
+    finally:
+        source.close()
+    events = columns.build()
+    caveats = tuple(_caveats(document, len(events), columns.dropped))
+    if strict and caveats:
+        raise UnreadableInput(str(path), f"{caveats[0].text} (--strict refuses)")
+    if len(events) == 0:
+        raise UnreadableInput(str(path), caveats[0].text if caveats else "no complete event", "events with ts and dur")
+    threads = tuple(Thread(pid, tid, name) for (pid, tid), name in columns.threads.items())
+    return _trace(path, document.metadata, events, threads, columns.dropped, caveats)
+
+
+def _caveats(document: Document, num_events: int, dropped: int) -> list[Caveat]:
+    found = []
+    if document.truncated_at is not None or document.source.fault:
+        reason = f" ({document.source.fault})" if document.source.fault else ""
+        at = document.position if document.truncated_at is None else document.truncated_at
+        text = f"byte {at}: the file ends early{reason}; {num_events:,} of its events were read"
+        found.append(Caveat("truncated", text))
+    if document.skipped_at:
+        count, first = len(document.skipped_at), document.skipped_at[0]
+        found.append(Caveat("malformed_events", f"byte {first}: {count:,} events are no valid JSON and were skipped"))
+    if document.mended_at:
+        count, first = len(document.mended_at), document.mended_at[0]
+        text = f"byte {first}: {count:,} events hold NaN, Infinity or broken UTF-8, and were mended"
+        found.append(Caveat("mended_events", text))
+    if dropped:
+        found.append(Caveat("dropped_events", f"{dropped:,} events have no usable time and were dropped"))
+    return found
+
+
+def _trace(
+    path: Path,
+    metadata: dict[str, msgspec.Raw],
+    events: Events,
+    threads: tuple[Thread, ...],
+    dropped: int,
+    caveats: tuple[Caveat, ...],
+) -> Trace:
+    world = _decoded(metadata, "distributedInfo", dict)
+    return Trace(
+        path=str(path),
+        events=events,
+        threads=threads,
+        rank=_rank(world, path),
+        world_size=max(to_int(world.get("world_size", 1)), 1),
+        backend=str(world.get("backend", "")),
+        device=_device(metadata, events),
+        base_time_ns=max(to_int(_decoded(metadata, "baseTimeNanoseconds", int)), 0),
+        schema=_schema(metadata, events),
+        embedded=_decoded(metadata, "traceq", str),
+        num_dropped=dropped,
+        caveats=caveats,
+    )
+
+
+def _decoded(metadata: dict[str, msgspec.Raw], key: str, kind: type) -> Any:
+    """One metadata value, or an empty one of its kind where it is absent, broken, or of another kind."""
+    try:
+        value = msgspec.json.decode(metadata[key])
+    except (KeyError, msgspec.DecodeError):
+        return kind()
+    return value if isinstance(value, kind) else kind()
+
+
+def _rank(world: dict[str, Any], path: Path) -> int:
+    """Rank from the metadata, else from `rank3` in the file's name, else 0."""
+    rank = to_int(world.get("rank", -1))
+    if rank >= 0:
+        return rank
+    found = re.search(r"rank[-_]?(\d+)", path.name)
+    return int(found[1]) if found else 0
+
+
+def _device(metadata: dict[str, msgspec.Raw], events: Events) -> str:
+    """Name of the accelerator: from the device list, else its kind from the runtime calls; `cpu` without one."""
+    devices = _decoded(metadata, "deviceProperties", list)
+    names = [str(device.get("name", "")) for device in devices if isinstance(device, dict)]
+    device_rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+    if len(device_rows) == 0:
+        return "cpu"
+    if names and names[0]:
+        return names[0]
+    cats = {events.strings[int(i)].lower() for i in np.unique(events.cat[device_rows])}
+    calls = {events.strings[int(i)] for i in np.unique(events.name[events.rows(Category.RUNTIME)])}
+    for text in sorted(cats) + sorted(calls):
+        for prefix, kind in RUNTIME_DEVICE.items():
+            if text.startswith(prefix):
+                return kind
+    return "accelerator"
+
+
+def _schema(metadata: dict[str, msgspec.Raw], events: Events) -> str:
+    """Which of Kineto's dialects a file is written in."""
+    if any(cat in ("Operator", "Kernel") for cat in events.strings):
+        return "2021"
+    return "2025" if "baseTimeNanoseconds" in metadata else "2023"

@@ -1,0 +1,99 @@
+"""Which host row is open at an instant, and what encloses it: by thread, for all instants at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.links.memo import once_per_trace
+from traceq.model import Category, Events, Trace
+
+__all__ = ["Nest", "host_ops", "nest", "python_frames", "tracks"]
+
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nest:
+    """Intervals of one thread by (start, longest first, row): `rows` int64[M] into Events; `parent` int64[M] into
+    this nest, the innermost interval that encloses each, -1 at the top."""
+
+    rows: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    parent: NDArray[np.int64]
+
+    def at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[K]: index of the innermost interval open at each instant, -1 where none is."""
+        found = np.searchsorted(self.start, instants, "right") - 1
+        return self.climb(found, self.end, instants)
+
+    def climb(self, found: NDArray[np.int64], end: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
+        """From each index upwards to the first interval that is still open."""
+        found = found.copy()
+        pending = np.flatnonzero((found >= 0) & (end[found] <= instants))
+        while len(pending):
+            found[pending] = self.parent[found[pending]]
+            pending = pending[(found[pending] >= 0) & (end[found[pending]] <= instants[pending])]
+        return found
+
+    def first_enclosing(self, found: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """From each index (itself included) upwards to the first interval that is `wanted` (bool[M]), else -1."""
+        found = found.copy()
+        pending = np.flatnonzero((found >= 0) & ~wanted[found])
+        while len(pending):
+            found[pending] = self.parent[found[pending]]
+            pending = pending[(found[pending] >= 0) & ~wanted[found[pending]]]
+        return found
+
+    def top(self) -> NDArray[np.int64]:
+        """int64[M]: the outermost interval around each (itself where it is one)."""
+        top = np.where(self.parent >= 0, self.parent, np.arange(len(self.parent)))
+        while (above := top[top] != top).any():
+            top[above] = top[top[above]]
+        return top
+
+
+def nest(events: Events, rows: NDArray[np.int64]) -> Nest:
+    """The nest of some rows of one thread."""
+    start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
+    order = np.lexsort((rows, -end, start))
+    rows, start, end = rows[order], start[order], end[order]
+    return Nest(rows, start, end, _previous_not_smaller(end))
+
+
+def _previous_not_smaller(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Index of the nearest earlier element that is >= each, -1 where none is; by pointer jumping."""
+    before = np.arange(-1, len(ends) - 1)
+    pending = np.flatnonzero((before >= 0) & (ends[before] < ends))
+    while len(pending):
+        before[pending] = before[before[pending]]
+        pending = pending[(before[pending] >= 0) & (ends[before[pending]] < ends[pending])]
+    return before
+
+
+@once_per_trace
+def tracks(trace: Trace) -> NDArray[np.int64]:
+    """int64[N]: one number for each (pid, tid)."""
+    events = trace.events
+    number: NDArray[np.int64] = events.pid.astype(np.int64) * len(events.strings) + events.tid
+    return number
+
+
+@once_per_trace
+def host_ops(trace: Trace) -> dict[int, Nest]:
+    """Nests of the CPU ops by track."""
+    return _by_track(trace, trace.events.rows(Category.CPU_OP))
+
+
+@once_per_trace
+def python_frames(trace: Trace) -> dict[int, Nest]:
+    """Nests of the Python frames by track."""
+    return _by_track(trace, trace.events.rows(Category.PYTHON))
+
+
+def _by_track(trace: Trace, rows: NDArray[np.int64]) -> dict[int, Nest]:
+    of_row = tracks(trace)[rows]
+    return {int(track): nest(trace.events, rows[of_row == track]) for track in np.unique(of_row)}

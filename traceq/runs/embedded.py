@@ -1,0 +1,105 @@
+"""What a trace carries besides its events, so that one copied file can be diffed with a verdict.
+
+It stands under the top-level key `traceq` of the trace, as base64 of JSON: Kineto corrupts quotes in metadata.
+Format 1 (2026): manifest, arm, pairs, lines; `lines.table` holds runs of [line, count].
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from itertools import groupby
+
+import msgspec
+import numpy as np
+
+from traceq.errors import UnreadableInput
+from traceq.model import Manifest, Pairs, SourceLines
+from traceq.runs.layout import to_json_bytes
+
+__all__ = ["KEY", "Embedded", "decode", "encode"]
+
+KEY = "traceq"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedded:
+    """What one trace knows about its run: all ranks' unprofiled pairs, and its own rank's Python lines."""
+
+    manifest: Manifest
+    arm: str
+    pairs: tuple[Pairs, ...] = ()
+    lines: SourceLines | None = None
+
+
+class _Pairs(msgspec.Struct):
+    a: str
+    b: str
+    b_second: list[bool]
+    first_ns: list[list[int]]
+    second_ns: list[list[int]]
+
+
+class _Lines(msgspec.Struct):
+    lines: list[str]
+    table: dict[str, list[tuple[int, int]]]
+
+
+class _Document(msgspec.Struct):
+    format: int
+    manifest: Manifest
+    arm: str
+    pairs: list[_Pairs]
+    lines: _Lines | None = None
+
+
+def encode(embedded: Embedded) -> str:
+    """Base64 text, safe as a Kineto metadata value once quoted."""
+    document = {
+        "format": FORMAT,
+        "manifest": embedded.manifest,
+        "arm": embedded.arm,
+        "pairs": embedded.pairs,
+        "lines": None if embedded.lines is None else _packed(embedded.lines),
+    }
+    return base64.b64encode(to_json_bytes(document)).decode("ascii")
+
+
+def decode(text: str) -> Embedded:
+    """What `encode` was given; UnreadableInput when it is damaged or of a newer format."""
+    try:
+        data = base64.b64decode(text, validate=True)
+        version = msgspec.json.decode(data, type=dict[str, msgspec.Raw])["format"]
+        if int(bytes(version)) > FORMAT:
+            raise UnreadableInput("traceq metadata", f"format {bytes(version).decode()}", f"at most {FORMAT}")
+        document = msgspec.json.decode(data, type=_Document)
+    except (binascii.Error, msgspec.MsgspecError, KeyError, ValueError) as fault:
+        raise UnreadableInput("traceq metadata", f"{type(fault).__name__}: {fault}", "base64 of JSON") from fault
+    return Embedded(
+        manifest=document.manifest,
+        arm=document.arm,
+        pairs=tuple(_unpacked_pairs(pairs) for pairs in document.pairs),
+        lines=None if document.lines is None else _unpacked(document.lines),
+    )
+
+
+def _packed(lines: SourceLines) -> _Lines:
+    table = {key: [(line, len(list(run))) for line, run in groupby(found)] for key, found in lines.table.items()}
+    return _Lines(list(lines.lines), table)
+
+
+def _unpacked(lines: _Lines) -> SourceLines:
+    table = {key: tuple(line for line, count in runs for _ in range(count)) for key, runs in lines.table.items()}
+    return SourceLines(tuple(lines.lines), table)
+
+
+def _unpacked_pairs(pairs: _Pairs) -> Pairs:
+    return Pairs(
+        a=pairs.a,
+        b=pairs.b,
+        b_second=np.array(pairs.b_second, np.bool_),
+        first_ns=np.array(pairs.first_ns, np.int64),
+        second_ns=np.array(pairs.second_ns, np.int64),
+    )

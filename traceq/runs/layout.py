@@ -1,0 +1,101 @@
+"""A run on disk: what is called what, and its manifest. Shared by the writer and the reader.
+
+Format 1 (2026): run.json, <arm>/rank<r>.json.gz, <arm>/rank<r>.stacks.json.gz, <arm>/rank<r>.flight.json,
+steps/rank<r>.jsonl, logs/rank<r>.log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from traceq.errors import UnreadableInput
+from traceq.model import Manifest
+
+__all__ = ["FORMAT", "MANIFEST", "RunFolder", "replaced", "to_json_bytes"]
+
+FORMAT = 1
+MANIFEST = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where each file of one run lies. Nothing is touched on disk but by `write_manifest`."""
+
+    path: Path
+
+    @property
+    def manifest_path(self) -> Path:
+        """`run.json`: a folder that holds one is a run."""
+        return self.path / MANIFEST
+
+    @property
+    def steps(self) -> Path:
+        """Folder of the unprofiled samples, one file a rank."""
+        return self.path / "steps"
+
+    def samples(self, rank: int) -> Path:
+        """Unprofiled steps of one rank, appended group by group."""
+        return self.steps / f"rank{rank}.jsonl"
+
+    def log(self, rank: int) -> Path:
+        """What one rank wrote to its stdout and stderr."""
+        return self.path / "logs" / f"rank{rank}.log"
+
+    def trace(self, arm: str, rank: int) -> Path:
+        """Kineto trace of one arm's profiled window."""
+        return self.path / arm / f"rank{rank}.json.gz"
+
+    def stacks(self, arm: str, rank: int) -> Path:
+        """Kineto trace of one step with Python frames."""
+        return self.path / arm / f"rank{rank}.stacks.json.gz"
+
+    def flight(self, arm: str, rank: int) -> Path:
+        """Flight-recorder entries of the profiled window."""
+        return self.path / arm / f"rank{rank}.flight.json"
+
+    def read_manifest(self) -> Manifest:
+        """The manifest, checked; UnreadableInput when it is missing, damaged or of a newer format."""
+        where = str(self.manifest_path)
+        try:
+            manifest = msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
+        except OSError as fault:
+            raise UnreadableInput(where, fault.strerror or str(fault), "the manifest of a run") from fault
+        except msgspec.MsgspecError as fault:
+            raise UnreadableInput(where, str(fault), "the manifest of a run") from fault
+        if manifest.version > FORMAT:
+            raise UnreadableInput(where, f"format {manifest.version}", f"at most {FORMAT}: a newer traceq wrote it")
+        return manifest
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Replace `run.json` in one move: a reader sees the old one or the new one."""
+        with replaced(self.manifest_path) as part:
+            part.write_bytes(msgspec.json.format(to_json_bytes(manifest), indent=2) + b"\n")
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, moved onto it if the block succeeds and removed if it does not."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def to_json_bytes(value: object) -> bytes:
+    """JSON of dataclasses, numpy arrays and numpy numbers included."""
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _plain(value: object) -> object:
+    for name in ("tolist", "item"):  # numpy arrays, then numpy numbers
+        if hasattr(value, name):
+            return getattr(value, name)()
+    raise NotImplementedError(type(value).__name__)

@@ -1,0 +1,102 @@
+"""Unprofiled samples on disk: one JSON line a step, one a pair. Written by ranks, read without torch.
+
+Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks. Unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from traceq.errors import UnreadableInput
+from traceq.model import Pairs
+
+__all__ = ["ClocksLine", "Line", "PairLine", "StepLine", "pairs_of", "read_lines", "read_pairs"]
+
+
+class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind"):
+    """One unprofiled step. `pair` is -1 for warm-up and for the steps after a collection.
+
+    `phases` ns by name; `wall_ns` from the end of the previous step; `cpu_ns` of the main thread; `device_ns` between
+    the step-end events of the device, 0 without one; `peak_bytes` of the half (CUDA) or of the process (CPU).
+    """
+
+    arm: str
+    a: str
+    b: str
+    pair: int
+    half: int
+    index: int
+    phases: Mapping[str, int]
+    wall_ns: int
+    cpu_ns: int
+    device_ns: int
+    peak_bytes: int
+
+
+class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind"):
+    """The times that count: one step of each half of one pair, ns. `b_second`: it ran A then B."""
+
+    a: str
+    b: str
+    pair: int
+    b_second: bool
+    first_ns: int
+    second_ns: int
+
+
+class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):
+    """State of the device before a group, where NVML answers. `throttle` is NVML's bit mask of reasons."""
+
+    sm_mhz: int
+    memory_mhz: int
+    throttle: int
+    celsius: int
+
+
+Line: TypeAlias = StepLine | PairLine | ClocksLine
+
+_DECODER = msgspec.json.Decoder(Line)
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Lines of one rank's file in order. A last line that a kill cut short is left out."""
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            if not text.endswith(b"\n"):
+                return
+            try:
+                yield _DECODER.decode(text)
+            except msgspec.MsgspecError as fault:
+                raise UnreadableInput(f"{path}: line {number}", str(fault), "a step, a pair or clocks") from fault
+
+
+def read_pairs(folder: Path) -> tuple[Pairs, ...]:
+    """Comparisons found in a run's `steps` folder, in the order they were first run; pairs complete on all ranks."""
+    files = sorted(folder.glob("rank*.jsonl"), key=lambda path: int(path.stem.removeprefix("rank")))
+    return pairs_of([[line for line in read_lines(path) if isinstance(line, PairLine)] for path in files])
+
+
+def pairs_of(ranks: Sequence[Sequence[PairLine]]) -> tuple[Pairs, ...]:
+    """Comparisons from each rank's pairs. A pair that a rank lacks is dropped on all."""
+    if not ranks:
+        return ()
+    by_key = [{(line.a, line.b, line.pair): line for line in lines} for lines in ranks]
+    complete = [key for key in by_key[0] if all(key in other for other in by_key[1:])]
+    comparisons = dict.fromkeys((a, b) for a, b, _ in complete)
+    return tuple(_collect(by_key, sorted(key for key in complete if key[:2] == names)) for names in comparisons)
+
+
+def _collect(ranks: Sequence[Mapping[tuple[str, str, int], PairLine]], keys: Sequence[tuple[str, str, int]]) -> Pairs:
+    a, b, _ = keys[0]
+    return Pairs(
+        a=a,
+        b=b,
+        b_second=np.array([ranks[0][key].b_second for key in keys], np.bool_),
+        first_ns=np.array([[lines[key].first_ns for key in keys] for lines in ranks], np.int64),
+        second_ns=np.array([[lines[key].second_ns for key in keys] for lines in ranks], np.int64),
+    )

@@ -1,0 +1,14 @@
+"""Whether B differs from A, by how much, and how sure that is. Arithmetic on step times; no traces, no text layout.
+
+The estimate is a median of differences and the interval is made of two of those differences (Hodges and Lehmann 1963;
+the inverted Mann-Whitney test). Where the order within each pair was drawn at random, the draw alone justifies it, so
+drift, autocorrelation and heavy tails do not spoil it: `benchmarks/stats.py` prints how often it covers the truth.
+"""
+
+from __future__ import annotations
+
+from traceq.stats.comparison import Comparison, compare_pairs, compare_values
+from traceq.stats.shift import Interval
+from traceq.stats.verdict import Verdict, VerdictName
+
+__all__ = ["Comparison", "Interval", "Verdict", "VerdictName", "compare_pairs", "compare_values"]

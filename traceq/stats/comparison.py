@@ -1,0 +1,134 @@
+"""Two arms, or two lists of step times, compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.errors import UnreadableInput
+from traceq.model import Caveat, Pairs
+from traceq.stats import doubts
+from traceq.stats.shift import Interval, shift_between, shift_of_pairs
+from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Threshold, Verdict, decide
+
+__all__ = ["Comparison", "compare_pairs", "compare_values"]
+
+THRESHOLD_PCT = 0.5
+SLOW = 1.5  # times the median of its arm
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """B's step minus A's, in ns, how sure that is, and every doubt about it.
+
+    `a_ns`, `b_ns` are the medians of either arm. `delta_ns` is a median of differences, so it is not `b_ns - a_ns`.
+    The intervals are None where the values are too few. `noise_floor_ns` is the end farther from zero of the A/A
+    control's 95 % interval: the largest difference the machine may feign where there is none; None without a control.
+    `rank_delta_ns` has one estimate a rank. `num_slow_a` and `num_slow_b` count values above 1.5 times the median of
+    their arm. `unprofiled` is False where a profiler slowed the steps down. `num_pairs` is 0
+    for values that are no pairs.
+    """
+
+    a_ns: int
+    b_ns: int
+    delta_ns: int
+    ci95_ns: Interval | None
+    ci90_ns: Interval | None
+    verdict: Verdict
+    mean_delta_ns: int
+    num_slow_a: int
+    num_slow_b: int
+    num_pairs: int = 0
+    rank_delta_ns: tuple[int, ...] = ()
+    noise_floor_ns: int | None = None
+    unprofiled: bool = True
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def delta_pct(self) -> float:
+        """`delta_ns` in percent of A's median step."""
+        return 100 * self.delta_ns / self.a_ns if self.a_ns else 0.0
+
+
+def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: float = THRESHOLD_PCT) -> Comparison:
+    """B against A from interleaved halves. The job's step is the maximum over ranks, taken half by half.
+
+    `control` is the A/A control of the same recording. Raises UnreadableInput where no pair was finished.
+    """
+    if not pairs.b_second.size:
+        raise UnreadableInput(f"{pairs.a} against {pairs.b}", "no finished pair of halves", "at least one")
+    first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
+    a, b = np.where(pairs.b_second, first, second), np.where(pairs.b_second, second, first)
+    threshold = Threshold(threshold_pct, _median(a))
+    shift = shift_of_pairs(second - first, pairs.b_second)
+    ranks = [shift_of_pairs(change, pairs.b_second) for change in pairs.second_ns - pairs.first_ns]
+    feigned = compare_pairs(control, threshold_pct=threshold_pct) if control else None
+    floor = max(map(abs, feigned.ci95_ns)) if feigned and feigned.ci95_ns else None
+    verdict = decide(shift, threshold, PAIRS, len(a))
+    num_slow = _num_slow(a), _num_slow(b)
+    return Comparison(
+        a_ns=threshold.a_ns,
+        b_ns=_median(b),
+        delta_ns=shift.delta,
+        ci95_ns=shift.ci95,
+        ci90_ns=shift.ci90,
+        verdict=verdict,
+        mean_delta_ns=shift.mean,
+        num_slow_a=num_slow[0],
+        num_slow_b=num_slow[1],
+        num_pairs=len(a),
+        rank_delta_ns=tuple(rank.delta for rank in ranks),
+        noise_floor_ns=floor,
+        caveats=(
+            *doubts.one_order(pairs.b_second),
+            *doubts.mean_disagrees(shift, threshold),
+            *doubts.slow_steps_differ(*num_slow),
+            *doubts.ranks_disagree(shift, ranks, threshold),
+            *doubts.control_differs(feigned.verdict if feigned else None),
+            *doubts.below_noise_floor(shift, verdict, floor),
+        ),
+    )
+
+
+def compare_values(
+    a: NDArray[np.int64], b: NDArray[np.int64], *, profiled: bool = False, threshold_pct: float = THRESHOLD_PCT
+) -> Comparison:
+    """B against A from values that are no pairs, int64[M] and int64[N] ns.
+
+    Each value is the median step of one process, so that the values are independent; under four a side there is no
+    interval. With `profiled` they are the steps of one traced window a side: those follow each other, and no draw
+    decided which side ran first, so they give an estimate and never an interval.
+
+    Raises UnreadableInput where a side is empty.
+    """
+    for name, side in (("A", a), ("B", b)):
+        if not side.size:
+            raise UnreadableInput(name, "no step to compare", "at least one")
+    num = min(a.size, b.size)
+    kind = STEPS if profiled else PROCESSES
+    threshold = Threshold(threshold_pct, _median(a))
+    shift = shift_between(b, a, testable=kind.fewest is not None and num >= kind.fewest)
+    num_slow = _num_slow(a), _num_slow(b)
+    return Comparison(
+        a_ns=threshold.a_ns,
+        b_ns=_median(b),
+        delta_ns=shift.delta,
+        ci95_ns=shift.ci95,
+        ci90_ns=shift.ci90,
+        verdict=decide(shift, threshold, kind, num),
+        mean_delta_ns=shift.mean,
+        num_slow_a=num_slow[0],
+        num_slow_b=num_slow[1],
+        unprofiled=not profiled,
+        caveats=doubts.mean_disagrees(shift, threshold),
+    )
+
+
+def _median(values: NDArray[np.int64]) -> int:
+    return round(float(np.median(values)))
+
+
+def _num_slow(values: NDArray[np.int64]) -> int:
+    return int(np.count_nonzero(values > SLOW * np.median(values)))

@@ -1,0 +1,84 @@
+"""Reasons to mistrust a comparison. Each is one caveat or none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.model import Caveat
+from traceq.stats.shift import Z95, Shift
+from traceq.stats.verdict import Threshold, Verdict
+from traceq.units import Unit, format_value
+
+__all__ = ["below_noise_floor", "control_differs", "mean_disagrees", "one_order", "ranks_disagree", "slow_steps_differ"]
+
+RARE = Fraction(1, 100)
+
+Doubt = tuple[Caveat, ...]
+
+
+def one_order(b_second: NDArray[np.bool_]) -> Doubt:
+    """All pairs ran in one order, as in a recording that was stopped early."""
+    if b_second.any() and not b_second.all():
+        return ()
+    last = "B" if b_second.all() else "A"
+    return (Caveat("one_order", f"{last} ran second in every pair: what it costs to come second is in the difference"),)
+
+
+def mean_disagrees(shift: Shift, threshold: Threshold) -> Doubt:
+    """The means' difference is another than the medians', by more than matters and than the mean's error explains."""
+    if abs(shift.mean - shift.delta) <= threshold.ns + Z95 * shift.mean_error:
+        return ()
+    text = f"means differ by {_delta(shift.mean)}, medians by {_delta(shift.delta)}: a median does not see rare stalls"
+    return (Caveat("mean_disagrees", text),)
+
+
+def slow_steps_differ(num_slow_a: int, num_slow_b: int) -> Doubt:
+    """One arm has more slow halves than an even split allows, by an exact sign test at 1 %."""
+    num, fewer = num_slow_a + num_slow_b, min(num_slow_a, num_slow_b)
+    if sum(math.comb(num, i) for i in range(fewer + 1)) * 2 > RARE * 2**num:
+        return ()
+    text = (
+        f"{num_slow_a:,} of A's halves and {num_slow_b:,} of B's are above 1.5 times their median: one arm stalls more"
+    )
+    return (Caveat("slow_steps_differ", text),)
+
+
+def ranks_disagree(shift: Shift, ranks: Sequence[Shift], threshold: Threshold) -> Doubt:
+    """A rank's interval lies apart from the job's, by more than matters; the rank farthest from the job is named."""
+    if not shift.ci95:
+        return ()
+    gaps = [max(rank.ci95[0] - shift.ci95[1], shift.ci95[0] - rank.ci95[1]) if rank.ci95 else 0 for rank in ranks]
+    worst = int(np.argmax(gaps))
+    if gaps[worst] <= threshold.ns:
+        return ()
+    num = sum(gap > threshold.ns for gap in gaps)
+    text = (
+        f"the job's step differs by {_delta(shift.delta)}, but {num:,} of {len(ranks):,} ranks disagree: "
+        f"{_delta(ranks[worst].delta)} on rank {worst}"
+    )
+    return (Caveat("ranks_disagree", text),)
+
+
+def control_differs(control: Verdict | None) -> Doubt:
+    """The A/A control finds a material difference where there is none."""
+    if not control or control.name != "material":
+        return ()
+    text = f"the A/A control differs from itself: {control.reason}; do not trust this verdict, record again"
+    return (Caveat("control_differs", text),)
+
+
+def below_noise_floor(shift: Shift, verdict: Verdict, floor_ns: int | None) -> Doubt:
+    """A difference is claimed that is no larger than what the A/A control may show."""
+    if floor_ns is None or verdict.name not in ("material", "detectable") or abs(shift.delta) > floor_ns:
+        return ()
+    text = f"{_delta(shift.delta)} is no more than the {format_value(floor_ns, Unit.NS)} that the A/A control may show"
+    return (Caveat("below_noise_floor", text),)
+
+
+def _delta(ns: int) -> str:
+    return format_value(ns, Unit.DELTA_NS)
