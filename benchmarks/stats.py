@@ -1,0 +1,137 @@
+"""How often the 95 % interval of `traceq.stats` covers the truth, and how many pairs a verdict takes.
+
+    python benchmarks/stats.py [--replications 1000]
+
+A simulated step is 100 ms plus noise; B adds a known difference. "interleaved" is traceq's design, pairs in drawn
+order; "A..A B..B" gives the same formula the same number of steps, first all of A's, then all of B's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from traceq.model import Pairs
+from traceq.stats import Comparison, compare_pairs
+from traceq.stats.shift import shift_between
+
+Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step
+
+STEP_NS = 100_000_000
+NUM_PAIRS = 64
+
+
+def autocorrelated(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
+    """AR(1) with coefficient 0.7, standard deviation sigma."""
+    noise = rng.normal(scale=sigma, size=num)
+    for i in range(1, num):
+        noise[i] = 0.7 * noise[i - 1] + np.sqrt(1 - 0.7**2) * noise[i]
+    return noise
+
+
+def heavy_tailed(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
+    """Autocorrelated; 2 % of the steps take 1.5 to 5 times as long."""
+    return autocorrelated(rng, num, sigma) + (rng.random(num) < 0.02) * rng.uniform(50, 400, num)
+
+
+def drifting(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
+    """Autocorrelated; the machine slows down by 10 standard deviations, as when it warms up."""
+    return autocorrelated(rng, num, sigma) + sigma * np.linspace(0, 10, num)
+
+
+def switching(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
+    """Autocorrelated; two clocks, 5 standard deviations apart, changed every 40 steps on average."""
+    return autocorrelated(rng, num, sigma) + 5 * sigma * (np.cumsum(rng.random(num) < 1 / 40) % 2)
+
+
+def max_of_8(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
+    """The slowest of eight heavy-tailed ranks."""
+    return np.max([heavy_tailed(rng, num, sigma) for _ in range(8)], axis=0)
+
+
+NOISES: tuple[Noise, ...] = (autocorrelated, heavy_tailed, drifting, switching, max_of_8)
+
+
+def simulate(rng: np.random.Generator, noise: Noise, *, num_pairs: int, sigma_pct: float, delta_pct: float) -> Pairs:
+    """One recording: orders shuffled eight and eight in groups of 16 pairs; `sigma_pct` of noise."""
+    b_second = np.concatenate([rng.permutation(np.arange(16) < 8) for _ in range(num_pairs // 16)])
+    b_runs = np.column_stack([~b_second, b_second]).ravel()
+    step = STEP_NS * (1 + (noise(rng, 2 * num_pairs, sigma_pct) + delta_pct * b_runs) / 100)
+    halves = step.astype(np.int64).reshape(num_pairs, 2)
+    return Pairs("off", "on", b_second, halves[None, :, 0], halves[None, :, 1])
+
+
+def covers(interval: tuple[int, int] | None, delta_pct: float) -> bool:
+    """The truth lies inside."""
+    return bool(interval) and interval[0] <= STEP_NS * delta_pct / 100 <= interval[1]
+
+
+def sequential_covers(rng: np.random.Generator, noise: Noise, *, sigma_pct: float, delta_pct: float) -> bool:
+    """The same formula on all of A's steps, then all of B's."""
+    step = STEP_NS * (1 + noise(rng, 2 * NUM_PAIRS, sigma_pct) / 100)
+    step[NUM_PAIRS:] += STEP_NS * delta_pct / 100
+    a, b = np.split(step.astype(np.int64), 2)
+    return covers(shift_between(b, a).ci95, delta_pct)
+
+
+def coverage(rng: np.random.Generator, replications: int) -> Table:
+    """Share of 95 % intervals that hold the true difference of 1 %, and of A/A comparisons by verdict."""
+    table = Table(title=f"{NUM_PAIRS} pairs, noise 1 %, {replications:,} replications")
+    for heading in ("noise", "covered", "covered, A..A B..B", "half-width", "A/A: material", "A/A: any doubt"):
+        table.add_column(heading, justify="left" if heading == "noise" else "right")
+    for noise in NOISES:
+        runs = [_compare(rng, noise, NUM_PAIRS, 1.0, 1.0) for _ in range(replications)]
+        null = [_compare(rng, noise, NUM_PAIRS, 1.0, 0.0) for _ in range(replications)]
+        naive = [sequential_covers(rng, noise, sigma_pct=1.0, delta_pct=1.0) for _ in range(replications)]
+        width = np.mean([(run.ci95_ns[1] - run.ci95_ns[0]) / 2 / STEP_NS for run in runs if run.ci95_ns])
+        table.add_row(
+            noise.__name__,
+            f"{np.mean([covers(run.ci95_ns, 1.0) for run in runs]):.1%}",
+            f"{np.mean(naive):.1%}",
+            f"{width:.2%}",
+            f"{np.mean([run.verdict.name == 'material' for run in null]):.1%}",
+            f"{np.mean([bool(run.caveats) for run in null]):.1%}",
+        )
+    return table
+
+
+def power(rng: np.random.Generator, replications: int) -> Table:
+    """Share of each verdict, by true difference, noise and number of pairs."""
+    names = ("in_the_noise", "material", "detectable", "inconclusive")
+    table = Table(title=f"heavy-tailed noise, threshold 0.5 %, {replications:,} replications")
+    for heading in ("delta", "noise", "pairs", *names):
+        table.add_column(heading, justify="right")
+    for delta_pct in (0.0, 0.5, 1.0, 2.0):
+        for sigma_pct in (0.5, 1.0, 3.0):
+            for num_pairs in (16, 64, 256):
+                runs = [_compare(rng, heavy_tailed, num_pairs, sigma_pct, delta_pct) for _ in range(replications)]
+                found = Counter(run.verdict.name for run in runs)
+                shares = [f"{found[name] / replications:.0%}" for name in names]
+                table.add_row(f"{delta_pct} %", f"{sigma_pct} %", str(num_pairs), *shares)
+    return table
+
+
+def _compare(rng: np.random.Generator, noise: Noise, num_pairs: int, sigma_pct: float, delta_pct: float) -> Comparison:
+    return compare_pairs(simulate(rng, noise, num_pairs=num_pairs, sigma_pct=sigma_pct, delta_pct=delta_pct))
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replications", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rng = np.random.default_rng(options.seed)
+    console = Console()
+    console.print(coverage(rng, options.replications))
+    console.print(power(rng, options.replications // 5))
+
+
+if __name__ == "__main__":
+    main()
