@@ -10,6 +10,8 @@ __all__ = [
     "complement",
     "covers",
     "empty",
+    "find",
+    "first_come",
     "intersect",
     "measure",
     "measure_within",
@@ -76,11 +78,7 @@ def subtract(a: Spans, b: Spans) -> Spans:
 
 def covers(a: Spans, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
     """For each instant: does it lie in a?"""
-    if len(a) == 0:
-        return np.zeros(len(instants), np.bool_)
-    at = np.searchsorted(a[:, 0], instants, "right") - 1
-    found: NDArray[np.bool_] = (at >= 0) & (instants < a[at, 1])
-    return found
+    return find(a, instants) >= 0
 
 
 def measure_within(a: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -95,3 +93,22 @@ def measure_within(a: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64])
         return np.where(at >= 0, before[at] + inside, 0)
 
     return up_to(np.maximum(starts, ends)) - up_to(starts)
+
+
+def first_come(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
+    """Each instant to the interval that started first: disjoint parts int64[M, 2], and the index of each one's owner.
+
+    The intervals come sorted by start; where two start together the first one given owns the instant.
+    """
+    reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, ends])[:-1] if len(ends) else ends
+    clipped = np.maximum(starts, reach)
+    owners = np.flatnonzero(ends > clipped)
+    return np.column_stack([clipped[owners], ends[owners]]), owners
+
+
+def find(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[K]: index of the disjoint, sorted part that each instant lies in, -1 outside all."""
+    if len(parts) == 0:
+        return np.full(len(instants), -1)
+    at = np.searchsorted(parts[:, 0], instants, "right") - 1
+    return np.where((at >= 0) & (instants < parts[at, 1]), at, -1)

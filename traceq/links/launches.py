@@ -72,9 +72,7 @@ def _calls(trace: Trace, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where((wanted > 0) & (ids[at] == wanted), calls[at], -1)
 
 
-def _first_linked(
-    stream: NDArray[np.int64], start: NDArray[np.int64], linked: NDArray[np.bool_]
-) -> NDArray[np.int64]:
+def _first_linked(stream: NDArray[np.int64], start: NDArray[np.int64], linked: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Start of the first linked op of each op's stream; where the stream has none, a time before everything."""
     first = np.full(len(stream), np.iinfo(np.int64).min)
     for number in np.unique(stream[linked]):

@@ -1,1 +1,15 @@
-"""Run an experiment on every rank. With recipes/ the only place that imports torch."""
+"""Run an experiment on every rank. With recipes/ the only place that imports torch.
+
+A recipe is a file with a docstring and a module-level `recipe`:
+
+>>> from traceq.recorder import Arm, Context, Recipe
+>>> recipe = Recipe(question=..., arms=(Arm("off", ...), Arm("on", ...)), phases=(...), parameters=..., build=...)
+"""
+
+from __future__ import annotations
+
+from traceq.model import Arm
+from traceq.recorder.context import Context
+from traceq.recorder.recipe import Recipe, Step
+
+__all__ = ["Arm", "Context", "Recipe", "Step"]
