@@ -1,0 +1,181 @@
+"""What the machine does at every instant of a trace: one category, one phase, one owner each.
+
+The categories and their priorities are those of docs/method.md, "Exact partition". All boundaries of everything that
+matters are put on one line; between two neighbours nothing changes, so each piece is classified by its start.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.intervals import Spans, covers, find, first_come, spans
+from traceq.links.blocking import BlockingCalls, blocking_calls
+from traceq.links.launches import DeviceWork, device_work
+from traceq.links.memo import once_per_trace
+from traceq.links.names import matching
+from traceq.links.nesting import tracks
+from traceq.links.phases import phases
+from traceq.links.steps import extent, main_track, steps
+from traceq.model import Category, Trace
+
+__all__ = ["Activity", "Doing", "activity", "is_communication"]
+
+
+class Doing(IntEnum):
+    """What an instant is spent on; the names, in lower case, are those of the JSON."""
+
+    COMPUTE = 0
+    EXPOSED_COMM = 1
+    EXPOSED_MEMCPY = 2
+    SYNC_WAIT = 3
+    ALLOC_WAIT = 4
+    HOST_BOUND = 5
+    LAUNCH_LATENCY = 6
+    TAIL = 7
+    CPU_COMPUTE = 8
+    DATALOAD_WAIT = 9
+    PYTHON = 10
+
+
+IDLE = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT, Doing.HOST_BOUND, Doing.LAUNCH_LATENCY, Doing.TAIL)
+"""The device does nothing."""
+
+HOST_CAUSED = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT, Doing.HOST_BOUND)
+"""The device does nothing because the host has not yet launched the next piece of work."""
+
+_COMMUNICATION = re.compile(r"nccl|rccl|cross_device_reduce", re.IGNORECASE)
+_COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):")
+_COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
+_DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activity:
+    """M pieces of time, sorted, without a gap: `parts` int64[M, 2] ns; `doing` int8[M]; `phase` int64[M]; `owner`
+    int64[M] into DeviceWork while something runs on the device, else -1."""
+
+    parts: Spans
+    doing: NDArray[np.int8]
+    phase: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+    @property
+    def ns(self) -> NDArray[np.int64]:
+        """int64[M]: length of each piece."""
+        return self.parts[:, 1] - self.parts[:, 0]
+
+    def when(self, *doing: Doing) -> Spans:
+        """Instants of these categories."""
+        mine = np.isin(self.doing, doing)
+        return spans(self.parts[mine, 0], self.parts[mine, 1])
+
+
+@once_per_trace
+def activity(trace: Trace) -> Activity:
+    """The whole trace, from its first to its last instant; no piece straddles a step's window."""
+    return _on_device(trace) if len(device_work(trace)) else _on_cpu(trace)
+
+
+@once_per_trace
+def is_communication(trace: Trace) -> NDArray[np.bool_]:
+    """bool[D]: device work that moves data between ranks, by name or by what its kernel row says; never by stream."""
+    work, events = device_work(trace), trace.events
+    named = matching(events, work.rows, _COMMUNICATION)
+    carries = events.messages.row[events.messages.name >= 0]
+    talks: NDArray[np.bool_] = (events.category[work.rows] == Category.KERNEL) & (named | np.isin(work.rows, carries))
+    return talks
+
+
+def _line(trace: Trace, *boundaries: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sorted distinct boundaries from the trace's start to its end."""
+    start, end = extent(trace)
+    edges = np.unique(np.concatenate([np.array([start, end]), steps(trace).window.ravel(), *boundaries]))
+    return edges[(edges >= start) & (edges <= end)]
+
+
+def _on_device(trace: Trace) -> Activity:
+    work, calls, timeline = device_work(trace), blocking_calls(trace), phases(trace).main
+    is_kernel = trace.events.category[work.rows] == Category.KERNEL
+    talks = is_communication(trace)
+    running = [_owned(work, mine) for mine in (is_kernel & ~talks, talks, ~is_kernel)]
+    returns = trace.events.end[work.call[work.linked]]
+    edges = _line(trace, work.start, work.end, returns, calls.start, calls.end, timeline.parts.ravel())
+    at = edges[:-1]
+    doing, owner = np.full(len(at), -1, np.int8), np.full(len(at), -1)
+    for code, (parts, owners) in reversed(list(enumerate(running))):
+        found = find(parts, at)
+        doing[found >= 0] = code
+        owner[found >= 0] = owners[found[found >= 0]]
+    phase = phases(trace).at(at)
+    phase[owner >= 0] = phases(trace).of_work[owner[owner >= 0]]
+    idle = np.flatnonzero(owner < 0)
+    doing[idle], waits_for = _idle(trace, work, calls, at[idle])
+    queued = doing[idle] == Doing.LAUNCH_LATENCY
+    phase[idle[queued]] = phases(trace).of_work[waits_for[queued]]
+    return Activity(np.column_stack([at, edges[1:]]), doing, phase, owner)
+
+
+def _owned(work: DeviceWork, mine: NDArray[np.bool_]) -> tuple[Spans, NDArray[np.int64]]:
+    """Instants at which one of these ops runs, each to the one that started first."""
+    chosen = np.flatnonzero(mine)
+    parts, owners = first_come(work.start[chosen], work.end[chosen])
+    return parts, chosen[owners]
+
+
+def _idle(
+    trace: Trace, work: DeviceWork, calls: BlockingCalls, at: NDArray[np.int64]
+) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    """(why the device idles at each instant, index into DeviceWork of the next launched op; -1 without one)."""
+    linked = np.flatnonzero(work.linked)
+    after = np.searchsorted(work.start[linked], at, "right")
+    comes = after < len(linked)
+    upcoming = linked[np.minimum(after, len(linked) - 1)] if len(linked) else np.zeros(len(at), np.int64)
+    launch = work.call[upcoming]
+    returned = trace.events.end[launch]
+    doing = np.where(at < returned, Doing.HOST_BOUND, Doing.LAUNCH_LATENCY).astype(np.int8)
+    own, launching = np.full(len(at), main_track(trace)), tracks(trace)[launch]
+    for track in (launching, own) if len(calls) else ():
+        call = _open_call(calls, track, at)
+        ends_before = calls.end[call] <= work.start[upcoming]
+        awaits = (returned <= at) & (work.end[upcoming] <= calls.awaited[call])
+        waits = (call >= 0) & (ends_before | awaits)
+        doing[waits] = np.where(calls.is_alloc[call[waits]], Doing.ALLOC_WAIT, Doing.SYNC_WAIT)
+    doing[~comes] = Doing.TAIL
+    return doing, np.where(comes, upcoming, -1)
+
+
+def _open_call(calls: BlockingCalls, track: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Index of the blocking call that is open at each instant on the given thread, -1 where none is."""
+    found = np.full(len(at), -1)
+    for number in np.unique(calls.track).tolist():
+        mine = np.flatnonzero(calls.track == number)
+        parts, owners = first_come(calls.start[mine], calls.end[mine])
+        asked = np.flatnonzero(track == number)
+        inside = find(parts, at[asked])
+        found[asked[inside >= 0]] = mine[owners[inside[inside >= 0]]]
+    return found
+
+
+def _on_cpu(trace: Trace) -> Activity:
+    """Without a device: the main thread computes, waits for other ranks or for data, or runs Python."""
+    events, own = trace.events, main_track(trace)
+    ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
+    computes = ops[~matching(events, ops, _COMMUNICATION_OP) & ~matching(events, ops, _COMMUNICATION_ROW)]
+    computes = computes[tracks(trace)[computes] == own]
+    loads = marks[matching(events, marks, _DATALOAD) & (tracks(trace)[marks] == own)]
+    talks = marks[matching(events, marks, _COMMUNICATION_ROW)]
+    layers = [
+        (code, spans(events.ts[rows], events.end[rows]))
+        for code, rows in ((Doing.DATALOAD_WAIT, loads), (Doing.EXPOSED_COMM, talks), (Doing.CPU_COMPUTE, computes))
+    ]
+    edges = _line(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
+    doing = np.full(len(edges) - 1, Doing.PYTHON, np.int8)
+    for code, layer in layers:
+        doing[covers(layer, edges[:-1])] = code
+    parts = np.column_stack([edges[:-1], edges[1:]])
+    return Activity(parts, doing, phases(trace).at(edges[:-1]), np.full(len(doing), -1))

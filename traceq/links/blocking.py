@@ -1,0 +1,216 @@
+"""Calls that make the host wait: synchronising copies, stream, event and device waits, allocations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.links.launches import DeviceWork, device_work
+from traceq.links.memo import once_per_trace
+from traceq.links.names import matching
+from traceq.links.nesting import tracks
+from traceq.model import Category, Trace
+
+__all__ = ["BlockingCalls", "Kind", "blocking_calls"]
+
+TOLERANCE_NS = 50_000
+"""Host and device clocks disagree by up to 30 us; a synchronize that belongs to a copy follows within 11 us."""
+
+
+class Kind(IntEnum):
+    """What a blocking call is; the names are those of the JSON."""
+
+    DTOH = 0
+    HTOD = 1
+    STREAM = 2
+    EVENT = 3
+    DEVICE = 4
+    ALLOC = 5
+
+
+_COPY = re.compile("memcpy", re.IGNORECASE)
+_ASYNC = re.compile("async", re.IGNORECASE)
+_TO_HOST, _TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
+_PAGEABLE = re.compile("pageable", re.IGNORECASE)
+_WAITS = {
+    Kind.STREAM: re.compile(r"StreamSynchronize"),
+    Kind.EVENT: re.compile(r"EventSynchronize"),
+    Kind.DEVICE: re.compile(r"(Device|Ctx|Context)Synchronize"),
+    Kind.ALLOC: re.compile(
+        r"^(cuda|hip)(Malloc(Host|Managed|Pitch|3D)?|Free(Host)?|HostAlloc|HostMalloc|HostFree|ExtMallocWithFlags)$"
+        r"|^cuMem(Alloc|AllocHost|AllocManaged|HostAlloc|Free|FreeHost)(_v2)?$"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockingCalls:
+    """S calls by (start, row): a merged copy and synchronize is one.
+
+    `rows` int64[S] into Events, the first call of a merged pair; `kind` int8[S]; `start`, `end` int64[S] ns; `track`
+    int64[S]; `awaited` int64[S] ns, the latest end of the work waited for, <= end; `copy` int64[S] into DeviceWork, -1
+    without one.
+    """
+
+    rows: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    track: NDArray[np.int64]
+    awaited: NDArray[np.int64]
+    copy: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def is_alloc(self) -> NDArray[np.bool_]:
+        """bool[S]: allocations, which wait for nothing that could be named."""
+        alloc: NDArray[np.bool_] = self.kind == Kind.ALLOC
+        return alloc
+
+
+@once_per_trace
+def blocking_calls(trace: Trace) -> BlockingCalls:
+    """All blocking calls of a trace but the profiler's own last device synchronize."""
+    events, work = trace.events, device_work(trace)
+    calls = events.rows(Category.RUNTIME)
+    calls = calls[np.lexsort((calls, events.ts[calls], tracks(trace)[calls]))]
+    copy = _copy_of_call(trace, work, calls)
+    kind = _wait_kinds(trace, calls)
+    follows = _synchronize_that_follows(trace, calls, kind, copy)
+    copy_kind = _copy_kinds(trace, work, copy)
+    copies = (copy_kind >= 0) & ((follows >= 0) | _waits_alone(trace, work, calls, copy))
+    last = np.where(follows >= 0, follows, np.arange(len(calls)))
+    kind[copies] = copy_kind[copies]
+    kind[follows[copies & (follows >= 0)]] = -1
+    kept = np.flatnonzero((kind >= 0) & ~_is_profilers_own(trace, work, calls, kind))
+    kept = kept[np.lexsort((calls[kept], events.ts[calls[kept]]))]
+    end = events.end[calls[np.where(copies, last, np.arange(len(calls)))[kept]]]
+    start = events.ts[calls[kept]]
+    copy = np.where(copies, copy, -1)[kept]
+    return BlockingCalls(
+        rows=calls[kept],
+        kind=kind[kept],
+        start=start,
+        end=end,
+        track=tracks(trace)[calls[kept]],
+        awaited=_awaited(trace, work, calls[kept], start, end, copy),
+        copy=copy,
+    )
+
+
+def _copy_of_call(trace: Trace, work: DeviceWork, calls: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Index into DeviceWork of the copy each call launched, -1 for calls that are no copy or launched none."""
+    copies = np.flatnonzero(work.linked & (trace.events.category[work.rows] == Category.MEMCPY))[::-1]
+    of_row = np.full(len(trace.events), -1)
+    of_row[work.call[copies]] = copies
+    return np.where(matching(trace.events, calls, _COPY), of_row[calls], -1)
+
+
+def _wait_kinds(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int8]:
+    kind = np.full(len(calls), -1, np.int8)
+    for code, pattern in _WAITS.items():
+        kind[matching(trace.events, calls, pattern)] = code
+    return kind
+
+
+def _copy_kinds(trace: Trace, work: DeviceWork, copy: NDArray[np.int64]) -> NDArray[np.int8]:
+    """DTOH or HTOD by the name of the copy; -1 for others."""
+    rows = work.rows[copy]
+    kind = np.where(
+        matching(trace.events, rows, _TO_HOST),
+        Kind.DTOH,
+        np.where(matching(trace.events, rows, _TO_DEVICE), Kind.HTOD, -1),
+    )
+    return np.where(copy >= 0, kind, -1).astype(np.int8)
+
+
+def _synchronize_that_follows(
+    trace: Trace, calls: NDArray[np.int64], kind: NDArray[np.int8], copy: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Position of the stream synchronize that is the thread's very next call after a copy, -1 where it is not."""
+    if len(calls) == 0:
+        return np.empty(0, np.int64)
+    events, track = trace.events, tracks(trace)[calls]
+    after = np.minimum(np.arange(len(calls)) + 1, len(calls) - 1)
+    soon = events.ts[calls[after]] - events.end[calls] <= TOLERANCE_NS
+    found = (copy >= 0) & (kind[after] == Kind.STREAM) & (track[after] == track) & soon
+    return np.where(found & (_copy_kinds(trace, device_work(trace), copy) >= 0), after, -1)
+
+
+def _waits_alone(
+    trace: Trace, work: DeviceWork, calls: NDArray[np.int64], copy: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Copies that wait without a synchronize: by a synchronous API, or pageable and over when the call returned."""
+    events = trace.events
+    synchronous = ~matching(events, calls, _ASYNC)
+    over = matching(events, work.rows[copy], _PAGEABLE) & (work.end[copy] <= events.end[calls] + TOLERANCE_NS)
+    return (copy >= 0) & (synchronous | over) if len(work) else np.zeros(len(calls), np.bool_)
+
+
+def _is_profilers_own(
+    trace: Trace, work: DeviceWork, calls: NDArray[np.int64], kind: NDArray[np.int8]
+) -> NDArray[np.bool_]:
+    """The trace's last device synchronize, if no launch follows it: the profiler waits as it stops."""
+    own = np.zeros(len(calls), np.bool_)
+    waits = np.flatnonzero(kind == Kind.DEVICE)
+    if len(waits):
+        last = waits[np.argmax(trace.events.ts[calls[waits]])]
+        launched = trace.events.ts[work.call[work.linked]]
+        own[last] = not (launched > trace.events.ts[calls[last]]).any()
+    return own
+
+
+def _awaited(
+    trace: Trace,
+    work: DeviceWork,
+    calls: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    copy: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Latest end of what each call waits for, <= its end: its copy, its stream, else anything that had ended by then.
+
+    Where nothing had ended, its start.
+    """
+    if len(work) == 0:
+        return start.copy()
+    ends = np.sort(work.end)
+    done = np.searchsorted(ends, end, "right")
+    awaited = np.where(done > 0, ends[done - 1], start)
+    stream = _stream_of_call(trace, calls)
+    for number in np.unique(stream[stream >= 0]).tolist():
+        mine = np.flatnonzero(stream == number)
+        awaited[mine] = _ends_on_stream(trace, work, number, start[mine])
+    awaited = np.where(copy >= 0, work.end[copy], awaited)
+    return np.minimum(awaited, end)
+
+
+def _stream_of_call(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Stream that a `cuda_sync` row of the same correlation names, -1 where none does."""
+    events = trace.events
+    rows = events.rows(Category.SYNC)
+    rows = rows[(events.correlation[rows] > 0) & (events.stream[rows] >= 0)]
+    rows = rows[np.argsort(events.correlation[rows], kind="stable")]
+    if len(rows) == 0:
+        return np.full(len(calls), -1)
+    ids = events.correlation[rows]
+    at = np.minimum(np.searchsorted(ids, events.correlation[calls]), len(ids) - 1)
+    same = (events.correlation[calls] > 0) & (ids[at] == events.correlation[calls])
+    waits_on_stream = matching(events, calls, _WAITS[Kind.STREAM])
+    return np.where(same & waits_on_stream, events.stream[rows[at]], -1)
+
+
+def _ends_on_stream(trace: Trace, work: DeviceWork, stream: int, start: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Latest end of the work of one stream launched before each start; the start itself where there is none."""
+    mine = np.flatnonzero(work.linked & (trace.events.stream[work.rows] == stream))
+    launched = trace.events.ts[work.call[mine]]
+    order = np.argsort(launched, kind="stable")
+    reach = np.maximum.accumulate(work.end[mine][order])
+    upto = np.searchsorted(launched[order], start, "left")
+    return np.where(upto > 0, reach[upto - 1] if len(reach) else start, start)

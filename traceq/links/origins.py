@@ -1,0 +1,180 @@
+"""Where in the program a host instant comes from: op, module, Python line.
+
+The line is that of the innermost frame outside the libraries that only pass calls on: from Python stacks in the trace,
+else from the `Call stack` of an op (2021), else from the table that a recording of traceq embeds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.links.memo import once_per_trace
+from traceq.links.names import matching
+from traceq.links.nesting import Nest, host_ops, python_frames
+from traceq.links.phases import phases
+from traceq.links.steps import main_track, steps
+from traceq.model import CallStacks, Trace
+
+__all__ = ["Origins", "origins", "source_line"]
+
+CLOCK_SKEW_NS = 30_000
+
+_COPYING_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
+_FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
+_PASSES_ON = re.compile(
+    r"(^|/)(torch|torch_xla|accelerate|tqdm|multiprocessing|concurrent|asyncio|importlib|traceq/recorder)/"
+    r"|(^|/)(threading|contextlib|functools|runpy)\.py\("
+)
+_MODULE = re.compile(r"^nn\.Module: ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origins:
+    """For K calls: `op`, `module`, `line` int64[K] into `texts`; "" where the trace does not tell."""
+
+    texts: tuple[str, ...]
+    op: NDArray[np.int64]
+    module: NDArray[np.int64]
+    line: NDArray[np.int64]
+
+
+def origins(trace: Trace, track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> Origins:
+    """Op, module and line of host calls [start, end) ns on their threads."""
+    texts: dict[str, int] = {"": 0}
+    op, module, line = (np.zeros(len(track), np.int64) for _ in range(3))
+    for number in np.unique(track).tolist():
+        mine = np.flatnonzero(track == number)
+        ops = host_ops(trace).get(number)
+        frames = python_frames(trace).get(number)
+        middle = start[mine] + (end[mine] - start[mine]) // 2
+        if ops is not None:
+            found = _copying_op(trace, ops, start[mine], middle, end[mine])
+            op[mine] = _names(trace, ops, found, texts)
+            line[mine] = _lines_of_ops(trace, number, ops, found, texts)
+        if frames is not None:
+            line[mine] = _or(_user_lines(trace, frames, middle, texts), line[mine])
+            module[mine] = _modules(trace, frames, middle, texts)
+    return Origins(tuple(texts), op, module, line)
+
+
+def source_line(frame: str) -> str:
+    """`path/file.py(41): check` as `file.py:41 check`; "" for anything that is no Python frame."""
+    found = _FRAME.match(frame)
+    if found is None:
+        return ""
+    return f"{found['path'].rpartition('/')[2]}:{found['line']} {found['function']}"
+
+
+def _or(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.where(first > 0, first, second)
+
+
+def _number(texts: dict[str, int], text: str) -> int:
+    return texts.setdefault(text, len(texts))
+
+
+def _copying_op(
+    trace: Trace, ops: Nest, start: NDArray[np.int64], middle: NDArray[np.int64], end: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The op that copies, around the middle of a call or, as clocks disagree, close to its ends; else the innermost."""
+    wanted = matching(trace.events, ops.rows, _COPYING_OP)
+    found = ops.at(middle)
+    copying = ops.first_enclosing(found, wanted)
+    for instant in (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS):
+        near = ops.first_enclosing(ops.at(instant), wanted)
+        copying = np.where((copying < 0) & (found < 0), near, copying)
+    return np.where(copying >= 0, copying, found)
+
+
+def _names(trace: Trace, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
+    """Text number of the name of each op found."""
+    names, inverse = np.unique(trace.events.name[ops.rows[found]], return_inverse=True)
+    numbers = np.array([_number(texts, trace.events.strings[name]) for name in names.tolist()], np.int64)
+    return np.where(found >= 0, numbers[inverse], 0)
+
+
+def _user_lines(trace: Trace, frames: Nest, at: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
+    """Line of the innermost frame of the user's own at each instant."""
+    events = trace.events
+    own = matching(events, frames.rows, _FRAME) & ~matching(events, frames.rows, _PASSES_ON)
+    found = frames.first_enclosing(frames.at(at), own)
+    names, inverse = np.unique(events.name[frames.rows[found]], return_inverse=True)
+    numbers = np.array([_number(texts, source_line(events.strings[name])) for name in names.tolist()], np.int64)
+    return np.where(found >= 0, numbers[inverse], 0)
+
+
+def _modules(trace: Trace, frames: Nest, at: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
+    """Innermost nn.Module at each instant."""
+    events = trace.events
+    found = frames.first_enclosing(frames.at(at), matching(events, frames.rows, _MODULE))
+    names, inverse = np.unique(events.name[frames.rows[found]], return_inverse=True)
+    numbers = [_number(texts, events.strings[name].removeprefix("nn.Module: ")) for name in names.tolist()]
+    return np.where(found >= 0, np.array(numbers, np.int64)[inverse], 0)
+
+
+def _lines_of_ops(
+    trace: Trace, track: int, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]
+) -> NDArray[np.int64]:
+    """Line of each op found, by its own or an enclosing op's call stack, else by the embedded table."""
+    line = np.zeros(len(found), np.int64)
+    if len(trace.events.stacks.row):
+        line = _stack_lines(trace, trace.events.stacks, ops, found, texts)
+    if trace.lines is not None and track == main_track(trace):
+        line = _or(line, _embedded_lines(trace, ops, found, texts))
+    return line
+
+
+def _stack_lines(
+    trace: Trace, stacks: CallStacks, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]
+) -> NDArray[np.int64]:
+    distinct, inverse = np.unique(stacks.text, return_inverse=True)
+    lines = [_number(texts, _first_user_line(trace.events.strings[text])) for text in distinct.tolist()]
+    of_row = np.zeros(len(trace.events), np.int64)
+    of_row[stacks.row] = np.array(lines, np.int64)[inverse]
+    of_op = of_row[ops.rows]
+    around = ops.first_enclosing(found, of_op > 0)
+    return np.where(around >= 0, of_op[around], 0)
+
+
+def _first_user_line(stack: str) -> str:
+    """Innermost user frame of `frame;frame;...`, innermost first."""
+    frames = [frame for frame in stack.split(";") if _FRAME.match(frame)]
+    return next((source_line(frame) for frame in frames if not _PASSES_ON.search(frame)), "")
+
+
+def _embedded_lines(trace: Trace, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
+    """Line of the outermost op around each op found, as the n-th of its name in its phase and step."""
+    assert trace.lines is not None
+    top = ops.top()[found]
+    key, occurrence = _occurrences(trace)
+    names = phases(trace).names
+    numbers = [_number(texts, line) for line in trace.lines.lines]
+    table: dict[int, NDArray[np.int64]] = {}
+    line = np.zeros(len(found), np.int64)
+    for code in np.unique(key[top[found >= 0]]).tolist():
+        phase, name = divmod(code, len(trace.events.strings))
+        known = trace.lines.table.get(f"{names[phase]}|{trace.events.strings[name]}", ())
+        table[code] = np.array([numbers[i] for i in known], np.int64)
+        mine = np.flatnonzero((found >= 0) & (key[top] == code))
+        nth = occurrence[top[mine]]
+        if len(table[code]):
+            line[mine] = np.where(nth < len(table[code]), table[code][np.minimum(nth, len(table[code]) - 1)], 0)
+    return line
+
+
+@once_per_trace
+def _occurrences(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For the main thread's ops: (phase and name as one number, n-th outermost op of that key within its step)."""
+    ops = host_ops(trace)[main_track(trace)]
+    outermost = np.flatnonzero(ops.parent < 0)
+    key = phases(trace).at(ops.start) * len(trace.events.strings) + trace.events.name[ops.rows]
+    step = np.searchsorted(steps(trace).host[:, 0], ops.start, "right")
+    occurrence = np.zeros(len(key), np.int64)
+    order = outermost[np.lexsort((outermost, key[outermost], step[outermost]))]
+    group = np.flatnonzero(np.diff(np.column_stack([step, key])[order], axis=0, prepend=-1).any(axis=1))
+    occurrence[order] = np.arange(len(order)) - np.repeat(group, np.diff(np.r_[group, len(order)]))
+    return key, occurrence
