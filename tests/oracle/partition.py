@@ -1,0 +1,119 @@
+"""The exact partition of a window, by walking its elementary intervals one after the other."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from itertools import pairwise
+
+from .collectives import is_communication
+from .phases import Phases, spans
+from .reader import Event, Trace
+from .spans import clip, inside, union
+from .syncs import Sync
+
+Cells = dict[tuple[str, str], int]
+
+
+def partition(trace: Trace, phases: Phases, syncs: list[Sync], left: int, right: int) -> Cells:
+    """(phase, category) -> ns over [left, right): the values add up to right - left."""
+    if not trace.device_ops:
+        return partition_cpu(trace, phases, left, right)
+    linked = sorted((op for op in trace.device_ops if op.row in trace.launches), key=lambda op: (op.start, op.row))
+    walk = Walk(trace, phases, syncs, linked)
+    cells: Counter[tuple[str, str]] = Counter()
+    for start, end in elementary(walk.edges(), left, right):
+        walk.move_to(start)
+        cells[walk.cell(start)] += end - start
+    return dict(cells)
+
+
+def elementary(edges: list[int], left: int, right: int) -> list[tuple[int, int]]:
+    """The intervals between neighbouring edges inside the window."""
+    cuts = sorted({left, right, *(edge for edge in edges if left < edge < right)})
+    return list(pairwise(cuts))
+
+
+class Walk:
+    """What runs on the device and which calls block, as time moves on."""
+
+    def __init__(self, trace: Trace, phases: Phases, syncs: list[Sync], linked: list[Event]) -> None:
+        self.trace, self.phases, self.syncs, self.linked = trace, phases, syncs, linked
+        self.starts = [op.start for op in linked]
+        self.pending_ops = sorted(trace.device_ops, key=lambda op: (op.start, op.row), reverse=True)
+        self.pending_syncs = sorted(syncs, key=lambda sync: sync.start, reverse=True)
+        self.running: list[Event] = []
+        self.blocking: list[Sync] = []
+
+    def edges(self) -> list[int]:
+        """Every instant at which the answer may change."""
+        found = [edge for op in self.trace.device_ops for edge in (op.start, op.end)]
+        found += [edge for sync in self.syncs for edge in (sync.start, sync.end)]
+        found += [call.end for call in self.trace.launches.values()]
+        return found + self.phases.changes
+
+    def move_to(self, instant: int) -> None:
+        while self.pending_ops and self.pending_ops[-1].start <= instant:
+            self.running.append(self.pending_ops.pop())
+        while self.pending_syncs and self.pending_syncs[-1].start <= instant:
+            self.blocking.append(self.pending_syncs.pop())
+        self.running = [op for op in self.running if op.end > instant]
+        self.blocking = [sync for sync in self.blocking if sync.end > instant]
+
+    def cell(self, instant: int) -> tuple[str, str]:
+        """(phase, category) of the elementary interval that begins at the instant."""
+        best: dict[str, Event] = {}
+        for op in self.running:  # in order of start, then row
+            best.setdefault(device_category(op), op)
+        for category in ("compute", "exposed_comm", "exposed_memcpy"):
+            if category in best:
+                return self.phases.of_op[best[category].row], category
+        return self._idle(instant)
+
+    def _idle(self, instant: int) -> tuple[str, str]:
+        at = bisect_left(self.starts, instant + 1)
+        if at == len(self.linked):
+            return self.phases.main_at(instant), "tail"
+        op = self.linked[at]
+        call = self.trace.launches[op.row]
+        for thread in (call.thread, self.trace.main):
+            for sync in self.blocking:
+                if sync.thread == thread and explains(sync, op, call, instant):
+                    category = "alloc_wait" if sync.kind == "alloc" else "sync_wait"
+                    return self.phases.main_at(instant), category
+        if instant < call.end:
+            return self.phases.main_at(instant), "host_bound"
+        return self.phases.of_op[op.row], "launch_latency"
+
+
+def device_category(op: Event) -> str:
+    if op.cat != "kernel":
+        return "exposed_memcpy"
+    return "exposed_comm" if is_communication(op) else "compute"
+
+
+def explains(sync: Sync, op: Event, call: Event, instant: int) -> bool:
+    """Whether the blocking call is why `op` does not run yet."""
+    if sync.end <= op.start:
+        return True
+    has_returned = call.end <= instant
+    awaits = sync.work_end is not None and call.start < sync.end and op.end <= sync.work_end
+    return has_returned and awaits
+
+
+def partition_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Cells:
+    """The same for a trace without device work: the main thread's time."""
+    main = [e for e in trace.events if e.thread == trace.main]
+    no_compute = re.compile(r"c10d::|record_param_comms|gloo:|nccl:")
+    layers = [
+        ("cpu_compute", union(spans(e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)))),
+        ("exposed_comm", union(spans(e for e in trace.events if e.name.startswith(("gloo:", "nccl:"))))),
+        ("dataload_wait", union(spans(e for e in main if e.name.startswith("enumerate(DataLoader)#")))),
+    ]
+    edges = [edge for _, layer in layers for span in clip(layer, left, right) for edge in span] + phases.changes
+    cells: Counter[tuple[str, str]] = Counter()
+    for start, end in elementary(edges, left, right):
+        category = next((name for name, layer in layers if inside(layer, start)), "python")
+        cells[phases.main_at(start), category] += end - start
+    return dict(cells)

@@ -1,0 +1,177 @@
+"""The phase of every device op, and of the main thread at every instant."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+from .reader import Event, Trace, integer
+from .spans import Span, clip, inside, measure, union
+
+NO_PHASE = re.compile(
+    r"nccl:|gloo:|hccl:|Optimizer\.|enumerate\(DataLoader\)|ProfilerStep|DistributedDataParallel\.|FSDP::"
+    r"|## Call CompiledFxGraph"
+)
+STRUCTURE = (
+    ("optimizer", "Optimizer.step#"),
+    ("zero_grad", "Optimizer.zero_grad#"),
+    ("dataload", "enumerate(DataLoader)#"),
+)
+BACKWARD_OP = re.compile(r"Backward[0-9]*$")
+Thread = tuple[str, str]
+
+
+class Phases:
+    """`rule`, `of_op` (row of a device op -> phase) and `main_at(instant)`."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.steps = union([(start, end) for _, start, end in trace.host_steps])
+        self.outermost = {thread: outermost(rows) for thread, rows in by_thread(trace.events, "annotation").items()}
+        main = self.outermost.get(trace.main, [])
+        self.names = {event.name for event in main}
+        covered = measure([piece for step in self.steps for piece in clip(spans(main), *step)])
+        has_phases = len(self.names) >= 2 and covered * 100 >= 80 * measure(self.steps)
+        self.rule = "annotations" if has_phases else "structure"
+        self._read_structure()
+        self.changes, self.values = self._main_pieces()
+        self.of_op = self._phases_of_ops()
+
+    def main_at(self, instant: int) -> str:
+        """The phase the main thread is in."""
+        at = bisect_right(self.changes, instant) - 1
+        return self.values[at] if at >= 0 else "other"
+
+    def rows(self) -> dict[str, dict[str, int]]:
+        """Per phase: device ops of the whole trace, and the main thread's time inside the host steps."""
+        cpu: dict[str, int] = {}
+        for at, phase in enumerate(self.values[:-1]):
+            within = sum(b - a for step in self.steps for a, b in clip([self.piece(at)], *step))
+            cpu[phase] = cpu.get(phase, 0) + within
+        in_pieces = sum(cpu.values())
+        cpu["other"] = cpu.get("other", 0) + measure(self.steps) - in_pieces
+        table = {}
+        for name in {*cpu, *self.of_op.values(), "before_window", "unattributed"}:
+            ops = [op for op in self.trace.device_ops if self.of_op[op.row] == name]
+            table[name] = {
+                "cpu_ns": cpu.get(name, 0),
+                "gpu_busy_ns": measure(spans(ops)),
+                "gpu_sum_ns": sum(op.end - op.start for op in ops),
+                "num_kernels": sum(op.cat == "kernel" for op in ops),
+                "num_gpu_ops": len(ops),
+            }
+        return table
+
+    def piece(self, at: int) -> Span:
+        return self.changes[at], self.changes[at + 1]
+
+    def _read_structure(self) -> None:
+        """Spans of optimizer, zero_grad and dataload per thread, the engine's on the main thread, backward threads."""
+        self.own: dict[str, dict[Thread, list[Span]]] = {}
+        for phase, prefix in STRUCTURE:
+            rows = [e for e in self.trace.events if e.cat == "annotation" and e.name.startswith(prefix)]
+            self.own[phase] = {thread: union(spans(found)) for thread, found in group(rows).items()}
+        ops = by_thread(self.trace.events, "cpu_op")
+        main = ops.pop(self.trace.main, [])
+        self.engine = union(spans([op for op in main if op.name.startswith("autograd::engine::")]))
+        self.backward_threads = {thread for thread, rows in ops.items() if any(map(is_backward, rows))}
+        self.backward = union([span for thread in self.backward_threads for span in spans(ops[thread])])
+
+    def _main_pieces(self) -> tuple[list[int], list[str]]:
+        """Instants where the main thread's phase may change, and the phase from each on; the last is `other`."""
+        main = self.trace.main
+        if self.rule == "annotations":
+            relevant = spans(self.outermost[main])
+        else:
+            relevant = [span for phase in self.own.values() for span in phase.get(main, [])]
+            relevant += self.engine + self.backward + self.steps
+        changes = sorted({edge for span in relevant for edge in span})
+        return changes, [self._decide_main(instant) for instant in changes]
+
+    def _decide_main(self, instant: int) -> str:
+        if self.rule == "annotations":
+            return annotation_at(self.outermost[self.trace.main], instant) or "other"
+        own = self._own_structure(self.trace.main, instant)
+        if own:
+            return own
+        if inside(self.engine, instant) or inside(self.backward, instant):
+            return "backward"
+        return "forward" if inside(self.steps, instant) else "other"
+
+    def _own_structure(self, thread: Thread, instant: int) -> str:
+        for phase, _ in STRUCTURE:
+            if inside(self.own[phase].get(thread, []), instant):
+                return phase
+        return ""
+
+    def _phases_of_ops(self) -> dict[int, str]:
+        first_linked: dict[tuple[str, str], int] = {}
+        for op in self.trace.device_ops:
+            if op.row in self.trace.launches:
+                first_linked[op.stream] = min(op.start, first_linked.get(op.stream, op.start))
+        phases = {}
+        for op in self.trace.device_ops:
+            call = self.trace.launches.get(op.row)
+            if call is not None:
+                phases[op.row] = self._of_launch(call)
+            elif op.stream in first_linked and op.start < first_linked[op.stream]:
+                phases[op.row] = "before_window"
+            else:
+                phases[op.row] = "unattributed"
+        return phases
+
+    def _of_launch(self, call: Event) -> str:
+        """The phase of the work a call launches: its own thread's word first, then the main thread's."""
+        own = ""
+        if self.rule == "annotations":
+            name = annotation_at(self.outermost.get(call.thread, []), call.start)
+            own = name if name in self.names else ""
+        else:
+            own = self._own_structure(call.thread, call.start)
+            if not own and call.thread in self.backward_threads:
+                own = "backward"
+        return own or self.main_at(call.start)
+
+
+def outermost(rows: list[Event]) -> list[Event]:
+    """The annotations that may name a phase and lie in no other such annotation of their thread."""
+    kept: list[Event] = []
+    for event in sorted(rows, key=lambda e: (e.start, -e.end, e.row)):
+        if NO_PHASE.match(event.name):
+            continue
+        if not kept or event.end > kept[-1].end:  # earlier starts come first, so the last kept ends last
+            kept.append(event)
+    return kept
+
+
+def annotation_at(rows: list[Event], instant: int) -> str:
+    """The name open at the instant; where two overlap in part, the one that opened first."""
+    at = bisect_right(rows, instant, key=lambda e: e.start) - 1
+    name = ""
+    while at >= 0 and instant < rows[at].end:  # outermost rows end in the order in which they start
+        name = rows[at].name
+        at -= 1
+    return name
+
+
+def is_backward(op: Event) -> bool:
+    if op.name.startswith("autograd::engine") or BACKWARD_OP.search(op.name):
+        return True
+    return integer(op.args.get("fwd thread id"), absent=0) != 0
+
+
+def spans(events: Iterable[Event]) -> list[Span]:
+    return [(event.start, event.end) for event in events]
+
+
+def group(events: Iterable[Event]) -> dict[Thread, list[Event]]:
+    threads: dict[Thread, list[Event]] = {}
+    for event in events:
+        threads.setdefault(event.thread, []).append(event)
+    return threads
+
+
+def by_thread(events: Iterable[Event], cat: str) -> dict[Thread, list[Any]]:
+    return group(event for event in events if event.cat == cat)

@@ -1,0 +1,52 @@
+"""Steps and their windows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from .phases import Phases
+from .reader import Trace
+
+
+def windows(trace: Trace, phases: Phases) -> list[dict[str, Any]]:
+    """One row a step, in time order: host duration, window and its edges, lag, whether it is partial."""
+    edges = device_edges(trace)
+    rows = []
+    for index, (name, start, end) in enumerate(trace.host_steps):
+        left, right = (edges[index], edges[index + 1]) if edges else (start, end)
+        rows.append(
+            {
+                "index": index,
+                "name": name,
+                "dur_ns": end - start,
+                "window": "device" if edges else "host",
+                "start_ns": left,
+                "end_ns": right,
+                "window_ns": right - left,
+                "partial": index == 0 and holds_earlier_work(trace, phases, left, right),
+                "lag_ns": right - end if edges else 0,
+            }
+        )
+    return rows
+
+
+def device_edges(trace: Trace) -> list[int]:
+    """The edges of the device windows: one more than steps; empty if the steps use their host windows."""
+    if len(trace.host_steps) < 2 or not trace.device_ops:
+        return []
+    edges = [trace.host_steps[0][1]]
+    for _, _, host_end in trace.host_steps:
+        launched = [
+            op.end for op in trace.device_ops if op.row in trace.launches and trace.launches[op.row].start < host_end
+        ]
+        edges.append(max([edges[-1], *launched]))
+    is_empty = any(right <= left for left, right in pairwise(edges))
+    return [] if is_empty else edges
+
+
+def holds_earlier_work(trace: Trace, phases: Phases, left: int, right: int) -> bool:
+    """Whether device work launched before the trace runs inside the window."""
+    return any(
+        op.start < right and op.end > left and phases.of_op[op.row] == "before_window" for op in trace.device_ops
+    )

@@ -1,0 +1,211 @@
+"""Host calls that wait for the device."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from .reader import Event, Trace, integer
+from .spans import inside, union
+
+SLACK_NS = 50_000
+ALLOCATIONS = {
+    prefix + name
+    for prefix in ("cuda", "hip")
+    for name in ("Malloc", "Free", "HostAlloc", "MallocHost", "FreeHost", "HostMalloc", "HostFree")
+}
+
+
+@dataclass
+class Sync:
+    """One blocking call: the host is in it on [start, end); `work_end` is f, None for an allocation."""
+
+    kind: str
+    start: int
+    end: int
+    thread: tuple[str, str]
+    work_end: int | None
+    size_bytes: int = 0
+
+    @property
+    def wait_ns(self) -> int:
+        return 0 if self.work_end is None else max(0, self.work_end - self.start)
+
+
+class Ends:
+    """Latest end of the device work launched before an instant, of one stream or of all."""
+
+    def __init__(self, trace: Trace) -> None:
+        queues: dict[tuple[str, str] | None, list[tuple[int, int]]] = {None: []}
+        for op in trace.device_ops:
+            call = trace.launches.get(op.row)
+            launched = call.start if call else op.start  # an unlinked op was launched before it ran
+            queues.setdefault(op.stream, []).append((launched, op.end))
+            queues[None].append((launched, op.end))
+        self.launched, self.latest = {}, {}
+        for stream, queue in queues.items():
+            queue.sort()
+            self.launched[stream] = [launched for launched, _ in queue]
+            self.latest[stream] = running_max([end for _, end in queue])
+        self.ends = sorted(op.end for op in trace.device_ops)
+
+    def launched_before(self, instant: int, stream: tuple[str, str] | None) -> int | None:
+        count = bisect_left(self.launched.get(stream, []), instant)
+        return self.latest[stream][count - 1] if count else None
+
+    def last_by(self, instant: int) -> int | None:
+        count = bisect_right(self.ends, instant)
+        return self.ends[count - 1] if count else None
+
+
+def find_syncs(trace: Trace) -> list[Sync]:
+    """Every synchronisation, by thread and time; in a trace without device work the `scalar` rows."""
+    if not trace.device_ops:
+        return scalars(trace)
+    ends, found = Ends(trace), []
+    copies = {call.row: op for op in trace.device_ops if op.cat == "memcpy" and (call := trace.launches.get(op.row))}
+    streams = known_streams(trace)
+    own = profilers_own(trace)
+    for calls in threads(trace):
+        previous: Event | None = None
+        for at, call in enumerate(calls):
+            following = calls[at + 1] if at + 1 < len(calls) else None
+            if call.row != own:
+                sync = read_call(call, previous, following, copies, streams, ends)
+                if sync:
+                    found.append(sync)
+            previous = call
+    return found
+
+
+def read_call(
+    call: Event,
+    previous: Event | None,
+    following: Event | None,
+    copies: dict[int, Event],
+    streams: dict[int, tuple[str, str]],
+    ends: Ends,
+) -> Sync | None:
+    """The sync that this call is or completes, if any."""
+    if call.name in ALLOCATIONS:
+        return Sync("alloc", call.start, call.end, call.thread, None)
+    if is_memcpy(call):
+        return None if merges(call, following, copies) else lone_copy(call, copies, ends)
+    if call.name.endswith("StreamSynchronize"):
+        if previous is not None and merges(previous, call, copies):
+            copy = copies[previous.row]
+            done = ends.launched_before(call.start, copy.stream)
+            return finish(direction(previous, copy), previous, call, done, size(copy))
+        stream = streams.get(integer(call.args.get("correlation")))
+        done = ends.launched_before(call.start, stream) if stream else ends.last_by(call.end)
+        return finish("stream", call, call, done)
+    if call.name.endswith("EventSynchronize"):
+        return finish("event", call, call, ends.last_by(call.end))
+    if call.name.endswith(("DeviceSynchronize", "CtxSynchronize")):
+        return finish("device", call, call, ends.launched_before(call.start, None))
+    return None
+
+
+def finish(kind: str, first: Event, last: Event, done: int | None, size_bytes: int = 0) -> Sync:
+    work_end = first.start if done is None else min(done, last.end)
+    return Sync(kind, first.start, last.end, first.thread, work_end, size_bytes)
+
+
+def lone_copy(call: Event, copies: dict[int, Event], ends: Ends) -> Sync | None:
+    """A copy that no synchronize follows: a sync if its API is, or if it is pageable and its end was waited for."""
+    copy = copies.get(call.row)
+    kind = direction(call, copy)
+    if not kind:
+        return None
+    waited = copy is not None and "pageable" in copy.name.lower() and copy.end <= call.end + SLACK_NS
+    if "async" in call.name.lower() and not waited:
+        return None
+    done = ends.launched_before(call.start + 1, copy.stream) if copy else ends.last_by(call.end)
+    return finish(kind, call, call, done, size(copy) if copy else 0)
+
+
+def merges(call: Event, following: Event | None, copies: dict[int, Event]) -> bool:
+    """Whether the next runtime call of the thread is the stream synchronize that belongs to this copy."""
+    return (
+        is_memcpy(call)
+        and following is not None
+        and following.name.endswith("StreamSynchronize")
+        and following.start <= call.end + SLACK_NS
+        and call.row in copies
+        and direction(call, copies[call.row]) != ""
+    )
+
+
+def is_memcpy(call: Event) -> bool:
+    name = call.name.lower()
+    return "memcpy" in name and "peeraccess" not in name and "attribute" not in name
+
+
+def direction(call: Event, copy: Event | None) -> str:
+    """dtoh or htod, by the copy's name (the call's, if the copy is not in the trace); empty for any other."""
+    found = re.search(r"dtoh|htod", (copy.name if copy else call.name).lower())
+    return found[0] if found else ""
+
+
+def size(copy: Event) -> int:
+    return max(0, integer(copy.args.get("bytes")))
+
+
+def known_streams(trace: Trace) -> dict[int, tuple[str, str]]:
+    """Correlation of a synchronize -> its stream, where a `cuda_sync` row tells it."""
+    rows = [e for e in trace.events if e.cat == "cuda_sync" and integer(e.args.get("stream")) >= 0]
+    return {integer(e.args.get("correlation")): e.stream for e in rows if "stream sync" in e.name.lower()}
+
+
+def profilers_own(trace: Trace) -> int:
+    """Row of the last device synchronize if no launch follows it: the profiler stops with one; else -1."""
+    rows = [e for e in trace.events if e.cat == "runtime" and e.name.endswith(("DeviceSynchronize", "CtxSynchronize"))]
+    if not rows:
+        return -1
+    last = max(rows, key=lambda e: (e.start, e.row))
+    return -1 if any(call.start > last.start for call in trace.launches.values()) else last.row
+
+
+def threads(trace: Trace) -> list[list[Event]]:
+    """The runtime calls of each thread in time order."""
+    found: dict[tuple[str, str], list[Event]] = {}
+    for event in trace.events:
+        if event.cat == "runtime":
+            found.setdefault(event.thread, []).append(event)
+    return [sorted(calls, key=lambda e: (e.start, e.row)) for calls in found.values()]
+
+
+def scalars(trace: Trace) -> list[Sync]:
+    """`.item()` without a device; an optimizer's own step counters are left out."""
+    optimizer: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for event in trace.events:
+        if event.cat == "annotation" and event.name.startswith("Optimizer.step#"):
+            optimizer.setdefault(event.thread, []).append((event.start, event.end))
+    excluded = {thread: union(spans) for thread, spans in optimizer.items()}
+    return [
+        Sync("scalar", event.start, event.end, event.thread, None)
+        for event in trace.events
+        if event.cat == "cpu_op"
+        and event.name == "aten::_local_scalar_dense"
+        and not inside(excluded.get(event.thread, []), event.start)
+    ]
+
+
+def total_syncs(syncs: list[Sync]) -> dict[str, dict[str, int]]:
+    """Per kind: number, bytes copied, time blocked, time waited."""
+    table: dict[str, dict[str, int]] = {}
+    for sync in syncs:
+        row = table.setdefault(sync.kind, {"num": 0, "bytes": 0, "blocked_ns": 0, "wait_ns": 0})
+        row["num"] += 1
+        row["bytes"] += sync.size_bytes
+        row["blocked_ns"] += sync.end - sync.start
+        row["wait_ns"] += sync.wait_ns
+    return table
+
+
+def running_max(values: list[int]) -> list[int]:
+    best: list[int] = []
+    for value in values:
+        best.append(max(value, best[-1]) if best else value)
+    return best
