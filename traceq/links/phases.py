@@ -7,7 +7,7 @@ more names cover most of the steps; else the structure of a training step (optim
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,11 +56,13 @@ class Timeline:
 @dataclass(frozen=True, slots=True, eq=False)
 class Phases:
     """`names` of P phases, the last three OTHER, BEFORE_WINDOW and UNATTRIBUTED; `rule` by which they were found;
-    `main` the main thread's timeline; `of_work` int64[D] phase number of each piece of device work."""
+    `main` the main thread's timeline, `threads` those of others by track; `of_work` int64[D] phase number of each
+    piece of device work."""
 
     names: tuple[str, ...]
     rule: str
     main: Timeline
+    threads: Mapping[int, Timeline]
     of_work: NDArray[np.int64]
 
     @property
@@ -72,6 +74,10 @@ class Phases:
         """int64[K]: phase number of the main thread at each instant."""
         return self.main.at(instants, self.other)
 
+    def on(self, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[K]: phase of host calls: what their own thread is in, else what the main thread is in."""
+        return _phase_of_calls(self.main, self.threads, self.other, track, instants)
+
 
 @once_per_trace
 def phases(trace: Trace) -> Phases:
@@ -81,20 +87,25 @@ def phases(trace: Trace) -> Phases:
         main, by_thread = _structure(trace)
     else:
         main, by_thread = _from_rows(trace, rows, names)
-    return Phases(
-        (*names, OTHER, BEFORE_WINDOW, UNATTRIBUTED), rule, main, _of_work(trace, main, by_thread, len(names))
-    )
+    work = device_work(trace)
+    launch = _phase_of_calls(main, by_thread, len(names), tracks(trace)[work.call], trace.events.ts[work.call])
+    unlinked = np.where(work.before_window, len(names) + 1, len(names) + 2)
+    of_work = np.where(work.linked, launch, unlinked)
+    return Phases((*names, OTHER, BEFORE_WINDOW, UNATTRIBUTED), rule, main, by_thread, of_work)
 
 
-def _of_work(trace: Trace, main: Timeline, by_thread: dict[int, Timeline], other: int) -> NDArray[np.int64]:
-    """Phase of the launch: by its own thread's timeline if that knows, else by the main thread's."""
-    work, of_row = device_work(trace), tracks(trace)
-    launched = trace.events.ts[work.call]
-    label = main.at(launched, other)
-    for track, timeline in by_thread.items():
-        mine = of_row[work.call] == track
-        label[mine] = timeline.at(launched[mine], label[mine])
-    return np.where(work.linked, label, np.where(work.before_window, other + 1, other + 2))
+def _phase_of_calls(
+    main: Timeline,
+    threads: Mapping[int, Timeline],
+    other: int,
+    track: NDArray[np.int64],
+    instants: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    label = main.at(instants, other)
+    for number, timeline in threads.items():
+        mine = track == number
+        label[mine] = timeline.at(instants[mine], label[mine])
+    return label
 
 
 def _declared(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
