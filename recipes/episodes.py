@@ -1,0 +1,48 @@
+"""Synthetic robot episodes: deterministic by index, nothing to download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+__all__ = ["Episodes", "Sample"]
+
+
+class Sample(NamedTuple):
+    """One moment, or a batch of them: `image` [3, H, W] float, `text` [L] int64, `state` [S], `actions` [T, A]."""
+
+    image: Tensor
+    text: Tensor
+    state: Tensor
+    actions: Tensor
+
+    def to(self, device: torch.device) -> Sample:
+        """The same on the device; from pinned memory without waiting."""
+        return Sample(*(field.to(device, non_blocking=True) for field in self))
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes(Dataset[Sample]):
+    """Endless samples: the i-th is drawn from (seed, rank, i)."""
+
+    image_size: int
+    text_length: int
+    vocabulary: int
+    state_size: int
+    horizon: int
+    action_size: int
+    seed: int
+    rank: int
+
+    def __getitem__(self, index: int) -> Sample:
+        generator = torch.Generator().manual_seed((self.seed * 1009 + self.rank) * 2**32 + index)
+        return Sample(
+            image=torch.randn(3, self.image_size, self.image_size, generator=generator),
+            text=torch.randint(self.vocabulary, (self.text_length,), generator=generator),
+            state=torch.randn(self.state_size, generator=generator),
+            actions=torch.randn(self.horizon, self.action_size, generator=generator),
+        )

@@ -1,0 +1,83 @@
+"""What a recipe's `build` is given: this rank's device and world, phases, a verified wrapper, and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from traceq.errors import RecordingFailed
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset
+
+    from traceq.recorder.phases import Phases
+
+__all__ = ["Context", "PairedBatches"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """This rank, as a recipe sees it. `facts` are written into the manifest's environment.
+
+    `steps_per_half` steps run before the next arm has its turn.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: torch.device
+    phase: Phases
+    steps_per_half: int = 1
+    facts: dict[str, str | int | float] = field(default_factory=dict)
+
+    def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
+        """The model on the device, under DDP when there is more than one rank; what was got is checked and noted."""
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        model = model.to(self.device)
+        self.facts["num_parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        if self.world_size > 1:
+            devices = [self.device.index] if self.device.type == "cuda" else None
+            model = DistributedDataParallel(model, device_ids=devices, **options)
+            if model.process_group.size() != self.world_size:
+                raise RecordingFailed(f"DDP spans {model.process_group.size()} ranks; expected {self.world_size}")
+        self.facts["wrapper"] = type(model).__name__ if self.world_size > 1 else "none"
+        self.facts["wrapper_world_size"] = dist.get_world_size()
+        return model
+
+    def batches(self, dataset: Dataset[Any], batch_size: int, num_workers: int = 1) -> Iterator[Any]:
+        """Endless batches of a real loader with workers; both halves of a pair are given the same ones.
+
+        `dataset[i]` is asked for every i >= 0; it has to differ between ranks itself.
+        """
+        from torch.utils.data import DataLoader
+
+        from traceq.recorder.processes import die_with_parent
+
+        loader = DataLoader(
+            dataset,
+            batch_sampler=PairedBatches(batch_size, self.steps_per_half),
+            num_workers=num_workers,
+            pin_memory=self.device.type == "cuda",
+            worker_init_fn=die_with_parent,
+        )
+        return iter(loader)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedBatches:
+    """Indices of endless batches in blocks of one half; each block comes twice, once for each half of a pair."""
+
+    batch_size: int
+    steps_per_half: int
+
+    def __iter__(self) -> Iterator[range]:
+        for block in count():
+            for _ in range(2):
+                for step in range(self.steps_per_half):
+                    first = (block * self.steps_per_half + step) * self.batch_size
+                    yield range(first, first + self.batch_size)

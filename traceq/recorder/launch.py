@@ -1,0 +1,147 @@
+"""Start the ranks of a plan on this machine, wait for them, and say who is to blame when they fail."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from traceq.errors import RecordingFailed
+from traceq.recorder.blame import Failure, find_cause
+from traceq.recorder.plan import Plan
+from traceq.recorder.pulse import create_pulses, read_pulses
+
+__all__ = ["launch"]
+
+_TAIL_LINES = 15
+
+
+def launch(plan: Plan, on_progress: Callable[[int, int], None]) -> None:
+    """Run every rank of the plan; RecordingFailed names the rank that failed first and why, with its log's tail.
+
+    `on_progress(steps_ended, steps_planned)` is called from another thread. KeyboardInterrupt and SystemExit(143)
+    pass after the ranks are gone; the manifest then says so.
+    """
+    with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
+        pulse = Path(scratch) / "pulse"
+        create_pulses(pulse, plan.num_ranks)
+        plan_path = Path(scratch) / "plan.json"
+        plan_path.write_bytes(replace(plan, pulse=str(pulse)).to_bytes())
+        try:
+            with _quiet(), _for_ranks(plan.num_ranks), _watched(pulse, on_progress):
+                elastic_launch(_config(plan, scratch), sys.executable)("-u", "-m", _WORKER, str(plan_path))
+        except ChildFailedError as failed:
+            fault = _explain(plan, failed, pulse, Path(scratch))
+            raise fault from None
+        except (SignalException, KeyboardInterrupt) as stopped:
+            number = getattr(stopped, "sigval", signal.SIGINT)
+            _mark(plan, "interrupted", f"ended by {signal.Signals(number).name}")
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + number) from None
+
+
+_WORKER = "traceq.recorder.worker"
+
+
+def _config(plan: Plan, scratch: str) -> LaunchConfig:
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=plan.num_ranks,
+        run_id=plan.run_id,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+        # each rank writes its own log; this catches what is said before it can
+        logs_specs=DefaultLogsSpecs(log_dir=scratch, redirects=Std.ALL),
+    )
+
+
+def _explain(plan: Plan, failed: ChildFailedError, pulse: Path, scratch: Path) -> RecordingFailed:
+    failures = [
+        Failure(rank, failure.exitcode, _message(failure.error_file_data), _tail(plan, rank, scratch))
+        for rank, failure in failed.failures.items()
+    ]
+    beats = {rank: beats for rank, (_, _, beats) in enumerate(read_pulses(pulse))}
+    cause = find_cause(failures, beats)
+    _mark(plan, "failed", f"rank {cause.rank}: {cause.text}")
+    log = plan.folder.log(cause.rank)
+    return RecordingFailed(f"{log}: rank {cause.rank}: {cause.text}\n{_tail(plan, cause.rank, scratch)}".rstrip())
+
+
+def _message(error_file: object) -> str:
+    """The exception elastic's error file tells of: `{"message": {"message": ...}}`, or a text, or nothing."""
+    message = error_file.get("message", "") if isinstance(error_file, dict) else ""
+    return str(message.get("message", "") if isinstance(message, dict) else message).strip()
+
+
+def _tail(plan: Plan, rank: int, scratch: Path) -> str:
+    """Last lines of a rank's log, or of what it said before it had one."""
+    early = sorted(scratch.glob(f"*/attempt_0/{rank}/stderr.log"))
+    for path in (plan.folder.log(rank), *early):
+        text = path.read_text(errors="replace").strip() if path.is_file() else ""
+        if text:
+            return "\n".join(f"  {line}" for line in text.splitlines()[-_TAIL_LINES:])
+    return ""
+
+
+def _mark(plan: Plan, status: str, fault: str) -> None:
+    manifest = plan.folder.read_manifest()
+    plan.folder.write_manifest(replace(manifest, status=status, fault=fault))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Elastic reports every fault in its own long form; ours is one line and the rank's log."""
+    logger = logging.getLogger("torch.distributed.elastic")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def _for_ranks(num_ranks: int) -> Iterator[None]:
+    """Variables the ranks inherit: their share of the cores, and a profiler that does not talk."""
+    wanted = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_ranks)), "KINETO_LOG_LEVEL": "99"}
+    added = {key: value for key, value in wanted.items() if key not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for key in added:
+            del os.environ[key]
+
+
+@contextmanager
+def _watched(pulse: Path, on_progress: Callable[[int, int], None]) -> Iterator[None]:
+    """Report the slowest rank's steps several times a second while the block runs."""
+    over = Event()
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            ranks = read_pulses(pulse)
+            on_progress(min(ended for ended, _, _ in ranks), max(planned for _, planned, _ in ranks))
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,79 @@
+"""Marks in a profile that say which Python line runs: Kineto's own frames know only where a function begins.
+
+While it is on, each new line of the user's code is an empty range `line:file.py:41 function` on the main thread, on the
+profiler's own clock. An op belongs to the last mark before it. Frames of torch and its kin make no marks.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+__all__ = ["PREFIX", "marked_lines"]
+
+PREFIX = "line:"
+
+_PACKAGES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+_KIN = ("torch", "accelerate", "deepspeed", "numpy", "nvtx", "triton", "functorch")
+_FOREIGN = tuple({f"{folder}/{name}/" for folder in _PACKAGES for name in _KIN} | {f"{Path(torch.__file__).parent}/"})
+_STANDARD = f"{sysconfig.get_path('stdlib')}/"
+_RECORDER = f"{Path(__file__).parent}/"
+_ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
+
+
+@contextmanager
+def marked_lines() -> Iterator[None]:
+    """Mark the lines that run in the block, on this thread. A debugger's or coverage's tracer is put back after it."""
+    before = sys.gettrace()
+    sys.settrace(_on_call)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def _on_call(frame: FrameType, event: str, arg: Any) -> Any:
+    return _on_line if _is_users(frame.f_code.co_filename) else None
+
+
+def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
+    if event == "line":
+        _mark(frame.f_code, frame.f_lineno)
+    elif event == "return":
+        caller = _users_caller(frame)
+        if caller is not None:
+            _mark(caller.f_code, caller.f_lineno)
+    return _on_line
+
+
+def _users_caller(frame: FrameType) -> FrameType | None:
+    caller = frame.f_back
+    while caller is not None and not _is_users(caller.f_code.co_filename):
+        caller = caller.f_back
+    return caller
+
+
+@cache
+def _is_users(filename: str) -> bool:
+    """The file is the user's, or a library's of theirs: not torch, its kin, the standard library or this recorder."""
+    if filename.startswith("<") or filename.startswith((*_FOREIGN, _RECORDER)):
+        return False
+    return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
+
+
+def _mark(code: CodeType, line: int) -> None:
+    with _range(code.co_filename, line, code.co_name):
+        pass
+
+
+@cache
+def _range(filename: str, line: int, function: str) -> Any:
+    return torch._C._profiler._RecordFunctionFast(f"{PREFIX}{Path(filename).name}:{line} {function}")

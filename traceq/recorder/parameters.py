@@ -1,0 +1,64 @@
+"""`--set KEY=VALUE` as a recipe's parameters, checked by the annotations of their dataclass."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from traceq.errors import UsageFault
+
+__all__ = ["Values", "checked", "near", "overrides", "plain", "split_assignment"]
+
+P = TypeVar("P")
+Values = Mapping[str, str | int | float | bool]
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """` (did you mean x?)` when a known name is close to the word, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def split_assignment(text: str, option: str) -> tuple[str, str]:
+    """Key and value of `KEY=VALUE`; UsageFault names the option it stood under."""
+    key, equals, value = text.partition("=")
+    if not key or not equals or not value:
+        raise UsageFault(f"{option} {text}: expected KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def overrides(assignments: Sequence[str]) -> dict[str, str]:
+    """Values of `--set`, by key; the last of a repeated key counts."""
+    return dict(split_assignment(text, "--set") for text in assignments)
+
+
+def plain(parameters: object) -> dict[str, Any]:
+    """Parameters as plain values by name."""
+    return dict(msgspec.to_builtins(parameters))
+
+
+def checked(defaults: P, changes: Mapping[str, object]) -> P:
+    """The recipe's parameters with `changes` applied; UsageFault for an unknown key or a value out of range."""
+    known = [field.name for field in fields(defaults)]  # type: ignore[arg-type]
+    for key, value in changes.items():
+        if key not in known:
+            raise UsageFault(f"no parameter {key!r}{near(key, known)}; there are {', '.join(known)}")
+        _check_choice(type(defaults), key, value)
+    try:
+        return msgspec.convert({**plain(defaults), **changes}, type(defaults), strict=False)
+    except msgspec.ValidationError as fault:
+        problem, _, where = str(fault).partition(" - at `$.")
+        key = where.rstrip("`")
+        raise UsageFault(f"{key}={changes.get(key)}: {problem[:1].lower()}{problem[1:]}") from fault
+
+
+def _check_choice(kind: type, key: str, value: object) -> None:
+    annotation = typing.get_type_hints(kind)[key]
+    if get_origin(annotation) is Literal and value not in get_args(annotation):
+        choices = [str(choice) for choice in get_args(annotation)]
+        raise UsageFault(f"{key}={value}: expected one of {', '.join(choices)}{near(str(value), choices)}")

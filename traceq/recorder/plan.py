@@ -1,0 +1,110 @@
+"""What is going to be recorded, decided before any rank starts: every rank is given the same plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from traceq.errors import UsageFault
+from traceq.model import Arm, Manifest
+from traceq.recorder.catalogue import Entry
+from traceq.recorder.parameters import Values, checked, plain, split_assignment
+from traceq.recorder.recipe import Recipe
+from traceq.runs.layout import FORMAT, RunFolder
+
+__all__ = ["MAX_WARMUP_STEPS", "Plan", "PlannedArm", "planned_arms"]
+
+MAX_WARMUP_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedArm:
+    """An arm of the run: which arm of the recipe it runs, built with which parameters."""
+
+    arm: Arm
+    runs: str
+    parameters: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One recording. `steps` = measured unprofiled steps an arm and comparison, `trace_steps` = profiled ones an arm."""
+
+    recipe: str
+    run_id: str
+    out: str
+    device: str
+    num_ranks: int
+    steps: int
+    trace_steps: int
+    seed: int
+    parameters: Values
+    arms: tuple[PlannedArm, ...]
+    pulse: str = ""
+
+    @property
+    def folder(self) -> RunFolder:
+        """Where the run is written."""
+        return RunFolder(Path(self.out))
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps each arm runs before anything counts: 20, or as many as are measured if that is less."""
+        return min(MAX_WARMUP_STEPS, max(self.steps, 1))
+
+    def manifest(self, entry: Entry) -> Manifest:
+        """The manifest as it stands before the first step."""
+        return Manifest(
+            version=FORMAT,
+            run_id=self.run_id,
+            recipe=entry.name,
+            question=entry.recipe.question,
+            parameters=self.parameters,
+            arms=tuple(planned.arm for planned in self.arms),
+            phases=entry.recipe.phases,
+            num_ranks=self.num_ranks,
+            seed=self.seed,
+        )
+
+    def to_bytes(self) -> bytes:
+        """JSON, for another process."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Plan:
+        """The plan another process wrote."""
+        return msgspec.json.decode(data, type=Plan)
+
+
+def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -> tuple[PlannedArm, ...]:
+    """The recipe's own arms, or one for each combination of varied values, the first of them the baseline."""
+    if not vary:
+        return tuple(PlannedArm(arm, arm.name, plain(parameters)) for arm in recipe.arms)
+    axes = [_axis(text) for text in vary]
+    runs = recipe.varied or recipe.baseline.name
+    arms = []
+    for combination in itertools.product(*axes):
+        values = checked(parameters, dict(combination))
+        name = ",".join(f"{key}={value}" for key, value in combination)
+        arm = Arm(_folder_name(name), f"{runs} with {name}", baseline=not arms)
+        arms.append(PlannedArm(arm, runs, plain(values)))
+    if len({planned.arm.name for planned in arms}) < len(arms):
+        raise UsageFault(f"--vary {' '.join(vary)}: two arms are the same")
+    return tuple(arms)
+
+
+def _axis(text: str) -> list[tuple[str, str]]:
+    key, values = split_assignment(text, "--vary")
+    found = [(key, value.strip()) for value in values.split(",") if value.strip()]
+    if len(found) < 2:
+        raise UsageFault(f"--vary {text}: expected two values or more, KEY=A,B")
+    return found
+
+
+def _folder_name(name: str) -> str:
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_.=,+-") else "_" for letter in name)

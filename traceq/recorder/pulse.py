@@ -1,0 +1,49 @@
+"""How far each local rank has come: eight bytes a rank in a shared file, written in 0.1 us, read by the launcher."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["Pulse", "create_pulses", "read_pulses"]
+
+_FIELDS = 3  # steps ended, steps planned, phases entered
+
+
+class Pulse:
+    """One rank's counters. Without a file it counts for nobody."""
+
+    __slots__ = ("_cells", "_first")
+
+    def __init__(self, path: str, rank: int) -> None:
+        if path:
+            with Path(path).open("r+b") as file:
+                self._cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+            self._first = rank * _FIELDS
+        else:
+            self._cells = memoryview(bytearray(8 * _FIELDS)).cast("q")
+            self._first = 0
+
+    def expect(self, num_steps: int) -> None:
+        """Announce how many steps there will be, for the progress bar."""
+        self._cells[self._first + 1] = num_steps
+
+    def step_ended(self) -> None:
+        """One more step is over."""
+        self._cells[self._first] += 1
+
+    def beat(self) -> None:
+        """A phase opened: of ranks that wait for each other, the one with the fewest beats is late."""
+        self._cells[self._first + 2] += 1
+
+
+def create_pulses(path: Path, num_ranks: int) -> None:
+    """A file of zeros for that many ranks."""
+    path.write_bytes(bytes(8 * _FIELDS * num_ranks))
+
+
+def read_pulses(path: Path) -> Sequence[tuple[int, int, int]]:
+    """Steps ended, steps planned and phases entered of each rank."""
+    cells = memoryview(path.read_bytes()).cast("q")
+    return [(cells[first], cells[first + 1], cells[first + 2]) for first in range(0, len(cells), _FIELDS)]

@@ -1,0 +1,61 @@
+"""What an experiment is: a question, the arms it compares, and a function that builds the step they share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from traceq.errors import UsageFault
+from traceq.model import Arm
+from traceq.recorder.context import Context
+
+__all__ = ["Recipe", "Step", "check_names"]
+
+P = TypeVar("P")
+Step: TypeAlias = Callable[[str], None]
+"""Runs one training step the way the arm of that name does."""
+
+_PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts anything else: quotes, backslashes, non-ASCII
+_ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Generic[P]):
+    """One experiment. A variant is `dataclasses.replace(recipe, parameters=replace(recipe.parameters, size="small"))`.
+
+    `build(context, parameters)` is called once on every rank and returns the step all arms share: the same model, the
+    same optimizer, so that nothing but the arm differs. `parameters` is a frozen dataclass whose defaults are the
+    recipe's; annotate with Literal or msgspec.Meta to have values checked before anything starts.
+    `varied` is the arm that `--vary` turns into one arm a value (the baseline unless named).
+    """
+
+    question: str
+    phases: tuple[str, ...]
+    parameters: P
+    build: Callable[[Context, P], Step]
+    arms: tuple[Arm, ...] = (Arm("run", "the step as it is", baseline=True),)
+    varied: str = ""
+
+    @property
+    def baseline(self) -> Arm:
+        """The arm the others are compared with."""
+        return next(arm for arm in self.arms if arm.baseline)
+
+
+def check_names(recipe: Recipe[Any], where: str) -> None:
+    """UsageFault unless phases and arms can be written, and exactly one timed arm is the baseline."""
+    for name in recipe.phases:
+        if not _PHASE.fullmatch(name):
+            raise UsageFault(f"{where}: phase {name!r}: only letters, digits and _.:/#- survive in a trace")
+    for arm in recipe.arms:
+        if not _ARM.fullmatch(arm.name) or set(arm.name) <= {"."} or arm.name in {"steps", "logs"}:
+            raise UsageFault(f"{where}: arm {arm.name!r} cannot be a folder of the run")
+    names = [arm.name for arm in recipe.arms]
+    if len(set(names)) < len(names):
+        raise UsageFault(f"{where}: two arms have the same name: {', '.join(names)}")
+    if [arm.timed for arm in recipe.arms if arm.baseline] != [True]:
+        raise UsageFault(f"{where}: exactly one timed arm has to be the baseline")
+    if recipe.varied and recipe.varied not in names:
+        raise UsageFault(f"{where}: varied={recipe.varied!r} is none of its arms: {', '.join(names)}")

@@ -1,0 +1,97 @@
+"""A profiled window: some warm-up steps, then the steps that are kept, exported when the last one ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from traceq.errors import RecordingFailed
+from traceq.recorder.line_marks import marked_lines
+from traceq.recorder.phases import Phases
+from traceq.runs.embedded import KEY
+from traceq.runs.layout import replaced
+
+__all__ = ["WARMUP_STEPS", "Window", "profiled"]
+
+WARMUP_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How one trace is taken. `embedded` is the text that the trace carries under the key `traceq`."""
+
+    path: Path
+    num_steps: int
+    embedded: str = ""
+    stacks: bool = False
+
+    @property
+    def total_steps(self) -> int:
+        """Steps to run, the ones before the window included."""
+        return WARMUP_STEPS + self.num_steps
+
+
+@contextmanager
+def profiled(window: Window, device: torch.device, phases: Phases) -> Iterator[Callable[[], None]]:
+    """Profile the block; it calls what it is given after each step. The trace is on disk when the last one ends."""
+    profiler = profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])],
+        schedule=schedule(wait=0, warmup=WARMUP_STEPS, active=window.num_steps, repeat=1),
+        on_trace_ready=lambda profiler: _export(profiler, window),
+        record_shapes=not window.stacks,
+        with_stack=window.stacks,
+        acc_events=False,
+        experimental_config=_experimental(device),
+    )
+    if window.embedded:
+        profiler.preset_metadata_json(KEY, json.dumps(window.embedded))
+    phases.profiling = True
+    try:
+        with profiler:
+            if window.stacks:
+                with marked_lines():
+                    yield profiler.step
+            else:
+                yield profiler.step
+    finally:
+        phases.profiling = False
+
+
+def _experimental(device: torch.device) -> object | None:
+    """Sync events where this torch can record them: they name the stream a call waited for."""
+    if device.type != "cuda":
+        return None
+    try:
+        return torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
+    except TypeError:  # an older torch
+        return None
+
+
+def _export(profiler: profile, window: Window) -> None:
+    """Write, check, compress and move into place. A quote in a path makes Kineto write invalid JSON: hence the tmp."""
+    window.path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
+        plain = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(plain))
+        _check(plain, window)
+        with replaced(window.path) as part:
+            with plain.open("rb") as source, gzip.open(part, "wb", compresslevel=5) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _check(plain: Path, window: Window) -> None:
+    try:
+        document = json.loads(plain.read_bytes())
+    except ValueError as fault:
+        raise RecordingFailed(f"{window.path}: the profiler wrote invalid JSON: {fault}") from fault
+    if document.get(KEY, "") != window.embedded:
+        raise RecordingFailed(f"{window.path}: the profiler did not keep the metadata it was given")
