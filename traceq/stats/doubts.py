@@ -16,7 +16,7 @@ from traceq.units import Unit, format_value
 
 __all__ = ["below_noise_floor", "control_differs", "mean_disagrees", "one_order", "ranks_disagree", "slow_steps_differ"]
 
-RARE = Fraction(1, 100)
+RARE = Fraction(1, 100)  # exact, as the counts it is compared with outgrow a float
 
 Doubt = tuple[Caveat, ...]
 
@@ -30,7 +30,7 @@ def one_order(b_second: NDArray[np.bool_]) -> Doubt:
 
 
 def mean_disagrees(shift: Shift, threshold: Threshold) -> Doubt:
-    """The means' difference is another than the medians', by more than matters and than the mean's error explains."""
+    """Mean and median answer differently, by more than matters and more than the mean's own error explains."""
     if abs(shift.mean - shift.delta) <= threshold.ns + Z95 * shift.mean_error:
         return ()
     text = f"means differ by {_delta(shift.mean)}, medians by {_delta(shift.delta)}: a median does not see rare stalls"
