@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from traceq.model import Caveat
 from traceq.units import Unit
 
-__all__ = ["Cell", "Column", "Finding", "Report", "Table"]
+__all__ = ["Cell", "Column", "Finding", "Report", "Sheet", "Source", "Table"]
 
 Cell = str | int | float | bool | None
 
@@ -53,3 +53,37 @@ class Report:
     views: tuple[Table, ...] = ()
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Caveat, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What was read: `device` and `torch` are "" where the trace does not say."""
+
+    path: str
+    num_events: int
+    ranks: tuple[int, ...]
+    world_size: int
+    device: str
+    torch: str
+    arm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """The reports on one run, ready to be rendered."""
+
+    source: Source
+    reports: tuple[Report, ...]
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings of all reports, the costliest first."""
+        found = [finding for report in self.reports for finding in report.findings]
+        return tuple(sorted(found, key=lambda finding: -finding.ns))
+
+    @property
+    def all_caveats(self) -> tuple[Caveat, ...]:
+        """Doubts about the input, then those of the reports; each once."""
+        found = [*self.caveats, *(caveat for report in self.reports for caveat in report.caveats)]
+        return tuple(dict.fromkeys(found))

@@ -17,9 +17,9 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 class Source:
     """A file as a stream of plain bytes. `fault` is set when the archive ends early or is damaged."""
 
-    def __init__(self, path: Path, stream: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, stream: BinaryIO) -> None:
         self.path, self.fault = path, ""
-        self._stream = stream
+        self._file, self._stream = file, stream
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; empty at the end, or where an archive is cut off."""
@@ -32,6 +32,7 @@ class Source:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+        self._file.close()
 
 
 def open_source(path: Path) -> Source:
@@ -48,10 +49,10 @@ def open_source(path: Path) -> Source:
         file.close()
         raise UnreadableInput(str(path), "the file is empty", "a Kineto trace (JSON)")
     if magic.startswith(_GZIP):
-        return Source(path, _open_gzip(file))
+        return Source(path, file, _open_gzip(file))
     if magic.startswith(_ZSTD):
-        return Source(path, _open_zstd(path, file))
-    return Source(path, file)
+        return Source(path, file, _open_zstd(path, file))
+    return Source(path, file, file)
 
 
 def _open_gzip(file: BinaryIO) -> BinaryIO:

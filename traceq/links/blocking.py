@@ -79,7 +79,7 @@ def blocking_calls(trace: Trace) -> BlockingCalls:
     """All blocking calls of a trace but the profiler's own last device synchronize."""
     events, work = trace.events, device_work(trace)
     calls = events.rows(Category.RUNTIME)
-    calls = calls[np.lexsort((calls, events.ts[calls], tracks(trace)[calls]))]
+    calls = calls[np.lexsort((calls, events.ts[calls], tracks(trace)[calls]))] if len(work) else calls[:0]
     copy = _copy_of_call(trace, work, calls)
     kind = _wait_kinds(trace, calls)
     follows = _synchronize_that_follows(trace, calls, kind, copy)
@@ -134,8 +134,6 @@ def _synchronize_that_follows(
     trace: Trace, calls: NDArray[np.int64], kind: NDArray[np.int8], copy: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Position of the stream synchronize that is the thread's very next call after a copy, -1 where it is not."""
-    if len(calls) == 0:
-        return np.empty(0, np.int64)
     events, track = trace.events, tracks(trace)[calls]
     after = np.minimum(np.arange(len(calls)) + 1, len(calls) - 1)
     soon = events.ts[calls[after]] - events.end[calls] <= TOLERANCE_NS
@@ -146,11 +144,15 @@ def _synchronize_that_follows(
 def _waits_alone(
     trace: Trace, work: DeviceWork, calls: NDArray[np.int64], copy: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Copies that wait without a synchronize: by a synchronous API, or pageable and over when the call returned."""
+    """Copies that wait without a synchronize: by a synchronous API, or pageable and over when the call returned.
+
+    A copy that begins after its call has returned was staged, and nobody waited for it.
+    """
     events = trace.events
     synchronous = ~matching(events, calls, _ASYNC)
-    over = matching(events, work.rows[copy], _PAGEABLE) & (work.end[copy] <= events.end[calls] + TOLERANCE_NS)
-    return (copy >= 0) & (synchronous | over) if len(work) else np.zeros(len(calls), np.bool_)
+    returned = events.end[calls]
+    over = (work.start[copy] < returned) & (work.end[copy] <= returned + TOLERANCE_NS)
+    return (copy >= 0) & (synchronous | (over & matching(events, work.rows[copy], _PAGEABLE)))
 
 
 def _is_profilers_own(
@@ -174,7 +176,8 @@ def _awaited(
     end: NDArray[np.int64],
     copy: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Latest end of what each call waits for, <= its end: its copy, its stream, else anything that had ended by then.
+    """Latest end of what each call waits for, <= its end: its copy, its stream, its device, else (an event, or a stream
+    that the trace does not name) anything that had ended by then.
 
     Where nothing had ended, its start.
     """
@@ -186,7 +189,10 @@ def _awaited(
     stream = _stream_of_call(trace, calls)
     for number in np.unique(stream[stream >= 0]).tolist():
         mine = np.flatnonzero(stream == number)
-        awaited[mine] = _ends_on_stream(trace, work, number, start[mine])
+        on_stream = work.linked & (trace.events.stream[work.rows] == number)
+        awaited[mine] = _latest_end(trace, work, on_stream, start[mine])
+    whole_device = matching(trace.events, calls, _WAITS[Kind.DEVICE])
+    awaited[whole_device] = _latest_end(trace, work, work.linked, start[whole_device])
     awaited = np.where(copy >= 0, work.end[copy], awaited)
     return np.minimum(awaited, end)
 
@@ -206,9 +212,11 @@ def _stream_of_call(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]
     return np.where(same & waits_on_stream, events.stream[rows[at]], -1)
 
 
-def _ends_on_stream(trace: Trace, work: DeviceWork, stream: int, start: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Latest end of the work of one stream launched before each start; the start itself where there is none."""
-    mine = np.flatnonzero(work.linked & (trace.events.stream[work.rows] == stream))
+def _latest_end(
+    trace: Trace, work: DeviceWork, chosen: NDArray[np.bool_], start: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Latest end of the chosen work that was launched before each start; the start itself where there is none."""
+    mine = np.flatnonzero(chosen)
     launched = trace.events.ts[work.call[mine]]
     order = np.argsort(launched, kind="stable")
     reach = np.maximum.accumulate(work.end[mine][order])

@@ -1,0 +1,184 @@
+"""What do the ranks say to each other, how much, and how much of it does no compute hide?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analyses.tally import group
+from traceq.links.activity import Doing, activity
+from traceq.links.collectives import NAMES, Calls, Kernels, collective_calls, collective_kernels
+from traceq.links.launches import device_work
+from traceq.links.phases import phases
+from traceq.model import Run, Trace
+from traceq.report import Cell, Column, Report, Table
+from traceq.units import Unit
+
+POSITION = 50
+
+_COLUMNS = (
+    Column("key", "key"),
+    Column("rank", "rank", Unit.COUNT),
+    Column("name", "collective"),
+    Column("group", "group"),
+    Column("group_size", "ranks", Unit.COUNT),
+    Column("dtype", "dtype"),
+    Column("num", "calls", Unit.COUNT),
+    Column("num_kernels", "kernels", Unit.COUNT),
+    Column("bytes", "bytes", Unit.BYTES),
+    Column("gpu_ns", "GPU time", Unit.NS),
+    Column("exposed_ns", "exposed", Unit.NS),
+    Column("algbw_gbps", "algbw", Unit.GBPS),
+    Column("busbw_gbps", "busbw", Unit.GBPS),
+    Column("phase", "phase"),
+)
+_VIEW = ("name", "phase", "dtype", "group_size", "num", "num_kernels", "bytes", "gpu_ns", "exposed_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Collectives of one name, group, dtype and phase on one rank; `size_bytes` None where the trace has no sizes."""
+
+    rank: int
+    name: str
+    group: str
+    group_size: int | None
+    dtype: str
+    phase: str
+    num: int
+    num_kernels: int
+    size_bytes: int | None
+    gpu_ns: int
+    exposed_ns: int
+
+    @property
+    def key(self) -> str:
+        called = "" if self.num else "no call"
+        return "|".join((self.name, self.group, self.dtype, self.phase, called)).rstrip("|")
+
+    @property
+    def algbw_gbps(self) -> float | None:
+        """Bytes of the larger side over the time of the kernels (nccl-tests, PERFORMANCE.md), GB/s."""
+        return self.size_bytes / self.gpu_ns if self.size_bytes and self.gpu_ns else None
+
+    @property
+    def busbw_gbps(self) -> float | None:
+        """algbw times the share that crosses the slowest link (nccl-tests, PERFORMANCE.md), GB/s."""
+        n = self.group_size
+        if self.algbw_gbps is None or n is None:
+            return None
+        ring = (n - 1) / n
+        factors = {"all_reduce": 2 * ring, "all_gather": ring, "reduce_scatter": ring, "all_to_all": ring}
+        return self.algbw_gbps * factors.get(self.name, 1.0)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        values = {
+            column.key: getattr(self, "size_bytes" if column.key == "bytes" else column.key) for column in _COLUMNS
+        }
+        return tuple(values.values())
+
+
+def analyze(run: Run) -> Report:
+    """Calls and kernels of collectives over the whole trace; kernels without a call are rows with 0 calls."""
+    rows = [row for trace in run.traces for row in _rows(trace)]
+    table = Table("collectives", "Collectives", _COLUMNS, tuple(row.cells for row in rows))
+    return Report("collectives", (table,), (_view(run, rows),) if rows else ())
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    calls, kernels, work = collective_calls(trace), collective_kernels(trace), device_work(trace)
+    identity = _identities(trace, calls, kernels)
+    num_calls = len(calls)
+    groups = group(list(identity))
+    is_call = np.arange(len(groups.of_row)) < num_calls
+    duration = (work.end - work.start)[kernels.work]
+    exposed = _exposed(trace, len(work))[kernels.work]
+    on_host = trace.events.dur[calls.rows] if len(work) == 0 else np.zeros(num_calls, np.int64)
+    size = np.r_[np.maximum(calls.size, 0), np.zeros(len(kernels.work), np.int64)]
+    unknown = groups.sum(np.r_[calls.size < 0, np.zeros(len(kernels.work), np.bool_)])
+    sums = zip(
+        groups.keys.tolist(),
+        groups.sum(is_call),
+        groups.sum(~is_call),
+        groups.sum(size),
+        unknown,
+        groups.sum(np.r_[on_host, duration]),
+        groups.sum(np.r_[np.zeros(num_calls, np.int64), exposed]),
+        strict=True,
+    )
+    rows = []
+    for (name, text, ranks, dtype, phase, _), num, num_kernels, size_bytes, unsized, gpu_ns, exposed_ns in sums:
+        words = (_text(trace, text), _size(trace, ranks), _text(trace, dtype), phases(trace).names[phase])
+        sized = None if unsized or not num else size_bytes
+        rows.append(_Row(trace.rank, NAMES[name], *words, num, num_kernels, sized, gpu_ns, exposed_ns))
+    return rows
+
+
+def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int64]:
+    """int64[6, calls + kernels]: name, group, group size, dtype, phase, 1 for a kernel without a call.
+
+    A kernel has those of its call, its own phase only without one.
+    """
+    messages = trace.events.messages
+    of_work = phases(trace).of_work[kernels.work]
+    linked = kernels.call >= 0
+
+    def both(of_call: NDArray[np.int64], otherwise: NDArray[np.int64]) -> NDArray[np.int64]:
+        of_kernel = np.where(linked, of_call[kernels.call], otherwise) if len(of_call) else otherwise
+        return np.concatenate([of_call, of_kernel])
+
+    def told(column: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
+        if len(column) == 0:
+            return np.full(len(calls), -1)
+        return np.where(calls.message >= 0, column[calls.message].astype(np.int64), -1)
+
+    absent = np.full(len(kernels.work), -1)
+    columns: NDArray[np.int64] = np.stack(
+        [
+            both(calls.name, kernels.name),
+            both(told(messages.group), absent),
+            both(told(messages.group_size), absent),
+            both(told(messages.dtype), absent),
+            both(calls.phase, of_work),
+            np.r_[np.zeros(len(calls), np.int64), (~linked).astype(np.int64)],
+        ]
+    )
+    return columns
+
+
+def _exposed(trace: Trace, num_work: int) -> NDArray[np.int64]:
+    """int64[D] ns: time that each piece of device work runs alone on the device, as a collective."""
+    done = activity(trace)
+    total = np.zeros(num_work, np.int64)
+    mine = done.doing == Doing.EXPOSED_COMM
+    if num_work:
+        np.add.at(total, done.owner[mine], done.ns[mine])
+    return total
+
+
+def _text(trace: Trace, number: int) -> str:
+    return trace.events.strings[number] if number >= 0 else ""
+
+
+def _size(trace: Trace, ranks: int) -> int | None:
+    """Ranks of a group; where the call does not say, those of the world."""
+    return ranks if ranks > 0 else trace.world_size if trace.world_size > 1 else None
+
+
+def _view(run: Run, rows: list[_Row]) -> Table:
+    """Sums over ranks and groups, by collective, phase and dtype."""
+    merged: dict[tuple[Cell, ...], list[int]] = {}
+    for row in rows:
+        total = merged.setdefault((row.name, row.phase, row.dtype, row.group_size), [0] * 5)
+        values = (row.num, row.num_kernels, row.size_bytes or 0, row.gpu_ns, row.exposed_ns)
+        total[:] = [a + b for a, b in zip(total, values, strict=True)]
+    longest = sorted(merged.items(), key=lambda item: -item[1][3])
+    columns = {column.key: column for column in _COLUMNS}
+    shown = tuple((*key, *values) for key, values in longest)
+    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
+    title = f"Collectives ({over}whole trace)"
+    note = "" if any(row.num_kernels for row in rows) else "No kernels: the times are those of the calls' own threads."
+    return Table("collectives", title, tuple(columns[key] for key in _VIEW), shown, note=note)

@@ -1,0 +1,36 @@
+"""What does the report not know? Device work without a launch, and events that were dropped."""
+
+from __future__ import annotations
+
+from traceq.links.launches import device_work
+from traceq.links.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
+from traceq.model import Run, Trace
+from traceq.report import Column, Report, Table
+from traceq.units import Unit
+
+POSITION = 80
+
+_COLUMNS = (
+    Column("num_gpu_events", "GPU events", Unit.COUNT),
+    Column("unattributed_ns", "without a launch", Unit.NS),
+    Column("before_window_ns", "launched before the trace", Unit.NS),
+    Column("dropped_events", "events dropped", Unit.COUNT),
+)
+
+
+def analyze(run: Run) -> Report:
+    """Sums over ranks; the times are sums of device work."""
+    row = (
+        sum(len(device_work(trace)) for trace in run.traces),
+        sum(_sum_ns(trace, UNATTRIBUTED) for trace in run.traces),
+        sum(_sum_ns(trace, BEFORE_WINDOW) for trace in run.traces),
+        sum(trace.num_dropped for trace in run.traces),
+    )
+    table = Table("coverage", "Coverage", _COLUMNS, (row,), single=True)
+    return Report("coverage", (table,), (table,) if any(row) else ())
+
+
+def _sum_ns(trace: Trace, phase: str) -> int:
+    work, found = device_work(trace), phases(trace)
+    mine = found.of_work == found.names.index(phase)
+    return int((work.end - work.start)[mine].sum())

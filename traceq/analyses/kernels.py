@@ -1,0 +1,62 @@
+"""Which kernels take the device's time?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceq.analyses.tally import group
+from traceq.links.launches import device_work
+from traceq.links.phases import phases
+from traceq.model import Category, Run, Trace
+from traceq.report import Column, Report, Table
+from traceq.units import Unit
+
+POSITION = 70
+
+_TOP = 10
+_COLUMNS = (
+    Column("key", "key"),
+    Column("rank", "rank", Unit.COUNT),
+    Column("phase", "phase"),
+    Column("name", "kernel"),
+    Column("num", "num", Unit.COUNT),
+    Column("gpu_ns", "GPU time", Unit.NS),
+)
+
+
+_Row = tuple[str, int, str, str, int, int]
+
+
+def analyze(run: Run) -> Report:
+    """Kernels by phase and name, longest first, over the whole trace."""
+    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    sums: dict[tuple[str, str], list[int]] = {}
+    for _, _, phase, name, num, gpu_ns in rows:
+        total = sums.setdefault((phase, name), [0, 0])
+        total[0] += num
+        total[1] += gpu_ns
+    longest = sorted(sums.items(), key=lambda item: -item[1][1])
+    everything = sum(gpu_ns for _, gpu_ns in sums.values()) or 1
+    shown = tuple((p, _short(name), num, ns, 100 * ns / everything) for (p, name), (num, ns) in longest[:_TOP])
+    rest = f"{len(longest) - _TOP:,} more rows in --json." if len(longest) > _TOP else ""
+    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
+    columns = (*_COLUMNS[2:], Column("share", "share", Unit.PERCENT))
+    view = Table("kernels", f"Kernels ({over}whole trace)", columns, shown, note=rest)
+    return Report("kernels", (Table("kernels", "Kernels", _COLUMNS, rows),), (view,) if rows else ())
+
+
+def _short(name: str) -> str:
+    """A kernel's name for people: without its return type and its arguments."""
+    return name.removeprefix("void ").partition("(")[0] or name
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    work, events, found = device_work(trace), trace.events, phases(trace)
+    kernels = np.flatnonzero(events.category[work.rows] == Category.KERNEL)
+    groups = group([found.of_work[kernels], events.name[work.rows[kernels]]])
+    gpu_ns, num = groups.sum((work.end - work.start)[kernels]), groups.count()
+    rows: list[_Row] = []
+    for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist():
+        phase, name = found.names[int(groups.keys[at, 0])], events.strings[int(groups.keys[at, 1])]
+        rows.append((f"{phase}|{name}", trace.rank, phase, name, num[at], gpu_ns[at]))
+    return rows

@@ -1,0 +1,96 @@
+"""What is every nanosecond of a step spent on? The cells add up to the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from traceq.analyses.tally import group
+from traceq.links.activity import Doing, activity
+from traceq.links.phases import phases
+from traceq.links.steps import steps
+from traceq.model import Run, Trace
+from traceq.report import Cell, Column, Report, Table
+from traceq.units import Unit
+
+POSITION = 30
+
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("step", "step", Unit.COUNT),
+    Column("phase", "phase"),
+    Column("category", "category"),
+    Column("ns", "time", Unit.NS),
+)
+
+
+_Row = tuple[int, int, str, str, int]
+
+
+def analyze(run: Run) -> Report:
+    """Exact partition of every window by phase and category."""
+    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    table = Table("partition", "Partition", _COLUMNS, rows)
+    views = [_matrix(run, rows)]
+    if len(run.traces) > 1:
+        views.append(_by_rank(run, rows))
+    return Report("partition", (table,), tuple(views))
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    done, found = activity(trace), steps(trace)
+    step = np.searchsorted(found.window[:, 0], done.parts[:, 0], "right") - 1
+    inside = (step >= 0) & (done.parts[:, 0] < found.window[step, 1])
+    cells = group([step[inside], done.phase[inside], done.doing[inside]])
+    names = phases(trace).names
+    totals = cells.sum(done.ns[inside])
+    return [
+        (trace.rank, k, names[phase], Doing(doing).name.lower(), ns)
+        for (k, phase, doing), ns in zip(cells.keys.tolist(), totals, strict=True)
+    ]
+
+
+def _means(run: Run, rows: Sequence[_Row]) -> list[tuple[int, str, str, float]]:
+    """(rank, phase, category, ns of a counted step) of each cell."""
+    counted = {trace.rank: np.flatnonzero(steps(trace).counted).tolist() for trace in run.traces}
+    return [
+        (rank, phase, category, ns / len(counted[rank]))
+        for rank, step, phase, category, ns in rows
+        if step in counted[rank]
+    ]
+
+
+def _matrix(run: Run, rows: Sequence[_Row]) -> Table:
+    """Phase by category: ns of a step, mean over ranks."""
+    means = [(phase, category, ns / len(run.traces)) for _, phase, category, ns in _means(run, rows)]
+    of = " (mean of ranks)" if len(run.traces) > 1 else ""
+    return _cross(f"A step, to the nanosecond{of}", "phase", means, total=True)
+
+
+def _by_rank(run: Run, rows: Sequence[_Row]) -> Table:
+    means = [(f"rank {rank}", category, ns) for rank, _, category, ns in _means(run, rows)]
+    return _cross("A step, by rank", "rank", means, total=False)
+
+
+def _cross(title: str, heading: str, cells: list[tuple[str, str, float]], *, total: bool) -> Table:
+    """A table of sums with one row for each first and one column for each second element."""
+    sums: dict[tuple[str, str], float] = {}
+    for row, category, ns in cells:
+        sums[row, category] = sums.get((row, category), 0.0) + ns
+    lines = list(dict.fromkeys(row for row, _ in sums))
+    categories = [doing.name.lower() for doing in Doing if any(c == doing.name.lower() for _, c in sums)]
+    whole = sum(sums.values())
+    body: list[tuple[Cell, ...]] = []
+    for line in lines:
+        values = [sums.get((line, category)) for category in categories]
+        subtotal = sum(value or 0.0 for value in values)
+        body.append((line, *values, subtotal, *((100 * subtotal / whole if whole else 0.0,) if total else ())))
+    if total:
+        by_category = [sum(sums.get((line, category), 0.0) for line in lines) for category in categories]
+        body.append(("total", *by_category, whole, 100.0 if whole else 0.0))
+    columns = [Column(heading, heading), *(Column(c, c.replace("_", " "), Unit.NS) for c in categories)]
+    columns.append(Column("total", "total", Unit.NS))
+    if total:
+        columns.append(Column("share", "share", Unit.PERCENT))
+    return Table("partition", title, tuple(columns), tuple(body))

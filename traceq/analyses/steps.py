@@ -1,0 +1,84 @@
+"""How long is a step, on every rank?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceq.links.steps import steps
+from traceq.model import Caveat, Run, Trace
+from traceq.report import Cell, Column, Report, Table
+from traceq.units import Unit
+
+POSITION = 10
+
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("index", "step", Unit.COUNT),
+    Column("name", "name"),
+    Column("dur_ns", "host", Unit.NS),
+    Column("window", "window"),
+    Column("window_ns", "window", Unit.NS),
+    Column("partial", "partial"),
+    Column("lag_ns", "lag", Unit.NS),
+)
+_VIEW = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("num", "steps", Unit.COUNT),
+    Column("mean_ns", "step, mean", Unit.NS),
+    Column("min_ns", "shortest", Unit.NS),
+    Column("max_ns", "longest", Unit.NS),
+    Column("host_ns", "host, mean", Unit.NS),
+    Column("lag_ns", "device lags", Unit.NS),
+)
+
+
+def analyze(run: Run) -> Report:
+    """Windows of all steps. The window is the device's where there is device work and more than one step."""
+    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    view = Table("steps", "Steps", _VIEW, tuple(_summary(trace) for trace in run.traces), note=_note(run))
+    caveats = tuple(caveat for trace in run.traces for caveat in _caveats(trace))
+    return Report("steps", (Table("steps", "Steps", _COLUMNS, rows),), (view,), caveats=caveats[:1])
+
+
+def _rows(trace: Trace) -> list[tuple[Cell, ...]]:
+    found = steps(trace)
+    window_ns = (found.window[:, 1] - found.window[:, 0]).tolist()
+    host_ns = (found.host[:, 1] - found.host[:, 0]).tolist()
+    lag_ns = (found.window[:, 1] - found.host[:, 1]).tolist()
+    kind = "device" if found.by_device else "host"
+    return [
+        (trace.rank, index, name, host_ns[index], kind, window_ns[index], bool(found.partial[index]), lag_ns[index])
+        for index, name in enumerate(found.names)
+    ]
+
+
+def _summary(trace: Trace) -> tuple[Cell, ...]:
+    found = steps(trace)
+    counted = found.counted
+    window_ns = (found.window[:, 1] - found.window[:, 0])[counted]
+    host_ns = (found.host[:, 1] - found.host[:, 0])[counted]
+    lag_ns = (found.window[:, 1] - found.host[:, 1])[counted]
+    return (
+        trace.rank,
+        int(counted.sum()),
+        float(np.mean(window_ns)),
+        int(window_ns.min()),
+        int(window_ns.max()),
+        float(np.mean(host_ns)),
+        float(np.mean(lag_ns)),
+    )
+
+
+def _note(run: Run) -> str:
+    if not steps(run.traces[0]).marked:
+        return ""
+    partial = sum(int(steps(trace).partial.sum()) for trace in run.traces)
+    left_out = f"; {partial} partial first {'windows' if partial > 1 else 'window'} left out" if partial else ""
+    kind = "to the end of the device work it launched" if steps(run.traces[0]).by_device else "as the host ran it"
+    return f"A step lasts {kind}{left_out}."
+
+
+def _caveats(trace: Trace) -> list[Caveat]:
+    if steps(trace).marked:
+        return []
+    return [Caveat("no_steps", "the trace has no ProfilerStep marks: it counts as one step, `whole trace`")]

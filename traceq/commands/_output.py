@@ -1,0 +1,29 @@
+"""Where commands write: results to stdout, doubts to stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from shutil import get_terminal_size
+
+from rich.console import Console
+from rich.text import Text
+
+from traceq.model import Caveat
+
+__all__ = ["print_caveats", "stdout"]
+
+_PIPED_WIDTH = 140
+
+
+def stdout() -> Console:
+    """The console of results: as wide as the terminal, and wide enough for every table where there is none."""
+    width = get_terminal_size().columns if sys.stdout.isatty() else _PIPED_WIDTH
+    return Console(width=width, highlight=False, emoji=False, soft_wrap=False)
+
+
+def print_caveats(caveats: Iterable[Caveat]) -> None:
+    """One line each on stderr."""
+    console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    for caveat in caveats:
+        console.print(Text("traceq: note: ", style="yellow") + Text(caveat.text))

@@ -1,0 +1,125 @@
+"""Any path as a Run: a trace file, a folder of rank traces, a recorded run, or one arm of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from traceq.errors import UnreadableInput
+from traceq.kineto.read import read_trace
+from traceq.model import Caveat, Manifest, Run, Trace
+from traceq.runs.embedded import decode
+from traceq.runs.layout import RunFolder
+from traceq.runs.samples import read_pairs
+
+__all__ = ["read", "read_arms"]
+
+_TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
+_RANK_NAME = re.compile(r"rank[-_]?(\d+)")
+
+
+def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | None = None) -> Run:
+    """The run at a path; of a recorded run the baseline arm. `ranks` leaves out the others.
+
+    What a file cannot give is a caveat of the run; `strict` refuses it. Raises UnreadableInput.
+    """
+    path = Path(path)
+    if RunFolder(path).manifest_path.is_file():
+        manifest = RunFolder(path).read_manifest()
+        return _read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks)
+    if path.is_dir() and RunFolder(path.parent).manifest_path.is_file():
+        manifest = RunFolder(path.parent).read_manifest()
+        return _read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks)
+    if path.is_dir():
+        return _read_folder(path, strict=strict, ranks=ranks)
+    trace = _unpacked(read_trace(path, strict=strict))
+    return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats)
+
+
+def read_arms(path: str | Path) -> tuple[Run, ...]:
+    """Every traced arm of a recorded run, in the recipe's order; the run itself where nothing was traced."""
+    path = Path(path)
+    manifest = RunFolder(path).read_manifest()
+    return tuple(_read_arm(path, manifest, arm.name, strict=False, ranks=None) for arm in manifest.arms)
+
+
+def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None) -> Run:
+    """Traces of one arm with the unprofiled samples of the whole run; a run cut short may have none."""
+    folder = path / arm
+    pairs = read_pairs(RunFolder(path).steps)
+    caveats = list(_run_caveats(manifest))
+    traces: tuple[Trace, ...] = ()
+    if folder.is_dir() and _trace_files(folder, ranks):
+        found = _read_folder(folder, strict=strict, ranks=ranks)
+        traces, caveats = found.traces, [*caveats, *found.caveats]
+    elif manifest.status == "complete" and any(known.name == arm and known.timed for known in manifest.arms):
+        caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
+    return Run(str(folder if traces else path), traces, manifest, arm, pairs, tuple(caveats))
+
+
+def _run_caveats(manifest: Manifest) -> Iterable[Caveat]:
+    if manifest.status != "complete":
+        reason = f": {manifest.fault}" if manifest.fault else ""
+        yield Caveat("incomplete_run", f"the recording is incomplete ({manifest.status}){reason}")
+
+
+def _trace_files(folder: Path, ranks: Collection[int] | None) -> list[Path]:
+    """Trace files of a folder, by name; those whose name gives a rank that is not asked for are left out."""
+    files = sorted(file for file in folder.iterdir() if file.is_file() and _TRACE_NAME.match(file.name))
+
+    def asked_for(file: Path) -> bool:
+        found = _RANK_NAME.search(file.name)
+        return ranks is None or found is None or int(found[1]) in ranks
+
+    return [file for file in files if asked_for(file)]
+
+
+def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -> Run:
+    files = _trace_files(folder, ranks)
+    if not files:
+        asked = "" if ranks is None else " of the ranks asked for"
+        raise UnreadableInput(str(folder), f"no trace files{asked}", "*.json, *.json.gz or *.json.zst")
+    traces, caveats = [], []
+    for file in files:
+        try:
+            trace = _unpacked(read_trace(file, strict=strict))
+        except UnreadableInput as fault:
+            if strict or len(files) == 1:
+                raise
+            caveats.append(Caveat("unreadable_rank", str(fault)))
+            continue
+        if ranks is None or trace.rank in ranks:
+            traces.append(trace)
+            caveats += [Caveat(found.code, f"{file}: {found.text}") for found in trace.caveats]
+    if not traces:
+        raise UnreadableInput(str(folder), caveats[0].text if caveats else "no trace of the ranks asked for")
+    latest, left_out = _one_window_a_rank(traces)
+    first = latest[0]
+    return Run(str(folder), latest, first.manifest, first.arm, first.pairs, (*caveats, *left_out))
+
+
+def _one_window_a_rank(traces: list[Trace]) -> tuple[tuple[Trace, ...], list[Caveat]]:
+    """The latest window of each rank, by rank; a folder can hold several."""
+    by_rank: dict[int, list[Trace]] = {}
+    for trace in traces:
+        by_rank.setdefault(trace.rank, []).append(trace)
+    caveats = []
+    for rank, windows in sorted(by_rank.items()):
+        windows.sort(key=lambda trace: trace.base_time_ns + int(trace.events.ts.min()))
+        if len(windows) > 1:
+            text = f"rank {rank} has {len(windows)} windows; the latest is used: {windows[-1].path}"
+            caveats.append(Caveat("several_windows", text))
+    return tuple(by_rank[rank][-1] for rank in sorted(by_rank)), caveats
+
+
+def _unpacked(trace: Trace) -> Trace:
+    """The trace with what a recording of traceq wrote into it."""
+    if not trace.embedded:
+        return trace
+    try:
+        told = decode(trace.embedded)
+    except UnreadableInput as fault:
+        return replace(trace, caveats=(*trace.caveats, Caveat("metadata", str(fault))))
+    return replace(trace, manifest=told.manifest, arm=told.arm, pairs=told.pairs, lines=told.lines)
