@@ -118,7 +118,12 @@ def lone_copy(call: Event, copies: dict[int, Event], ends: Ends) -> Sync | None:
     kind = direction(call, copy)
     if not kind:
         return None
-    waited = copy is not None and "pageable" in copy.name.lower() and copy.end <= call.end + SLACK_NS
+    waited = (
+        copy is not None
+        and "pageable" in copy.name.lower()
+        and copy.start < call.end  # a copy that begins later was staged
+        and copy.end <= call.end + SLACK_NS
+    )
     if "async" in call.name.lower() and not waited:
         return None
     done = ends.launched_before(call.start + 1, copy.stream) if copy else ends.last_by(call.end)

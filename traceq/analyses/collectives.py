@@ -52,6 +52,7 @@ class _Row:
     size_bytes: int | None
     gpu_ns: int
     exposed_ns: int
+    host_ns: int
 
     @property
     def key(self) -> str:
@@ -96,7 +97,6 @@ def _rows(trace: Trace) -> list[_Row]:
     is_call = np.arange(len(groups.of_row)) < num_calls
     duration = (work.end - work.start)[kernels.work]
     exposed = _exposed(trace, len(work))[kernels.work]
-    on_host = trace.events.dur[calls.rows] if len(work) == 0 else np.zeros(num_calls, np.int64)
     size = np.r_[np.maximum(calls.size, 0), np.zeros(len(kernels.work), np.int64)]
     unknown = groups.sum(np.r_[calls.size < 0, np.zeros(len(kernels.work), np.bool_)])
     sums = zip(
@@ -105,15 +105,16 @@ def _rows(trace: Trace) -> list[_Row]:
         groups.sum(~is_call),
         groups.sum(size),
         unknown,
-        groups.sum(np.r_[on_host, duration]),
+        groups.sum(np.r_[np.zeros(num_calls, np.int64), duration]),
         groups.sum(np.r_[np.zeros(num_calls, np.int64), exposed]),
+        groups.sum(np.r_[trace.events.dur[calls.rows], np.zeros(len(kernels.work), np.int64)]),
         strict=True,
     )
     rows = []
-    for (name, text, ranks, dtype, phase, _), num, num_kernels, size_bytes, unsized, gpu_ns, exposed_ns in sums:
+    for (name, text, ranks, dtype, phase, _), num, num_kernels, size_bytes, unsized, *times in sums:
         words = (_text(trace, text), _size(trace, ranks), _text(trace, dtype), phases(trace).names[phase])
         sized = None if unsized or not num else size_bytes
-        rows.append(_Row(trace.rank, NAMES[name], *words, num, num_kernels, sized, gpu_ns, exposed_ns))
+        rows.append(_Row(trace.rank, NAMES[name], *words, num, num_kernels, sized, *times))
     return rows
 
 
@@ -169,16 +170,20 @@ def _size(trace: Trace, ranks: int) -> int | None:
 
 
 def _view(run: Run, rows: list[_Row]) -> Table:
-    """Sums over ranks and groups, by collective, phase and dtype."""
+    """Sums over ranks and groups, by collective, phase and dtype; without a device the time of the calls' threads."""
+    on_device = any(row.num_kernels for row in rows)
     merged: dict[tuple[Cell, ...], list[int]] = {}
     for row in rows:
         total = merged.setdefault((row.name, row.phase, row.dtype, row.group_size), [0] * 5)
-        values = (row.num, row.num_kernels, row.size_bytes or 0, row.gpu_ns, row.exposed_ns)
+        time_ns = row.gpu_ns if on_device else row.host_ns
+        values = (row.num, row.num_kernels, row.size_bytes or 0, time_ns, row.exposed_ns)
         total[:] = [a + b for a, b in zip(total, values, strict=True)]
     longest = sorted(merged.items(), key=lambda item: -item[1][3])
+    shown: list[tuple[Cell, ...]] = [(*key, *values) for key, values in longest]
     columns = {column.key: column for column in _COLUMNS}
-    shown = tuple((*key, *values) for key, values in longest)
+    view = tuple(columns[key] for key in _VIEW)
+    if not on_device:
+        view = (*view[:5], view[6], Column("host_ns", "host time", Unit.NS))
+        shown = [(*row[:5], *row[6:8]) for row in shown]
     over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
-    title = f"Collectives ({over}whole trace)"
-    note = "" if any(row.num_kernels for row in rows) else "No kernels: the times are those of the calls' own threads."
-    return Table("collectives", title, tuple(columns[key] for key in _VIEW), shown, note=note)
+    return Table("collectives", f"Collectives ({over}whole trace)", view, tuple(shown))

@@ -21,11 +21,11 @@ _COLUMNS = (
     Column("bytes", "bytes", Unit.BYTES),
     Column("gpu_ns", "GPU time", Unit.NS),
 )
-_KIND = re.compile(r"^Mem(?:cpy|set) ?(?P<kind>[A-Za-z]+to[A-Za-z]+)?")
+_KIND = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
 def analyze(run: Run) -> Report:
-    """Copies and memsets by kind, over the whole trace."""
+    """Copies by kind, over the whole trace."""
     rows = tuple(row for trace in run.traces for row in _rows(trace))
     sums: dict[str, list[int]] = {}
     for _, kind, *values in rows:
@@ -37,7 +37,7 @@ def analyze(run: Run) -> Report:
 
 def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
     work, events = device_work(trace), trace.events
-    mine = np.flatnonzero(np.isin(events.category[work.rows], (Category.MEMCPY, Category.MEMSET)))
+    mine = np.flatnonzero(events.category[work.rows] == Category.MEMCPY)
     rows = work.rows[mine]
     kinds: dict[str, int] = {}
     names, inverse = np.unique(events.name[rows], return_inverse=True)
@@ -54,6 +54,4 @@ def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
 def _kind(name: str) -> str:
     """`Memcpy DtoH (Device -> Pinned)` is DtoH; memory kinds after the arrow differ between versions of torch."""
     found = _KIND.match(name)
-    if found is None:
-        return name
-    return found["kind"] or ("Memset" if name.startswith("Memset") else name)
+    return found["kind"] if found else name

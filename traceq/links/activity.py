@@ -142,7 +142,7 @@ def _idle(
     for track in (launching, own) if len(calls) else ():
         call = _open_call(calls, track, at)
         ends_before = calls.end[call] <= work.start[upcoming]
-        awaits = (returned <= at) & (work.end[upcoming] <= calls.awaited[call])
+        awaits = (returned <= at) & (work.end[upcoming] <= calls.awaited[call]) & ~calls.is_alloc[call]
         waits = (call >= 0) & (ends_before | awaits)
         doing[waits] = np.where(calls.is_alloc[call[waits]], Doing.ALLOC_WAIT, Doing.SYNC_WAIT)
     doing[~comes] = Doing.TAIL
