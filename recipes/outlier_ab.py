@@ -29,7 +29,7 @@ class Parameters:
     """What `--set` and `--vary` can change."""
 
     size: Literal["tiny", "small", "base", "3b"] = "tiny"
-    batch_size: Annotated[int, Meta(ge=1)] = 4
+    batch_size: Annotated[int, Meta(ge=1)] = 8
     threshold: float = 10.0
     check_every: Annotated[int, Meta(ge=1)] = 50
     num_workers: Annotated[int, Meta(ge=0)] = 1
@@ -44,9 +44,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     from .outliers import DeferredCheck, outlier_seen
     from .training import Training
 
-    training = Training.build(
-        context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed
-    )
+    training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     deferred = DeferredCheck(parameters.check_every, torch.zeros((), dtype=torch.bool, device=context.device))
 
     def step(arm: str) -> None:
@@ -60,8 +58,8 @@ def build(context: Context, parameters: Parameters) -> Step:
                 _stall(parameters.stall_us)
             elif arm == "deferred":
                 training.count_outlier(deferred.outlier_seen(batch.actions, batch.state, parameters.threshold))
-            loss = training.forward(batch)
-        training.finish(loss, context.phase)
+            training.forward(batch)
+        training.finish(context.phase)
 
     return step
 

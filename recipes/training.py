@@ -34,6 +34,8 @@ class Training:
     accelerator: Accelerator
     device: torch.device
     autocast: bool
+    batch: Sample | None = None
+    loss: Tensor | None = None
     num_outliers: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -55,23 +57,24 @@ class Training:
         )
 
     def next_batch(self) -> Sample:
-        """The loader's next batch, on its way to the device."""
-        return next(self.batches).to(self.device)
+        """The loader's next batch, on its way to the device; the one before it is freed here, inside a phase."""
+        self.batch = next(self.batches).to(self.device)
+        return self.batch
 
     def count_outlier(self, seen: bool) -> None:
         """Keep count; a batch is never dropped, as other ranks would wait for it."""
         self.num_outliers += seen
 
-    def forward(self, batch: Sample) -> Tensor:
-        """The loss."""
+    def forward(self, batch: Sample) -> None:
+        """Compute the loss; the graph of the one before it is freed here, inside a phase."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            loss: Tensor = self.model(batch)
-        return loss
+            self.loss = self.model(batch)
 
-    def finish(self, loss: Tensor, phase: Callable[[str], AbstractContextManager[None]]) -> None:
+    def finish(self, phase: Callable[[str], AbstractContextManager[None]]) -> None:
         """Everything after the forward pass, each part in its phase."""
+        assert self.loss is not None
         with phase("bwd"):
-            loss.backward()
+            self.loss.backward()  # type: ignore[no-untyped-call]
         with phase("unscale_clip"):
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRAD_NORM)
         with phase("optim_step"):
@@ -80,7 +83,7 @@ class Training:
             self.optimizer.zero_grad(set_to_none=True)
             self.scheduler.step()
         with phase("sync_gather"):
-            self._gather(loss.detach(), norm)
+            self._gather(self.loss.detach(), norm)
 
     def _gather(self, loss: Tensor, norm: Tensor) -> None:
         """Five metrics over all ranks, one `.item()` each, as trainers do it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812: its name in every torch program
+from torch.nn import functional as F  # noqa: N812 (its name in every torch program)
 
 from .episodes import Episodes, Sample
 
@@ -94,7 +94,8 @@ class Attention(nn.Module):
         key_value = self.key_value(x if context is None else context)
         key, value = key_value.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
 
 
 class Block(nn.Module):
@@ -105,15 +106,14 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(tower.width) for _ in range(3 if crosses else 2))
         self.attention = Attention(tower.width, tower.heads)
         self.cross = Attention(tower.width, tower.heads) if crosses else None
-        self.mlp = nn.Sequential(
-            nn.Linear(tower.width, tower.hidden), nn.GELU(), nn.Linear(tower.hidden, tower.width)
-        )
+        self.mlp = nn.Sequential(nn.Linear(tower.width, tower.hidden), nn.GELU(), nn.Linear(tower.hidden, tower.width))
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         x = x + self.attention(self.norms[0](x))
         if self.cross is not None:
             x = x + self.cross(self.norms[2](x), context)
-        return x + self.mlp(self.norms[1](x))
+        out: Tensor = x + self.mlp(self.norms[1](x))
+        return out
 
 
 class VisionEncoder(nn.Module):
@@ -128,10 +128,11 @@ class VisionEncoder(nn.Module):
         self.project = nn.Linear(width, size.language.width)
 
     def forward(self, image: Tensor) -> Tensor:
-        x = self.patches(image).flatten(2).transpose(1, 2) + self.position
+        x: Tensor = self.patches(image).flatten(2).transpose(1, 2) + self.position
         for block in self.blocks:
             x = block(x)
-        return self.project(x)
+        tokens: Tensor = self.project(x)
+        return tokens
 
 
 class Backbone(nn.Module):
@@ -149,7 +150,8 @@ class Backbone(nn.Module):
         x = torch.cat([image_tokens, self.text(text), self.state(state).unsqueeze(1)], dim=1)
         for block in self.blocks:
             x = block(x)
-        return self.project(x)
+        tokens: Tensor = self.project(x)
+        return tokens
 
 
 class ActionExpert(nn.Module):
@@ -167,7 +169,8 @@ class ActionExpert(nn.Module):
         x = self.actions(noisy) + self.time(time)
         for block in self.blocks:
             x = block(x, context)
-        return self.velocity(x)
+        velocity: Tensor = self.velocity(x)
+        return velocity
 
 
 class VisionLanguageAction(nn.Module):

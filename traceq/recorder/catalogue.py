@@ -11,9 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from traceq import recipes
 from traceq.errors import TraceqError, UsageFault
-from traceq.recorder.parameters import near
+from traceq.recorder.parameters import describe_parameters, near
 from traceq.recorder.recipe import Recipe, check_names
 
 __all__ = ["Entry", "find", "names"]
@@ -28,10 +27,16 @@ class Entry:
     text: str
     recipe: Recipe[Any]
 
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Each parameter's `name=default` and what it accepts."""
+        return describe_parameters(self.recipe.parameters)
+
 
 def names() -> tuple[str, ...]:
     """Names of the recipes that come with traceq, sorted."""
-    return tuple(sorted(path.stem for folder in recipes.__path__ for path in Path(folder).glob("*.py") if _holds(path)))
+    folders = [Path(folder) for folder in import_module("traceq.recipes").__path__]
+    return tuple(sorted(path.stem for folder in folders for path in folder.glob("*.py") if _holds(path)))
 
 
 def find(reference: str) -> Entry:
@@ -63,7 +68,7 @@ def _load(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent))  # its own neighbours, as `python FILE.py` would find them
     try:
         spec.loader.exec_module(module)
-    except Exception as fault:  # noqa: BLE001: whatever a user's file raises is that file's fault, told in one line
+    except Exception as fault:
         raise TraceqError(f"{path}: {type(fault).__name__}: {fault}") from fault
     return module
 

@@ -75,9 +75,9 @@ class PairedBatches:
     batch_size: int
     steps_per_half: int
 
-    def __iter__(self) -> Iterator[range]:
+    def __iter__(self) -> Iterator[list[int]]:
         for block in count():
             for _ in range(2):
                 for step in range(self.steps_per_half):
                     first = (block * self.steps_per_half + step) * self.batch_size
-                    yield range(first, first + self.batch_size)
+                    yield list(range(first, first + self.batch_size))

@@ -49,14 +49,14 @@ def _cuda(device: torch.device) -> Facts:
         "device_memory_bytes": properties.total_memory,
         "num_devices": torch.cuda.device_count(),
         "cuda": torch.version.cuda or "",
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
         "driver": _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
 
 
 def _package(name: str) -> str:
     try:
-        return version(name)
+        return str(version(name))
     except PackageNotFoundError:
         return ""
 

@@ -1,76 +1,50 @@
-"""One rank's recording: build the arms, time them unprofiled, then trace each; the order the method asks for."""
+"""One rank's recording: the arms timed unprofiled, then each one traced; the order the method asks for."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import torch.distributed as dist
-
-from traceq.errors import RecordingFailed
-from traceq.model import Manifest, Pairs
+from traceq.model import Manifest
 from traceq.recorder.catalogue import Entry
 from traceq.recorder.context import Context
-from traceq.recorder.environment import describe
-from traceq.recorder.exchange import exchange_pairs
-from traceq.recorder.flight import dump_flight
-from traceq.recorder.journal import Journal
-from traceq.recorder.lines import read_source_lines
 from traceq.recorder.parameters import checked
 from traceq.recorder.phases import Phases
-from traceq.recorder.plan import Plan, PlannedArm
+from traceq.recorder.plan import Plan
 from traceq.recorder.pulse import Pulse
+from traceq.recorder.rank import Rank
 from traceq.recorder.recipe import Step
-from traceq.recorder.schedule import Group, comparisons, pairs_for, schedule
-from traceq.recorder.stopwatch import Stopwatch
-from traceq.recorder.timing import Timing, time_groups, warm_up
-from traceq.recorder.window import Window, profiled
+from traceq.recorder.timing import num_timed_steps, timed_steps
+from traceq.recorder.tracing import num_traced_steps, traced_steps
 from traceq.recorder.world import World
-from traceq.runs.embedded import Embedded, encode
-from traceq.runs.layout import RunFolder
+from traceq.runs.samples import pairs_of
 
-__all__ = ["steps_per_half", "run_rank"]
-
-
-def steps_per_half(device: str) -> int:
-    """8 on CUDA, where hosts run ahead and a half has to be long enough to show what an arm does to that; else 1."""
-    return 8 if device == "cuda" else 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Everything one rank records with."""
-
-    plan: Plan
-    world: World
-    context: Context
-    phases: Phases
-    pulse: Pulse
-    steps: dict[str, Step]
-
-    @property
-    def folder(self) -> RunFolder:
-        """The run that is being written."""
-        return self.plan.folder
+__all__ = ["recorded_steps", "run_rank"]
 
 
 def run_rank(plan: Plan, entry: Entry, world: World) -> None:
-    """Record this rank's part of the run. All ranks call it; rank 0 keeps the manifest."""
+    """Record this rank's part of a recipe. All ranks call it."""
     pulse = Pulse(plan.pulse, world.local_rank)
     phases = Phases(entry.recipe.phases, on_enter=pulse.beat)
-    context = Context(world.rank, world.local_rank, world.size, world.device, phases, steps_per_half(plan.device))
-    journal = Journal(plan.folder.samples(world.rank))
-    rank = Rank(plan, world, context, phases, pulse, _build(plan, entry, context))
-    manifest = _publish(rank, plan.manifest(entry))
-    pairs = _time(rank, journal)
-    journal.close()
-    if plan.trace_steps:
-        for planned in plan.arms:
-            _trace(rank, planned, manifest, pairs)
-    _publish(rank, replace(manifest, status="complete"))
+    rank = Rank(plan, world, phases, pulse)
+    context = Context(
+        world.rank, world.local_rank, world.size, world.device, phases, plan.steps_per_half, facts=rank.facts
+    )
+    steps = _build(plan, entry, context)
+    for arm in recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question)):
+        steps[arm](arm)
+
+
+def recorded_steps(rank: Rank, manifest: Manifest) -> Iterator[str]:
+    """Yields the arm of each step to run, in order; the run is complete on disk when it ends."""
+    rank.pulse.expect(num_timed_steps(rank.plan) + num_traced_steps(rank.plan))
+    rank.publish(manifest)
+    pairs = pairs_of(rank.world.gather((yield from timed_steps(rank))))
+    known = rank.publish(manifest)
+    for planned in rank.plan.arms if rank.plan.trace_steps else ():
+        yield from traced_steps(rank, planned.arm.name, known, pairs)
+    rank.publish(replace(manifest, status="complete"))
 
 
 def _build(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
@@ -83,70 +57,10 @@ def _build(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
         if step is None:
             step = entry.recipe.build(context, parameters)
             built.append((parameters, step))
-        steps[planned.arm.name] = _bound(step, planned.runs)
+        steps[planned.arm.name] = _running(step, planned.runs)
     return steps
 
 
-def _bound(step: Step, runs: str) -> Step:
-    return lambda _: step(runs)
-
-
-def _publish(rank: Rank, manifest: Manifest) -> Manifest:
-    """Write the manifest with what is known by now; every rank returns the same kind of it."""
-    known = replace(manifest, environment={**describe(rank.world), **rank.context.facts})
-    if rank.world.rank == 0:
-        rank.folder.write_manifest(known)
-    return known
-
-
-def _time(rank: Rank, journal: Journal) -> tuple[Pairs, ...]:
-    plan, half = rank.plan, rank.context.steps_per_half
-    timed = [planned for planned in plan.arms if planned.arm.timed]
-    compared = comparisons([planned.arm for planned in timed])
-    groups = schedule(compared, pairs_for(plan.steps, half), plan.seed)
-    rank.pulse.expect(_num_steps(plan, len(timed), groups, half))
-    stopwatch = Stopwatch(rank.world.device, rank.phases)
-    timing = Timing(rank.steps, stopwatch, rank.pulse, half, plan.seed)
-    warm_up(timing, timed, plan.warmup_steps, journal)
-    return exchange_pairs(time_groups(timing, groups, journal))
-
-
-def _num_steps(plan: Plan, num_timed: int, groups: Sequence[Group], half: int) -> int:
-    warmup = -(-plan.warmup_steps // (2 * half)) * 2 * half * num_timed
-    timed = sum(2 * (len(group.b_second) + 1) * half for group in groups)
-    windows = [Window(plan.folder.path, steps).total_steps for steps in (1, plan.trace_steps) if plan.trace_steps]
-    return warmup + timed + sum(windows) * len(plan.arms)
-
-
-def _trace(rank: Rank, planned: PlannedArm, manifest: Manifest, pairs: tuple[Pairs, ...]) -> None:
-    """One step with stacks, then the window, which carries the lines found in the first."""
-    arm, folder = planned.arm.name, rank.folder
-    stacks = folder.stacks(arm, rank.world.rank)
-    _profile(rank, arm, Window(stacks, 1, stacks=True))
-    lines = read_source_lines(stacks, manifest.phases)
-    embedded = encode(Embedded(manifest, arm, pairs, lines))
-    since_ns = time.time_ns()
-    _profile(rank, arm, Window(folder.trace(arm, rank.world.rank), rank.plan.trace_steps, embedded))
-    seen = dump_flight(folder.flight(arm, rank.world.rank), since_ns, time.time_ns())
-    _note_collectives(rank, arm, seen)
-
-
-def _profile(rank: Rank, arm: str, window: Window) -> None:
-    with profiled(window, rank.world.device, rank.phases) as step_ended:
-        for _ in range(window.total_steps):
-            rank.steps[arm](arm)
-            step_ended()
-            rank.pulse.step_ended()
-    rank.phases.take()
-    dist.barrier()  # exporting stalls ranks unequally
-
-
-def _note_collectives(rank: Rank, arm: str, seen: Counter[str]) -> None:
-    """Keep what the window's steps communicated; a DDP that reduces nothing is not one."""
-    if not seen:
-        return
-    if rank.context.facts.get("wrapper") == "DistributedDataParallel" and not seen["all_reduce"]:
-        raise RecordingFailed(
-            f"arm {arm}: DDP on {rank.world.size} ranks, and no all_reduce in the window: {dict(seen)}"
-        )
-    rank.context.facts[f"collectives.{arm}"] = ", ".join(f"{name} {num}" for name, num in sorted(seen.items()))
+def _running(step: Step, arm: str) -> Step:
+    """The step of a recipe's arm, whatever that arm is called in the run."""
+    return lambda _: step(arm)

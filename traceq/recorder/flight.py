@@ -14,16 +14,14 @@ from traceq.runs.layout import replaced
 __all__ = ["dump_flight"]
 
 
-def dump_flight(path: Path, since_ns: int, until_ns: int) -> Counter[str]:
-    """Write the entries created in that span (ns since the epoch); collectives by name, empty without a recorder."""
+def dump_flight(path: Path, since_ns: int) -> Counter[str]:
+    """Write the entries created since then (ns since the epoch); collectives by name, empty without a recorder."""
     c10d = getattr(torch._C, "_distributed_c10d", None)
     dump = getattr(c10d, "_dump_fr_trace_json", None)
     if dump is None:
         return Counter()
     document: dict[str, Any] = json.loads(dump())
-    entries = [
-        entry for entry in document.get("entries", []) if since_ns <= int(entry.get("time_created_ns", 0)) <= until_ns
-    ]
+    entries = [entry for entry in document.get("entries", []) if int(entry.get("time_created_ns", 0)) >= since_ns]
     if not entries:
         return Counter()
     path.parent.mkdir(parents=True, exist_ok=True)

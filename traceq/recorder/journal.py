@@ -26,6 +26,8 @@ class Journal:
         """Append the lines in one write. Call it between groups: it must not be part of a step."""
         self._file.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
 
-    def close(self) -> None:
-        """No more samples."""
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()

@@ -33,11 +33,16 @@ _ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
 def marked_lines() -> Iterator[None]:
     """Mark the lines that run in the block, on this thread. A debugger's or coverage's tracer is put back after it."""
     before = sys.gettrace()
+    running = [frame for frame in _callers(sys._getframe()) if _is_users(frame.f_code.co_filename)]
+    for frame in running:  # a loop that is already running: without this only what it calls would be marked
+        frame.f_trace = _on_line
     sys.settrace(_on_call)
     try:
         yield
     finally:
         sys.settrace(before)
+        for frame in running:
+            frame.f_trace = None
 
 
 def _on_call(frame: FrameType, event: str, arg: Any) -> Any:
@@ -48,23 +53,23 @@ def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
     if event == "line":
         _mark(frame.f_code, frame.f_lineno)
     elif event == "return":
-        caller = _users_caller(frame)
+        caller = next((caller for caller in _callers(frame) if _is_users(caller.f_code.co_filename)), None)
         if caller is not None:
             _mark(caller.f_code, caller.f_lineno)
     return _on_line
 
 
-def _users_caller(frame: FrameType) -> FrameType | None:
+def _callers(frame: FrameType) -> Iterator[FrameType]:
     caller = frame.f_back
-    while caller is not None and not _is_users(caller.f_code.co_filename):
+    while caller is not None:
+        yield caller
         caller = caller.f_back
-    return caller
 
 
 @cache
 def _is_users(filename: str) -> bool:
     """The file is the user's, or a library's of theirs: not torch, its kin, the standard library or this recorder."""
-    if filename.startswith("<") or filename.startswith((*_FOREIGN, _RECORDER)):
+    if filename.startswith(("<", *_FOREIGN, _RECORDER)):
         return False
     return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
 

@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class _Document(msgspec.Struct):
-    traceEvents: list[Row]  # noqa: N815: Kineto's key
+    traceEvents: list[Row]  # noqa: N815 (Kineto's key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import msgspec
 
 from traceq.errors import UsageFault
 
-__all__ = ["Values", "checked", "near", "overrides", "plain", "split_assignment"]
+__all__ = ["Values", "checked", "describe_parameters", "near", "overrides", "plain", "split_assignment"]
 
 P = TypeVar("P")
 Values = Mapping[str, str | int | float | bool]
@@ -55,6 +55,23 @@ def checked(defaults: P, changes: Mapping[str, object]) -> P:
         problem, _, where = str(fault).partition(" - at `$.")
         key = where.rstrip("`")
         raise UsageFault(f"{key}={changes.get(key)}: {problem[:1].lower()}{problem[1:]}") from fault
+
+
+def describe_parameters(defaults: object) -> list[tuple[str, str]]:
+    """Each parameter's `name=default` and what it accepts, in the order they are declared."""
+    kinds = typing.get_type_hints(type(defaults), include_extras=True)
+    return [(f"{key}={value}", _accepts(kinds[key])) for key, value in plain(defaults).items()]
+
+
+def _accepts(kind: object) -> str:
+    if get_origin(kind) is Literal:
+        return " | ".join(str(choice) for choice in get_args(kind))
+    if get_origin(kind) is typing.Annotated:
+        base, *marks = get_args(kind)
+        least = [f" >= {mark.ge}" for mark in marks if isinstance(mark, msgspec.Meta) and mark.ge is not None]
+        most = [f" <= {mark.le}" for mark in marks if isinstance(mark, msgspec.Meta) and mark.le is not None]
+        return str(base.__name__) + ",".join([*least, *most])
+    return str(getattr(kind, "__name__", kind))
 
 
 def _check_choice(kind: type, key: str, value: object) -> None:

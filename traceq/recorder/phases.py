@@ -11,27 +11,32 @@ from torch.profiler import record_function
 
 from traceq.errors import UsageFault
 from traceq.recorder.parameters import near
+from traceq.recorder.recipe import check_phase
 
 __all__ = ["Phases"]
 
 
 class Phases:
-    """Opens a phase by name: `with phases("forward"):`. Ranges close in order whatever the block raises."""
+    """Opens a phase by name: `with phases("forward"):`. Ranges close in order whatever the block raises.
 
-    __slots__ = ("_depth", "_elapsed_ns", "_names", "_on_enter", "profiling")
+    Without declared names any name a trace can hold is a phase.
+    """
 
-    def __init__(self, names: Sequence[str], on_enter: Callable[[], None] = lambda: None) -> None:
+    __slots__ = ("_declared", "_depth", "_elapsed_ns", "_on_enter", "_seen", "profiling")
+
+    def __init__(self, names: Sequence[str] = (), on_enter: Callable[[], None] = lambda: None) -> None:
         self.profiling = False
-        self._names = tuple(names)
+        self._declared = tuple(names)
+        self._seen = dict.fromkeys(names)
         self._on_enter = on_enter
         self._elapsed_ns: dict[str, int] = {}
         self._depth = 0
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Everything in the block belongs to the phase; UsageFault for a name the recipe does not declare."""
-        if name not in self._names:
-            raise UsageFault(f"phase {name!r} is not declared{near(name, self._names)}: {', '.join(self._names)}")
+        """Everything in the block belongs to the phase; UsageFault for a name that is not declared."""
+        if name not in self._seen:
+            self._admit(name)
         self._on_enter()
         nvtx.push_range(name)
         self._depth += 1
@@ -50,6 +55,17 @@ class Phases:
         """Time of each outermost phase since the last call, ns; phases that never opened are missing."""
         elapsed_ns, self._elapsed_ns = self._elapsed_ns, {}
         return elapsed_ns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Declared phases, or those seen so far, in order."""
+        return tuple(self._seen)
+
+    def _admit(self, name: str) -> None:
+        if self._declared:
+            raise UsageFault(f"phase {name!r} is not declared{near(name, self._declared)}: {', '.join(self._declared)}")
+        check_phase(name)
+        self._seen[name] = None
 
     def _range(self, name: str) -> AbstractContextManager[object]:
         # 12 us a range even with the profiler off, so only when it is on

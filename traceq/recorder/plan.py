@@ -12,7 +12,6 @@ import msgspec
 
 from traceq.errors import UsageFault
 from traceq.model import Arm, Manifest
-from traceq.recorder.catalogue import Entry
 from traceq.recorder.parameters import Values, checked, plain, split_assignment
 from traceq.recorder.recipe import Recipe
 from traceq.runs.layout import FORMAT, RunFolder
@@ -33,7 +32,10 @@ class PlannedArm:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One recording. `steps` = measured unprofiled steps an arm and comparison, `trace_steps` = profiled ones an arm."""
+    """One recording. `steps` = measured unprofiled steps an arm and comparison, `trace_steps` = profiled ones an arm.
+
+    `reseeds`: both halves of a pair draw the same random numbers. `pulse` is the launcher's file of counters.
+    """
 
     recipe: str
     run_id: str
@@ -46,6 +48,7 @@ class Plan:
     parameters: Values
     arms: tuple[PlannedArm, ...]
     pulse: str = ""
+    reseeds: bool = True
 
     @property
     def folder(self) -> RunFolder:
@@ -57,16 +60,21 @@ class Plan:
         """Steps each arm runs before anything counts: 20, or as many as are measured if that is less."""
         return min(MAX_WARMUP_STEPS, max(self.steps, 1))
 
-    def manifest(self, entry: Entry) -> Manifest:
+    @property
+    def steps_per_half(self) -> int:
+        """8 on CUDA, where the host runs ahead and one step cannot show what an arm does to that; else 1."""
+        return 8 if self.device == "cuda" else 1
+
+    def manifest(self, recipe: str, question: str, phases: tuple[str, ...] = ()) -> Manifest:
         """The manifest as it stands before the first step."""
         return Manifest(
             version=FORMAT,
             run_id=self.run_id,
-            recipe=entry.name,
-            question=entry.recipe.question,
+            recipe=recipe,
+            question=question,
             parameters=self.parameters,
             arms=tuple(planned.arm for planned in self.arms),
-            phases=entry.recipe.phases,
+            phases=phases,
             num_ranks=self.num_ranks,
             seed=self.seed,
         )
@@ -87,7 +95,7 @@ def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -
         return tuple(PlannedArm(arm, arm.name, plain(parameters)) for arm in recipe.arms)
     axes = [_axis(text) for text in vary]
     runs = recipe.varied or recipe.baseline.name
-    arms = []
+    arms: list[PlannedArm] = []
     for combination in itertools.product(*axes):
         values = checked(parameters, dict(combination))
         name = ",".join(f"{key}={value}" for key, value in combination)

@@ -25,6 +25,11 @@ class Pulse:
             self._cells = memoryview(bytearray(8 * _FIELDS)).cast("q")
             self._first = 0
 
+    @property
+    def text(self) -> str:
+        """`40 of 111 steps`."""
+        return f"{self._cells[self._first]} of {self._cells[self._first + 1]} steps"
+
     def expect(self, num_steps: int) -> None:
         """Announce how many steps there will be, for the progress bar."""
         self._cells[self._first + 1] = num_steps

@@ -11,7 +11,7 @@ from traceq.errors import UsageFault
 from traceq.model import Arm
 from traceq.recorder.context import Context
 
-__all__ = ["Recipe", "Step", "check_names"]
+__all__ = ["Recipe", "Step", "check_names", "check_phase"]
 
 P = TypeVar("P")
 Step: TypeAlias = Callable[[str], None]
@@ -44,11 +44,16 @@ class Recipe(Generic[P]):
         return next(arm for arm in self.arms if arm.baseline)
 
 
+def check_phase(name: str) -> None:
+    """UsageFault for a name that a trace cannot hold."""
+    if not _PHASE.fullmatch(name):
+        raise UsageFault(f"phase {name!r}: only letters, digits and _.:/#- survive in a trace")
+
+
 def check_names(recipe: Recipe[Any], where: str) -> None:
     """UsageFault unless phases and arms can be written, and exactly one timed arm is the baseline."""
     for name in recipe.phases:
-        if not _PHASE.fullmatch(name):
-            raise UsageFault(f"{where}: phase {name!r}: only letters, digits and _.:/#- survive in a trace")
+        check_phase(name)
     for arm in recipe.arms:
         if not _ARM.fullmatch(arm.name) or set(arm.name) <= {"."} or arm.name in {"steps", "logs"}:
             raise UsageFault(f"{where}: arm {arm.name!r} cannot be a folder of the run")

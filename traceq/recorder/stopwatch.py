@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter_ns, thread_time_ns
 
 import torch
@@ -48,17 +49,17 @@ class Stopwatch:
         """A step ends here. Peak memory is read where a half ends: it costs the host tens of us on CUDA."""
         event = None
         if self.device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
         peak = peak_bytes(self.device) if half_ended else 0
         self._marks.append(_Mark(perf_counter_ns(), thread_time_ns(), event, peak, self._phases.take()))
 
     def take(self) -> list[StepTime]:
-        """Times between the marks so far, oldest first; forgets all marks. Waits for the device: between groups only."""
+        """Times between the marks so far, oldest first, and forget them. Waits for the device: between groups only."""
         marks, self._marks = self._marks, []
         if marks and marks[-1].event is not None:
             marks[-1].event.synchronize()
-        return [_between(before, after) for before, after in zip(marks, marks[1:], strict=False)]
+        return [_between(before, after) for before, after in pairwise(marks)]
 
 
 def _between(before: _Mark, after: _Mark) -> StepTime:

@@ -3,102 +3,105 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-
-import torch
-import torch.distributed as dist
 
 from traceq.recorder.clocks import read_clocks
 from traceq.recorder.journal import Journal
-from traceq.recorder.plan import PlannedArm
-from traceq.recorder.pulse import Pulse
-from traceq.recorder.recipe import Step
-from traceq.recorder.schedule import Group
+from traceq.recorder.plan import Plan
+from traceq.recorder.rank import Rank
+from traceq.recorder.schedule import Group, comparisons, pairs_for, schedule
 from traceq.recorder.stopwatch import StepTime, Stopwatch, counted_ns
 from traceq.runs.samples import Line, PairLine, StepLine
 
-__all__ = ["Timing", "time_groups", "warm_up"]
+__all__ = ["num_timed_steps", "timed_steps"]
 
 UNCOUNTED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """What one rank needs to time its arms: `steps` by arm, a stopwatch, and `steps_per_half`."""
+def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
+    """Yields the arm of each step to run, and returns the pairs: warm-up, then every group of every comparison.
 
-    steps: dict[str, Step]
-    stopwatch: Stopwatch
-    pulse: Pulse
-    steps_per_half: int
-    seed: int
-
-    def run_half(self, arm: str, draw: int) -> None:
-        """One half. Both halves of a pair start from the same random numbers."""
-        torch.manual_seed(self.seed + draw)
-        for index in range(self.steps_per_half):
-            self.steps[arm](arm)
-            self.stopwatch.mark(half_ended=index == self.steps_per_half - 1)
-            self.pulse.step_ended()
-
-
-def warm_up(timing: Timing, arms: Sequence[PlannedArm], num_steps: int, journal: Journal) -> None:
-    """Run each arm `num_steps` times, in whole pairs of halves, so that both halves stay on the same batches."""
-    names = [planned.arm.name for planned in arms]
-    halves = -(-num_steps // timing.steps_per_half)
-    order = [name for _ in range(-(-halves // 2)) for name in names for _ in range(2)]
-    timing.stopwatch.mark()
-    for draw, arm in enumerate(order):
-        timing.run_half(arm, draw)
-    halves_ns = _by_half(timing.stopwatch.take(), timing.steps_per_half)
-    journal.write(line for arm, half in zip(order, halves_ns, strict=True) for line in _uncounted(arm, half))
-
-
-def time_groups(timing: Timing, groups: Sequence[Group], journal: Journal) -> list[PairLine]:
-    """Every pair of every group, in order; each group is on disk before the next begins."""
-    found = []
-    with _collector_off():
-        for group in groups:
+    A step ends when the next arm is asked for. Each group is on disk before the next one begins.
+    """
+    found: list[PairLine] = []
+    stopwatch = Stopwatch(rank.world.device, rank.phases)
+    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, _collector_off():
+        journal.write((yield from _warm_up(rank, stopwatch)))
+        for group in _groups(rank.plan):
             gc.collect()
-            dist.barrier()
-            lines = [*read_clocks(timing.stopwatch.device), *_time_group(timing, group)]
+            rank.world.barrier()
+            lines = [*read_clocks(rank.world.device), *(yield from _group(rank, stopwatch, group))]
             journal.write(lines)
             found += [line for line in lines if isinstance(line, PairLine)]
     return found
 
 
-def _time_group(timing: Timing, group: Group) -> Iterator[Line]:
+def num_timed_steps(plan: Plan) -> int:
+    """How many steps `timed_steps` will ask for."""
+    halves = len(_warm_up_order(plan)) + sum(2 + 2 * len(group.b_second) for group in _groups(plan))
+    return halves * plan.steps_per_half
+
+
+def _groups(plan: Plan) -> tuple[Group, ...]:
+    compared = comparisons([planned.arm for planned in plan.arms])
+    return schedule(compared, pairs_for(plan.steps, plan.steps_per_half), plan.seed)
+
+
+def _warm_up_order(plan: Plan) -> list[str]:
+    """Arms of the warm-up's halves: in pairs, so that both halves of later pairs stay on the same batches."""
+    num_pairs = -(-plan.warmup_steps // (2 * plan.steps_per_half))
+    timed = [planned.arm.name for planned in plan.arms if planned.arm.timed]
+    return [arm for _ in range(num_pairs) for arm in timed for _ in range(2)]
+
+
+def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line]]:
+    order = _warm_up_order(rank.plan)
+    stopwatch.mark()
+    for draw, arm in enumerate(order):
+        yield from _half(rank, stopwatch, arm, draw)
+    return [line for arm, half in zip(order, _by_half(rank, stopwatch), strict=True) for line in _uncounted(arm, half)]
+
+
+def _group(rank: Rank, stopwatch: Stopwatch, group: Group) -> Generator[str, None, list[Line]]:
     """Lines of one group. Its first pair of halves settles after the collection and does not count."""
-    settling = group.halves(0)
-    timing.stopwatch.mark()
-    for arm in settling:
-        timing.run_half(arm, group.first_pair)
+    order = [group.halves(0), *(group.halves(index) for index in range(len(group.b_second)))]
+    stopwatch.mark()
+    for position, pair in enumerate(order):
+        for arm in pair:
+            yield from _half(rank, stopwatch, arm, group.first_pair + position)
+    halves = _by_half(rank, stopwatch)
+    lines: list[Line] = [line for arm, half in zip(order[0], halves, strict=False) for line in _uncounted(arm, half)]
     for index in range(len(group.b_second)):
-        for arm in group.halves(index):
-            timing.run_half(arm, group.first_pair + index)
-    halves = _by_half(timing.stopwatch.take(), timing.steps_per_half)
-    for arm, half in zip(settling, halves, strict=False):
-        yield from _uncounted(arm, half)
-    for index, (first, second) in enumerate(zip(halves[2::2], halves[3::2], strict=True)):
-        yield from _pair(group, index, first, second)
+        lines += _pair(group, index, halves[2 + 2 * index], halves[3 + 2 * index])
+    return lines
+
+
+def _half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Iterator[str]:
+    """One half; both halves of a pair draw the same random numbers."""
+    if rank.plan.reseeds:
+        rank.reseed(draw)
+    last = rank.plan.steps_per_half - 1
+    for index in range(rank.plan.steps_per_half):
+        yield arm
+        stopwatch.mark(half_ended=index == last)
+        rank.pulse.step_ended()
 
 
 def _pair(group: Group, index: int, first: Sequence[StepTime], second: Sequence[StepTime]) -> Iterator[Line]:
     pair = group.first_pair + index
     for half, (arm, times) in enumerate(zip(group.halves(index), (first, second), strict=True)):
         for position, time in enumerate(times):
-            yield step_line(arm, time, a=group.a, b=group.b, pair=pair, half=half, index=position)
+            yield _step(arm, time, a=group.a, b=group.b, pair=pair, half=half, index=position)
     yield PairLine(group.a, group.b, pair, group.b_second[index], counted_ns(first), counted_ns(second))
 
 
 def _uncounted(arm: str, half: Sequence[StepTime]) -> Iterator[StepLine]:
     for index, time in enumerate(half):
-        yield step_line(arm, time, a="", b="", pair=UNCOUNTED, half=0, index=index)
+        yield _step(arm, time, a="", b="", pair=UNCOUNTED, half=0, index=index)
 
 
-def step_line(arm: str, time: StepTime, *, a: str, b: str, pair: int, half: int, index: int) -> StepLine:
-    """One step as it is written."""
+def _step(arm: str, time: StepTime, *, a: str, b: str, pair: int, half: int, index: int) -> StepLine:
     return StepLine(
         arm=arm,
         a=a,
@@ -114,7 +117,8 @@ def step_line(arm: str, time: StepTime, *, a: str, b: str, pair: int, half: int,
     )
 
 
-def _by_half(times: Sequence[StepTime], size: int) -> list[Sequence[StepTime]]:
+def _by_half(rank: Rank, stopwatch: Stopwatch) -> list[Sequence[StepTime]]:
+    times, size = stopwatch.take(), rank.plan.steps_per_half
     return [times[first : first + size] for first in range(0, len(times), size)]
 
 

@@ -6,10 +6,11 @@ import gzip
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -20,7 +21,7 @@ from traceq.recorder.phases import Phases
 from traceq.runs.embedded import KEY
 from traceq.runs.layout import replaced
 
-__all__ = ["WARMUP_STEPS", "Window", "profiled"]
+__all__ = ["WARMUP_STEPS", "Window", "profiled_steps"]
 
 WARMUP_STEPS = 2
 
@@ -40,9 +41,20 @@ class Window:
         return WARMUP_STEPS + self.num_steps
 
 
-@contextmanager
-def profiled(window: Window, device: torch.device, phases: Phases) -> Iterator[Callable[[], None]]:
-    """Profile the block; it calls what it is given after each step. The trace is on disk when the last one ends."""
+def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Iterator[int]:
+    """Yields the index of each step to run, warm-up included; the trace is on disk when it ends."""
+    profiler = _profiler(window, device)
+    phases.profiling = True
+    try:
+        with profiler, marked_lines() if window.stacks else nullcontext():
+            for index in range(window.total_steps):
+                yield index
+                profiler.step()
+    finally:
+        phases.profiling = False
+
+
+def _profiler(window: Window, device: torch.device) -> profile:
     profiler = profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])],
         schedule=schedule(wait=0, warmup=WARMUP_STEPS, active=window.num_steps, repeat=1),
@@ -54,19 +66,10 @@ def profiled(window: Window, device: torch.device, phases: Phases) -> Iterator[C
     )
     if window.embedded:
         profiler.preset_metadata_json(KEY, json.dumps(window.embedded))
-    phases.profiling = True
-    try:
-        with profiler:
-            if window.stacks:
-                with marked_lines():
-                    yield profiler.step
-            else:
-                yield profiler.step
-    finally:
-        phases.profiling = False
+    return profiler
 
 
-def _experimental(device: torch.device) -> object | None:
+def _experimental(device: torch.device) -> Any:
     """Sync events where this torch can record them: they name the stream a call waited for."""
     if device.type != "cuda":
         return None
@@ -83,9 +86,8 @@ def _export(profiler: profile, window: Window) -> None:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
         _check(plain, window)
-        with replaced(window.path) as part:
-            with plain.open("rb") as source, gzip.open(part, "wb", compresslevel=5) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+        with replaced(window.path) as part, plain.open("rb") as source, gzip.open(part, "wb", 5) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
 
 
 def _check(plain: Path, window: Window) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from traceq.errors import TraceqError
 
-__all__ = ["World", "join_world", "leave_world"]
+__all__ = ["World", "find_world", "join_world", "leave_world"]
 
+T = TypeVar("T")
 TIMEOUT = timedelta(seconds=90)  # the default of 30 minutes hides a hang
 
 
@@ -29,8 +30,25 @@ class World:
 
     @property
     def backend(self) -> str:
-        """gloo or nccl."""
-        return str(dist.get_backend())
+        """gloo or nccl; none without a process group."""
+        return str(dist.get_backend()) if dist.is_initialized() else "none"
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if dist.is_initialized():
+            dist.barrier()
+
+    def share(self, value: T) -> T:
+        """Rank 0's value, on every rank."""
+        return self.gather(value)[0]
+
+    def gather(self, mine: T) -> list[T]:
+        """Every rank's value, by rank, on every rank."""
+        if not dist.is_initialized():
+            return [mine]
+        ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, mine)
+        return ranks
 
 
 def join_world(device: str) -> World:
@@ -47,6 +65,18 @@ def join_world(device: str) -> World:
     return World(dist.get_rank(), local_rank, dist.get_world_size(), place)
 
 
+def find_world(device: str) -> World:
+    """The world of a running program: its process group, or one rank. Starting a group is that program's to do."""
+    place = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
+    if dist.is_initialized():
+        return World(dist.get_rank(), int(os.environ.get("LOCAL_RANK", "0")), dist.get_world_size(), place)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise TraceqError(
+            "record: found WORLD_SIZE but no process group; init_process_group or Accelerator() goes first"
+        )
+    return World(0, 0, 1, place)
+
+
 def leave_world() -> None:
     """Tear the process group down; nothing when there is none."""
     if dist.is_initialized():
@@ -55,8 +85,6 @@ def leave_world() -> None:
 
 def _start(place: torch.device) -> None:
     backend = "nccl" if place.type == "cuda" else "gloo"
-    options = {"device_id": place} if place.type == "cuda" else {}
-    if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=TIMEOUT, **options)
-    else:
-        dist.init_process_group(backend, timeout=TIMEOUT, store=dist.HashStore(), rank=0, world_size=1, **options)
+    alone: dict[str, Any] = {} if "RANK" in os.environ else {"store": HashStore(), "rank": 0, "world_size": 1}
+    device_id = place if place.type == "cuda" else None
+    dist.init_process_group(backend, timeout=TIMEOUT, device_id=device_id, **alone)

@@ -1,0 +1,47 @@
+"""`traceq recipes`: what can be recorded, and what each recipe can be asked to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from traceq.recorder.catalogue import Entry
+
+__all__ = ["command"]
+
+
+def command(
+    name: str | None = typer.Argument(None, metavar="[NAME]", help="A recipe, or a FILE.py that holds one."),
+) -> None:
+    """List the recipes, or show one recipe's question, arms and parameters."""
+    from traceq.recorder.catalogue import find, names
+
+    if name is not None:
+        typer.echo(_described(find(name)))
+        return
+    entries = [find(each) for each in names()]
+    width = max(len(entry.name) for entry in entries)
+    for entry in entries:
+        typer.echo(f"{entry.name:{width}}  {entry.recipe.question}")
+
+
+def _described(entry: Entry) -> str:
+    """The docstring, then arms and parameters as two aligned lists."""
+    arms = [(arm.name, _role(arm.baseline, arm.timed) + arm.meaning) for arm in entry.recipe.arms]
+    lines = [f"{entry.name}: {entry.text}", "", "arms", *_aligned(arms)]
+    parameters = entry.parameters
+    if parameters:
+        lines += ["", "parameters (--set KEY=VALUE, --vary KEY=A,B)", *_aligned(parameters)]
+    lines += ["", f"phases  {', '.join(entry.recipe.phases)}"]
+    return "\n".join(lines)
+
+
+def _role(baseline: bool, timed: bool) -> str:
+    return "baseline: " if baseline else "" if timed else "traced only: "
+
+
+def _aligned(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(first) for first, _ in rows)
+    return [f"  {first:{width}}  {second}" for first, second in rows]

@@ -1,0 +1,87 @@
+"""`traceq record`: run an experiment on every rank and leave a run to look at."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from traceq.commands._progress import shown_progress
+
+if TYPE_CHECKING:
+    from traceq.recorder.plan import Plan
+    from traceq.recorder.prepare import Request
+
+__all__ = ["command"]
+
+
+class Device(StrEnum):
+    """Where ranks compute."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def command(
+    recipe: str = typer.Option(..., "--recipe", help="Name of a recipe, or a FILE.py that holds one."),
+    ranks: int | None = typer.Option(None, "--ranks", help="Number of ranks.", show_default="all GPUs, or 2 on a CPU"),
+    steps: int | None = typer.Option(
+        None, "--steps", help="Unprofiled steps of each arm and comparison.", show_default="64, on CUDA 256"
+    ),
+    trace_steps: int = typer.Option(3, "--trace-steps", help="Profiled steps of each arm; 0 only times."),
+    changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Set a parameter of the recipe."),
+    vary: list[str] = typer.Option([], "--vary", metavar="KEY=A,B", help="Make an arm of each value."),
+    device: Device = typer.Option(Device.auto, "--device", help="Where the ranks compute."),
+    out: Path | None = typer.Option(None, "--out", help="The run's folder.", show_default="traceq-runs/RECIPE-TIME"),
+) -> None:
+    """Run an experiment on every rank: unprofiled timing first, then a short profiled window of each arm.
+
+    Arms take turns in one process, in shuffled pairs; the baseline also runs against itself, which shows the noise.
+
+    traceq record --recipe outlier_ab --set stall_us=2000
+    """
+    from traceq.recorder.prepare import Request
+
+    request = Request(recipe, ranks, steps, trace_steps, tuple(changes), tuple(vary), device.value, out)
+    request.check()
+    plan = _record(request)
+    if plan is not None:
+        for line in _next_commands(plan):
+            typer.echo(line)
+
+
+def _record(request: Request) -> Plan | None:
+    """Record with ranks of our own, or as one of the ranks that torchrun, accelerate or srun started."""
+    from traceq.recorder.joined import is_launched, record_joined
+
+    if is_launched():
+        return record_joined(request)
+    from traceq.recorder.launch import launch
+    from traceq.recorder.prepare import prepare
+
+    plan, entry = prepare(request)
+    typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device} ranks into {plan.out}", err=True)
+    start = time.monotonic()
+    with shown_progress() as on_progress:
+        launch(plan, on_progress)
+    typer.echo(f"recorded in {time.monotonic() - start:.0f} s", err=True)
+    return plan
+
+
+def _next_commands(plan: Plan) -> list[str]:
+    """What a user would type next, ready to be copied."""
+    folder = plan.folder
+    arms = [planned.arm for planned in plan.arms]
+    baseline = next(arm.name for arm in arms if arm.baseline)
+    other = next((arm.name for arm in arms if arm.timed and not arm.baseline), baseline)
+    commands: list[tuple[str, ...]] = [] if other == baseline else [("diff", plan.out)]
+    if plan.trace_steps and other != baseline:
+        commands.append(("diff", str(folder.trace(baseline, 0)), str(folder.trace(other, 0))))
+    if plan.trace_steps:
+        commands += [("show", str(folder.path / other)), ("open", str(folder.path / other))]
+    return [shlex.join(["traceq", *words]) for words in commands]

@@ -1,0 +1,74 @@
+"""Ranks that someone else started: torchrun, accelerate launch or SLURM. They record one run together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+
+import torch.distributed as dist
+
+from traceq.errors import RecordingFailed, TraceqError
+from traceq.recorder.blame import Failure
+from traceq.recorder.catalogue import find
+from traceq.recorder.experiment import run_rank
+from traceq.recorder.plan import Plan
+from traceq.recorder.prepare import Request, prepare, resolve_device
+from traceq.recorder.world import World, join_world, leave_world
+
+__all__ = ["is_launched", "record_joined"]
+
+
+def is_launched() -> bool:
+    """Another launcher gave this process a rank. Tasks of `srun` are given the variables torch reads."""
+    if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        _adopt_slurm()
+    return {"RANK", "LOCAL_RANK", "WORLD_SIZE"} <= os.environ.keys()
+
+
+def record_joined(request: Request) -> Plan | None:
+    """Record this rank's part; the plan on rank 0 and None on the others. All ranks call it."""
+    world = join_world(resolve_device(request.device))
+    plan = _agree(request, world)
+    try:
+        run_rank(plan, find(plan.recipe), world)
+    except BaseException as fault:
+        _mark(plan, world, fault)
+        raise
+    leave_world()
+    return plan if world.rank == 0 else None
+
+
+def _agree(request: Request, world: World) -> Plan:
+    """Rank 0's plan, or its fault, on every rank: none is left waiting."""
+    message: list[bytes | str] = [""]
+    if world.rank == 0:
+        try:
+            message = [prepare(request, world.size)[0].to_bytes()]
+        except TraceqError as fault:
+            dist.broadcast_object_list([str(fault)], src=0)
+            raise
+    dist.broadcast_object_list(message, src=0)
+    if isinstance(message[0], str):
+        raise RecordingFailed(f"rank 0: {message[0]}")
+    return Plan.from_bytes(message[0])
+
+
+def _mark(plan: Plan, world: World, fault: BaseException) -> None:
+    """Say in the manifest why the run ended; a rank that only lost its peers leaves that to them, but for rank 0."""
+    text = f"{type(fault).__name__}: {fault}"
+    manifest = plan.folder.read_manifest()
+    if manifest.status == "recording" and (world.rank == 0 or not Failure(world.rank, 1, text).is_secondary):
+        status = "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed"
+        plan.folder.write_manifest(replace(manifest, status=status, fault=f"rank {world.rank}: {text}"))
+
+
+def _adopt_slurm() -> None:
+    names = os.environ.get("SLURM_STEP_NODELIST", "localhost")
+    hosts = subprocess.run(["scontrol", "show", "hostnames", names], capture_output=True, text=True, check=False)
+    os.environ["RANK"] = os.environ["SLURM_PROCID"]
+    os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
+    os.environ["WORLD_SIZE"] = os.environ["SLURM_STEP_NUM_TASKS"]
+    os.environ.setdefault("MASTER_ADDR", (hosts.stdout.split() or ["localhost"])[0])
+    # the same on every task, and different for jobs that share a host
+    os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))

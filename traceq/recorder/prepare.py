@@ -1,0 +1,122 @@
+"""From what a user asked for to a plan: device, ranks, numbers of steps, and a fresh folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from traceq.errors import TraceqError, UsageFault
+from traceq.recorder.catalogue import Entry, find
+from traceq.recorder.parameters import checked, overrides, plain
+from traceq.recorder.plan import Plan, PlannedArm, planned_arms
+
+__all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "prepare", "resolve_device"]
+
+DEFAULT_STEPS = {"cpu": 64, "cuda": 256}
+DEFAULT_CPU_RANKS = 2
+MAX_STEPS = 100_000
+MAX_TRACE_STEPS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `traceq record` was asked for; None is left to the machine."""
+
+    recipe: str
+    ranks: int | None = None
+    steps: int | None = None
+    trace_steps: int = 3
+    changes: tuple[str, ...] = ()
+    vary: tuple[str, ...] = ()
+    device: str = "auto"
+    out: Path | None = None
+
+    def check(self) -> tuple[Entry, object, tuple[PlannedArm, ...]]:
+        """The recipe, its parameters and its arms; UsageFault for whatever names nothing or is out of range."""
+        if find_spec("torch") is None:
+            raise TraceqError("recording needs torch: pip install 'traceq-torch[record]'")
+        entry = find(self.recipe)
+        parameters = checked(entry.recipe.parameters, overrides(self.changes))
+        arms = planned_arms(entry.recipe, parameters, self.vary)
+        _check_range("--steps", self.steps, 0, MAX_STEPS)
+        _check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
+        if not self.trace_steps and self.steps == 0:
+            raise UsageFault("--steps 0 and --trace-steps 0: nothing would be recorded")
+        return entry, parameters, arms
+
+
+def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
+    """The plan and its recipe; makes the run's folder. `world_size` > 0: the ranks are already there."""
+    entry, parameters, arms = request.check()
+    device = resolve_device(request.device)
+    num_ranks = _num_ranks(request.ranks, device, world_size)
+    out = fresh_folder(request.out, entry.name)
+    plan = Plan(
+        recipe=entry.reference,
+        run_id=out.name,
+        out=str(out),
+        device=device,
+        num_ranks=num_ranks,
+        steps=DEFAULT_STEPS[device] if request.steps is None else request.steps,
+        trace_steps=request.trace_steps,
+        seed=secrets.randbelow(2**31),
+        parameters=plain(parameters),
+        arms=arms,
+    )
+    plan.folder.write_manifest(plan.manifest(entry.name, entry.recipe.question, entry.recipe.phases))
+    return plan, entry
+
+
+def fresh_folder(out: Path | None, name: str) -> Path:
+    """A folder for one run: the one asked for, if it is empty or new, else `traceq-runs/<name>-<time>`."""
+    if out is not None:
+        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+            raise TraceqError(f"{out}: exists and is not empty; a run is never overwritten, choose another --out")
+        _make(out)
+        return out
+    base = Path("traceq-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
+    for candidate in candidates:
+        if not candidate.exists():
+            _make(candidate)
+            return candidate
+    raise TraceqError(f"{base}: a hundred runs in one second; choose another --out")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise TraceqError(f"{folder}: cannot make this folder: {fault.strerror}") from fault
+
+
+def resolve_device(wanted: str) -> str:
+    """cpu or cuda; TraceqError when CUDA is asked for and not there."""
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise TraceqError("--device cuda: torch finds no CUDA device; --device cpu works everywhere")
+    return wanted
+
+
+def _num_ranks(wanted: int | None, device: str, world_size: int) -> int:
+    if world_size:
+        if wanted not in {None, world_size}:
+            raise UsageFault(f"--ranks {wanted}: the launcher started {world_size}; leave --ranks out")
+        return world_size
+    import torch
+
+    most = torch.cuda.device_count() if device == "cuda" else max(8, 4 * (os.cpu_count() or 1))
+    _check_range("--ranks", wanted, 1, most)
+    return wanted or (most if device == "cuda" else DEFAULT_CPU_RANKS)
+
+
+def _check_range(option: str, value: int | None, least: int, most: int) -> None:
+    if value is not None and not least <= value <= most:
+        raise UsageFault(f"{option} {value}: expected {least} to {most}")

@@ -1,0 +1,118 @@
+"""A loop of one's own, recorded: unprofiled steps first, then a profiled window, as a run with one arm."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from traceq.errors import TraceqError
+from traceq.model import Arm
+from traceq.recorder.experiment import recorded_steps
+from traceq.recorder.phases import Phases
+from traceq.recorder.plan import Plan, PlannedArm
+from traceq.recorder.prepare import DEFAULT_STEPS, fresh_folder, resolve_device
+from traceq.recorder.pulse import Pulse
+from traceq.recorder.rank import Rank
+from traceq.recorder.world import find_world
+
+__all__ = ["Session", "record"]
+
+B = TypeVar("B")
+FETCH = "dataload_wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Hands out batches and phases while the steps between them are recorded."""
+
+    rank: Rank
+    question: str
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is written."""
+        return self.rank.plan.folder.path
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Everything in the block belongs to this phase of the step."""
+        return self.rank.phases(name)
+
+    def steps(self, batches: Iterable[B]) -> Iterator[B]:
+        """The batches, one a step; fetching is the phase `dataload_wait`. When the recording is done they go on."""
+        source = self._fetched(batches)
+        manifest = self.rank.plan.manifest("loop", self.question, self.rank.phases.names)
+        for _, batch in zip(recorded_steps(self.rank, manifest), source, strict=False):
+            yield batch
+        yield from source
+
+    def _fetched(self, batches: Iterable[B]) -> Iterator[B]:
+        iterator = iter(batches)
+        while True:
+            try:
+                with self.phase(FETCH):
+                    batch = next(iterator)
+            except StopIteration:
+                return
+            yield batch
+
+
+@contextmanager
+def record(
+    out: str | Path | None = None,
+    *,
+    arm: str = "run",
+    steps: int | None = None,
+    trace_steps: int = 3,
+    phases: Iterable[str] = (),
+    device: str = "auto",
+    question: str = "",
+) -> Iterator[Session]:
+    """Record the loop in the block: `for batch in rec.steps(loader)`, with `rec.phase(name)` inside.
+
+    Works under plain python, torchrun and accelerate launch; every rank has to run it, in step. `steps` unprofiled
+    steps are timed (rounded up to whole groups: 32 on CPU, 256 on CUDA), then one step with stacks and `trace_steps`
+    are profiled. A loop that ends before that leaves a run marked failed, which says how many steps are missing.
+    """
+    world = find_world(resolve_device(device))
+    path = world.share(str(fresh_folder(Path(out) if out else None, arm)) if world.rank == 0 else "")
+    names = dict.fromkeys([FETCH, *phases]) if phases else ()
+    plan = Plan(
+        recipe="",
+        run_id=Path(path).name,
+        out=path,
+        device=world.device.type,
+        num_ranks=world.size,
+        steps=DEFAULT_STEPS[world.device.type] // 2 if steps is None else steps // 2,  # both halves are this arm's
+        trace_steps=trace_steps,
+        seed=world.share(secrets.randbelow(2**31)),
+        parameters={},
+        arms=(PlannedArm(Arm(arm, "the loop as it is", baseline=True), arm, {}),),
+        reseeds=False,
+    )
+    session = Session(Rank(plan, world, Phases(tuple(names)), Pulse("", world.rank)), question)
+    try:
+        yield session
+    except BaseException as fault:
+        _mark(session.rank, "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed", _told(fault))
+        raise
+    _mark(session.rank, "failed", f"the loop ended after {session.rank.pulse.text}")
+
+
+def _told(fault: BaseException) -> str:
+    return f"{type(fault).__name__}: {fault}".rstrip(": ")
+
+
+def _mark(rank: Rank, status: str, fault: str) -> None:
+    """Say in the manifest why a recording is not complete; nothing when it is."""
+    if rank.world.rank:
+        return
+    try:
+        manifest = rank.plan.folder.read_manifest()
+    except TraceqError:  # it ended before the first step: there is no manifest, and no run
+        return
+    if manifest.status == "recording":
+        rank.plan.folder.write_manifest(replace(manifest, status=status, fault=fault))

@@ -1,0 +1,59 @@
+"""The profiled windows of one arm on one rank: one step with stacks, then the window that carries its lines."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator
+
+from traceq.errors import RecordingFailed
+from traceq.model import Manifest, Pairs
+from traceq.recorder.flight import dump_flight
+from traceq.recorder.lines import read_source_lines
+from traceq.recorder.plan import Plan
+from traceq.recorder.rank import Rank
+from traceq.recorder.window import WARMUP_STEPS, Window, profiled_steps
+from traceq.runs.embedded import Embedded, encode
+
+__all__ = ["num_traced_steps", "traced_steps"]
+
+
+def traced_steps(rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, ...]) -> Iterator[str]:
+    """Yields the arm once for each step to run; the traces are on disk when it ends."""
+    folder, number = rank.plan.folder, rank.world.rank
+    stacks = folder.stacks(arm, number)
+    yield from _window(rank, arm, Window(stacks, 1, stacks=True))
+    lines = read_source_lines(stacks, rank.phases.names)
+    embedded = encode(Embedded(manifest, arm, pairs, lines))
+    since_ns = yield from _window(rank, arm, Window(folder.trace(arm, number), rank.plan.trace_steps, embedded))
+    _note_collectives(rank, arm, dump_flight(folder.flight(arm, number), since_ns))
+    rank.world.barrier()  # exporting stalls ranks unequally
+
+
+def num_traced_steps(plan: Plan) -> int:
+    """How many steps all arms' windows will ask for."""
+    return (2 * WARMUP_STEPS + 1 + plan.trace_steps) * len(plan.arms) if plan.trace_steps else 0
+
+
+def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
+    """Runs the window's steps; returns when its first kept step began, ns since the epoch."""
+    since_ns = 0
+    for index in profiled_steps(window, rank.world.device, rank.phases):
+        if index == WARMUP_STEPS:
+            since_ns = time.time_ns()
+        yield arm
+        rank.pulse.step_ended()
+    rank.phases.take()
+    rank.world.barrier()
+    return since_ns
+
+
+def _note_collectives(rank: Rank, arm: str, seen: Counter[str]) -> None:
+    """Keep what the window's steps communicated; a DDP that reduces nothing is not one."""
+    if not seen:
+        return
+    if rank.facts.get("wrapper") == "DistributedDataParallel" and not seen["all_reduce"]:
+        raise RecordingFailed(
+            f"arm {arm}: DDP on {rank.world.size} ranks, and no all_reduce in its window: {dict(seen)}"
+        )
+    rank.facts[f"collectives.{arm}"] = ", ".join(f"{name} {num}" for name, num in sorted(seen.items()))
