@@ -46,29 +46,38 @@ def command(
     traceq record --recipe outlier_ab --set stall_us=2000
     """
     from traceq.recorder.prepare import Request
+    from traceq.recorder.variables import is_launched
 
+    joins = is_launched()
     request = Request(recipe, ranks, steps, trace_steps, tuple(changes), tuple(vary), device.value, out)
     request.check()
-    plan = _record(request)
+    plan = _join(request) if joins else _launch(request)
     if plan is not None:
         for line in _next_commands(plan):
             typer.echo(line)
 
 
-def _record(request: Request) -> Plan | None:
-    """Record with ranks of our own, or as one of the ranks that torchrun, accelerate or srun started."""
-    from traceq.recorder.joined import is_launched, record_joined
+def _join(request: Request) -> Plan | None:
+    """Record as one of the ranks that torchrun, accelerate or srun started; rank 0 has the last word."""
+    from traceq.recorder.joined import record_joined
 
-    if is_launched():
-        return record_joined(request)
+    return record_joined(request)
+
+
+def _launch(request: Request) -> Plan:
+    """Record with ranks of our own."""
     from traceq.recorder.launch import launch
     from traceq.recorder.prepare import prepare
 
     plan, entry = prepare(request)
     typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device} ranks into {plan.out}", err=True)
     start = time.monotonic()
-    with shown_progress() as on_progress:
-        launch(plan, on_progress)
+    try:
+        with shown_progress() as on_progress:
+            launch(plan, on_progress)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; {plan.out} keeps what was measured", err=True)
+        raise
     typer.echo(f"recorded in {time.monotonic() - start:.0f} s", err=True)
     return plan
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import replace
 
 import torch.distributed as dist
@@ -16,14 +14,7 @@ from traceq.recorder.plan import Plan
 from traceq.recorder.prepare import Request, prepare, resolve_device
 from traceq.recorder.world import World, join_world, leave_world
 
-__all__ = ["is_launched", "record_joined"]
-
-
-def is_launched() -> bool:
-    """Another launcher gave this process a rank. Tasks of `srun` are given the variables torch reads."""
-    if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        _adopt_slurm()
-    return {"RANK", "LOCAL_RANK", "WORLD_SIZE"} <= os.environ.keys()
+__all__ = ["record_joined"]
 
 
 def record_joined(request: Request) -> Plan | None:
@@ -61,14 +52,3 @@ def _mark(plan: Plan, world: World, fault: BaseException) -> None:
     if manifest.status == "recording" and (world.rank == 0 or not Failure(world.rank, 1, text).is_secondary):
         status = "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed"
         plan.folder.write_manifest(replace(manifest, status=status, fault=f"rank {world.rank}: {text}"))
-
-
-def _adopt_slurm() -> None:
-    names = os.environ.get("SLURM_STEP_NODELIST", "localhost")
-    hosts = subprocess.run(["scontrol", "show", "hostnames", names], capture_output=True, text=True, check=False)
-    os.environ["RANK"] = os.environ["SLURM_PROCID"]
-    os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
-    os.environ["WORLD_SIZE"] = os.environ["SLURM_STEP_NUM_TASKS"]
-    os.environ.setdefault("MASTER_ADDR", (hosts.stdout.split() or ["localhost"])[0])
-    # the same on every task, and different for jobs that share a host
-    os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from traceq.errors import RecordingFailed
 from traceq.recorder.blame import Failure, find_cause
 from traceq.recorder.plan import Plan
 from traceq.recorder.pulse import create_pulses, read_pulses
+from traceq.recorder.variables import inherited
 
 __all__ = ["launch"]
 
@@ -39,7 +39,7 @@ def launch(plan: Plan, on_progress: Callable[[int, int], None]) -> None:
         plan_path = Path(scratch) / "plan.json"
         plan_path.write_bytes(replace(plan, pulse=str(pulse)).to_bytes())
         try:
-            with _quiet(), _for_ranks(plan.num_ranks), _watched(pulse, on_progress):
+            with _quiet(), inherited(plan.num_ranks), _watched(pulse, on_progress):
                 elastic_launch(_config(plan, scratch), sys.executable)("-u", "-m", _WORKER, str(plan_path))
         except ChildFailedError as failed:
             fault = _explain(plan, failed, pulse, Path(scratch))
@@ -85,7 +85,8 @@ def _explain(plan: Plan, failed: ChildFailedError, pulse: Path, scratch: Path) -
 def _message(error_file: object) -> str:
     """The exception elastic's error file tells of: `{"message": {"message": ...}}`, or a text, or nothing."""
     message = error_file.get("message", "") if isinstance(error_file, dict) else ""
-    return str(message.get("message", "") if isinstance(message, dict) else message).strip()
+    text = str(message.get("message", "") if isinstance(message, dict) else message).strip()
+    return "" if text == "<NONE>" else text
 
 
 def _tail(plan: Plan, rank: int, scratch: Path) -> str:
@@ -106,26 +107,12 @@ def _mark(plan: Plan, status: str, fault: str) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Elastic reports every fault in its own long form; ours is one line and the rank's log."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # each of its loggers has a level of its own
     try:
         yield
     finally:
-        logger.setLevel(before)
-
-
-@contextmanager
-def _for_ranks(num_ranks: int) -> Iterator[None]:
-    """Variables the ranks inherit: their share of the cores, and a profiler that does not talk."""
-    wanted = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_ranks)), "KINETO_LOG_LEVEL": "99"}
-    added = {key: value for key, value in wanted.items() if key not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for key in added:
-            del os.environ[key]
+        logging.disable(before)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["PREFIX", "marked_lines"]
+__all__ = ["PREFIX", "mark_running_line", "marked_lines"]
 
 PREFIX = "line:"
 
@@ -45,6 +45,11 @@ def marked_lines() -> Iterator[None]:
             frame.f_trace = None
 
 
+def mark_running_line() -> None:
+    """Mark the line of the nearest user's frame: a step that begins in the middle of a loop has no new line yet."""
+    _mark_nearest(sys._getframe())
+
+
 def _on_call(frame: FrameType, event: str, arg: Any) -> Any:
     return _on_line if _is_users(frame.f_code.co_filename) else None
 
@@ -53,10 +58,14 @@ def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
     if event == "line":
         _mark(frame.f_code, frame.f_lineno)
     elif event == "return":
-        caller = next((caller for caller in _callers(frame) if _is_users(caller.f_code.co_filename)), None)
-        if caller is not None:
-            _mark(caller.f_code, caller.f_lineno)
+        _mark_nearest(frame)
     return _on_line
+
+
+def _mark_nearest(frame: FrameType) -> None:
+    caller = next((caller for caller in _callers(frame) if _is_users(caller.f_code.co_filename)), None)
+    if caller is not None:
+        _mark(caller.f_code, caller.f_lineno)
 
 
 def _callers(frame: FrameType) -> Iterator[FrameType]:

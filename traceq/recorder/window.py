@@ -16,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.line_marks import marked_lines
+from traceq.recorder.line_marks import mark_running_line, marked_lines
 from traceq.recorder.phases import Phases
 from traceq.runs.embedded import KEY
 from traceq.runs.layout import replaced
@@ -48,6 +48,8 @@ def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Iter
     try:
         with profiler, marked_lines() if window.stacks else nullcontext():
             for index in range(window.total_steps):
+                if window.stacks:
+                    mark_running_line()
                 yield index
                 profiler.step()
     finally:

@@ -22,7 +22,7 @@ __all__ = ["main"]
 def main() -> None:
     """Record one rank. Whatever it prints goes to its log; a fault is written where the launcher finds it."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launcher ends the ranks
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # die at once: the launcher tells the story, no traceback here
     plan = Plan.from_bytes(Path(sys.argv[1]).read_bytes())
     _write_to(plan.folder.log(int(os.environ["RANK"])))
     world = join_world(plan.device)
