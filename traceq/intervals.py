@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Spans",
+    "advance",
     "complement",
     "covers",
     "empty",
@@ -112,3 +113,13 @@ def find(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.full(len(instants), -1)
     at = np.searchsorted(parts[:, 0], instants, "right") - 1
     return np.where((at >= 0) & (instants < parts[at, 1]), at, -1)
+
+
+def advance(a: Spans, since: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[K]: the instant by which `ns` of a have gone by since each instant; a must hold that much."""
+    if len(a) == 0:
+        return since.copy()
+    passed = np.cumsum(a[:, 1] - a[:, 0])
+    wanted = measure_within(a, np.full(len(since), a[0, 0]), since) + ns
+    at = np.minimum(np.searchsorted(passed, wanted, "left"), len(a) - 1)
+    return np.where(ns > 0, a[at, 1] - (passed[at] - wanted), since)

@@ -57,12 +57,14 @@ _DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
 @dataclass(frozen=True, slots=True, eq=False)
 class Activity:
     """M pieces of time, sorted, without a gap: `parts` int64[M, 2] ns; `doing` int8[M]; `phase` int64[M]; `owner`
-    int64[M] into DeviceWork while something runs on the device, else -1."""
+    int64[M] into DeviceWork, what runs on the device or else comes next, -1 without one; `call` int64[M] into
+    BlockingCalls during a sync_wait or alloc_wait, else -1."""
 
     parts: Spans
     doing: NDArray[np.int8]
     phase: NDArray[np.int64]
     owner: NDArray[np.int64]
+    call: NDArray[np.int64]
 
     @property
     def ns(self) -> NDArray[np.int64]:
@@ -106,7 +108,7 @@ def _on_device(trace: Trace) -> Activity:
     returns = trace.events.end[work.call[work.linked]]
     edges = _line(trace, work.start, work.end, returns, calls.start, calls.end, timeline.parts.ravel())
     at = edges[:-1]
-    doing, owner = np.full(len(at), -1, np.int8), np.full(len(at), -1)
+    doing, owner, call = np.full(len(at), -1, np.int8), np.full(len(at), -1), np.full(len(at), -1)
     for code, (parts, owners) in reversed(list(enumerate(running))):
         found = find(parts, at)
         doing[found >= 0] = code
@@ -114,10 +116,10 @@ def _on_device(trace: Trace) -> Activity:
     phase = phases(trace).at(at)
     phase[owner >= 0] = phases(trace).of_work[owner[owner >= 0]]
     idle = np.flatnonzero(owner < 0)
-    doing[idle], waits_for = _idle(trace, work, calls, at[idle])
-    queued = doing[idle] == Doing.LAUNCH_LATENCY
-    phase[idle[queued]] = phases(trace).of_work[waits_for[queued]]
-    return Activity(np.column_stack([at, edges[1:]]), doing, phase, owner)
+    doing[idle], owner[idle], call[idle] = _idle(trace, work, calls, at[idle])
+    queued = np.flatnonzero(doing == Doing.LAUNCH_LATENCY)
+    phase[queued] = phases(trace).of_work[owner[queued]]
+    return Activity(np.column_stack([at, edges[1:]]), doing, phase, owner, call)
 
 
 def _owned(work: DeviceWork, mine: NDArray[np.bool_]) -> tuple[Spans, NDArray[np.int64]]:
@@ -129,8 +131,9 @@ def _owned(work: DeviceWork, mine: NDArray[np.bool_]) -> tuple[Spans, NDArray[np
 
 def _idle(
     trace: Trace, work: DeviceWork, calls: BlockingCalls, at: NDArray[np.int64]
-) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-    """(why the device idles at each instant, index into DeviceWork of the next launched op; -1 without one)."""
+) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
+    """(why the device idles at each instant, index into DeviceWork of the next launched op, into BlockingCalls of the
+    call that waits); -1 without one."""
     linked = np.flatnonzero(work.linked)
     after = np.searchsorted(work.start[linked], at, "right")
     comes = after < len(linked)
@@ -138,6 +141,7 @@ def _idle(
     launch = work.call[upcoming]
     returned = trace.events.end[launch]
     doing = np.where(at < returned, Doing.HOST_BOUND, Doing.LAUNCH_LATENCY).astype(np.int8)
+    waits_in = np.full(len(at), -1)
     own, launching = np.full(len(at), main_track(trace)), tracks(trace)[launch]
     for track in (launching, own) if len(calls) else ():
         call = _open_call(calls, track, at)
@@ -145,8 +149,9 @@ def _idle(
         awaits = (returned <= at) & (work.end[upcoming] <= calls.awaited[call]) & ~calls.is_alloc[call]
         waits = (call >= 0) & (ends_before | awaits)
         doing[waits] = np.where(calls.is_alloc[call[waits]], Doing.ALLOC_WAIT, Doing.SYNC_WAIT)
+        waits_in[waits] = call[waits]
     doing[~comes] = Doing.TAIL
-    return doing, np.where(comes, upcoming, -1)
+    return doing, np.where(comes, upcoming, -1), np.where(comes, waits_in, -1)
 
 
 def _open_call(calls: BlockingCalls, track: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -178,4 +183,5 @@ def _on_cpu(trace: Trace) -> Activity:
     for code, layer in layers:
         doing[covers(layer, edges[:-1])] = code
     parts = np.column_stack([edges[:-1], edges[1:]])
-    return Activity(parts, doing, phases(trace).at(edges[:-1]), np.full(len(doing), -1))
+    nothing = np.full(len(doing), -1)
+    return Activity(parts, doing, phases(trace).at(edges[:-1]), nothing, nothing)

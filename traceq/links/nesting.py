@@ -28,24 +28,19 @@ class Nest:
     def at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[K]: index of the innermost interval open at each instant, -1 where none is."""
         found = np.searchsorted(self.start, instants, "right") - 1
-        return self.climb(found, self.end, instants)
-
-    def climb(self, found: NDArray[np.int64], end: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
-        """From each index upwards to the first interval that is still open."""
-        found = found.copy()
-        pending = np.flatnonzero((found >= 0) & (end[found] <= instants))
-        while len(pending):
+        pending = np.flatnonzero(found >= 0)
+        while len(pending := pending[self.end[found[pending]] <= instants[pending]]):
             found[pending] = self.parent[found[pending]]
-            pending = pending[(found[pending] >= 0) & (end[found[pending]] <= instants[pending])]
+            pending = pending[found[pending] >= 0]
         return found
 
     def first_enclosing(self, found: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
         """From each index (itself included) upwards to the first interval that is `wanted` (bool[M]), else -1."""
         found = found.copy()
-        pending = np.flatnonzero((found >= 0) & ~wanted[found])
-        while len(pending):
+        pending = np.flatnonzero(found >= 0)
+        while len(pending := pending[~wanted[found[pending]]]):
             found[pending] = self.parent[found[pending]]
-            pending = pending[(found[pending] >= 0) & ~wanted[found[pending]]]
+            pending = pending[found[pending] >= 0]
         return found
 
     def top(self) -> NDArray[np.int64]:

@@ -32,7 +32,8 @@ _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 @dataclass(frozen=True, slots=True, eq=False)
 class Syncs:
     """S syncs by start: `rows` int64[S] into Events; `kind` int8[S] into KINDS; `phase` int64[S]; `origin` of S calls;
-    `bytes`, `start`, `blocked`, `wait`, `starved`, `cost` int64[S]."""
+    `bytes`, `start`, `blocked`, `wait`, `starved`, `cost` int64[S]; `since` int64[S] ns, when the wait was over and the
+    device had nothing more to do."""
 
     rows: NDArray[np.int64]
     kind: NDArray[np.int8]
@@ -44,6 +45,7 @@ class Syncs:
     wait: NDArray[np.int64]
     starved: NDArray[np.int64]
     cost: NDArray[np.int64]
+    since: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,7 +59,8 @@ def syncs(trace: Trace) -> Syncs:
 
 def _on_device(trace: Trace) -> Syncs:
     work, calls = device_work(trace), blocking_calls(trace)
-    starved, cost = _starved(trace, calls)
+    since = np.where(calls.is_alloc, calls.start, calls.awaited)
+    starved, cost = _starved(trace, calls, since)
     copied = trace.events.bytes[work.rows[calls.copy]]
     return Syncs(
         rows=calls.rows,
@@ -70,6 +73,7 @@ def _on_device(trace: Trace) -> Syncs:
         wait=np.where(calls.is_alloc, 0, np.maximum(calls.awaited - calls.start, 0)),
         starved=starved,
         cost=cost,
+        since=since,
     )
 
 
@@ -97,17 +101,19 @@ def _on_cpu(trace: Trace) -> Syncs:
         wait=nothing,
         starved=nothing,
         cost=nothing,
+        since=events.end[rows],
     )
 
 
-def _starved(trace: Trace, calls: BlockingCalls) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _starved(
+    trace: Trace, calls: BlockingCalls, since: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(device-idle ns from the end of the awaited work to the next start; the part of it that the sync can answer for).
 
     An allocation waits for nothing: what counts is the idle time inside it.
     """
     done = activity(trace)
     idle, host_caused = done.when(*IDLE), done.when(*HOST_CAUSED)
-    since = np.where(calls.is_alloc, calls.start, calls.awaited)
     until = np.where(calls.is_alloc, calls.end, np.minimum(_next_start(trace, calls), _next_call(trace, calls)))
     starved = measure_within(idle, since, until)
     caused = np.where(calls.is_alloc, starved, measure_within(host_caused, since, until))

@@ -1,0 +1,222 @@
+"""Every nanosecond of a trace's steps on the account of one cause: what one side of a diff spends, and on what.
+
+An instant at which something runs goes to what runs; an idle one to the sync that starves the device, else to what the
+host was doing instead of launching the next piece of work. Accounts add up to the cells of the partition, and those to
+the steps.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analyses.tally import group
+from traceq.diff.actors import KINDS, Actors, actors
+from traceq.intervals import Spans, advance, find, first_come
+from traceq.links.activity import HOST_CAUSED, Doing, activity
+from traceq.links.blocking import blocking_calls
+from traceq.links.collectives import collective_calls
+from traceq.links.launches import device_work
+from traceq.links.nesting import nest, tracks
+from traceq.links.phases import phases
+from traceq.links.steps import main_track, steps
+from traceq.links.syncs import syncs
+from traceq.model import Trace
+
+__all__ = ["Account", "Cell", "Ledger", "ledger", "line_function"]
+
+_LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Time of one cause over all counted steps. `key` is the same on both sides of a diff; `num` counts what happened:
+    kernels, copies, calls."""
+
+    key: str
+    kind: str
+    phase: str
+    name: str
+    line: str
+    num: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Time of one phase and category over all counted steps."""
+
+    phase: str
+    category: str
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One side: `num_steps` counted steps of `total_ns` together."""
+
+    rank: int
+    num_steps: int
+    total_ns: int
+    cells: tuple[Cell, ...]
+    accounts: tuple[Account, ...]
+
+
+def ledger(trace: Trace) -> Ledger:
+    """The counted steps of a trace, closed: cells and accounts each add up to `total_ns`."""
+    found = steps(trace)
+    windows = found.window[found.counted]
+    parts, doing, phase, actor = _charged(trace)
+    inside = find(windows, parts[:, 0]) >= 0
+    ns = (parts[:, 1] - parts[:, 0])[inside]
+    names = phases(trace).names
+    cells = group([phase[inside], doing[inside]])
+    return Ledger(
+        rank=trace.rank,
+        num_steps=len(windows),
+        total_ns=int((windows[:, 1] - windows[:, 0]).sum()),
+        cells=tuple(
+            Cell(names[p], Doing(d).name.lower(), total)
+            for (p, d), total in zip(cells.keys.tolist(), cells.sum(ns), strict=True)
+        ),
+        accounts=_accounts(trace, phase[inside], actor[inside], ns),
+    )
+
+
+def line_function(line: str) -> str:
+    """`file.py:41 check` as `file.py check`: the same function, whatever line it has moved to."""
+    found = _LINE.match(line)
+    return f"{found['file']} {found['function']}" if found else line
+
+
+def _charged(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
+    """The activity of a trace, cut where an account changes: (parts, doing, phase, actor)."""
+    done, all_actors = activity(trace), actors(trace)
+    charged, of_sync = _starvation(trace)
+    op_parts, ops = _host_accounts(trace, all_actors)
+    cuts = np.unique(np.concatenate([charged.ravel(), *(parts.ravel() for parts in op_parts.values())]))
+    edges = np.unique(
+        np.concatenate([done.parts.ravel(), cuts[(cuts > done.parts[0, 0]) & (cuts < done.parts[-1, 1])]])
+    )
+    at = edges[:-1]
+    piece = np.searchsorted(done.parts[:, 0], at, "right") - 1
+    doing, owner, call = done.doing[piece], done.owner[piece], done.call[piece]
+    host = _open_account(trace, op_parts, ops, at, owner, all_actors.python)
+    starving = find(charged, at)
+    syncing = np.where(starving >= 0, of_sync[starving] if len(of_sync) else 0, -1)
+    actor = host
+    actor = np.where(np.isin(doing, (Doing.COMPUTE, Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY)), owner, actor)
+    actor = np.where(np.isin(doing, HOST_CAUSED) & (syncing >= 0), all_actors.first_sync + syncing, actor)
+    actor = np.where(call >= 0, all_actors.first_sync + call, actor)
+    actor = np.where(doing == Doing.LAUNCH_LATENCY, all_actors.latency, actor)
+    actor = np.where(doing == Doing.TAIL, all_actors.tail, actor)
+    actor = np.where(doing == Doing.DATALOAD_WAIT, all_actors.loader, actor)
+    actor = np.where((doing == Doing.EXPOSED_COMM) & (owner < 0), _open_call(trace, all_actors, at), actor)
+    return np.column_stack([at, edges[1:]]), doing, done.phase[piece], _copies_to_syncs(trace, all_actors, actor)
+
+
+def _starvation(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
+    """Instants of which a sync has to answer for, as far as its cost goes: (parts, index of the sync)."""
+    if len(device_work(trace)) == 0:
+        return np.empty((0, 2), np.int64), np.empty(0, np.int64)
+    found = syncs(trace)
+    until = advance(activity(trace).when(*HOST_CAUSED), found.since, found.cost)
+    order = np.lexsort((np.arange(len(found)), found.since))
+    parts, owners = first_come(found.since[order], until[order])
+    return parts, order[owners]
+
+
+def _host_accounts(trace: Trace, all_actors: Actors) -> tuple[dict[int, Spans], dict[int, NDArray[np.int64]]]:
+    """Outermost ops of each thread: (parts, actors)."""
+    rows, of_row = all_actors.op_rows, tracks(trace)[all_actors.op_rows]
+    parts, found = {}, {}
+    for number in np.unique(of_row).tolist():
+        mine = np.flatnonzero(of_row == number)
+        mine = mine[np.lexsort((mine, trace.events.ts[rows[mine]]))]
+        parts[number], owners = first_come(trace.events.ts[rows[mine]], trace.events.end[rows[mine]])
+        found[number] = all_actors.first_op + mine[owners]
+    return parts, found
+
+
+def _open_account(
+    trace: Trace,
+    parts: dict[int, Spans],
+    ops: dict[int, NDArray[np.int64]],
+    at: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    otherwise: int,
+) -> NDArray[np.int64]:
+    """Actor that the host is in: an op of the thread that launches the next work, else of the main thread."""
+    work = device_work(trace)
+    found = np.full(len(at), otherwise)
+    launching = np.where(owner >= 0, tracks(trace)[work.call[owner]] if len(work) else -1, main_track(trace))
+    for thread in (np.full(len(at), main_track(trace)), launching):
+        for number, spans_of in parts.items():
+            mine = np.flatnonzero(thread == number)
+            inside = find(spans_of, at[mine])
+            found[mine[inside >= 0]] = ops[number][inside[inside >= 0]]
+    return found
+
+
+def _open_call(trace: Trace, all_actors: Actors, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Actor of the collective that is under way at each instant, on any thread."""
+    rows = collective_calls(trace).rows
+    inside = nest(trace.events, rows)
+    found = inside.at(at)
+    order = np.argsort(rows, kind="stable")
+    call = np.r_[order[np.searchsorted(rows[order], inside.rows)], -1]
+    return np.where(found >= 0, all_actors.first_call + call[found], all_actors.python)
+
+
+def _copies_to_syncs(trace: Trace, all_actors: Actors, actor: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The copy that a sync waits for is charged to the sync."""
+    if len(device_work(trace)) == 0:
+        return actor
+    copies = blocking_calls(trace).copy
+    moved = np.arange(len(all_actors.kind))
+    waited = np.flatnonzero(copies >= 0)
+    moved[copies[waited]] = all_actors.first_sync + waited
+    return moved[actor]
+
+
+def _accounts(
+    trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], ns: NDArray[np.int64]
+) -> tuple[Account, ...]:
+    """Time and number of every cause; one that was hidden behind others has 0 ns."""
+    all_actors, names = actors(trace), phases(trace).names
+    happened = np.flatnonzero(all_actors.happens & _in_counted_steps(trace, all_actors))
+    who = np.r_[actor, happened]
+    functions: dict[str, int] = {}
+    of_text = np.array(
+        [functions.setdefault(line_function(text), len(functions)) for text in all_actors.texts], np.int64
+    )
+    columns = (
+        all_actors.kind[who],
+        np.r_[phase, all_actors.phase[happened]],
+        all_actors.name[who],
+        of_text[all_actors.line[who]],
+    )
+    groups = group(columns)
+    totals = groups.sum(np.r_[ns, np.zeros(len(happened), np.int64)])
+    nums = groups.sum(np.arange(len(who)) >= len(actor))
+    where = list(functions)
+    accounts = []
+    for (kind, p, text, function), first, num, total in zip(
+        groups.keys.tolist(), groups.first.tolist(), nums, totals, strict=True
+    ):
+        words = KINDS[kind], names[p], all_actors.texts[text]
+        line = all_actors.texts[int(all_actors.line[who[first]])]
+        accounts.append(Account("|".join((*words, where[function])), *words, line=line, num=num, ns=total))
+    return tuple(accounts)
+
+
+def _in_counted_steps(trace: Trace, all_actors: Actors) -> NDArray[np.bool_]:
+    """bool[A]: device work that starts in a counted window, host actors that start in a counted host step."""
+    found = steps(trace)
+    window = find(found.window[found.counted], all_actors.start) >= 0
+    host = find(found.host[found.counted], all_actors.start) >= 0
+    on_device = np.arange(len(window)) < all_actors.first_sync
+    return np.where(on_device, window, host)
