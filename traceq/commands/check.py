@@ -1,0 +1,60 @@
+"""`traceq check PATH --rule "dtoh in forward == 0"`: a trace as a test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceq.errors import GateTripped, UnreadableInput, UsageFault
+
+__all__ = ["command"]
+
+
+def command(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="A trace, a folder of rank traces, a run, or RUN/ARM.")
+    ],
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE", help='A rule, like "dtoh in forward == 0"; can be repeated.'),
+    ] = None,
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FILE.toml", help="A list `rules`, and tables `rule` with rule and why.")
+    ] = None,
+) -> None:
+    """Check that rules hold on every rank; exit 3 when one is broken, 1 when the trace cannot answer it.
+
+    A rule is METRIC in PHASE per step OP NUMBER UNIT; all but METRIC OP NUMBER can be left out. OP: == != < <= > >=
+
+    Counts: dtoh htod stream event device alloc scalar and all syncs (the host waited); dtoh_copies htod_copies
+    dtod_copies ptop_copies and all copies (waited for or not); all_gather reduce_scatter all_reduce ... and all
+    collectives; kernels, gpu_ops. Times of a step: step, gpu_busy, sync_cost, and the parts of the step: exposed_comm,
+    host_bound, ... (docs/check.md).
+    """
+    from traceq.commands._output import print_caveats
+    from traceq.rules.file import read_rules
+    from traceq.rules.judge import judge
+    from traceq.rules.parse import parse
+    from traceq.rules.wording import annotation, line
+    from traceq.runs.read import read
+
+    wanted = (*(read_rules(rules) if rules else ()), *map(parse, rule or ()))
+    if not wanted:
+        raise UsageFault("nothing to check; expected --rule 'dtoh in forward == 0' or --rules FILE.toml")
+    num_broken = 0
+    for path in paths:
+        run = read(path, strict=True)
+        num_ranks = run.manifest.num_ranks if run.manifest and path.is_dir() else len(run.traces)
+        if len(run.traces) < num_ranks:
+            raise UnreadableInput(run.path, f"traces of {len(run.traces)} ranks", f"all {num_ranks} of the recording")
+        print_caveats(run.caveats)
+        for outcome in judge(run, wanted):
+            typer.echo(line(outcome, str(path) if len(paths) > 1 else ""))
+            num_broken += not outcome.holds
+            if not outcome.holds and os.environ.get("GITHUB_ACTIONS") == "true":
+                typer.echo(annotation(outcome, str(path)))
+    if num_broken:
+        raise GateTripped(f"{num_broken} of {len(wanted) * len(paths)} rules broken")

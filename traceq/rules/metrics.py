@@ -1,0 +1,93 @@
+"""What a rule can be about: each metric adds up one column of one analysis's table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from traceq.links.activity import Doing
+from traceq.links.collectives import NAMES
+from traceq.links.syncs import KINDS
+
+__all__ = ["METRICS", "Measure", "Metric", "Needs"]
+
+
+class Measure(Enum):
+    """What the unit of a rule's number asks for; the value reads after "expected"."""
+
+    COUNT = "a number without a unit (0)"
+    BYTES = "a size (2 GiB)"
+    NS = "a time (3 ms)"
+    SHARE = "a share of the step (5 %)"
+
+
+class Needs(Enum):
+    """What a trace must hold to answer: without it every number would be 0 and every `== 0` would pass."""
+
+    NOTHING = "nothing"
+    DEVICE = "device work"
+    CPU_ONLY = "no device work"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Rows of `table` whose `key` is one of `values` (all rows without a key), and the column to add up per measure.
+
+    `phase_key` is the column that names the phase, "" where rows have none.
+    """
+
+    table: str
+    columns: Mapping[Measure, str]
+    key: str = ""
+    values: tuple[str, ...] = ()
+    needs: Needs = Needs.NOTHING
+    phase_key: str = "phase"
+
+    @property
+    def by_step(self) -> bool:
+        """The table tells steps apart, so that a median or a maximum over steps exists."""
+        return self.table == "partition"
+
+    @property
+    def accepts(self) -> str:
+        """Numbers a rule can compare it with."""
+        return " or ".join(measure.value for measure in self.columns)
+
+
+_SIZED = {Measure.COUNT: "num", Measure.BYTES: "bytes"}
+_TIMED = {Measure.NS: "ns", Measure.SHARE: "ns"}
+_ON_CPU_ONLY = (Doing.CPU_COMPUTE, Doing.DATALOAD_WAIT, Doing.PYTHON)
+_GPU_BUSY = (Doing.COMPUTE, Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY)
+_COPIES = ("DtoH", "HtoD", "DtoD", "PtoP")
+
+
+def _sync(kind: str) -> Metric:
+    return Metric("syncs", _SIZED, "kind", (kind,), Needs.CPU_ONLY if kind == "scalar" else Needs.DEVICE)
+
+
+def _time(*doing: Doing) -> Metric:
+    """Time of each step spent on these; only exposed communication exists with and without a device."""
+    needs = Needs.CPU_ONLY if set(doing) <= set(_ON_CPU_ONLY) else Needs.DEVICE
+    needs = Needs.NOTHING if doing == (Doing.EXPOSED_COMM,) else needs
+    return Metric("partition", _TIMED, "category", tuple(one.name.lower() for one in doing), needs)
+
+
+METRICS: Mapping[str, Metric] = {
+    **{kind: _sync(kind) for kind in KINDS},
+    "syncs": Metric("syncs", _SIZED),
+    "sync_cost": Metric("syncs", {Measure.NS: "cost_ns", Measure.SHARE: "cost_ns"}, needs=Needs.DEVICE),
+    **{name: Metric("collectives", _SIZED, "name", (name,)) for name in NAMES},
+    "collectives": Metric("collectives", _SIZED),
+    **{
+        f"{kind.lower()}_copies": Metric("memcpy", _SIZED, "kind", (kind,), Needs.DEVICE, phase_key="")
+        for kind in _COPIES
+    },
+    "copies": Metric("memcpy", _SIZED, needs=Needs.DEVICE, phase_key=""),
+    "kernels": Metric("kernels", {Measure.COUNT: "num"}, needs=Needs.DEVICE),
+    "gpu_ops": Metric("phases", {Measure.COUNT: "num_gpu_ops"}, needs=Needs.DEVICE, phase_key="name"),
+    "step": Metric("partition", _TIMED),
+    "gpu_busy": _time(*_GPU_BUSY),
+    **{doing.name.lower(): _time(doing) for doing in Doing},
+}
+"""All metrics by name. Copies are what the device carried out; `dtoh` and `htod` are those the host waited for."""

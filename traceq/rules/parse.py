@@ -1,0 +1,128 @@
+"""Text to Rule: `METRIC [mean|median|p95|max|min] [in PHASE] [per step] OP NUMBER[UNIT]`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import NoReturn
+
+from traceq.errors import UsageFault
+from traceq.rules.metrics import METRICS, Measure, Metric
+
+__all__ = ["STATISTICS", "Rule", "near", "parse"]
+
+STATISTICS = ("mean", "median", "p95", "max", "min")
+
+_OPERATORS: dict[str, Callable[[Fraction, Fraction], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+_UNITS = {
+    "": (Measure.COUNT, Fraction(1)),
+    "ns": (Measure.NS, Fraction(1)),
+    "us": (Measure.NS, Fraction(10**3)),
+    "ms": (Measure.NS, Fraction(10**6)),
+    "s": (Measure.NS, Fraction(10**9)),
+    "B": (Measure.BYTES, Fraction(1)),
+    "KiB": (Measure.BYTES, Fraction(2**10)),
+    "MiB": (Measure.BYTES, Fraction(2**20)),
+    "GiB": (Measure.BYTES, Fraction(2**30)),
+    "kB": (Measure.BYTES, Fraction(10**3)),
+    "MB": (Measure.BYTES, Fraction(10**6)),
+    "GB": (Measure.BYTES, Fraction(10**9)),
+    "%": (Measure.SHARE, Fraction(1, 100)),
+}
+_WORD = re.compile(r'"[^"]*"|[=!<>]+|[^\s"=!<>]+|\S')
+_NUMBER = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>\S*)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A comparison of a metric with `bound`: a count, bytes, ns, or a share from 0 to 1.
+
+    `phase` is "" for the whole trace; `why` is printed when the rule is broken.
+    """
+
+    text: str
+    metric: str
+    statistic: str
+    phase: str
+    per_step: bool
+    comparison: str
+    bound: Fraction
+    measure: Measure
+    why: str = ""
+
+    def holds(self, value: Fraction) -> bool:
+        """Whether the comparison is true; exact."""
+        return _OPERATORS[self.comparison](value, self.bound)
+
+
+def parse(text: str, why: str = "") -> Rule:
+    """The rule that a text says. Raises UsageFault: the rule, what was found, what is expected."""
+    text = " ".join(text.split())
+    words = _WORD.findall(text)
+    at = next((index for index, word in enumerate(words) if word[0] in "=!<>"), len(words))
+    subject, comparison, number = words[:at], "".join(words[at : at + 1]), " ".join(words[at + 1 :])
+    name = subject.pop(0) if subject else ""
+    if name not in METRICS:
+        _refuse(text, f"'{name}'" if name else "no metric", _choice("a metric", name, METRICS))
+    if comparison not in _OPERATORS:
+        _refuse(text, f"'{comparison}'" if comparison else "no comparison", " ".join(_OPERATORS))
+    metric = METRICS[name]
+    statistic = subject.pop(0) if subject and subject[0] in STATISTICS else ""
+    per_step = subject[-2:] == ["per", "step"]
+    phase = _phase(text, subject[:-2] if per_step else subject)
+    if statistic and not metric.by_step:
+        _refuse(text, f"'{statistic}'", f"none: {name} is a sum, only times of the step have a value for each step")
+    if phase and not metric.phase_key:
+        _refuse(text, f"'in {phase}'", f"none: {name} has no phases; dtoh and htod, the copies waited for, have")
+    bound, measure = _bound(text, number, metric)
+    return Rule(text, name, statistic or "mean", phase, per_step, comparison, bound, measure, why)
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """The name that a misspelt word most likely means, "" where none is close; case does not count."""
+    known = {name.casefold(): name for name in names}
+    close = get_close_matches(word.casefold(), known, n=1)
+    return known[close[0]] if close else ""
+
+
+def _phase(text: str, words: list[str]) -> str:
+    phase = " ".join(words[1:]).strip('"')
+    if words and (words[0] != "in" or not phase):
+        _refuse(text, f"'{' '.join(words)}'", "[mean|median|p95|max|min] [in PHASE] [per step] after the metric")
+    return phase
+
+
+def _bound(text: str, number: str, metric: Metric) -> tuple[Fraction, Measure]:
+    found = _NUMBER.fullmatch(number)
+    if found is None:
+        _refuse(text, f"'{number}'" if number else "no number", metric.accepts)
+    if found["unit"] not in _UNITS:
+        _refuse(text, f"'{found['unit']}'", _choice("a unit", found["unit"], filter(None, _UNITS)))
+    measure, size = _UNITS[found["unit"]]
+    bound = Fraction(found["number"]) * size
+    if measure is Measure.COUNT and bound == 0:
+        measure = next(iter(metric.columns))
+    if measure not in metric.columns:
+        _refuse(text, f"'{number}'", metric.accepts)
+    return bound, measure
+
+
+def _choice(what: str, word: str, names: Iterable[str]) -> str:
+    names = tuple(names)
+    close = near(word, names)
+    return f"{what}; did you mean '{close}'?" if close else f"{what}: {' '.join(names)}"
+
+
+def _refuse(text: str, found: str, expected: str) -> NoReturn:
+    raise UsageFault(f"rule '{text}': found {found}; expected {expected}")
