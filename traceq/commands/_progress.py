@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 __all__ = ["shown_progress"]
 
@@ -17,6 +15,9 @@ QUARTERS = 4
 @contextmanager
 def shown_progress() -> Iterator[Callable[[int, int], None]]:
     """What is called with (steps ended, steps planned) is shown."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines().show

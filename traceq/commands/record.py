@@ -31,7 +31,10 @@ def command(
     recipe: str = typer.Option(..., "--recipe", help="Name of a recipe, or a FILE.py that holds one."),
     ranks: int | None = typer.Option(None, "--ranks", help="Number of ranks.", show_default="all GPUs, or 2 on a CPU"),
     steps: int | None = typer.Option(
-        None, "--steps", help="Unprofiled steps of each arm and comparison.", show_default="64, on CUDA 256"
+        None,
+        "--steps",
+        help="Unprofiled steps of each arm and comparison, rounded up to 16 (CUDA: 128); 0 only traces.",
+        show_default="64, on CUDA 256",
     ),
     trace_steps: int = typer.Option(3, "--trace-steps", help="Profiled steps of each arm; 0 only times."),
     changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Set a parameter of the recipe."),
@@ -42,6 +45,7 @@ def command(
     """Run an experiment on every rank: unprofiled timing first, then a short profiled window of each arm.
 
     Arms take turns in one process, in shuffled pairs; the baseline also runs against itself, which shows the noise.
+    Before that each arm runs 20 steps to warm up, fewer when fewer are measured.
 
     traceq record --recipe outlier_ab --set stall_us=2000
     """

@@ -7,6 +7,7 @@ import platform
 import socket
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -20,6 +21,7 @@ __all__ = ["describe"]
 Facts = dict[str, str | int | float]
 
 
+@cache
 def describe(world: World) -> Facts:
     """Facts about host, software and device that a reader of the numbers would ask for."""
     facts: Facts = {

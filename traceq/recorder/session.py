@@ -75,7 +75,8 @@ def record(
 
     Works under plain python, torchrun and accelerate launch; every rank has to run it, in step. `steps` unprofiled
     steps are timed (rounded up to whole groups: 32 on CPU, 256 on CUDA), then one step with stacks and `trace_steps`
-    are profiled. A loop that ends before that leaves a run marked failed, which says how many steps are missing.
+    are profiled. A loop that ends before that leaves a run marked failed, which says how far it came. While steps are
+    timed Python's collector is off, and runs between groups.
     """
     world = find_world(resolve_device(device))
     path = world.share(str(fresh_folder(Path(out) if out else None, arm)) if world.rank == 0 else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 
 from traceq.errors import RecordingFailed
 from traceq.model import Manifest, Pairs
@@ -24,7 +25,7 @@ def traced_steps(rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, .
     stacks = folder.stacks(arm, number)
     yield from _window(rank, arm, Window(stacks, 1, stacks=True))
     lines = read_source_lines(stacks, rank.phases.names)
-    embedded = encode(Embedded(manifest, arm, pairs, lines))
+    embedded = encode(Embedded(replace(manifest, status="complete"), arm, pairs, lines))
     since_ns = yield from _window(rank, arm, Window(folder.trace(arm, number), rank.plan.trace_steps, embedded))
     _note_collectives(rank, arm, dump_flight(folder.flight(arm, number), since_ns))
     rank.world.barrier()  # exporting stalls ranks unequally

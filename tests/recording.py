@@ -1,0 +1,86 @@
+"""`traceq record` as a process of a test, and what it left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+LINEAR = Path(__file__).parent / "recipes" / "linear.py"
+MAIN = [sys.executable, "-c", "from traceq.cli import main; main()", "record", "--device", "cpu"]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A finished command."""
+
+    out: Path
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command that runs in a session of its own. Its scratch files, and so its ranks' arguments, lie in `scratch`."""
+
+    process: subprocess.Popen[str]
+    out: Path
+    scratch: Path
+
+    def signal_when_measuring(self, number: signal.Signals) -> None:
+        """Send a signal to the launcher alone once the first group is on disk."""
+        samples = self.out / "steps" / "rank0.jsonl"
+        deadline = time.monotonic() + 60
+        while not (samples.is_file() and samples.stat().st_size):
+            assert time.monotonic() < deadline
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.02)
+        self.process.send_signal(number)
+
+    def finish(self) -> Recording:
+        """Wait for it, a minute at most."""
+        start = time.monotonic()
+        stdout, stderr = self.process.communicate(timeout=60)
+        return Recording(self.out, self.process.returncode, stdout, stderr, time.monotonic() - start)
+
+    def left_running(self) -> list[str]:
+        """Command lines of its processes that still live, given two seconds to go."""
+        deadline = time.monotonic() + 2
+        while (found := _command_lines_with(str(self.scratch))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+
+def start(folder: Path, *options: str, recipe: str = str(LINEAR)) -> Started:
+    """Start a recording into `folder`/run."""
+    out, scratch = folder / "run", folder / "scratch"
+    scratch.mkdir()
+    outer = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "COLUMNS")
+    environment = {key: value for key, value in os.environ.items() if key not in outer} | {"TMPDIR": str(scratch)}
+    process = subprocess.Popen(
+        [*MAIN, "--recipe", recipe, "--out", str(out), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    return Started(process, out, scratch)
+
+
+def _command_lines_with(text: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in line:
+            found.append(line)
+    return found

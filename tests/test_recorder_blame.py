@@ -1,0 +1,52 @@
+"""The rank that failed first is named, however loud its peers are."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from traceq.recorder.blame import Failure, find_cause
+
+PEER = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
+LATE = "RuntimeError: Timed out waiting 90000ms for recv operation to complete"
+
+
+def test_a_killed_rank_beats_its_peers_broken_connection() -> None:
+    cause = find_cause([Failure(0, 1, PEER), Failure(1, -signal.SIGKILL)], {0: 9, 1: 9})
+    assert (cause.rank, cause.text) == (1, "killed by SIGKILL")
+
+
+def test_an_exception_of_a_ranks_own_beats_its_peers() -> None:
+    cause = find_cause([Failure(0, 1, PEER), Failure(1, 1, "ValueError: mine")], {0: 3, 1: 9})
+    assert (cause.rank, cause.text) == (1, "ValueError: mine")
+
+
+def test_a_rank_the_launcher_ended_is_not_to_blame() -> None:
+    cause = find_cause([Failure(0, -signal.SIGTERM), Failure(1, 3)], {0: 1, 1: 9})
+    assert (cause.rank, cause.text) == (1, "left with exit code 3")
+
+
+def test_an_abort_with_a_message_of_its_own_is_an_own_failure() -> None:
+    cause = find_cause([Failure(0, -signal.SIGABRT, "ValueError: mine"), Failure(1, 1, PEER)], {0: 9, 1: 9})
+    assert (cause.rank, cause.text) == (0, "ValueError: mine")
+
+
+def test_an_abort_by_the_watchdog_is_a_peers_failure() -> None:
+    log = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+    cause = find_cause([Failure(0, -signal.SIGABRT, log_tail=log), Failure(1, -signal.SIGSEGV)], {0: 9, 1: 9})
+    assert (cause.rank, cause.text) == (1, "killed by SIGSEGV")
+
+
+def test_a_hang_is_blamed_on_the_rank_the_others_waited_for() -> None:
+    assert find_cause([Failure(0, 1, LATE), Failure(1, -signal.SIGTERM)], {0: 5, 1: 5}).rank == 1
+    assert find_cause([Failure(r, 1, LATE) for r in (0, 2)], {0: 5, 1: 4, 2: 5}).rank == 1
+
+
+@pytest.mark.parametrize("message", ["", "   \n"])
+def test_a_silent_end_is_told_by_its_exit_code(message: str) -> None:
+    assert find_cause([Failure(2, 17, message)], {0: 1, 1: 1, 2: 1}).text == "left with exit code 17"
+
+
+def test_of_a_traceback_its_last_line_is_told() -> None:
+    assert Failure(0, 1, "Traceback:\n  File x\nKeyError: 'a'\n").text == "KeyError: 'a'"

@@ -1,0 +1,60 @@
+"""A recording that is ended from outside ends quickly, says why, and leaves nothing running."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from recording import start
+
+from traceq.runs.layout import RunFolder
+from traceq.runs.samples import read_pairs
+
+pytest.importorskip("torch", reason="recording needs torch")
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+SHORT = ("--steps", "16", "--trace-steps", "0")
+LONG = ("--steps", "10000")
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("kill", "rank 1: killed by SIGKILL"),
+        ("raise", "rank 1: ValueError: a fault of my own"),
+        ("exit", "rank 1: RuntimeError: the recipe left with sys.exit(0)"),
+    ],
+)
+def test_a_rank_that_ends_early_ends_the_command_and_is_named(tmp_path: Path, end: str, told: str) -> None:
+    started = start(tmp_path, *SHORT, "--set", f"end={end}")
+    done = started.finish()
+    assert done.code == 1
+    assert done.seconds < 15
+    assert told in next(line for line in done.stderr.splitlines() if line.startswith("traceq:"))
+    assert started.left_running() == []
+    folder = RunFolder(done.out)
+    assert (folder.read_manifest().status, folder.read_manifest().fault) == ("failed", told)
+    read_pairs(folder.steps)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "status"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "interrupted"), (signal.SIGKILL, -9, "recording")],
+)
+def test_a_signal_to_the_launcher_ends_its_ranks(
+    tmp_path: Path, number: signal.Signals, code: int, status: str
+) -> None:
+    started = start(tmp_path, *LONG)
+    started.signal_when_measuring(number)
+    done = started.finish()
+    assert (done.code, done.seconds < 10) == (code, True)
+    assert started.left_running() == []
+    assert RunFolder(done.out).read_manifest().status == status
+    assert "Traceback" not in done.stderr
+
+
+def test_what_was_measured_before_a_kill_is_kept(tmp_path: Path) -> None:
+    done = start(tmp_path, *SHORT, "--set", "end=kill", "--set", "end_at=90").finish()
+    assert done.code == 1
+    assert [pairs.first_ns.shape for pairs in read_pairs(RunFolder(done.out).steps)] == [(2, 16)]

@@ -1,0 +1,143 @@
+"""What a user types after --set and --vary becomes checked parameters, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from msgspec import Meta
+
+from traceq.errors import TraceqError, UsageFault
+from traceq.model import Arm
+from traceq.recorder import Recipe
+from traceq.recorder.catalogue import find, names
+from traceq.recorder.parameters import checked, describe_parameters, overrides
+from traceq.recorder.plan import Plan, planned_arms
+from traceq.recorder.prepare import Request, fresh_folder
+
+
+@dataclass(frozen=True)
+class Parameters:
+    size: Literal["tiny", "small"] = "tiny"
+    batch_size: Annotated[int, Meta(ge=1)] = 4
+    rate: float = 0.5
+    fused: bool = False
+
+
+RECIPE = Recipe(
+    question="?",
+    phases=("forward",),
+    parameters=Parameters(),
+    build=lambda context, parameters: lambda arm: None,
+    arms=(Arm("off", "", baseline=True), Arm("on", "")),
+    varied="on",
+)
+
+
+def test_values_take_the_types_of_the_annotations() -> None:
+    changes = overrides(["size=small", "batch_size=8", "rate=1e-3", "fused=true"])
+    assert checked(Parameters(), changes) == Parameters("small", 8, 1e-3, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("sise=tiny", r"no parameter 'sise' \(did you mean size\?\)"),
+        ("size=tny", r"size=tny: expected one of tiny, small \(did you mean tiny\?\)"),
+        ("batch_size=0", "batch_size=0: expected `int` >= 1"),
+        ("batch_size=two", "batch_size=two: expected `int`"),
+        ("batch_size", "--set batch_size: expected KEY=VALUE"),
+    ],
+)
+def test_a_bad_value_is_told_in_one_line(change: str, told: str) -> None:
+    with pytest.raises(UsageFault, match=told) as fault:
+        checked(Parameters(), overrides([change]))
+    assert "\n" not in str(fault.value)
+
+
+def test_a_varied_parameter_becomes_arms_of_the_designated_arm() -> None:
+    first, second = planned_arms(RECIPE, Parameters(), ["size=tiny,small"])
+    assert (first.arm.name, first.arm.baseline, first.runs) == ("size=tiny", True, "on")
+    assert (second.arm.name, second.arm.baseline, second.runs) == ("size=small", False, "on")
+    assert second.parameters["size"] == "small"
+
+
+def test_two_varied_parameters_make_an_arm_of_each_combination() -> None:
+    arms = planned_arms(RECIPE, Parameters(), ["size=tiny,small", "batch_size=1,2"])
+    assert [planned.arm.name for planned in arms] == [
+        "size=tiny,batch_size=1",
+        "size=tiny,batch_size=2",
+        "size=small,batch_size=1",
+        "size=small,batch_size=2",
+    ]
+
+
+@pytest.mark.parametrize("vary", ["size", "size=tiny", "size=tiny,tiny", "size=tiny,huge", "depth=1,2"])
+def test_a_bad_variation_is_refused(vary: str) -> None:
+    with pytest.raises(UsageFault):
+        planned_arms(RECIPE, Parameters(), [vary])
+
+
+def test_parameters_describe_what_they_accept() -> None:
+    assert describe_parameters(Parameters())[:2] == [("size=tiny", "tiny | small"), ("batch_size=4", "int >= 1")]
+
+
+def test_a_plan_reaches_another_process_unchanged() -> None:
+    arms = planned_arms(RECIPE, Parameters(), [])
+    plan = Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {"size": "tiny", "rate": 0.5}, arms)
+    assert Plan.from_bytes(plan.to_bytes()) == plan
+
+
+def test_recipes_are_listed_and_their_models_are_not() -> None:
+    assert "outlier_ab" in names()
+    assert not {"vla", "outliers", "training", "episodes"} & set(names())
+
+
+def test_a_mistyped_recipe_is_told_the_near_name() -> None:
+    with pytest.raises(UsageFault, match=r"did you mean outlier_ab\?"):
+        find("outlier")
+
+
+def test_a_file_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0")
+    with pytest.raises(TraceqError, match=r"broken\.py: ZeroDivisionError: division by zero"):
+        find(str(path))
+
+
+def test_a_file_without_a_recipe_says_what_was_expected(tmp_path: Path) -> None:
+    path = tmp_path / "empty.py"
+    path.write_text("x = 1")
+    with pytest.raises(UsageFault, match=r"found no `recipe = Recipe"):
+        find(str(path))
+
+
+def test_a_variant_of_a_recipe_is_three_lines(tmp_path: Path) -> None:
+    path = tmp_path / "variant.py"
+    path.write_text(
+        "from dataclasses import replace\n"
+        "from traceq.recipes.outlier_ab import recipe as base\n"
+        "recipe = replace(base, parameters=replace(base.parameters, size='small'))\n"
+    )
+    assert find(str(path)).recipe.parameters.size == "small"
+
+
+def test_a_missing_torch_is_told_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceq.recorder.prepare.find_spec", lambda name: None)
+    with pytest.raises(TraceqError, match=r"pip install 'traceq-torch\[record\]'") as fault:
+        Request("outlier_ab").check()
+    assert fault.value.exit_code == 1
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    with pytest.raises(TraceqError, match="never overwritten") as fault:
+        fresh_folder(tmp_path, "x")
+    assert fault.value.exit_code == 1
+
+
+def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len({fresh_folder(None, "x") for _ in range(5)}) == 5

@@ -1,0 +1,43 @@
+"""What a trace carries comes back out of it as it went in."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceq.errors import UnreadableInput
+from traceq.model import Arm, Manifest, Pairs, SourceLines
+from traceq.runs.embedded import Embedded, decode, encode
+
+MANIFEST = Manifest(1, "id", "r", 'a "quoted" question', {}, (Arm("off", "m", baseline=True),), ("f",), 2, 0)
+PAIRS = Pairs("off", "on", np.array([True, False]), np.array([[1, 2], [3, 4]]), np.array([[5, 6], [7, 8]]))
+
+
+def test_pairs_and_manifest_come_back() -> None:
+    found = decode(encode(Embedded(MANIFEST, "on", (PAIRS,))))
+    assert (found.manifest, found.arm, found.lines) == (MANIFEST, "on", None)
+    (pairs,) = found.pairs
+    assert (pairs.a, pairs.b, pairs.b_second.tolist()) == ("off", "on", [True, False])
+    assert (pairs.first_ns.tolist(), pairs.second_ns.tolist()) == ([[1, 2], [3, 4]], [[5, 6], [7, 8]])
+
+
+@given(st.dictionaries(st.text(), st.lists(st.integers(0, 2)).map(tuple)))
+def test_every_occurrence_of_an_op_keeps_its_line(table: dict[str, tuple[int, ...]]) -> None:
+    lines = SourceLines(("a.py:1 f", "b.py:2 g", "ü.py:3 h"), table)
+    assert decode(encode(Embedded(MANIFEST, "on", (), lines))).lines == lines
+
+
+def test_the_text_survives_a_writer_that_corrupts_quotes() -> None:
+    assert re.fullmatch(r"[A-Za-z0-9+/=]+", encode(Embedded(MANIFEST, "on")))
+
+
+@pytest.mark.parametrize("text", ["", "!", "e30=", base64.b64encode(json.dumps({"format": 2}).encode()).decode()])
+def test_damaged_or_newer_metadata_is_refused(text: str) -> None:
+    with pytest.raises(UnreadableInput, match="traceq metadata"):
+        decode(text)
