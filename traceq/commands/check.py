@@ -49,7 +49,7 @@ def command(
         run = read(path, strict=True)
         num_ranks = run.manifest.num_ranks if run.manifest and path.is_dir() else len(run.traces)
         if len(run.traces) < num_ranks:
-            raise UnreadableInput(run.path, f"traces of {len(run.traces)} ranks", f"all {num_ranks} of the recording")
+            raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
         print_caveats(run.caveats)
         for outcome in judge(run, wanted):
             typer.echo(line(outcome, str(path) if len(paths) > 1 else ""))

@@ -11,7 +11,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["annotation", "line"]
 
-_LONGEST = 80
 _MANY_RANKS = 16
 _UNITS = {
     Measure.COUNT: Unit.MEAN,
@@ -45,7 +44,7 @@ def _complaint(outcome: Outcome) -> str:
 
 
 def _causes(rule: Rule, breach: Breach) -> str:
-    told = [f"{_amount(rule, cause.value)} {_short(cause.name)}" for cause in breach.causes]
+    told = [f"{_amount(rule, cause.value)} {cause.name}" for cause in breach.causes]
     more = [f"{breach.num_more_causes} more"] if breach.num_more_causes else []
     return f" ({', '.join([*told, *more])})" if told else ""
 
@@ -64,10 +63,6 @@ def _amount(rule: Rule, value: Fraction) -> str:
 
 def _number(rule: Rule, value: Fraction) -> float:
     return float(100 * value if rule.measure is Measure.SHARE else value)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def _printable(text: str) -> str:

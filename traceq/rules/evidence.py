@@ -1,0 +1,128 @@
+"""The rows that a rule is about, on each rank; or why their absence would mean nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traceq.analyses.registry import analyze
+from traceq.errors import TraceqError, UnreadableInput
+from traceq.links.phases import BEFORE_WINDOW, OTHER
+from traceq.model import Run
+from traceq.report import Cell
+from traceq.rules.metrics import METRICS, Measure, Needs
+from traceq.rules.parse import Rule, near
+
+__all__ = ["Evidence", "Row", "gather", "integer", "select"]
+
+_WAITS = ("dtoh", "htod", "stream", "event", "device")
+
+Row = Mapping[str, Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Rows of one rank, by table."""
+
+    where: str
+    rank: int
+    tables: Mapping[str, Sequence[Row]]
+
+    @property
+    def has_device(self) -> bool:
+        return any(row["num_gpu_ops"] for row in self.tables["phases"])
+
+    @property
+    def windows(self) -> dict[int, int]:
+        """Window ns of each step by its index."""
+        return {integer(row, "index"): integer(row, "window_ns") for row in self.tables["steps"]}
+
+    @property
+    def counted(self) -> dict[int, int]:
+        """Window ns of the steps that statistics are taken over: all whole ones, or all where none is whole."""
+        whole = {integer(row, "index") for row in self.tables["steps"] if not row["partial"]}
+        return {index: ns for index, ns in self.windows.items() if index in whole or not whole}
+
+    def refuse(self, rule: Rule, reason: str) -> TraceqError:
+        """The fault of a rule that this rank cannot answer."""
+        reason = " ".join(reason.split())  # names in a trace are anybody's: no line breaks
+        return TraceqError(f"{self.where}: rank {self.rank}: cannot answer '{rule.text}': {reason}")
+
+
+def gather(run: Run, rules: Sequence[Rule]) -> tuple[Evidence, ...]:
+    """Of each rank, the tables that the rules need. Raises UnreadableInput for a run without traces."""
+    if not run.traces:
+        raise UnreadableInput(run.path, "no traces", "a trace of each rank")
+    names = sorted({"phases", "steps", *(METRICS[rule.metric].table for rule in rules)})
+    tables = {name: _rows(run, name) for name in names}
+    return tuple(
+        Evidence(run.path, rank, {name: [row for row in rows if row["rank"] == rank] for name, rows in tables.items()})
+        for rank in run.ranks
+    )
+
+
+def _rows(run: Run, name: str) -> list[Row]:
+    table = next(table for table in analyze(run, name).tables if table.key == name)
+    keys = [column.key for column in table.columns]
+    return [dict(zip(keys, cells, strict=True)) for cells in table.rows]
+
+
+def select(rule: Rule, evidence: Evidence) -> list[Row]:
+    """Rows of one rank that a rule is about. Raises TraceqError where their absence would mean nothing."""
+    metric = METRICS[rule.metric]
+    _refuse_wrong_device(rule, evidence)
+    if metric.table == "collectives":
+        _refuse_missing_calls(rule, evidence)
+    rows = [row for row in evidence.tables[metric.table] if not metric.key or row[metric.key] in metric.values]
+    if rule.phase:
+        named = _phases_named(rule, evidence)
+        rows = [row for row in rows if row[metric.phase_key] in named]
+    if rule.measure is Measure.BYTES and any(row["num"] and row["bytes"] is None for row in rows):
+        raise evidence.refuse(rule, f"the trace does not tell the sizes of its {rule.metric} calls")
+    if rule.measure is Measure.SHARE and not all(evidence.windows.values()):
+        raise evidence.refuse(rule, "a step without length has no shares")
+    return rows
+
+
+def _refuse_wrong_device(rule: Rule, evidence: Evidence) -> None:
+    """Without this every count of waits in a trace without a device would be 0, and pass."""
+    needs = METRICS[rule.metric].needs
+    phase = f" in {rule.phase}" if rule.phase else ""
+    if needs is Needs.DEVICE and not evidence.has_device:
+        instead = f"; use 'scalar{phase} == 0', which counts the reads that wait on a device"
+        raise evidence.refuse(rule, "the trace has no device work" + instead * (rule.metric in _WAITS))
+    if needs is Needs.CPU_ONLY and evidence.has_device:
+        instead = f"; use 'dtoh{phase} == 0'" if rule.metric == "scalar" else ""
+        raise evidence.refuse(rule, f"{rule.metric} is told only by a trace without device work{instead}")
+
+
+def _refuse_missing_calls(rule: Rule, evidence: Evidence) -> None:
+    """Kernels launched inside the trace without a single call: the trace does not record calls."""
+    rows = evidence.tables["collectives"]
+    num_kernels = sum(integer(row, "num_kernels") for row in rows if row["phase"] != BEFORE_WINDOW)
+    if num_kernels and not any(row["num"] for row in rows):
+        raise evidence.refuse(rule, f"the trace has {num_kernels:,} kernels of collectives and no calls to count")
+
+
+def _phases_named(rule: Rule, evidence: Evidence) -> set[str]:
+    """Phases called exactly so, else those called so without decoration: `forward` is `## forward ##`."""
+    names = list(dict.fromkeys((*(str(row["name"]) for row in evidence.tables["phases"]), OTHER)))
+    found = {name for name in names if name == rule.phase}
+    found = found or {name for name in names if _bare(name) == _bare(rule.phase)}
+    if not found:
+        close = near(_bare(rule.phase), map(_bare, names))
+        hint = f"; did you mean '{close}'?" if close else ";"
+        raise evidence.refuse(rule, f"no phase '{rule.phase}'{hint} the phases are {', '.join(names)}")
+    return found
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"^\W+|\W+$", "", name) or name
+
+
+def integer(row: Row, key: str) -> int:
+    """A cell that is a whole number."""
+    value = row[key]
+    assert isinstance(value, int)
+    return value
