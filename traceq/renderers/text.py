@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from rich.console import Console, JustifyMethod
-from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from traceq.report import Sheet, Source, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["print_sheet", "rich_table", "source_line"]
+__all__ = ["print_sheet", "print_table", "source_line"]
 
 _GAP = 2
 _NARROWEST = 10
@@ -25,9 +24,7 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
     for report in sheet.reports:
         for view in report.views:
             console.print()
-            console.print(rich_table(view, console.width))
-            if view.note:
-                console.print(Text(f"  {view.note}", style="dim"))
+            print_table(view, console)
 
 
 def source_line(source: Source) -> str:
@@ -43,13 +40,19 @@ def source_line(source: Source) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def rich_table(table: Table, width: int) -> RichTable:
+def print_table(table: Table, console: Console) -> None:
+    """Write a title, a table and its note."""
+    console.print(Text(table.title, style="bold"))
+    console.print(_drawn(table, console.width))
+    if table.note:
+        console.print(Text(f"  {table.note}", style="dim"))
+
+
+def _drawn(table: Table, width: int) -> RichTable:
     """A table of a report; numbers to the right, long texts cut so that a row is a line."""
     texts = [[format_value(v, c.unit) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
     widths = _column_widths(table, texts, width)
-    drawn = RichTable(
-        title=escape(table.title), title_justify="left", title_style="bold", box=None, padding=(0, _GAP, 0, 0)
-    )
+    drawn = RichTable(box=None, padding=(0, _GAP, 0, 0))
     for column in table.columns:
         justify: JustifyMethod = "left" if column.unit is Unit.TEXT else "right"
         drawn.add_column(Text(column.title, style="dim"), justify=justify, no_wrap=True)

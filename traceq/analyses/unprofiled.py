@@ -1,0 +1,41 @@
+"""How long are the steps that no profiler slowed down? What the verdict of a diff rests on."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.model import Pairs, Run
+from traceq.report import Cell, Column, Report, Table
+from traceq.units import Unit
+
+POSITION = 5
+
+_COLUMNS = (
+    Column("comparison", "arms"),
+    Column("num_pairs", "pairs", Unit.COUNT),
+    Column("a_ns", "first arm", Unit.NS),
+    Column("b_ns", "second arm", Unit.NS),
+    Column("spread_ns", "middle half within", Unit.NS),
+)
+
+
+def analyze(run: Run) -> Report:
+    """Median step of the job (the slowest rank) in each arm of a recording; nothing for other traces."""
+    rows = tuple(_row(pairs) for pairs in run.pairs if pairs.b_second.size)
+    note = "`traceq diff` on the run decides from these."
+    view = Table("unprofiled", "Unprofiled steps (job: the slowest rank)", _COLUMNS, rows, note=note)
+    return Report("unprofiled", views=(view,) if rows else ())
+
+
+def _row(pairs: Pairs) -> tuple[Cell, ...]:
+    a, b = (_job_ns(pairs, of_b=side) for side in (False, True))
+    low, high = np.percentile(a, (25, 75))
+    name = f"{pairs.a}, {pairs.b}" if not pairs.is_control else f"{pairs.a}, {pairs.a} again"
+    return (name, len(a), float(np.median(a)), float(np.median(b)), float(high - low))
+
+
+def _job_ns(pairs: Pairs, *, of_b: bool) -> NDArray[np.int64]:
+    first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
+    job_ns: NDArray[np.int64] = np.where(pairs.b_second == of_b, second, first)
+    return job_ns

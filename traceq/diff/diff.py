@@ -1,0 +1,102 @@
+"""B against A: decide from unprofiled steps, explain from the traces, say it in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from traceq.analyses.sheet import describe
+from traceq.diff.comparable import comparable, confounders
+from traceq.diff.decide import decide
+from traceq.diff.explain import explain, rank_of
+from traceq.diff.free import is_free
+from traceq.diff.result import Cause, CellDelta, Diff, Diffs, Traced
+from traceq.diff.words import cause_words, verdict_words
+from traceq.errors import UsageFault
+from traceq.model import Caveat, Run
+from traceq.runs.read import read, read_arms
+from traceq.stats import Comparison
+
+__all__ = ["THRESHOLD_PCT", "diff", "diff_run", "diff_runs"]
+
+THRESHOLD_PCT = 0.5
+
+
+def diff(a: str | Path | Run, b: str | Path | Run, *, threshold_pct: float = THRESHOLD_PCT) -> Diff:
+    """B against A, each a path or a run. Raises UnreadableInput."""
+    sides = [side if isinstance(side, Run) else read(side) for side in (a, b)]
+    return diff_runs(sides[0], sides[1], threshold_pct=threshold_pct)
+
+
+def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
+    """Every other timed arm of a recorded run against its baseline. Raises UnreadableInput, UsageFault."""
+    arms = read_arms(path)
+    manifest = arms[0].manifest
+    assert manifest is not None
+    timed = {arm.name for arm in manifest.arms if arm.timed}
+    baseline = next(run for run in arms if run.arm == manifest.baseline)
+    others = [run for run in arms if run.arm in timed and run.arm != manifest.baseline]
+    if not others:
+        raise UsageFault(
+            f"{path}: only one arm, {manifest.baseline}; expected two, or a second path to compare it with"
+        )
+    reference = next((run for run in arms if run.arm not in timed and run.traces), None)
+    diffs = tuple(diff_runs(baseline, other, reference=reference, threshold_pct=threshold_pct) for other in others)
+    return Diffs(manifest.baseline, diffs, baseline.caveats)
+
+
+def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
+    """B against A. `reference` is a traced step without the change at all, which says whether A is truly free of it."""
+    can = comparable(a, b)
+    decided = decide(a, b, can, threshold_pct)
+    traced, cells, causes = _explained(a, b)
+    a_name, b_name = _names(a, b)
+    words = (*verdict_words(b_name, can, decided), *(cause_words(traced, causes) if traced else ()))
+    return Diff(
+        a=describe(a),
+        b=describe(b),
+        a_name=a_name,
+        b_name=b_name,
+        comparable=can,
+        comparison=decided,
+        traced=traced,
+        cells=cells,
+        causes=causes,
+        words=words,
+        free=is_free(a, reference, _changed_phase(causes)) if traced and reference else "",
+        caveats=tuple(dict.fromkeys((*a.caveats, *b.caveats, *confounders(a, b), *_doubts(decided, traced)))),
+    )
+
+
+def _explained(a: Run, b: Run) -> tuple[Traced | None, tuple[CellDelta, ...], tuple[Cause, ...]]:
+    rank = rank_of(a, b) if a.traces and b.traces else None
+    if rank is None:
+        return None, (), ()
+    ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))
+    return explain(ours, theirs)
+
+
+def _changed_phase(causes: tuple[Cause, ...]) -> str:
+    """The phase in which most ops came or went: where the change is."""
+    changes: dict[str, float] = {}
+    for cause in causes:
+        changes[cause.phase] = changes.get(cause.phase, 0.0) + abs(cause.delta_num)
+    return max(changes, key=lambda phase: changes[phase], default="")
+
+
+def _names(a: Run, b: Run) -> tuple[str, str]:
+    """What the sides are called: their arms, else their files, else A and B."""
+    names = [run.arm or Path(run.path).name.partition(".")[0] for run in (a, b)]
+    return (names[0], names[1]) if names[0] != names[1] else ("A", "B")
+
+
+def _doubts(found: Comparison | None, traced: Traced | None) -> tuple[Caveat, ...]:
+    """Those of the verdict; and whether the traced delta, which is profiled, lies within its interval."""
+    if found is None:
+        return ()
+    doubts = list(found.caveats)
+    if traced is not None and found.unprofiled and found.ci95_ns is not None:
+        low, high = found.ci95_ns
+        if not low <= traced.delta_ns <= high:
+            text = "the traced delta lies outside the interval of the unprofiled steps: profiling and chance are in it"
+            doubts.append(Caveat("traced_disagrees", text))
+    return tuple(doubts)

@@ -1,0 +1,147 @@
+"""Where the difference between two traced windows comes from, closed to the nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import KeysView, Sequence
+
+import numpy as np
+
+from traceq.diff.ledger import Account, Ledger, ledger
+from traceq.diff.result import Cause, CellDelta, Traced
+from traceq.links.steps import steps
+from traceq.model import Run, Trace
+
+__all__ = ["Explanation", "explain", "rank_of"]
+
+_WORTH_FIRST = 0.05
+
+Explanation = tuple[Traced, tuple[CellDelta, ...], tuple[Cause, ...]]
+
+
+def rank_of(a: Run, b: Run) -> int | None:
+    """The rank to explain: of those that both sides traced the one with the longest steps, on both sides together.
+
+    Where no rank was traced on both sides, but each side has one trace, there is nothing to choose: the rank of A's.
+    """
+    of_a, of_b = ({trace.rank: _mean_ns(trace) for trace in run.traces} for run in (a, b))
+    common = sorted(of_a.keys() & of_b.keys())
+    if common:
+        return max(common, key=lambda rank: of_a[rank] + of_b[rank])
+    return a.ranks[0] if len(a.traces) == len(b.traces) == 1 else None
+
+
+def explain(a: Trace, b: Trace) -> Explanation:
+    """(the traced step of both sides, its cells, its causes by size of their delta).
+
+    Both cells and causes add up to the traced delta exactly; swapping A and B changes every sign and nothing else.
+    """
+    of_a, of_b = ledger(a), ledger(b)
+    a_ns, b_ns = (_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
+    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps)
+    return traced, _cells(of_a, of_b), _causes(of_a, of_b, traced.delta_ns)
+
+
+def _mean_ns(trace: Trace) -> float:
+    found = steps(trace)
+    return float((found.window[:, 1] - found.window[:, 0])[found.counted].mean())
+
+
+def _mean(total: int, num: int) -> int:
+    return (total + num // 2) // num
+
+
+def _per_step(totals: Sequence[int], num_steps: int) -> list[int]:
+    """Means of totals in whole ns, rounded so that they add up to the rounded mean of their sum."""
+    running = np.cumsum(np.array([0, *totals], np.int64))
+    means: list[int] = np.diff((running + num_steps // 2) // num_steps).tolist()
+    return means
+
+
+def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
+    """Every phase and category that either side has, in the order of A's phases, then B's."""
+    of_a, of_b = ({(cell.phase, cell.category): cell.ns for cell in side.cells} for side in (a, b))
+    keys = sorted(of_a.keys() | of_b.keys())
+    a_ns = _per_step([of_a.get(key, 0) for key in keys], a.num_steps)
+    b_ns = _per_step([of_b.get(key, 0) for key in keys], b.num_steps)
+    return tuple(CellDelta(*key, x, y) for key, x, y in zip(keys, a_ns, b_ns, strict=True))
+
+
+def _causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
+    of_a, of_b = ({account.key: account for account in side.accounts} for side in (a, b))
+    keys = sorted(of_a.keys() | of_b.keys())
+    a_ns = _per_step([of_a[key].ns if key in of_a else 0 for key in keys], a.num_steps)
+    b_ns = _per_step([of_b[key].ns if key in of_b else 0 for key in keys], b.num_steps)
+    found = []
+    for key, x, y in zip(keys, a_ns, b_ns, strict=True):
+        num_a = of_a[key].num / a.num_steps if key in of_a else 0.0
+        num_b = of_b[key].num / b.num_steps if key in of_b else 0.0
+        if x != y or num_a != num_b:
+            found.append(_cause(of_b.get(key) or of_a[key], num_a, num_b, x, y, delta_ns))
+    folded = _replaced(found, of_a.keys(), of_b.keys(), delta_ns)
+    return tuple(sorted(folded, key=lambda cause: (not _is_decision(cause, delta_ns), -abs(cause.delta_ns), cause.key)))
+
+
+def _is_decision(cause: Cause, delta_ns: int) -> bool:
+    """Syncs that were added or removed come first: each is a line someone wrote, the rest follows from other lines."""
+    return cause.kind == "sync" and cause.delta_num != 0 and abs(cause.delta_ns) >= _WORTH_FIRST * abs(delta_ns)
+
+
+def _replaced(found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
+    """Kernels, and collectives, that only A has in a phase where others are only B's: those were replaced by these.
+
+    One by one they would dwarf everything else and cancel; as one row they show what the replacement changed.
+    """
+    kept, swapped = [], dict[tuple[str, str], list[Cause]]()
+    for cause in found:
+        one_sided = cause.key not in of_a or cause.key not in of_b
+        if one_sided and cause.kind in ("kernel", "collective"):
+            swapped.setdefault((cause.kind, cause.phase), []).append(cause)
+        else:
+            kept.append(cause)
+    for (kind, phase), causes in swapped.items():
+        gone = [cause for cause in causes if cause.key not in of_b]
+        come = [cause for cause in causes if cause.key not in of_a]
+        kept += [_replacement(kind, phase, gone, come, delta_ns)] if gone and come else causes
+    return kept
+
+
+def _replacement(kind: str, phase: str, gone: list[Cause], come: list[Cause], delta_ns: int) -> Cause:
+    total = sum(cause.delta_ns for cause in (*gone, *come))
+    return Cause(
+        key=f"{kind}|{phase}|replaced",
+        kind=kind,
+        phase=phase,
+        name=f"{_name_of(gone, kind)} replaced by {_name_of(come, kind)}",
+        line="",
+        delta_num=sum(cause.delta_num for cause in (*gone, *come)),
+        delta_ns=total,
+        count_ns=total,
+        dur_ns=0,
+        share_pct=100 * total / delta_ns if delta_ns else None,
+    )
+
+
+def _name_of(causes: list[Cause], kind: str) -> str:
+    return causes[0].name if len(causes) == 1 else f"{len(causes)} {kind}s"
+
+
+def _cause(account: Account, num_a: float, num_b: float, a_ns: int, b_ns: int, delta_ns: int) -> Cause:
+    """Count effect: the change in number at the mean duration. What is on one side only is all count."""
+    each_a, each_b = a_ns / num_a if num_a else None, b_ns / num_b if num_b else None
+    if each_a is None and each_b is None:
+        count_ns = 0
+    else:
+        known = [each for each in (each_a, each_b) if each is not None]
+        count_ns = round((num_b - num_a) * sum(known) / len(known))
+    return Cause(
+        key=account.key,
+        kind=account.kind,
+        phase=account.phase,
+        name=account.name,
+        line=account.line,
+        delta_num=num_b - num_a,
+        delta_ns=b_ns - a_ns,
+        count_ns=count_ns,
+        dur_ns=b_ns - a_ns - count_ns,
+        share_pct=100 * (b_ns - a_ns) / delta_ns if delta_ns else None,
+    )

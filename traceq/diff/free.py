@@ -1,0 +1,68 @@
+"""Is the switched-off arm truly free: does its step do one thing more than the step without the change?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from traceq.links.launches import device_work
+from traceq.links.phases import phases
+from traceq.links.steps import steps
+from traceq.links.syncs import KINDS, syncs
+from traceq.model import Category, Run, Trace
+
+__all__ = ["is_free"]
+
+
+def is_free(arm: Run, reference: Run, phase: str) -> str:
+    """One sentence: the arm against the reference, op by op and sync by sync, on the ranks that both have."""
+    name, other = arm.arm, reference.arm
+    extra: Counter[str] = Counter()
+    for trace in arm.traces:
+        for match in reference.traces:
+            if match.rank == trace.rank:
+                extra += _per_step(trace, match)
+    what = "device-to-host copy" if any(len(device_work(trace)) for trace in arm.traces) else "scalar sync"
+    if extra:
+        most = ", ".join(f"{count:g} {text}" for text, count in extra.most_common(3))
+        return f"{name} is not free: more than without the check ({other}), a step: {most}."
+    num_ops = _num_ops(arm.traces[0])
+    num_syncs = _num_syncs(arm, phase)
+    told = f"no {what} in {phase}" if num_syncs == 0 else f"{num_syncs:g} {what}s in {phase}, as many as without it"
+    return (
+        f"{name} is free: {told}, and of its {num_ops:,.0f} ops a step not one more than without the check ({other})."
+    )
+
+
+def _per_step(trace: Trace, reference: Trace) -> Counter[str]:
+    """What the trace does more often in a step than the reference."""
+    ours, theirs = _counts(trace), _counts(reference)
+    num, num_reference = len(steps(trace)), len(steps(reference))
+    more = {text: ours[text] / num - theirs[text] / num_reference for text in ours}
+    return Counter({text: count for text, count in more.items() if count > 0})
+
+
+def _counts(trace: Trace) -> Counter[str]:
+    """Host ops and device work inside the steps, by name."""
+    events = trace.events
+    host = steps(trace).host
+    rows = events.rows(Category.CPU_OP, Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+    rows = rows[(events.ts[rows] >= host[0, 0]) & (events.ts[rows] < host[-1, 1])]
+    names, counts = np.unique(events.name[rows], return_counts=True)
+    return Counter({events.strings[n]: c for n, c in zip(names.tolist(), counts.tolist(), strict=True)})
+
+
+def _num_ops(trace: Trace) -> float:
+    return sum(_counts(trace).values()) / len(steps(trace))
+
+
+def _num_syncs(run: Run, phase: str) -> float:
+    """Device-to-host syncs (without a device: reads of a value) in one phase, a step, on the worst rank."""
+    worst = 0.0
+    for trace in run.traces:
+        found, names = syncs(trace), phases(trace).names
+        wanted = [KINDS.index("dtoh"), KINDS.index("scalar")]
+        mine = np.isin(found.kind, wanted) & (found.phase == (names.index(phase) if phase in names else -1))
+        worst = max(worst, int(mine.sum()) / len(steps(trace)))
+    return worst

@@ -1,0 +1,100 @@
+"""What a diff says: everything a renderer needs. All values are means of a step, in ns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceq.model import Caveat
+from traceq.report import Source
+from traceq.stats import Comparison
+
+__all__ = ["Cause", "CellDelta", "Comparable", "Diff", "Diffs", "Traced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparable:
+    """Whether the two sides can be compared; what differs besides the change itself."""
+
+    ok: bool
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps."""
+
+    rank: int
+    a_ns: int
+    b_ns: int
+    num_a: int
+    num_b: int
+
+    @property
+    def delta_ns(self) -> int:
+        """B's step minus A's."""
+        return self.b_ns - self.a_ns
+
+
+@dataclass(frozen=True, slots=True)
+class CellDelta:
+    """One phase and category."""
+
+    phase: str
+    category: str
+    a_ns: int
+    b_ns: int
+
+    @property
+    def delta_ns(self) -> int:
+        """B minus A."""
+        return self.b_ns - self.a_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One cause: `delta_ns` is `count_ns` (more or fewer of them) plus `dur_ns` (each takes longer or shorter)."""
+
+    key: str
+    kind: str
+    phase: str
+    name: str
+    line: str
+    delta_num: float
+    delta_ns: int
+    count_ns: int
+    dur_ns: int
+    share_pct: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """B against A. `comparison` decides and is None where there is nothing to compare; `traced`, `cells` and `causes`
+    explain, and are empty where a side has no trace. `words` is the answer, a line each; `free` says whether A is free of
+    the change, and is "" where no traced reference tells."""
+
+    a: Source
+    b: Source
+    a_name: str
+    b_name: str
+    comparable: Comparable
+    comparison: Comparison | None
+    traced: Traced | None
+    cells: tuple[CellDelta, ...]
+    causes: tuple[Cause, ...]
+    words: tuple[str, ...]
+    free: str = ""
+    caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def residual_ns(self) -> int:
+        """What the cells leave of the traced delta: 0, or the diff is wrong."""
+        return (self.traced.delta_ns if self.traced else 0) - sum(cell.delta_ns for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Diffs:
+    """A recorded run: every other arm against the baseline, in the recipe's order."""
+
+    baseline: str
+    diffs: tuple[Diff, ...]
+    caveats: tuple[Caveat, ...] = ()

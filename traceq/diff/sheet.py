@@ -1,0 +1,100 @@
+"""A diff as tables for people: the waterfall of cells, then the causes."""
+
+from __future__ import annotations
+
+from traceq.diff.result import Diff, Diffs
+from traceq.report import Cell, Column, Table
+from traceq.units import Unit, format_value
+
+__all__ = ["causes_table", "matrix", "waterfall"]
+
+_TOP = 12
+
+
+def waterfall(diff: Diff) -> Table:
+    """Phases and categories that differ, largest first, down to the whole delta and what is left of it."""
+    assert diff.traced is not None
+    changed = sorted((cell for cell in diff.cells if cell.delta_ns), key=lambda cell: -abs(cell.delta_ns))
+    whole = diff.traced.delta_ns
+    rows: list[tuple[Cell, ...]] = [
+        (cell.phase, cell.category, cell.a_ns, cell.b_ns, cell.delta_ns, _share(cell.delta_ns, whole))
+        for cell in changed[:_TOP]
+    ]
+    rest = changed[_TOP:]
+    if rest:
+        delta_ns = sum(cell.delta_ns for cell in rest)
+        sums = sum(cell.a_ns for cell in rest), sum(cell.b_ns for cell in rest)
+        rows.append((f"{len(rest)} more", "", *sums, delta_ns, _share(delta_ns, whole)))
+    same = [cell for cell in diff.cells if not cell.delta_ns]
+    if same:
+        unchanged = sum(cell.a_ns for cell in same)
+        rows.append(("unchanged", "", unchanged, unchanged, 0, _share(0, whole)))
+    rows.append(("residual", "", None, None, diff.residual_ns, _share(diff.residual_ns, whole)))
+    rows.append(("total", "", diff.traced.a_ns, diff.traced.b_ns, whole, _share(whole, whole)))
+    columns = (
+        Column("phase", "phase"),
+        Column("category", "category"),
+        Column("a_ns", diff.a_name, Unit.NS),
+        Column("b_ns", diff.b_name, Unit.NS),
+        Column("delta_ns", "delta", Unit.DELTA_NS),
+        Column("share", "share", Unit.DELTA_PERCENT),
+    )
+    steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps of rank {diff.traced.rank}"
+    return Table("cells", f"Where the delta is ({steps}; profiled)", columns, tuple(rows))
+
+
+def causes_table(diff: Diff) -> Table:
+    """The largest causes: what happens more often, what takes longer."""
+    shown = diff.causes[:_TOP]
+    columns = (
+        Column("kind", "kind"),
+        Column("name", "cause"),
+        Column("line", "line"),
+        Column("phase", "phase"),
+        Column("delta_num", "more a step", Unit.MEAN),
+        Column("delta_ns", "delta", Unit.DELTA_NS),
+        Column("count_ns", "by count", Unit.DELTA_NS),
+        Column("dur_ns", "by duration", Unit.DELTA_NS),
+        Column("share", "share", Unit.DELTA_PERCENT),
+    )
+    rows = tuple(
+        (c.kind, c.name, c.line, c.phase, c.delta_num, c.delta_ns, c.count_ns, c.dur_ns, c.share_pct) for c in shown
+    )
+    rest = diff.causes[_TOP:]
+    together = sum(cause.delta_ns for cause in rest)
+    left = sum(abs(cause.delta_ns) for cause in rest)
+    note = ""
+    if rest:
+        note = (
+            f"{len(rest)} more causes, {format_value(together, Unit.DELTA_NS)} together "
+            f"({format_value(left, Unit.NS)} without signs), in --json."
+        )
+    return Table("causes", "What it comes from", columns, rows, note=note)
+
+
+def matrix(diffs: Diffs) -> Table:
+    """One row an arm: its step, and its delta to the baseline."""
+    columns = (
+        Column("arm", f"against {diffs.baseline}"),
+        Column("step", "step", Unit.NS),
+        Column("delta", "delta", Unit.DELTA_NS),
+        Column("pct", "delta", Unit.DELTA_PERCENT),
+        Column("low", "95 % from", Unit.DELTA_NS),
+        Column("high", "to", Unit.DELTA_NS),
+        Column("pairs", "pairs", Unit.COUNT),
+        Column("verdict", "verdict"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for found in diffs.diffs:
+        c = found.comparison
+        if c is None:
+            rows.append((found.b_name, None, None, None, None, None, None, "no steps"))
+            continue
+        low, high = c.ci95_ns or (None, None)
+        verdict = c.verdict.name.replace("_", " ")
+        rows.append((found.b_name, c.b_ns, c.delta_ns, c.delta_pct, low, high, c.num_pairs, verdict))
+    return Table("matrix", "Unprofiled steps", columns, tuple(rows))
+
+
+def _share(delta_ns: int, whole: int) -> float | None:
+    return 100 * delta_ns / whole if whole else None

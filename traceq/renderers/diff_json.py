@@ -1,0 +1,92 @@
+"""A diff as JSON: `traceq.diff/1`, or `traceq.diffs/1` for a run of more than two arms. Times are integer ns a step."""
+
+from __future__ import annotations
+
+import msgspec
+
+from traceq.diff.result import Diff, Diffs
+from traceq.report import Source
+from traceq.stats import Comparison
+
+__all__ = ["DIFFS_SCHEMA", "DIFF_SCHEMA", "diffs_to_json"]
+
+DIFF_SCHEMA, DIFFS_SCHEMA = "traceq.diff/1", "traceq.diffs/1"
+
+
+def diffs_to_json(diffs: Diffs) -> str:
+    """One object; a diff alone is not wrapped in a list."""
+    found = [_diff(diff) for diff in diffs.diffs]
+    document = found[0] if len(found) == 1 else {"schema": DIFFS_SCHEMA, "baseline": diffs.baseline, "diffs": found}
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+
+
+def _diff(diff: Diff) -> dict[str, object]:
+    return {
+        "schema": DIFF_SCHEMA,
+        "a": _source(diff.a, diff.a_name),
+        "b": _source(diff.b, diff.b_name),
+        "comparable": diff.comparable,
+        "step": _step(diff.comparison),
+        "verdict": _verdict(diff.comparison),
+        "traced": None
+        if diff.traced is None
+        else {
+            "rank": diff.traced.rank,
+            "a_ns": diff.traced.a_ns,
+            "b_ns": diff.traced.b_ns,
+            "delta_ns": diff.traced.delta_ns,
+            "num_a": diff.traced.num_a,
+            "num_b": diff.traced.num_b,
+        },
+        "cells": [
+            {"phase": c.phase, "category": c.category, "a_ns": c.a_ns, "b_ns": c.b_ns, "delta_ns": c.delta_ns}
+            for c in diff.cells
+        ],
+        "residual_ns": diff.residual_ns,
+        "causes": diff.causes,
+        "words": diff.words,
+        "free": diff.free or None,
+        "warnings": diff.caveats,
+    }
+
+
+def _source(source: Source, name: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "path": source.path,
+        "arm": source.arm or None,
+        "ranks": source.ranks,
+        "world_size": source.world_size,
+        "device": source.device or None,
+        "torch": source.torch or None,
+    }
+
+
+def _step(found: Comparison | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {
+        "a_ns": found.a_ns,
+        "b_ns": found.b_ns,
+        "delta_ns": found.delta_ns,
+        "delta_pct": found.delta_pct,
+        "ci95_ns": found.ci95_ns,
+        "ci90_ns": found.ci90_ns,
+        "noise_floor_ns": found.noise_floor_ns,
+        "num_pairs": found.num_pairs,
+        "unprofiled": found.unprofiled,
+        "mean_delta_ns": found.mean_delta_ns,
+        "rank_delta_ns": found.rank_delta_ns,
+    }
+
+
+def _verdict(found: Comparison | None) -> dict[str, object]:
+    if found is None:
+        return {"name": "inconclusive", "threshold_pct": None, "reason": "nothing to compare", "pairs_needed": None}
+    verdict = found.verdict
+    return {
+        "name": verdict.name,
+        "threshold_pct": verdict.threshold_pct,
+        "reason": verdict.reason,
+        "pairs_needed": verdict.pairs_needed,
+    }

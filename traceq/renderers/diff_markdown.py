@@ -1,0 +1,27 @@
+"""A diff as Markdown, to paste into an issue."""
+
+from __future__ import annotations
+
+from traceq.diff.result import Diff, Diffs
+from traceq.diff.sheet import causes_table, matrix, waterfall
+from traceq.renderers.markdown import safe, table_to_markdown
+
+__all__ = ["diffs_to_markdown"]
+
+
+def diffs_to_markdown(diffs: Diffs) -> str:
+    """The matrix of the arms, then each answer with its tables."""
+    parts = [table_to_markdown(matrix(diffs))] if len(diffs.diffs) > 1 else []
+    parts += [safe(line) for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)]
+    parts += [part for diff in diffs.diffs for part in _diff(diff)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _diff(diff: Diff) -> list[str]:
+    parts = [f"## {safe(diff.b_name)} against {safe(diff.a_name)}"]
+    parts += [f"**{safe(diff.words[0])}**", *(safe(line) for line in diff.words[1:])]
+    if diff.traced is not None:
+        parts += [table_to_markdown(table) for table in (waterfall(diff), causes_table(diff)) if table.rows]
+    if diff.caveats:
+        parts.append("\n".join(f"> {safe(caveat.text)}" for caveat in diff.caveats))
+    return parts

@@ -1,0 +1,45 @@
+"""A diff for a terminal: the answer first, then the waterfall, then the causes."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from traceq.diff.result import Diff, Diffs
+from traceq.diff.sheet import causes_table, matrix, waterfall
+from traceq.renderers.text import print_table
+from traceq.report import Table
+
+__all__ = ["print_diff", "print_diffs"]
+
+_STYLES = {"material": "bold red", "detectable": "yellow", "in_the_noise": "bold green", "inconclusive": "yellow"}
+
+
+def print_diff(diff: Diff, console: Console) -> None:
+    """Write one diff to a console."""
+    style = _STYLES[diff.comparison.verdict.name] if diff.comparison else "yellow"
+    for at, line in enumerate(diff.words):
+        console.print(Text(line, style=style if at == 0 else ""))
+    if diff.traced is not None:
+        for table in (waterfall(diff), causes_table(diff)):
+            if table.rows:
+                _print_table(table, console)
+
+
+def print_diffs(diffs: Diffs, console: Console) -> None:
+    """Write all arms of a run: each answer, the matrix of the arms, then each explanation."""
+    if len(diffs.diffs) > 1:
+        _print_table(matrix(diffs), console)
+    for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free):
+        console.print()
+        console.print(Text(line))
+    for diff in diffs.diffs:
+        console.print()
+        if len(diffs.diffs) > 1:
+            console.print(Text(f"── {diff.b_name} against {diff.a_name} ", style="bold"))
+        print_diff(diff, console)
+
+
+def _print_table(table: Table, console: Console) -> None:
+    console.print()
+    print_table(table, console)
