@@ -376,7 +376,7 @@ def test_a_trace_that_ends_early_cannot_pass(shell: Shell, tmp_path: Path) -> No
     trace.write_bytes(trace.read_bytes()[:-200])
     code, out, err = shell(trace, "--rule", "dtoh == 0")
     assert (code, out) == (1, "")
-    assert "the file ends early" in err
+    assert str(trace) in err
 
 
 def test_a_recording_with_a_missing_rank_cannot_pass(shell: Shell, tmp_path: Path) -> None:
