@@ -241,7 +241,7 @@ def test_processes_are_compared_without_the_half() -> None:
 def test_three_processes_a_side_are_not_tested() -> None:
     found = compare_values(np.array([100, 101, 102]), np.array([200, 210, 220, 240, 250, 260, 270]))
     assert (found.delta_ns, found.ci95_ns) == (139, None)
-    assert found.verdict.reason == "3 processes a side are too few for an interval; 4 a side give one"
+    assert found.verdict.reason == "processes a side (3) are too few for an interval; 4 a side give one"
 
 
 def test_profiled_steps_give_an_estimate_and_no_interval() -> None:

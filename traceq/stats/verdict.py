@@ -91,7 +91,7 @@ def _decide(shift: Shift, threshold: Threshold, kind: Kind, num: int) -> tuple[V
 def _too_few(kind: Kind, num: int) -> str:
     if kind.fewest is None:
         return f"{kind.unit} ({num:,}) give an estimate and no interval"
-    return f"{num:,} {kind.unit} are too few for an interval; {kind.enough} give one"
+    return f"{kind.unit} ({num:,}) are too few for an interval; {kind.enough} give one"
 
 
 def _num_needed(shift: Shift, threshold: Threshold, num: int) -> int | None:

@@ -1,0 +1,53 @@
+# `make demo` and `make test` need nothing but Python 3.11 or newer: they make .venv and install what they use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint bench clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/.demo ## record outlier_ab on two CPU ranks and say what the check costs
+	@run=traceq-runs/demo-$$(date +%Y%m%d-%H%M%S) && \
+	$(BIN)/traceq record --recipe outlier_ab --ranks 2 --device cpu --out $$run > /dev/null && \
+	$(BIN)/traceq diff $$run && \
+	printf '\nNext:\n  %s\n  %s\n  %s\n' \
+	  "$(BIN)/traceq show $$run/on        # the step: phases, syncs with their lines, collectives" \
+	  "$(BIN)/traceq open $$run/on        # the same in the Perfetto UI" \
+	  "$(BIN)/traceq record --help        # on your GPUs, with your own loop"
+
+test: lint ## everything that must hold
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test ## the figures that the docs quote
+	$(BIN)/python benchmarks/stats.py
+	$(BIN)/python benchmarks/read.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# An importable torch, of whatever build, is used as it is; else the pinned one is installed. For a certain build install
+# torch first, or say TORCH_INDEX=https://download.pytorch.org/whl/cpu (or .../cu128).
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "traceq needs Python 3.11 or newer, and $(PYTHON) is older: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@if $(PYTHON) -c 'import torch' 2> /dev/null; then $(PYTHON) -m venv --system-site-packages $(VENV); \
+	  else $(PYTHON) -m venv $(VENV); fi
+
+$(VENV)/.torch: $(BIN)/python constraints.txt
+	@$(BIN)/python -c 'import torch' 2> /dev/null || \
+	  $(PIP) install -q -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) install -q -e '.[record]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.torch pyproject.toml
+	$(PIP) install -q -e '.[record,dev]'
+	@touch $@ $(VENV)/.demo
