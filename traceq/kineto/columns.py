@@ -42,9 +42,12 @@ def to_int(value: Any) -> int:
 
 def _ints(values: Sequence[Any], dtype: type) -> NDArray[Any]:
     try:
-        return np.array(values, np.int64).astype(dtype, casting="same_kind")
+        column = np.array(values, np.int64)
+        if column.ndim == 1:  # lists of one length make a table
+            return column.astype(dtype, casting="same_kind")
     except (TypeError, ValueError, OverflowError):
-        return np.fromiter(map(to_int, values), np.int64, len(values)).astype(dtype)
+        pass
+    return np.fromiter(map(to_int, values), np.int64, len(values)).astype(dtype)
 
 
 @dataclass(slots=True)

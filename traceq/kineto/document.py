@@ -2,7 +2,8 @@
 
 A cut between two events is a guess (`}, {` also stands inside names and nested arguments) that decoding proves: text
 that starts at an event and decodes as a list of events ends at one, too. A window that cannot be decoded is read
-event by event: bare NaN and broken UTF-8 are mended, an event that is no JSON is skipped, and both are counted.
+event by event, each up to where its own JSON ends: bare NaN and broken UTF-8 are mended, an event that is no JSON is
+skipped up to the next `}, {` that starts one, and both are counted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 
@@ -22,18 +24,22 @@ __all__ = ["Document"]
 _WINDOW = 1 << 17
 _LONGEST = 256 << 20
 _MOST_CUTS = 20
-_MOST_PIECES = 8
+_MOST_MEMBERS = 1000
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
 _CLOSE = re.compile(rb"\]\s*(?=,\s*\"|\}\s*\Z|\Z)")
-_NON_FINITE = re.compile(rb'("(?:[^"\\]|\\.)*")|[-+]?\b(?:NaN|nan|Infinity|inf)\b')
-_POSITION = re.compile(r"trailing characters \(byte (\d+)\)")
+_SEPARATOR = re.compile(rb"[\s,]*")
+_MEMBER = re.compile(rb'"([^"\\]+)"\s*:\s*')
+_NON_FINITE = re.compile(rb"[-+]?(?:NaN|nan|Infinity|inf)\b")
+_PLACE = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
 _KINDS = {b"\x89PNG": "a PNG image", b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF", b"\x7fELF": "a program"}
 
 _decode_events = msgspec.json.Decoder(list[RawEvent]).decode
 _decode_event = msgspec.json.Decoder(RawEvent).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_value = msgspec.json.Decoder(msgspec.Raw).decode
+_NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,8 @@ def _attempt(text: bytes) -> _Attempt:
     except (msgspec.ValidationError, RecursionError, UnicodeDecodeError):
         return _Attempt(broken=True)
     except msgspec.DecodeError as fault:
-        if found := _POSITION.search(str(fault)):
-            return _Attempt(closed_at=int(found[1]) - 1)
+        if (found := _PLACE.search(str(fault))) and found[1]:
+            return _Attempt(closed_at=int(found[2]) - 1)
         return _Attempt(broken="truncated" not in str(fault))
 
 
@@ -61,7 +67,7 @@ class Document:
     """Reads one document: exhaust `windows()`, then look at the rest.
 
     `position` is how far it has read and `metadata` has the raw JSON of the other top-level keys; `truncated_at`,
-    `skipped_at` and `mended_at` are byte positions in the plain text.
+    `skipped_at`, `mended_at` and `broken_metadata_at` are byte positions in the plain text.
     """
 
     source: Source
@@ -70,8 +76,10 @@ class Document:
     truncated_at: int | None = None
     skipped_at: list[int] = field(default_factory=list)
     mended_at: list[int] = field(default_factory=list)
+    broken_metadata_at: int | None = None
     _buffer: bytes = b""
     _at_end: bool = False
+    _is_object: bool = False
 
     def windows(self) -> Iterator[list[RawEvent]]:
         """Lists of events, in file order. Raises UnreadableInput where the file is no trace."""
@@ -99,28 +107,52 @@ class Document:
     def _read_head(self) -> None:
         """Stand behind the `[` that opens the events."""
         self._fill(_WINDOW)
-        start = len(self._buffer) - len(self._buffer.removeprefix(b"\xef\xbb\xbf").lstrip())
-        if self._buffer[start : start + 1] == b"[":
-            self._take(start + 1)
+        self._take(len(self._buffer) - len(self._buffer.removeprefix(b"\xef\xbb\xbf").lstrip()))
+        if self._buffer.startswith(b"["):
+            self._take(1)
             return
-        if self._buffer[start : start + 1] != b"{":
+        if not self._buffer.startswith(b"{"):
             raise UnreadableInput(str(self.source.path), self._what_it_is(), "a Kineto trace (JSON)")
+        self._is_object = True
         while (end := self._end_of_head()) is None:
             if self._at_end or len(self._buffer) > _LONGEST:
                 raise self._no_events()
             self._fill(len(self._buffer))
+        self._read_members(self._buffer[:end] + b"]}")
         self._take(end)
 
     def _end_of_head(self) -> int | None:
-        """Where the events begin; a `"traceEvents": [` inside a string does not decode, and is passed over."""
+        """Where the events begin; a `traceEvents` inside another value is passed over, as the text breaks off there."""
         starts = [found.end() for found in _EVENTS_KEY.finditer(self._buffer)]
         for end in starts:
             try:
-                self.metadata.update(_decode_object(self._buffer[:end] + b"]}"))
-            except msgspec.DecodeError:
-                continue
+                _decode_object(self._buffer[:end] + b"]}")
+            except msgspec.DecodeError as fault:
+                if "truncated" in str(fault):
+                    continue
+            except (RecursionError, UnicodeDecodeError):
+                pass
             return end
-        return starts[0] if starts else None
+        return starts[0] if starts and self._at_end else None
+
+    def _read_members(self, text: bytes) -> bool:
+        """Metadata of an object; where it is no JSON, the members that can be found. False where it ends early."""
+        breaks_off = False
+        try:
+            self.metadata.update(_decode_object(text))
+            return True
+        except _NOT_JSON as fault:
+            breaks_off = "truncated" in str(fault)
+            self.broken_metadata_at = None if breaks_off else self.position
+        at, mended = 0, bytearray(text)
+        for _ in range(_MOST_MEMBERS):
+            if (found := _MEMBER.search(mended, at)) is None:
+                break
+            end = _end_of_value(mended, found.end())
+            at = found.end() if end is None or end < 0 else end
+            if at > found.end():
+                self.metadata[found[1].decode("utf-8", "replace")] = msgspec.Raw(bytes(mended[found.end() : at]))
+        return not breaks_off
 
     def _no_events(self) -> UnreadableInput:
         where = str(self.source.path)
@@ -128,13 +160,15 @@ class Document:
             return UnreadableInput(where, f"the archive breaks off before the first event ({self.source.fault})")
         try:
             keys = ", ".join(sorted(_decode_object(self._buffer))[:4]) or "none"
-        except msgspec.DecodeError as fault:
-            return UnreadableInput(where, f"no `traceEvents`, and {str(fault)[0].lower()}{str(fault)[1:]}")
-        return UnreadableInput(where, f"a JSON object with the keys {keys}", "`traceEvents`")
+        except _NOT_JSON as fault:
+            return UnreadableInput(where, f"no list `traceEvents`, and {str(fault)[0].lower()}{str(fault)[1:]}")
+        return UnreadableInput(where, f"a JSON object with the keys {keys}", "a list `traceEvents`")
 
     def _what_it_is(self) -> str:
         if self.source.fault:
             return f"the archive is damaged ({self.source.fault})"
+        if not self._buffer.strip():
+            return "a file without content"
         return _KINDS.get(self._buffer[:4], f"a file that starts with {self._buffer[:12]!r}")
 
     def _next_window(self) -> list[RawEvent] | None:
@@ -148,9 +182,12 @@ class Document:
                 self._fill(_LONGEST)
                 return None
             if attempt.broken:
-                events = self._salvage(cut)
-                self._take(self._next_event(0))
-                return events
+                events, closed = self._salvage()
+                if closed:
+                    self._fill(_LONGEST)
+                if events or closed:
+                    return events
+                break
         if len(self._buffer) > _LONGEST:
             raise UnreadableInput(str(self.source.path), f"byte {self.position}: an event longer than 256 MB")
         return None
@@ -176,84 +213,119 @@ class Document:
             self.truncated_at = self.position
             return
         attempt = _attempt(b"[" + self._buffer)
-        if attempt.events is not None:
+        if attempt.events is not None and not self._is_object:
             yield attempt.events
         elif attempt.closed_at is not None:
             yield _decode_events(b"[" + self._take(attempt.closed_at - 1))
             self._read_tail()
-        elif attempt.broken:
-            yield self._salvage(self._find_close())
-            self._read_tail()
         else:
-            yield from self._truncated()
+            events, closed = self._salvage()
+            yield events
+            if closed:
+                self._read_tail()
+            else:
+                self.truncated_at = self.position + len(self._buffer)
 
-    def _truncated(self) -> Iterator[list[RawEvent]]:
-        """Whole events of a file that ends inside one."""
-        ends = [found.start() for found in _BETWEEN.finditer(self._buffer)]
-        for cut in [len(self._buffer), *reversed(ends)]:
-            attempt = _attempt(b"[" + self._buffer[:cut] + b"]")
-            if attempt.events is not None or attempt.broken:
-                yield self._salvage(cut)
+    def _read_tail(self) -> None:
+        """Metadata behind the events; an object that does not close there is truncated."""
+        rest = self._buffer.strip().removeprefix(b"]").lstrip().removeprefix(b",").strip()
+        is_whole = self._read_members(b"{" + rest) if rest else not self._is_object
+        if not is_whole or (self._is_object and not rest.endswith(b"}")):
+            self.truncated_at = self.position + len(self._buffer)
+
+    def _salvage(self) -> tuple[list[RawEvent], bool]:
+        """(events at the start of the buffer one by one, up to one that is not whole; whether their list closes).
+
+        What is no event is skipped and counted.
+        """
+        text = bytearray(self._buffer)
+        events: list[RawEvent] = []
+        at, closed = 0, False
+        while (at := _end_of_match(_SEPARATOR, text, at)) < len(text):
+            closed = text[at] == ord("]")
+            end = None if closed else _end_of_value(text, at)
+            if end is None:
                 break
-        self.truncated_at = self.position + len(self._buffer)
+            if end >= 0 and (event := self._decoded(text, at, end)) is not None:
+                events.append(event)
+                at = end
+                continue
+            follows = _next_start(text, at) if end < 0 else end
+            if follows is None and not self._at_end:
+                break
+            self.skipped_at.append(self.position + at)
+            at = self._find_close(at) if follows is None else follows
+        self._take(at)
+        return events, closed
 
-    def _find_close(self) -> int:
-        """End of the list of events in a buffer that does not decode: the first `]` whose rest is sound."""
-        for found in _CLOSE.finditer(self._buffer):
+    def _decoded(self, text: bytearray, start: int, end: int) -> RawEvent | None:
+        """One event; None where its JSON is of another shape."""
+        sound = bytes(text[start:end]).decode("utf-8", "replace").encode()
+        try:
+            event = _decode_event(sound)
+        except _NOT_JSON:
+            return None
+        if sound != self._buffer[start:end]:
+            self.mended_at.append(self.position + start)
+        return event
+
+    def _find_close(self, start: int) -> int:
+        """End of the list of events behind one that does not decode: the first `]` whose rest is sound."""
+        for found in _CLOSE.finditer(self._buffer, start):
             rest = self._buffer[found.end() :].lstrip().removeprefix(b",")
-            if not rest or _is_object(rest):
+            if _is_object(rest) if rest else not self._is_object:
                 return found.start()
         return len(self._buffer)
 
-    def _read_tail(self) -> None:
-        """Metadata behind the events; what stands there broken is a truncation."""
-        rest = self._buffer.strip().removeprefix(b"]").lstrip().removeprefix(b",").strip()
-        if not rest:
-            return
+
+def _end_of_match(pattern: re.Pattern[bytes], text: bytearray, at: int) -> int:
+    found = pattern.match(text, at)
+    return at if found is None else found.end()
+
+
+def _end_of_value(text: bytearray, at: int) -> int | None:
+    """Where the JSON value at a place ends; None where the text ends before it does, -1 where it is no JSON.
+
+    A bare NaN or Infinity in it becomes an empty text of the same length, which stands for an absent value. It is
+    looked for only where the decoder stops: one inside a name stays what it is.
+    """
+    while True:
         try:
-            self.metadata.update(_decode_object(b"{" + rest))
-        except msgspec.DecodeError:
-            self.truncated_at = self.position + len(self._buffer)
-
-    def _salvage(self, size: int) -> list[RawEvent]:
-        """Events of the next `size` bytes one by one; what is no event is skipped and counted."""
-        cuts = [0, *(found.end() for found in _BETWEEN.finditer(self._buffer, 0, size)), size]
-        events: list[RawEvent] = []
-        at = 0
-        while at < len(cuts) - 1:
-            for upto in range(at + 1, min(at + _MOST_PIECES, len(cuts) - 1) + 1):
-                if (event := self._salvage_one(cuts[at], cuts[upto])) is not None:
-                    events.append(event)
-                    at = upto
-                    break
-            else:
-                self.skipped_at.append(self.position + cuts[at])
-                at += 1
-        self._take(size)
-        return events
-
-    def _salvage_one(self, start: int, end: int) -> RawEvent | None:
-        text = self._buffer[start:end].strip().rstrip(b",").rstrip()
-        for mend in (bytes, _mend):
-            try:
-                event = _decode_event(mend(text))
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                continue
-            if mend is _mend:
-                self.mended_at.append(self.position + start)
-            return event
-        return None
+            _decode_value(memoryview(text)[at:])
+        except (RecursionError, UnicodeDecodeError):
+            return -1
+        except msgspec.DecodeError as fault:
+            found = _PLACE.search(str(fault))
+            if found is None or (not found[1] and int(found[2]) >= len(text) - at):
+                return None
+            if found[1]:
+                return at + int(found[2]) - 1
+            stop = at + int(found[2])
+            token = _NON_FINITE.match(text, stop - 1) or _NON_FINITE.match(text, stop)
+            if token is None:
+                return -1
+            start, end = token.span()
+            del token  # a match keeps a bytearray from being written to
+            text[start:end] = b'""'.ljust(end - start)
+        else:
+            return len(text)
 
 
-def _mend(text: bytes) -> bytes:
-    """Bare NaN and Infinity as null, broken UTF-8 replaced."""
-    text = text.decode("utf-8", "replace").encode()
-    return _NON_FINITE.sub(lambda found: found[1] or b"null", text)
+def _next_start(text: bytearray, at: int) -> int | None:
+    """Start of the next event behind one that is no JSON: at a `}, {` that is not inside its arguments."""
+    starts = [found.end() for found in _BETWEEN.finditer(text, at)]
+    for start, after in pairwise([*starts, len(text)]):
+        if b'"ph"' in text[start:after]:
+            return start
+        end = _end_of_value(text, start)
+        if end is not None and end >= 0 and b'"ph"' in text[start:end]:
+            return start
+    return None
 
 
 def _is_object(rest: bytes) -> bool:
     try:
         _decode_object(b"{" + rest)
-    except msgspec.DecodeError:
+    except _NOT_JSON:
         return False
     return True

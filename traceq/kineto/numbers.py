@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, localcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ INVALID_NS = np.iinfo(np.int64).min
 """Stands for a number that is missing, not finite, or past any plausible time."""
 
 _LIMIT_NS = 10**18 * 8
+_MOST_DIGITS = 20
 _PLAIN = np.zeros(256, np.bool_)
 _PLAIN[list(b"0123456789.\n")] = True
 
@@ -56,9 +57,13 @@ def _fixed_point(joined: bytes, digits: NDArray[np.uint8], count: int) -> NDArra
 def _one(text: bytes) -> int:
     """One number the slow way: strings, exponents, signs; INVALID_NS for anything else."""
     try:
-        value = Decimal(bytes(text).decode().strip('"')) * 1000
+        value = Decimal(bytes(text).decode().strip('"'))
     except (InvalidOperation, UnicodeDecodeError):
         return int(INVALID_NS)
-    if not value.is_finite() or abs(value) > _LIMIT_NS:
+    if not value.is_finite() or value.adjusted() > _MOST_DIGITS:
         return int(INVALID_NS)
-    return int((value + Decimal("0.5")).__floor__())
+    if value.adjusted() < -_MOST_DIGITS:  # also keeps an exponent of a million digits from being written out
+        return 0
+    with localcontext(prec=len(text) + 2 * _MOST_DIGITS):
+        value = value * 1000
+        return int((value + Decimal("0.5")).__floor__()) if abs(value) <= _LIMIT_NS else int(INVALID_NS)

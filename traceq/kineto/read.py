@@ -56,6 +56,9 @@ def _caveats(document: Document, num_events: int, dropped: int) -> list[Caveat]:
         count, first = len(document.mended_at), document.mended_at[0]
         text = f"byte {first}: {count:,} events hold NaN, Infinity or broken UTF-8, and were mended"
         found.append(Caveat("mended_events", text))
+    if document.broken_metadata_at is not None:
+        text = f"byte {document.broken_metadata_at}: the metadata is no valid JSON; what could be read of it was kept"
+        found.append(Caveat("malformed_metadata", text))
     if dropped:
         found.append(Caveat("dropped_events", f"{dropped:,} events have no usable time and were dropped"))
     return found
@@ -89,8 +92,8 @@ def _trace(
 def _decoded(metadata: dict[str, msgspec.Raw], key: str, kind: type) -> Any:
     """One metadata value, or an empty one of its kind where it is absent, broken, or of another kind."""
     try:
-        value = msgspec.json.decode(metadata[key])
-    except (KeyError, msgspec.DecodeError):
+        value = msgspec.json.decode(bytes(metadata[key]).decode("utf-8", "replace"))
+    except (KeyError, msgspec.DecodeError, RecursionError):
         return kind()
     return value if isinstance(value, kind) else kind()
 

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from traceq.errors import TraceqError, UnreadableInput
+
+unzip: Any
+try:
+    from isal import isal_zlib as unzip
+except ImportError:
+    import zlib as unzip
 
 __all__ = ["Source", "open_source"]
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_PACKED = 1 << 16
 
 
 class Source:
     """A file as a stream of plain bytes. `fault` is set when the archive ends early or is damaged."""
 
-    def __init__(self, path: Path, file: BinaryIO, stream: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, stream: Any, *damage: type[Exception]) -> None:
         self.path, self.fault = path, ""
         self._file, self._stream = file, stream
+        self._damage: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, *damage)
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes; empty at the end, or where an archive is cut off."""
+        """Up to `size` bytes, as many as there are at once; empty at the end, or where an archive is cut off.
+
+        One read at a time: a longer one would lose what it has when an archive turns out to be cut off.
+        """
         try:
-            return self._stream.read(size)
-        except (EOFError, OSError, zlib.error, ValueError) as fault:
+            plain: bytes = self._stream.read1(size)
+        except self._damage as fault:
             self.fault = str(fault) or type(fault).__name__
             return b""
+        return plain
 
     def close(self) -> None:
         """Close the file."""
@@ -49,27 +59,49 @@ def open_source(path: Path) -> Source:
         file.close()
         raise UnreadableInput(str(path), "the file is empty", "a Kineto trace (JSON)")
     if magic.startswith(_GZIP):
-        return Source(path, file, _open_gzip(file))
+        return Source(path, file, _Gzip(file), unzip.error)
     if magic.startswith(_ZSTD):
-        return Source(path, file, _open_zstd(path, file))
+        zstandard = _import_zstandard(path)
+        stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        return Source(path, file, stream, zstandard.ZstdError)
     return Source(path, file, file)
 
 
-def _open_gzip(file: BinaryIO) -> BinaryIO:
-    try:
-        from isal import igzip
-    except ImportError:
-        import gzip
+class _Gzip:
+    """The members of a gzip file as one stream. Gives all that stands before a cut; a gzip.GzipFile keeps back the
+    last 128 KiB."""
 
-        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
-    unzip: Any = igzip.GzipFile
-    return cast(BinaryIO, unzip(fileobj=file))
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._packed, self._member = file, b"", _decompressor()
+
+    def read1(self, size: int) -> bytes:
+        """Some plain bytes, at most `size`; empty at the end. Raises EOFError where the file is cut off."""
+        while True:
+            if self._member.eof:
+                self._packed = self._member.unused_data.lstrip(b"\0") or self._file.read(_PACKED).lstrip(b"\0")
+                if not self._packed:
+                    return b""
+                self._member = _decompressor()
+            packed = self._packed or self._file.read(_PACKED)
+            plain: bytes = self._member.decompress(packed, size)
+            self._packed = self._member.unconsumed_tail
+            if plain:
+                return plain
+            if not packed and not self._member.eof:
+                raise EOFError("the compressed stream is cut off")
+
+    def close(self) -> None:
+        """The file is closed by its owner."""
 
 
-def _open_zstd(path: Path, file: BinaryIO) -> BinaryIO:
+def _decompressor() -> Any:
+    """Of one gzip member; checks its length and its checksum."""
+    return unzip.decompressobj(wbits=31)
+
+
+def _import_zstandard(path: Path) -> Any:
     try:
         import zstandard
     except ImportError:
         raise TraceqError(f"{path}: zstd needs the package zstandard: pip install 'traceq-torch[zstd]'") from None
-    reader: Callable[..., BinaryIO] = zstandard.ZstdDecompressor().stream_reader
-    return reader(file, read_across_frames=True)
+    return zstandard

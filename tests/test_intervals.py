@@ -1,0 +1,110 @@
+"""Interval algebra agrees with a bitmap of the instants 0..59."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from traceq import intervals
+from traceq.intervals import Spans, spans
+
+SIZE = 60
+
+edge = st.integers(0, SIZE)
+pairs = st.lists(st.tuples(edge, edge), max_size=12)
+proper = st.lists(st.tuples(edge, edge).filter(lambda pair: pair[0] < pair[1]), max_size=12)
+instants = st.lists(st.integers(-5, SIZE + 5), max_size=20)
+
+
+def columns(given_pairs: list[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    table = np.array(given_pairs, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def bitmap(given_pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
+    bits = np.zeros(SIZE, np.bool_)
+    for start, end in given_pairs:
+        bits[start:end] = True
+    return bits
+
+
+def drawn(found: Spans) -> NDArray[np.bool_]:
+    return bitmap([tuple(part) for part in found.tolist()])
+
+
+def is_canonical(found: Spans) -> bool:
+    """Sorted, disjoint, not touching, none empty: one set of instants has one form."""
+    edges = found.ravel()
+    return found.shape == (len(found), 2) and bool((np.diff(edges) > 0).all())
+
+
+@given(pairs)
+def test_spans_are_the_instants_of_any_intervals_in_one_form(some: list[tuple[int, int]]) -> None:
+    found = spans(*columns(some))
+    assert is_canonical(found)
+    assert (drawn(found) == bitmap([pair for pair in some if pair[0] < pair[1]])).all()
+
+
+@given(pairs, pairs)
+def test_union_intersect_and_subtract_are_or_and_and_not(
+    first: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    a, b = spans(*columns(first)), spans(*columns(other))
+    for operation, expected in (
+        (intervals.union, drawn(a) | drawn(b)),
+        (intervals.intersect, drawn(a) & drawn(b)),
+        (intervals.subtract, drawn(a) & ~drawn(b)),
+    ):
+        found = operation(a, b)
+        assert is_canonical(found)
+        assert (drawn(found) == expected).all()
+
+
+@given(pairs, edge, edge)
+def test_the_complement_is_what_is_left_of_a_range(some: list[tuple[int, int]], start: int, end: int) -> None:
+    a = spans(*columns(some))
+    found = intervals.complement(a, start, end)
+    assert is_canonical(found)
+    assert (drawn(found) == bitmap([(start, end)]) & ~drawn(a)).all()
+
+
+@given(pairs, pairs)
+def test_measures_count_instants(some: list[tuple[int, int]], ranges: list[tuple[int, int]]) -> None:
+    a = spans(*columns(some))
+    assert intervals.measure(a) == drawn(a).sum()
+    within = intervals.measure_within(a, *columns(ranges))
+    assert within.tolist() == [drawn(a)[start:end].sum() for start, end in ranges]
+
+
+@given(pairs, instants)
+def test_an_instant_is_found_in_the_part_that_holds_it(some: list[tuple[int, int]], asked: list[int]) -> None:
+    a, at = spans(*columns(some)), np.array(asked, np.int64)
+    expected = [next((i for i, (start, end) in enumerate(a.tolist()) if start <= t < end), -1) for t in asked]
+    assert intervals.find(a, at).tolist() == expected
+    assert intervals.covers(a, at).tolist() == [index >= 0 for index in expected]
+
+
+@given(proper)
+def test_first_come_gives_each_instant_to_the_interval_that_started_first(some: list[tuple[int, int]]) -> None:
+    some = sorted(some, key=lambda pair: pair[0])
+    expected = [next((i for i, (start, end) in enumerate(some) if start <= t < end), -1) for t in range(SIZE)]
+    parts, owners = intervals.first_come(*columns(some))
+    found = np.full(SIZE, -1)
+    for (start, end), owner in zip(parts.tolist(), owners.tolist(), strict=True):
+        assert (found[start:end] == -1).all()
+        found[start:end] = owner
+    assert found.tolist() == expected
+
+
+def test_touching_intervals_are_one_and_empty_ones_are_none() -> None:
+    assert spans(*columns([(5, 9), (0, 5), (7, 7), (8, 2)])).tolist() == [[0, 9]]
+
+
+@pytest.mark.parametrize("origin_ns", [0, 1_700_000_000_000_000_000])
+def test_times_since_1970_keep_their_nanoseconds(origin_ns: int) -> None:
+    a = spans(*(column + origin_ns for column in columns([(0, 3), (4, 9)])))
+    assert intervals.measure(a) == 8
+    assert (intervals.complement(a, origin_ns, origin_ns + 10) - origin_ns).tolist() == [[3, 4], [9, 10]]

@@ -1,0 +1,273 @@
+"""Damaged files give what they hold, say what they lost and where, and are refused by `strict`."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+import zstandard
+from builder import Event, build, call, comms, kernel, op, read_text, step, text, world
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traceq.errors import UnreadableInput
+from traceq.kineto import document
+from traceq.kineto.read import read_trace
+from traceq.model import Trace
+
+SMALL = (
+    step(0, 100),
+    comms("allreduce", 10, 5, (64, 32)),
+    op("aten::add", 20, 5, **{"Input Dims": [[2, 3], []], "extra": [{"a": 1}, {"b": [{"c": 2}, {"d": 3}]}]}),
+    call("cudaLaunchKernel", 30, 2, 7),
+    kernel("gemm }, { [", 40, 10, 7),
+)
+
+
+def names(trace: Trace) -> list[str]:
+    return [trace.events.text(row) for row in range(len(trace.events))]
+
+
+def codes(trace: Trace) -> list[str]:
+    return [caveat.code for caveat in trace.caveats]
+
+
+def is_refused(content: bytes, message: str) -> bool:
+    with pytest.raises(UnreadableInput, match=rf"{message}.*\(--strict refuses\)$"):
+        read_text(content, strict=True)
+    return True
+
+
+LAYOUTS = {
+    "object": text(*SMALL, schemaVersion=1),
+    "array": text(*SMALL)[len(b'{"traceEvents":') : -1],
+    "tail": text(*SMALL)[:-1] + b', "distributedInfo": {"rank": 3}, "host": "h"}\n',
+    "lines": text(*SMALL).replace(b"},{", b"},\n  {"),
+    "not finite": text(*SMALL).replace(b'"c":2', b'"c":NaN'),
+    "broken event": text(*SMALL).replace(b"aten::add", b'aten::"add"'),
+}
+
+
+@pytest.mark.parametrize("window", [64, 1 << 17])
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_a_file_cut_at_any_byte_gives_a_prefix_and_says_so(
+    layout: str, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "_WINDOW", window)
+    content = LAYOUTS[layout]
+    whole = names(read_text(content))
+    for size in range(len(content.rstrip())):
+        try:
+            trace = read_text(content[:size])
+        except UnreadableInput:
+            continue
+        assert names(trace) == whole[: len(trace.events)], size
+        if layout == "broken event" and content[:size].endswith(b"]}"):
+            continue  # inside an event that is no JSON this cannot be told from the end of the file
+        assert "truncated" in codes(trace), size
+        assert trace.caveats[0].text.endswith(f"{len(trace.events)} of its events were read")
+
+
+def test_a_cut_loses_nothing_but_the_event_it_hits() -> None:
+    content = text(*SMALL)
+    assert names(read_text(content[: content.rindex(b"{")])) == names(build(*SMALL))[:-1]
+    assert names(read_text(content[:-2])) == names(build(*SMALL))
+    assert is_refused(content[:-1], f"byte {len(content) - 1}: the file ends early; 5 of its events were read")
+
+
+MANY = tuple(op(f"aten::op{i}", i, 1, dims=list(range(20))) for i in range(1500))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9, 0.999])
+def test_a_cut_gzip_gives_all_that_it_still_holds(tmp_path: Path, share: float) -> None:
+    packed = gzip.compress(text(*MANY))
+    cut = packed[: int(share * len(packed))]
+    still_there = zlib_prefix(cut).count(b'"ph"') - 1
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(cut)
+    trace = read_trace(path)
+    assert still_there <= len(trace.events) <= still_there + 1
+    assert names(trace) == [event["name"] for event in MANY[: len(trace.events)]]
+    assert codes(trace) == ["truncated"]
+    assert "the compressed stream is cut off" in trace.caveats[0].text
+
+
+def zlib_prefix(packed: bytes) -> bytes:
+    import zlib
+
+    return zlib.decompressobj(wbits=31).decompress(packed)
+
+
+def test_a_gzip_whose_checksum_is_cut_off_is_truncated_though_all_events_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(text(*SMALL))[:-4])
+    assert (len(read_trace(path).events), codes(read_trace(path))) == (len(SMALL), ["truncated"])
+
+
+def test_a_cut_or_damaged_zstd_is_never_more_than_a_caveat(tmp_path: Path) -> None:
+    packed = zstandard.compress(text(*MANY, *MANY, *MANY))
+    path = tmp_path / "rank0.json.zst"
+    path.write_bytes(packed[: len(packed) * 2 // 3])
+    trace = read_trace(path)
+    assert 0 < len(trace.events) < 4500
+    assert codes(trace) == ["truncated"]
+    path.write_bytes(packed[:20] + bytes(200) + packed[220:])
+    with pytest.raises(UnreadableInput, match="the archive is damaged"):
+        read_trace(path)
+
+
+def spoiled(event: Event, old: bytes, new: bytes, *, around: int = 3) -> bytes:
+    """A trace in whose middle stands an event with `old` in its JSON replaced by `new`."""
+    before, after = ([op(f"{side}{i}", i, 1) for i in range(around)] for side in ("before", "after"))
+    content = text(*before, event, *after)
+    assert content.count(old) == 1
+    return content.replace(old, new)
+
+
+NEIGHBOURS = ["before0", "before1", "before2", "after0", "after1", "after2"]
+
+
+@pytest.mark.parametrize("name", ['say "hi"', '"', 'a"}, {"b', '"traceEvents": ["', '}, {"ph"'])
+def test_an_event_with_a_bare_quote_in_its_name_is_skipped_alone(name: str) -> None:
+    """Kineto writes the names of record_function unescaped."""
+    content = spoiled(op("VICTIM", 5, 1), b"VICTIM", name.encode())
+    trace = read_text(content)
+    assert [found for found in names(trace) if found in NEIGHBOURS] == NEIGHBOURS
+    assert "malformed_events" in codes(trace)
+    assert is_refused(content, "byte [0-9]+: [12] events are no valid JSON")
+
+
+def test_every_broken_event_is_counted_at_the_byte_of_the_first() -> None:
+    events = [op(f"ok{i}" if i % 2 else f"VICTIM{i}", i, 1) for i in range(2000)]
+    content = text(*events).replace(b"VICTIM", b'"')
+    trace = read_text(content)
+    assert names(trace) == [f"ok{i}" for i in range(1, 2000, 2)]
+    assert [caveat.text for caveat in trace.caveats] == ["byte 16: 1,000 events are no valid JSON and were skipped"]
+
+
+@pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "nan", "-inf"])
+def test_a_bare_nan_is_an_absent_value_and_no_reason_to_lose_the_event(token: str) -> None:
+    event = op("NaN, inf", 5, 1, detail=[{"a": i} for i in range(30)], value="VICTIM", **{"External id": 8})
+    content = spoiled(event, b'"VICTIM"', token.encode())
+    trace = read_text(content)
+    assert names(trace) == [*NEIGHBOURS[:3], "NaN, inf", *NEIGHBOURS[3:]]
+    assert trace.events.external_id[3] == 8
+    assert codes(trace) == ["mended_events"]
+    assert is_refused(content, "1 events hold NaN")
+
+
+def test_thousands_of_events_with_nan_and_nested_lists_all_survive() -> None:
+    """One file of 6,000 such events, read in its windows, once lost 3,650 of them."""
+    nested = {"x": [{"a": i} for i in range(6)]}
+    events = [op(f"op{i}", i, 1, value="VICTIM" if i % 2 else 0, **nested) for i in range(6000)]
+    trace = read_text(text(*events).replace(b'"VICTIM"', b"NaN"))
+    assert names(trace) == [f"op{i}" for i in range(6000)]
+    assert codes(trace) == ["mended_events"]
+
+
+def test_broken_utf8_in_a_name_is_replaced() -> None:
+    trace = read_text(spoiled(op("VICTIM", 5, 1), b"VICTIM", b"caf\xe9 \xff"))
+    assert names(trace)[3] == "caf\ufffd \ufffd"
+    assert codes(trace) == ["mended_events"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"ts":5', b'"ts":NaN'),
+        (b'"ts":5', b'"ts":"soon"'),
+        (b'"ts":5', b'"ts":1e999999'),
+        (b'"dur":1.5', b'"dur":-1'),
+        (b'"dur":1.5', b'"dur":1e17'),
+        (b'"dur":1.5', b'"dur":null'),
+        (b',"dur":1.5', b""),
+    ],
+)
+def test_an_event_without_a_usable_time_is_dropped_and_counted(old: bytes, new: bytes) -> None:
+    content = spoiled(op("VICTIM", 5, 1.5), old, new)
+    trace = read_text(content)
+    assert names(trace) == NEIGHBOURS
+    assert trace.num_dropped == 1
+    assert "1 events have no usable time and were dropped" in [caveat.text for caveat in trace.caveats]
+    assert is_refused(content, "1 events")
+
+
+@pytest.mark.parametrize("number", [b'"5"', b"5.000", b"5e0", b"0.5E1"])
+def test_a_time_may_be_written_as_text_or_with_an_exponent(number: bytes) -> None:
+    content = text(op("only", 123456, 1)).replace(b"123456", number)
+    assert read_text(content, strict=True).events.ts.tolist() == [5000]
+
+
+@pytest.mark.parametrize("junk", [b"null", b"7", b'"x"', b"[]", b'{"ph": "X", "ts": 1, "dur": 1, "args": []}'])
+def test_what_is_no_event_is_skipped(junk: bytes) -> None:
+    marked = text(
+        *(op(f"before{i}", i, 1) for i in range(3)), op("M", 5, 1), *(op(f"after{i}", i, 1) for i in range(3))
+    )
+    start = marked.index(b'{"ph":"X","cat":"cpu_op","name":"M"')
+    end = marked.index(b"}", start) + 1
+    trace = read_text(marked[:start] + junk + marked[end:])
+    assert names(trace) == NEIGHBOURS
+    assert codes(trace) == ["malformed_events"]
+
+
+@pytest.mark.parametrize("separator", [b",,", b",", b" "])
+def test_a_wrong_comma_costs_nothing(separator: bytes) -> None:
+    content = text(*SMALL, schemaVersion=1)
+    assert names(read_text(content[:-2] + separator + b"]}")) == names(build(*SMALL))
+    assert names(read_text(content.replace(b'},{"ph"', b"}" + separator + b'{"ph"'))) == names(build(*SMALL))
+
+
+DEEP = b"[" * 1_000_000 + b"]" * 1_000_000
+
+
+def test_a_million_levels_cost_their_event_and_no_other() -> None:
+    trace = read_text(spoiled(op("VICTIM", 5, 1, x="DEEP"), b'"DEEP"', DEEP))
+    assert names(trace) == NEIGHBOURS
+    assert codes(trace) == ["malformed_events"]
+
+
+@pytest.mark.parametrize("damage", [b'"a"b"', b"NaN", b'"\xff"', DEEP, b'{"x": "a"b", "y": 1}'])
+@pytest.mark.parametrize("place", ["head", "tail"])
+def test_broken_metadata_does_not_take_the_rank_with_it(damage: bytes, place: str) -> None:
+    """The rank decides which traces belong together: it is read although a neighbour is no JSON."""
+    info = b'"bad":' + damage + b',"distributedInfo":{"rank":5,"world_size":8},"worse":' + damage
+    events = text(*SMALL)
+    content = b"{" + info + b"," + events[1:] if place == "head" else events[:-1] + b"," + info + b"}"
+    trace = read_text(content)
+    assert (trace.rank, len(trace.events)) == (5, len(SMALL))
+    if damage != b'"\xff"':
+        assert codes(trace) == ["malformed_metadata"]
+        assert is_refused(content, "byte [0-9]+: the metadata is no valid JSON")
+
+
+def test_broken_utf8_in_the_metadata_keeps_the_rest_of_its_object() -> None:
+    content = text(*SMALL, **world(5, 8, "VICTIM")).replace(b"VICTIM", b"\xff")
+    assert (read_text(content).rank, read_text(content).backend) == (5, "\ufffd")
+
+
+junk = st.binary(max_size=6) | st.sampled_from(
+    [b'"', b"}, {", b"NaN", b"]", b"}", b"{", b"\\", b"[" * 3000, b"\xff", b","]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    layout=st.sampled_from(sorted(LAYOUTS)),
+    at=st.floats(0, 1),
+    removed=st.integers(0, 12),
+    inserted=junk,
+    window=st.sampled_from([64, 300, 1 << 17]),
+)
+def test_no_damage_ends_in_anything_but_a_trace_or_one_line(
+    layout: str, at: float, removed: int, inserted: bytes, window: int
+) -> None:
+    content = LAYOUTS[layout]
+    place = int(at * len(content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document, "_WINDOW", window)
+        try:
+            trace = read_text(content[:place] + inserted + content[place + removed :])
+        except UnreadableInput:
+            return
+        assert 0 < len(trace.events) <= len(SMALL) + 1
