@@ -7,11 +7,12 @@ import sys
 import time
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from traceq.viewer import PORT, TraceServer, find_ui, start_server
-from traceq.viewer_target import find_target, startup_commands
+if TYPE_CHECKING:
+    from traceq.viewer import TraceServer
 
 __all__ = ["command"]
 
@@ -28,6 +29,9 @@ def command(
 
     Of a folder rank 0 is shown, of a run rank 0 of the baseline. Ends once the browser has the trace, or on Ctrl-C.
     """
+    from traceq.viewer import PORT, find_ui, start_server
+    from traceq.viewer_target import find_target, startup_commands
+
     target = find_target(path)
     if target.choice:
         typer.echo(f"{target.path}: {target.choice}", err=True)
