@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceq.links.launches import device_work
 from traceq.links.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
-from traceq.model import Run, Trace
+from traceq.model import Category, Caveat, Run, Trace
 from traceq.report import Column, Report, Table
 from traceq.units import Unit
 
@@ -26,8 +26,20 @@ def analyze(run: Run) -> Report:
         sum(_sum_ns(trace, BEFORE_WINDOW) for trace in run.traces),
         sum(trace.num_dropped for trace in run.traces),
     )
+    caveats = tuple(caveat for trace in run.traces for caveat in _lost_device(trace))
     table = Table("coverage", "Coverage", _COLUMNS, (row,), single=True)
-    return Report("coverage", (table,), (table,) if any(row) else ())
+    return Report("coverage", (table,), (table,) if any(row) else (), caveats=caveats)
+
+
+def _lost_device(trace: Trace) -> list[Caveat]:
+    """A trace cut short before its device rows looks like one of a CPU."""
+    launches = trace.events.correlation[trace.events.rows(Category.RUNTIME)] > 0
+    if len(device_work(trace)) or not launches.any():
+        return []
+    text = (
+        f"rank {trace.rank}: {int(launches.sum()):,} calls to a device and no device work in the trace: read as a CPU's"
+    )
+    return [Caveat("no_device_work", text)]
 
 
 def _sum_ns(trace: Trace, phase: str) -> int:

@@ -11,8 +11,8 @@ from traceq.links.activity import Doing, activity
 from traceq.links.phases import phases
 from traceq.links.steps import steps
 from traceq.model import Run, Trace
-from traceq.report import Cell, Column, Report, Table
-from traceq.units import Unit
+from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.units import Unit, format_value
 
 POSITION = 30
 
@@ -25,6 +25,16 @@ _COLUMNS = (
 )
 
 
+_TELLING = {
+    "host_bound": (10.0, "the device waits while the host prepares the next launch"),
+    "exposed_comm": (10.0, "ranks exchange data while nothing computes"),
+    "exposed_memcpy": (5.0, "copies run while nothing computes"),
+    "sync_wait": (2.0, "the host waits for the device, which then has nothing to do"),
+    "alloc_wait": (2.0, "the allocator asks the driver for memory"),
+    "dataload_wait": (5.0, "the step waits for the data loader"),
+}
+"""Category -> (percent of the step from which it is worth a line, what it means)."""
+
 _Row = tuple[int, int, str, str, int]
 
 
@@ -35,7 +45,7 @@ def analyze(run: Run) -> Report:
     views = [_matrix(run, rows)]
     if len(run.traces) > 1:
         views.append(_by_rank(run, rows))
-    return Report("partition", (table,), tuple(views))
+    return Report("partition", (table,), tuple(views), tuple(_findings(run, rows)))
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -59,6 +69,22 @@ def _means(run: Run, rows: Sequence[_Row]) -> list[tuple[int, str, str, float]]:
         for rank, step, phase, category, ns in rows
         if step in counted[rank]
     ]
+
+
+def _findings(run: Run, rows: Sequence[_Row]) -> list[Finding]:
+    """Categories of lost time that take a telling share of the step, mean over ranks."""
+    sums: dict[str, float] = {}
+    for _, _, category, ns in _means(run, rows):
+        sums[category] = sums.get(category, 0.0) + ns / len(run.traces)
+    whole = sum(sums.values())
+    findings = []
+    for category, (least_pct, meaning) in _TELLING.items():
+        share = 100 * sums.get(category, 0.0) / whole if whole else 0.0
+        if share >= least_pct:
+            cost = f"{format_value(sums[category], Unit.NS)} of a step, {format_value(share, Unit.PERCENT)}"
+            text = f"{category}: {cost}: {meaning}"
+            findings.append(Finding(category, "medium", text, round(sums[category])))
+    return findings
 
 
 def _matrix(run: Run, rows: Sequence[_Row]) -> Table:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from traceq.analyses.tally import group
+from traceq.intervals import find
 from traceq.links.phases import phases
 from traceq.links.steps import steps
 from traceq.links.syncs import KINDS, syncs
@@ -15,6 +18,7 @@ from traceq.units import Unit, format_value
 POSITION = 40
 
 _TOP = 12
+_MOST_FINDINGS = 3
 _THRESHOLD = 0.001
 _COLUMNS = (
     Column("key", "key"),
@@ -38,7 +42,8 @@ _VIEW = ("kind", "line", "op", "phase", "num", "blocked_ns", "cost_ns", "label")
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace."""
+    """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace, `counted_cost_ns` over
+    the steps that means are taken of."""
 
     key: str
     rank: int
@@ -55,6 +60,7 @@ class _Row:
     starved_ns: int
     cost_ns: int
     label: str
+    counted_cost_ns: int
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -72,7 +78,9 @@ def _rows(trace: Trace) -> list[_Row]:
     found, names, strings = syncs(trace), phases(trace).names, trace.events.strings
     origin = found.origin
     groups = group([found.kind, origin.op, origin.line, origin.module, found.phase])
-    columns = (found.bytes, found.blocked, found.wait, found.starved, found.cost)
+    windows = steps(trace).window[steps(trace).counted]
+    counted = np.where(find(windows, found.start) >= 0, found.cost, 0)
+    columns = (found.bytes, found.blocked, found.wait, found.starved, found.cost, counted)
     sums = list(zip(groups.count(), *(groups.sum(column) for column in columns), strict=True))
     rows = []
     for (kind, op, line, module, phase), first, values in zip(
@@ -80,7 +88,7 @@ def _rows(trace: Trace) -> list[_Row]:
     ):
         words = KINDS[kind], origin.texts[op], origin.texts[line], origin.texts[module], names[phase]
         call = "" if KINDS[kind] == "scalar" else strings[trace.events.name[found.rows[first]]]
-        num, size, blocked_ns, wait_ns, starved_ns, cost_ns = values
+        num, size, blocked_ns, wait_ns, starved_ns, cost_ns, counted_cost_ns = values
         rows.append(
             _Row(
                 key="|".join(words),
@@ -98,6 +106,7 @@ def _rows(trace: Trace) -> list[_Row]:
                 starved_ns=starved_ns,
                 cost_ns=cost_ns,
                 label=_label(trace, wait_ns=wait_ns, cost_ns=cost_ns),
+                counted_cost_ns=counted_cost_ns,
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
@@ -149,16 +158,20 @@ def _note(merged: list[list[_Row]]) -> str:
 
 
 def _findings(run: Run, rows: list[_Row]) -> list[Finding]:
-    """Costly rows, by what they cost a step."""
-    num_steps = {trace.rank: len(steps(trace)) for trace in run.traces}
-    costly = sorted((row for row in rows if row.label == "costly"), key=lambda row: -row.cost_ns / num_steps[row.rank])
-    findings = []
-    for row in costly[:3]:
-        ns = round(row.cost_ns / num_steps[row.rank])
-        who = f"rank {row.rank}: " if len(run.traces) > 1 else ""
-        where = row.line or row.op or row.call
-        each = format_value(row.num / num_steps[row.rank], Unit.MEAN)
-        cost = format_value(ns, Unit.NS)
-        text = f"{who}{where} in {row.phase} ({row.kind}, {each} a step) costs {cost} of device time a step"
-        findings.append(Finding("costly_sync", "high", text, ns, row.key))
-    return findings
+    """The costliest rows, each on the rank where it costs most a step."""
+    num_steps = {trace.rank: int(steps(trace).counted.sum()) for trace in run.traces}
+    worst: dict[str, tuple[float, _Row]] = {}
+    for row in rows:
+        each_ns = row.counted_cost_ns / num_steps[row.rank]
+        if row.label == "costly" and each_ns > worst.get(row.key, (0.0, row))[0]:
+            worst[row.key] = (each_ns, row)
+    costly = sorted(worst.values(), key=lambda item: -item[0])[:_MOST_FINDINGS]
+    return [_finding(run, row, each_ns) for each_ns, row in costly]
+
+
+def _finding(run: Run, row: _Row, each_ns: float) -> Finding:
+    where = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
+    on = f" on rank {row.rank}, where it costs most," if len(run.traces) > 1 else ""
+    cost = format_value(each_ns, Unit.NS)
+    text = f"{row.kind} sync at {where} in {row.phase}{on} costs up to {cost} of device time a step"
+    return Finding("costly_sync", "high", text, round(each_ns), row.key)
