@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traceq.model import Pairs, Run
 from traceq.report import Cell, Column, Report, Table
+from traceq.stats import job_ns
 from traceq.units import Unit
 
 POSITION = 5
@@ -29,13 +29,7 @@ def analyze(run: Run) -> Report:
 
 
 def _row(pairs: Pairs) -> tuple[Cell, ...]:
-    a, b = (_job_ns(pairs, of_b=side) for side in (False, True))
+    a, b = (job_ns(pairs, of_b=side) for side in (False, True))
     low, high = np.percentile(a, (25, 75))
     name = f"{pairs.a}, {pairs.b}" if not pairs.is_control else f"{pairs.a}, {pairs.a} again"
     return (name, len(a), float(np.median(a)), float(np.median(b)), float(high - low))
-
-
-def _job_ns(pairs: Pairs, *, of_b: bool) -> NDArray[np.int64]:
-    first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
-    job_ns: NDArray[np.int64] = np.where(pairs.b_second == of_b, second, first)
-    return job_ns

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.diff.result import Comparable
 from traceq.links.steps import steps
 from traceq.model import Caveat, Pairs, Run
-from traceq.stats import Comparison, compare_pairs, compare_values
+from traceq.stats import Comparison, compare_pairs, compare_values, job_ns
 
 __all__ = ["decide"]
 
@@ -57,19 +57,13 @@ def _pairs_of(a: Run, b: Run) -> tuple[Pairs | None, Pairs | None]:
 
 def _unprofiled_median(run: Run) -> float | None:
     """Median unprofiled step of the run's arm, as one number: all of it comes from one process."""
-    values = [_job_ns(pairs, second) for pairs in run.pairs for second in _sides(pairs, run.arm)]
+    values = [job_ns(pairs, of_b=second) for pairs in run.pairs for second in _sides(pairs, run.arm)]
     return float(np.median(np.concatenate(values))) if values else None
 
 
 def _sides(pairs: Pairs, arm: str) -> list[bool]:
     """False for the A side, True for the B side, as far as they ran this arm; the control counts once."""
     return [pairs.b == arm] if arm in (pairs.a, pairs.b) else []
-
-
-def _job_ns(pairs: Pairs, of_b: bool) -> NDArray[np.int64]:
-    first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
-    job_ns: NDArray[np.int64] = np.where(pairs.b_second == of_b, second, first)
-    return job_ns
 
 
 def _job_steps(run: Run) -> NDArray[np.int64]:

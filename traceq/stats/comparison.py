@@ -13,7 +13,7 @@ from traceq.stats import doubts
 from traceq.stats.shift import Interval, Shift, shift_between, shift_of_pairs
 from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Kind, Threshold, Verdict, decide
 
-__all__ = ["Comparison", "compare_pairs", "compare_values"]
+__all__ = ["Comparison", "compare_pairs", "compare_values", "job_ns"]
 
 THRESHOLD_PCT = 0.5
 SLOW = 1.5  # times the median of its arm
@@ -59,7 +59,7 @@ def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: 
     if not pairs.b_second.size:
         raise UnreadableInput(f"{pairs.a} against {pairs.b}", "no finished pair of halves", "at least one")
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
-    a, b = np.where(pairs.b_second, first, second), np.where(pairs.b_second, second, first)
+    a, b = job_ns(pairs, of_b=False), job_ns(pairs, of_b=True)
     threshold = Threshold(threshold_pct, _median(a))
     job = shift_of_pairs(second - first, pairs.b_second)
     ranks = [shift_of_pairs(change, pairs.b_second) for change in pairs.second_ns - pairs.first_ns]
@@ -80,6 +80,12 @@ def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: 
             *doubts.below_noise_floor(job, found.verdict, floor),
         ),
     )
+
+
+def job_ns(pairs: Pairs, *, of_b: bool) -> NDArray[np.int64]:
+    """int64[P]: time of one step of either side in each pair, as long as on the slowest rank."""
+    first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
+    return np.where(pairs.b_second == of_b, second, first)
 
 
 def compare_values(
