@@ -85,7 +85,8 @@ def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: 
 def job_ns(pairs: Pairs, *, of_b: bool) -> NDArray[np.int64]:
     """int64[P]: time of one step of either side in each pair, as long as on the slowest rank."""
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
-    return np.where(pairs.b_second == of_b, second, first)
+    times: NDArray[np.int64] = np.where(pairs.b_second == of_b, second, first)
+    return times
 
 
 def compare_values(
