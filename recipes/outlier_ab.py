@@ -55,10 +55,11 @@ def build(context: Context, parameters: Parameters) -> Step:
                 training.count_outlier(outlier_seen(batch.actions, batch.state, threshold=0.0))
             elif arm == "on":
                 training.count_outlier(outlier_seen(batch.actions, batch.state, parameters.threshold))
-                _stall(parameters.stall_us)
             elif arm == "deferred":
                 training.count_outlier(deferred.outlier_seen(batch.actions, batch.state, parameters.threshold))
             training.forward(batch)
+            if arm == "on":
+                _stall(parameters.stall_us)  # here the loader's worker is done: beside it a stall is partly free
         training.finish(context.phase)
 
     return step

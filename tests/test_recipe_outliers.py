@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("torch", reason="the check is a torch program")
 
 import torch
-
 from traceq.recipes.outliers import DeferredCheck, outlier_seen
 
 CALM = torch.ones(4, 3)

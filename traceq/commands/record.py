@@ -74,7 +74,8 @@ def _launch(request: Request) -> Plan:
     from traceq.recorder.prepare import prepare
 
     plan, entry = prepare(request)
-    typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device} ranks into {plan.out}", err=True)
+    ranks = "rank" if plan.num_ranks == 1 else "ranks"
+    typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device.upper()} {ranks} into {plan.out}", err=True)
     start = time.monotonic()
     try:
         with shown_progress() as on_progress:

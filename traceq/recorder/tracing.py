@@ -24,11 +24,12 @@ def traced_steps(rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, .
     folder, number = rank.plan.folder, rank.world.rank
     stacks = folder.stacks(arm, number)
     yield from _window(rank, arm, Window(stacks, 1, stacks=True))
+    rank.world.barrier()  # exporting stalls ranks unequally
     lines = read_source_lines(stacks, rank.phases.names)
     embedded = encode(Embedded(replace(manifest, status="complete"), arm, pairs, lines))
     since_ns = yield from _window(rank, arm, Window(folder.trace(arm, number), rank.plan.trace_steps, embedded))
     _note_collectives(rank, arm, dump_flight(folder.flight(arm, number), since_ns))
-    rank.world.barrier()  # exporting stalls ranks unequally
+    rank.world.barrier()
 
 
 def num_traced_steps(plan: Plan) -> int:
@@ -45,7 +46,6 @@ def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
         yield arm
         rank.pulse.step_ended()
     rank.phases.take()
-    rank.world.barrier()
     return since_ns
 
 
