@@ -1,0 +1,187 @@
+"""What the ranks say to each other: calls, the kernels that carry them, bytes and bandwidth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builder import AUTOGRAD, Event, annotation, build, comms, kernel, launch, op, row, step, table, world
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def collectives(*events: Event, **metadata: Any) -> list[dict[str, Any]]:
+    return table(build(step(0, 200), *events, **metadata), "collectives")
+
+
+def counts(found: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """(calls, kernels) by name."""
+    return {one["name"]: (one["num"], one["num_kernels"]) for one in found}
+
+
+def carried(name: str, elements: tuple[int, int], *, dur: int = 20, **more: Any) -> tuple[Event, ...]:
+    """A call, its launch and its kernel."""
+    return comms(name, 10, 10, elements, **more), launch(12, 1, 1), kernel(ALL_REDUCE, 30, dur, 1)
+
+
+def test_a_call_and_its_kernel_are_one_row() -> None:
+    (found,) = collectives(*carried("allreduce", (1000, 1000), **{"Process Group Name": "default_pg"}))
+    assert (found["name"], found["group"], found["group_size"], found["dtype"]) == (
+        "all_reduce",
+        "default_pg",
+        4,
+        "float32",
+    )
+    assert (found["num"], found["num_kernels"], found["bytes"]) == (1, 1, 4000)
+    assert (found["gpu_ns"], found["exposed_ns"], found["phase"]) == (20_000, 20_000, "forward")
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "algbw", "busbw"),
+    [
+        ("allreduce", (1000, 1000), 4.0, 4.0 * 2 * 3 / 4),
+        ("_allgather_base", (250, 1000), 4.0, 4.0 * 3 / 4),
+        ("_reduce_scatter_base", (1000, 250), 4.0, 4.0 * 3 / 4),
+        ("alltoallv", (1000, 900), 4.0, 4.0 * 3 / 4),
+        ("broadcast", (1000, 1000), 4.0, 4.0),
+    ],
+)
+def test_bandwidth_is_that_of_nccl_tests(name: str, elements: tuple[int, int], algbw: float, busbw: float) -> None:
+    """The larger side counts; 4,000 bytes in 1 us are 4 GB/s."""
+    (found,) = collectives(*carried(name, elements, dur=1))
+    assert (found["algbw_gbps"], found["busbw_gbps"]) == (algbw, busbw)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("Float", 4), ("BFloat16", 2), ("Half", 2), ("Long", 8), ("Byte", 1), ("Bool", 1)]
+)
+def test_bytes_are_elements_times_the_size_of_their_type(dtype: str, size: int) -> None:
+    (found,) = collectives(*carried("allreduce", (1000, 1000), dtype=dtype))
+    assert found["bytes"] == 1000 * size
+
+
+def test_an_unknown_type_leaves_the_bytes_open_instead_of_zero() -> None:
+    (found,) = collectives(*carried("allreduce", (1000, 1000), dtype="Float6"))
+    assert (found["bytes"], found["algbw_gbps"], found["busbw_gbps"]) == (None, None, None)
+
+
+def test_waits_barriers_and_unnamed_rows_move_no_data() -> None:
+    found = collectives(
+        comms("wait", 1, 1), comms("barrier", 3, 1), op("record_param_comms", 5, 1), comms("allreduce", 7, 1)
+    )
+    assert counts(found) == {"all_reduce": (1, 0)}
+
+
+def test_the_innermost_level_that_has_names_is_the_identity() -> None:
+    stack = annotation("nccl:all_reduce", 10, 20), op("c10d::allreduce_", 5, 30)
+    assert counts(collectives(*stack, comms("allreduce", 12, 10))) == {"all_reduce": (1, 0)}
+    assert counts(collectives(*stack, op("record_param_comms", 12, 10))) == {"all_reduce": (1, 0)}
+    assert counts(collectives(stack[1])) == {"all_reduce": (1, 0)}
+
+
+def test_an_annotation_gives_bytes_by_the_shapes_it_moves() -> None:
+    shapes = {"Input Dims": [[[10, 20], [50]], []], "Input type": ["TensorList", "float"]}
+    (found,) = collectives(annotation("nccl:_all_gather_base", 10, 20, **{**shapes, "Input type": ["float"]}))
+    assert (found["bytes"], found["dtype"]) == (1000, "float32")
+
+
+GLOO = (
+    annotation("gloo:all_reduce", 20, 30, tid=9, **{"Input Dims": [[64]], "Input type": ["float"]}),
+    annotation("gloo:all_gather", 60, 30, tid=9, **{"Input Dims": [[64]], "Input type": ["float"]}),
+)
+DISPATCHED = (op("c10d::_reduce_scatter_base_", 10, 5), op("c10d::_allgather_base_", 55, 5))
+
+
+def test_gloo_calls_a_reduce_scatter_all_reduce_and_the_c10d_op_tells_the_truth() -> None:
+    found = collectives(*GLOO, *DISPATCHED, **world(0, 2, "gloo"))
+    assert counts(found) == {"reduce_scatter": (1, 0), "all_gather": (1, 0)}
+    assert [one["bytes"] for one in found] == [256, 256]
+
+
+def test_where_the_counts_differ_gloos_own_names_stand() -> None:
+    assert counts(collectives(*GLOO, DISPATCHED[0], **world(0, 2, "gloo"))) == {
+        "all_reduce": (1, 0),
+        "all_gather": (1, 0),
+    }
+
+
+def test_a_kernel_without_a_call_is_a_row_of_its_own() -> None:
+    calls = carried("allreduce", (1000, 1000))
+    found = collectives(kernel("ncclDevKernel_AllGather_RING_LL(x)", 2, 5), *calls)
+    assert counts(found) == {"all_gather": (0, 1), "all_reduce": (1, 1)}
+    alone = next(one for one in found if one["num"] == 0)
+    assert (alone["phase"], alone["bytes"], alone["gpu_ns"]) == ("before_window", None, 5_000)
+    assert alone["key"] != next(one["key"] for one in found if one["num"])
+
+
+def test_a_group_launch_has_more_calls_than_kernels() -> None:
+    found = collectives(
+        comms("allreduce", 1, 5, (10, 10)),
+        comms("allreduce", 10, 5, (30, 30)),
+        launch(12, 1, 1),
+        kernel(ALL_REDUCE, 30, 9, 1),
+    )
+    assert counts(found) == {"all_reduce": (2, 1)}
+    assert found[0]["bytes"] == 160
+
+
+def test_a_kernel_launched_elsewhere_finds_its_call_by_external_id() -> None:
+    call = comms("allreduce", 10, 5, (10, 10), **{"External id": 41})
+    found = collectives(call, launch(50, 1, 1, tid=AUTOGRAD), kernel(ALL_REDUCE, 60, 9, 1, **{"External id": 41}))
+    assert counts(found) == {"all_reduce": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    "name", ["cross_device_reduce_1stage<float>(x)", "ncclKernel_AllReduce_RING_LL_Sum_float(x)", "rcclGenericKernel"]
+)
+def test_a_kernel_is_communication_by_its_name_on_any_stream(name: str) -> None:
+    (found,) = collectives(launch(1, 1, 1), kernel(name, 5, 9, 1, stream=7))
+    assert found["num_kernels"] == 1
+
+
+def test_a_generic_kernel_is_what_its_own_arguments_say() -> None:
+    told = kernel("ncclDevKernel_Generic(x)", 5, 9, 1, **{"Collective name": "alltoallv"})
+    assert counts(collectives(launch(1, 1, 1), told)) == {"all_to_all": (0, 1)}
+
+
+def test_only_the_part_that_no_compute_hides_is_exposed() -> None:
+    compute = launch(0, 1, 2), kernel("gemm", 25, 15, 2, stream=8)
+    (found,) = collectives(*carried("allreduce", (10, 10)), *compute)
+    assert (found["gpu_ns"], found["exposed_ns"]) == (20_000, 10_000)
+
+
+def test_backward_calls_stand_in_a_row_apart_from_forward_calls() -> None:
+    engine = op("autograd::engine::evaluate_function: MmBackward0", 90, 30, tid=AUTOGRAD)
+    found = collectives(comms("allreduce", 10, 5, (10, 10)), engine, comms("allreduce", 95, 5, (20, 20), tid=AUTOGRAD))
+    assert {one["phase"]: one["bytes"] for one in found} == {"forward": 40, "backward": 80}
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("allreduce", "all_reduce"),
+        ("allreduce_coalesced", "all_reduce"),
+        ("_allgather_base", "all_gather"),
+        ("all_gather_into_tensor", "all_gather"),
+        ("_reduce_scatter_base", "reduce_scatter"),
+        ("alltoall_base", "all_to_all"),
+        ("broadcast", "broadcast"),
+        ("send", "send"),
+        ("recvAnySource", "recv"),
+        ("gather", "gather"),
+        ("scatter", "scatter"),
+        ("reduce", "reduce"),
+        ("mystery", "unknown"),
+    ],
+)
+def test_every_spelling_has_one_name(written: str, name: str) -> None:
+    assert counts(collectives(comms(written, 10, 5))) == {name: (1, 0)}
+
+
+def test_a_rank_of_one_calls_and_needs_no_kernel() -> None:
+    (found,) = collectives(comms("allreduce", 10, 5, (10, 10), **{"Group size": 1}))
+    assert (found["num"], found["num_kernels"], found["gpu_ns"], found["algbw_gbps"]) == (1, 0, 0, None)
+
+
+def test_a_sync_row_of_the_profiler_is_no_kernel() -> None:
+    assert collectives(row("cuda_sync", "nccl wait", 5, 9, stream=7)) == []

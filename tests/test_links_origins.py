@@ -1,0 +1,81 @@
+"""Which op, module and Python line a sync comes from."""
+
+from __future__ import annotations
+
+import pytest
+from builder import Event, build, call, frame, kernel, launch, op, step, table
+
+from traceq.model import SourceLines
+
+SYNC = (launch(5, 1, 1), kernel("a", 8, 30, 1), call("cudaStreamSynchronize", 32, 10))
+
+
+def origin(*events: Event) -> tuple[str, str, str]:
+    """(op, module, line) of the only sync."""
+    (found,) = table(build(step(0, 100), *SYNC, *events), "syncs")
+    return found["op"], found["module"], found["line"]
+
+
+def test_the_line_is_the_innermost_frame_of_the_users_own() -> None:
+    assert origin(
+        frame("train.py(88): main", 0, 100),
+        frame("/home/me/model.py(20): forward", 10, 60),
+        frame("nn.Module: Linear_3", 20, 40),
+        frame("/usr/lib/python3/site-packages/torch/_tensor.py(9): item", 25, 30),
+        frame("<built-in method item of Tensor object at 0x7f>", 28, 20),
+    ) == ("", "Linear_3", "model.py:20 forward")
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        "torch/nn/modules/module.py(1): _call_impl",
+        "/x/accelerate/y.py(3): f",
+        "threading.py(9): run",
+        "contextlib.py(7): inner",
+    ],
+)
+def test_a_frame_that_only_passes_calls_on_is_nobodys_line(library: str) -> None:
+    assert origin(frame("train.py(88): main", 0, 100), frame(library, 10, 60))[2] == "train.py:88 main"
+
+
+def test_the_op_is_the_one_that_copies_not_the_one_around_it() -> None:
+    ops = op("aten::to", 28, 30), op("aten::_to_copy", 29, 28), op("aten::copy_", 30, 20)
+    assert origin(*ops)[0] == "aten::copy_"
+    assert origin(op("aten::nonzero", 28, 30), op("aten::as_strided", 30, 14))[0] == "aten::nonzero"
+
+
+@pytest.mark.parametrize(("start", "expected"), [(71, "aten::copy_"), (73, "")])
+def test_clocks_may_disagree_by_30_us_about_the_op(start: int, expected: str) -> None:
+    assert origin(op("aten::copy_", start, 10))[0] == expected
+
+
+def test_an_op_of_another_thread_is_not_the_origin() -> None:
+    assert origin(op("aten::copy_", 20, 40, tid=9))[0] == ""
+
+
+def test_the_call_stack_of_2021_is_read_innermost_first() -> None:
+    stack = "torch/tensor.py(9): item;/repo/loss.py(33): check;/repo/train.py(8): main"
+    assert origin(op("aten::item", 30, 20, **{"Call stack": stack}))[2] == "loss.py:33 check"
+    outer = op("aten::item", 28, 30, **{"Call stack": stack})
+    assert origin(outer, op("aten::_local_scalar_dense", 30, 20))[2] == "loss.py:33 check"
+
+
+def test_the_embedded_table_tells_lines_by_occurrence_within_the_step() -> None:
+    lines = SourceLines(("a.py:1 f", "b.py:2 g"), {"forward|aten::item": (0, 1)})
+    events: list[Event] = []
+    for number in (0, 1):
+        at = 100 * number
+        events += [step(at, 100, number), launch(at + 1, 1, number + 1), kernel("k", at + 3, 95, number + 1)]
+        for start in (at + 10, at + 40, at + 70):
+            events += [op("aten::item", start, 20), op("aten::item", start + 1, 5)]
+            events += [call("cudaStreamSynchronize", start + 2, 10)]
+    rows = table(build(*events, known={"lines": lines}), "syncs")
+    assert {found["line"]: found["num"] for found in rows} == {"a.py:1 f": 2, "b.py:2 g": 2, "": 2}
+
+
+def test_syncs_of_one_line_are_one_row_and_of_two_lines_two() -> None:
+    at = [(10, "a.py(1): f"), (30, "a.py(1): f"), (50, "a.py(2): f")]
+    events = [row for start, line in at for row in (frame(line, start, 12), call("cudaEventSynchronize", start + 1, 5))]
+    rows = table(build(step(0, 100), launch(1, 1, 1), kernel("k", 2, 3, 1), *events), "syncs")
+    assert {found["line"]: found["num"] for found in rows} == {"a.py:1 f": 2, "a.py:2 f": 1}

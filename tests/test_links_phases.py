@@ -1,0 +1,152 @@
+"""To which phase of the step does device work belong, and by which rule?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builder import AUTOGRAD, Event, annotation, build, kernel, launch, memcpy, op, step, table
+
+from traceq.model import Arm, Manifest, Trace
+
+
+def phases(trace: Trace, key: str = "gpu_sum_ns") -> dict[str, int]:
+    """One number of each phase in us, without zeros."""
+    return {found["name"]: found[key] // 1000 for found in table(trace, "phases") if found[key]}
+
+
+def rule(trace: Trace) -> str:
+    (found,) = {found["rule"] for found in table(trace, "phases")}
+    return str(found)
+
+
+def work(start: int, dur: int, corr: int, *, launched: int, tid: int = 1) -> tuple[Event, Event]:
+    return launch(launched, 1, corr, tid=tid), kernel(f"k{corr}", start, dur, corr)
+
+
+def test_backward_work_belongs_to_the_phase_of_the_main_thread_though_autograd_launched_it() -> None:
+    trace = build(
+        step(0, 100),
+        annotation("forward", 0, 50),
+        annotation("backward", 50, 45),
+        *work(20, 10, 1, launched=10),
+        *work(60, 25, 2, launched=55, tid=AUTOGRAD),
+        *work(96, 3, 3, launched=97),
+    )
+    assert rule(trace) == "annotations"
+    assert phases(trace) == {"forward": 10, "backward": 25, "other": 3}
+    assert phases(trace, "cpu_ns") == {"forward": 50, "backward": 45, "other": 5}
+
+
+def test_work_counts_to_the_phase_that_launched_it_not_to_the_one_it_runs_in() -> None:
+    trace = build(step(0, 100), annotation("a", 0, 50), annotation("b", 50, 50), *work(70, 20, 1, launched=10))
+    assert phases(trace) == {"a": 20}
+
+
+def test_an_annotation_of_its_own_thread_comes_before_the_main_threads() -> None:
+    trace = build(
+        step(0, 100),
+        annotation("forward", 0, 50),
+        annotation("backward", 50, 50),
+        annotation("backward", 15, 20, tid=AUTOGRAD),
+        *work(20, 10, 1, launched=20, tid=AUTOGRAD),
+        *work(40, 5, 2, launched=36, tid=AUTOGRAD),
+    )
+    assert phases(trace) == {"backward": 10, "forward": 5}
+
+
+def test_only_outermost_annotations_are_phases() -> None:
+    trace = build(
+        step(0, 100),
+        annotation("a", 0, 60),
+        annotation("inner", 10, 20),
+        annotation("b", 60, 40),
+        *work(30, 5, 1, launched=12),
+    )
+    assert phases(trace) == {"a": 5}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nccl:all_reduce",
+        "gloo:all_gather",
+        "Optimizer.step#AdamW.step",
+        "DistributedDataParallel.forward",
+        "FSDP::pre_forward",
+        "## Call CompiledFxGraph f3 ##",
+    ],
+)
+def test_what_libraries_annotate_is_no_phase(name: str) -> None:
+    trace = build(step(0, 100), annotation("forward", 0, 50), annotation(name, 50, 50), *work(20, 10, 1, launched=10))
+    assert rule(trace) == "structure"
+
+
+@pytest.mark.parametrize(("covered", "expected"), [(80, "annotations"), (79, "structure")])
+def test_annotations_must_cover_four_fifths_of_the_steps(covered: int, expected: str) -> None:
+    trace = build(
+        step(0, 100), annotation("a", 0, 40), annotation("b", 40, covered - 40), *work(20, 10, 1, launched=10)
+    )
+    assert rule(trace) == expected
+
+
+STRUCTURE = (
+    step(0, 100),
+    annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 10),
+    annotation("Optimizer.zero_grad#AdamW.zero_grad", 10, 5),
+    op("aten::mm", 15, 20),
+    annotation("Optimizer.step#AdamW.step", 70, 30),
+    *work(12, 1, 1, launched=11),
+    *work(25, 2, 2, launched=20),
+    *work(80, 8, 3, launched=75),
+    launch(5, 1, 4),
+    memcpy("HtoD (Pinned -> Device)", 6, 4, 4),
+)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        op("autograd::engine::evaluate_function: MmBackward0", 40, 20, tid=AUTOGRAD),
+        op("MmBackward0", 40, 20, tid=AUTOGRAD),
+        op("aten::mm", 40, 20, tid=AUTOGRAD, **{"Fwd thread id": 1}),
+        op("autograd::engine::evaluate_function: MmBackward0", 40, 20),
+    ],
+    ids=["engine", "op name", "forward thread", "main thread"],
+)
+def test_without_annotations_the_structure_of_a_training_step_tells(mark: Event) -> None:
+    trace = build(*STRUCTURE, mark, *work(50, 16, 5, launched=45, tid=mark["tid"]))
+    assert rule(trace) == "structure"
+    assert phases(trace) == {"zero_grad": 1, "forward": 2, "dataload": 4, "optimizer": 8, "backward": 16}
+    assert phases(trace, "cpu_ns") == {"dataload": 10, "zero_grad": 5, "backward": 20, "forward": 35, "optimizer": 30}
+
+
+def recorded(*names: str) -> dict[str, Any]:
+    arms = (Arm("off", "before", baseline=True),)
+    return {"manifest": Manifest(1, "id", "recipe", "?", {}, arms, names, num_ranks=1, seed=0)}
+
+
+def test_phases_that_a_recording_declares_count_however_little_they_cover() -> None:
+    events = (step(0, 100), annotation("check", 10, 2), annotation("user range", 0, 100), *work(20, 7, 1, launched=11))
+    trace = build(*events, known=recorded("forward", "check"))
+    assert rule(trace) == "recorded"
+    assert phases(trace) == {"check": 7}
+    assert phases(trace, "cpu_ns") == {"check": 2, "other": 98}
+
+
+def test_busy_counts_overlapping_work_once_and_sum_twice() -> None:
+    trace = build(
+        step(0, 100),
+        launch(1, 1, 1),
+        kernel("a", 10, 20, 1),
+        kernel("b", 20, 20, 1, stream=8),
+        memcpy("DtoD", 35, 10, 1, 9),
+    )
+    (forward,) = (found for found in table(trace, "phases") if found["name"] == "forward")
+    assert (forward["gpu_busy_ns"], forward["gpu_sum_ns"]) == (35_000, 50_000)
+    assert (forward["num_kernels"], forward["num_gpu_ops"]) == (2, 3)
+
+
+def test_work_without_a_launch_has_rows_of_its_own_even_when_there_is_none() -> None:
+    names = [found["name"] for found in table(build(step(0, 100), *work(20, 10, 1, launched=10)), "phases")]
+    assert names == ["forward", "before_window", "unattributed"]

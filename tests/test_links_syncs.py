@@ -1,0 +1,172 @@
+"""Which calls make the host wait, for how long, and what it costs the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builder import Event, annotation, build, call, kernel, launch, memcpy, op, row, step, table
+
+PINNED, PAGEABLE = "DtoH (Device -> Pinned)", "DtoH (Device -> Pageable)"
+
+
+def syncs(*events: Event) -> list[tuple[str, int, int]]:
+    """(kind, blocked us, waited us) of each row."""
+    rows = table(build(step(0, 1000), *events), "syncs")
+    return [(found["kind"], found["blocked_ns"] // 1000, found["wait_ns"] // 1000) for found in rows]
+
+
+def copy(kind: str, start: int, dur: int, *, api: str = "cudaMemcpyAsync", at: int = 40, takes: int = 5) -> list[Event]:
+    """A copying call and its copy."""
+    return [call(api, at, takes, 2), memcpy(kind, start, dur, 2)]
+
+
+def wait(name: str, start: Any, dur: Any, **more: Any) -> Event:
+    return call(name, start, dur, **more)
+
+
+def test_a_copy_and_the_synchronize_after_it_are_one_sync() -> None:
+    found = table(build(step(0, 100), *copy(PINNED, 60, 2), wait("cudaStreamSynchronize", 45, 27)), "syncs")
+    assert len(found) == 1
+    assert (found[0]["kind"], found[0]["call"], found[0]["num"], found[0]["bytes"]) == ("dtoh", "cudaMemcpyAsync", 1, 8)
+    assert (found[0]["blocked_ns"], found[0]["wait_ns"]) == (32_000, 22_000)
+
+
+@pytest.mark.parametrize(("gap", "kinds"), [(50, ["dtoh"]), (50.001, ["stream"])])
+def test_the_synchronize_belongs_to_the_copy_up_to_50_us_later(gap: float, kinds: list[str]) -> None:
+    assert [kind for kind, *_ in syncs(*copy(PINNED, 42, 2), wait("cudaStreamSynchronize", 45 + gap, 9))] == kinds
+
+
+def test_a_call_between_copy_and_synchronize_keeps_them_apart() -> None:
+    between = launch(46, 1, 3)
+    assert syncs(*copy(PINNED, 42, 2), between, wait("cudaStreamSynchronize", 48, 9)) == [("stream", 9, 0)]
+
+
+def test_a_synchronize_of_another_thread_is_not_the_copys() -> None:
+    assert syncs(*copy(PINNED, 42, 2), wait("cudaStreamSynchronize", 46, 9, tid=2)) == [("stream", 9, 0)]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("cudaDeviceSynchronize", "device"), ("cudaEventSynchronize", "event")])
+def test_a_device_or_event_synchronize_never_merges_with_a_copy(name: str, kind: str) -> None:
+    found = syncs(*copy(PINNED, 42, 10), wait(name, 46, 9), launch(90, 1, 9), kernel("later", 95, 1, 9))
+    assert found == [(kind, 9, 6)]
+
+
+def test_a_pageable_copy_that_is_over_when_its_call_returns_has_waited() -> None:
+    assert syncs(*copy(PAGEABLE, 50, 11, takes=22)) == [("dtoh", 22, 21)]
+    assert syncs(*copy("HtoD (Pageable -> Device)", 50, 11, takes=22)) == [("htod", 22, 21)]
+
+
+def test_a_staged_copy_that_ends_long_after_its_call_has_not_waited() -> None:
+    assert syncs(*copy(PAGEABLE, 44, 60)) == []
+    assert syncs(*copy(PAGEABLE, 46, 2)) == []
+
+
+def test_a_pinned_asynchronous_copy_never_waits() -> None:
+    assert syncs(*copy(PINNED, 41, 2, takes=20)) == []
+
+
+@pytest.mark.parametrize("api", ["hipMemcpyWithStream", "cudaMemcpy"])
+def test_a_synchronous_copy_waits_without_any_synchronize(api: str) -> None:
+    assert syncs(*copy(PINNED, 50, 11, api=api, takes=22)) == [("dtoh", 22, 21)]
+
+
+def test_a_copy_on_the_device_is_no_sync() -> None:
+    assert syncs(*copy("DtoD (Device -> Device)", 41, 2, api="cudaMemcpy")) == []
+
+
+def test_the_profilers_own_last_synchronize_does_not_count() -> None:
+    mine, its_own = wait("cudaDeviceSynchronize", 30, 9), wait("cudaDeviceSynchronize", 990, 5)
+    events = (launch(5, 1, 1), kernel("a", 10, 25, 1), mine)
+    assert syncs(*events, its_own) == [("device", 9, 5)]
+    assert syncs(*events) == []
+    assert syncs(*events, launch(50, 1, 2), kernel("b", 55, 1, 2)) == [("device", 9, 5)]
+
+
+def test_a_stream_named_by_its_cuda_sync_row_is_the_one_waited_for() -> None:
+    events = (
+        launch(1, 1, 1),
+        kernel("short", 10, 20, 1, stream=7),
+        launch(3, 1, 2),
+        kernel("long", 10, 40, 2, stream=9),
+        wait("cudaStreamSynchronize", 20, 50, corr=5),
+    )
+    assert syncs(*events) == [("stream", 50, 30)]  # unknown: the latest end before the call returns
+    assert syncs(*events, row("cuda_sync", "Stream Sync", 20, 1, correlation=5, stream=7)) == [("stream", 50, 10)]
+
+
+def cost(*events: Event) -> tuple[int, int]:
+    """(starved us, cost us) of the only sync."""
+    (found,) = table(build(step(0, 80), *events), "syncs")
+    return found["starved_ns"] // 1000, found["cost_ns"] // 1000
+
+
+SYNC = (launch(5, 3, 1), kernel("a", 10, 10, 1))
+
+
+def test_a_sync_costs_the_idle_device_time_until_the_next_launch_at_most_what_it_blocked() -> None:
+    late = wait("cudaDeviceSynchronize", 15, 25), launch(50, 5, 2), kernel("b", 58, 12, 2)
+    assert cost(*SYNC, *late) == (38, 25)
+    soon = wait("cudaDeviceSynchronize", 15, 7), launch(22, 1, 2), kernel("b", 24, 12, 2)
+    assert cost(*SYNC, *soon) == (4, 3)
+
+
+def test_a_sync_that_leaves_the_device_busy_costs_nothing() -> None:
+    busy = launch(8, 1, 3), kernel("other stream", 10, 60, 3, stream=8)
+    assert cost(*SYNC, *busy, wait("cudaEventSynchronize", 15, 7), launch(22, 1, 2), kernel("b", 24, 12, 2)) == (0, 0)
+
+
+def test_one_sync_does_not_pay_for_the_next() -> None:
+    rows = table(
+        build(
+            step(0, 90),
+            *SYNC,
+            wait("cudaStreamSynchronize", 15, 10),
+            wait("cudaEventSynchronize", 30, 10),
+            launch(50, 5, 2),
+            kernel("b", 55, 12, 2),
+        ),
+        "syncs",
+    )
+    starved = {found["kind"]: found["starved_ns"] // 1000 for found in rows}
+    assert starved == {"stream": 10, "event": 35}
+
+
+def test_an_allocation_waits_for_nothing_and_costs_the_idle_time_inside_it() -> None:
+    (found,) = table(
+        build(step(0, 80), *SYNC, wait("cudaMalloc", 15, 25), launch(50, 5, 2), kernel("b", 58, 9, 2)), "syncs"
+    )
+    assert (found["kind"], found["wait_ns"], found["starved_ns"], found["cost_ns"]) == ("alloc", 0, 20_000, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("events", "label"),
+    [
+        ((wait("cudaEventSynchronize", 15, 15), launch(40, 1, 2), kernel("b", 45, 1, 2)), "costly"),
+        ((wait("cudaEventSynchronize", 15, 6), launch(21, 1, 2), kernel("b", 22, 1, 2)), "harmless"),
+        (
+            (
+                launch(8, 1, 3),
+                kernel("busy", 10, 900, 3, stream=8),
+                kernel("long", 20, 9, 1),
+                wait("cudaEventSynchronize", 15, 15),
+                launch(40, 1, 2),
+                kernel("b", 45, 1, 2),
+            ),
+            "waits_but_free",
+        ),
+    ],
+)
+def test_a_row_is_labelled_by_what_it_costs_against_a_thousandth_of_the_step(
+    events: tuple[Event, ...], label: str
+) -> None:
+    (found,) = table(build(step(0, 10_000), *SYNC, *events), "syncs")
+    assert found["label"] == label
+
+
+def test_on_a_cpu_the_same_line_of_code_is_a_scalar_read_at_no_cost() -> None:
+    read = op("aten::_local_scalar_dense", 12, 2)
+    own = (annotation("Optimizer.step#Adam.step", 50, 20), op("aten::_local_scalar_dense", 55, 2))
+    (found,) = table(build(step(0, 100), op("aten::item", 10, 5), read, *own), "syncs")
+    assert (found["kind"], found["num"], found["blocked_ns"], found["cost_ns"]) == ("scalar", 1, 2_000, 0)
+    assert table(build(step(0, 100), read, launch(1, 1, 1), kernel("a", 5, 1, 1)), "syncs") == []
