@@ -24,6 +24,7 @@ from traceq.recorder.variables import inherited
 
 __all__ = ["launch"]
 
+_WORKER = "traceq.recorder.worker"
 _TAIL_LINES = 15
 
 
@@ -42,17 +43,13 @@ def launch(plan: Plan, on_progress: Callable[[int, int], None]) -> None:
             with _quiet(), inherited(plan.num_ranks), _watched(pulse, on_progress):
                 elastic_launch(_config(plan, scratch), sys.executable)("-u", "-m", _WORKER, str(plan_path))
         except ChildFailedError as failed:
-            fault = _explain(plan, failed, pulse, Path(scratch))
-            raise fault from None
+            raise _explain(plan, failed, pulse, Path(scratch)) from None
         except (SignalException, KeyboardInterrupt) as stopped:
             number = getattr(stopped, "sigval", signal.SIGINT)
             _mark(plan, "interrupted", f"ended by {signal.Signals(number).name}")
             if number == signal.SIGINT:
                 raise KeyboardInterrupt from None
             raise SystemExit(128 + number) from None
-
-
-_WORKER = "traceq.recorder.worker"
 
 
 def _config(plan: Plan, scratch: str) -> LaunchConfig:

@@ -11,7 +11,7 @@ from traceq.errors import UsageFault
 from traceq.model import Arm
 from traceq.recorder.context import Context
 
-__all__ = ["Recipe", "Step", "check_names", "check_phase"]
+__all__ = ["Recipe", "Step", "check_arm", "check_names", "check_phase"]
 
 P = TypeVar("P")
 Step: TypeAlias = Callable[[str], None]
@@ -50,13 +50,18 @@ def check_phase(name: str) -> None:
         raise UsageFault(f"phase {name!r}: only letters, digits and _.:/#- survive in a trace")
 
 
+def check_arm(name: str) -> None:
+    """UsageFault for a name that cannot be a folder of a run."""
+    if not _ARM.fullmatch(name) or set(name) <= {"."} or name in {"steps", "logs"}:
+        raise UsageFault(f"arm {name!r}: only letters, digits and _.=,+- name a folder; steps and logs are taken")
+
+
 def check_names(recipe: Recipe[Any], where: str) -> None:
     """UsageFault unless phases and arms can be written, and exactly one timed arm is the baseline."""
     for name in recipe.phases:
         check_phase(name)
     for arm in recipe.arms:
-        if not _ARM.fullmatch(arm.name) or set(arm.name) <= {"."} or arm.name in {"steps", "logs"}:
-            raise UsageFault(f"{where}: arm {arm.name!r} cannot be a folder of the run")
+        check_arm(arm.name)
     names = [arm.name for arm in recipe.arms]
     if len(set(names)) < len(names):
         raise UsageFault(f"{where}: two arms have the same name: {', '.join(names)}")

@@ -17,7 +17,8 @@ from traceq.recorder.plan import Plan, PlannedArm
 from traceq.recorder.prepare import DEFAULT_STEPS, fresh_folder, resolve_device
 from traceq.recorder.pulse import Pulse
 from traceq.recorder.rank import Rank
-from traceq.recorder.world import find_world
+from traceq.recorder.recipe import check_arm
+from traceq.recorder.world import World, find_world
 
 __all__ = ["Session", "record"]
 
@@ -78,29 +79,35 @@ def record(
     are profiled. A loop that ends before that leaves a run marked failed, which says how far it came. While steps are
     timed Python's collector is off, and runs between groups.
     """
+    check_arm(arm)
     world = find_world(resolve_device(device))
-    path = world.share(str(fresh_folder(Path(out) if out else None, arm)) if world.rank == 0 else "")
-    names = dict.fromkeys([FETCH, *phases]) if phases else ()
-    plan = Plan(
-        recipe="",
-        run_id=Path(path).name,
-        out=path,
-        device=world.device.type,
-        num_ranks=world.size,
-        steps=DEFAULT_STEPS[world.device.type] // 2 if steps is None else steps // 2,  # both halves are this arm's
-        trace_steps=trace_steps,
-        seed=world.share(secrets.randbelow(2**31)),
-        parameters={},
-        arms=(PlannedArm(Arm(arm, "the loop as it is", baseline=True), arm, {}),),
-        reseeds=False,
-    )
-    session = Session(Rank(plan, world, Phases(tuple(names)), Pulse("", world.rank)), question)
+    plan = _plan(world, out, arm, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
+    names = tuple(dict.fromkeys([FETCH, *phases])) if phases else ()
+    session = Session(Rank(plan, world, Phases(names), Pulse("", world.rank)), question)
     try:
         yield session
     except BaseException as fault:
         _mark(session.rank, "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed", _told(fault))
         raise
     _mark(session.rank, "failed", f"the loop ended after {session.rank.pulse.text}")
+
+
+def _plan(world: World, out: str | Path | None, arm: str, steps: int, trace_steps: int) -> Plan:
+    """The same plan on every rank; rank 0 makes the folder."""
+    path = world.share(str(fresh_folder(Path(out) if out else None, arm)) if world.rank == 0 else "")
+    return Plan(
+        recipe="",
+        run_id=Path(path).name,
+        out=path,
+        device=world.device.type,
+        num_ranks=world.size,
+        steps=steps // 2,  # both halves of a pair are this arm's
+        trace_steps=trace_steps,
+        seed=world.share(secrets.randbelow(2**31)),
+        parameters={},
+        arms=(PlannedArm(Arm(arm, "the loop as it is", baseline=True), arm, {}),),
+        reseeds=False,
+    )
 
 
 def _told(fault: BaseException) -> str:
