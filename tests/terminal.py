@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
+
 from traceq.cli import main
 
-PROGRAM = [sys.executable, "-c", "from traceq.cli import main; main()"]
+PROGRAM = "from traceq.cli import main; main()"
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,32 @@ def traceq(*arguments: str | Path) -> Outcome:
 
 def shell(line: str, **environment: str) -> Outcome:
     """Run a line of shell in which $TRACEQ is the command, in a process of its own."""
-    program = f"{sys.executable} -c 'from traceq.cli import main; main()'"
-    settings = {**os.environ, "TRACEQ": program, **environment}
-    command = ["bash", "-o", "pipefail", "-c", line.replace("$TRACEQ", program)]
-    done = subprocess.run(command, capture_output=True, text=True, env=settings, check=False, timeout=60)
+    command = line.replace("$TRACEQ", f"{sys.executable} -c '{PROGRAM}'")
+    settings = os.environ | environment
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=settings, check=False, timeout=60
+    )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def on_terminal(*arguments: str, columns: int, **environment: str) -> str:
+    """What a command writes to a terminal of that width, stdout and stderr together."""
+    pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    settings = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")} | environment
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as process:
+        os.close(theirs)
+        screen = b"".join(iter(lambda: _read(ours), b""))
+        assert process.wait(timeout=60) == 0
+    os.close(ours)
+    return screen.decode().replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    """Some output; empty once the program is gone, which Linux calls an input/output error."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""

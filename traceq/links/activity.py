@@ -23,7 +23,7 @@ from traceq.links.phases import phases
 from traceq.links.steps import extent, main_track, steps
 from traceq.model import Category, Trace
 
-__all__ = ["Activity", "Doing", "activity", "is_communication"]
+__all__ = ["HOST_CAUSED", "IDLE", "Activity", "Doing", "activity", "is_communication"]
 
 
 class Doing(IntEnum):

@@ -1,0 +1,156 @@
+"""`traceq show`: what people and programs read, on any terminal, with any name in the trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from builder import AUTOGRAD, Event, annotation, call, comms, frame, kernel, launch, memcpy, op, step, world, write
+from terminal import on_terminal, shell, traceq
+
+GOLDENS = Path(__file__).parent / "golden"
+
+
+def one_step(number: int, at: int) -> list[Event]:
+    """A small training step of 1 ms: a sync in forward, an all-reduce in backward, an optimizer."""
+    corr = 10 * number
+    return [
+        step(at, 1000, number),
+        annotation("forward", at, 400),
+        annotation("backward", at + 400, 400),
+        annotation("optimizer", at + 800, 200),
+        frame("train.py(41): check", at + 100, 250),
+        op("aten::_local_scalar_dense", at + 110, 215),
+        launch(at + 10, 5, corr + 1),
+        kernel("void gemm<float>(int)", at + 20, 250, corr + 1),
+        call("cudaMemcpyAsync", at + 112, 10, corr + 2),
+        memcpy("DtoH (Device -> Pinned)", at + 275, 2, corr + 2),
+        call("cudaStreamSynchronize", at + 123, 200, corr + 3),
+        launch(at + 420, 5, corr + 4, tid=AUTOGRAD),
+        kernel("void gemm<float>(int)", at + 430, 300, corr + 4),
+        comms("allreduce", at + 600, 20, (262144, 262144), tid=AUTOGRAD),
+        launch(at + 605, 5, corr + 5, tid=AUTOGRAD),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", at + 650, 150, corr + 5, stream=20),
+        launch(at + 810, 5, corr + 6),
+        kernel("multi_tensor_apply_kernel<4>(x)", at + 820, 100, corr + 6),
+    ]
+
+
+STEPS = [event for number in range(3) for event in one_step(number, 1000 * number)]
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file in the working folder, so that no path of this machine is in a golden."""
+    monkeypatch.chdir(tmp_path)
+    device = {"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}]}
+    return write(Path("rank0.json"), *STEPS, **world(0, 4), **device).name
+
+
+def check_golden(name: str, text: str) -> None:
+    """TRACEQ_UPDATE_GOLDENS=1 writes what is found instead of comparing it."""
+    path = GOLDENS / name
+    if os.environ.get("TRACEQ_UPDATE_GOLDENS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "golden"), [([], "show.txt"), (["--markdown"], "show.md"), (["--json"], "show.json")]
+)
+def test_a_small_trace_reads_like_this(trace: str, options: list[str], golden: str) -> None:
+    done = traceq("show", *options, trace)
+    assert (done.code, done.err) == (0, "")
+    check_golden(golden, done.out)
+
+
+def test_the_numbers_for_programs_are_whole_nanoseconds(trace: str) -> None:
+    found = json.loads(traceq("show", "--json", trace).out)
+    assert found["schema"] == "traceq.show/1"
+    times = re.findall(r'"\w*ns": ([^,\n]+)', traceq("show", "--json", trace).out)
+    assert len(times) > 50
+    assert all(re.fullmatch(r"-?\d+", time) for time in times)
+
+
+HOSTILE = [
+    "void f<a, b>(x)",
+    "a|b|c",
+    "</script><b>",
+    "[bold]loud[/bold]",
+    "[/]",
+    "`code`",
+    "# heading",
+    "\\[x]",
+    "ünïcode →",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_kernel_name_passes_unharmed_and_harms_nothing(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "rank0.json", step(0, 100), launch(1, 1, 1), kernel(name, 5, 60, 1))
+    shown = name.removeprefix("void ").partition("(")[0]
+    assert shown in traceq("show", path).out
+    page = traceq("show", "--markdown", "--only", "kernels", path).out
+    (row,) = (line for line in page.splitlines() if line.startswith("| forward "))
+    cells = re.split(r"(?<!\\)\|", row)
+    assert "<" not in row
+    assert "`" not in row
+    assert [cell.strip() for cell in cells[3:]] == ["1", "60.0 us", "100.0 %", ""]
+    assert json.loads(traceq("show", "--json", path).out)["kernels"][0]["name"] == name
+
+
+def test_only_shows_what_is_asked_for_in_the_order_of_a_report(trace: str) -> None:
+    found = json.loads(traceq("show", "--json", "--only", "kernels", "--only", "steps", trace).out)
+    assert list(found) == ["schema", "source", "steps", "kernels", "findings", "warnings"]
+
+
+def test_an_unknown_analysis_is_a_usage_fault_that_names_the_nearest(trace: str) -> None:
+    done = traceq("show", "--only", "kernel", trace)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("traceq: no analysis 'kernel'; did you mean 'kernels'? choose from ")
+    assert "did you mean" not in traceq("show", "--only", "xyz", trace).err
+
+
+@pytest.mark.parametrize("ranks", ["", "a", "0,", "1-b", "-3", "0.5"])
+def test_rubbish_for_ranks_is_a_usage_fault(trace: str, ranks: str) -> None:
+    done = traceq("show", f"--ranks={ranks}", trace)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.endswith("expected something like 0,8,16-31\n")
+
+
+def test_two_forms_at_once_are_a_usage_fault(trace: str) -> None:
+    assert traceq("show", "--json", "--markdown", trace).code == 2
+
+
+@pytest.mark.parametrize("options", ["", "--json", "--markdown"])
+def test_a_reader_that_leaves_early_sees_no_traceback(trace: str, options: str) -> None:
+    done = shell(f"for i in 1 2 3 4 5 6 7 8; do set -- $@ {trace}; done; $TRACEQ show {options} $@ $@ $@ | head -1")
+    assert done.err == ""
+    assert done.out.count("\n") == 1
+
+
+def test_a_pipe_gets_no_escape_codes_even_from_a_colourful_environment(trace: str) -> None:
+    assert "\x1b" not in shell(f"$TRACEQ show {trace} | cat", TERM="xterm-256color").out
+
+
+CUT = pytest.mark.xfail(strict=True, reason="the table cuts numbers once text columns cannot yield any more")
+
+
+@pytest.mark.parametrize("columns", [pytest.param(40, marks=CUT), pytest.param(60, marks=CUT), 80, 200])
+def test_a_terminal_of_any_width_shows_every_number_in_lines_that_fit(trace: str, columns: int) -> None:
+    screen = on_terminal("show", "--only", "syncs", trace, columns=columns, NO_COLOR="1")
+    lines = [line.rstrip() for line in screen.splitlines()]
+    (row,) = (line for line in lines if line.startswith("dtoh"))
+    assert len(row) <= columns
+    for number in ("3", "633 us"):
+        assert number in row
+
+
+def test_colour_is_for_terminals_and_no_color_is_obeyed(trace: str) -> None:
+    arguments = ("show", "--only", "steps", trace)
+    assert "\x1b[" in on_terminal(*arguments, columns=100, TERM="xterm-256color")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", on_terminal(*arguments, columns=100, TERM="xterm", NO_COLOR="1"))
