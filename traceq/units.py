@@ -32,16 +32,19 @@ def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
     return _FORMATS[unit](value)
 
 
+_ROUNDS_UP = 0.9995  # 999.9 us reads as 1.00 ms, not as 1,000 us
+
+
 def _duration(ns: float) -> str:
     for size, name in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if abs(ns) >= size:
+        if abs(ns) >= size * _ROUNDS_UP:
             return f"{_three_digits(ns / size)} {name}"
     return f"{ns:.0f} ns" if ns else "0"
 
 
 def _three_digits(value: float) -> str:
     magnitude = abs(value)
-    return f"{value:.2f}" if magnitude < 10 else f"{value:.1f}" if magnitude < 100 else f"{value:,.0f}"
+    return f"{value:.2f}" if magnitude < 9.995 else f"{value:.1f}" if magnitude < 99.95 else f"{value:,.0f}"
 
 
 def _signed(text: str, value: float) -> str:
@@ -50,7 +53,7 @@ def _signed(text: str, value: float) -> str:
 
 def _size(size_bytes: float) -> str:
     for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if abs(size_bytes) >= size:
+        if abs(size_bytes) >= size * _ROUNDS_UP:
             return f"{_three_digits(size_bytes / size)} {name}"
     return f"{size_bytes:.0f} B"
 
