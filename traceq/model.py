@@ -148,8 +148,9 @@ class Arm:
 class Manifest:
     """What was recorded, where and how: `run.json`, and a part of each trace's metadata.
 
-    `status` is recording, complete, failed or interrupted; `fault` says why. `environment` comes from an allow-list of keys.
-    `phases` are the names of the recipe's phases, in order.
+    `run_id` tells two recordings apart, whatever their folders are called. `status` is recording, complete, failed or
+    interrupted; `fault` says why. `environment` comes from an allow-list of keys. `phases` are the names of the
+    recipe's phases, in order.
     """
 
     version: int

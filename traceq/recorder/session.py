@@ -95,15 +95,16 @@ def record(
 def _plan(world: World, out: str | Path | None, arm: str, steps: int, trace_steps: int) -> Plan:
     """The same plan on every rank; rank 0 makes the folder."""
     path = world.share(str(fresh_folder(Path(out) if out else None, arm)) if world.rank == 0 else "")
+    seed = world.share(secrets.randbelow(2**31))
     return Plan(
         recipe="",
-        run_id=Path(path).name,
+        run_id=f"{Path(path).name}-{seed:08x}",
         out=path,
         device=world.device.type,
         num_ranks=world.size,
         steps=steps // 2,  # both halves of a pair are this arm's
         trace_steps=trace_steps,
-        seed=world.share(secrets.randbelow(2**31)),
+        seed=seed,
         parameters={},
         arms=(PlannedArm(Arm(arm, "the loop as it is", baseline=True), arm, {}),),
         reseeds=False,

@@ -1,0 +1,112 @@
+"""The run in fixtures/outlier_ab: what this project records is what it reads, down to the line and the parameter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from oracle import answer
+from typer.testing import CliRunner
+
+import traceq
+from traceq.analyses.registry import analyze
+from traceq.cli import app
+from traceq.diff.diff import diff, diff_run
+from traceq.kineto.read import read_trace
+from traceq.links.nesting import python_frames
+from traceq.report import Cell, Table
+
+RUN = Path(__file__).parents[1] / "fixtures" / "outlier_ab"
+CHECK = "outliers.py:18 outlier_seen"
+
+
+def rows(table: Table) -> list[dict[str, Cell]]:
+    keys = [column.key for column in table.columns]
+    return [dict(zip(keys, row, strict=True)) for row in table.rows]
+
+
+def syncs_in_forward(arm: str) -> list[dict[str, Cell]]:
+    (table,) = analyze(traceq.read(RUN / arm), "syncs").tables
+    return [row for row in rows(table) if row["phase"] == "forward"]
+
+
+def test_the_check_reads_one_value_a_step_on_every_rank_at_its_line() -> None:
+    found = [(row["rank"], row["kind"], row["num"], row["line"]) for row in syncs_in_forward("on")]
+    assert found == [(0, "scalar", 2, CHECK), (1, "scalar", 2, CHECK)]
+
+
+@pytest.mark.parametrize("arm", ["off", "absent"])
+def test_the_switched_off_check_reads_nothing(arm: str) -> None:
+    assert syncs_in_forward(arm) == []
+
+
+def test_the_metrics_are_read_five_times_a_step_after_the_step() -> None:
+    (table,) = analyze(traceq.read(RUN / "off"), "syncs").tables
+    assert {(row["rank"], row["phase"], row["num"]) for row in rows(table)} == {
+        (0, "sync_gather", 10),
+        (1, "sync_gather", 10),
+    }
+
+
+def test_all_reduced_bytes_are_the_parameters() -> None:
+    run = traceq.read(RUN / "off")
+    assert run.manifest is not None
+    num_parameters = run.manifest.environment["num_parameters"]
+    assert isinstance(num_parameters, int)
+    (table,) = analyze(run, "collectives").tables
+    reduced = {
+        row["rank"]: row["bytes"] for row in rows(table) if row["name"] == "all_reduce" and row["phase"] == "bwd"
+    }
+    assert reduced == {0: 2 * 4 * num_parameters, 1: 2 * 4 * num_parameters}
+
+
+def test_off_is_free() -> None:
+    words = {found.free for found in diff_run(RUN).diffs}
+    assert len(words) == 1
+    assert words.pop().startswith("off is free: no scalar sync in forward, and of its ")
+
+
+def test_on_is_not_free_of_the_check() -> None:
+    from traceq.diff.free import is_free
+
+    told = is_free(traceq.read(RUN / "on"), traceq.read(RUN / "absent"), "forward")
+    assert told.startswith("on is not free: more than without the check (absent), a step: ")
+
+
+def test_the_diff_names_the_check_and_nothing_else_as_added() -> None:
+    found = diff(RUN / "off", RUN / "on")
+    added = {cause.name: cause.delta_num for cause in found.causes if cause.delta_num > 0}
+    assert {cause.line for cause in found.causes if cause.delta_num} == {CHECK, "outliers.py:17 outlier_seen"}
+    assert added["aten::is_nonzero"] == 1
+    assert [cause.kind for cause in found.causes if cause.name == "aten::is_nonzero"] == ["sync"]
+    assert found.residual_ns == 0
+
+
+def test_two_copied_files_give_the_verdict_of_the_run() -> None:
+    of_files = diff(RUN / "off" / "rank0.json.gz", RUN / "on" / "rank0.json.gz").comparison
+    of_run = next(found for found in diff_run(RUN).diffs if found.b_name == "on").comparison
+    assert of_files is not None
+    assert of_files == of_run
+    assert of_files.num_pairs == 32
+
+
+@pytest.mark.parametrize("path", sorted(RUN.rglob("rank?.json.gz")), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_partition_agrees_with_the_slow_oracle(path: Path) -> None:
+    shown = json.loads(CliRunner().invoke(app, ["show", "--json", str(path)]).stdout)
+    expected = answer(path)
+    assert [step["window_ns"] for step in shown["steps"]] == [step["window_ns"] for step in expected["steps"]]
+    by_category: dict[str, int] = {}
+    for cell in shown["partition"]:
+        by_category[cell["category"]] = by_category.get(cell["category"], 0) + cell["ns"]
+    assert sum(by_category.values()) == sum(step["window_ns"] for step in shown["steps"])
+    assert by_category["exposed_comm"] > 0
+    calls = dict.fromkeys(expected["collectives"]["calls"], 0)
+    for row in shown["collectives"]:
+        calls[row["name"]] += row["num"]
+    assert calls == expected["collectives"]["calls"]
+
+
+def test_a_window_with_stacks_knows_python_frames() -> None:
+    trace = read_trace(RUN / "on" / "rank0.stacks.json.gz")
+    assert sum(len(frames.rows) for frames in python_frames(trace).values()) > 1000

@@ -1,0 +1,5 @@
+"""`python -m traceq` is the command `traceq`."""
+
+from traceq.cli import main
+
+main()
