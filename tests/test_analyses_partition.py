@@ -94,6 +94,15 @@ def test_a_call_that_awaits_the_next_op_is_a_wait_once_that_was_launched() -> No
     }
 
 
+def test_an_allocation_awaits_nothing_a_kernel_that_starts_meanwhile_was_queued() -> None:
+    assert cells(launch(0, 1, 1), call("cudaMalloc", 2, 48), kernel("a", 10, 30, 1), *END) == {
+        "host_bound": 1 + 40,
+        "launch_latency": 9,
+        "alloc_wait": 10,
+        "compute": 30 + 10,
+    }
+
+
 END = (launch(80, 10, 99), kernel("end", 90, 10, 99))
 
 
@@ -101,6 +110,15 @@ def test_a_wait_of_a_bystanding_thread_keeps_nobody_waiting() -> None:
     bystander = call("cudaEventSynchronize", 10, 30, tid=77)
     assert cells(bystander, launch(50, 10, 1), kernel("a", 60, 40, 1)) == {"host_bound": 60, "compute": 40}
     assert cells(bystander, launch(50, 10, 1, tid=77), kernel("a", 60, 40, 1)) == {
+        "host_bound": 30,
+        "sync_wait": 30,
+        "compute": 40,
+    }
+
+
+def test_a_wait_of_the_main_thread_counts_though_another_thread_launches_next() -> None:
+    waits = call("cudaEventSynchronize", 10, 30)
+    assert cells(waits, launch(50, 10, 1, tid=AUTOGRAD), kernel("a", 60, 40, 1)) == {
         "host_bound": 30,
         "sync_wait": 30,
         "compute": 40,

@@ -74,6 +74,13 @@ def test_the_embedded_table_tells_lines_by_occurrence_within_the_step() -> None:
     assert {found["line"]: found["num"] for found in rows} == {"a.py:1 f": 2, "b.py:2 g": 2, "": 2}
 
 
+def test_the_embedded_table_says_nothing_of_other_threads() -> None:
+    lines = SourceLines(("a.py:1 f",), {"forward|aten::item": (0,)})
+    events = op("aten::item", 10, 20, tid=9), call("cudaStreamSynchronize", 12, 10, tid=9), op("aten::item", 40, 5)
+    (found,) = table(build(step(0, 100), *SYNC[:2], *events, known={"lines": lines}), "syncs")
+    assert (found["op"], found["line"]) == ("aten::item", "")
+
+
 def test_syncs_of_one_line_are_one_row_and_of_two_lines_two() -> None:
     at = [(10, "a.py(1): f"), (30, "a.py(1): f"), (50, "a.py(2): f")]
     events = [row for start, line in at for row in (frame(line, start, 12), call("cudaEventSynchronize", start + 1, 5))]

@@ -82,6 +82,10 @@ def test_what_libraries_annotate_is_no_phase(name: str) -> None:
     assert rule(trace) == "structure"
 
 
+def test_one_annotation_around_everything_tells_no_phases_apart() -> None:
+    assert rule(build(step(0, 100), annotation("train", 0, 100), *work(20, 10, 1, launched=10))) == "structure"
+
+
 @pytest.mark.parametrize(("covered", "expected"), [(80, "annotations"), (79, "structure")])
 def test_annotations_must_cover_four_fifths_of_the_steps(covered: int, expected: str) -> None:
     trace = build(

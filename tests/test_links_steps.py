@@ -48,6 +48,12 @@ def test_windows_telescope_over_work_that_outlives_the_next_step() -> None:
     assert windows(build(*long, *done)) == [(0, 43), (43, 50), (50, 70)]
 
 
+def test_a_step_lasts_to_its_latest_end_not_to_the_end_of_its_last_launch() -> None:
+    streams = launch(2, 1, 1), kernel("long", 4, 50, 1), launch(5, 1, 2), kernel("short", 8, 4, 2, stream=8)
+    trace = build(step(0, 10), *streams, step(10, 10, 1), launch(12, 1, 3), kernel("b", 60, 5, 3))
+    assert windows(trace) == [(0, 54), (54, 65)]
+
+
 def test_where_a_step_would_get_no_time_all_windows_are_the_hosts() -> None:
     trace = build(
         step(0, 10), launch(2, 1, 1), step(10, 10, 1), launch(12, 1, 2), kernel("a", 3, 60, 1), kernel("b", 13, 9, 2)

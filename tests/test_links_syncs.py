@@ -57,6 +57,10 @@ def test_a_pageable_copy_that_is_over_when_its_call_returns_has_waited() -> None
     assert syncs(*copy("HtoD (Pageable -> Device)", 50, 11, takes=22)) == [("htod", 22, 21)]
 
 
+def test_no_wait_is_longer_than_its_call_though_clocks_disagree() -> None:
+    assert syncs(*copy(PAGEABLE, 50, 30, takes=22)) == [("dtoh", 22, 22)]
+
+
 def test_a_staged_copy_that_ends_long_after_its_call_has_not_waited() -> None:
     assert syncs(*copy(PAGEABLE, 44, 60)) == []
     assert syncs(*copy(PAGEABLE, 46, 2)) == []
@@ -81,6 +85,18 @@ def test_the_profilers_own_last_synchronize_does_not_count() -> None:
     assert syncs(*events, its_own) == [("device", 9, 5)]
     assert syncs(*events) == []
     assert syncs(*events, launch(50, 1, 2), kernel("b", 55, 1, 2)) == [("device", 9, 5)]
+
+
+def test_a_copy_waits_for_itself_and_not_for_what_else_ends_meanwhile() -> None:
+    other = launch(1, 1, 1), kernel("other stream", 10, 50, 1, stream=9)
+    assert syncs(*other, *copy(PAGEABLE, 50, 2, takes=22)) == [("dtoh", 22, 12)]
+
+
+def test_a_device_synchronize_waits_for_what_was_launched_before_it() -> None:
+    mine, others = (launch(1, 1, 1), kernel("a", 10, 40, 1)), (launch(35, 1, 2, tid=9), kernel("b", 50, 8, 2))
+    assert syncs(*mine, *others, wait("cudaDeviceSynchronize", 30, 30), launch(70, 1, 3), kernel("c", 72, 1, 3)) == [
+        ("device", 30, 20)
+    ]
 
 
 def test_a_stream_named_by_its_cuda_sync_row_is_the_one_waited_for() -> None:
