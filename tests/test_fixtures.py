@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,16 @@ def test_the_partition_agrees_with_the_slow_oracle(path: Path) -> None:
 def test_a_window_with_stacks_knows_python_frames() -> None:
     trace = read_trace(RUN / "on" / "rank0.stacks.json.gz")
     assert sum(len(frames.rows) for frames in python_frames(trace).values()) > 1000
+
+
+def test_a_run_cut_short_while_it_was_timed_is_shown_and_called_incomplete(tmp_path: Path) -> None:
+    manifest = (RUN / "run.json").read_text().replace('"status": "complete"', '"status": "recording"')
+    (tmp_path / "run.json").write_text(manifest)
+    shutil.copytree(RUN / "steps", tmp_path / "steps")
+    result = CliRunner().invoke(app, ["show", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "off, on            32" in result.stdout
+    assert "the recording is incomplete (recording)" in result.stderr
+    shown = json.loads(CliRunner().invoke(app, ["show", "--json", str(tmp_path)]).stdout)
+    assert (shown["steps"], shown["coverage"]["num_gpu_events"]) == ([], 0)
+    assert [warning["code"] for warning in shown["warnings"]] == ["incomplete_run"]

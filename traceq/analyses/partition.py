@@ -42,7 +42,7 @@ def analyze(run: Run) -> Report:
     """Exact partition of every window by phase and category."""
     rows = tuple(row for trace in run.traces for row in _rows(trace))
     table = Table("partition", "Partition", _COLUMNS, rows)
-    views = [_matrix(run, rows)]
+    views = [_matrix(run, rows)] if rows else []
     if len(run.traces) > 1:
         views.append(_by_rank(run, rows))
     return Report("partition", (table,), tuple(views), tuple(_findings(run, rows)))

@@ -39,8 +39,8 @@ _Row = tuple[int, str, str, int, int, int, int, int]
 def analyze(run: Run) -> Report:
     """Host and device time of each phase over the whole trace; before_window and unattributed are always listed."""
     rows = tuple(row for trace in run.traces for row in _rows(trace))
-    view = _view(run, rows)
-    return Report("phases", (Table("phases", "Phases", _COLUMNS, rows),), (view,))
+    views = (_view(run, rows),) if rows else ()
+    return Report("phases", (Table("phases", "Phases", _COLUMNS, rows),), views)
 
 
 def _rows(trace: Trace) -> list[_Row]:

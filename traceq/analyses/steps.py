@@ -35,9 +35,12 @@ _VIEW = (
 def analyze(run: Run) -> Report:
     """Windows of all steps. The window is the device's where there is device work and more than one step."""
     rows = tuple(row for trace in run.traces for row in _rows(trace))
+    table = Table("steps", "Steps", _COLUMNS, rows)
+    if not run.traces:
+        return Report("steps", (table,))
     view = Table("steps", "Steps", _VIEW, tuple(_summary(trace) for trace in run.traces), note=_note(run))
     caveats = tuple(caveat for trace in run.traces for caveat in _caveats(trace))
-    return Report("steps", (Table("steps", "Steps", _COLUMNS, rows),), (view,), caveats=caveats[:1])
+    return Report("steps", (table,), (view,), caveats=caveats[:1])
 
 
 def _rows(trace: Trace) -> list[tuple[Cell, ...]]:
