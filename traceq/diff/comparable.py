@@ -6,21 +6,44 @@ from traceq.diff.result import Comparable
 from traceq.links.phases import phases
 from traceq.model import Caveat, Manifest, Run
 
-__all__ = ["comparable", "confounders"]
+__all__ = ["comparable", "confounders", "ranks_apart"]
 
 
 def comparable(a: Run, b: Run) -> Comparable:
     """Not, where the hardware or the number of ranks differs: then a difference says nothing of a change."""
-    reasons = []
-    if a.traces and b.traces:
-        first_a, first_b = a.traces[0], b.traces[0]
-        for what, x, y in (
-            ("device", first_a.device, first_b.device),
-            ("ranks of the job", first_a.world_size, first_b.world_size),
-        ):
-            if x != y:
-                reasons.append(f"{what}: {x} against {y}")
-    return Comparable(not reasons, tuple(reasons))
+    ours, theirs = _job(a, traced=bool(a.traces and b.traces)), _job(b, traced=bool(a.traces and b.traces))
+    reasons = tuple(
+        f"{what}: {ours[what]} against {theirs[what]}" for what in ours if what in theirs and ours[what] != theirs[what]
+    )
+    return Comparable(not reasons, reasons)
+
+
+def _job(run: Run, *, traced: bool) -> dict[str, str | int | float]:
+    """What it ran on: as the traces say, else as the recording does."""
+    if traced:
+        return {"device": run.traces[0].device, "ranks of the job": run.traces[0].world_size}
+    if run.manifest is None:
+        return {}
+    known = run.manifest.environment.get("device")
+    return {"ranks of the job": run.manifest.num_ranks} | ({} if known is None else {"device": known})
+
+
+def ranks_apart(a: Run, b: Run) -> tuple[Caveat, ...]:
+    """Ranks that only one side has: one is set against another, or left out."""
+    ours, theirs = set(a.ranks), set(b.ranks)
+    if not a.traces or not b.traces or ours == theirs:
+        return ()
+    if common := ours & theirs:
+        text = f"of {len(ours | theirs)} ranks only {_listed(common)} stand on both sides; the others are left out"
+    elif len(a.traces) == len(b.traces) == 1:
+        text = f"rank {a.ranks[0]} is set against rank {b.ranks[0]}: ranks of one job differ, too"
+    else:
+        text = f"ranks {_listed(ours)} against {_listed(theirs)}: no rank stands on both sides, so nothing is explained"
+    return (Caveat("ranks_apart", text),)
+
+
+def _listed(ranks: set[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)[:8])) + (" and more" if len(ranks) > 8 else "")
 
 
 def confounders(a: Run, b: Run) -> tuple[Caveat, ...]:

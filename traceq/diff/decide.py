@@ -27,8 +27,12 @@ def decide(a: Run, b: Run, can: Comparable, threshold_pct: float) -> Comparison 
     of_a, of_b = _unprofiled_median(a), _unprofiled_median(b)
     if of_a is not None and of_b is not None:
         found = compare_values(np.array([of_a]), np.array([of_b]), threshold_pct=threshold_pct)
+        if a.manifest is not None and b.manifest is not None and a.manifest.run_id == b.manifest.run_id:
+            text = f"{a.arm} and {b.arm} were never paired with each other: the medians of their steps are compared"
+            found = replace(found, caveats=(*found.caveats, Caveat("not_paired", text)))
     elif a.traces and b.traces:
-        found = compare_values(_job_steps(a), _job_steps(b), profiled=True, threshold_pct=threshold_pct)
+        ranks = set(a.ranks) & set(b.ranks) or {*a.ranks, *b.ranks}
+        found = compare_values(_job_steps(a, ranks), _job_steps(b, ranks), profiled=True, threshold_pct=threshold_pct)
         text = "the step times are those of the traced windows: profiled, few, and not interleaved"
         found = replace(found, caveats=(*found.caveats, Caveat("profiled_steps", text)))
     else:
@@ -63,13 +67,13 @@ def _unprofiled_median(run: Run) -> float | None:
 
 def _sides(pairs: Pairs, arm: str) -> list[bool]:
     """False for the A side, True for the B side, as far as they ran this arm; the control counts once."""
-    return [pairs.b == arm] if arm in (pairs.a, pairs.b) else []
+    return [pairs.b == arm] if pairs.b_second.size and arm in (pairs.a, pairs.b) else []
 
 
-def _job_steps(run: Run) -> NDArray[np.int64]:
-    """int64[K] ns: the job's traced steps, each as long as on the slowest rank."""
+def _job_steps(run: Run, ranks: set[int]) -> NDArray[np.int64]:
+    """int64[K] ns: the job's traced steps, each as long as on the slowest of these ranks."""
     windows = []
-    for trace in run.traces:
+    for trace in (trace for trace in run.traces if trace.rank in ranks):
         found = steps(trace)
         windows.append((found.window[:, 1] - found.window[:, 0])[found.counted])
     shortest = min(len(window) for window in windows)

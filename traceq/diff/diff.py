@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from traceq.analyses.sheet import describe
-from traceq.diff.comparable import comparable, confounders
+from traceq.diff.comparable import comparable, confounders, ranks_apart
 from traceq.diff.decide import decide
 from traceq.diff.explain import explain, rank_of
 from traceq.diff.free import is_free
@@ -13,6 +13,7 @@ from traceq.diff.result import Cause, CellDelta, Diff, Diffs, Traced
 from traceq.diff.words import cause_words, verdict_words
 from traceq.errors import UsageFault
 from traceq.model import Caveat, Run
+from traceq.runs.layout import RunFolder
 from traceq.runs.read import read, read_arms
 from traceq.stats import Comparison
 
@@ -29,6 +30,8 @@ def diff(a: str | Path | Run, b: str | Path | Run, *, threshold_pct: float = THR
 
 def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
     """Every other timed arm of a recorded run against its baseline. Raises UnreadableInput, UsageFault."""
+    if Path(path).exists() and not RunFolder(Path(path)).manifest_path.is_file():
+        raise UsageFault(f"{path}: no recorded run; expected one, or a second path to compare it with")
     arms = read_arms(path)
     manifest = arms[0].manifest
     assert manifest is not None
@@ -50,7 +53,8 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
     decided = decide(a, b, can, threshold_pct)
     traced, cells, causes = _explained(a, b)
     a_name, b_name = _names(a, b)
-    words = (*verdict_words(b_name, can, decided), *(cause_words(traced, causes) if traced else ()))
+    verdict = verdict_words(b_name, can, decided, _missing(a, b))
+    words = (*verdict, *(cause_words(b_name, traced, causes) if traced else ()))
     return Diff(
         a=describe(a),
         b=describe(b),
@@ -63,8 +67,18 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
         causes=causes,
         words=words,
         free=is_free(a, reference, _changed_phase(causes)) if traced and reference else "",
-        caveats=tuple(dict.fromkeys((*a.caveats, *b.caveats, *confounders(a, b), *_doubts(decided, traced)))),
+        caveats=tuple(
+            dict.fromkeys(
+                (*a.caveats, *b.caveats, *confounders(a, b), *_doubts(decided, traced), *ranks_apart(a, b)),
+            )
+        ),
     )
+
+
+def _missing(a: Run, b: Run) -> str:
+    """Why there is no step to compare, if there is none."""
+    empty = [name for name, run in zip(_names(a, b), (a, b), strict=True) if not run.traces]
+    return "no unprofiled pairs yet" + (f", and no trace of {' or of '.join(empty)}" if empty else "")
 
 
 def _explained(a: Run, b: Run) -> tuple[Traced | None, tuple[CellDelta, ...], tuple[Cause, ...]]:
@@ -76,10 +90,11 @@ def _explained(a: Run, b: Run) -> tuple[Traced | None, tuple[CellDelta, ...], tu
 
 
 def _changed_phase(causes: tuple[Cause, ...]) -> str:
-    """The phase in which most ops came or went: where the change is."""
+    """The phase in which most ops came or went: where the change is; "" where none did."""
     changes: dict[str, float] = {}
     for cause in causes:
-        changes[cause.phase] = changes.get(cause.phase, 0.0) + abs(cause.delta_num)
+        if cause.delta_num:
+            changes[cause.phase] = changes.get(cause.phase, 0.0) + abs(cause.delta_num)
     return max(changes, key=lambda phase: changes[phase], default="")
 
 

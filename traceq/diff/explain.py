@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Sequence
+from collections.abc import KeysView, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from traceq.model import Run, Trace
 __all__ = ["Explanation", "explain", "rank_of"]
 
 _WORTH_FIRST = 0.05
+
+Key = TypeVar("Key", str, tuple[str, str])
 
 Explanation = tuple[Traced, tuple[CellDelta, ...], tuple[Cause, ...]]
 
@@ -50,6 +53,21 @@ def _mean(total: int, num: int) -> int:
     return (total + num // 2) // num
 
 
+def _means(of_a: Mapping[Key, int], of_b: Mapping[Key, int], num_a: int, num_b: int) -> dict[Key, tuple[int, int]]:
+    """(A's, B's) mean of every key by key, in whole ns that add up to the rounded mean of each side.
+
+    What is equal on both sides is rounded first, from equal running sums, so that it stays equal to the nanosecond.
+    """
+
+    def differs(key: Key) -> bool:
+        return of_a.get(key, 0) * num_b != of_b.get(key, 0) * num_a
+
+    keys = sorted(of_a.keys() | of_b.keys(), key=lambda key: (differs(key), key))
+    a_ns = _per_step([of_a.get(key, 0) for key in keys], num_a)
+    b_ns = _per_step([of_b.get(key, 0) for key in keys], num_b)
+    return dict(sorted(zip(keys, zip(a_ns, b_ns, strict=True), strict=True)))
+
+
 def _per_step(totals: Sequence[int], num_steps: int) -> list[int]:
     """Means of totals in whole ns, rounded so that they add up to the rounded mean of their sum."""
     running = np.cumsum(np.array([0, *totals], np.int64))
@@ -58,21 +76,17 @@ def _per_step(totals: Sequence[int], num_steps: int) -> list[int]:
 
 
 def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
-    """Every phase and category that either side has, in the order of A's phases, then B's."""
+    """Every phase and category that either side has, by name."""
     of_a, of_b = ({(cell.phase, cell.category): cell.ns for cell in side.cells} for side in (a, b))
-    keys = sorted(of_a.keys() | of_b.keys())
-    a_ns = _per_step([of_a.get(key, 0) for key in keys], a.num_steps)
-    b_ns = _per_step([of_b.get(key, 0) for key in keys], b.num_steps)
-    return tuple(CellDelta(*key, x, y) for key, x, y in zip(keys, a_ns, b_ns, strict=True))
+    means = _means(of_a, of_b, a.num_steps, b.num_steps)
+    return tuple(CellDelta(*key, a_ns, b_ns) for key, (a_ns, b_ns) in means.items())
 
 
 def _causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
     of_a, of_b = ({account.key: account for account in side.accounts} for side in (a, b))
-    keys = sorted(of_a.keys() | of_b.keys())
-    a_ns = _per_step([of_a[key].ns if key in of_a else 0 for key in keys], a.num_steps)
-    b_ns = _per_step([of_b[key].ns if key in of_b else 0 for key in keys], b.num_steps)
+    spent_a, spent_b = ({key: account.ns for key, account in side.items()} for side in (of_a, of_b))
     found = []
-    for key, x, y in zip(keys, a_ns, b_ns, strict=True):
+    for key, (x, y) in _means(spent_a, spent_b, a.num_steps, b.num_steps).items():
         num_a = of_a[key].num / a.num_steps if key in of_a else 0.0
         num_b = of_b[key].num / b.num_steps if key in of_b else 0.0
         if x != y or num_a != num_b:
@@ -113,11 +127,11 @@ def _replacement(kind: str, phase: str, gone: list[Cause], come: list[Cause], de
         phase=phase,
         name=f"{_name_of(gone, kind)} replaced by {_name_of(come, kind)}",
         line="",
-        delta_num=sum(cause.delta_num for cause in (*gone, *come)),
+        delta_num=round(sum(cause.delta_num for cause in (*gone, *come)), 9) + 0.0,  # thirds that cancel are no change
         delta_ns=total,
         count_ns=total,
         dur_ns=0,
-        share_pct=100 * total / delta_ns if delta_ns else None,
+        share_pct=_share(total, delta_ns),
     )
 
 
@@ -143,5 +157,10 @@ def _cause(account: Account, num_a: float, num_b: float, a_ns: int, b_ns: int, d
         delta_ns=b_ns - a_ns,
         count_ns=count_ns,
         dur_ns=b_ns - a_ns - count_ns,
-        share_pct=100 * (b_ns - a_ns) / delta_ns if delta_ns else None,
+        share_pct=_share(b_ns - a_ns, delta_ns),
     )
+
+
+def _share(part_ns: int, delta_ns: int) -> float | None:
+    """Percent of the traced delta; nothing is 0 of it, never -0."""
+    return 100 * part_ns / delta_ns + 0.0 if delta_ns else None

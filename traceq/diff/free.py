@@ -29,7 +29,9 @@ def is_free(arm: Run, reference: Run, phase: str) -> str:
         return f"{name} is not free: more than without the check ({other}), a step: {most}."
     num_ops = _num_ops(arm.traces[0])
     num_syncs = _num_syncs(arm, phase)
-    told = f"no {what} in {phase}" if num_syncs == 0 else f"{num_syncs:g} {what}s in {phase}, as many as without it"
+    where = f" in {phase}" if phase else ""
+    plural = "" if num_syncs == 1 else "s"
+    told = f"{num_syncs:g} {what}{plural}{where}, as many as without it" if num_syncs else f"no {what}{where}"
     return (
         f"{name} is free: {told}, and of its {num_ops:,.0f} ops a step not one more than without the check ({other})."
     )
@@ -58,11 +60,13 @@ def _num_ops(trace: Trace) -> float:
 
 
 def _num_syncs(run: Run, phase: str) -> float:
-    """Device-to-host syncs (without a device: reads of a value) in one phase, a step, on the worst rank."""
+    """Device-to-host syncs (without a device: reads of a value) in one phase or in all, a step, on the worst rank."""
     worst = 0.0
     for trace in run.traces:
         found, names = syncs(trace), phases(trace).names
         wanted = [KINDS.index("dtoh"), KINDS.index("scalar")]
-        mine = np.isin(found.kind, wanted) & (found.phase == (names.index(phase) if phase in names else -1))
+        mine = np.isin(found.kind, wanted)
+        if phase:
+            mine &= found.phase == (names.index(phase) if phase in names else -1)
         worst = max(worst, int(mine.sum()) / len(steps(trace)))
     return worst

@@ -185,17 +185,22 @@ def _copies_to_syncs(trace: Trace, all_actors: Actors, actor: NDArray[np.int64])
 def _accounts(
     trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], ns: NDArray[np.int64]
 ) -> tuple[Account, ...]:
-    """Time and number of every cause; one that was hidden behind others has 0 ns."""
+    """Time and number of every cause; one that was hidden behind others has 0 ns.
+
+    A cause stands in its own phase with all it costs: the idle time of a sync that lasts into the next phase, too.
+    """
     all_actors, names = actors(trace), phases(trace).names
     happened = np.flatnonzero(all_actors.happens & _in_counted_steps(trace, all_actors))
     who = np.r_[actor, happened]
+    own = all_actors.phase[who]
+    own[: len(actor)] = np.where(actor < all_actors.latency, own[: len(actor)], phase)
     functions: dict[str, int] = {}
     of_text = np.array(
         [functions.setdefault(line_function(text), len(functions)) for text in all_actors.texts], np.int64
     )
     columns = (
         all_actors.kind[who],
-        np.r_[phase, all_actors.phase[happened]],
+        own,
         all_actors.name[who],
         of_text[all_actors.line[who]],
     )

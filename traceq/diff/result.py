@@ -69,8 +69,8 @@ class Cause:
 @dataclass(frozen=True, slots=True)
 class Diff:
     """B against A. `comparison` decides and is None where there is nothing to compare; `traced`, `cells` and `causes`
-    explain, and are empty where a side has no trace. `words` is the answer, a line each; `free` says whether A is free of
-    the change, and is "" where no traced reference tells."""
+    explain, and are empty where a side has no trace. `words` is the answer, a line each; `free` says whether A is free
+    of the change, and is "" where no traced reference tells."""
 
     a: Source
     b: Source

@@ -97,4 +97,4 @@ def matrix(diffs: Diffs) -> Table:
 
 
 def _share(delta_ns: int, whole: int) -> float | None:
-    return 100 * delta_ns / whole if whole else None
+    return 100 * delta_ns / whole + 0.0 if whole else None  # never -0

@@ -20,16 +20,18 @@ _NAMES = {
 _WORTH_A_NAME = 0.05
 _MOST_LINES = 2
 _MOST_OPS = 6
+_MOST_CAUSES = 3
 _LONGEST_NAME = 60
 
 
-def verdict_words(b_name: str, can: Comparable, found: Comparison | None) -> tuple[str, ...]:
-    """One or two lines: the cost of B against A with its interval, the verdict, and why."""
+def verdict_words(b_name: str, can: Comparable, found: Comparison | None, missing: str = "") -> tuple[str, ...]:
+    """One or two lines: the cost of B against A with its interval, the verdict, and why; without a comparison what is
+    missing for one."""
     if not can.ok:
         reasons = "; ".join(can.reasons)
         return (f"Not comparable ({reasons}): what follows says where the time goes, not what a change costs.",)
     if found is None:
-        return ("Nothing to compare: neither side has unprofiled samples or a trace.",)
+        return (f"Nothing to compare: {missing}.",)
     cost = _cost(found.delta_ns)
     percent = format_value(found.delta_pct, Unit.DELTA_PERCENT)
     interval = f", 95 % interval {_interval(found.ci95_ns)}" if found.ci95_ns else ""
@@ -40,19 +42,17 @@ def verdict_words(b_name: str, can: Comparable, found: Comparison | None) -> tup
     )
 
 
-def cause_words(traced: Traced, causes: Sequence[Cause]) -> tuple[str, ...]:
+def cause_words(b_name: str, traced: Traced, causes: Sequence[Cause]) -> tuple[str, ...]:
     """A line each: what came or went by line of code, other syncs that did, and the largest causes left."""
-    if traced.delta_ns == 0 or not causes:
-        return ()
-    by_line = _changed_lines(causes)
+    by_line = _changed_lines(causes, traced)
     told = {cause.key for _, members in by_line for cause in members}
     syncs = [
         c for c in causes if c.kind == "sync" and c.delta_num and c.key not in told and _is_worth_telling(c, traced)
     ]
-    words = [*_line_words(traced, by_line), *_sync_words(traced, syncs)]
+    words = [*_line_words(b_name, traced, by_line), *_sync_words(b_name, traced, syncs)]
     told |= {cause.key for cause in syncs}
-    left = [cause for cause in causes if cause.key not in told]
-    worth = [cause for cause in left if abs(cause.delta_ns) >= _WORTH_A_NAME * abs(traced.delta_ns)][:3]
+    left = [cause for cause in causes if cause.key not in told and cause.delta_ns]
+    worth = [cause for cause in left if _is_large(cause.delta_ns, traced)][:_MOST_CAUSES]
     if worth:
         label = "The rest" if words else f"Of the traced {_delta(traced.delta_ns)} a step"
         words.append(f"{label}: " + "; ".join(f"{_delta(cause.delta_ns)} {describe(cause)}" for cause in worth) + ".")
@@ -69,58 +69,90 @@ def describe(cause: Cause) -> str:
     return f"{_cut(cause.name)}{where} in {cause.phase}{number}"
 
 
-def _changed_lines(causes: Sequence[Cause]) -> list[tuple[str, list[Cause]]]:
-    """(line, causes) of the functions whose ops changed in number, largest delta first."""
+def _changed_lines(causes: Sequence[Cause], traced: Traced) -> list[tuple[str, list[Cause]]]:
+    """(line, causes) of the functions whose ops changed in number, largest delta first: the first, and a second that
+    has a sync or a large delta."""
     by_function: dict[str, list[Cause]] = {}
     for cause in causes:
         if cause.line and cause.delta_num:
             by_function.setdefault(line_function(cause.line), []).append(cause)
-    groups = [(members[0].line, members) for members in by_function.values()]
-    return sorted(groups, key=lambda group: -abs(_sum(group[1])))[:_MOST_LINES]
+    groups = [sorted(members, key=lambda cause: cause.kind != "sync") for members in by_function.values()]
+    groups.sort(key=lambda members: -abs(_sum(members)))
+    told = [
+        members
+        for at, members in enumerate(groups)
+        if at == 0 or members[0].kind == "sync" or _is_large(_sum(members), traced)
+    ]
+    return [(members[0].line, members) for members in told[:_MOST_LINES]]
 
 
-def _line_words(traced: Traced, by_line: Sequence[tuple[str, Sequence[Cause]]]) -> list[str]:
+def _line_words(b_name: str, traced: Traced, by_line: Sequence[tuple[str, Sequence[Cause]]]) -> list[str]:
+    """`on adds at check.py:41 check in forward: 1 dtoh aten::item (sync): +2.00 ms a step, 40 % of the traced ...`."""
     words = []
     for line, members in by_line:
-        verb = "adds" if sum(cause.delta_num for cause in members) > 0 else "removes"
-        each = ", ".join(
-            f"{format_value(abs(cause.delta_num), Unit.MEAN)} {_cut(cause.name)}{' (a sync)' if cause.kind == 'sync' else ''}"
-            for cause in sorted(members, key=lambda cause: cause.kind == "sync")[:_MOST_OPS]
-        )
-        more = f" and {len(members) - _MOST_OPS} more" if len(members) > _MOST_OPS else ""
-        cost = f"{_delta(_sum(members))} a step{_share(_sum(members), traced)}"
-        words.append(f"It {verb} at {line} in {members[0].phase}: {each}{more}: {cost}.")
+        gone, come = ([c for c in members if c.delta_num * sign > 0] for sign in (-1, 1))
+        parts = [(verb, changed) for verb, changed in (("adds", come), ("removes", gone)) if changed]
+        parts.sort(key=lambda part: -abs(sum(cause.delta_num for cause in part[1])))
+        (verb, changed), *other = parts
+        where = f"{line} in {' and '.join(dict.fromkeys(cause.phase for cause in members))}"
+        what = f"{verb} at {where}: {_listed(changed)}"
+        what += "".join(f"; {verb} {_listed(changed)}" for verb, changed in other)
+        words.append(f"{b_name} {what}: {_amount(_sum(members), traced)}.")
     return words
 
 
-def _sync_words(traced: Traced, syncs: Sequence[Cause]) -> list[str]:
+def _listed(causes: Sequence[Cause]) -> str:
+    """`10 dtoh aten::item (syncs), 1 aten::any and 3 more`."""
+    each = [f"{_number(c)} {_cut(c.name)}{_sync_mark(c)}" for c in causes[:_MOST_OPS]]
+    rest = len(causes) - _MOST_OPS
+    return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _sync_mark(cause: Cause) -> str:
+    return "" if cause.kind != "sync" else " (sync)" if abs(cause.delta_num) == 1 else " (syncs)"
+
+
+def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause]) -> list[str]:
     """What became of the syncs of which no line is known."""
     words = []
     for verb, sign in (("removes", -1), ("adds", 1)):
         changed = [cause for cause in syncs if cause.delta_num * sign > 0]
         if changed:
-            each = ", ".join(
-                f"{format_value(abs(c.delta_num), Unit.MEAN)} {c.name} in {c.phase}" for c in changed[:_MOST_OPS]
-            )
+            each = ", ".join(f"{_number(c)} {c.name} in {c.phase}" for c in changed[:_MOST_OPS])
+            rest = f" and {len(changed) - _MOST_OPS} more" if len(changed) > _MOST_OPS else ""
             number = format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
-            cost = f"{_delta(_sum(changed))} a step, the idle time they cause included{_share(_sum(changed), traced)}"
-            words.append(f"It {verb} {number} sync{'s' if number != '1' else ''} a step ({each}): {cost}.")
+            noun, idle = ("sync", "the idle time it causes") if number == "1" else ("syncs", "the idle time they cause")
+            cost = _amount(_sum(changed), traced, f", {idle} included")
+            words.append(f"{b_name} {verb} {number} {noun} a step ({each}{rest}): {cost}.")
     return words
+
+
+def _number(cause: Cause) -> str:
+    return format_value(abs(cause.delta_num), Unit.MEAN)
+
+
+def _is_large(delta_ns: int, traced: Traced) -> bool:
+    return abs(delta_ns) >= _WORTH_A_NAME * abs(traced.delta_ns)
 
 
 def _is_worth_telling(cause: Cause, traced: Traced) -> bool:
     """An allocation now and then is the allocator's affair; a sync that the program asks for is always told."""
-    return not cause.name.startswith("alloc") or abs(cause.delta_ns) >= _WORTH_A_NAME * abs(traced.delta_ns)
+    return not cause.name.startswith("alloc") or _is_large(cause.delta_ns, traced)
 
 
 def _sum(causes: Sequence[Cause]) -> int:
     return sum(cause.delta_ns for cause in causes)
 
 
-def _share(delta_ns: int, traced: Traced) -> str:
-    """`, 45 % of the traced -5.02 ms`."""
-    percent = 100 * delta_ns / traced.delta_ns
-    return f", {format_value(percent, Unit.PERCENT)} of the traced {_delta(traced.delta_ns)}"
+def _amount(delta_ns: int, traced: Traced, more: str = "") -> str:
+    """`-2.24 ms a step, 45 % of the traced -5.02 ms`."""
+    if delta_ns == 0:
+        return "no time a step"
+    amount = f"{_delta(delta_ns)} a step{more}"
+    if traced.delta_ns == 0:
+        return amount
+    percent = format_value(100 * delta_ns / traced.delta_ns, Unit.PERCENT)
+    return f"{amount}, {percent} of the traced {_delta(traced.delta_ns)}"
 
 
 def _cut(name: str) -> str:
