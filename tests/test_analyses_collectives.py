@@ -65,6 +65,18 @@ def test_an_unknown_type_leaves_the_bytes_open_instead_of_zero() -> None:
     assert (found["bytes"], found["algbw_gbps"], found["busbw_gbps"]) == (None, None, None)
 
 
+@pytest.mark.parametrize("elements", ["many", None, [5], -4, 2**70, 1e30])
+def test_a_count_that_is_none_is_unknown(elements: Any) -> None:
+    (found,) = collectives(comms("allreduce", 10, 5, (elements, elements)))
+    assert (found["num"], found["bytes"]) == (1, None)
+
+
+@pytest.mark.parametrize("dims", [5, "x", [5], [["a"]], [[2, ["x"]]], [[2**40, 2**40]], [], [[], []], {"a": 1}])
+def test_shapes_that_are_none_leave_the_bytes_open(dims: Any) -> None:
+    (found,) = collectives(annotation("nccl:all_reduce", 10, 5, **{"Input Dims": dims, "Input type": ["float"]}))
+    assert (found["num"], found["bytes"]) == (1, None)
+
+
 def test_waits_barriers_and_unnamed_rows_move_no_data() -> None:
     found = collectives(
         comms("wait", 1, 1), comms("barrier", 3, 1), op("record_param_comms", 5, 1), comms("allreduce", 7, 1)
@@ -112,6 +124,16 @@ def test_a_kernel_without_a_call_is_a_row_of_its_own() -> None:
     alone = next(one for one in found if one["num"] == 0)
     assert (alone["phase"], alone["bytes"], alone["gpu_ns"]) == ("before_window", None, 5_000)
     assert alone["key"] != next(one["key"] for one in found if one["num"])
+
+
+def test_calls_and_kernels_that_do_not_belong_together_are_not_one_row() -> None:
+    apart = annotation("nccl:all_reduce", 10, 5), launch(50, 1, 1), kernel(ALL_REDUCE, 60, 9, 1)
+    found = collectives(*apart)
+    assert [(one["name"], one["num"], one["num_kernels"]) for one in found] == [
+        ("all_reduce", 1, 0),
+        ("all_reduce", 0, 1),
+    ]
+    assert found[0]["key"] != found[1]["key"]
 
 
 def test_a_group_launch_has_more_calls_than_kernels() -> None:

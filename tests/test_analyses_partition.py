@@ -168,6 +168,7 @@ def test_a_gloo_rank_on_a_cpu_computes_before_it_communicates_before_it_loads() 
 
 def test_issuing_a_collective_is_not_computing() -> None:
     assert cells(op("c10d::allreduce_", 10, 20), op("record_param_comms", 12, 5)) == {"python": 100}
+    assert cells(op("gloo:all_reduce", 10, 20)) == {"exposed_comm": 20, "python": 80}
 
 
 HOST = (

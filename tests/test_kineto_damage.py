@@ -138,7 +138,9 @@ def test_an_event_with_a_bare_quote_in_its_name_is_skipped_alone(name: str) -> N
     assert is_refused(content, "byte [0-9]+: [12] events are no valid JSON")
 
 
-def test_every_broken_event_is_counted_at_the_byte_of_the_first() -> None:
+@pytest.mark.parametrize("window", [64, 300, 1 << 17])
+def test_every_broken_event_is_counted_at_the_byte_of_the_first(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "_WINDOW", window)
     events = [op(f"ok{i}" if i % 2 else f"VICTIM{i}", i, 1) for i in range(2000)]
     content = text(*events).replace(b"VICTIM", b'"')
     trace = read_text(content)

@@ -92,6 +92,10 @@ def test_the_whole_trace_ends_where_the_program_does_not_where_the_profiler_does
     assert windows(build(op("aten::mm", 5, 10), *profilers)) == [(5, 15)]
 
 
+def test_a_number_past_int64_is_no_step() -> None:
+    assert steps(build(step(0, 10, 10**20), op("aten::mm", 1, 2))).names == ("whole trace",)
+
+
 def test_the_thread_with_most_steps_is_the_one_that_runs_them() -> None:
     trace = build(annotation("ProfilerStep#0", 0, 500, tid=OTHER), *RUNS_AHEAD)
     assert steps(trace).names == ("ProfilerStep#7", "ProfilerStep#8")

@@ -148,11 +148,12 @@ def test_one_sync_does_not_pay_for_the_next() -> None:
     assert starved == {"stream": 10, "event": 35}
 
 
-def test_an_allocation_waits_for_nothing_and_costs_the_idle_time_inside_it() -> None:
-    (found,) = table(
-        build(step(0, 80), *SYNC, wait("cudaMalloc", 15, 25), launch(50, 5, 2), kernel("b", 58, 9, 2)), "syncs"
-    )
-    assert (found["kind"], found["wait_ns"], found["starved_ns"], found["cost_ns"]) == ("alloc", 0, 20_000, 20_000)
+@pytest.mark.parametrize(("start", "idle"), [(15, 20), (30, 10)])
+def test_an_allocation_waits_for_nothing_and_costs_the_idle_time_inside_it(start: int, idle: int) -> None:
+    events = (*SYNC, wait("cudaMalloc", start, 40 - start), launch(50, 5, 2), kernel("b", 58, 9, 2))
+    (found,) = table(build(step(0, 80), *events), "syncs")
+    assert (found["kind"], found["wait_ns"]) == ("alloc", 0)
+    assert (found["starved_ns"], found["cost_ns"]) == (idle * 1000, idle * 1000)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageRows"]
 
+_MOST = 2**56
+_decode_list = msgspec.json.Decoder(list[Any]).decode
 _DTYPES = {
     "double": "float64",
     "float": "float32",
@@ -48,7 +50,7 @@ class MessageRows:
     def add(self, row: int, event: str, args: RawArgs, strings: Interner) -> None:
         """Note one event that is, or belongs to, a collective."""
         name = "" if args.collective is None else str(args.collective)
-        elements_in, elements_out = _to_int(args.elements_in), _to_int(args.elements_out)
+        elements_in, elements_out = _to_count(args.elements_in), _to_count(args.elements_out)
         dtype = "" if args.dtype is None else str(args.dtype)
         if args.collective is None:
             elements_in, dtype = _from_shapes(event, args)
@@ -61,8 +63,8 @@ class MessageRows:
                 strings[str(args.ranks)] if args.ranks is not None else -1,
                 elements_in,
                 elements_out,
-                _to_int(args.group_size),
-                _to_int(args.message_sequence),
+                _to_count(args.group_size),
+                _to_count(args.message_sequence),
             )
         )
 
@@ -83,11 +85,13 @@ class MessageRows:
         )
 
 
-def _to_int(value: Any) -> int:
+def _to_count(value: Any) -> int:
+    """A number as it should be, -1 for anything else; 8 bytes of each of _MOST still add up in int64."""
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         return -1
+    return number if 0 <= number < _MOST else -1
 
 
 def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:
@@ -96,18 +100,19 @@ def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:
     An annotation of a backend lists what it moves; a c10d op lists output and input, the larger of which counts.
     """
     try:
-        dims, types = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
-    except msgspec.DecodeError:
+        dims, types = _decode_list(args.dims), _decode_list(args.types)
+        sizes = [_elements(shape) for shape in dims if shape]
+    except (msgspec.DecodeError, RecursionError, TypeError, ValueError):
         return -1, ""
-    sizes = [_elements(shape) for shape in dims if shape]
     if not sizes:
         return -1, ""
+    moved = max(sizes) if event.startswith("c10d::") else sum(sizes)
     dtype = next((t for t in types if isinstance(t, str) and t.lower() in _DTYPES), "")
-    return (max(sizes) if event.startswith("c10d::") else sum(sizes)), dtype
+    return _to_count(moved), dtype
 
 
 def _elements(shape: Any) -> int:
     """Elements of a shape, or of a list of shapes."""
     if any(isinstance(part, list) for part in shape):
         return sum(_elements(part) for part in shape)
-    return prod(shape)
+    return prod(map(int, shape))

@@ -19,7 +19,7 @@ __all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "steps"]
 
 WHOLE_TRACE = "whole trace"
 
-_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
