@@ -51,24 +51,24 @@ def op(name: str, start: Any, dur: Any, **more: Any) -> Event:
     return row("cpu_op", name, start, dur, **more)
 
 
-def call(name: str, start: Any, dur: Any, corr: int = 0, **more: Any) -> Event:
+def call(name: str, start: Any, dur: Any, corr: Any = 0, **more: Any) -> Event:
     return row("cuda_runtime", name, start, dur, correlation=corr, **more)
 
 
-def launch(start: Any, dur: Any, corr: int, **more: Any) -> Event:
+def launch(start: Any, dur: Any, corr: Any, **more: Any) -> Event:
     return call("cudaLaunchKernel", start, dur, corr, **more)
 
 
-def kernel(name: str, start: Any, dur: Any, corr: int = 0, stream: int = 7, **args: Any) -> Event:
+def kernel(name: str, start: Any, dur: Any, corr: Any = 0, stream: int = 7, **args: Any) -> Event:
     return row("kernel", name, start, dur, tid=stream, correlation=corr, stream=stream, device=0, **args)
 
 
-def memcpy(kind: str, start: Any, dur: Any, corr: int = 0, stream: int = 7, size: int = 8) -> Event:
+def memcpy(kind: str, start: Any, dur: Any, corr: Any = 0, stream: int = 7, size: int = 8) -> Event:
     args = {"correlation": corr, "stream": stream, "device": 0, "bytes": size}
     return row("gpu_memcpy", f"Memcpy {kind}", start, dur, tid=stream, **args)
 
 
-def memset(start: Any, dur: Any, corr: int = 0, stream: int = 7) -> Event:
+def memset(start: Any, dur: Any, corr: Any = 0, stream: int = 7) -> Event:
     return row("gpu_memset", "Memset (Device)", start, dur, tid=stream, correlation=corr, stream=stream, device=0)
 
 

@@ -148,6 +148,13 @@ def test_every_broken_event_is_counted_at_the_byte_of_the_first(window: int, mon
     assert [caveat.text for caveat in trace.caveats] == ["byte 16: 1,000 events are no valid JSON and were skipped"]
 
 
+def test_two_broken_neighbours_are_two() -> None:
+    content = text(op("before", 0, 1), op("VICTIM", 1, 1), op("VICTIM", 2, 1), op("after", 3, 1))
+    trace = read_text(content.replace(b"VICTIM", b'a "b" c'))
+    assert names(trace) == ["before", "after"]
+    assert trace.caveats[0].text.endswith(": 2 events are no valid JSON and were skipped")
+
+
 @pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "nan", "-inf"])
 def test_a_bare_nan_is_an_absent_value_and_no_reason_to_lose_the_event(token: str) -> None:
     event = op("NaN, inf", 5, 1, detail=[{"a": i} for i in range(30)], value="VICTIM", **{"External id": 8})
@@ -182,6 +189,7 @@ def test_broken_utf8_in_a_name_is_replaced() -> None:
         (b'"ts":5', b'"ts":1e999999'),
         (b'"dur":1.5', b'"dur":-1'),
         (b'"dur":1.5', b'"dur":1e17'),
+        (b'"dur":1.5', b'"dur":2000000000000000'),
         (b'"dur":1.5', b'"dur":null'),
         (b',"dur":1.5', b""),
     ],

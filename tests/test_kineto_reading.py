@@ -231,6 +231,10 @@ def test_an_id_of_any_type_reads_as_int64_or_absent(written: Any, read: int) -> 
     assert trace.events.correlation.tolist() == [read, read, 4]
 
 
+def test_ids_that_are_all_lists_are_all_absent() -> None:
+    assert build(kernel("a", 0, 1, [1]), kernel("b", 5, 1, [2])).events.correlation.tolist() == [-1, -1]
+
+
 def test_the_last_of_two_equal_keys_counts() -> None:
     content = b'[{"ph": "X", "name": "old", "ts": 1, "dur": 1, "name": "new", "dur": 2}]'
     assert seen(read_text(content)) == [("new", "", "", "", 1000, 2000, -1, -1)]

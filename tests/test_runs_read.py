@@ -83,7 +83,7 @@ def test_of_several_windows_of_a_rank_the_latest_counts(tmp_path: Path) -> None:
     late = rank(tmp_path / "host.0.pt.trace.json", 0, origin=5000)
     run = read(tmp_path)
     assert [trace.path for trace in run.traces] == [str(late)] != [str(early)]
-    assert codes(run) == ["several_windows"]
+    assert [caveat.text for caveat in run.caveats] == [f"rank 0 has 2 windows; the latest is used: {late}"]
 
 
 def test_stacks_flight_records_and_hidden_files_are_no_ranks(job: Path) -> None:
