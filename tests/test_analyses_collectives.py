@@ -97,6 +97,12 @@ def test_an_annotation_gives_bytes_by_the_shapes_it_moves() -> None:
     assert (found["bytes"], found["dtype"]) == (1000, "float32")
 
 
+def test_a_c10d_op_lists_output_and_input_and_the_larger_counts() -> None:
+    shapes = {"Input Dims": [[1000], [250], []], "Input type": ["float", "float", ""]}
+    (found,) = collectives(op("c10d::_allgather_base_", 10, 5, **shapes))
+    assert (found["name"], found["bytes"]) == ("all_gather", 4000)
+
+
 GLOO = (
     annotation("gloo:all_reduce", 20, 30, tid=9, **{"Input Dims": [[64]], "Input type": ["float"]}),
     annotation("gloo:all_gather", 60, 30, tid=9, **{"Input Dims": [[64]], "Input type": ["float"]}),

@@ -50,6 +50,11 @@ def test_clocks_may_disagree_by_30_us_about_the_op(start: int, expected: str) ->
     assert origin(op("aten::copy_", start, 10))[0] == expected
 
 
+def test_of_ops_that_start_together_the_shorter_is_inside() -> None:
+    ops = op("aten::inner", 30, 15), op("aten::outer", 30, 20)
+    assert origin(*ops)[0] == origin(*reversed(ops))[0] == "aten::inner"
+
+
 def test_an_op_of_another_thread_is_not_the_origin() -> None:
     assert origin(op("aten::copy_", 20, 40, tid=9))[0] == ""
 
