@@ -111,6 +111,28 @@ def test_a_sync_answers_for_no_more_than_it_blocked() -> None:
     assert (delta, effects(causes)) == (60, {"host|forward|aten::slow|": (0, 0, 60)})
 
 
+def test_the_copy_counts_towards_what_a_sync_blocked() -> None:
+    """A copy of 50 and a host that is slow on its own account: without the sync it would be ahead by 52, not by 102."""
+
+    def slow_after(at: float) -> list[Event]:
+        return [op("aten::slow", at, 80), launch(at + 80, 2, 3), kernel("add", at + 85, 10, 3)]
+
+    a = [step(0, 110), launch(1, 2, 1), kernel("gemm", 4, 6, 1), *slow_after(10)]
+    b = [
+        step(0, 162),
+        *a[1:3],
+        op("aten::_local_scalar_dense", 10, 52),
+        call("cudaMemcpyAsync", 10, 2, 2),
+        memcpy("DtoH (Device -> Pageable)", 10, 50, 2),
+        call("cudaStreamSynchronize", 12, 50),
+        *slow_after(62),
+    ]
+    delta, _, causes = explained(a, b)
+    assert delta == 52
+    assert effects(causes)["sync|forward|dtoh aten::_local_scalar_dense|"] == (1, 52, 0)
+    assert {cause.name for cause in causes.values() if cause.delta_ns} == {"dtoh aten::_local_scalar_dense"}
+
+
 def test_a_slower_kernel_is_an_effect_of_duration() -> None:
     delta, cells, causes = explained(gemms(20), gemms(26, until=106))
     assert (delta, cells) == (6, {("forward", "compute"): 6})

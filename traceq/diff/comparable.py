@@ -34,7 +34,8 @@ def ranks_apart(a: Run, b: Run) -> tuple[Caveat, ...]:
     if not a.traces or not b.traces or ours == theirs:
         return ()
     if common := ours & theirs:
-        text = f"of {len(ours | theirs)} ranks only {_listed(common)} stand on both sides; the others are left out"
+        noun, verb = ("rank", "stands") if len(common) == 1 else ("ranks", "stand")
+        text = f"only {noun} {_listed(common)} of {len(ours | theirs)} {verb} on both sides; the others are left out"
     elif len(a.traces) == len(b.traces) == 1:
         text = f"rank {a.ranks[0]} is set against rank {b.ranks[0]}: ranks of one job differ, too"
     else:

@@ -23,7 +23,7 @@ from traceq.links.launches import device_work
 from traceq.links.nesting import nest, tracks
 from traceq.links.phases import phases
 from traceq.links.steps import main_track, steps
-from traceq.links.syncs import syncs
+from traceq.links.syncs import Syncs, syncs
 from traceq.model import Trace
 
 __all__ = ["Account", "Cell", "Ledger", "ledger", "line_function"]
@@ -123,10 +123,26 @@ def _starvation(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
     if len(device_work(trace)) == 0:
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
     found = syncs(trace)
-    until = advance(activity(trace).when(*HOST_CAUSED), found.since, found.cost)
+    answers_for = np.minimum(found.cost, found.blocked - _already_waited(trace, found))
+    until = advance(activity(trace).when(*HOST_CAUSED), found.since, answers_for)
     order = np.lexsort((np.arange(len(found)), found.since))
     parts, owners = first_come(found.since[order], until[order])
     return parts, order[owners]
+
+
+def _already_waited(trace: Trace, found: Syncs) -> NDArray[np.int64]:
+    """int64[S] ns: what stands on the account of each sync before the idle time that it causes: the copy, the wait for
+    it. Without the sync the host would be ahead by what it blocked, and no more."""
+    done, copies = activity(trace), blocking_calls(trace).copy
+    of_work = np.full(len(device_work(trace)), -1)
+    of_work[copies[copies >= 0]] = np.flatnonzero(copies >= 0)
+    sync = np.where(done.doing == Doing.EXPOSED_MEMCPY, of_work[done.owner], done.call)
+    mine = np.flatnonzero(sync >= 0)
+    at = done.parts[mine, 0]
+    mine = mine[(at >= found.start[sync[mine]]) & (at < found.since[sync[mine]])]
+    waited = np.zeros(len(found), np.int64)
+    np.add.at(waited, sync[mine], done.ns[mine])
+    return waited
 
 
 def _host_accounts(trace: Trace, all_actors: Actors) -> tuple[dict[int, Spans], dict[int, NDArray[np.int64]]]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from traceq.diff.result import Diff, Diffs
+from traceq.diff.result import Cause, Diff, Diffs
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
 __all__ = ["causes_table", "matrix", "waterfall"]
 
 _TOP = 12
+_CAUSES = (
+    Column("kind", "kind"),
+    Column("name", "cause"),
+    Column("line", "line"),
+    Column("phase", "phase"),
+    Column("delta_num", "more a step", Unit.MEAN),
+    Column("delta_ns", "delta", Unit.DELTA_NS),
+    Column("count_ns", "by count", Unit.DELTA_NS),
+    Column("dur_ns", "by duration", Unit.DELTA_NS),
+    Column("share_pct", "share", Unit.DELTA_PERCENT),
+)
 
 
 def waterfall(diff: Diff) -> Table:
@@ -43,23 +54,16 @@ def waterfall(diff: Diff) -> Table:
     return Table("cells", f"Where the delta is ({steps}; profiled)", columns, tuple(rows))
 
 
-def causes_table(diff: Diff) -> Table:
-    """The largest causes: what happens more often, what takes longer."""
+def causes_table(diff: Diff, *, narrow: bool = False) -> Table:
+    """The largest causes: what happens more often, what takes longer; `narrow` leaves out which of the two it is.
+
+    Lines have a column where one is known.
+    """
     shown = diff.causes[:_TOP]
-    columns = (
-        Column("kind", "kind"),
-        Column("name", "cause"),
-        Column("line", "line"),
-        Column("phase", "phase"),
-        Column("delta_num", "more a step", Unit.MEAN),
-        Column("delta_ns", "delta", Unit.DELTA_NS),
-        Column("count_ns", "by count", Unit.DELTA_NS),
-        Column("dur_ns", "by duration", Unit.DELTA_NS),
-        Column("share", "share", Unit.DELTA_PERCENT),
-    )
-    rows = tuple(
-        (c.kind, c.name, c.line, c.phase, c.delta_num, c.delta_ns, c.count_ns, c.dur_ns, c.share_pct) for c in shown
-    )
+    left_out = set() if any(cause.line for cause in shown) else {"line"}
+    left_out |= {"count_ns", "dur_ns"} if narrow else set()
+    columns = tuple(column for column in _CAUSES if column.key not in left_out)
+    rows = tuple(tuple(_cell(cause, column.key) for column in columns) for cause in shown)
     rest = diff.causes[_TOP:]
     together = sum(cause.delta_ns for cause in rest)
     left = sum(abs(cause.delta_ns) for cause in rest)
@@ -94,6 +98,11 @@ def matrix(diffs: Diffs) -> Table:
         verdict = c.verdict.name.replace("_", " ")
         rows.append((found.b_name, c.b_ns, c.delta_ns, c.delta_pct, low, high, c.num_pairs, verdict))
     return Table("matrix", "Unprofiled steps", columns, tuple(rows))
+
+
+def _cell(cause: Cause, key: str) -> Cell:
+    value: Cell = getattr(cause, key)
+    return value
 
 
 def _share(delta_ns: int, whole: int) -> float | None:

@@ -12,6 +12,7 @@ from traceq.report import Table
 
 __all__ = ["print_diff", "print_diffs"]
 
+_NARROW = 100
 _STYLES = {"material": "bold red", "detectable": "yellow", "in_the_noise": "bold green", "inconclusive": "yellow"}
 
 
@@ -21,7 +22,7 @@ def print_diff(diff: Diff, console: Console) -> None:
     for at, line in enumerate(diff.words):
         console.print(Text(line, style=style if at == 0 else ""))
     if diff.traced is not None:
-        for table in (waterfall(diff), causes_table(diff)):
+        for table in (waterfall(diff), causes_table(diff, narrow=console.width < _NARROW)):
             if table.rows:
                 _print_table(table, console)
 
