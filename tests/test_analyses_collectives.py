@@ -91,10 +91,10 @@ def test_the_innermost_level_that_has_names_is_the_identity() -> None:
     assert counts(collectives(stack[1])) == {"all_reduce": (1, 0)}
 
 
-def test_an_annotation_gives_bytes_by_the_shapes_it_moves() -> None:
-    shapes = {"Input Dims": [[[10, 20], [50]], []], "Input type": ["TensorList", "float"]}
-    (found,) = collectives(annotation("nccl:_all_gather_base", 10, 20, **{**shapes, "Input type": ["float"]}))
-    assert (found["bytes"], found["dtype"]) == (1000, "float32")
+def test_an_annotation_lists_what_it_moves_and_all_of_it_counts() -> None:
+    shapes = {"Input Dims": [[10, 20], [50], []], "Input type": ["float", "float", ""]}
+    (found,) = collectives(annotation("nccl:coalesced_all_gather", 10, 20, **shapes))
+    assert (found["name"], found["bytes"], found["dtype"]) == ("all_gather", 1000, "float32")
 
 
 def test_a_c10d_op_lists_output_and_input_and_the_larger_counts() -> None:
