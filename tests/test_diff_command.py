@@ -139,16 +139,25 @@ def test_a_run_in_markdown(run: Path, shell: Shell) -> None:
     assert out == (GOLDEN / "diff.md").read_text(encoding="utf-8")
 
 
-def test_markdown_lets_no_name_end_a_cell_or_open_a_tag(run: Path, shell: Shell) -> None:
-    _, out, _ = shell(run / "absent", run / "on", "--markdown")
-    tables = [block for block in out.split("\n\n") if block.startswith("|")]
-    assert tables
-    for block in tables:
-        counts = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
-        assert len(counts) == 1
-    assert "<" not in out
-    _, text_form, _ = shell(run / "absent", run / "on")
-    assert "aten::mul|<b>" not in out.replace("\\", "") or "<b>" not in text_form
+def test_nothing_is_never_less_than_nothing(run: Path, shell: Shell) -> None:
+    for form in ("--markdown", "--json", "--threshold=1%"):
+        code, out, _ = shell(run / "on", run / "off", form)
+        assert (code, re.findall(r"-0(?:\.0+)?\b(?!\.)", out)) == (0, [])
+
+
+def test_markdown_lets_no_name_end_a_cell_or_open_a_tag(tmp_path: Path, shell: Shell) -> None:
+    def named(path: Path, dur: int) -> Path:
+        rows = [step(0, 300), annotation("a|<b>", 0, 300), op("<img src=x>|y`z`", 10, dur), launch(dur, 2, 1)]
+        return write(path, *rows, kernel("void k<a|b>(<c>)", dur + 5, dur, 1), kernel("|# <u>", 250, dur // 10, 0))
+
+    code, out, _ = shell(named(tmp_path / "a.json", 50), named(tmp_path / "b|<i>.json", 80), "--markdown")
+    assert code == 0
+    tables = [block.splitlines() for block in out.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 2
+    for lines in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "&lt;img src=x>\\|y'z'" in out
+    assert not re.search(r"<|`|^#[^#]* #|(?<!\\)\|&lt;", out)
 
 
 # JSON, as the design promises it
