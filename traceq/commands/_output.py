@@ -24,6 +24,8 @@ def stdout() -> Console:
 
 def print_caveats(caveats: Iterable[Caveat]) -> None:
     """One line each on stderr."""
+    from traceq.renderers.text import plain
+
     console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
     for caveat in caveats:
-        console.print(Text("traceq: note: ", style="yellow") + Text(caveat.text))
+        console.print(Text("traceq: note: ", style="yellow") + plain(caveat.text))

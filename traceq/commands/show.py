@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -53,8 +54,8 @@ def parse_ranks(text: str | None) -> set[int] | None:
         return None
     ranks: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        found = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", part)
+        if found is None:
             raise UsageFault(f"--ranks {text}: '{part.strip()}' is no rank; expected something like 0,8,16-31")
-        ranks.update(range(int(first), int(last or first) + 1))
+        ranks.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     return ranks

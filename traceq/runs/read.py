@@ -35,6 +35,8 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
     if path.is_dir():
         return _read_folder(path, strict=strict, ranks=ranks)
     trace = _unpacked(read_trace(path, strict=strict))
+    if ranks is not None and trace.rank not in ranks:
+        raise UnreadableInput(str(path), f"rank {trace.rank}", "one of the ranks asked for")
     return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats)
 
 
