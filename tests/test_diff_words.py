@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,3 +188,17 @@ def test_an_arm_is_free_if_its_step_does_not_one_thing_more(num_reads: int, phas
 def test_an_arm_that_does_more_is_not_free() -> None:
     off, absent = arm("off", num_reads=0, num_adds=5), arm("absent", num_reads=0, num_adds=3)
     assert is_free(off, absent, "fwd") == "off is not free: more than without the check (absent), a step: 2 aten::add."
+
+
+def test_work_that_runs_after_the_last_step_counts_where_it_was_launched() -> None:
+    def run(name: str, start: int) -> Run:
+        return Run(name, (build(step(0, 100), launch(1, 2, 1), kernel("gemm", start, 10, 1)),), arm=name)
+
+    for off, absent in ((200, 5), (5, 200)):
+        assert is_free(run("off", off), run("absent", absent), "").startswith("off is free")
+
+
+def test_ranks_that_have_no_counterpart_prove_nothing() -> None:
+    off, absent = arm("off", num_reads=1, num_adds=3), arm("absent", num_reads=0, num_adds=3)
+    other = replace(absent, traces=(replace(absent.traces[0], rank=1),))
+    assert is_free(off, other, "fwd") == ""

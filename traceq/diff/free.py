@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
@@ -16,13 +17,15 @@ __all__ = ["is_free"]
 
 
 def is_free(arm: Run, reference: Run, phase: str) -> str:
-    """One sentence: the arm against the reference, op by op and sync by sync, on the ranks that both have."""
+    """One sentence: the arm against the reference, op by op and sync by sync, on the ranks that both have. "" where
+    there are none."""
     name, other = arm.arm, reference.arm
+    matches = [(x, y) for x in arm.traces for y in reference.traces if x.rank == y.rank]
+    if not matches:
+        return ""
     extra: Counter[str] = Counter()
-    for trace in arm.traces:
-        for match in reference.traces:
-            if match.rank == trace.rank:
-                extra += _per_step(trace, match)
+    for trace, match in matches:
+        extra += _per_step(trace, match)
     on_device = any(len(device_work(trace)) for trace in arm.traces)
     what, several = ("device-to-host copy", "device-to-host copies") if on_device else ("scalar sync", "scalar syncs")
     if extra:
@@ -47,13 +50,18 @@ def _per_step(trace: Trace, reference: Trace) -> Counter[str]:
 
 
 def _counts(trace: Trace) -> Counter[str]:
-    """Host ops and device work inside the steps, by name."""
-    events = trace.events
-    host = steps(trace).host
-    rows = events.rows(Category.CPU_OP, Category.KERNEL, Category.MEMCPY, Category.MEMSET)
-    rows = rows[(events.ts[rows] >= host[0, 0]) & (events.ts[rows] < host[-1, 1])]
+    """Host ops inside the steps and the device work launched there, by name; it may run after the last step's end."""
+    events, work = trace.events, device_work(trace)
+    ops, launches = events.rows(Category.CPU_OP), work.call[work.linked]
+    rows = np.r_[ops[_in_steps(trace, ops)], work.rows[work.linked][_in_steps(trace, launches)]]
     names, counts = np.unique(events.name[rows], return_counts=True)
     return Counter({events.strings[n]: c for n, c in zip(names.tolist(), counts.tolist(), strict=True)})
+
+
+def _in_steps(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    host, start = steps(trace).host, trace.events.ts[rows]
+    inside: NDArray[np.bool_] = (start >= host[0, 0]) & (start < host[-1, 1])
+    return inside
 
 
 def _num_ops(trace: Trace) -> float:
