@@ -32,4 +32,5 @@ def __getattr__(name: str) -> Any:
     """Import the part that is asked for, so that reading a trace never imports torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return import_module("traceq.diff") if name == "diff" else getattr(home, name)  # that package can be called

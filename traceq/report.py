@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
 from traceq.model import Caveat
-from traceq.units import Unit
+from traceq.units import Unit, format_value
 
 __all__ = ["Cell", "Column", "Finding", "Report", "Sheet", "Source", "Table"]
 
@@ -32,6 +33,26 @@ class Table:
     single: bool = False
     note: str = ""
 
+    def __str__(self) -> str:
+        """The table in plain text, columns aligned."""
+        lines = [[column.title or column.key for column in self.columns], *self._texts()]
+        widths = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
+        padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
+        return "\n".join([self.title, *(line.rstrip() for line in padded)])
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook."""
+        head = "".join(f"<th>{escape(column.title or column.key)}</th>" for column in self.columns)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in line) + "</tr>" for line in self._texts()
+        )
+        return (
+            f"<table><caption>{escape(self.title)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        )
+
+    def _texts(self) -> list[list[str]]:
+        return [[format_value(v, c.unit) for v, c in zip(row, self.columns, strict=True)] for row in self.rows]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -53,6 +74,15 @@ class Report:
     views: tuple[Table, ...] = ()
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Caveat, ...] = ()
+
+    def __str__(self) -> str:
+        """Findings and views in plain text."""
+        return "\n\n".join([*(finding.text for finding in self.findings), *map(str, self.views)])
+
+    def _repr_html_(self) -> str:
+        """Findings and views in a notebook."""
+        found = "".join(f"<p>{escape(finding.text)}</p>" for finding in self.findings)
+        return found + "".join(view._repr_html_() for view in self.views)
 
 
 @dataclass(frozen=True, slots=True)
