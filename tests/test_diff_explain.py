@@ -217,6 +217,14 @@ def test_without_a_device_a_read_of_a_value_is_a_sync() -> None:
     assert (delta, effects(causes)) == (4, {"sync|forward|aten::item|": (1, 4, 0)})
 
 
+def test_without_a_device_an_op_of_the_program_is_no_sync_for_a_read_somewhere_in_it() -> None:
+    def rows(dur: float) -> list[Event]:
+        return [step(0, dur + 5), op("forward", 0, dur), op("aten::item", 8, 4), op("aten::_local_scalar_dense", 9, 2)]
+
+    delta, _, causes = explained(rows(20), rows(50))
+    assert (delta, effects(causes)) == (30, {"host|forward|forward|": (0, 0, 30)})
+
+
 def test_a_kernel_that_waits_in_its_queue_is_launch_latency() -> None:
     delta, cells, causes = explained(gemms(20), gemms(20, late=7, until=107))
     assert (delta, cells) == (7, {("forward", "launch_latency"): 7})

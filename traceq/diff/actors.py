@@ -18,6 +18,7 @@ from traceq.links.blocking import blocking_calls
 from traceq.links.collectives import NAMES, collective_calls, collective_kernels
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
+from traceq.links.names import matching
 from traceq.links.nesting import host_ops, tracks
 from traceq.links.origins import Origins, origins
 from traceq.links.phases import phases
@@ -38,6 +39,7 @@ _RESIDUAL = (
     (_HOST, "data loader"),
 )
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
+_ATEN = re.compile(r"^aten::")
 _COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
@@ -189,14 +191,15 @@ def _outermost_ops(trace: Trace) -> NDArray[np.int64]:
 
 
 def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) -> _Section:
-    """Outermost host ops; one that reads a tensor's value in a trace without a device counts as a sync."""
+    """Outermost host ops; without a device one of PyTorch's own that reads a tensor's value counts as a sync."""
     events, track = trace.events, tracks(trace)[rows]
     origin: Origins = origins(trace, track, events.ts[rows], events.end[rows])
     names, inverse = np.unique(events.name[rows], return_inverse=True)
     numbers = _numbers((events.strings[name] for name in names.tolist()), texts)
     kind = np.full(len(rows), _HOST)
     if len(device_work(trace)) == 0:
-        kind[np.isin(rows, _around(trace, syncs(trace).rows))] = _SYNC
+        reads = np.isin(rows, _around(trace, syncs(trace).rows))
+        kind[reads & matching(events, rows, _ATEN)] = _SYNC  # a whole `forward` that reads a value somewhere does more
     return _Section(
         kind=kind,
         name=numbers[inverse] if len(rows) else np.empty(0, np.int64),
