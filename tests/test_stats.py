@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Pairs
 from traceq.stats import Comparison, compare_pairs, compare_values
-from traceq.stats.shift import Z90, Z95, rank_of_end
+from traceq.stats.looks import ONE_LOOK
+from traceq.stats.shift import rank_of_end
 
 MS = 1_000_000
 
@@ -129,7 +130,7 @@ def orders_by_statistic(m: int, n: int) -> list[int]:
     return counts[m, n]
 
 
-@pytest.mark.parametrize(("z", "outside"), [(Z95, 0.05), (Z90, 0.10)])
+@pytest.mark.parametrize(("z", "outside"), [(ONE_LOOK.z95, 0.05), (ONE_LOOK.z90, 0.10)])
 def test_no_count_of_pairs_makes_the_interval_cover_less_than_it_says(z: float, outside: float) -> None:
     for m in range(1, 17):
         for n in range(1, 17):

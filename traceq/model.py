@@ -15,6 +15,7 @@ __all__ = [
     "Category",
     "Caveat",
     "Events",
+    "Flight",
     "Manifest",
     "Messages",
     "Pairs",
@@ -177,7 +178,8 @@ class Pairs:
     """Unprofiled halves of one comparison, interleaved in one process; `a == b` is the A/A control.
 
     `b_second` bool[P]: True where the pair ran A then B. `first_ns`, `second_ns` int64[R, P]: time of one step of
-    the pair's first and second half, on each rank.
+    the pair's first and second half, on each rank. `num_looks`: how often the recording would have looked at its pairs
+    to see whether it may stop; 1 where their number was fixed beforehand.
     """
 
     a: str
@@ -185,6 +187,7 @@ class Pairs:
     b_second: NDArray[np.bool_]
     first_ns: NDArray[np.int64]
     second_ns: NDArray[np.int64]
+    num_looks: int = 1
 
     @property
     def is_control(self) -> bool:
@@ -230,6 +233,24 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Flight:
+    """What one rank's flight recorder noted of F collectives, by (group, sequence); point-to-point messages are left out.
+
+    `group`, `name`, `dtype` F texts; `sequence`, `elements` (of the larger side), `created_ns` (since the epoch)
+    int64[F]; -1 and "" = absent.
+    """
+
+    path: str
+    rank: int
+    group: tuple[str, ...]
+    name: tuple[str, ...]
+    dtype: tuple[str, ...]
+    sequence: NDArray[np.int64]
+    elements: NDArray[np.int64]
+    created_ns: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Traces of one arm by rank, and what is known about the recording they come from."""
 
@@ -239,6 +260,7 @@ class Run:
     arm: str = ""
     pairs: tuple[Pairs, ...] = ()
     caveats: tuple[Caveat, ...] = ()
+    flights: tuple[Flight, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """What a trace carries besides its events, so that one copied file can be diffed with a verdict.
 
 It stands under the top-level key `traceq` of the trace, as base64 of JSON: Kineto corrupts quotes in metadata.
-Format 1 (2026): manifest, arm, pairs, lines; `lines.table` holds runs of [line, count].
+Format 1 (2026): manifest, arm, pairs (`num_looks` may be absent: 1), lines; `lines.table` holds runs of [line, count].
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class _Pairs(msgspec.Struct):
     b_second: list[bool]
     first_ns: list[list[int]]
     second_ns: list[list[int]]
+    num_looks: int = 1
 
 
 class _Lines(msgspec.Struct):
@@ -102,4 +103,5 @@ def _unpacked_pairs(pairs: _Pairs) -> Pairs:
         b_second=np.array(pairs.b_second, np.bool_),
         first_ns=np.array(pairs.first_ns, np.int64),
         second_ns=np.array(pairs.second_ns, np.int64),
+        num_looks=pairs.num_looks,
     )

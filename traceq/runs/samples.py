@@ -1,6 +1,7 @@
 """Unprofiled samples on disk: one JSON line a step, one a pair. Written by ranks, read without torch.
 
-Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks. Unknown keys are ignored.
+Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks; a pair may have `num_looks`. Unknown
+keys are ignored.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind"):
     peak_bytes: int
 
 
-class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind"):
-    """The times that count: one step of each half of one pair, ns. `b_second`: it ran A then B."""
+class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):
+    """The times that count: one step of each half of one pair, ns. `b_second`: it ran A then B.
+
+    `num_looks` is there where timing may stop before all planned pairs: see `Pairs`.
+    """
 
     a: str
     b: str
@@ -47,6 +51,7 @@ class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind"):
     b_second: bool
     first_ns: int
     second_ns: int
+    num_looks: int = 1
 
 
 class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):
@@ -99,4 +104,5 @@ def _collect(ranks: Sequence[Mapping[tuple[str, str, int], PairLine]], keys: Seq
         b_second=np.array([ranks[0][key].b_second for key in keys], np.bool_),
         first_ns=np.array([[lines[key].first_ns for key in keys] for lines in ranks], np.int64),
         second_ns=np.array([[lines[key].second_ns for key in keys] for lines in ranks], np.int64),
+        num_looks=ranks[0][keys[0]].num_looks,
     )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
 from traceq.stats import doubts
+from traceq.stats.looks import level_of
 from traceq.stats.shift import Interval, Shift, shift_between, shift_of_pairs
 from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Kind, Threshold, Verdict, decide
 
@@ -54,15 +55,16 @@ class Comparison:
 def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: float = THRESHOLD_PCT) -> Comparison:
     """B against A from interleaved halves. The job's step is the maximum over ranks, taken half by half.
 
-    `control` is the A/A control of the same recording. Raises UnreadableInput where no pair was finished.
+    `control` is the A/A control of the same recording. The intervals are as wide as the recording's number of looks
+    asks for. Raises UnreadableInput where no pair was finished.
     """
     if not pairs.b_second.size:
         raise UnreadableInput(f"{pairs.a} against {pairs.b}", "no finished pair of halves", "at least one")
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
     a, b = job_ns(pairs, of_b=False), job_ns(pairs, of_b=True)
-    threshold = Threshold(threshold_pct, _median(a))
-    job = shift_of_pairs(second - first, pairs.b_second)
-    ranks = [shift_of_pairs(change, pairs.b_second) for change in pairs.second_ns - pairs.first_ns]
+    threshold, level = Threshold(threshold_pct, _median(a)), level_of(pairs.num_looks)
+    job = shift_of_pairs(second - first, pairs.b_second, level)
+    ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
     found = _compare(a, b, job, threshold, PAIRS)
     feigned = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
     floor = max(map(abs, feigned.ci95_ns)) if feigned and feigned.ci95_ns else None

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Caveat
-from traceq.stats.shift import Z95, Shift
+from traceq.stats.looks import ONE_LOOK
+from traceq.stats.shift import Shift
 from traceq.stats.verdict import Threshold, Verdict
 from traceq.units import Unit, format_value
 
@@ -31,7 +32,7 @@ def one_order(b_second: NDArray[np.bool_]) -> Doubt:
 
 def mean_disagrees(shift: Shift, threshold: Threshold) -> Doubt:
     """Mean and median answer differently, by more than matters and more than the mean's own error explains."""
-    if abs(shift.mean - shift.delta) <= threshold.ns + Z95 * shift.mean_error:
+    if abs(shift.mean - shift.delta) <= threshold.ns + ONE_LOOK.z95 * shift.mean_error:
         return ()
     text = f"means differ by {_delta(shift.mean)}, medians by {_delta(shift.delta)}: a median does not see rare stalls"
     return (Caveat("mean_disagrees", text),)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Z90", "Z95", "Interval", "Shift", "rank_of_end", "shift_between", "shift_of_pairs"]
+from traceq.stats.looks import ONE_LOOK, Level
 
-Z95 = NormalDist().inv_cdf(0.975)
-Z90 = NormalDist().inv_cdf(0.95)
+__all__ = ["Interval", "Shift", "rank_of_end", "shift_between", "shift_of_pairs"]
 
 Interval = tuple[int, int]
 
@@ -21,7 +19,8 @@ Interval = tuple[int, int]
 class Shift:
     """Location of one sample minus that of another, ns. The intervals are None where the values are too few.
 
-    `delta` is by median, `mean` by mean, with its standard error `mean_error` (infinite for a single value).
+    `delta` is by median, `mean` by mean, with its standard error `mean_error` (infinite for a single value). The
+    intervals hold at all looks of `level` together.
     """
 
     delta: int
@@ -29,9 +28,10 @@ class Shift:
     mean_error: float
     ci95: Interval | None
     ci90: Interval | None
+    level: Level = ONE_LOOK
 
 
-def shift_of_pairs(change: NDArray[np.int64], b_second: NDArray[np.bool_]) -> Shift:
+def shift_of_pairs(change: NDArray[np.int64], b_second: NDArray[np.bool_], level: Level = ONE_LOOK) -> Shift:
     """B - A from int64[P], second half minus first of each pair.
 
     An AB pair changes by B - A + c and a BA pair by A - B + c, so half of their difference estimates B - A, and c,
@@ -39,10 +39,12 @@ def shift_of_pairs(change: NDArray[np.int64], b_second: NDArray[np.bool_]) -> Sh
     """
     if b_second.all() or not b_second.any():
         return shift_between(np.where(b_second, change, -change), np.zeros(1, np.int64), testable=False)
-    return shift_between(change[b_second], change[~b_second], parts=2)
+    return shift_between(change[b_second], change[~b_second], parts=2, level=level)
 
 
-def shift_between(x: NDArray[np.int64], y: NDArray[np.int64], *, parts: int = 1, testable: bool = True) -> Shift:
+def shift_between(
+    x: NDArray[np.int64], y: NDArray[np.int64], *, parts: int = 1, testable: bool = True, level: Level = ONE_LOOK
+) -> Shift:
     """x minus y: the median of all (x_i - y_j) / parts, and the k-th smallest to the k-th largest of them."""
     ordered = np.sort(np.subtract.outer(x, y), axis=None)
 
@@ -54,8 +56,9 @@ def shift_between(x: NDArray[np.int64], y: NDArray[np.int64], *, parts: int = 1,
         delta=round(float(np.median(ordered)) / parts),
         mean=round((float(x.mean()) - float(y.mean())) / parts),
         mean_error=math.hypot(_error_of_mean(x), _error_of_mean(y)) / parts,
-        ci95=interval(Z95),
-        ci90=interval(Z90),
+        ci95=interval(level.z95),
+        ci90=interval(level.z90),
+        level=level,
     )
 
 

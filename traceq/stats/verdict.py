@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from traceq.errors import UsageFault
-from traceq.stats.shift import Z95, Interval, Shift
+from traceq.stats.shift import Interval, Shift
 from traceq.units import Unit, format_value
 
 __all__ = ["PAIRS", "PROCESSES", "STEPS", "Kind", "Threshold", "Verdict", "VerdictName", "decide"]
@@ -25,6 +25,11 @@ class Verdict:
     threshold_pct: float
     reason: str
     pairs_needed: int | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """More pairs are not worth their time: the difference matters, or it does not."""
+        return self.name in ("in_the_noise", "material")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,8 @@ def _decide(shift: Shift, threshold: Threshold, kind: Kind, num: int) -> tuple[V
     if not (shift.ci95 and shift.ci90):
         return "inconclusive", _too_few(kind, num), kind.fewest
     theta, (low, high) = threshold.ns, shift.ci95
-    ci95, ci90 = f"the 95 % interval, {_span(shift.ci95)},", f"the 90 % interval, {_span(shift.ci90)},"
+    looks = f" of {shift.level.num_looks} looks" if shift.level.num_looks > 1 else ""
+    ci95, ci90 = (f"the {pct} % interval{looks}, {_span(ci)}," for pct, ci in ((95, shift.ci95), (90, shift.ci90)))
     if -theta < shift.ci90[0] and shift.ci90[1] < theta:
         return "in_the_noise", f"{kind.scope}{ci90} lies within {threshold}", None
     if low > theta or high < -theta:
@@ -97,11 +103,11 @@ def _too_few(kind: Kind, num: int) -> str:
 def _num_needed(shift: Shift, threshold: Threshold, num: int) -> int | None:
     """Values that bring the interval inside or outside the threshold 19 times in 20; None where none would."""
     assert shift.ci95
-    standard_error = (shift.ci95[1] - shift.ci95[0]) / 2 / Z95
+    standard_error = (shift.ci95[1] - shift.ci95[0]) / 2 / shift.level.z95
     margin = max(threshold.ns, abs(shift.delta) - threshold.ns)
     if not margin:
         return None
-    return max(num + 1, math.ceil(num * ((Z95 + POWER) * standard_error / margin) ** 2))
+    return max(num + 1, math.ceil(num * ((shift.level.z95 + POWER) * standard_error / margin) ** 2))
 
 
 def _span(interval: Interval) -> str:
