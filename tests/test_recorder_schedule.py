@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.model import Arm
 from traceq.recorder.context import PairedBatches
-from traceq.recorder.schedule import PAIRS_PER_GROUP, comparisons, pairs_for, schedule
+from traceq.recorder.schedule import PAIRS_PER_GROUP, comparisons, group_sizes, pairs_for, schedule
+from traceq.stats import LOOKS
 
 ARMS = (Arm("off", "", baseline=True), Arm("on", ""), Arm("deferred", ""), Arm("absent", "", timed=False))
 seeds = st.integers(0, 2**31)
 pairs = st.integers(1, 8).map(lambda groups: groups * PAIRS_PER_GROUP)
+plans = st.integers(1, len(LOOKS)).map(lambda num_looks: LOOKS[:num_looks])
 
 
 @given(seeds, pairs)
 def test_every_group_runs_eight_pairs_each_way(seed: int, num_pairs: int) -> None:
-    for group in schedule(comparisons(ARMS), num_pairs, seed):
+    for group in schedule(comparisons(ARMS), (num_pairs,), seed):
         assert Counter(group.b_second) == {True: 8, False: 8}
 
 
 @given(seeds, pairs)
 def test_every_comparison_gets_the_same_pairs_once(seed: int, num_pairs: int) -> None:
-    groups = schedule(comparisons(ARMS), num_pairs, seed)
+    groups = schedule(comparisons(ARMS), (num_pairs,), seed)
     for a, b in comparisons(ARMS):
         found = [group.first_pair + i for group in groups if (group.a, group.b) == (a, b) for i in range(16)]
         assert found == list(range(num_pairs))
@@ -32,14 +35,31 @@ def test_every_comparison_gets_the_same_pairs_once(seed: int, num_pairs: int) ->
 
 @given(seeds, pairs)
 def test_one_seed_gives_all_ranks_one_order(seed: int, num_pairs: int) -> None:
-    assert schedule(comparisons(ARMS), num_pairs, seed) == schedule(comparisons(ARMS), num_pairs, seed)
+    assert schedule(comparisons(ARMS), (num_pairs,), seed) == schedule(comparisons(ARMS), (num_pairs,), seed)
 
 
 @given(seeds, pairs)
 def test_comparisons_take_turns_group_by_group(seed: int, num_pairs: int) -> None:
-    groups = schedule(comparisons(ARMS), num_pairs, seed)
+    groups = schedule(comparisons(ARMS), (num_pairs,), seed)
     for first in range(0, len(groups), 3):
         assert {(group.a, group.b) for group in groups[first : first + 3]} == set(comparisons(ARMS))
+
+
+@given(plans)
+def test_every_look_comes_at_the_end_of_a_group_and_none_is_longer_than_sixteen(looks: tuple[int, ...]) -> None:
+    ends = list(accumulate(group_sizes(looks)))
+    assert set(looks) <= set(ends)
+    assert ends[-1] == looks[-1]
+    assert set(group_sizes(looks)) <= {PAIRS_PER_GROUP, PAIRS_PER_GROUP // 2}
+
+
+@given(seeds, plans)
+def test_at_every_look_each_comparison_has_run_as_often_each_way(seed: int, looks: tuple[int, ...]) -> None:
+    groups = schedule(comparisons(ARMS), looks, seed)
+    for a, b in comparisons(ARMS):
+        order = [second for group in groups if (group.a, group.b) == (a, b) for second in group.b_second]
+        assert [order[:look].count(True) for look in looks] == [look // 2 for look in looks]
+    assert {group.num_looks for group in groups} == {len(looks)}
 
 
 def test_the_baseline_is_compared_with_each_timed_arm_and_with_itself() -> None:
@@ -47,7 +67,7 @@ def test_the_baseline_is_compared_with_each_timed_arm_and_with_itself() -> None:
 
 
 def test_a_pair_runs_b_second_where_it_says_so() -> None:
-    group = schedule([("a", "b")], 16, seed=0)[0]
+    group = schedule([("a", "b")], (16,), seed=0)[0]
     assert [group.halves(index) for index in range(16)] == [("a", "b") if b else ("b", "a") for b in group.b_second]
 
 

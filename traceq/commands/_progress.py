@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line each quarter elsewhere."""
+"""Progress on stderr: a bar on a terminal, a line each quarter elsewhere; news above it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ QUARTERS = 4
 
 
 @contextmanager
-def shown_progress() -> Iterator[Callable[[int, int], None]]:
-    """What is called with (steps ended, steps planned) is shown."""
+def shown_progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
+    """What the first is called with (steps ended, steps planned) is shown, and each line the second is given."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines().show
+        yield _Lines().show, lambda line: typer.echo(line, err=True)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -29,7 +29,7 @@ def shown_progress() -> Iterator[Callable[[int, int], None]]:
         def show(ended: int, planned: int) -> None:
             progress.update(task, completed=ended, total=planned or None, description="steps" if planned else None)
 
-        yield show
+        yield show, lambda line: console.print(line, markup=False, highlight=False)
 
 
 class _Lines:

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+class Until(StrEnum):
+    """What ends the timing."""
+
+    decided = "decided"
+
+
 class Device(StrEnum):
     """Where ranks compute."""
 
@@ -35,6 +41,12 @@ def command(
         "--steps",
         help="Unprofiled steps of each arm and comparison, rounded up to 16 (CUDA: 128); 0 only traces.",
         show_default="64, on CUDA 256",
+    ),
+    until: Until | None = typer.Option(
+        None, "--until", help="Instead of --steps: time until each arm's difference is material or in the noise."
+    ),
+    max_minutes: float | None = typer.Option(
+        None, "--max-minutes", help="With --until: time for so long at most.", show_default="10"
     ),
     trace_steps: int = typer.Option(3, "--trace-steps", help="Profiled steps of each arm; 0 only times."),
     changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Set a parameter of the recipe."),
@@ -53,7 +65,18 @@ def command(
     from traceq.recorder.variables import is_launched
 
     joins = is_launched()
-    request = Request(recipe, ranks, steps, trace_steps, tuple(changes), tuple(vary), device.value, out)
+    request = Request(
+        recipe=recipe,
+        ranks=ranks,
+        steps=steps,
+        until_decided=until is Until.decided,
+        max_minutes=max_minutes,
+        trace_steps=trace_steps,
+        changes=tuple(changes),
+        vary=tuple(vary),
+        device=device.value,
+        out=out,
+    )
     request.check()
     plan = _join(request) if joins else _launch(request)
     if plan is not None:
@@ -78,8 +101,8 @@ def _launch(request: Request) -> Plan:
     typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device.upper()} {ranks} into {plan.out}", err=True)
     start = time.monotonic()
     try:
-        with shown_progress() as on_progress:
-            launch(plan, on_progress)
+        with shown_progress() as (on_progress, on_news):
+            launch(plan, on_progress, on_news)
     except KeyboardInterrupt:
         typer.echo(f"interrupted; {plan.out} keeps what was measured", err=True)
         raise

@@ -41,6 +41,7 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Iterator[str]:
     rank.pulse.expect(num_timed_steps(rank.plan) + num_traced_steps(rank.plan))
     rank.publish(manifest)
     pairs = pairs_of(rank.world.gather((yield from timed_steps(rank))))
+    rank.pulse.expect(num_traced_steps(rank.plan))
     known = rank.publish(manifest)
     for planned in rank.plan.arms if rank.plan.trace_steps else ():
         yield from traced_steps(rank, planned.arm.name, known, pairs)

@@ -18,6 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from traceq.errors import RecordingFailed
 from traceq.recorder.blame import Failure, find_cause
+from traceq.recorder.news import News
 from traceq.recorder.plan import Plan
 from traceq.recorder.pulse import create_pulses, read_pulses
 from traceq.recorder.variables import inherited
@@ -28,19 +29,20 @@ _WORKER = "traceq.recorder.worker"
 _TAIL_LINES = 15
 
 
-def launch(plan: Plan, on_progress: Callable[[int, int], None]) -> None:
+def launch(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> None:
     """Run every rank of the plan; RecordingFailed names the rank that failed first and why, with its log's tail.
 
-    `on_progress(steps_ended, steps_planned)` is called from another thread. KeyboardInterrupt and SystemExit(143)
-    pass after the ranks are gone; the manifest then says so.
+    `on_progress(steps_ended, steps_planned)` and `on_news(line)` are called from another thread.
+    KeyboardInterrupt and SystemExit(143) pass after the ranks are gone; the manifest then says so.
     """
     with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
         pulse = Path(scratch) / "pulse"
         create_pulses(pulse, plan.num_ranks)
         plan_path = Path(scratch) / "plan.json"
-        plan_path.write_bytes(replace(plan, pulse=str(pulse)).to_bytes())
+        news = Path(scratch) / "news"
+        plan_path.write_bytes(replace(plan, pulse=str(pulse), news=str(news)).to_bytes())
         try:
-            with _quiet(), inherited(plan.num_ranks), _watched(pulse, on_progress):
+            with _quiet(), inherited(plan.num_ranks), _watched(pulse, on_progress, News(news), on_news):
                 elastic_launch(_config(plan, scratch), sys.executable)("-u", "-m", _WORKER, str(plan_path))
         except ChildFailedError as failed:
             raise _explain(plan, failed, pulse, Path(scratch)) from None
@@ -113,12 +115,18 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _watched(pulse: Path, on_progress: Callable[[int, int], None]) -> Iterator[None]:
-    """Report the slowest rank's steps several times a second while the block runs."""
+def _watched(
+    pulse: Path, on_progress: Callable[[int, int], None], news: News, on_news: Callable[[str], None]
+) -> Iterator[None]:
+    """Report the slowest rank's steps and all news, several times a second while the block runs and once after it."""
     over = Event()
 
     def watch() -> None:
-        while not over.wait(0.2):
+        is_over = False
+        while not is_over:
+            is_over = over.wait(0.2)
+            for line in news.take():
+                on_news(line)
             ranks = read_pulses(pulse)
             on_progress(min(ended for ended, _, _ in ranks), max(planned for _, planned, _ in ranks))
 

@@ -34,7 +34,9 @@ class PlannedArm:
 class Plan:
     """One recording. `steps` = measured unprofiled steps an arm and comparison, `trace_steps` = profiled ones an arm.
 
-    `reseeds`: both halves of a pair draw the same random numbers. `pulse` is the launcher's file of counters.
+    `max_minutes` > 0: timing goes on until every comparison is decided, or for that long, whatever `steps` says.
+    `reseeds`: both halves of a pair draw the same random numbers. `pulse` and `news` are the launcher's files, of
+    counters and of lines for people.
     """
 
     recipe: str
@@ -47,7 +49,9 @@ class Plan:
     seed: int
     parameters: Values
     arms: tuple[PlannedArm, ...]
+    max_minutes: float = 0.0
     pulse: str = ""
+    news: str = ""
     reseeds: bool = True
 
     @property

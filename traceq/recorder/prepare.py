@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
@@ -18,17 +20,20 @@ __all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "prepare", "resolve_devic
 
 DEFAULT_STEPS = {"cpu": 64, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
+DEFAULT_MINUTES = 10.0
 MAX_STEPS = 100_000
 MAX_TRACE_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `traceq record` was asked for; None is left to the machine."""
+    """What `traceq record` was asked for; None is left to the machine, and `max_minutes` to the default."""
 
     recipe: str
     ranks: int | None = None
     steps: int | None = None
+    until_decided: bool = False
+    max_minutes: float | None = None
     trace_steps: int = 3
     changes: tuple[str, ...] = ()
     vary: tuple[str, ...] = ()
@@ -42,11 +47,29 @@ class Request:
         entry = find(self.recipe)
         parameters = checked(entry.recipe.parameters, overrides(self.changes))
         arms = planned_arms(entry.recipe, parameters, self.vary)
+        self._check_until(arms)
         _check_range("--steps", self.steps, 0, MAX_STEPS)
         _check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
         if not self.trace_steps and self.steps == 0:
             raise UsageFault("--steps 0 and --trace-steps 0: nothing would be recorded")
         return entry, parameters, arms
+
+    def _check_until(self, arms: Sequence[PlannedArm]) -> None:
+        """UsageFault for what makes no sense with, or without, `--until decided`."""
+        if not self.until_decided:
+            if self.max_minutes is not None:
+                raise UsageFault(f"--max-minutes {self.max_minutes:g}: caps --until decided; add it, or use --steps")
+            return
+        if self.steps is not None:
+            raise UsageFault(
+                f"--steps {self.steps}: --until decided finds out how many it takes; leave one of them out"
+            )
+        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
+            raise UsageFault(f"--max-minutes {self.max_minutes:g}: expected more than 0")
+        if sum(planned.arm.timed for planned in arms) < 2:
+            raise UsageFault(
+                f"--until decided: {self.recipe} times one arm; --vary KEY=A,B gives it another to compare"
+            )
 
 
 def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
@@ -63,6 +86,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         device=device,
         num_ranks=num_ranks,
         steps=DEFAULT_STEPS[device] if request.steps is None else request.steps,
+        max_minutes=(request.max_minutes or DEFAULT_MINUTES) if request.until_decided else 0.0,
         trace_steps=request.trace_steps,
         seed=seed,
         parameters=plain(parameters),

@@ -31,8 +31,8 @@ class Pulse:
         return f"{self._cells[self._first]} of {self._cells[self._first + 1]} steps"
 
     def expect(self, num_steps: int) -> None:
-        """Announce how many steps there will be, for the progress bar."""
-        self._cells[self._first + 1] = num_steps
+        """Announce how many steps are still to come, for the progress bar."""
+        self._cells[self._first + 1] = self._cells[self._first] + num_steps
 
     def step_ended(self) -> None:
         """One more step is over."""

@@ -8,6 +8,7 @@ import torch
 
 from traceq.model import Manifest
 from traceq.recorder.environment import describe
+from traceq.recorder.news import tell
 from traceq.recorder.phases import Phases
 from traceq.recorder.plan import Plan
 from traceq.recorder.pulse import Pulse
@@ -33,6 +34,11 @@ class Rank:
         if self.world.rank == 0:
             self.plan.folder.write_manifest(known)
         return known
+
+    def say(self, text: str) -> None:
+        """Tell whoever watches the recording; rank 0 has the word."""
+        if self.world.rank == 0:
+            tell(self.plan.news, text)
 
     def reseed(self, draw: int) -> None:
         """Restart the random numbers; torch.manual_seed asks every backend and takes 80 us, this 2."""

@@ -1,4 +1,4 @@
-"""The order of unprofiled halves: adjacent pairs, orientations shuffled 8 + 8 in groups of 16, groups interleaved.
+"""The order of unprofiled halves: adjacent pairs, half of a group's pairs AB and half BA, shuffled; groups interleaved.
 
 A sequential A...A B...B order covered the truth in 6 of 30 runs, this one in 95 %: a machine drifts.
 """
@@ -8,22 +8,37 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from traceq.model import Arm
 
-__all__ = ["PAIRS_PER_GROUP", "Group", "comparisons", "pairs_for", "schedule"]
+__all__ = ["PAIRS_PER_GROUP", "Group", "comparisons", "group_sizes", "pairs_for", "schedule"]
 
 PAIRS_PER_GROUP = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sixteen adjacent pairs of one comparison. `b_second[i]` is True where the i-th pair runs A then B."""
+    """Adjacent pairs of one comparison, 16 or fewer. `b_second[i]` is True where the i-th pair runs A then B.
+
+    `num_looks`: at how many numbers of pairs its comparison may stop.
+    """
 
     a: str
     b: str
     first_pair: int
     b_second: tuple[bool, ...]
+    num_looks: int = 1
+
+    @property
+    def is_control(self) -> bool:
+        """The baseline against itself."""
+        return self.a == self.b
+
+    @property
+    def end_pair(self) -> int:
+        """Pairs of its comparison when it is over."""
+        return self.first_pair + len(self.b_second)
 
     def halves(self, index: int) -> tuple[str, str]:
         """Arms of the i-th pair, in the order they run."""
@@ -43,13 +58,26 @@ def pairs_for(steps: int, steps_per_half: int) -> int:
     return -(-halves // PAIRS_PER_GROUP) * PAIRS_PER_GROUP
 
 
-def schedule(compared: Sequence[tuple[str, str]], num_pairs: int, seed: int) -> tuple[Group, ...]:
-    """Groups of all comparisons in the order they run. The same seed gives every rank the same order."""
+def group_sizes(looks: Sequence[int]) -> tuple[int, ...]:
+    """Pairs of each group, so that every look comes at the end of one: 16, or the 8 between 16 and 24 pairs."""
+    sizes: list[int] = []
+    for before, look in pairwise((0, *looks)):
+        whole, rest = divmod(look - before, PAIRS_PER_GROUP)
+        sizes += [*[PAIRS_PER_GROUP] * whole, *[rest] * bool(rest)]
+    return tuple(sizes)
+
+
+def schedule(compared: Sequence[tuple[str, str]], looks: Sequence[int], seed: int) -> tuple[Group, ...]:
+    """Groups of all comparisons in the order they run, as far as the last look; comparisons take turns.
+
+    The same seed gives every rank the same order.
+    """
     rng = random.Random(seed)
-    groups = []
-    for first_pair in range(0, num_pairs, PAIRS_PER_GROUP):
+    groups, first_pair = [], 0
+    for size in group_sizes(looks):
         for a, b in rng.sample(list(compared), len(compared)):
-            b_second = [True, False] * (PAIRS_PER_GROUP // 2)
+            b_second = [True, False] * (size // 2)
             rng.shuffle(b_second)
-            groups.append(Group(a, b, first_pair, tuple(b_second)))
+            groups.append(Group(a, b, first_pair, tuple(b_second), len(looks)))
+        first_pair += size
     return tuple(groups)

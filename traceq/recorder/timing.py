@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from traceq.recorder.clocks import read_clocks
 from traceq.recorder.journal import Journal
+from traceq.recorder.looks import groups_until_decided
 from traceq.recorder.plan import Plan
 from traceq.recorder.rank import Rank
 from traceq.recorder.schedule import Group, comparisons, pairs_for, schedule
@@ -27,8 +28,9 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     found: list[PairLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, _collector_off():
-        journal.write((yield from _warm_up(rank, stopwatch)))
-        for group in _groups(rank.plan):
+        warm_up = yield from _warm_up(rank, stopwatch)
+        journal.write(warm_up)
+        for group in groups_until_decided(rank, warm_up, found) if rank.plan.max_minutes else _groups(rank.plan):
             gc.collect()
             rank.world.barrier()
             lines = [*read_clocks(rank.world.device), *(yield from _group(rank, stopwatch, group))]
@@ -38,14 +40,15 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
 
 
 def num_timed_steps(plan: Plan) -> int:
-    """How many steps `timed_steps` will ask for."""
-    halves = len(_warm_up_order(plan)) + sum(2 + 2 * len(group.b_second) for group in _groups(plan))
+    """How many steps `timed_steps` will ask for; only its warm-up where the rest is found out on the way."""
+    groups = () if plan.max_minutes else _groups(plan)
+    halves = len(_warm_up_order(plan)) + sum(2 + 2 * len(group.b_second) for group in groups)
     return halves * plan.steps_per_half
 
 
 def _groups(plan: Plan) -> tuple[Group, ...]:
     compared = comparisons([planned.arm for planned in plan.arms])
-    return schedule(compared, pairs_for(plan.steps, plan.steps_per_half), plan.seed)
+    return schedule(compared, (pairs_for(plan.steps, plan.steps_per_half),), plan.seed)
 
 
 def _warm_up_order(plan: Plan) -> list[str]:
@@ -93,7 +96,8 @@ def _pair(group: Group, index: int, first: Sequence[StepTime], second: Sequence[
     for half, (arm, times) in enumerate(zip(group.halves(index), (first, second), strict=True)):
         for position, time in enumerate(times):
             yield _step(arm, time, a=group.a, b=group.b, pair=pair, half=half, index=position)
-    yield PairLine(group.a, group.b, pair, group.b_second[index], counted_ns(first), counted_ns(second))
+    times_ns = counted_ns(first), counted_ns(second)
+    yield PairLine(group.a, group.b, pair, group.b_second[index], *times_ns, group.num_looks)
 
 
 def _uncounted(arm: str, half: Sequence[StepTime]) -> Iterator[StepLine]:
