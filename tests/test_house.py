@@ -30,7 +30,7 @@ LAYERS = (
     {"rules"},
     {"renderers", "recorder", "viewer"},
     {"viewer_target"},
-    {"commands"},
+    {"commands", "pytest_plugin"},
     {"cli"},
     {"__main__"},
 )

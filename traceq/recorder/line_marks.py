@@ -25,7 +25,7 @@ _PACKAGES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 _KIN = ("torch", "accelerate", "deepspeed", "numpy", "nvtx", "triton", "functorch")
 _FOREIGN = tuple({f"{folder}/{name}/" for folder in _PACKAGES for name in _KIN} | {f"{Path(torch.__file__).parent}/"})
 _STANDARD = f"{sysconfig.get_path('stdlib')}/"
-_RECORDER = f"{Path(__file__).parent}/"
+_OURS = (f"{Path(__file__).parent}/", f"{Path(__file__).parents[1]}/pytest_plugin.py")
 _ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
 
 
@@ -33,7 +33,7 @@ _ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
 def marked_lines() -> Iterator[None]:
     """Mark the lines that run in the block, on this thread. A debugger's or coverage's tracer is put back after it."""
     before = sys.gettrace()
-    running = [frame for frame in _callers(sys._getframe()) if _is_users(frame.f_code.co_filename)]
+    running = {frame: frame.f_trace for frame in _callers(sys._getframe()) if _is_users(frame.f_code.co_filename)}
     for frame in running:  # a loop that is already running: without this only what it calls would be marked
         frame.f_trace = _on_line
     sys.settrace(_on_call)
@@ -41,8 +41,8 @@ def marked_lines() -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
-        for frame in running:
-            frame.f_trace = None
+        for frame, tracer in running.items():
+            frame.f_trace = tracer
 
 
 def mark_running_line() -> None:
@@ -78,7 +78,7 @@ def _callers(frame: FrameType) -> Iterator[FrameType]:
 @cache
 def _is_users(filename: str) -> bool:
     """The file is the user's, or a library's of theirs: not torch, its kin, the standard library or this recorder."""
-    if filename.startswith(("<", *_FOREIGN, _RECORDER)):
+    if filename.startswith(("<", *_FOREIGN, *_OURS)):
         return False
     return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
 

@@ -23,7 +23,7 @@ def traced_steps(rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, .
     """Yields the arm once for each step to run; the traces are on disk when it ends."""
     folder, number = rank.plan.folder, rank.world.rank
     stacks = folder.stacks(arm, number)
-    yield from _window(rank, arm, Window(stacks, 1, stacks=True))
+    yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
     rank.world.barrier()  # exporting stalls ranks unequally
     lines = read_source_lines(stacks, rank.phases.names)
     embedded = encode(Embedded(replace(manifest, status="complete"), arm, pairs, lines))

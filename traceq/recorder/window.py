@@ -6,7 +6,7 @@ import gzip
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,16 @@ WARMUP_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How one trace is taken. `embedded` is the text that the trace carries under the key `traceq`."""
+    """How one trace is taken. `embedded` is the text that the trace carries under the key `traceq`.
+
+    `stacks`: with Python's functions; `marks`: with the lines that run, as `line_marks` says.
+    """
 
     path: Path
     num_steps: int
     embedded: str = ""
     stacks: bool = False
+    marks: bool = False
 
     @property
     def total_steps(self) -> int:
@@ -41,14 +45,14 @@ class Window:
         return WARMUP_STEPS + self.num_steps
 
 
-def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Iterator[int]:
+def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Generator[int, None, None]:
     """Yields the index of each step to run, warm-up included; the trace is on disk when it ends."""
     profiler = _profiler(window, device)
     phases.profiling = True
     try:
-        with profiler, marked_lines() if window.stacks else nullcontext():
+        with profiler, marked_lines() if window.marks else nullcontext():
             for index in range(window.total_steps):
-                if window.stacks:
+                if window.marks:
                     mark_running_line()
                 yield index
                 profiler.step()

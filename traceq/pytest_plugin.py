@@ -1,0 +1,106 @@
+"""A fixture for pytest: what a training step does, as a test.
+
+def test_forward_does_not_sync(traceq_step):
+    traceq_step(step).check("syncs in forward == 0")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from traceq.model import Run
+
+__all__ = ["StepReport", "Sync", "TraceStep", "traceq_step"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sync:
+    """Waits of one kind, at one line and in one phase: `num` of them in all calls that were profiled."""
+
+    line: str
+    op: str
+    kind: str
+    phase: str
+    num: int
+
+    def __repr__(self) -> str:
+        return f"<{self.num:,} {self.kind} at {self.line or 'an unknown line'} in {self.phase} by {self.op}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the profiled calls of a step did. Pass `run` to `traceq.analyze` for more."""
+
+    run: Run
+
+    @property
+    def syncs(self) -> list[Sync]:
+        """Where the host waited for the device, the costliest first; without a device, where it would wait."""
+        from traceq.analyses.registry import analyze
+        from traceq.rules.evidence import integer
+
+        table = next(table for table in analyze(self.run, "syncs").tables if table.key == "syncs")
+        keys = [column.key for column in table.columns]
+        rows = [dict(zip(keys, cells, strict=True)) for cells in table.rows]
+        return [
+            Sync(
+                str(row["line"]),
+                str(row["op"] or row["call"]),
+                str(row["kind"]),
+                str(row["phase"]),
+                integer(row, "num"),
+            )
+            for row in rows
+        ]
+
+    def check(self, rule: str, *more: str) -> None:
+        """Fail the test, with the lines to blame, unless these rules of `traceq check` hold."""
+        __tracebackhide__ = True
+        complaints = _complaints(self.run, (rule, *more))
+        if complaints:
+            pytest.fail("\n".join([*complaints, f"traceq open {self.run.traces[0].path}"]))
+
+
+def _complaints(run: Run, texts: Sequence[str]) -> list[str]:
+    """A line for each rule that is broken; one line where a rule cannot be parsed or answered."""
+    from traceq.errors import TraceqError, UsageFault
+    from traceq.rules.judge import judge
+    from traceq.rules.metrics import Measure
+    from traceq.rules.parse import parse
+    from traceq.rules.wording import line
+
+    try:
+        rules = [parse(text) for text in texts]
+        for rule in rules:
+            if rule.measure in (Measure.NS, Measure.SHARE):
+                raise UsageFault(f"rule '{rule.text}': a watched step takes longer; use traceq check on a recording")
+        return [line(outcome) for outcome in judge(run, rules) if not outcome.holds]
+    except TraceqError as fault:
+        return [str(fault)]
+
+
+class TraceStep(Protocol):
+    """The fixture `traceq_step`: a function that profiles a step."""
+
+    def __call__(self, step: Callable[[], object], *, trace_steps: int = 3) -> StepReport:
+        """Call the step twice to warm up, then `trace_steps` times under the profiler."""
+
+
+@pytest.fixture
+def traceq_step(tmp_path_factory: pytest.TempPathFactory) -> TraceStep:
+    """Profile a step: traceq_step(step).check("syncs in forward == 0")"""
+
+    def profile(step: Callable[[], object], *, trace_steps: int = 3) -> StepReport:
+        from traceq.model import Run
+        from traceq.recorder.calls import profiled_calls
+
+        path = tmp_path_factory.mktemp("traceq") / "step.json.gz"
+        trace = profiled_calls(step, trace_steps, path)
+        return StepReport(Run("traceq_step", (trace,), caveats=trace.caveats))
+
+    return profile
