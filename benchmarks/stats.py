@@ -1,4 +1,5 @@
-"""How often the 95 % interval of `traceq.stats` covers the truth, and how many pairs a verdict takes.
+"""How often the 95 % interval of `traceq.stats` covers the truth, and how many pairs a verdict takes; the same for
+recordings that stop when they know.
 
     python benchmarks/stats.py [--replications 1000]
 
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from traceq.model import Pairs
-from traceq.stats import Comparison, compare_pairs
+from traceq.recorder.schedule import group_sizes
+from traceq.stats import LOOKS, Comparison, VerdictName, compare_pairs, job_ns
 from traceq.stats.shift import shift_between
 
 Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step
@@ -58,13 +61,14 @@ def max_of_8(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.flo
 NOISES: tuple[Noise, ...] = (autocorrelated, heavy_tailed, drifting, switching, max_of_8)
 
 
-def simulate(rng: np.random.Generator, noise: Noise, *, num_pairs: int, sigma_pct: float, delta_pct: float) -> Pairs:
-    """One recording: orders shuffled eight and eight in groups of 16 pairs; `sigma_pct` of noise."""
-    b_second = np.concatenate([rng.permutation(np.arange(16) < 8) for _ in range(num_pairs // 16)])
+def simulate(rng: np.random.Generator, noise: Noise, looks: Sequence[int], sigma_pct: float, delta_pct: float) -> Pairs:
+    """One recording up to its last look: orders shuffled within groups, half each way; `sigma_pct` of noise."""
+    b_second = np.concatenate([rng.permutation(np.arange(size) < size // 2) for size in group_sizes(looks)])
+    num_pairs = len(b_second)
     b_runs = np.column_stack([~b_second, b_second]).ravel()
     step = STEP_NS * (1 + (noise(rng, 2 * num_pairs, sigma_pct) + delta_pct * b_runs) / 100)
     halves = step.astype(np.int64).reshape(num_pairs, 2)
-    return Pairs("off", "on", b_second, halves[None, :, 0], halves[None, :, 1])
+    return Pairs("off", "on", b_second, halves[None, :, 0], halves[None, :, 1], len(looks))
 
 
 def covers(interval: tuple[int, int] | None, delta_pct: float) -> bool:
@@ -118,11 +122,82 @@ def power(rng: np.random.Generator, replications: int) -> Table:
 
 
 def _compare(rng: np.random.Generator, noise: Noise, num_pairs: int, sigma_pct: float, delta_pct: float) -> Comparison:
-    return compare_pairs(simulate(rng, noise, num_pairs=num_pairs, sigma_pct=sigma_pct, delta_pct=delta_pct))
+    return compare_pairs(simulate(rng, noise, (num_pairs,), sigma_pct, delta_pct))
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A recording that stops when it knows: its verdict, after how many pairs, and whether any look missed the truth.
+
+    For the last it is looked at to the end.
+    """
+
+    verdict: VerdictName
+    num_pairs: int
+    missed: bool
+
+
+def stop(rng: np.random.Generator, noise: Noise, sigma_pct: float, delta_pct: float) -> Stopped:
+    """One recording with all looks."""
+    pairs = simulate(rng, noise, LOOKS, sigma_pct, delta_pct)
+    found = [compare_at_edge(first_of(pairs, look)) for look in LOOKS]
+    last = next((comparison for comparison in found if comparison.verdict.is_final), found[-1])
+    missed = any(not covers(comparison.ci95_ns, delta_pct) for comparison in found)
+    return Stopped(last.verdict.name, last.num_pairs, missed)
+
+
+def compare_at_edge(pairs: Pairs) -> Comparison:
+    """Compared with a threshold of 0.5 ms: 0.5 % of A's median would move with a machine that slows down."""
+    return compare_pairs(pairs, threshold_pct=0.5 * STEP_NS / float(np.median(job_ns(pairs, of_b=False))))
+
+
+def first_of(pairs: Pairs, num: int) -> Pairs:
+    """The first pairs of a recording."""
+    first_ns, second_ns = pairs.first_ns[:, :num], pairs.second_ns[:, :num]
+    return replace(pairs, b_second=pairs.b_second[:num], first_ns=first_ns, second_ns=second_ns)
+
+
+def errors(rng: np.random.Generator, replications: int) -> Table:
+    """How often a recording that stops is wrong where it is hardest: a difference of just the threshold."""
+    table = Table(title=f"--until decided, {len(LOOKS)} looks, noise 1 %, {replications:,} replications")
+    headings = ("noise", "any look misses", "at 0.5 %: material", "at 0.5 %: in the noise", "at 0: material")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "noise" else "right")
+    for noise in NOISES:
+        edge = [stop(rng, noise, 1.0, 0.5) for _ in range(replications)]
+        null = [stop(rng, noise, 1.0, 0.0) for _ in range(replications)]
+        table.add_row(
+            noise.__name__,
+            f"{np.mean([run.missed for run in (*edge, *null)]):.1%}",
+            f"{np.mean([run.verdict == 'material' for run in edge]):.1%}",
+            f"{np.mean([run.verdict == 'in_the_noise' for run in edge]):.1%}",
+            f"{np.mean([run.verdict == 'material' for run in null]):.1%}",
+        )
+    return table
+
+
+def stopping(rng: np.random.Generator, replications: int) -> Table:
+    """What a recording that stops says, and after how many pairs."""
+    table = Table(title=f"--until decided, up to {LOOKS[-1]} pairs, heavy-tailed noise, {replications:,} replications")
+    for heading in ("delta", "noise", "in_the_noise", "material", "undecided", "pairs, mean", "pairs, 9 in 10"):
+        table.add_column(heading, justify="right")
+    for delta_pct in (0.0, 0.25, 0.5, 1.0, 2.0):
+        for sigma_pct in (0.5, 1.0, 3.0):
+            runs = [stop(rng, heavy_tailed, sigma_pct, delta_pct) for _ in range(replications)]
+            shares = [np.mean([run.verdict == name for run in runs]) for name in ("in_the_noise", "material")]
+            pairs = [run.num_pairs for run in runs]
+            table.add_row(
+                f"{delta_pct} %",
+                f"{sigma_pct} %",
+                *(f"{share:.1%}" for share in (*shares, 1 - sum(shares))),
+                f"{np.mean(pairs):.0f}",
+                f"{np.percentile(pairs, 90):.0f}",
+            )
+    return table
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replications", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
@@ -131,6 +206,8 @@ def main() -> None:
     console = Console(width=100)  # wide enough for every heading, whatever the terminal
     console.print(coverage(rng, options.replications))
     console.print(power(rng, options.replications // 5))
+    console.print(errors(rng, options.replications))
+    console.print(stopping(rng, options.replications // 2))
 
 
 if __name__ == "__main__":
