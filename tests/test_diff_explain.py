@@ -137,20 +137,20 @@ def test_the_copy_counts_towards_what_a_sync_blocked() -> None:
 def test_a_slower_kernel_is_an_effect_of_duration() -> None:
     delta, cells, causes = explained(gemms(20), gemms(26, until=106))
     assert (delta, cells) == (6, {("forward", "compute"): 6})
-    assert effects(causes) == {"kernel|forward|gemm|": (0, 0, 6)}
-    assert causes["kernel|forward|gemm|"].share_pct == 100
+    assert effects(causes) == {"kernel|forward|aten::mm > gemm|": (0, 0, 6)}
+    assert causes["kernel|forward|aten::mm > gemm|"].share_pct == 100
 
 
 def test_a_second_kernel_is_an_effect_of_number() -> None:
     delta, _, causes = explained(gemms(20), gemms(20, 20, until=120))
     assert delta == 20
-    assert effects(causes) == {"kernel|forward|gemm|": (1, 20, 0)}
+    assert effects(causes) == {"kernel|forward|aten::mm > gemm|": (1, 20, 0)}
 
 
 def test_more_and_slower_is_split_at_the_means() -> None:
     """n 1 to 2, d 20 to 30: the number costs 1 * (20 + 30) / 2, the duration 10 * (1 + 2) / 2."""
     delta, _, causes = explained(gemms(20), gemms(30, 30, until=140))
-    assert (delta, effects(causes)) == (40, {"kernel|forward|gemm|": (1, 25, 15)})
+    assert (delta, effects(causes)) == (40, {"kernel|forward|aten::mm > gemm|": (1, 25, 15)})
 
 
 def test_of_a_longer_collective_only_what_nothing_hides_counts() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, call, frame, kernel, launch, op, step, table
+from builder import Event, build, call, frame, kernel, launch, memcpy, op, step, table
 
 from traceq.model import SourceLines
 
@@ -45,9 +45,16 @@ def test_the_op_is_the_one_that_copies_not_the_one_around_it() -> None:
     assert origin(op("aten::nonzero", 28, 30), op("aten::as_strided", 30, 14))[0] == "aten::nonzero"
 
 
-@pytest.mark.parametrize(("start", "expected"), [(71, "aten::copy_"), (73, "")])
-def test_clocks_may_disagree_by_30_us_about_the_op(start: int, expected: str) -> None:
-    assert origin(op("aten::copy_", start, 10))[0] == expected
+@pytest.mark.parametrize(("start", "expected"), [(79, "aten::copy_"), (81, "")])
+def test_clocks_may_disagree_by_30_us_about_the_op_of_a_copy(start: int, expected: str) -> None:
+    copy = call("cudaMemcpyAsync", 30, 2, 2), memcpy("DtoH (Device -> Pinned)", 40, 5, 2)
+    after = op("aten::copy_", start, 10)
+    (found,) = table(build(step(0, 100), *copy, call("cudaStreamSynchronize", 33, 17), after), "syncs")
+    assert found["op"] == expected
+
+
+def test_a_wait_that_copies_nothing_belongs_to_no_op_beside_it() -> None:
+    assert origin(op("aten::copy_", 71, 10))[0] == ""
 
 
 def test_of_ops_that_start_together_the_shorter_is_inside() -> None:

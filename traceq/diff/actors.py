@@ -26,7 +26,10 @@ from traceq.links.syncs import KINDS as SYNC_KINDS
 from traceq.links.syncs import syncs
 from traceq.model import Category, Trace
 
-__all__ = ["KINDS", "Actors", "actors", "kernel_name"]
+__all__ = ["KINDS", "LAUNCHES", "Actors", "actors", "kernel_name"]
+
+LAUNCHES = " > "
+"""Between the name of an op and that of what it launched."""
 
 KINDS = ("sync", "collective", "kernel", "memcpy", "host")
 """Kinds of causes, in the order of `Actors.kind`."""
@@ -40,6 +43,7 @@ _RESIDUAL = (
 )
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
 _ATEN = re.compile(r"^aten::")
+_VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 _COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
@@ -139,12 +143,12 @@ def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
     events, work = trace.events, device_work(trace)
     category = events.category[work.rows]
     kind = np.where(category == Category.KERNEL, _KERNEL, _MEMCPY)
-    name = _renamed(trace, events.name[work.rows], texts)
+    origin = origins(trace, tracks(trace)[work.call], events.ts[work.call], events.end[work.call])
+    name = _device_names(trace, np.where(work.linked, origin.op, 0), origin.texts, texts)
     if is_communication(trace).any():
         kernels = collective_kernels(trace)
         kind[kernels.work] = _COLLECTIVE
         name[kernels.work] = _numbers(NAMES, texts)[kernels.name]
-    origin = origins(trace, tracks(trace)[work.call], events.ts[work.call], events.end[work.call])
     line = np.where(work.linked, _numbers(origin.texts, texts)[origin.line], 0)
     of_syncs = np.zeros(len(work), np.bool_)
     copies = blocking_calls(trace).copy
@@ -152,11 +156,19 @@ def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
     return _Section(kind, name, line, work.start, phases(trace).of_work, ~of_syncs)
 
 
-def _renamed(trace: Trace, name: NDArray[np.int32], texts: dict[str, int]) -> NDArray[np.int64]:
-    """Numbers of the names under which device work is matched."""
-    distinct, inverse = np.unique(name, return_inverse=True)
-    numbers = _numbers((_device_name(trace.events.strings[text]) for text in distinct.tolist()), texts)
-    return numbers[inverse] if len(name) else np.empty(0, np.int64)
+def _device_names(
+    trace: Trace, op: NDArray[np.int64], ops: tuple[str, ...], texts: dict[str, int]
+) -> NDArray[np.int64]:
+    """Numbers of the names under which device work is matched: `aten::mm > gemm`, the op that launched it first."""
+    pairs = np.column_stack([op, trace.events.name[device_work(trace).rows]])
+    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    names = (
+        f"{ops[number]}{LAUNCHES}{_device_name(trace.events.strings[text])}"
+        if number
+        else _device_name(trace.events.strings[text])
+        for number, text in distinct.tolist()
+    )
+    return _numbers(names, texts)[inverse.reshape(-1)] if len(pairs) else np.empty(0, np.int64)
 
 
 def _device_name(name: str) -> str:
@@ -173,7 +185,10 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
     origin, strings = found.origin, trace.events.strings
     words = np.column_stack([found.kind.astype(np.int64), origin.op, trace.events.name[found.rows]])
     distinct, inverse = np.unique(words, axis=0, return_inverse=True)
-    names = (f"{SYNC_KINDS[kind]} {origin.texts[op] or strings[call]}" for kind, op, call in distinct.tolist())
+    names = (
+        f"{SYNC_KINDS[kind]} {origin.texts[op] or _VENDOR.sub('', strings[call])}"
+        for kind, op, call in distinct.tolist()
+    )
     return _Section(
         kind=np.full(len(found), _SYNC),
         name=_numbers(names, texts)[inverse.reshape(-1)],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
+from traceq.diff.actors import LAUNCHES
 from traceq.diff.ledger import Account, Ledger, ledger
 from traceq.diff.result import Cause, CellDelta, Traced
 from traceq.links.steps import steps
@@ -101,31 +102,46 @@ def _is_decision(cause: Cause, delta_ns: int) -> bool:
 
 
 def _replaced(found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
-    """Kernels, and collectives, that only A has in a phase where others are only B's: those were replaced by these.
+    """Kernels, and collectives, that only A has where others are only B's: those were replaced by these.
 
-    One by one they would dwarf everything else and cancel; as one row they show what the replacement changed.
+    First within the op that launches them, as kernels change their names with the device and the version, then within
+    the phase. One by one they would dwarf everything else and cancel; one row shows what the replacement changed.
     """
+    by_op = _folded(found, of_a, of_b, delta_ns, _launching_op)
+    return _folded(by_op, of_a, of_b, delta_ns, lambda cause: cause.phase)
+
+
+def _launching_op(cause: Cause) -> str:
+    op = cause.name.rpartition(LAUNCHES)[0]
+    return f"{cause.phase}|{op}" if op else ""
+
+
+def _folded(
+    found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int, place: Callable[[Cause], str]
+) -> list[Cause]:
+    """The causes, those of one side that stand where the other side has some of its own as one row a place; "" is
+    no place."""
     kept, swapped = [], dict[tuple[str, str], list[Cause]]()
     for cause in found:
-        one_sided = cause.key not in of_a or cause.key not in of_b
-        if one_sided and cause.kind in ("kernel", "collective"):
-            swapped.setdefault((cause.kind, cause.phase), []).append(cause)
+        one_sided = (cause.key in of_a) != (cause.key in of_b)
+        if cause.kind in ("kernel", "collective") and one_sided and place(cause):
+            swapped.setdefault((cause.kind, place(cause)), []).append(cause)
         else:
             kept.append(cause)
-    for (kind, phase), causes in swapped.items():
-        gone = [cause for cause in causes if cause.key not in of_b]
-        come = [cause for cause in causes if cause.key not in of_a]
-        kept += [_replacement(kind, phase, gone, come, delta_ns)] if gone and come else causes
+    for (kind, where), causes in swapped.items():
+        gone = [cause for cause in causes if cause.key in of_a]
+        come = [cause for cause in causes if cause.key in of_b]
+        kept += [_replacement(f"{kind}|{where}|replaced", gone, come, delta_ns)] if gone and come else causes
     return kept
 
 
-def _replacement(kind: str, phase: str, gone: list[Cause], come: list[Cause], delta_ns: int) -> Cause:
+def _replacement(key: str, gone: list[Cause], come: list[Cause], delta_ns: int) -> Cause:
     total = sum(cause.delta_ns for cause in (*gone, *come))
     return Cause(
-        key=f"{kind}|{phase}|replaced",
-        kind=kind,
-        phase=phase,
-        name=f"{_name_of(gone, kind)} replaced by {_name_of(come, kind)}",
+        key=key,
+        kind=gone[0].kind,
+        phase=gone[0].phase,
+        name=_name_of(gone, come),
         line="",
         delta_num=round(sum(cause.delta_num for cause in (*gone, *come)), 9) + 0.0,  # thirds that cancel are no change
         delta_ns=total,
@@ -135,8 +151,15 @@ def _replacement(kind: str, phase: str, gone: list[Cause], come: list[Cause], de
     )
 
 
-def _name_of(causes: list[Cause], kind: str) -> str:
-    return causes[0].name if len(causes) == 1 else f"{len(causes)} {kind}s"
+def _name_of(gone: list[Cause], come: list[Cause]) -> str:
+    """`aten::mm > old replaced by new`; the op only where it launched all of them."""
+    ops = {cause.name.rpartition(LAUNCHES)[0] for cause in (*gone, *come)}
+    op = f"{ops.pop()}{LAUNCHES}" if len(ops) == 1 else ""
+    sides = (
+        causes[0].name.rpartition(LAUNCHES)[2] if len(causes) == 1 else f"{len(causes)} {causes[0].kind}s"
+        for causes in (gone, come)
+    )
+    return (op if op != LAUNCHES else "") + " replaced by ".join(sides)
 
 
 def _cause(account: Account, num_a: float, num_b: float, a_ns: int, b_ns: int, delta_ns: int) -> Cause:

@@ -42,8 +42,18 @@ class Origins:
     line: NDArray[np.int64]
 
 
-def origins(trace: Trace, track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> Origins:
-    """Op, module and line of host calls [start, end) ns on their threads."""
+def origins(
+    trace: Trace,
+    track: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    copies: NDArray[np.bool_] | None = None,
+) -> Origins:
+    """Op, module and line of host calls [start, end) ns on their threads.
+
+    Clocks disagree: the op of a call that `copies` (bool[K]) may also stand a little before or after it.
+    """
+    copies = np.zeros(len(track), np.bool_) if copies is None else copies
     texts: dict[str, int] = {"": 0}
     op, module, line = (np.zeros(len(track), np.int64) for _ in range(3))
     for number in np.unique(track).tolist():
@@ -52,7 +62,7 @@ def origins(trace: Trace, track: NDArray[np.int64], start: NDArray[np.int64], en
         frames = python_frames(trace).get(number)
         middle = start[mine] + (end[mine] - start[mine]) // 2
         if ops is not None:
-            found = _copying_op(trace, ops, start[mine], middle, end[mine])
+            found = _op_around(trace, ops, start[mine], middle, end[mine], copies[mine])
             op[mine] = _names(trace, ops, found, texts)
             line[mine] = _lines_of_ops(trace, number, ops, found, texts)
         if frames is not None:
@@ -77,16 +87,21 @@ def _number(texts: dict[str, int], text: str) -> int:
     return texts.setdefault(text, len(texts))
 
 
-def _copying_op(
-    trace: Trace, ops: Nest, start: NDArray[np.int64], middle: NDArray[np.int64], end: NDArray[np.int64]
+def _op_around(
+    trace: Trace,
+    ops: Nest,
+    start: NDArray[np.int64],
+    middle: NDArray[np.int64],
+    end: NDArray[np.int64],
+    copies: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """The op that copies, around the middle of a call or, as clocks disagree, close to its ends; else the innermost."""
+    """The op that copies around the middle of a call, else the innermost; for a copy outside all ops one close by."""
     wanted = matching(trace.events, ops.rows, _COPYING_OP)
     found = ops.at(middle)
     copying = ops.first_enclosing(found, wanted)
     for instant in (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS):
         near = ops.first_enclosing(ops.at(instant), wanted)
-        copying = np.where((copying < 0) & (found < 0), near, copying)
+        copying = np.where((copying < 0) & (found < 0) & copies, near, copying)
     return np.where(copying >= 0, copying, found)
 
 
