@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -96,6 +97,8 @@ def traceq_step(tmp_path_factory: pytest.TempPathFactory) -> TraceStep:
     """Profile a step: traceq_step(step).check("syncs in forward == 0")"""
 
     def profile(step: Callable[[], object], *, trace_steps: int = 3) -> StepReport:
+        if not (find_spec("torch") and find_spec("nvtx")):
+            pytest.fail("traceq_step needs torch and nvtx: pip install 'traceq-torch[record]'")
         from traceq.model import Run
         from traceq.recorder.calls import profiled_calls
 
