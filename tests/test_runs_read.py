@@ -87,7 +87,8 @@ def test_of_several_windows_of_a_rank_the_latest_counts(tmp_path: Path) -> None:
 
 
 def test_stacks_flight_records_and_hidden_files_are_no_ranks(job: Path) -> None:
-    for name in ("rank0.stacks.json.gz", "rank0.flight.json", ".rank0.json.gz.part", ".rank9.json", "notes.txt"):
+    (job / "rank0.flight.json").write_text('{"entries": []}', encoding="utf-8")
+    for name in ("rank0.stacks.json.gz", ".rank0.json.gz.part", ".rank9.json", "notes.txt"):
         (job / name).write_bytes(b"not a trace")
     assert (read(job).ranks, codes(read(job))) == ((0, 1, 2), [])
 

@@ -234,7 +234,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flight:
-    """What one rank's flight recorder noted of F collectives, by (group, sequence); point-to-point messages are left out.
+    """F collectives that one rank's flight recorder noted, by (group, sequence), without point-to-point messages.
 
     `group`, `name`, `dtype` F texts; `sequence`, `elements` (of the larger side), `created_ns` (since the epoch)
     int64[F]; -1 and "" = absent.

@@ -108,9 +108,9 @@ class Sheet:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings of all reports, the costliest first."""
+        """Findings of all reports: what is wrong, which has no cost in time, then the costliest first."""
         found = [finding for report in self.reports for finding in report.findings]
-        return tuple(sorted(found, key=lambda finding: -finding.ns))
+        return tuple(sorted(found, key=lambda finding: (finding.ns > 0, -finding.ns)))
 
     @property
     def all_caveats(self) -> tuple[Caveat, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.bandwidth import algbw_gbps, busbw_gbps
 from traceq.analyses.tally import group
 from traceq.links.activity import Doing, activity
 from traceq.links.collectives import NAMES, Calls, Kernels, collective_calls, collective_kernels
@@ -61,18 +62,12 @@ class _Row:
 
     @property
     def algbw_gbps(self) -> float | None:
-        """Bytes of the larger side over the time of the kernels (nccl-tests, PERFORMANCE.md), GB/s."""
-        return self.size_bytes / self.gpu_ns if self.size_bytes and self.gpu_ns else None
+        """Of the time of the kernels, what they wait for other ranks included."""
+        return algbw_gbps(self.size_bytes, self.gpu_ns)
 
     @property
     def busbw_gbps(self) -> float | None:
-        """algbw times the share that crosses the slowest link (nccl-tests, PERFORMANCE.md), GB/s."""
-        n = self.group_size
-        if self.algbw_gbps is None or n is None:
-            return None
-        ring = (n - 1) / n
-        factors = {"all_reduce": 2 * ring, "all_gather": ring, "reduce_scatter": ring, "all_to_all": ring}
-        return self.algbw_gbps * factors.get(self.name, 1.0)
+        return busbw_gbps(self.algbw_gbps, self.name, self.group_size)
 
     @property
     def cells(self) -> tuple[Cell, ...]:

@@ -21,7 +21,7 @@ from traceq.links.nesting import nest, tracks
 from traceq.links.phases import phases
 from traceq.model import Category, Trace
 
-__all__ = ["NAMES", "Calls", "Kernels", "collective_calls", "collective_kernels"]
+__all__ = ["NAMES", "Calls", "Kernels", "collective_calls", "collective_kernels", "name_number"]
 
 NAMES = (
     "all_reduce",
@@ -155,11 +155,12 @@ def _moving(
 def _named(trace: Trace, name: NDArray[np.int32]) -> NDArray[np.int64]:
     """Index into NAMES by text; -1 for waits, barriers and -1."""
     distinct, inverse = np.unique(name, return_inverse=True)
-    numbers = [_number_of(trace.events.strings[text]) if text >= 0 else -1 for text in distinct.tolist()]
+    numbers = [name_number(trace.events.strings[text]) if text >= 0 else -1 for text in distinct.tolist()]
     return np.array(numbers, np.int64)[inverse] if len(name) else np.empty(0, np.int64)
 
 
-def _number_of(text: str) -> int:
+def name_number(text: str) -> int:
+    """Index into NAMES of whatever a collective is called; -1 for what moves no data."""
     text = text.lower()
     if _NO_DATA.search(text):
         return -1

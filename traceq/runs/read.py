@@ -9,8 +9,9 @@ from pathlib import Path
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.read import read_trace
-from traceq.model import Caveat, Manifest, Run, Trace
+from traceq.model import Caveat, Flight, Manifest, Run, Trace
 from traceq.runs.embedded import decode
+from traceq.runs.flight import flight_rank, read_flight
 from traceq.runs.layout import RunFolder
 from traceq.runs.samples import read_pairs
 
@@ -53,12 +54,13 @@ def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: 
     pairs = read_pairs(RunFolder(path).steps)
     caveats = list(_run_caveats(manifest))
     traces: tuple[Trace, ...] = ()
+    flights: tuple[Flight, ...] = ()
     if folder.is_dir() and _trace_files(folder, ranks):
         found = _read_folder(folder, strict=strict, ranks=ranks)
-        traces, caveats = found.traces, [*caveats, *found.caveats]
+        traces, flights, caveats = found.traces, found.flights, [*caveats, *found.caveats]
     elif manifest.status == "complete" and any(known.name == arm and known.timed for known in manifest.arms):
         caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
-    return Run(str(folder if traces else path), traces, manifest, arm, pairs, tuple(caveats))
+    return Run(str(folder if traces else path), traces, manifest, arm, pairs, tuple(caveats), flights)
 
 
 def _run_caveats(manifest: Manifest) -> Iterable[Caveat]:
@@ -98,8 +100,22 @@ def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -
     if not traces:
         raise UnreadableInput(str(folder), caveats[0].text if caveats else "no trace of the ranks asked for")
     latest, left_out = _one_window_a_rank(traces)
+    flights, unread = _flights(folder, [trace.rank for trace in latest])
     first = latest[0]
-    return Run(str(folder), latest, first.manifest, first.arm, first.pairs, (*caveats, *left_out))
+    doubts = (*caveats, *left_out, *unread)
+    return Run(str(folder), latest, first.manifest, first.arm, first.pairs, doubts, flights)
+
+
+def _flights(folder: Path, ranks: Collection[int]) -> tuple[tuple[Flight, ...], list[Caveat]]:
+    """Flight recorders' dumps beside the traces of several ranks, by rank; one rank alone has nothing to be held to."""
+    files = sorted((flight_rank(file), file) for file in folder.iterdir() if flight_rank(file) in ranks)
+    found, caveats = [], []
+    for _, file in files if len(ranks) > 1 else ():
+        try:
+            found.append(read_flight(file))
+        except UnreadableInput as fault:
+            caveats.append(Caveat("unreadable_flight", str(fault)))
+    return tuple(found), caveats
 
 
 def _one_window_a_rank(traces: list[Trace]) -> tuple[tuple[Trace, ...], list[Caveat]]:

@@ -1,0 +1,178 @@
+"""What made one rank later than the others: the cell of its step that is longer than theirs, and what is in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analyses.tally import group
+from traceq.intervals import Spans, measure, measure_within, spans, subtract
+from traceq.links.activity import Activity, Doing, activity
+from traceq.links.blocking import blocking_calls
+from traceq.links.launches import device_work
+from traceq.links.names import matching
+from traceq.links.nesting import Nest, host_ops, nest, tracks
+from traceq.links.origins import origins
+from traceq.links.phases import phases
+from traceq.links.steps import main_track, steps
+from traceq.model import Category, Trace
+
+__all__ = ["Lateness", "busy_ns", "lateness"]
+
+_NOT_A_CAUSE = (Doing.EXPOSED_COMM, Doing.TAIL)
+_COMPUTES = (Doing.COMPUTE, Doing.CPU_COMPUTE)
+_ON_DEVICE = (Doing.COMPUTE, Doing.EXPOSED_MEMCPY, Doing.LAUNCH_LATENCY)
+_IN_A_CALL = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT)
+PYTHON = "Python"
+_IN_MARK = "Python in "
+
+_Cell = tuple[str, Doing]
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """A rank's `phase` and `category` take `excess_ns` a step more than on the median of the others; in it `what`, a
+    kernel, a call, a host op or Python, takes `what_excess_ns` more; `line` where the trace tells."""
+
+    phase: str
+    category: str
+    excess_ns: int
+    what: str
+    what_excess_ns: int
+    line: str
+
+
+def busy_ns(trace: Trace) -> int:
+    """Time of a counted step in which the rank itself computes, ns."""
+    return round(sum(ns for (_, doing), ns in _cells(trace).items() if doing in _COMPUTES))
+
+
+def lateness(late: Trace, others: Sequence[Trace]) -> Lateness | None:
+    """The largest excess of the late rank; None where no cell of its is longer than the others'."""
+    own, theirs = _cells(late), [_cells(trace) for trace in others]
+    excess = {cell: ns - _median([cells.get(cell, 0.0) for cells in theirs]) for cell, ns in own.items()}
+    cell = max((cell for cell in excess if cell[1] not in _NOT_A_CAUSE), key=lambda cell: excess[cell], default=None)
+    if cell is None or excess[cell] <= 0:
+        return None
+    contents = [_contents(trace, cell) for trace in others]
+    inside = {
+        what: ns - _median([told.get(what, 0.0) for told in contents]) for what, ns in _contents(late, cell).items()
+    }
+    what = max(inside, key=lambda name: inside[name], default="")
+    phase, doing = cell
+    line = _line(late, cell, what)
+    return Lateness(phase, doing.name.lower(), round(excess[cell]), what, round(inside.get(what, 0.0)), line)
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else 0.0
+
+
+def _counted(trace: Trace) -> tuple[NDArray[np.bool_], int]:
+    """(pieces of activity that lie in counted steps, number of those steps)."""
+    done, found = activity(trace), steps(trace)
+    step = np.searchsorted(found.window[:, 0], done.parts[:, 0], "right") - 1
+    inside = (step >= 0) & (done.parts[:, 0] < found.window[step, 1]) & found.counted[step]
+    return inside, int(found.counted.sum())
+
+
+def _cells(trace: Trace) -> dict[_Cell, float]:
+    """ns of a counted step by phase and category."""
+    done, (inside, num) = activity(trace), _counted(trace)
+    cells = group([done.phase[inside], done.doing[inside]])
+    names = phases(trace).names
+    totals = cells.sum(done.ns[inside])
+    return {(names[p], Doing(d)): ns / num for (p, d), ns in zip(cells.keys.tolist(), totals, strict=True)}
+
+
+def _pieces(trace: Trace, cell: _Cell) -> tuple[NDArray[np.int64], int]:
+    """(indices of the pieces of activity of a cell in counted steps, number of those steps)."""
+    done, (inside, num), names = activity(trace), _counted(trace), phases(trace).names
+    if cell[0] not in names:
+        return np.empty(0, np.int64), num
+    return np.flatnonzero(inside & (done.phase == names.index(cell[0])) & (done.doing == cell[1])), num
+
+
+def _contents(trace: Trace, cell: _Cell) -> dict[str, float]:
+    """ns of a counted step by what a cell is made of."""
+    done, (pieces, num) = activity(trace), _pieces(trace, cell)
+    if cell[1] in _ON_DEVICE:
+        rows = device_work(trace).rows[done.owner[pieces]]
+    elif cell[1] in _IN_A_CALL:
+        rows = blocking_calls(trace).rows[done.call[pieces]]
+    else:
+        return {name: ns / num for name, ns in _host_ops(trace, done, pieces).items()}
+    sums = group([trace.events.name[rows]])
+    totals = zip(sums.keys[:, 0].tolist(), sums.sum(done.ns[pieces]), strict=True)
+    return {trace.events.strings[name]: ns / num for name, ns in totals}
+
+
+def _cell_spans(done: Activity, pieces: NDArray[np.int64]) -> Spans:
+    return spans(done.parts[pieces, 0], done.parts[pieces, 1])
+
+
+def _host_ops(trace: Trace, done: Activity, pieces: NDArray[np.int64]) -> dict[str, int]:
+    """ns that the main thread spent in each of its outermost ops within the pieces, and between them in Python, told
+    apart by the innermost annotation around it."""
+    wanted = _cell_spans(done, pieces)
+    top = _outermost(trace)
+    between = subtract(wanted, spans(trace.events.ts[top], trace.events.end[top]))
+    marks = _annotations(trace)
+    alone = measure_within(between, marks.start, marks.end)
+    inner = np.flatnonzero(marks.parent >= 0)
+    np.subtract.at(alone, marks.parent[inner], measure_within(between, marks.start[inner], marks.end[inner]))
+    found = _by_name(trace, top, measure_within(wanted, trace.events.ts[top], trace.events.end[top]))
+    found |= {_IN_MARK + name: ns for name, ns in _by_name(trace, marks.rows, alone).items()}
+    return found | {PYTHON: measure(wanted) - sum(found.values())}
+
+
+def _by_name(trace: Trace, rows: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, int]:
+    sums = group([trace.events.name[rows]])
+    totals = zip(sums.keys[:, 0].tolist(), sums.sum(ns), strict=True)
+    return {trace.events.strings[name]: total for name, total in totals if total}
+
+
+def _outermost(trace: Trace) -> NDArray[np.int64]:
+    """Rows of the main thread's outermost ops."""
+    ops = host_ops(trace).get(main_track(trace))
+    return ops.rows[ops.parent < 0] if ops is not None else np.empty(0, np.int64)
+
+
+def _annotations(trace: Trace) -> Nest:
+    """The main thread's annotations within the phases."""
+    rows = trace.events.rows(Category.ANNOTATION)
+    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    wide = re.compile("^(ProfilerStep#.*|" + "|".join(map(re.escape, phases(trace).names)) + ")$")
+    return nest(trace.events, rows[~matching(trace.events, rows, wide)])
+
+
+def _line(trace: Trace, cell: _Cell, what: str) -> str:
+    """Python line of the longest single stay in what made the rank late; "" where the trace does not tell."""
+    done, (pieces, _) = activity(trace), _pieces(trace, cell)
+    if cell[1] in _ON_DEVICE or len(pieces) == 0:
+        return ""
+    if cell[1] in _IN_A_CALL:
+        calls = blocking_calls(trace)
+        longest = int(done.call[pieces[np.argmax(done.ns[pieces])]])
+        track, start, end = int(calls.track[longest]), int(calls.start[longest]), int(calls.end[longest])
+    else:
+        track, (start, end) = main_track(trace), _longest_stay(trace, _cell_spans(done, pieces), what)
+    found = origins(trace, *(np.array([value]) for value in (track, start, end)))
+    return found.texts[int(found.line[0])]
+
+
+def _longest_stay(trace: Trace, wanted: Spans, what: str) -> tuple[int, int]:
+    """Start and end of the op or annotation of that name that takes most of the spans; else of the longest span."""
+    marks = _annotations(trace).rows if what.startswith(_IN_MARK) else _outermost(trace)
+    name = re.compile("^" + re.escape(what.removeprefix(_IN_MARK)) + "$")
+    rows = marks[matching(trace.events, marks, name)]
+    if len(rows) == 0:
+        longest = int(np.argmax(wanted[:, 1] - wanted[:, 0]))
+        return int(wanted[longest, 0]), int(wanted[longest, 1])
+    within = measure_within(wanted, trace.events.ts[rows], trace.events.end[rows])
+    row = int(rows[np.argmax(within)])
+    return int(trace.events.ts[row]), int(trace.events.end[row])

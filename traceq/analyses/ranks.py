@@ -1,0 +1,196 @@
+"""Which rank do the others wait for, and what keeps it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceq.analyses.lateness import Lateness, busy_ns, lateness
+from traceq.analyses.skew import skew_table, skew_view
+from traceq.intervals import intersect, measure, spans
+from traceq.links.activity import Doing, activity
+from traceq.links.clocks import Clocks, clocks
+from traceq.links.instances import match
+from traceq.links.issued import Issued, issued_by_traces
+from traceq.links.steps import steps
+from traceq.links.waits import Waits, waits
+from traceq.model import Caveat, Run, Trace
+from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.units import Unit, format_value
+
+POSITION = 55
+
+_LATE = 0.25
+_TELLING = 0.05
+
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("num_steps", "steps", Unit.COUNT),
+    Column("step_ns", "step", Unit.NS),
+    Column("busy_ns", "computes", Unit.NS),
+    Column("num", "collectives", Unit.COUNT),
+    Column("wait_ns", "waits", Unit.NS),
+    Column("exposed_wait_ns", "waits idle", Unit.NS),
+    Column("transfer_ns", "transfers", Unit.NS),
+    Column("offset_ns", "clock", Unit.DELTA_NS),
+    Column("offset_pm_ns", "within", Unit.NS),
+    Column("verdict", "verdict"),
+)
+_SUMS = (5, 6, 7)
+_VIEW = (0, 2, 3, 5, 6, 7, 8, 9, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waited:
+    """What one rank did in the counted collectives of its whole trace, ns."""
+
+    num: int
+    wait_ns: int
+    exposed_ns: int
+    transfer_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """The straggler; `typical_ns` is what the others wait for it in a step, `exposed_ns` of it with nothing to do."""
+
+    rank: int
+    typical_ns: int
+    exposed_ns: int
+    cause: Lateness | None
+
+
+def analyze(run: Run) -> Report:
+    """Waits of every rank, and the straggler if there is one; nothing for a single rank."""
+    if len(run.traces) < 2:
+        return Report("ranks", (Table("ranks", "Ranks", _COLUMNS, ()), skew_table(None, None)))
+    issued = issued_by_traces(run.traces)
+    instances = match(issued)
+    times = clocks(issued, instances)
+    found = waits(issued, instances, times)
+    waited = _waited(run.traces, issued, found)
+    late = _straggler(run.traces, waited)
+    verdicts = {rank: _verdict(rank, late) for rank in waited}
+    rows = tuple(_row(trace, issued, waited, times, verdicts) for trace in run.traces)
+    skew = skew_table(issued, found)
+    views = (_view(rows, late), skew_view(skew)) if waited else ()
+    findings = (_finding(late),) if late is not None else ()
+    table = Table("ranks", "Ranks", _COLUMNS, rows)
+    return Report("ranks", (table, skew), views, findings, _caveats(run.traces, issued, found, times))
+
+
+def _waited(traces: Sequence[Trace], issued: Issued, found: Waits) -> dict[int, _Waited]:
+    """By rank; ranks without a counted collective are left out."""
+    counted = found.counted[:, None] & (found.duration >= 0)
+    of_rank = {trace.rank: trace for trace in traces}
+    waited = {}
+    for at, rank in enumerate(issued.ranks):
+        mine = np.flatnonzero(counted[:, at])
+        if len(mine) == 0:
+            continue
+        trace, wait = of_rank[rank], found.wait[mine, at]
+        start = issued.start[found.instances.call[mine, at]] - trace.base_time_ns
+        idle = intersect(spans(start, start + wait), activity(trace).when(Doing.EXPOSED_COMM))
+        transfer_ns = int((found.duration[mine, at] - wait).sum())
+        waited[rank] = _Waited(len(mine), int(wait.sum()), measure(idle), transfer_ns)
+    return waited
+
+
+def _straggler(traces: Sequence[Trace], waited: dict[int, _Waited]) -> _Late | None:
+    """The rank that waits least, if that is less than a quarter of what is usual, and this a twentieth of the time."""
+    if len(waited) < 2:
+        return None
+    rank = min(waited, key=lambda one: waited[one].wait_ns)
+    others = [trace for trace in traces if trace.rank in waited and trace.rank != rank]
+    typical = float(np.median([waited[trace.rank].wait_ns for trace in others]))
+    window = float(np.median([_window_ns(trace) for trace in traces if trace.rank in waited]))
+    if waited[rank].wait_ns >= _LATE * typical or typical < _TELLING * window:
+        return None
+    late = next(trace for trace in traces if trace.rank == rank)
+    exposed = float(np.median([waited[trace.rank].exposed_ns for trace in others]))
+    num_steps = len(steps(late))
+    return _Late(rank, round(typical / num_steps), round(exposed / num_steps), lateness(late, others))
+
+
+def _window_ns(trace: Trace) -> int:
+    window = steps(trace).window
+    return int(window[-1, 1] - window[0, 0])
+
+
+def _verdict(rank: int, late: _Late | None) -> str:
+    return "balanced" if late is None else "straggler" if rank == late.rank else "waits"
+
+
+def _row(
+    trace: Trace, issued: Issued, waited: dict[int, _Waited], times: Clocks, verdicts: dict[int, str]
+) -> tuple[Cell, ...]:
+    found = steps(trace)
+    window_ns = (found.window[:, 1] - found.window[:, 0])[found.counted]
+    own = waited.get(trace.rank)
+    sums = (own.num, own.wait_ns, own.exposed_ns, own.transfer_ns) if own else (0, None, None, None)
+    clock = _clock(issued, times, trace.rank)
+    mean_ns = round(float(np.mean(window_ns)))
+    return (trace.rank, len(found), mean_ns, busy_ns(trace), *sums, *clock, verdicts.get(trace.rank, ""))
+
+
+def _clock(issued: Issued, times: Clocks, rank: int) -> tuple[int | None, int | None]:
+    """(offset, uncertainty) ns in the largest group in which this rank's clock is known."""
+    if rank not in issued.ranks:
+        return None, None
+    at = issued.ranks.index(rank)
+    known = np.flatnonzero(np.isfinite(times.offset[:, at]))
+    if len(known) == 0:
+        return None, None
+    group = known[np.argmax(issued.member[known].sum(axis=1))]
+    return round(float(times.offset[group, at])), round(float(times.uncertainty[group, at]))
+
+
+def _view(rows: Sequence[tuple[Cell, ...]], late: _Late | None) -> Table:
+    """Waits and transfers of a step; the first collective of each group does not count."""
+
+    def each(row: tuple[Cell, ...], at: int) -> Cell:
+        value, num_steps = row[at], row[1]
+        return value / num_steps if at in _SUMS and isinstance(value, int) and isinstance(num_steps, int) else value
+
+    shown = tuple(tuple(each(row, at) for at in _VIEW) for row in rows)
+    who = "balanced: no rank keeps the others waiting" if late is None else f"rank {late.rank} keeps the others waiting"
+    note = f"{who[0].upper()}{who[1:]}. A wait lasts from a rank's own start to the latest; idle: nothing computes."
+    return Table(
+        "ranks", "Ranks (waits and transfers of a step)", tuple(_COLUMNS[at] for at in _VIEW), shown, note=note
+    )
+
+
+def _finding(late: _Late) -> Finding:
+    waits_, idle = (format_value(ns, Unit.NS) for ns in (late.typical_ns, late.exposed_ns))
+    text = f"rank {late.rank} is the straggler: the others wait {waits_} of a step for it, {idle} with nothing to do"
+    if late.cause is not None:
+        text += f"; {_because(late.cause)}"
+    return Finding("straggler", "high", text, late.exposed_ns, f"rank {late.rank}")
+
+
+def _because(cause: Lateness) -> str:
+    """What keeps it, in words."""
+    more = format_value(cause.excess_ns, Unit.NS)
+    text = f"its {cause.category} in {cause.phase} takes {more} more than theirs"
+    if cause.what and cause.what_excess_ns > 0:
+        part = format_value(cause.what_excess_ns, Unit.NS)
+        at = f" at {cause.line}" if cause.line else ""
+        text += f", {part} of it {cause.what}{at}"
+    return text
+
+
+def _caveats(traces: Sequence[Trace], issued: Issued, found: Waits, times: Clocks) -> tuple[Caveat, ...]:
+    caveats = []
+    if left_out := sorted({trace.rank for trace in traces} - set(issued.ranks)):
+        text = f"ranks {', '.join(map(str, left_out))}: other rows name their collectives; left out of the comparison"
+        caveats.append(Caveat("ranks_left_out", text))
+    refused = sorted({issued.groups[g] for g in np.unique(found.instances.group).tolist() if not times.known[g]})
+    if refused:
+        which = ", ".join(name or "the only one" for name in refused)
+        text = (
+            f"clocks of ranks are not comparable (group {which}); waits are what a rank takes longer than the quickest"
+        )
+        caveats.append(Caveat("clocks", text))
+    return tuple(caveats)

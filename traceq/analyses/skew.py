@@ -1,0 +1,116 @@
+"""Collectives matched across ranks, in rows: how far apart their starts, how fast the transfer itself."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analyses.bandwidth import algbw_gbps, busbw_gbps
+from traceq.analyses.tally import group
+from traceq.links.collectives import NAMES
+from traceq.links.issued import Issued
+from traceq.links.waits import Waits, latest_rank
+from traceq.report import Cell, Column, Table
+from traceq.units import Unit
+
+__all__ = ["skew_table", "skew_view"]
+
+_COLUMNS = (
+    Column("key", "key"),
+    Column("name", "collective"),
+    Column("group", "group"),
+    Column("num_ranks", "ranks", Unit.COUNT),
+    Column("dtype", "dtype"),
+    Column("phase", "phase"),
+    Column("num", "num", Unit.COUNT),
+    Column("bytes", "bytes", Unit.BYTES),
+    Column("shortest_ns", "transfer", Unit.NS),
+    Column("algbw_gbps", "algbw", Unit.GBPS),
+    Column("busbw_gbps", "busbw", Unit.GBPS),
+    Column("skew_ns", "skew", Unit.NS),
+    Column("skew_max_ns", "longest skew", Unit.NS),
+    Column("last_rank", "mostly last", Unit.COUNT),
+    Column("num_last", "times", Unit.COUNT),
+)
+_VIEW = (
+    "name",
+    "phase",
+    "dtype",
+    "num_ranks",
+    "num",
+    "bytes",
+    "shortest_ns",
+    "busbw_gbps",
+    "skew_ns",
+    "last_rank",
+    "num_last",
+)
+
+
+def skew_table(issued: Issued | None, found: Waits | None) -> Table:
+    """One row for each collective, group, dtype and phase: sums over its instances, each group's first included.
+
+    `shortest_ns` sums the shortest duration of each instance, on which the bandwidths rest: the rest is waiting.
+    """
+    rows = tuple(_rows(issued, found)) if issued is not None and found is not None and len(found) else ()
+    return Table("skew", "Collectives across ranks", _COLUMNS, rows)
+
+
+def skew_view(table: Table) -> Table:
+    """The rows with most skew first, for people."""
+    keys = [column.key for column in _COLUMNS]
+    at = [keys.index(key) for key in _VIEW]
+    order = sorted(table.rows, key=lambda row: -int(row[keys.index("skew_ns")] or 0))
+    note = "Transfer: the shortest duration over ranks, summed; skew: from the first to the last rank's start, summed."
+    columns = tuple(_COLUMNS[index] for index in at)
+    shown = tuple(tuple(row[index] for index in at) for row in order)
+    return Table("skew", "Collectives across ranks (whole trace)", columns, shown, note=note)
+
+
+def _rows(issued: Issued, found: Waits) -> list[tuple[Cell, ...]]:
+    call = np.take_along_axis(found.instances.call, _first_present(found)[:, None], axis=1)[:, 0]
+    num_ranks = (found.duration >= 0).sum(axis=1)
+    groups = group([issued.group[call], issued.name[call], issued.dtype[call], issued.phase[call], num_ranks])
+    size, last = issued.size[call], latest_rank(found)
+    sized, unknown = groups.sum(np.maximum(size, 0)), groups.sum(size < 0)
+    sums = zip(groups.keys.tolist(), groups.count(), groups.sum(found.shortest), groups.sum(found.skew), strict=True)
+    rows: list[tuple[Cell, ...]] = []
+    for at, ((number, name, dtype, phase, ranks), num, shortest_ns, skew_ns) in enumerate(sums):
+        words = (NAMES[name], issued.groups[number], issued.dtypes[dtype] if dtype >= 0 else "", issued.phases[phase])
+        mine = groups.of_row == at
+        size_bytes = None if unknown[at] else sized[at]
+        algbw = algbw_gbps(size_bytes, shortest_ns)
+        lasts = np.bincount(last[mine], minlength=len(issued.ranks))
+        members = _group_size(issued, call[mine], ranks)
+        key = "|".join((words[0], words[1], words[2], words[3]))
+        rows.append(
+            (
+                key,
+                words[0],
+                words[1],
+                ranks,
+                words[2],
+                words[3],
+                num,
+                size_bytes,
+                shortest_ns,
+                algbw,
+                busbw_gbps(algbw, words[0], members),
+                skew_ns,
+                int(found.skew[mine].max()),
+                issued.ranks[int(lasts.argmax())],
+                int(lasts.max()),
+            )
+        )
+    return rows
+
+
+def _first_present(found: Waits) -> NDArray[np.int64]:
+    """int64[B]: the first rank that ran each."""
+    first: NDArray[np.int64] = (found.duration >= 0).argmax(axis=1)
+    return first
+
+
+def _group_size(issued: Issued, calls: NDArray[np.int64], num_ranks: int) -> int:
+    """Ranks of the group as its calls say, which can be more than were read."""
+    return max(int(issued.group_size[calls].max()), num_ranks)
