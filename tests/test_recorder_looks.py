@@ -170,7 +170,7 @@ def test_out_of_looks_is_out_of_time() -> None:
     ran, found = record(rank, noise_pct=20)
     planned = ran[-1].end_pair
     assert {pairs.num_looks for pairs in pairs_of([found])} == {LOOKS.index(planned) + 1}
-    assert rank.said[0] == f"up to {planned} pairs a comparison, {LOOKS.index(planned) + 1} looks, in 0.5 minutes"
+    assert rank.said[0] == f"up to {planned} pairs a comparison, {LOOKS.index(planned) + 1} looks, within 0.5 min"
     assert rank.planned == [3 * 2 * (planned + len({group.first_pair for group in ran}))]
 
 
@@ -214,7 +214,7 @@ def test_a_large_stall_is_decided_at_the_first_look_on_two_ranks(tmp_path: Path)
     done = start(tmp_path, "--ranks", "2", *options).finish()
     assert done.code == 0, done.stderr
     lines = done.stderr.splitlines()
-    assert any(re.fullmatch(r"up to \d+ pairs a comparison, \d+ looks, in 1 minutes", line) for line in lines)
+    assert any(re.fullmatch(r"up to \d+ pairs a comparison, \d+ looks, within 1 min", line) for line in lines)
     assert any(re.fullmatch(r"slow: \+[\d,.]+ % \(\+[\d,.]+ to \+[\d,.]+\) after 16 pairs, material", x) for x in lines)
     folder = RunFolder(done.out)
     assert folder.read_manifest().status == "complete"

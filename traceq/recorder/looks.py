@@ -88,7 +88,7 @@ def _announce(rank: Rank, compared: Sequence[Compared], looks: Sequence[int]) ->
     num_steps = 2 * len(compared) * (sum(sizes) + len(sizes)) * rank.plan.steps_per_half
     rank.pulse.expect(num_steps + num_traced_steps(rank.plan))
     times = "1 look" if len(looks) == 1 else f"{len(looks)} looks"
-    rank.say(f"up to {looks[-1]} pairs a comparison, {times}, in {rank.plan.max_minutes:g} minutes")
+    rank.say(f"up to {looks[-1]} pairs a comparison, {times}, within {rank.plan.max_minutes:g} min")
 
 
 def _look(rank: Rank, found: Sequence[PairLine], undecided: Sequence[Compared], *, is_last: bool) -> list[Compared]:

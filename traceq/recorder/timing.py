@@ -40,9 +40,8 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
 
 
 def num_timed_steps(plan: Plan) -> int:
-    """How many steps `timed_steps` will ask for; only its warm-up where the rest is found out on the way."""
-    groups = () if plan.max_minutes else _groups(plan)
-    halves = len(_warm_up_order(plan)) + sum(2 + 2 * len(group.b_second) for group in groups)
+    """How many steps `timed_steps` will ask for where their number is planned."""
+    halves = len(_warm_up_order(plan)) + sum(2 + 2 * len(group.b_second) for group in _groups(plan))
     return halves * plan.steps_per_half
 
 
