@@ -202,12 +202,11 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    rng = np.random.default_rng(options.seed)
     console = Console(width=100)  # wide enough for every heading, whatever the terminal
-    console.print(coverage(rng, options.replications))
-    console.print(power(rng, options.replications // 5))
-    console.print(errors(rng, options.replications))
-    console.print(stopping(rng, options.replications // 2))
+    console.print(coverage(np.random.default_rng(options.seed), options.replications))
+    console.print(power(np.random.default_rng(options.seed), options.replications // 5))
+    console.print(errors(np.random.default_rng(options.seed), options.replications))
+    console.print(stopping(np.random.default_rng(options.seed), options.replications // 2))
 
 
 if __name__ == "__main__":

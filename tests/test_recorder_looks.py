@@ -18,10 +18,12 @@ from recording import start
 
 pytest.importorskip("torch", reason="recording needs torch")
 
+from traceq.errors import UsageFault
 from traceq.model import Arm
 from traceq.recorder import looks as looks_module
 from traceq.recorder.looks import groups_until_decided, looks_within, sentence
 from traceq.recorder.plan import Plan, PlannedArm
+from traceq.recorder.prepare import Request
 from traceq.recorder.schedule import Group, group_sizes
 from traceq.runs.layout import RunFolder
 from traceq.runs.samples import PairLine, StepLine, pairs_of, read_pairs
@@ -162,7 +164,7 @@ def test_the_cap_stops_after_the_round_that_passes_it(
     rank = alone()
     ran, _ = record(rank, noise_pct=20)
     assert set(num_pairs(ran).values()) == {stops_at}
-    assert [line for line in rank.said if "not decided in time" in line] == rank.said[-2:]
+    assert [line for line in rank.said if line.endswith(", undecided")] == rank.said[-2:]
 
 
 def test_out_of_looks_is_out_of_time() -> None:
@@ -199,7 +201,7 @@ def test_what_is_known_is_said_in_a_line() -> None:
     assert re.fullmatch(
         r"on: \+1\.1 % \(-0\.\d\d to \+\d\.\d\) after 32 pairs, not yet decided", sentence("on", unclear, is_last=False)
     )
-    assert sentence("on", unclear, is_last=True).endswith("after 32 pairs, not decided in time")
+    assert sentence("on", unclear, is_last=True).endswith("after 32 pairs, undecided")
     assert sentence("on", comparison(lambda i: 2, 16), is_last=False) == (
         "on: +2.0 % (+2.0 to +2.0) after 16 pairs, material"
     )
@@ -238,3 +240,14 @@ def test_options_that_contradict_each_other_are_usage_errors(tmp_path: Path, opt
     assert done.code == 2
     assert told in done.stderr
     assert not done.out.exists()
+
+
+def test_one_arm_leaves_nothing_to_decide(tmp_path: Path) -> None:
+    recipe = tmp_path / "alone.py"
+    recipe.write_text(
+        "from dataclasses import make_dataclass\n"
+        "from traceq.recorder import Recipe\n"
+        "recipe = Recipe('', phases=(), parameters=make_dataclass('Parameters', [])(), build=lambda *_: print)\n"
+    )
+    with pytest.raises(UsageFault, match=r"alone\.py times one arm; --vary KEY=A,B gives it another"):
+        Request(str(recipe), until_decided=True).check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,14 @@ def test_pairs_and_manifest_come_back() -> None:
     (pairs,) = found.pairs
     assert (pairs.a, pairs.b, pairs.b_second.tolist()) == ("off", "on", [True, False])
     assert (pairs.first_ns.tolist(), pairs.second_ns.tolist()) == ([[1, 2], [3, 4]], [[5, 6], [7, 8]])
+
+
+def test_pairs_keep_the_number_of_looks_and_have_one_where_a_trace_does_not_say() -> None:
+    planned = replace(PAIRS, num_looks=9)
+    text = encode(Embedded(MANIFEST, "on", (planned, PAIRS)))
+    assert [pairs.num_looks for pairs in decode(text).pairs] == [9, 1]
+    older = re.sub(rb',"num_looks":\d+', b"", base64.b64decode(text))
+    assert [pairs.num_looks for pairs in decode(base64.b64encode(older).decode()).pairs] == [1, 1]
 
 
 @given(st.dictionaries(st.text(), st.lists(st.integers(0, 2)).map(tuple)))

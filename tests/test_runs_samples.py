@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import json
 
 from traceq.errors import UnreadableInput
 from traceq.runs.samples import StepLine, read_lines, read_pairs
@@ -40,6 +41,14 @@ def test_a_pair_that_one_rank_lacks_counts_on_none(tmp_path: Path) -> None:
     write(tmp_path, 0, pair(0, 10, 11), pair(1, 12, 13))
     write(tmp_path, 1, pair(0, 20, 21))
     assert read_pairs(tmp_path)[0].first_ns.tolist() == [[10], [20]]
+
+
+def test_pairs_say_how_many_looks_were_planned_where_it_was_more_than_one(tmp_path: Path) -> None:
+    planned = pair(0, 10, 11).replace("}", ',"num_looks":9}')
+    write(tmp_path, 0, planned, pair(0, 10, 11, b="off"))
+    assert [pairs.num_looks for pairs in read_pairs(tmp_path)] == [9, 1]
+    written = b"".join(json.encode(line) + b"\n" for line in read_lines(tmp_path / "rank0.jsonl"))
+    assert written == (tmp_path / "rank0.jsonl").read_bytes()
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:

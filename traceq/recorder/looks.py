@@ -63,7 +63,7 @@ def sentence(arm: str, found: Comparison, *, is_last: bool) -> str:
     interval = found.ci90_ns if name == "in_the_noise" else found.ci95_ns
     ends = [_percent(100 * end / found.a_ns).removesuffix(" %") for end in interval or ()]
     span = f" ({' to '.join(ends)})" if ends else ""
-    state = _WORDS.get(name, "not decided in time" if is_last else "not yet decided")
+    state = _WORDS.get(name, "undecided" if is_last else "not yet decided")
     return f"{arm}: {_percent(found.delta_pct)}{span} after {found.num_pairs:,} pairs, {state}"
 
 

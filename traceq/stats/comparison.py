@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
 from traceq.stats import doubts
-from traceq.stats.looks import level_of
+from traceq.stats.looks import LOOKS, level_of
 from traceq.stats.shift import Interval, Shift, shift_between, shift_of_pairs
 from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Kind, Threshold, Verdict, decide
 
@@ -56,10 +56,13 @@ def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: 
     """B against A from interleaved halves. The job's step is the maximum over ranks, taken half by half.
 
     `control` is the A/A control of the same recording. The intervals are as wide as the recording's number of looks
-    asks for. Raises UnreadableInput where no pair was finished.
+    asks for. Raises UnreadableInput where no pair was finished, or for a number of looks that no recording has.
     """
+    where = f"{pairs.a} against {pairs.b}"
     if not pairs.b_second.size:
-        raise UnreadableInput(f"{pairs.a} against {pairs.b}", "no finished pair of halves", "at least one")
+        raise UnreadableInput(where, "no finished pair of halves", "at least one")
+    if not 1 <= pairs.num_looks <= len(LOOKS):
+        raise UnreadableInput(where, f"{pairs.num_looks} looks", f"1 to {len(LOOKS)}")
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
     a, b = job_ns(pairs, of_b=False), job_ns(pairs, of_b=True)
     threshold, level = Threshold(threshold_pct, _median(a)), level_of(pairs.num_looks)
