@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_files import check_golden
 from oracle.partition import partition
 from oracle.phases import Phases
 from oracle.reader import read as read_slowly
 from oracle.steps import windows
 from oracle.syncs import find_syncs
+from terminal import traceq
 from typer.testing import CliRunner
 
 from traceq.analyses.partition import analyze as analyze_partition
@@ -161,3 +163,14 @@ def test_a_rank_set_against_another_is_said() -> None:
     found = as_json(*both("hta-diff"))
     texts = {warning["code"]: warning["text"] for warning in found["warnings"]}
     assert texts["ranks_apart"] == "rank 3 is set against rank 1: ranks of one job differ, too"
+
+
+def test_the_answer_on_a_real_pair_reads_like_this(
+    pair: tuple[str, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers and words, pinned: TRACEQ_UPDATE_GOLDENS=1 writes them anew, and the change shows in the commit."""
+    name, a, b = pair
+    monkeypatch.chdir(TRACES)
+    done = traceq("diff", a.relative_to(TRACES), b.relative_to(TRACES))
+    assert done.code == 0
+    check_golden(f"catalogue/{name}.txt", done.out)

@@ -272,3 +272,36 @@ def test_a_ledger_is_closed(item: bool) -> None:
     found: Any = ledger(build(*with_item(item=item)))
     assert sum(cell.ns for cell in found.cells) == found.total_ns == (100_000 if item else 65_000)
     assert sum(account.ns for account in found.accounts) == found.total_ns
+
+
+def test_a_kernel_that_another_op_launched_is_still_the_same_kernel() -> None:
+    """Clocks that disagree put one of two launches into the op beside its own: nothing changed."""
+
+    def run(second_op: str) -> list[Event]:
+        ops = [op("aten::mm", 1, 4), op(second_op, 11, 4)]
+        return [
+            step(0, 60),
+            *ops,
+            launch(2, 2, 1),
+            kernel("gemm", 5, 20, 1),
+            launch(12, 2, 2),
+            kernel("gemm", 25, 20, 2),
+        ]
+
+    delta, _, causes = explained(run("aten::mm"), run("aten::t"))
+    assert delta == 0
+    assert not [key for key in causes if key.startswith("kernel")]
+
+
+def test_kernels_of_one_op_that_others_replace_are_one_cause_of_that_op() -> None:
+    def run(name: str, dur: float) -> list[Event]:
+        kept = [launch(12, 2, 2), kernel("add", 60, 10, 2)]
+        return [step(0, 100), op("aten::mm", 1, 4), launch(2, 2, 1), kernel(name, 5, dur, 1), *kept]
+
+    _, _, causes = explained(run("ampere_gemm", 30), run("hopper_gemm", 20))
+    found = causes["kernel|forward|aten::mm|replaced"]
+    assert (found.name, found.delta_num, found.delta_ns) == (
+        "aten::mm > ampere_gemm replaced by hopper_gemm",
+        0,
+        -10_000,
+    )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
 from builder import AUTOGRAD, Event, annotation, call, comms, frame, kernel, launch, memcpy, op, step, world, write
+from golden_files import check_golden
 from terminal import on_terminal, shell, traceq
-
-GOLDENS = Path(__file__).parent / "golden"
 
 
 def one_step(number: int, at: int) -> list[Event]:
@@ -48,15 +46,6 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     device = {"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}]}
     return write(Path("rank0.json"), *STEPS, **world(0, 4), **device).name
-
-
-def check_golden(name: str, text: str) -> None:
-    """TRACEQ_UPDATE_GOLDENS=1 writes what is found instead of comparing it."""
-    path = GOLDENS / name
-    if os.environ.get("TRACEQ_UPDATE_GOLDENS"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,8 @@ def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
     events, work = trace.events, device_work(trace)
     category = events.category[work.rows]
     kind = np.where(category == Category.KERNEL, _KERNEL, _MEMCPY)
-    origin = origins(trace, tracks(trace)[work.call], events.ts[work.call], events.end[work.call])
+    call = work.call
+    origin = origins(trace, tracks(trace)[call], events.ts[call], events.end[call], rows=call)
     name = _device_names(trace, np.where(work.linked, origin.op, 0), origin.texts, texts)
     if is_communication(trace).any():
         kernels = collective_kernels(trace)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from traceq.diff.actors import LAUNCHES
+from traceq.diff.align import aligned, with_replacements
 from traceq.diff.ledger import Account, Ledger, ledger
-from traceq.diff.result import Cause, CellDelta, Traced
+from traceq.diff.result import Cause, CellDelta, Traced, share
 from traceq.links.steps import steps
 from traceq.model import Run, Trace
 
@@ -84,7 +84,7 @@ def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
 
 
 def _causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
-    of_a, of_b = ({account.key: account for account in side.accounts} for side in (a, b))
+    of_a, of_b = aligned(a.accounts, b.accounts)
     spent_a, spent_b = ({key: account.ns for key, account in side.items()} for side in (of_a, of_b))
     found = []
     for key, (x, y) in _means(spent_a, spent_b, a.num_steps, b.num_steps).items():
@@ -92,74 +92,13 @@ def _causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
         num_b = of_b[key].num / b.num_steps if key in of_b else 0.0
         if x != y or num_a != num_b:
             found.append(_cause(of_b.get(key) or of_a[key], num_a, num_b, x, y, delta_ns))
-    folded = _replaced(found, of_a.keys(), of_b.keys(), delta_ns)
+    folded = with_replacements(found, of_a.keys(), of_b.keys(), delta_ns)
     return tuple(sorted(folded, key=lambda cause: (not _is_decision(cause, delta_ns), -abs(cause.delta_ns), cause.key)))
 
 
 def _is_decision(cause: Cause, delta_ns: int) -> bool:
     """Syncs that were added or removed come first: each is a line someone wrote, the rest follows from other lines."""
     return cause.kind == "sync" and cause.delta_num != 0 and abs(cause.delta_ns) >= _WORTH_FIRST * abs(delta_ns)
-
-
-def _replaced(found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
-    """Kernels, and collectives, that only A has where others are only B's: those were replaced by these.
-
-    First within the op that launches them, as kernels change their names with the device and the version, then within
-    the phase. One by one they would dwarf everything else and cancel; one row shows what the replacement changed.
-    """
-    by_op = _folded(found, of_a, of_b, delta_ns, _launching_op)
-    return _folded(by_op, of_a, of_b, delta_ns, lambda cause: cause.phase)
-
-
-def _launching_op(cause: Cause) -> str:
-    op = cause.name.rpartition(LAUNCHES)[0]
-    return f"{cause.phase}|{op}" if op else ""
-
-
-def _folded(
-    found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int, place: Callable[[Cause], str]
-) -> list[Cause]:
-    """The causes, those of one side that stand where the other side has some of its own as one row a place; "" is
-    no place."""
-    kept, swapped = [], dict[tuple[str, str], list[Cause]]()
-    for cause in found:
-        one_sided = (cause.key in of_a) != (cause.key in of_b)
-        if cause.kind in ("kernel", "collective") and one_sided and place(cause):
-            swapped.setdefault((cause.kind, place(cause)), []).append(cause)
-        else:
-            kept.append(cause)
-    for (kind, where), causes in swapped.items():
-        gone = [cause for cause in causes if cause.key in of_a]
-        come = [cause for cause in causes if cause.key in of_b]
-        kept += [_replacement(f"{kind}|{where}|replaced", gone, come, delta_ns)] if gone and come else causes
-    return kept
-
-
-def _replacement(key: str, gone: list[Cause], come: list[Cause], delta_ns: int) -> Cause:
-    total = sum(cause.delta_ns for cause in (*gone, *come))
-    return Cause(
-        key=key,
-        kind=gone[0].kind,
-        phase=gone[0].phase,
-        name=_name_of(gone, come),
-        line="",
-        delta_num=round(sum(cause.delta_num for cause in (*gone, *come)), 9) + 0.0,  # thirds that cancel are no change
-        delta_ns=total,
-        count_ns=total,
-        dur_ns=0,
-        share_pct=_share(total, delta_ns),
-    )
-
-
-def _name_of(gone: list[Cause], come: list[Cause]) -> str:
-    """`aten::mm > old replaced by new`; the op only where it launched all of them."""
-    ops = {cause.name.rpartition(LAUNCHES)[0] for cause in (*gone, *come)}
-    op = f"{ops.pop()}{LAUNCHES}" if len(ops) == 1 else ""
-    sides = (
-        causes[0].name.rpartition(LAUNCHES)[2] if len(causes) == 1 else f"{len(causes)} {causes[0].kind}s"
-        for causes in (gone, come)
-    )
-    return (op if op != LAUNCHES else "") + " replaced by ".join(sides)
 
 
 def _cause(account: Account, num_a: float, num_b: float, a_ns: int, b_ns: int, delta_ns: int) -> Cause:
@@ -180,10 +119,5 @@ def _cause(account: Account, num_a: float, num_b: float, a_ns: int, b_ns: int, d
         delta_ns=b_ns - a_ns,
         count_ns=count_ns,
         dur_ns=b_ns - a_ns - count_ns,
-        share_pct=_share(b_ns - a_ns, delta_ns),
+        share_pct=share(b_ns - a_ns, delta_ns),
     )
-
-
-def _share(part_ns: int, delta_ns: int) -> float | None:
-    """Percent of the traced delta; nothing is 0 of it, never -0."""
-    return 100 * part_ns / delta_ns + 0.0 if delta_ns else None

@@ -8,7 +8,7 @@ from traceq.model import Caveat
 from traceq.report import Source
 from traceq.stats import Comparison
 
-__all__ = ["Cause", "CellDelta", "Comparable", "Diff", "Diffs", "Traced"]
+__all__ = ["Cause", "CellDelta", "Comparable", "Diff", "Diffs", "Traced", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +98,8 @@ class Diffs:
     baseline: str
     diffs: tuple[Diff, ...]
     caveats: tuple[Caveat, ...] = ()
+
+
+def share(part_ns: int, delta_ns: int) -> float | None:
+    """Percent of the traced delta; nothing is 0 of it, never -0."""
+    return 100 * part_ns / delta_ns + 0.0 if delta_ns else None

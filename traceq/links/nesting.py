@@ -34,6 +34,14 @@ class Nest:
             pending = pending[found[pending] >= 0]
         return found
 
+    def index_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[K]: index of the interval of each row of Events, -1 for a row that is none of these."""
+        if len(self.rows) == 0:
+            return np.full(len(rows), -1)
+        order = np.argsort(self.rows)
+        at = np.minimum(np.searchsorted(self.rows[order], rows), len(order) - 1)
+        return np.where(self.rows[order[at]] == rows, order[at], -1)
+
     def first_enclosing(self, found: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
         """From each index (itself included) upwards to the first interval that is `wanted` (bool[M]), else -1."""
         found = found.copy()

@@ -17,7 +17,7 @@ from traceq.links.names import matching
 from traceq.links.nesting import Nest, host_ops, python_frames
 from traceq.links.phases import phases
 from traceq.links.steps import main_track, steps
-from traceq.model import CallStacks, Trace
+from traceq.model import CallStacks, Category, Trace
 
 __all__ = ["Origins", "origins", "source_line"]
 
@@ -47,13 +47,17 @@ def origins(
     track: NDArray[np.int64],
     start: NDArray[np.int64],
     end: NDArray[np.int64],
+    rows: NDArray[np.int64] | None = None,
     copies: NDArray[np.bool_] | None = None,
 ) -> Origins:
     """Op, module and line of host calls [start, end) ns on their threads.
 
-    Clocks disagree: the op of a call that `copies` (bool[K]) may also stand a little before or after it.
+    `rows` int64[K] are the calls' rows of Events: an op of the same external id close by made the call (in 2023 those
+    ids of ops and of calls are not the same). Else the op is found by time; that of a call that `copies` (bool[K]) also
+    a little before or after it.
     """
     copies = np.zeros(len(track), np.bool_) if copies is None else copies
+    made_by = np.full(len(track), -1) if rows is None else _op_of_the_same_id(trace, rows)
     texts: dict[str, int] = {"": 0}
     op, module, line = (np.zeros(len(track), np.int64) for _ in range(3))
     for number in np.unique(track).tolist():
@@ -62,7 +66,8 @@ def origins(
         frames = python_frames(trace).get(number)
         middle = start[mine] + (end[mine] - start[mine]) // 2
         if ops is not None:
-            found = _op_around(trace, ops, start[mine], middle, end[mine], copies[mine])
+            known = ops.index_of(made_by[mine])
+            found = _op_around(trace, ops, start[mine], middle, end[mine], copies[mine], known)
             op[mine] = _names(trace, ops, found, texts)
             line[mine] = _lines_of_ops(trace, number, ops, found, texts)
         if frames is not None:
@@ -87,6 +92,27 @@ def _number(texts: dict[str, int], text: str) -> int:
     return texts.setdefault(text, len(texts))
 
 
+def _op_of_the_same_id(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Row of the op with the external id of each call, -1 where there is none."""
+    ids, ops = _ops_by_id(trace)
+    if len(ids) == 0:
+        return np.full(len(rows), -1)
+    wanted = trace.events.external_id[rows]
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    start, ts, end = trace.events.ts[rows], trace.events.ts[ops[at]], trace.events.end[ops[at]]
+    close = (ts - CLOCK_SKEW_NS <= start) & (start <= end + CLOCK_SKEW_NS)
+    return np.where((rows >= 0) & (wanted > 0) & (ids[at] == wanted) & close, ops[at], -1)
+
+
+@once_per_trace
+def _ops_by_id(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(external ids ascending, rows of the ops that carry them)."""
+    ops = trace.events.rows(Category.CPU_OP)
+    ops = ops[trace.events.external_id[ops] > 0]
+    ops = ops[np.argsort(trace.events.external_id[ops], kind="stable")]
+    return trace.events.external_id[ops], ops
+
+
 def _op_around(
     trace: Trace,
     ops: Nest,
@@ -94,10 +120,11 @@ def _op_around(
     middle: NDArray[np.int64],
     end: NDArray[np.int64],
     copies: NDArray[np.bool_],
+    known: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """The op that copies around the middle of a call, else the innermost; for a copy outside all ops one close by."""
     wanted = matching(trace.events, ops.rows, _COPYING_OP)
-    found = ops.at(middle)
+    found = np.where(known >= 0, known, ops.at(middle))
     copying = ops.first_enclosing(found, wanted)
     for instant in (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS):
         near = ops.first_enclosing(ops.at(instant), wanted)

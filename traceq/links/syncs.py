@@ -66,7 +66,7 @@ def _on_device(trace: Trace) -> Syncs:
         rows=calls.rows,
         kind=calls.kind,
         phase=phases(trace).on(calls.track, calls.start),
-        origin=origins(trace, calls.track, calls.start, calls.end, copies=calls.copy >= 0),
+        origin=origins(trace, calls.track, calls.start, calls.end, calls.rows, calls.copy >= 0),
         bytes=np.where(calls.copy >= 0, np.maximum(copied, 0), 0),
         start=calls.start,
         blocked=calls.end - calls.start,
