@@ -1,4 +1,4 @@
-"""Which account of A is which of B, where names do not say: kernels that another op launched, or another kernel replaced."""
+"""Which account of A is which of B where names do not say: kernels of another op, kernels that replaced others."""
 
 from __future__ import annotations
 
