@@ -77,8 +77,8 @@ def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
         job, late, in_kernel = a_job(rng), rng.randrange(8), rng.random() < 0.3
         place = rng.randrange(len(job.plan))
         whole_step = len(job.plan) * 150 * US
-        delay = round(whole_step * rng.uniform(0.2, 0.6))
-        simulate(rng, job, late=late, delay=delay, at_place=place, in_kernel=in_kernel)
+        delay = round(whole_step * rng.uniform(0.3, 0.8))
+        simulate(rng, job, late=late, delay=delay, at_place=place, in_kernel=in_kernel, jitter=8 * US)
         run = (cut(rng, job) if rng.random() < 0.3 else job).run()
         report = analyze(run, "ranks")
         (finding,) = report.findings
@@ -90,7 +90,7 @@ def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
 
 
 def spoil(rng: random.Random, job: Job, step: int, how: str) -> tuple[list[Collective], int] | None:
-    """(what the wrong rank issues in that step, the first place that differs); None where this plan does not allow it."""
+    """(what the wrong rank issues in that step, the first place that differs); None without that fault."""
     doing = list(job.plan)
     place = rng.randrange(len(doing))
     if how == "missing":

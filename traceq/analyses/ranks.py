@@ -27,7 +27,7 @@ _TELLING = 0.05
 
 _COLUMNS = (
     Column("rank", "rank", Unit.COUNT),
-    Column("num_steps", "steps", Unit.COUNT),
+    Column("num_steps", "steps compared", Unit.COUNT),
     Column("step_ns", "step", Unit.NS),
     Column("busy_ns", "computes", Unit.NS),
     Column("num", "collectives", Unit.COUNT),
@@ -44,9 +44,10 @@ _VIEW = (0, 2, 3, 5, 6, 7, 8, 9, 10)
 
 @dataclass(frozen=True, slots=True)
 class _Waited:
-    """What one rank did in the counted collectives of its whole trace, ns."""
+    """What one rank did in the counted collectives of its whole trace, ns, and in how many steps they lie."""
 
     num: int
+    num_steps: int
     wait_ns: int
     exposed_ns: int
     transfer_ns: int
@@ -94,23 +95,27 @@ def _waited(traces: Sequence[Trace], issued: Issued, found: Waits) -> dict[int, 
         start = issued.start[found.instances.call[mine, at]] - trace.base_time_ns
         idle = intersect(spans(start, start + wait), activity(trace).when(Doing.EXPOSED_COMM))
         transfer_ns = int((found.duration[mine, at] - wait).sum())
-        waited[rank] = _Waited(len(mine), int(wait.sum()), measure(idle), transfer_ns)
+        num_steps = len(np.unique(issued.step[found.instances.call[mine, at]]))
+        waited[rank] = _Waited(len(mine), num_steps, int(wait.sum()), measure(idle), transfer_ns)
     return waited
 
 
 def _straggler(traces: Sequence[Trace], waited: dict[int, _Waited]) -> _Late | None:
-    """The rank that waits least, if that is less than a quarter of what is usual, and this a twentieth of the time."""
+    """The rank that waits least: less than a quarter of the others' median, if this is a twentieth of the time.
+
+    The time is the shortest window, as only collectives that all ranks ran count.
+    """
     if len(waited) < 2:
         return None
     rank = min(waited, key=lambda one: waited[one].wait_ns)
     others = [trace for trace in traces if trace.rank in waited and trace.rank != rank]
     typical = float(np.median([waited[trace.rank].wait_ns for trace in others]))
-    window = float(np.median([_window_ns(trace) for trace in traces if trace.rank in waited]))
+    window = min(_window_ns(trace) for trace in traces if trace.rank in waited)
     if waited[rank].wait_ns >= _LATE * typical or typical < _TELLING * window:
         return None
     late = next(trace for trace in traces if trace.rank == rank)
     exposed = float(np.median([waited[trace.rank].exposed_ns for trace in others]))
-    num_steps = len(steps(late))
+    num_steps = waited[rank].num_steps
     return _Late(rank, round(typical / num_steps), round(exposed / num_steps), lateness(late, others))
 
 
@@ -132,7 +137,15 @@ def _row(
     sums = (own.num, own.wait_ns, own.exposed_ns, own.transfer_ns) if own else (0, None, None, None)
     clock = _clock(issued, times, trace.rank)
     mean_ns = round(float(np.mean(window_ns)))
-    return (trace.rank, len(found), mean_ns, busy_ns(trace), *sums, *clock, verdicts.get(trace.rank, ""))
+    return (
+        trace.rank,
+        own.num_steps if own else 0,
+        mean_ns,
+        busy_ns(trace),
+        *sums,
+        *clock,
+        verdicts.get(trace.rank, ""),
+    )
 
 
 def _clock(issued: Issued, times: Clocks, rank: int) -> tuple[int | None, int | None]:

@@ -45,7 +45,7 @@ def clocks(issued: Issued, instances: Instances) -> Clocks:
     shape = issued.member.shape
     offset, uncertainty = np.full(shape, np.nan), np.full(shape, np.nan)
     for group in range(shape[0]):
-        ranks = np.flatnonzero(issued.member[group])
+        ranks = np.flatnonzero(issued.active[group])
         calls = _barriers(issued, instances, group, ranks)
         if len(ranks) < 2 or len(calls) < _LEAST_INSTANCES:
             continue

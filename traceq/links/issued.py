@@ -71,6 +71,13 @@ class Issued:
     def __len__(self) -> int:
         return len(self.rank)
 
+    @property
+    def active(self) -> NDArray[np.bool_]:
+        """bool[G, R]: issued something in the group."""
+        active = np.zeros_like(self.member)
+        active[self.group, self.rank] = True
+        return active
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:

@@ -160,17 +160,19 @@ def _usual(stories: Sequence[tuple[tuple[int, ...] | None, ...]]) -> _Story | No
 
 
 def _how(mine: _Story, usual: _Story | None) -> str:
-    """How a rank differs from what is usual."""
+    """How a rank differs from what is usual: what explains all that it does from there on, best to the same end."""
     if usual is None or mine[0] == usual[0]:
         return ""
     mine, usual = _upto_end(mine), _upto_end(usual)
-    if len(mine) > 1 and len(usual) > 1 and mine[0] == usual[1] and mine[1] == usual[0]:
-        return "swapped"
-    if mine and usual and len(mine) == len(usual) and mine[1:] == usual[1:]:
-        return "different"
-    if _goes_on_like(mine, usual[1:]):
-        return "missing"
-    return "extra" if _goes_on_like(usual, mine[1:]) else "different"
+    explained = {
+        "swapped": [*usual[1:2], *usual[:1], *usual[2:]] if len(usual) > 1 else None,
+        "different": [*mine[:1], *usual[1:]] if mine and usual else None,
+        "missing": usual[1:],
+        "extra": [*mine[:1], *usual],
+    }
+    fits = [how for how, story in explained.items() if story is not None and _agree(mine, story)]
+    exact = [how for how in fits if len(explained[how] or ()) == len(mine)]
+    return (exact or [how for how in fits if how != "different"] or ["different"])[0]
 
 
 def _upto_end(story: _Story) -> list[tuple[int, ...] | None]:
@@ -179,9 +181,9 @@ def _upto_end(story: _Story) -> list[tuple[int, ...] | None]:
     return list(story[: last + 1])
 
 
-def _goes_on_like(a: _Story, b: _Story) -> bool:
-    """All that both hold agrees, and it is something unless there is nothing in either."""
-    return all(x == y for x, y in zip(a, b, strict=False)) and bool(a) == bool(b)
+def _agree(mine: _Story, told: _Story) -> bool:
+    """All that both hold agrees, and that is something unless there is nothing in one of them."""
+    return all(x == y for x, y in zip(mine, told, strict=False)) and (bool(told) or not mine)
 
 
 def _did(issued: Issued, rank: int, call: int, how: str) -> Did:

@@ -18,7 +18,8 @@ __all__ = ["Waits", "latest_rank", "waits"]
 class Waits:
     """B collectives that wait for all, among R ranks, each run by two of them or more.
 
-    `instances` of B; `counted` bool[B]: all but each group's first, which begins when its ranks' profilers did;
+    `instances` of B; `counted` bool[B]: those that all ranks of the group ran, so that their waits can be compared, but
+    not the first of these, which begins when the last profiler did;
     `duration` int64[B, R] ns, -1 where a rank has none; `wait` int64[B, R] ns, at most the duration.
     """
 
@@ -59,7 +60,7 @@ def waits(issued: Issued, instances: Instances, clocks: Clocks) -> Waits:
     by_duration = duration - np.where(ran, duration, most).min(axis=1, keepdims=True, initial=most)
     wait = np.where(clocks.known[instances.group][:, None], by_start, by_duration)
     wait = np.where(ran, np.clip(wait, 0, np.maximum(duration, 0)), -1)
-    return Waits(instances, ~_is_first(instances), wait, duration)
+    return Waits(instances, _counted(issued, instances, ran), wait, duration)
 
 
 def latest_rank(found: Waits) -> NDArray[np.int64]:
@@ -69,8 +70,9 @@ def latest_rank(found: Waits) -> NDArray[np.int64]:
     return latest
 
 
-def _is_first(instances: Instances) -> NDArray[np.bool_]:
-    """bool[B]: the first of its group."""
-    first = np.zeros(len(instances), np.bool_)
-    first[np.unique(instances.group, return_index=True)[1]] = True
-    return first
+def _counted(issued: Issued, instances: Instances, ran: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """bool[B]: all of the group ran it, and an earlier one."""
+    by_all = ran.sum(axis=1) == issued.active.sum(axis=1)[instances.group]
+    complete = np.flatnonzero(by_all)
+    by_all[complete[np.unique(instances.group[complete], return_index=True)[1]]] = False
+    return np.asarray(by_all)
