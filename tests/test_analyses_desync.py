@@ -265,7 +265,7 @@ def test_flight_recorders_tell_by_sequence_number(tmp_path: Path) -> None:
         ("flight recorder", "0", 101, 1, "different", "reduce"),
         ("flight recorder", "0", 101, 2, "", "all_gather"),
     ]
-    assert {row["phase"] for row in rows} == {"forward"}
+    assert {(row["phase"], row["dtype"]) for row in rows} == {("forward", "float32")}
 
 
 def test_a_recorder_that_began_later_or_stopped_earlier_is_no_desync(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from traceq.model import Messages
 if TYPE_CHECKING:
     from traceq.kineto.columns import Interner
 
-__all__ = ["MessageRows"]
+__all__ = ["MessageRows", "dtype_name"]
 
 _MOST = 2**56
 _decode_list = msgspec.json.Decoder(list[Any]).decode
@@ -58,7 +58,7 @@ class MessageRows:
             (
                 row,
                 strings[name] if name else -1,
-                strings[_DTYPES.get(dtype.lower(), dtype.lower())] if dtype else -1,
+                strings[dtype_name(dtype)] if dtype else -1,
                 strings[str(args.group)] if args.group is not None else -1,
                 strings[str(args.ranks)] if args.ranks is not None else -1,
                 elements_in,
@@ -83,6 +83,11 @@ class MessageRows:
             group_size=table[:, 7],
             sequence=table[:, 8],
         )
+
+
+def dtype_name(text: str) -> str:
+    """`BFloat16`, `c10::BFloat16` and the like as torch names them: bfloat16."""
+    return _DTYPES.get(text.lower(), text.lower())
 
 
 def _to_count(value: Any) -> int:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from traceq.errors import UnreadableInput
+from traceq.kineto.messages import dtype_name
 from traceq.model import Flight
 
 __all__ = ["flight_rank", "read_flight"]
@@ -61,7 +62,7 @@ def read_flight(path: Path) -> Flight:
         rank=flight_rank(path),
         group=tuple(_group(entry) for entry in kept),
         name=tuple(entry.profiling_name for entry in kept),
-        dtype=tuple(entry.input_dtypes[0].lower() if entry.input_dtypes else "" for entry in kept),
+        dtype=tuple(dtype_name(entry.input_dtypes[0]) if entry.input_dtypes else "" for entry in kept),
         sequence=_column(entry.collective_seq_id for entry in kept),
         elements=_column(_elements(entry) for entry in kept),
         created_ns=_column(entry.time_created_ns for entry in kept),
