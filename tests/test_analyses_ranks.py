@@ -231,3 +231,13 @@ def test_gloo_waits_by_the_rows_of_its_threads() -> None:
     )
     rows = ranks(rank(0, *first, backend="gloo"), rank(1, *second, backend="gloo"))
     assert [row["wait_ns"] for row in rows] == [210_000, 0]
+
+
+def test_traces_that_were_recorded_minutes_apart_are_not_compared() -> None:
+    wall = {"baseTimeNanoseconds": 1_700_000_000 * 10**9}
+    later = {"baseTimeNanoseconds": 1_700_000_061 * 10**9}
+    first = build(step(0, 1000), *FIRST, **world(0, 2), **wall)
+    runs = [Run("job", (first, build(step(0, 1000), *SECOND, **world(1, 2), **base))) for base in (wall, later)]
+    assert [[row["wait_ns"] for row in table(run, "ranks")] for run in runs] == [[210_000, 0], [None, None]]
+    assert [[one.code for one in analyze(run, "ranks").caveats] for run in runs] == [[], ["not_one_job"]]
+    assert table(runs[1], "desync") == []

@@ -24,6 +24,12 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def a_thousand_only_when_asked_for(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("slow") and request.config.option.markexpr != "slow":
+        pytest.skip("a thousand cases take minutes: pytest -m slow")
+
+
 def a_job(rng: random.Random, *, backends: Sequence[str] = ("nccl", "nccl", "gloo")) -> Job:
     """Any job: with or without sequence numbers, with clocks up to 5 ms apart."""
     backend = rng.choice(backends)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.links.instances import match
-from traceq.links.issued import has_point_to_point, issued_by_flights, issued_by_traces
+from traceq.links.issued import are_of_one_job, has_point_to_point, issued_by_flights, issued_by_traces
 from traceq.links.mismatch import Did, Mismatch, first_mismatches
 from traceq.links.nesting import tracks
 from traceq.links.origins import origins
@@ -80,7 +80,7 @@ def analyze(run: Run) -> Report:
     """The first mismatch of every group of ranks; nothing for a single rank, and nothing for a window cut short."""
     rows: list[_Row] = []
     caveats: list[Caveat] = []
-    if len(run.traces) > 1:
+    if len(run.traces) > 1 and are_of_one_job(run.traces):
         sound = [trace for trace in run.traces if not any(caveat.code in _LOSSES for caveat in trace.caveats)]
         if len(sound) < len(run.traces):
             lost = [str(trace.rank) for trace in run.traces if trace not in sound]

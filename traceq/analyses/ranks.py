@@ -13,7 +13,7 @@ from traceq.intervals import intersect, measure, spans
 from traceq.links.activity import Doing, activity
 from traceq.links.clocks import Clocks, clocks
 from traceq.links.instances import match
-from traceq.links.issued import Issued, issued_by_traces
+from traceq.links.issued import Issued, are_of_one_job, issued_by_traces
 from traceq.links.steps import steps
 from traceq.links.waits import Waits, waits
 from traceq.model import Caveat, Run, Trace
@@ -40,6 +40,7 @@ _COLUMNS = (
 )
 _SUMS = (5, 6, 7)
 _VIEW = (0, 2, 3, 5, 6, 7, 8, 9, 10)
+_NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ def analyze(run: Run) -> Report:
     """Waits of every rank, and the straggler if there is one; nothing for a single rank."""
     if len(run.traces) < 2:
         return Report("ranks", (Table("ranks", "Ranks", _COLUMNS, ()), skew_table(None, None)))
-    issued = issued_by_traces(run.traces)
+    together = are_of_one_job(run.traces)
+    issued = issued_by_traces(run.traces if together else ())
     instances = match(issued)
     times = clocks(issued, instances)
     found = waits(issued, instances, times)
@@ -79,7 +81,8 @@ def analyze(run: Run) -> Report:
     views = (_view(rows, late), skew_view(skew)) if waited else ()
     findings = (_finding(late),) if late is not None else ()
     table = Table("ranks", "Ranks", _COLUMNS, rows)
-    return Report("ranks", (table, skew), views, findings, _caveats(run.traces, issued, found, times))
+    caveats = _caveats(run.traces, issued, found, times) if together else (_NOT_ONE_JOB,)
+    return Report("ranks", (table, skew), views, findings, caveats)
 
 
 def _waited(traces: Sequence[Trace], issued: Issued, found: Waits) -> dict[int, _Waited]:
@@ -201,9 +204,7 @@ def _caveats(traces: Sequence[Trace], issued: Issued, found: Waits, times: Clock
         caveats.append(Caveat("ranks_left_out", text))
     refused = sorted({issued.groups[g] for g in np.unique(found.instances.group).tolist() if not times.known[g]})
     if refused:
-        which = ", ".join(name or "the only one" for name in refused)
-        text = (
-            f"clocks of ranks are not comparable (group {which}); waits are what a rank takes longer than the quickest"
-        )
+        which = ", ".join(f"group {name}" if name else "all ranks" for name in refused)
+        text = f"ends of collectives scatter too much to compare clocks ({which}): waits are by duration"
         caveats.append(Caveat("clocks", text))
     return tuple(caveats)

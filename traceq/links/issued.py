@@ -14,23 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.links.collectives import NAMES, Calls, collective_calls, collective_kernels, name_number
-from traceq.links.launches import device_work
-from traceq.links.memo import once_per_trace
-from traceq.links.names import matching
-from traceq.links.nesting import tracks
+from traceq.links.collectives import NAMES, collective_calls, name_number
+from traceq.links.own_calls import POINT_TO_POINT, SAME_EVERYWHERE, OwnCalls, own_calls
 from traceq.links.phases import phases
-from traceq.links.steps import steps
-from traceq.model import Category, Flight, Trace
+from traceq.links.steps import extent, steps
+from traceq.model import Flight, Trace
 
-__all__ = ["Issued", "has_point_to_point", "issued_by_flights", "issued_by_traces"]
+__all__ = ["Issued", "are_of_one_job", "has_point_to_point", "issued_by_flights", "issued_by_traces"]
 
-_POINT_TO_POINT = [NAMES.index(name) for name in ("send", "recv", "send_recv")]
-_SAME_EVERYWHERE = [NAMES.index(n) for n in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")]
-"""Collectives whose larger side is as large on all ranks; the parts of an all-to-all may differ."""
-
-_DISPATCHED = re.compile(r"^c10d::(?!.*(wait|barrier|send|recv))")
-_MOST_UNFINISHED = 8
+_WALL_CLOCK_NS = 10**18
+_ONE_JOB_NS = 60 * 10**9
 _ALL_RANKS = re.compile(r"^\[\d+(, ?\d+)*\]$")
 _NUMBERS = ("name", "elements", "size", "group_size", "sequence", "step", "at", "start", "end", "row")
 
@@ -79,30 +72,6 @@ class Issued:
         return active
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """One trace's calls; `group`, `members`, `dtype` are string ids of the trace, `phase` its phase numbers, the rest
-    as in Issued. `level` is the kind of row that calls are known by; `is_loose`: by gloo's own names, among which a
-    reduce-scatter is an all_reduce."""
-
-    level: str
-    is_loose: bool
-    group: NDArray[np.int64]
-    members: NDArray[np.int64]
-    dtype: NDArray[np.int64]
-    phase: NDArray[np.int64]
-    name: NDArray[np.int64]
-    elements: NDArray[np.int64]
-    size: NDArray[np.int64]
-    group_size: NDArray[np.int64]
-    sequence: NDArray[np.int64]
-    step: NDArray[np.int64]
-    at: NDArray[np.int64]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    row: NDArray[np.int64]
-
-
 class _Texts(dict[str, int]):
     """Text -> its number in order of first sight."""
 
@@ -111,17 +80,28 @@ class _Texts(dict[str, int]):
         return self.setdefault(text, len(self)) if text else -1
 
 
+def are_of_one_job(traces: Sequence[Trace]) -> bool:
+    """Windows that are years or minutes apart by the wall clock were recorded one after the other.
+
+    Times that count from a machine's start say nothing about this.
+    """
+    start, end = (np.array([extent(trace)[side] + trace.base_time_ns for trace in traces]) for side in (0, 1))
+    order = np.argsort(start)
+    gaps = start[order][1:] - np.maximum.accumulate(end[order])[:-1]
+    return bool((start < _WALL_CLOCK_NS).any() or (gaps < _ONE_JOB_NS).all())
+
+
 def has_point_to_point(traces: Sequence[Trace]) -> bool:
     """Some rank sends to another: then ranks need not issue the same collectives."""
-    return any(bool(np.isin(collective_calls(trace).name, _POINT_TO_POINT).any()) for trace in traces)
+    return any(bool(np.isin(collective_calls(trace).name, POINT_TO_POINT).any()) for trace in traces)
 
 
 def issued_by_traces(traces: Sequence[Trace]) -> Issued:
     """The calls of several ranks' traces. A rank whose calls are known by another kind of row is left out."""
-    levels = Counter(_part(trace).level for trace in traces if _part(trace).level)
+    levels = Counter(own_calls(trace).level for trace in traces if own_calls(trace).level)
     level = max(sorted(levels), key=lambda name: levels[name], default="")
-    traces = [trace for trace in traces if _part(trace).level in (level, "")]
-    parts = [_part(trace) for trace in traces]
+    traces = [trace for trace in traces if own_calls(trace).level in (level, "")]
+    parts = [own_calls(trace) for trace in traces]
     columns = {name: _joined([getattr(part, name) for part in parts]) for name in _NUMBERS}
     if any(part.is_loose for part in parts):
         scattered = columns["name"] == NAMES.index("reduce_scatter")
@@ -158,13 +138,13 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
     name = _ints(known[text] for flight in flights for text in flight.name)
     elements = _joined([flight.elements for flight in flights])
     absent = np.full(len(rank), -1)
-    moves = (name >= 0) & ~np.isin(name, _POINT_TO_POINT)
+    moves = (name >= 0) & ~np.isin(name, POINT_TO_POINT)
     columns = {
         "rank": rank,
         "group": group,
         "dtype": _ints(dtypes.number(text) for flight in flights for text in flight.dtype),
         "name": name,
-        "elements": np.where(np.isin(name, _SAME_EVERYWHERE), elements, -1),
+        "elements": np.where(np.isin(name, SAME_EVERYWHERE), elements, -1),
         "sequence": _joined([flight.sequence for flight in flights]),
         "at": _joined([flight.created_ns for flight in flights]),
     }
@@ -182,144 +162,7 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
     )
 
 
-@once_per_trace
-def _part(trace: Trace) -> _Part:
-    calls, events = collective_calls(trace), trace.events
-    level = events.text(int(calls.rows[0])).partition(":")[0] if len(calls) else ""
-    pairs = _gloo_pairs(trace, calls) if level == "gloo" and trace.backend == "gloo" else None
-    columns = _by_ops(trace, calls, *pairs) if pairs is not None else _by_calls(trace, calls)
-    columns["elements"] = np.where(np.isin(columns["name"], _SAME_EVERYWHERE), columns["elements"], -1)
-    ts, start = events.ts[columns["row"]], columns["start"]
-    columns["step"], columns["at"] = _steps(trace, ts), ts + trace.base_time_ns
-    columns["end"] = np.where(start >= 0, columns["end"] + trace.base_time_ns, -1)
-    columns["start"] = np.where(start >= 0, start + trace.base_time_ns, -1)
-    moves = (columns["name"] >= 0) & ~np.isin(columns["name"], _POINT_TO_POINT)
-    is_loose = level == "gloo" and pairs is None
-    return _Part(level, is_loose, **{name: column[moves] for name, column in columns.items()})
-
-
-def _by_calls(trace: Trace, calls: Calls) -> dict[str, NDArray[np.int64]]:
-    """Columns of _Part by the calls' own rows."""
-    told = _Told(trace, calls.message)
-    start, end = _times(trace, calls)
-    return {
-        "group": told.column("group"),
-        "members": told.column("ranks"),
-        "dtype": told.column("dtype"),
-        "phase": calls.phase,
-        "name": calls.name,
-        "elements": np.maximum(told.column("elements_in"), told.column("elements_out")),
-        "size": calls.size,
-        "group_size": told.column("group_size"),
-        "sequence": told.column("sequence"),
-        "start": start,
-        "end": end,
-        "row": calls.rows,
-    }
-
-
-def _by_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Columns of _Part by the `c10d` ops, with the times of gloo's rows: `ran` int64[ops] into Calls, -1 without one.
-
-    The row of an op may be that of its neighbour, so its dtype counts only where the elements are those of the op.
-    """
-    events, own = trace.events, _Told(trace, _messages(trace, ops))
-    calls_told = _Told(trace, np.where(ran >= 0, calls.message[ran], -1))
-    elements = own.column("elements_in")
-    absent = np.full(len(ops), -1)
-    return {
-        "group": absent,
-        "members": absent,
-        "dtype": np.where(calls_told.column("elements_in") == elements, calls_told.column("dtype"), -1),
-        "phase": phases(trace).on(tracks(trace)[ops], events.ts[ops]),
-        "name": _names(trace, ops),
-        "elements": elements,
-        "size": np.where(ran >= 0, calls.size[ran], -1),
-        "group_size": absent,
-        "sequence": absent,
-        "start": np.where(ran >= 0, events.ts[calls.rows[ran]], -1),
-        "end": np.where(ran >= 0, events.end[calls.rows[ran]], -1),
-        "row": ops,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What the arguments of calls say."""
-
-    trace: Trace
-    message: NDArray[np.int64]
-
-    def column(self, name: str) -> NDArray[np.int64]:
-        """One column of Messages for each call; -1 where it is silent."""
-        values = getattr(self.trace.events.messages, name)
-        if len(values) == 0:
-            return np.full(len(self.message), -1)
-        return np.where(self.message >= 0, values[self.message].astype(np.int64), -1)
-
-
-def _gloo_pairs(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """(`c10d` ops by time, the call of gloo that carried each out, -1 without one); None where they are no pairs.
-
-    The ops are the truth: gloo's rows call a reduce-scatter all_reduce, and its threads begin what they took from one
-    queue in an order that can differ by a hair from that of issue. A window that opens between an op and its row holds
-    the row alone, one that closes there the op alone.
-    """
-    events = trace.events
-    host = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    ops = host[matching(events, host, _DISPATCHED)]
-    ops = ops[np.argsort(events.ts[ops], kind="stable")]
-    if len(ops) == 0:
-        return None
-    began = events.ts[calls.rows]
-    alone = int(np.searchsorted(began, events.ts[ops[0]], "left"))
-    num = len(calls) - alone
-    if not 0 <= len(ops) - num <= _MOST_UNFINISHED or (began[alone:] < events.ts[ops[:num]]).any():
-        return None
-    ran = np.full(len(ops), -1)
-    ran[:num] = np.arange(alone, len(calls))
-    return ops, ran
-
-
-def _names(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index into NAMES of each row."""
-    distinct, inverse = np.unique(trace.events.name[rows], return_inverse=True)
-    return _ints(name_number(trace.events.strings[text]) for text in distinct.tolist())[inverse]
-
-
-def _messages(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index into Messages of each row, -1 without one."""
-    known = trace.events.messages.row
-    if len(known) == 0:
-        return np.full(len(rows), -1)
-    at = np.minimum(np.searchsorted(known, rows), len(known) - 1)
-    return np.where(known[at] == rows, at, -1)
-
-
-def _times(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When each call ran: its kernels, or without a device its own row; -1 for a call without a kernel."""
-    work, kernels = device_work(trace), collective_kernels(trace)
-    if len(work) == 0:
-        return trace.events.ts[calls.rows], trace.events.end[calls.rows]
-    linked = kernels.call >= 0
-    never = np.iinfo(np.int64).max
-    start, end = np.full(len(calls), never), np.full(len(calls), -1)
-    np.minimum.at(start, kernels.call[linked], work.start[kernels.work[linked]])
-    np.maximum.at(end, kernels.call[linked], work.end[kernels.work[linked]])
-    return np.where(start < never, start, -1), end
-
-
-def _steps(trace: Trace, ts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of the step in which each instant lies, or that comes next; 0 for all in a trace without steps."""
-    found = steps(trace)
-    if not found.marked:
-        return np.zeros(len(ts), np.int64)
-    number = np.r_[found.number, found.number[-1] + 1]
-    after = number[np.searchsorted(found.host[:, 1], ts, "right")]
-    return np.asarray(np.where(ts < found.host[0, 0], found.number[0] - 1, after))
-
-
-def _groups(trace: Trace, part: _Part, groups: _Texts) -> NDArray[np.int64]:
+def _groups(trace: Trace, part: OwnCalls, groups: _Texts) -> NDArray[np.int64]:
     """Number of each call's group: ranks of one name but other members are another group."""
     strings = (*trace.events.strings, "")
     pairs, inverse = np.unique(np.column_stack([part.group, part.members]), axis=0, return_inverse=True)
