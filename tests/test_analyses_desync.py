@@ -277,6 +277,16 @@ def test_point_to_point_entries_have_numbers_of_their_own(tmp_path: Path) -> Non
     assert desync(recorded(tmp_path, USUALLY, sent, USUALLY)) == []
 
 
+def test_groups_of_one_name_and_other_members_are_two(tmp_path: Path) -> None:
+    dumps = [[entry(100, "all_reduce" if number < 2 else "broadcast")] for number in range(4)]
+    assert len(desync(recorded(tmp_path, *dumps))) == 4
+    for number in range(4):
+        config = {"0": {"ranks": "[0, 1]" if number < 2 else "[2, 3]"}}
+        dump = {"entries": dumps[number], "pg_config": config}
+        (tmp_path / f"rank{number}.flight.json").write_text(json.dumps(dump), "utf-8")
+    assert desync(read(tmp_path)) == []
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"entries": 5}', '{"entries": [{"input_sizes": "x"}]}', "[" * 5000])
 def test_a_broken_dump_is_a_doubt_and_no_fault(tmp_path: Path, content: str) -> None:
     recorded(tmp_path, USUALLY, USUALLY)

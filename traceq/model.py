@@ -236,13 +236,14 @@ class Trace:
 class Flight:
     """F collectives that one rank's flight recorder noted, by (group, sequence), without point-to-point messages.
 
-    `group`, `name`, `dtype` F texts; `sequence`, `elements` (of the larger side), `created_ns` (since the epoch)
-    int64[F]; -1 and "" = absent.
+    `group`, `members` (`[0, 1]`), `name`, `dtype` F texts; `sequence`, `elements` (of the larger side), `created_ns`
+    (since the epoch) int64[F]; -1 and "" = absent.
     """
 
     path: str
     rank: int
     group: tuple[str, ...]
+    members: tuple[str, ...]
     name: tuple[str, ...]
     dtype: tuple[str, ...]
     sequence: NDArray[np.int64]

@@ -134,7 +134,11 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
     groups, dtypes = _Texts(), _Texts()
     known = {name: name_number(name) for flight in flights for name in set(flight.name)}
     rank = _joined([np.full(len(flight.name), index) for index, flight in enumerate(flights)])
-    group = _ints(groups.number(text + "\t") for flight in flights for text in flight.group)
+    group = _ints(
+        groups.number(f"{name}\t{members}")
+        for flight in flights
+        for name, members in zip(flight.group, flight.members, strict=True)
+    )
     name = _ints(known[text] for flight in flights for text in flight.name)
     elements = _joined([flight.elements for flight in flights])
     absent = np.full(len(rank), -1)
@@ -152,7 +156,7 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
     ranks = tuple(flight.rank for flight in flights)
     return Issued(
         ranks=ranks,
-        groups=tuple(text.rstrip("\t") for text in groups),
+        groups=tuple(text.partition("\t")[0] for text in groups),
         dtypes=tuple(dtypes),
         phases=(),
         whole=np.tile(np.array([1, 0]), (len(flights), 1)),

@@ -1,7 +1,8 @@
 """A flight recorder's dump, `rank<r>.flight.json`, as a Flight: which collectives a rank issued, by sequence number.
 
 The dump is what torch's `_dump_fr_trace_json` and `_dump_nccl_trace_json` give (versions 2.x): `entries`, each with
-`process_group` [name, description], `collective_seq_id`, `profiling_name`, sizes, dtypes and `time_created_ns`.
+`process_group` [name, description], `collective_seq_id`, `profiling_name`, sizes, dtypes and `time_created_ns`; in
+`pg_config` the ranks of each group.
 """
 
 from __future__ import annotations
@@ -34,8 +35,13 @@ class _Entry(msgspec.Struct):
     time_created_ns: int = -1
 
 
+class _Group(msgspec.Struct):
+    ranks: str | list[int] = ""
+
+
 class _Dump(msgspec.Struct):
     entries: list[_Entry]
+    pg_config: dict[str, _Group] = {}
 
 
 _decode = msgspec.json.Decoder(_Dump, strict=False).decode
@@ -50,17 +56,19 @@ def flight_rank(path: Path) -> int:
 def read_flight(path: Path) -> Flight:
     """The collectives of a dump, by (group, sequence). Raises UnreadableInput."""
     try:
-        entries = _decode(path.read_bytes()).entries
+        dump = _decode(path.read_bytes())
     except OSError as fault:
         raise UnreadableInput(str(path), fault.strerror or str(fault), "a flight recorder's dump") from fault
     except (msgspec.MsgspecError, RecursionError) as fault:
         raise UnreadableInput(str(path), str(fault), "a flight recorder's dump") from fault
-    kept = [entry for entry in entries if not entry.is_p2p and 0 <= entry.collective_seq_id < 2**62]
+    members = {name: str(group.ranks) for name, group in dump.pg_config.items()}
+    kept = [entry for entry in dump.entries if not entry.is_p2p and 0 <= entry.collective_seq_id < 2**62]
     kept.sort(key=lambda entry: (_group(entry), entry.collective_seq_id))
     return Flight(
         path=str(path),
         rank=flight_rank(path),
         group=tuple(_group(entry) for entry in kept),
+        members=tuple(members.get(_group(entry), "") for entry in kept),
         name=tuple(entry.profiling_name for entry in kept),
         dtype=tuple(dtype_name(entry.input_dtypes[0]) if entry.input_dtypes else "" for entry in kept),
         sequence=_column(entry.collective_seq_id for entry in kept),
