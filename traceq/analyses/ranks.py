@@ -26,6 +26,7 @@ _LATE = 0.25
 _TELLING = 0.05
 
 _COLUMNS = (
+    Column("key", "key"),
     Column("rank", "rank", Unit.COUNT),
     Column("num_steps", "steps compared", Unit.COUNT),
     Column("step_ns", "step", Unit.NS),
@@ -38,8 +39,8 @@ _COLUMNS = (
     Column("offset_pm_ns", "within", Unit.NS),
     Column("verdict", "verdict"),
 )
-_SUMS = (5, 6, 7)
-_VIEW = (0, 2, 3, 5, 6, 7, 8, 9, 10)
+_SUMS = (6, 7, 8)
+_VIEW = (1, 3, 4, 6, 7, 8, 9, 10, 11)
 _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
@@ -140,15 +141,8 @@ def _row(
     sums = (own.num, own.wait_ns, own.exposed_ns, own.transfer_ns) if own else (0, None, None, None)
     clock = _clock(issued, times, trace.rank)
     mean_ns = round(float(np.mean(window_ns)))
-    return (
-        trace.rank,
-        own.num_steps if own else 0,
-        mean_ns,
-        busy_ns(trace),
-        *sums,
-        *clock,
-        verdicts.get(trace.rank, ""),
-    )
+    step = (own.num_steps if own else 0, mean_ns, busy_ns(trace))
+    return (f"rank {trace.rank}", trace.rank, *step, *sums, *clock, verdicts.get(trace.rank, ""))
 
 
 def _clock(issued: Issued, times: Clocks, rank: int) -> tuple[int | None, int | None]:
@@ -167,7 +161,7 @@ def _view(rows: Sequence[tuple[Cell, ...]], late: _Late | None) -> Table:
     """Waits and transfers of a step; the first collective of each group does not count."""
 
     def each(row: tuple[Cell, ...], at: int) -> Cell:
-        value, num_steps = row[at], row[1]
+        value, num_steps = row[at], row[2]
         return value / num_steps if at in _SUMS and isinstance(value, int) and isinstance(num_steps, int) else value
 
     shown = tuple(tuple(each(row, at) for at in _VIEW) for row in rows)

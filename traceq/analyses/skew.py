@@ -70,22 +70,22 @@ def skew_view(table: Table) -> Table:
 def _rows(issued: Issued, found: Waits) -> list[tuple[Cell, ...]]:
     call = np.take_along_axis(found.instances.call, _first_present(found)[:, None], axis=1)[:, 0]
     num_ranks = (found.duration >= 0).sum(axis=1)
-    groups = group([issued.group[call], issued.name[call], issued.dtype[call], issued.phase[call], num_ranks])
+    groups = group([issued.group[call], issued.name[call], issued.dtype[call], issued.phase[call]])
     size, last = issued.size[call], latest_rank(found)
     sized, unknown = groups.sum(np.maximum(size, 0)), groups.sum(size < 0)
     sums = zip(groups.keys.tolist(), groups.count(), groups.sum(found.shortest), groups.sum(found.skew), strict=True)
     rows: list[tuple[Cell, ...]] = []
-    for at, ((number, name, dtype, phase, ranks), num, shortest_ns, skew_ns) in enumerate(sums):
+    for at, ((number, name, dtype, phase), num, shortest_ns, skew_ns) in enumerate(sums):
         words = (NAMES[name], issued.groups[number], issued.dtypes[dtype] if dtype >= 0 else "", issued.phases[phase])
         mine = groups.of_row == at
         size_bytes = None if unknown[at] else sized[at]
         algbw = algbw_gbps(size_bytes, shortest_ns)
         lasts = np.bincount(last[mine], minlength=len(issued.ranks))
-        members = _group_size(issued, call[mine], ranks)
-        key = "|".join((words[0], words[1], words[2], words[3]))
+        ranks = int(num_ranks[mine].max())
+        members = max(int(issued.group_size[call[mine]].max()), ranks)  # not all ranks of a group need to be read
         rows.append(
             (
-                key,
+                "|".join(words),
                 words[0],
                 words[1],
                 ranks,
@@ -109,8 +109,3 @@ def _first_present(found: Waits) -> NDArray[np.int64]:
     """int64[B]: the first rank that ran each."""
     first: NDArray[np.int64] = (found.duration >= 0).argmax(axis=1)
     return first
-
-
-def _group_size(issued: Issued, calls: NDArray[np.int64], num_ranks: int) -> int:
-    """Ranks of the group as its calls say, which can be more than were read."""
-    return max(int(issued.group_size[calls].max()), num_ranks)

@@ -16,7 +16,7 @@ from traceq.links.issued import Issued
 
 __all__ = ["Instances", "match"]
 
-_MOST_SHIFT = 1000
+_MOST_SHIFT = 300
 _AS_GOOD_NS = 50_000
 
 
@@ -125,14 +125,17 @@ def _shift(issued: Issued, a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     """
     least = max(1, (len(b) + 1) // 2)
     found: dict[int, float] = {}
-    for shift in range(max(least - len(b), -_MOST_SHIFT), min(len(a) - least, _MOST_SHIFT) + 1):
+    shifts = range(max(least - len(b), -_MOST_SHIFT), min(len(a) - least, _MOST_SHIFT) + 1)
+    for shift in sorted(shifts, key=lambda shift: (abs(shift), shift)):
         ours, theirs = a[max(shift, 0) : shift + len(b)], b[max(-shift, 0) : len(a) - shift]
         columns = (issued.name, issued.dtype, issued.elements)
         if all((column[ours] == column[theirs]).all() for column in columns):
             found[shift] = _spread(issued.end[ours] - issued.end[theirs])
+            if shift == 0 and found[shift] <= _AS_GOOD_NS:
+                break
     best = min(found.values(), default=0.0)
     good = [shift for shift, spread in found.items() if spread <= 2 * best + _AS_GOOD_NS]
-    return min(good, key=lambda shift: (abs(shift), shift), default=0)
+    return next(iter(good), 0)
 
 
 def _spread(values: NDArray[np.int64]) -> float:
