@@ -19,9 +19,9 @@ _COLUMNS = (
     Column("key", "key"),
     Column("name", "collective"),
     Column("group", "group"),
-    Column("num_ranks", "ranks", Unit.COUNT),
     Column("dtype", "dtype"),
     Column("phase", "phase"),
+    Column("num_ranks", "ranks", Unit.COUNT),
     Column("num", "num", Unit.COUNT),
     Column("bytes", "bytes", Unit.BYTES),
     Column("shortest_ns", "transfer", Unit.NS),
@@ -83,25 +83,9 @@ def _rows(issued: Issued, found: Waits) -> list[tuple[Cell, ...]]:
         lasts = np.bincount(last[mine], minlength=len(issued.ranks))
         ranks = int(num_ranks[mine].max())
         members = max(int(issued.group_size[call[mine]].max()), ranks)  # not all ranks of a group need to be read
-        rows.append(
-            (
-                "|".join(words),
-                words[0],
-                words[1],
-                ranks,
-                words[2],
-                words[3],
-                num,
-                size_bytes,
-                shortest_ns,
-                algbw,
-                busbw_gbps(algbw, words[0], members),
-                skew_ns,
-                int(found.skew[mine].max()),
-                issued.ranks[int(lasts.argmax())],
-                int(lasts.max()),
-            )
-        )
+        speed = (shortest_ns, algbw, busbw_gbps(algbw, words[0], members))
+        apart = (skew_ns, int(found.skew[mine].max()), issued.ranks[int(lasts.argmax())], int(lasts.max()))
+        rows.append(("|".join(words), *words, ranks, num, size_bytes, *speed, *apart))
     return rows
 
 
