@@ -61,6 +61,11 @@ class _Row:
         return f"{self.source}|{self.found.group}"
 
     @property
+    def nth(self) -> int | None:
+        """Place in the step, from 1."""
+        return self.found.place + 1 if self.found.place >= 0 else None
+
+    @property
     def what(self) -> str:
         """`all_reduce float32 x 1,024`, or nothing."""
         if not self.did.name:
@@ -71,7 +76,7 @@ class _Row:
     @property
     def cells(self) -> tuple[Cell, ...]:
         found, did = self.found, self.did
-        where = (_or_none(found.sequence), _or_none(found.step), _or_none(found.place))
+        where = (_or_none(found.sequence), _or_none(found.step), self.nth)
         what = (did.name or None, did.dtype or None, _or_none(did.elements))
         return (self.key, self.source, found.group, *where, did.rank, did.how, *what, self.phase, self.line)
 
@@ -169,7 +174,7 @@ def _finding(rows: Sequence[_Row]) -> Finding:
     """The first mismatch of all, in words; by traces if they show it, as they know the phase."""
     first = [row for row in rows if row.found is rows[0].found]
     found = rows[0].found
-    where = f"collective {found.sequence}" if found.sequence >= 0 else f"collective {found.place}"
+    where = f"collective {found.sequence}" if found.sequence >= 0 else f"collective {rows[0].nth}"
     where += f" of step {found.step}" if found.step >= 0 else ""
     where += f" of group {found.group}" if found.group else ""
     told = [_words(row, ranks) for row, ranks in _alike(first)]
