@@ -12,17 +12,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.events import RawEvent
-from traceq.kineto.source import Source
 
-__all__ = ["Document"]
+__all__ = ["LONGEST", "Document", "Readable"]
 
 _WINDOW = 1 << 17
-_LONGEST = 256 << 20
+LONGEST = 256 << 20
 _MOST_CUTS = 20
 _MOST_MEMBERS = 1000
 
@@ -62,33 +63,65 @@ def _attempt(text: bytes) -> _Attempt:
         return _Attempt(broken="truncated" not in str(fault))
 
 
+class Readable(Protocol):
+    """Where a document's text comes from: a Source, or a tape of one."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def fault(self) -> str: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
 @dataclass(slots=True)
 class Document:
     """Reads one document: exhaust `windows()`, then look at the rest.
 
     `position` is how far it has read and `metadata` has the raw JSON of the other top-level keys; `truncated_at`,
-    `skipped_at`, `mended_at` and `broken_metadata_at` are byte positions in the plain text.
+    `skipped_at`, `mended_at` and `broken_metadata_at` are byte positions in the plain text. A faster reader takes the
+    text between two calls of `advance` from it, and gives back what it will not decide: `release` and `resume`.
     """
 
-    source: Source
+    source: Readable
     position: int = 0
     metadata: dict[str, msgspec.Raw] = field(default_factory=dict)
     truncated_at: int | None = None
     skipped_at: list[int] = field(default_factory=list)
     mended_at: list[int] = field(default_factory=list)
     broken_metadata_at: int | None = None
+    done: bool = False
     _buffer: bytes = b""
     _at_end: bool = False
     _is_object: bool = False
 
     def windows(self) -> Iterator[list[RawEvent]]:
         """Lists of events, in file order. Raises UnreadableInput where the file is no trace."""
+        self.open()
+        while not self.done:
+            yield from self.advance()
+
+    def open(self) -> None:
+        """Read up to the first event."""
         self._read_head()
-        while not self._at_end:
+
+    def advance(self) -> Iterator[list[RawEvent]]:
+        """Windows of the next stretch of text, or all that is left where the file ends; that sets `done`."""
+        if not self._at_end:
             self._fill(_WINDOW)
-            while not self._at_end and (events := self._next_window()) is not None:
-                yield events
-        yield from self._last_windows()
+        while not self._at_end and (events := self._next_window()) is not None:
+            yield events
+        if self._at_end:
+            self.done = True
+            yield from self._last_windows()
+
+    def release(self) -> bytes:
+        """Give up the text behind `position` that was read but not decoded."""
+        rest, self._buffer, self._at_end = self._buffer, b"", False
+        return rest
+
+    def resume(self, position: int) -> None:
+        """Go on at the start of an event, to which another reader has come."""
+        self.position = position
 
     def _fill(self, size: int) -> None:
         """Add `size` bytes to the buffer, or all that is left."""
@@ -115,7 +148,7 @@ class Document:
             raise UnreadableInput(str(self.source.path), self._what_it_is(), "a Kineto trace (JSON)")
         self._is_object = True
         while (end := self._end_of_head()) is None:
-            if self._at_end or len(self._buffer) > _LONGEST:
+            if self._at_end or len(self._buffer) > LONGEST:
                 raise self._no_events()
             self._fill(len(self._buffer))
         self._read_members(self._buffer[:end] + b"]}")
@@ -179,16 +212,16 @@ class Document:
                 self._take(self._next_event(cut))
                 return attempt.events
             if attempt.closed_at is not None:
-                self._fill(_LONGEST)
+                self._fill(LONGEST)
                 return None
             if attempt.broken:
                 events, closed = self._salvage()
                 if closed:
-                    self._fill(_LONGEST)
+                    self._fill(LONGEST)
                 if events or closed:
                     return events
                 break
-        if len(self._buffer) > _LONGEST:
+        if len(self._buffer) > LONGEST:
             raise UnreadableInput(str(self.source.path), f"byte {self.position}: an event longer than 256 MB")
         return None
 
