@@ -31,10 +31,13 @@
 #define TRACEQ_NEON 1
 #endif
 #if defined(TRACEQ_SSE2) && defined(__GNUC__)
-#define TRACEQ_AVX2 __attribute__((target("avx2")))
+#define TRACEQ_AVX2 __attribute__((target("avx2,bmi,pclmul")))
 #endif
 #if defined(_MSC_VER)
 #include <intrin.h>
+#define TRACEQ_INLINE __forceinline
+#else
+#define TRACEQ_INLINE inline __attribute__((always_inline))
 #endif
 
 namespace {
@@ -73,7 +76,9 @@ constexpr int kDeepest = 100;
 constexpr uint32_t kNoToken = UINT32_MAX;
 constexpr size_t kPadding = 64, kStretch = 128 << 10;
 
+inline uint32_t load4(const char* at) { uint32_t word; std::memcpy(&word, at, 4); return word; }
 inline uint64_t load8(const char* at) { uint64_t word; std::memcpy(&word, at, 8); return word; }
+constexpr uint64_t kZeros = 0x3030303030303030;
 inline bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 inline bool is_digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
@@ -84,6 +89,14 @@ inline int lowest_bit(uint64_t bits) {
     return static_cast<int>(index);
 #else
     return __builtin_ctzll(bits);
+#endif
+}
+
+inline int popcount(uint64_t bits) {
+#if defined(_MSC_VER)
+    return int(__popcnt64(bits));
+#else
+    return __builtin_popcountll(bits);
 #endif
 }
 
@@ -161,7 +174,7 @@ struct Index {
         return found;
     }
 
-    inline void add_block(const Marks& marks, uint32_t at, uint32_t* out) {
+    template <class PrefixXor> TRACEQ_INLINE void add_block(const Marks& marks, uint32_t at, uint32_t* out, PrefixXor prefix_xor) {
         uint64_t quotes_here = marks.quotes;
         if (marks.escapes || escaped) quotes_here &= ~escaped_by(marks.escapes);
         uint64_t strange = marks.escapes | marks.foreign;
@@ -169,14 +182,18 @@ struct Index {
         strange |= marks.controls & strings;
         inside = uint64_t(int64_t(strings) >> 63);
         if (strange) odd.push_back(at);
-        for (out += count; quotes_here; quotes_here &= quotes_here - 1, ++count) *out++ = at + uint32_t(lowest_bit(quotes_here));
+        out += count;
+        count += size_t(popcount(quotes_here));
+        while (quotes_here)  // in eights: more may be written than there are, which costs less than to guess the end
+            for (int i = 0; i < 8; ++i, quotes_here &= quotes_here - 1) *out++ = at + uint32_t(lowest_bit(quotes_here));
     }
 };
 
-#define TRACEQ_INDEX(marks_of)                                                                    \
-    for (size_t at = from; at < to; at += 64) index.add_block(marks_of(base + at), uint32_t(at), index.quotes.data())
+#define TRACEQ_INDEX(marks_of, prefix_xor_of)                                                                    \
+    for (size_t at = from; at < to; at += 64)                                                      \
+        index.add_block(marks_of(base + at), uint32_t(at), index.quotes.data(), prefix_xor_of)
 
-void index_baseline(Index& index, const char* base, size_t from, size_t to) { TRACEQ_INDEX(marks_baseline); }
+void index_baseline(Index& index, const char* base, size_t from, size_t to) { TRACEQ_INDEX(marks_baseline, prefix_xor); }
 
 #if defined(TRACEQ_AVX2)
 TRACEQ_AVX2 inline Marks marks_avx2(const char* block) {
@@ -190,7 +207,11 @@ TRACEQ_AVX2 inline Marks marks_avx2(const char* block) {
                         _mm256_cmpeq_epi8(_mm256_max_epu8(high, control), control)),
             TRACEQ_BITS(low, high)};
 }
-TRACEQ_AVX2 void index_avx2(Index& index, const char* base, size_t from, size_t to) { TRACEQ_INDEX(marks_avx2); }
+TRACEQ_AVX2 inline uint64_t prefix_xor_clmul(uint64_t bits) {
+    const __m128i ones = _mm_set1_epi8(char(0xff));
+    return uint64_t(_mm_cvtsi128_si64(_mm_clmulepi64_si128(_mm_cvtsi64_si128(int64_t(bits)), ones, 0)));
+}
+TRACEQ_AVX2 void index_avx2(Index& index, const char* base, size_t from, size_t to) { TRACEQ_INDEX(marks_avx2, prefix_xor_clmul); }
 #endif
 
 using Indexer = void (*)(Index&, const char*, size_t, size_t);
@@ -198,7 +219,7 @@ using Indexer = void (*)(Index&, const char*, size_t, size_t);
 Indexer best_indexer() {
 #if defined(TRACEQ_AVX2)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) return index_avx2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("pclmul")) return index_avx2;
 #endif
     return index_baseline;
 }
@@ -214,20 +235,34 @@ struct Text {
     }
 };
 
-class KeyTable {  // keys by their length
+class KeyTable {  // keys by their length; the first and last eight bytes tell most of them apart
 public:
     template <size_t N> explicit KeyTable(const Key (&keys)[N]) {
-        for (const Key& key : keys) of_size_[key.size].push_back(key);
+        for (const Key& key : keys) {
+            char padded[kLongestKey + 8] = {};
+            std::memcpy(padded, key.text, key.size);
+            Bucket& bucket = of_size_[key.size];
+            bucket.entries[bucket.count++] = {load8(padded), load8(padded + tail(key.size)), &key};
+        }
     }
-    int find(Text text) const {
-        if (text.size > kLongestKey) return -1;
-        for (const Key& key : of_size_[text.size])
-            if (!std::memcmp(key.text, text.at, text.size)) return key.field;
+    TRACEQ_INLINE int find(Text text) const {
+        if (text.size > kLongestKey || text.size == 0) return -1;
+        const uint64_t mask = text.size < 8 ? (uint64_t{1} << 8 * text.size) - 1 : ~uint64_t{0};
+        const uint64_t first = load8(text.at) & mask, last = load8(text.at + tail(text.size)) & mask;
+        const Bucket& bucket = of_size_[text.size];
+        for (int i = 0; i < bucket.count; ++i) {
+            const Entry& entry = bucket.entries[i];
+            if (entry.first != first || entry.last != last) continue;
+            if (text.size <= 16 || !std::memcmp(entry.key->text, text.at, text.size)) return entry.key->field;
+        }
         return -1;
     }
 
 private:
-    std::vector<Key> of_size_[kLongestKey + 1];
+    struct Entry { uint64_t first, last; const Key* key; };
+    struct Bucket { Entry entries[4]; int count; };
+    static size_t tail(size_t size) { return size < 8 ? 0 : size - 8; }
+    Bucket of_size_[kLongestKey + 1] = {};
 };
 const KeyTable event_keys(kEventKeys), args_keys(kArgsKeys);
 
@@ -258,17 +293,23 @@ struct Parser {
 
     const char* fail(const char* at) { fault = at; return nullptr; }
 
-    static const char* space(const char* p) { while (is_space(*p)) ++p; return p; }
+    TRACEQ_INLINE static const char* space(const char* p) {
+        while (is_space(*p)) {
+            const uint64_t blanks = load8(++p) ^ 0x2020202020202020;  // indentation
+            p += blanks ? lowest_bit(blanks) / 8 : 8;
+        }
+        return p;
+    }
 
-    static const char* digits(const char* p) {
+    TRACEQ_INLINE static const char* digits(const char* p) {
         for (;; p += 8) {
-            const uint64_t word = load8(p) ^ 0x3030303030303030;
+            const uint64_t word = load8(p) ^ kZeros;
             const uint64_t other = (((word & 0x7f7f7f7f7f7f7f7f) + 0x7676767676767676) | word) & 0x8080808080808080;
             if (other) return p + lowest_bit(other) / 8;
         }
     }
 
-    const char* number(const char* p) {
+    TRACEQ_INLINE const char* number(const char* p) {
         const char* const begin = p;
         p += *p == '-';
         if (!is_digit(*p)) return fail(p);
@@ -291,7 +332,7 @@ struct Parser {
         return std::memcmp(p, expected.at, expected.size) ? fail(p) : p + expected.size;
     }
 
-    const char* string(const char* p) {
+    TRACEQ_INLINE const char* string(const char* p) {
         if (quote[1] == kNoToken) return fail(limit);
         if (base + quote[0] != p) return fail(p);
         quote += 2;
@@ -302,7 +343,7 @@ struct Parser {
         switch (*p) {
             case '"': return string(p);
             case '[': return array(p, depth);
-            case '{': return object(p, depth, [this](Text, const char* at, int below) { return any(at, below); });
+            case '{': return object(p, depth, [this](Text, const char* at, int below) { return value(at, below); });
             case 't': return word(p, {"true", 4});
             case 'f': return word(p, {"false", 5});
             case 'n': return word(p, {"null", 4});
@@ -315,7 +356,7 @@ struct Parser {
         p = space(p + 1);
         if (*p == ']') return p + 1;
         while (true) {
-            if (!(p = any(p, depth + 1))) return nullptr;
+            if (!(p = value(p, depth + 1))) return nullptr;
             p = space(p);
             if (*p == ']') return p + 1;
             if (*p != ',') return fail(p);
@@ -324,7 +365,7 @@ struct Parser {
     }
 
     // `member(key, place of its value, depth)` parses each value.
-    template <class Member> inline const char* object(const char* p, int depth, Member member) {
+    template <class Member> TRACEQ_INLINE const char* object(const char* p, int depth, Member member) {
         if (depth > kDeepest) return fail(p);
         p = space(p + 1);
         if (*p == '}') return p + 1;
@@ -343,10 +384,14 @@ struct Parser {
         }
     }
 
-    const char* known(Event& event, int field, const char* p, int depth) {
-        if (field < 0) return any(p, depth);
+    TRACEQ_INLINE const char* value(const char* p, int depth) {  // as any; what is most frequent is here
+        return *p == '"' ? string(p) : is_digit(*p) ? number(p) : any(p, depth);
+    }
+
+    TRACEQ_INLINE const char* known(Event& event, int field, const char* p, int depth) {
+        if (field < 0) return value(p, depth);
         exotic = false;
-        const char* const end = any(p, depth);
+        const char* const end = value(p, depth);
         if (end && exotic && field != kDims && field != kTypes) return fail(p);
         event.value[field] = {p, end};
         event.present |= uint64_t{1} << field;
@@ -447,7 +492,7 @@ public:
             const int32_t id = table_[slot];
             if (id < 0) return insert(text, hash, slot);
             const Entry& entry = entries_[size_t(id)];
-            if (entry.hash == hash && entry.text.size == text.size && !std::memcmp(entry.text.at, text.at, text.size)) return id;
+            if (entry.hash == hash && entry.text.size == text.size && is_same(entry.text.at, text.at, text.size)) return id;
         }
     }
     size_t size() const { return entries_.size(); }
@@ -456,15 +501,26 @@ public:
 private:
     struct Entry { Text text; uint32_t hash; };
 
+    static TRACEQ_INLINE uint64_t short_word(const char* p, size_t size) {  // fewer than eight bytes, as a number
+        if (size >= 4) return load4(p) | uint64_t(load4(p + size - 4)) << 32;
+        const auto byte = [p](size_t i) { return uint64_t(static_cast<unsigned char>(p[i])); };
+        return size ? byte(0) | byte(size / 2) << 8 | byte(size - 1) << 16 : 0;
+    }
+
+    static TRACEQ_INLINE bool is_same(const char* a, const char* b, size_t size) {
+        if (size < 8) return short_word(a, size) == short_word(b, size);
+        for (; size > 8; size -= 8, a += 8, b += 8)
+            if (load8(a) != load8(b)) return false;
+        return load8(a + size - 8) == load8(b + size - 8);
+    }
+
     uint32_t hash_of(Text text) const {
         constexpr uint64_t factor = 0x9e3779b97f4a7c15;
         uint64_t hash = seed_ ^ text.size;
         const auto mix = [&hash](uint64_t word) { hash = (hash ^ word) * factor; hash ^= hash >> 29; };
-        const char* p = text.at;
-        for (size_t left = text.size; left >= 8; left -= 8, p += 8) mix(load8(p));
-        uint64_t rest = 0;
-        std::memcpy(&rest, p, text.size % 8);
-        mix(rest);
+        const char *p = text.at, *const end = text.at + text.size;
+        for (; end - p > 8; p += 8) mix(load8(p));
+        mix(text.size < 8 ? short_word(p, text.size) : load8(end - 8));
         return uint32_t(hash >> 32 ^ hash);
     }
 
@@ -566,15 +622,31 @@ struct Rare { int64_t row; std::string name, body; };  // for Python: a thread's
 enum Verdict : int { kMore, kClosed, kHandOver };
 enum class Reading { plain, absent, other };
 
-Reading read_integer(const Value& value, int64_t& out) {
-    const char* p = value.begin;
-    const bool negative = *p == '-';
-    p += negative;
-    if (!is_digit(*p) || value.end - p > 20) return Reading::other;
+constexpr uint64_t kPowers[] = {
+    1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000, 10000000000, 100000000000, 1000000000000,
+    10000000000000, 100000000000000, 1000000000000000, 10000000000000000, 100000000000000000, 1000000000000000000,
+};
+
+inline uint64_t eight_digits(uint64_t word) {  // a digit a byte, the first one lowest
+    word = word * 10 + (word >> 8);
+    return ((word & 0x000000ff000000ff) * 0x000f424000000064 + (word >> 16 & 0x000000ff000000ff) * 0x0000271000000001) >> 32;
+}
+
+inline uint64_t number_of(const char* digits, size_t count) {  // at most 19 of them
     uint64_t number = 0;
-    for (; p < value.end; ++p) {
-        const auto digit = uint64_t(static_cast<unsigned char>(*p - '0'));
-        if (digit > 9 || number > (UINT64_MAX - digit) / 10) return Reading::other;
+    for (; count >= 8; count -= 8, digits += 8) number = number * 100000000 + eight_digits(load8(digits) ^ kZeros);
+    return count ? number * kPowers[count] + eight_digits((load8(digits) ^ kZeros) << (64 - 8 * count)) : number;
+}
+
+Reading read_integer(const Value& value, int64_t& out) {
+    const bool negative = *value.begin == '-';
+    const char* const first = value.begin + negative;
+    const auto count = size_t(value.end - first);
+    if (!is_digit(*first) || Parser::digits(first) != value.end || count > 20) return Reading::other;
+    uint64_t number = number_of(first, count < 19 ? count : 19);
+    if (count == 20) {
+        const auto digit = uint64_t(first[19] - '0');
+        if (number > (UINT64_MAX - digit) / 10) return Reading::other;
         number = number * 10 + digit;
     }
     out = int64_t(negative ? 0 - number : number);  // past int64 it wraps
@@ -593,36 +665,29 @@ Reading read_digits(Text text, int64_t& out) {
 
 // Decimal microseconds as nanoseconds, a digit past the third decimal rounds half up.
 Reading read_time(const Value& value, int64_t& out) {
-    static constexpr uint64_t powers[] = {
-        1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000, 10000000000, 100000000000,
-        1000000000000, 10000000000000, 100000000000000, 1000000000000000, 10000000000000000,
-    };
-    const char* p = value.begin;
-    if (*p == '"') return Reading::other;
-    const bool negative = *p == '-';
-    p += negative;
-    if (!is_digit(*p)) return Reading::absent;
-    if (value.end - p > 20) return Reading::other;
-    uint64_t number = 0;
-    const char* point = nullptr;
-    int count = 0;
-    for (; p < value.end; ++p) {
-        if (*p == '.') { point = p; continue; }
-        if (!is_digit(*p) || ++count > 19) return Reading::other;
-        number = number * 10 + uint64_t(*p - '0');
+    if (*value.begin == '"') return Reading::other;
+    const bool negative = *value.begin == '-';
+    const char* const first = value.begin + negative;
+    if (!is_digit(*first)) return Reading::absent;
+    const char* const point = Parser::digits(first);
+    const bool is_decimal = point < value.end;
+    const auto whole = size_t(point - first), decimals = is_decimal ? size_t(value.end - point) - 1 : 0;
+    if (whole + decimals > 19) return Reading::other;
+    uint64_t number = number_of(first, whole);
+    if (is_decimal) {
+        if (*point != '.' || Parser::digits(point + 1) != value.end) return Reading::other;
+        number = number * kPowers[decimals] + number_of(point + 1, decimals);
     }
-    const int decimals = point ? int(value.end - point) - 1 : 0;
-    if (decimals > 18) return Reading::other;
     if (decimals <= 3) {
-        const uint64_t scale = powers[3 - decimals];
+        const uint64_t scale = kPowers[3 - decimals];
         if (number > uint64_t(kLimitNs) / scale) return Reading::absent;
         out = int64_t(number * scale);
         if (negative) out = -out;
         return Reading::plain;
     }
-    const auto excess = int64_t(powers[decimals - 3]);
-    const auto whole = int64_t(number / uint64_t(excess)), rest = int64_t(number % uint64_t(excess));
-    out = negative ? -whole - (rest > excess / 2) : whole + (rest >= excess / 2);
+    const uint64_t excess = kPowers[decimals - 3], rest = number % excess;
+    const auto floor = int64_t(number / excess);
+    out = negative ? -floor - (rest > excess / 2) : floor + (rest >= excess / 2);
     return Reading::plain;
 }
 
@@ -660,7 +725,7 @@ private:
         if (token_) std::memmove(index_.quotes.data(), index_.quotes.data() + token_, index_.count * sizeof(uint32_t));
         token_ = 0;
         const size_t end = from + (to - from < kStretch ? (to - from + 63) / 64 * 64 : kStretch);
-        if (index_.quotes.size() < index_.count + kStretch + 2) index_.quotes.resize(2 * index_.count + kStretch + 2);
+        if (index_.quotes.size() < index_.count + kStretch + 64) index_.quotes.resize(2 * index_.count + kStretch + 64);
         indexer_(index_, base, from, end);
         index_.quotes[index_.count] = index_.quotes[index_.count + 1] = kNoToken;
         return end;

@@ -24,6 +24,7 @@ __all__ = ["LONGEST", "Document", "Readable"]
 
 _WINDOW = 1 << 17
 LONGEST = 256 << 20
+_PLAUSIBLE = 1 << 20  # no sound event behind a broken one is longer
 _MOST_CUTS = 20
 _MOST_MEMBERS = 1000
 
@@ -247,6 +248,7 @@ class Document:
             return
         attempt = _attempt(b"[" + self._buffer)
         if attempt.events is not None and not self._is_object:
+            self._take(len(self._buffer))
             yield attempt.events
         elif attempt.closed_at is not None:
             yield _decode_events(b"[" + self._take(attempt.closed_at - 1))
@@ -261,10 +263,13 @@ class Document:
 
     def _read_tail(self) -> None:
         """Metadata behind the events; an object that does not close there is truncated."""
-        rest = self._buffer.strip().removeprefix(b"]").lstrip().removeprefix(b",").strip()
+        rest = self._buffer.lstrip().removeprefix(b"]").lstrip().removeprefix(b",").lstrip()
+        self._take(len(self._buffer) - len(rest))
+        rest = rest.rstrip()
         is_whole = self._read_members(b"{" + rest) if rest else not self._is_object
+        self._take(len(self._buffer))
         if not is_whole or (self._is_object and not rest.endswith(b"}")):
-            self.truncated_at = self.position + len(self._buffer)
+            self.truncated_at = self.position
 
     def _salvage(self) -> tuple[list[RawEvent], bool]:
         """(events at the start of the buffer one by one, up to one that is not whole; whether their list closes).
@@ -283,7 +288,7 @@ class Document:
                 events.append(event)
                 at = end
                 continue
-            follows = _next_start(text, at) if end < 0 else end
+            follows = _next_start(text, at, at_end=self._at_end) if end < 0 else end
             if follows is None and not self._at_end:
                 break
             self.skipped_at.append(self.position + at)
@@ -293,9 +298,13 @@ class Document:
 
     def _decoded(self, text: bytearray, start: int, end: int) -> RawEvent | None:
         """One event; None where its JSON is of another shape."""
-        sound = bytes(text[start:end]).decode("utf-8", "replace").encode()
+        sound = bytes(text[start:end])
         try:
-            event = _decode_event(sound)
+            try:
+                event = _decode_event(sound)
+            except UnicodeDecodeError:
+                sound = sound.decode("utf-8", "replace").encode()
+                event = _decode_event(sound)
         except _NOT_JSON:
             return None
         if sound != self._buffer[start:end]:
@@ -344,13 +353,18 @@ def _end_of_value(text: bytearray, at: int) -> int | None:
             return len(text)
 
 
-def _next_start(text: bytearray, at: int) -> int | None:
-    """Start of the next event behind one that is no JSON: at a `}, {` that is not inside its arguments."""
+def _next_start(text: bytearray, at: int, *, at_end: bool) -> int | None:
+    """Start of the next event behind one that is no JSON: at a `}, {` that is not inside its arguments.
+
+    None where there is none, or where more text could show an earlier one.
+    """
     starts = [found.end() for found in _BETWEEN.finditer(text, at)]
     for start, after in pairwise([*starts, len(text)]):
         if b'"ph"' in text[start:after]:
             return start
         end = _end_of_value(text, start)
+        if end is None and not at_end and len(text) - start < _PLAUSIBLE:
+            return None
         if end is not None and end >= 0 and b'"ph"' in text[start:end]:
             return start
     return None
