@@ -30,7 +30,7 @@ MINUTES ?= 10
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g
 fuzz: $(VENV)/.test
 	PYTHONPATH=tests $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 ))
-	CFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q build_ext --force --build-lib build/asan --build-temp build/asan
+	CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q build_ext --force --build-lib build/asan --build-temp build/asan
 	PYTHONPATH=tests LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 )) \
 	  --library build/asan/traceq/kineto/_scan.abi3.so

@@ -26,7 +26,8 @@ def load(library: Path) -> None:
     """Put this build of the scanner in the place of the installed one."""
     name = "traceq.kineto._scan"
     spec = spec_from_file_location(name, library, loader=ExtensionFileLoader(name, str(library)))
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     sys.modules[name] = module = module_from_spec(spec)
     spec.loader.exec_module(module)
     import traceq.kineto
@@ -94,11 +95,11 @@ def main() -> int:
                     faults += 1
                     kept = CORPUS / f"found-{hashlib.sha1(content).hexdigest()[:10]}.json"
                     kept.write_bytes(content)
-                    print(f"{kept}: {reason}", flush=True)
+                    print(f"{kept}: {reason}", flush=True)  # noqa: T201
                 if time.monotonic() > end:
                     break
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{done:,} traces, {faults} read differently, seed {options.seed}, peak {peak} MB")
+    print(f"{done:,} traces, {faults} read differently, seed {options.seed}, peak {peak} MB")  # noqa: T201
     return 1 if faults or peak > MOST_MB else 0
 
 

@@ -185,7 +185,7 @@ struct Index {
         out += count;
         count += size_t(popcount(quotes_here));
         while (quotes_here)  // in eights: more may be written than there are, which costs less than to guess the end
-            for (int i = 0; i < 8; ++i, quotes_here &= quotes_here - 1) *out++ = at + uint32_t(lowest_bit(quotes_here));
+            for (int i = 0; i < 8; ++i, quotes_here &= quotes_here - 1) *out++ = at + uint32_t(lowest_bit(quotes_here | uint64_t{1} << 63));
     }
 };
 

@@ -251,7 +251,8 @@ class Document:
             self._take(len(self._buffer))
             yield attempt.events
         elif attempt.closed_at is not None:
-            yield _decode_events(b"[" + self._take(attempt.closed_at - 1))
+            end = self._buffer.rindex(b"]", 0, attempt.closed_at - 1)
+            yield _decode_events(b"[" + self._take(end) + b"]")
             self._read_tail()
         else:
             events, closed = self._salvage()

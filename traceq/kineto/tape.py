@@ -29,20 +29,25 @@ class Tape:
         self._free: SimpleQueue[bytearray | None] = SimpleQueue()
         self._full: SimpleQueue[tuple[bytearray, int]] = SimpleQueue()
         self._size = _HEADROOM + self._chunk + padding
-        for _ in range(_NUM_BUFFERS):
-            self._free.put(bytearray(self._size))
+        self._num_buffers = 0
         self._thread = Thread(target=self._read_ahead, name="traceq-read-ahead", daemon=True)
         self._thread.start()
 
     def _read_ahead(self) -> None:
         size = 1
-        while size and (buffer := self._free.get()) is not None:
+        while size and (buffer := self._next_buffer()) is not None:
             size = 0
             try:
                 with memoryview(buffer)[_HEADROOM : _HEADROOM + self._chunk] as room:
                     size = self._source.readinto(room)
             finally:
                 self._full.put((buffer, size))  # also after a fault that nobody foresaw: who waits must not hang
+
+    def _next_buffer(self) -> bytearray | None:
+        if self._num_buffers < _NUM_BUFFERS and self._free.empty():
+            self._num_buffers += 1
+            return bytearray(self._size)
+        return self._free.get()
 
     @property
     def path(self) -> Path:
