@@ -12,7 +12,7 @@ setup(
             "traceq.kineto._scan",
             ["traceq/kineto/_scan.cpp"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
-            extra_compile_args=["/std:c++17", "/O2", "/EHsc"] if WINDOWS else ["-std=c++17", "-O3"],
+            extra_compile_args=["/std:c++17", "/O2", "/EHsc"] if WINDOWS else ["-std=c++17", "-O3", "-g0"],
             language="c++",
             py_limited_api=True,
             optional=True,

@@ -68,7 +68,7 @@ def _row(cat: str, name: str, tid: int, ts: str, dur: str, args: str) -> str:
 
 
 KERNELS = [
-    f"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_{i}<float>, std::array<char*, 3ul> >(int)"
+    f"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_{i}<float>, std::array<char*, 3ul> >()"
     for i in range(25)
 ]
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -82,8 +82,10 @@ OPERATOR = (
     '"Input Strides": [[{i}, 1], [1, 768], [], []], "Input Dims": [[{i}, 768], [768, 3072], [], []], "Ev Idx": {i}'
 )
 DEVICE = (
-    '"External id": {corr},\n      "queued": 0, "device": 0, "context": 1,\n      "stream": 7, "correlation": {corr},\n'
-    '      "registers per thread": 32, "shared memory": 0,\n      "blocks per SM": 1.939394, "warps per SM": 7.757576,\n'
+    '"External id": {corr},\n      "queued": 0, "device": 0, "context": 1,\n'
+    '      "stream": 7, "correlation": {corr},\n'
+    '      "registers per thread": 32, "shared memory": 0,\n'
+    '      "blocks per SM": 1.939394, "warps per SM": 7.757576,\n'
     '      "grid": [{i}, 1, 1],\n      "block": [128, 1, 1],\n      "est. achieved occupancy %": 12'
 )
 MESSAGE = (
