@@ -1,6 +1,7 @@
 """The native reader: optional, since the Python reader stands in where it cannot be built."""
 
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 
@@ -11,6 +12,7 @@ setup(
         Extension(
             "traceq.kineto._scan",
             ["traceq/kineto/_scan.cpp"],
+            depends=sorted(glob("traceq/kineto/scanner/*.hpp")),
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
             extra_compile_args=["/std:c++17", "/O2", "/EHsc"] if WINDOWS else ["-std=c++17", "-O3", "-g0"],
             language="c++",
