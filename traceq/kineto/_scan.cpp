@@ -13,7 +13,7 @@
 namespace {
 
 struct ScannerObject { PyObject_HEAD Scanner* scanner; };
-struct ColumnObject { PyObject_HEAD char* block; size_t skew, size; };
+struct ColumnObject { PyObject_HEAD Block block; size_t skew, size; };
 
 PyTypeObject* column_type = nullptr;
 
@@ -41,13 +41,14 @@ void release(PyObject* self) {
 }
 
 void column_dealloc(PyObject* self) {
-    std::free(reinterpret_cast<ColumnObject*>(self)->block);
+    const Block block = reinterpret_cast<ColumnObject*>(self)->block;
+    if (block.at) resize(block.at, block.size, 0);
     release(self);
 }
 
 int column_buffer(PyObject* self, Py_buffer* view, int flags) {
     const auto* column = reinterpret_cast<ColumnObject*>(self);
-    return PyBuffer_FillInfo(view, self, column->block + column->skew, Py_ssize_t(column->size), 0, flags);
+    return PyBuffer_FillInfo(view, self, column->block.at + column->skew, Py_ssize_t(column->size), 0, flags);
 }
 
 PyObject* scanner_new(PyTypeObject* type, PyObject* args, PyObject*) {

@@ -100,6 +100,8 @@ struct Parser {
     const char* fail(const char* at) { fault = at; return nullptr; }
 
     TRACEQ_INLINE static const char* space(const char* p) {
+        if (static_cast<unsigned char>(*p) > ' ') return p;
+        if (*p == ' ' && static_cast<unsigned char>(p[1]) > ' ') return p + 1;
         while (is_space(*p)) {
             const uint64_t blanks = load8(++p) ^ 0x2020202020202020;  // indentation
             p += blanks ? lowest_bit(blanks) / 8 : 8;
