@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -62,27 +63,32 @@ class Tape:
     def more(self) -> bool:
         """Add text: to a long event as much as there is of it, lest it be searched over and over. False at the end."""
         rest = self.stop - self.start
-        wanted = rest if rest > _HEADROOM else 1
-        added = 0
-        while added < wanted and not self._ended:
+        if self._ended:
+            return False
+        if rest <= _HEADROOM:
+            return self._append_one(rest)
+        pieces = list(self._copied(rest))
+        self._replace(b"".join((memoryview(self.buffer)[self.start : self.stop], *pieces)))
+        return bool(pieces)
+
+    def _append_one(self, rest: int) -> bool:
+        buffer, size = self._full.get()
+        self._ended = size == 0
+        if self._ended:
+            return False
+        buffer[_HEADROOM - rest : _HEADROOM] = self.buffer[self.start : self.stop]
+        self._give_back(self.buffer)
+        self.buffer, self.start, self.stop = buffer, _HEADROOM - rest, _HEADROOM + size
+        return True
+
+    def _copied(self, wanted: int) -> Iterator[bytes]:
+        while wanted > 0 and not self._ended:
             buffer, size = self._full.get()
             self._ended = size == 0
             if size:
-                self._append(buffer, size)
-                added += size
-        return added > 0
-
-    def _append(self, buffer: bytearray, size: int) -> None:
-        rest = self.stop - self.start
-        if rest <= _HEADROOM:
-            buffer[_HEADROOM - rest : _HEADROOM] = self.buffer[self.start : self.stop]
-            self._give_back(self.buffer)
-            self.buffer, self.start, self.stop = buffer, _HEADROOM - rest, _HEADROOM + size
-            return
-        text = memoryview(buffer)[_HEADROOM : _HEADROOM + size]
-        self._replace(b"".join((memoryview(self.buffer)[self.start : self.stop], text)))
-        text.release()
-        self._free.put(buffer)
+                yield bytes(memoryview(buffer)[_HEADROOM : _HEADROOM + size])
+                self._free.put(buffer)
+            wanted -= size
 
     def _replace(self, text: bytes) -> None:
         self._give_back(self.buffer)
