@@ -117,17 +117,23 @@ public:
         position = from;
         separated_ |= fresh;
         for (size_t indexed = from;;) {
-            indexed = index_stretch(base, indexed, to);
+            drop_used_quotes();
+            const size_t pending = indexed > position ? indexed - position : 0;
+            const size_t enough = indexed + pending + 1;  // a long event is not parsed again for each stretch
+            while (indexed < to && indexed < enough) indexed = index_stretch(base, indexed, to);
             const Verdict verdict = walk(base, base + to);
             if (verdict != kMore || indexed >= to) return verdict;
         }
     }
 
 private:
-    size_t index_stretch(const char* base, size_t from, size_t to) {
+    void drop_used_quotes() {
         index_.count -= token_;
         if (token_) std::memmove(index_.quotes.data(), index_.quotes.data() + token_, index_.count * sizeof(uint32_t));
         token_ = 0;
+    }
+
+    size_t index_stretch(const char* base, size_t from, size_t to) {
         const size_t end = from + (to - from < kStretch ? (to - from + 63) / 64 * 64 : kStretch);
         if (index_.quotes.size() < index_.count + kStretch + 64) index_.quotes.resize(2 * index_.count + kStretch + 64);
         indexer_(index_, base, from, end);
