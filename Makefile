@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint fuzz bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record outlier_ab on two CPU ranks and say what the check costs
@@ -23,6 +23,17 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# MINUTES of damaged traces through both readers: first the scanner as it is installed, then, where there is a gcc, one
+# built with sanitizers. What is read differently is added to tests/corpus.
+MINUTES ?= 10
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g
+fuzz: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 ))
+	CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q build_ext --force --build-lib build/asan --build-temp build/asan
+	PYTHONPATH=tests LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 )) \
+	  --library build/asan/traceq/kineto/_scan.abi3.so
 
 bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py

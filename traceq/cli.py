@@ -26,7 +26,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"traceq {__version__}")
+        from traceq.kineto.scan import reader
+
+        typer.echo(f"traceq {__version__} ({reader()} reader)")
         raise typer.Exit
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceq.model import Category
 
-__all__ = ["RUNTIME_DEVICE", "categorise"]
+__all__ = ["BY_NAME", "RUNTIME_DEVICE", "categorise"]
 
 _TABLE = {
     "cpu_op": Category.CPU_OP,
@@ -43,6 +43,9 @@ _ANNOTATION_PREFIXES_2021 = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoade
 
 RUNTIME_DEVICE = {"cuda": "cuda", "hip": "rocm", "mtia": "mtia", "xpu": "xpu", "hpu": "hpu"}
 """Prefix of a runtime call's or category's name -> name of the accelerator."""
+
+BY_NAME = ("Operator", "mtia_ccp_events")
+"""Categories whose meaning depends on the event's name."""
 
 
 def categorise(cat: str, name: str) -> Category:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.kineto.categories import categorise
+from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.events import RawArgs, RawEvent
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
 from traceq.model import CallStacks, Category, Events
 
-__all__ = ["ColumnBuilder", "Interner", "to_int"]
+__all__ = ["DTYPES", "ColumnBuilder", "Interner", "to_int"]
 
 _NO_ARGS = RawArgs()
 _LONGEST_NS = 10**18
@@ -113,7 +113,7 @@ class ColumnBuilder:
     def _kind(self, event: RawEvent) -> int:
         """Category code; looked up once per pair of category and name, as only 2021 needs the name."""
         cat, name = _as_text(event.cat), _as_text(event.name)
-        key = (cat, name if cat in ("Operator", "mtia_ccp_events") else "")
+        key = (cat, name if cat in BY_NAME else "")
         if key not in self._kinds:
             self._kinds[key] = int(categorise(*key))
         return self._kinds[key]
@@ -155,8 +155,12 @@ class ColumnBuilder:
 
     def _note_threads(self, events: Iterable[RawEvent]) -> None:
         for event in events:
-            if event.name == "thread_name" and event.args and event.args.label:
-                self.threads[_as_text(event.pid), _as_text(event.tid)] = _as_text(event.args.label)
+            self.note_thread(event)
+
+    def note_thread(self, event: RawEvent) -> None:
+        """Note the name of a thread, where a metadata event gives one."""
+        if event.name == "thread_name" and event.args and event.args.label:
+            self.threads[_as_text(event.pid), _as_text(event.tid)] = _as_text(event.args.label)
 
     def build(self) -> Events:
         """All rows so far. The builder is spent afterwards."""
@@ -164,7 +168,7 @@ class ColumnBuilder:
         for column in fields(Events):
             if column.name not in ("strings", "messages", "stacks"):
                 chunks = self._chunks.pop(column.name, [])
-                columns[column.name] = np.concatenate(chunks) if chunks else np.empty(0, _DTYPES[column.name])
+                columns[column.name] = np.concatenate(chunks) if chunks else np.empty(0, DTYPES[column.name])
         stacks = np.array(self._stacks, np.int64).reshape(-1, 2)
         return Events(
             strings=tuple(self.strings),
@@ -174,8 +178,8 @@ class ColumnBuilder:
         )
 
 
-_DTYPES: dict[str, type] = dict.fromkeys(("name", "cat", "pid", "tid", "grid", "device", "stream"), np.int32)
-_DTYPES |= dict.fromkeys(
+DTYPES: dict[str, type] = dict.fromkeys(("name", "cat", "pid", "tid", "grid", "device", "stream"), np.int32)
+DTYPES |= dict.fromkeys(
     ("ts", "dur", "correlation", "external_id", "bytes", "sequence", "forward_thread"), np.int64
 ) | {"category": np.int8}
 

@@ -12,17 +12,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.events import RawEvent
-from traceq.kineto.source import Source
 
-__all__ = ["Document"]
+__all__ = ["LONGEST", "Document", "Readable"]
 
 _WINDOW = 1 << 17
-_LONGEST = 256 << 20
+LONGEST = 256 << 20
+_PLAUSIBLE = 1 << 20  # no sound event behind a broken one is longer
 _MOST_CUTS = 20
 _MOST_MEMBERS = 1000
 
@@ -62,33 +64,65 @@ def _attempt(text: bytes) -> _Attempt:
         return _Attempt(broken="truncated" not in str(fault))
 
 
+class Readable(Protocol):
+    """Where a document's text comes from: a Source, or a tape of one."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def fault(self) -> str: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
 @dataclass(slots=True)
 class Document:
     """Reads one document: exhaust `windows()`, then look at the rest.
 
     `position` is how far it has read and `metadata` has the raw JSON of the other top-level keys; `truncated_at`,
-    `skipped_at`, `mended_at` and `broken_metadata_at` are byte positions in the plain text.
+    `skipped_at`, `mended_at` and `broken_metadata_at` are byte positions in the plain text. A faster reader takes the
+    text between two calls of `advance` from it, and gives back what it will not decide: `release` and `resume`.
     """
 
-    source: Source
+    source: Readable
     position: int = 0
     metadata: dict[str, msgspec.Raw] = field(default_factory=dict)
     truncated_at: int | None = None
     skipped_at: list[int] = field(default_factory=list)
     mended_at: list[int] = field(default_factory=list)
     broken_metadata_at: int | None = None
+    done: bool = False
     _buffer: bytes = b""
     _at_end: bool = False
     _is_object: bool = False
 
     def windows(self) -> Iterator[list[RawEvent]]:
         """Lists of events, in file order. Raises UnreadableInput where the file is no trace."""
+        self.open()
+        while not self.done:
+            yield from self.advance()
+
+    def open(self) -> None:
+        """Read up to the first event."""
         self._read_head()
-        while not self._at_end:
+
+    def advance(self) -> Iterator[list[RawEvent]]:
+        """Windows of the next stretch of text, or all that is left where the file ends; that sets `done`."""
+        if not self._at_end:
             self._fill(_WINDOW)
-            while not self._at_end and (events := self._next_window()) is not None:
-                yield events
-        yield from self._last_windows()
+        while not self._at_end and (events := self._next_window()) is not None:
+            yield events
+        if self._at_end:
+            self.done = True
+            yield from self._last_windows()
+
+    def release(self) -> bytes:
+        """Give up the text behind `position` that was read but not decoded."""
+        rest, self._buffer, self._at_end = self._buffer, b"", False
+        return rest
+
+    def resume(self, position: int) -> None:
+        """Go on at the start of an event, to which another reader has come."""
+        self.position = position
 
     def _fill(self, size: int) -> None:
         """Add `size` bytes to the buffer, or all that is left."""
@@ -115,7 +149,7 @@ class Document:
             raise UnreadableInput(str(self.source.path), self._what_it_is(), "a Kineto trace (JSON)")
         self._is_object = True
         while (end := self._end_of_head()) is None:
-            if self._at_end or len(self._buffer) > _LONGEST:
+            if self._at_end or len(self._buffer) > LONGEST:
                 raise self._no_events()
             self._fill(len(self._buffer))
         self._read_members(self._buffer[:end] + b"]}")
@@ -179,16 +213,16 @@ class Document:
                 self._take(self._next_event(cut))
                 return attempt.events
             if attempt.closed_at is not None:
-                self._fill(_LONGEST)
+                self._fill(LONGEST)
                 return None
             if attempt.broken:
                 events, closed = self._salvage()
                 if closed:
-                    self._fill(_LONGEST)
+                    self._fill(LONGEST)
                 if events or closed:
                     return events
                 break
-        if len(self._buffer) > _LONGEST:
+        if len(self._buffer) > LONGEST:
             raise UnreadableInput(str(self.source.path), f"byte {self.position}: an event longer than 256 MB")
         return None
 
@@ -214,9 +248,11 @@ class Document:
             return
         attempt = _attempt(b"[" + self._buffer)
         if attempt.events is not None and not self._is_object:
+            self._take(len(self._buffer))
             yield attempt.events
         elif attempt.closed_at is not None:
-            yield _decode_events(b"[" + self._take(attempt.closed_at - 1))
+            end = self._buffer.rindex(b"]", 0, attempt.closed_at - 1)
+            yield _decode_events(b"[" + self._take(end) + b"]")
             self._read_tail()
         else:
             events, closed = self._salvage()
@@ -228,10 +264,13 @@ class Document:
 
     def _read_tail(self) -> None:
         """Metadata behind the events; an object that does not close there is truncated."""
-        rest = self._buffer.strip().removeprefix(b"]").lstrip().removeprefix(b",").strip()
+        rest = self._buffer.lstrip().removeprefix(b"]").lstrip().removeprefix(b",").lstrip()
+        self._take(len(self._buffer) - len(rest))
+        rest = rest.rstrip()
         is_whole = self._read_members(b"{" + rest) if rest else not self._is_object
+        self._take(len(self._buffer))
         if not is_whole or (self._is_object and not rest.endswith(b"}")):
-            self.truncated_at = self.position + len(self._buffer)
+            self.truncated_at = self.position
 
     def _salvage(self) -> tuple[list[RawEvent], bool]:
         """(events at the start of the buffer one by one, up to one that is not whole; whether their list closes).
@@ -250,7 +289,7 @@ class Document:
                 events.append(event)
                 at = end
                 continue
-            follows = _next_start(text, at) if end < 0 else end
+            follows = _next_start(text, at, at_end=self._at_end) if end < 0 else end
             if follows is None and not self._at_end:
                 break
             self.skipped_at.append(self.position + at)
@@ -260,9 +299,13 @@ class Document:
 
     def _decoded(self, text: bytearray, start: int, end: int) -> RawEvent | None:
         """One event; None where its JSON is of another shape."""
-        sound = bytes(text[start:end]).decode("utf-8", "replace").encode()
+        sound = bytes(text[start:end])
         try:
-            event = _decode_event(sound)
+            try:
+                event = _decode_event(sound)
+            except UnicodeDecodeError:
+                sound = sound.decode("utf-8", "replace").encode()
+                event = _decode_event(sound)
         except _NOT_JSON:
             return None
         if sound != self._buffer[start:end]:
@@ -311,13 +354,18 @@ def _end_of_value(text: bytearray, at: int) -> int | None:
             return len(text)
 
 
-def _next_start(text: bytearray, at: int) -> int | None:
-    """Start of the next event behind one that is no JSON: at a `}, {` that is not inside its arguments."""
+def _next_start(text: bytearray, at: int, *, at_end: bool) -> int | None:
+    """Start of the next event behind one that is no JSON: at a `}, {` that is not inside its arguments.
+
+    None where there is none, or where more text could show an earlier one.
+    """
     starts = [found.end() for found in _BETWEEN.finditer(text, at)]
     for start, after in pairwise([*starts, len(text)]):
         if b'"ph"' in text[start:after]:
             return start
         end = _end_of_value(text, start)
+        if end is None and not at_end and len(text) - start < _PLAUSIBLE:
+            return None
         if end is not None and end >= 0 and b'"ph"' in text[start:end]:
             return start
     return None

@@ -15,6 +15,7 @@ INVALID_NS = np.iinfo(np.int64).min
 
 _LIMIT_NS = 10**18 * 8
 _MOST_DIGITS = 20
+_MOST_FAST_DIGITS = 19  # of a uint64: microseconds of an epoch with three decimals
 _PLAIN = np.zeros(256, np.bool_)
 _PLAIN[list(b"0123456789.\n")] = True
 
@@ -36,22 +37,24 @@ def _fixed_point(joined: bytes, digits: NDArray[np.uint8], count: int) -> NDArra
     ends = np.r_[np.flatnonzero(digits == ord("\n")), len(digits)]
     points = np.flatnonzero(digits == ord("."))
     lengths = np.diff(ends, prepend=-1) - 1
-    if lengths.min() == 0 or lengths.max() > 18:
+    if lengths.min() == 0:
         return None
     of_row = np.searchsorted(ends, points)
     if len(of_row) > 1 and (np.diff(of_row) == 0).any():
         return None
-    mantissas = np.fromstring(joined.replace(b".", b"").decode(), np.int64, sep="\n")
+    lengths[of_row] -= 1
+    if lengths.max() > _MOST_FAST_DIGITS:
+        return None
+    mantissas = np.fromstring(joined.replace(b".", b"").decode(), np.uint64, sep="\n")
     if len(mantissas) != count:
         return None
     decimals = np.zeros(count, np.int64)
     decimals[of_row] = ends[of_row] - points - 1
-    scale = 10 ** np.maximum(3 - decimals, 0)
-    if (mantissas > _LIMIT_NS // scale).any():
+    scale = (10 ** np.maximum(3 - decimals, 0)).astype(np.uint64)
+    if (mantissas > np.uint64(_LIMIT_NS) // scale).any():
         return None
-    excess = 10 ** np.maximum(decimals - 3, 0)
-    values: NDArray[np.int64] = (mantissas * scale + excess // 2) // excess
-    return values
+    excess = (10 ** np.maximum(decimals - 3, 0)).astype(np.uint64)
+    return ((mantissas * scale + excess // np.uint64(2)) // excess).astype(np.int64)
 
 
 def _one(text: bytes) -> int:

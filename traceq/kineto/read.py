@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.categories import RUNTIME_DEVICE
-from traceq.kineto.columns import ColumnBuilder, to_int
-from traceq.kineto.document import Document
+from traceq.kineto.columns import to_int
+from traceq.kineto.scan import scan
+from traceq.kineto.scanned import Damage, Scan
 from traceq.kineto.source import open_source
-from traceq.model import Category, Caveat, Events, Thread, Trace
+from traceq.model import Category, Caveat, Events, Trace
 
 __all__ = ["read_trace"]
 
@@ -26,57 +28,48 @@ def read_trace(path: Path, *, strict: bool = False) -> Trace:
     had to be mended or skipped. Raises UnreadableInput.
     """
     source = open_source(path)
-    document, columns = Document(source), ColumnBuilder()
     try:
-        for window in document.windows():
-            columns.add(window)
+        found = scan(source)
     finally:
         source.close()
-    events = columns.build()
-    caveats = tuple(_caveats(document, len(events), columns.dropped))
+    num_events = len(found.events)
+    caveats = tuple(_caveats(found.damage, source.fault, num_events))
     if strict and caveats:
         raise UnreadableInput(str(path), f"{caveats[0].text} (--strict refuses)")
-    if len(events) == 0:
+    if num_events == 0:
         raise UnreadableInput(str(path), caveats[0].text if caveats else "no complete event", "events with ts and dur")
-    threads = tuple(Thread(pid, tid, name) for (pid, tid), name in columns.threads.items())
-    return _trace(path, document.metadata, events, threads, columns.dropped, caveats)
+    return _trace(path, found, caveats)
 
 
-def _caveats(document: Document, num_events: int, dropped: int) -> list[Caveat]:
+def _caveats(damage: Damage, fault: str, num_events: int) -> list[Caveat]:
     found = []
-    if document.truncated_at is not None or document.source.fault:
-        reason = f" ({document.source.fault})" if document.source.fault else ""
-        at = document.position if document.truncated_at is None else document.truncated_at
-        text = f"byte {at}: the file ends early{reason}; {num_events:,} of its events were read"
+    if damage.truncated_at is not None:
+        reason = f" ({fault})" if fault else ""
+        text = f"byte {damage.truncated_at}: the file ends early{reason}; {num_events:,} of its events were read"
         found.append(Caveat("truncated", text))
-    if document.skipped_at:
-        count, first = len(document.skipped_at), document.skipped_at[0]
+    if damage.skipped_at:
+        count, first = len(damage.skipped_at), damage.skipped_at[0]
         found.append(Caveat("malformed_events", f"byte {first}: {count:,} events are no valid JSON and were skipped"))
-    if document.mended_at:
-        count, first = len(document.mended_at), document.mended_at[0]
+    if damage.mended_at:
+        count, first = len(damage.mended_at), damage.mended_at[0]
         text = f"byte {first}: {count:,} events hold NaN, Infinity or broken UTF-8, and were mended"
         found.append(Caveat("mended_events", text))
-    if document.broken_metadata_at is not None:
-        text = f"byte {document.broken_metadata_at}: the metadata is no valid JSON; what could be read of it was kept"
+    if damage.broken_metadata_at is not None:
+        text = f"byte {damage.broken_metadata_at}: the metadata is no valid JSON; what could be read of it was kept"
         found.append(Caveat("malformed_metadata", text))
-    if dropped:
-        found.append(Caveat("dropped_events", f"{dropped:,} events have no usable time and were dropped"))
+    if damage.num_dropped:
+        text = f"{damage.num_dropped:,} events have no usable time and were dropped"
+        found.append(Caveat("dropped_events", text))
     return found
 
 
-def _trace(
-    path: Path,
-    metadata: dict[str, msgspec.Raw],
-    events: Events,
-    threads: tuple[Thread, ...],
-    dropped: int,
-    caveats: tuple[Caveat, ...],
-) -> Trace:
+def _trace(path: Path, found: Scan, caveats: tuple[Caveat, ...]) -> Trace:
+    events, metadata = found.events, found.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
         path=str(path),
         events=events,
-        threads=threads,
+        threads=found.threads,
         rank=_rank(world, path),
         world_size=max(to_int(world.get("world_size", 1)), 1),
         backend=str(world.get("backend", "")),
@@ -84,12 +77,12 @@ def _trace(
         base_time_ns=max(to_int(_decoded(metadata, "baseTimeNanoseconds", int)), 0),
         schema=_schema(metadata, events),
         embedded=_decoded(metadata, "traceq", str),
-        num_dropped=dropped,
+        num_dropped=found.damage.num_dropped,
         caveats=caveats,
     )
 
 
-def _decoded(metadata: dict[str, msgspec.Raw], key: str, kind: type) -> Any:
+def _decoded(metadata: Mapping[str, msgspec.Raw], key: str, kind: type) -> Any:
     """One metadata value, or an empty one of its kind where it is absent, broken, or of another kind."""
     try:
         value = msgspec.json.decode(bytes(metadata[key]).decode("utf-8", "replace"))
@@ -107,7 +100,7 @@ def _rank(world: dict[str, Any], path: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _device(metadata: dict[str, msgspec.Raw], events: Events) -> str:
+def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
     """Name of the accelerator: from the device list, else its kind from the runtime calls; `cpu` without one."""
     devices = _decoded(metadata, "deviceProperties", list)
     names = [str(device.get("name", "")) for device in devices if isinstance(device, dict)]
@@ -125,7 +118,7 @@ def _device(metadata: dict[str, msgspec.Raw], events: Events) -> str:
     return "accelerator"
 
 
-def _schema(metadata: dict[str, msgspec.Raw], events: Events) -> str:
+def _schema(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
     """Which of Kineto's dialects a file is written in."""
     if any(cat in ("Operator", "Kernel") for cat in events.strings):
         return "2021"

@@ -39,6 +39,17 @@ class Source:
             return b""
         return plain
 
+    def readinto(self, room: memoryview) -> int:
+        """The same into a buffer; how many bytes it was, 0 at the end."""
+        if self._stream is self._file:
+            try:
+                return int(self._file.readinto(room))
+            except OSError:
+                pass  # read() meets the same fault, and notes it
+        plain = self.read(len(room))
+        room[: len(plain)] = plain
+        return len(plain)
+
     def close(self) -> None:
         """Close the file."""
         self._stream.close()

@@ -1,0 +1,107 @@
+"""`make fuzz`: both readers on damaged traces for some minutes; what they read differently is kept in tests/corpus.
+
+Hypothesis draws traces, and bytes of those and of the corpus are cut, doubled and overwritten at random. With
+--library a build of the scanner under sanitizers is loaded in the place of the installed one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import resource
+import sys
+import time
+import warnings
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+CORPUS = Path(__file__).parent / "corpus"
+MOST_MB = 1500  # resident; the sanitizers' own share included
+
+
+def load(library: Path) -> None:
+    """Put this build of the scanner in the place of the installed one."""
+    name = "traceq.kineto._scan"
+    spec = spec_from_file_location(name, library, loader=ExtensionFileLoader(name, str(library)))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    import traceq.kineto
+
+    traceq.kineto._scan = module  # type: ignore[attr-defined]
+
+
+def seeds(count: int) -> list[bytes]:
+    """Traces to damage: drawn ones, and the corpus."""
+    from generated import sound
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hypothesis would have one draw in tests only
+        return [sound().example() for _ in range(count)] + [path.read_bytes() for path in sorted(CORPUS.iterdir())]
+
+
+def mutate(content: bytes, other: bytes, dice: random.Random) -> bytes:
+    """A few places cut, repeated, flipped, overwritten with junk or with a piece of another trace."""
+    from generated import JUNK
+
+    for _ in range(dice.choice([0, 1, 1, 1, 2, 5])):
+        at, size = dice.randrange(len(content) + 1), dice.choice([0, 0, 1, 2, 8, 60, len(content)])
+        there = dice.randrange(len(other) + 1)
+        flipped = bytes(byte ^ 1 << dice.randrange(8) for byte in content[at : at + 1])
+        new = dice.choice(
+            [b"", dice.choice(JUNK), dice.choice(JUNK), flipped, content[at : at + 99] * 2, other[there : there + 200]]
+        )
+        content = content[:at] + new + content[at + size :]
+    return content
+
+
+def differs(content: bytes, path: Path, dice: random.Random) -> str:
+    """What the readers do not agree on; empty where they do."""
+    from readers import assert_same, outcome, reading
+
+    path.write_bytes(content)
+    window, chunk = dice.choice([64, 1 << 10, 1 << 17]), dice.choice([1, 37, 1 << 10, 1 << 14])
+    with reading("native", window=window, chunk=chunk):
+        found = outcome(path)
+    with reading("python"):
+        expected = outcome(path)
+    try:
+        assert_same(found, expected)
+    except AssertionError as fault:
+        return f"window {window}, chunk {chunk}: {fault}"
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
+    parser.add_argument("--library", type=Path)
+    options = parser.parse_args()
+    if options.library:
+        load(options.library)
+    dice, end, done, faults = random.Random(options.seed), time.monotonic() + 60 * options.minutes, 0, 0
+    with TemporaryDirectory() as folder:
+        while time.monotonic() < end:
+            pool = seeds(60)
+            for _ in range(3000):
+                content = mutate(dice.choice(pool), dice.choice(pool), dice)
+                done += 1
+                if reason := differs(content, Path(folder) / "trace.json", dice):
+                    faults += 1
+                    kept = CORPUS / f"found-{hashlib.sha1(content).hexdigest()[:10]}.json"
+                    kept.write_bytes(content)
+                    print(f"{kept}: {reason}", flush=True)  # noqa: T201
+                if time.monotonic() > end:
+                    break
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"{done:,} traces, {faults} read differently, seed {options.seed}, peak {peak} MB")  # noqa: T201
+    return 1 if faults or peak > MOST_MB else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

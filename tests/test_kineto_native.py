@@ -1,0 +1,183 @@
+"""The native reader and the reference find the same in every file: columns, side tables, metadata, damage."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from builder import comms, kernel, op, row, step, text
+from generated import damaged, sound
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from readers import assert_same, outcome, reading
+from test_catalogue import FILES
+
+from traceq.errors import UsageFault
+from traceq.kineto import native
+from traceq.kineto.events import RawArgs
+from traceq.kineto.scan import reader
+from traceq.kineto.scanned import Scan
+
+pytestmark = pytest.mark.skipif(bool(native.MISSING), reason=f"the native reader was not built: {native.MISSING}")
+
+CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))
+
+
+def both(path: Path, *, window: int = 0, chunk: int = 0) -> tuple[Scan | str, Scan | str]:
+    with reading("native", window=window, chunk=chunk):
+        found = outcome(path)
+    with reading("python"):
+        return found, outcome(path)
+
+
+def compare(content: bytes, **sizes: Any) -> Scan | str:
+    """Read some bytes with both readers, which must agree."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        path.write_bytes(content)
+        found, expected = both(path, **sizes)
+    assert_same(found, expected)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_every_real_trace_is_read_alike(path: Path) -> None:
+    assert_same(*both(path))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    content=sound() | damaged(),
+    window=st.sampled_from([64, 1 << 10, 1 << 17]),
+    chunk=st.sampled_from([1, 100, 1 << 10]),
+)
+def test_every_trace_is_read_alike_in_pieces_of_any_size(content: bytes, window: int, chunk: int) -> None:
+    compare(content, window=window, chunk=chunk)
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_what_once_was_read_differently_no_longer_is(path: Path) -> None:
+    for chunk, window in ((1, 64), (64, 1000), (1000, 0), (0, 64)):
+        assert_same(*both(path, chunk=chunk, window=window))
+
+
+EVENTS = [
+    step(0, 10**6),
+    *(op(f'}},\n  {{\n    "ph": "X", "name": "{i}"', i, 1, detail=[{"a": 1}, {"b": "}, {"}]) for i in range(3000)),
+    *(kernel("}, {" * (i % 7), i, 2, i, grid=[i, 2, 1], bytes=2**63 + i) for i in range(3000)),
+    comms("allreduce", 10, 5, (64, 32)),
+]
+
+
+@pytest.mark.parametrize("chunk", [1 << 10, 5000, 1 << 19])
+def test_a_name_that_contains_the_separator_is_a_name(chunk: int) -> None:
+    found = compare(text(*EVENTS), chunk=chunk)
+    assert isinstance(found, Scan)
+    assert len(found.events) == len(EVENTS)
+    assert found.damage.skipped_at == ()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_a_packed_trace_is_read_alike_whole_and_cut(pack: Any) -> None:
+    packed = pack(text(*EVENTS))
+    for content in (packed, packed + packed, packed[: len(packed) // 2], packed[:-4], packed[:40]):
+        compare(content)
+
+
+def test_an_event_longer_than_the_buffers_is_read() -> None:
+    found = compare(text(step(0, 1), op("long", 0, 1, note="x" * 3_000_000), op("after", 2, 1)))
+    assert isinstance(found, Scan)
+    assert len(found.events) == 3
+
+
+NUMBERS = [
+    "0",
+    "1",
+    "-1",
+    "1.5",
+    "0.0005",
+    "0.00049",
+    "-0.0005",
+    "-0.00051",
+    "1700000000000000.123",
+    "4458677009853.4225",
+]
+NUMBERS += [
+    "8000000000000000",
+    "8000000000000001",
+    "99999999999999999999",
+    "1e3",
+    '"7"',
+    "null",
+    "true",
+    "[1]",
+    "{}",
+    "12345678",
+]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_every_spelling_of_a_time_is_read_alike(number: str) -> None:
+    content = text(op("before", 0, 1), op("only", 123456, 1), op("after", 1, 1))
+    compare(content.replace(b"123456", number.encode()))
+    compare(content.replace(b'123456,"dur":1', b'0,"dur":' + number.encode()))
+
+
+IDS = [
+    "0",
+    "-1",
+    "-0",
+    "7.0",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "-9223372036854775809",
+]
+IDS += [
+    '"12"',
+    '"-1"',
+    '" 3 "',
+    '"1_0"',
+    "null",
+    "false",
+    "[3]",
+    '{"a": 1}',
+    "1e2",
+    '"\\u0031"',
+    "123456789012345678901",
+]
+
+
+@pytest.mark.parametrize("number", IDS)
+@pytest.mark.parametrize(
+    "key", ["External id", "correlation", "stream", "bytes", "Sequence number", "grid", "Call stack"]
+)
+def test_every_spelling_of_an_id_is_read_alike(key: str, number: str) -> None:
+    rows = (op("op", 0, 1, **{key: 123456, "external id": 5}), row("kernel", "k", 0, 1, **{key: 123456, "size": 3}))
+    compare(text(*rows).replace(b"123456", number.encode()))
+
+
+def test_the_scanner_keeps_the_arguments_that_the_reference_keeps() -> None:
+    source = Path(native.__file__).with_name("scanner").joinpath("event.hpp").read_text()
+    block = source[source.index("kArgsKeys[] = {") : source.index("kLongestKey")]
+    for field in msgspec.structs.fields(RawArgs):
+        assert f'{{"{field.encode_name}", {len(field.encode_name)}, ' in block
+    assert block.count('{"') == len(msgspec.structs.fields(RawArgs))
+
+
+def test_the_environment_chooses_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wanted in ("python", "native"):
+        monkeypatch.setenv("TRACEQ_READER", wanted)
+        assert reader() == wanted
+    monkeypatch.setenv("TRACEQ_READER", "fast")
+    with pytest.raises(UsageFault, match="there are native and python"):
+        reader()
+    monkeypatch.setenv("TRACEQ_READER", "native")
+    monkeypatch.setattr(native, "MISSING", "no compiler")
+    with pytest.raises(UsageFault, match="no compiler"):
+        reader()

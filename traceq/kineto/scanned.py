@@ -1,0 +1,47 @@
+"""What either reader makes of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from traceq.kineto.document import Document
+from traceq.kineto.source import Source
+from traceq.model import Events, Thread
+
+__all__ = ["Damage", "Scan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was lost or mended, as byte positions in the plain text.
+
+    `num_dropped` counts complete events without a usable time.
+    """
+
+    truncated_at: int | None = None
+    skipped_at: tuple[int, ...] = ()
+    mended_at: tuple[int, ...] = ()
+    broken_metadata_at: int | None = None
+    num_dropped: int = 0
+
+    @classmethod
+    def of(cls, document: Document, source: Source, num_dropped: int) -> Damage:
+        """What a document found when it was read to its end."""
+        truncated_at = document.truncated_at
+        if truncated_at is None and source.fault:
+            truncated_at = document.position
+        skipped, mended = tuple(document.skipped_at), tuple(document.mended_at)
+        return cls(truncated_at, skipped, mended, document.broken_metadata_at, num_dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All that one file says: events as columns, its named threads, the raw JSON of its metadata, its damage."""
+
+    events: Events
+    threads: tuple[Thread, ...]
+    metadata: Mapping[str, msgspec.Raw]
+    damage: Damage
