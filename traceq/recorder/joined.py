@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch.distributed as dist
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.blame import Failure
 from traceq.recorder.catalogue import find
+from traceq.recorder.ending import mark, status_after
 from traceq.recorder.experiment import run_rank
 from traceq.recorder.plan import Plan
 from traceq.recorder.prepare import Request, prepare, resolve_device
@@ -24,7 +23,7 @@ def record_joined(request: Request) -> Plan | None:
     try:
         run_rank(plan, find(plan.recipe), world)
     except BaseException as fault:
-        _mark(plan, world, fault)
+        _mark_own(plan, world, fault)
         raise
     leave_world()
     return plan if world.rank == 0 else None
@@ -45,10 +44,8 @@ def _agree(request: Request, world: World) -> Plan:
     return Plan.from_bytes(message[0])
 
 
-def _mark(plan: Plan, world: World, fault: BaseException) -> None:
-    """Say in the manifest why the run ended; a rank that only lost its peers leaves that to them, but for rank 0."""
+def _mark_own(plan: Plan, world: World, fault: BaseException) -> None:
+    """A rank that only lost its peers leaves it to them to say why the run ended, but for rank 0."""
     text = f"{type(fault).__name__}: {fault}"
-    manifest = plan.folder.read_manifest()
-    if manifest.status == "recording" and (world.rank == 0 or not Failure(world.rank, 1, text).is_secondary):
-        status = "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed"
-        plan.folder.write_manifest(replace(manifest, status=status, fault=f"rank {world.rank}: {text}"))
+    if world.rank == 0 or not Failure(world.rank, 1, text).is_secondary:
+        mark(plan.folder, status_after(fault), f"rank {world.rank}: {text}")

@@ -18,6 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from traceq.errors import RecordingFailed
 from traceq.recorder.blame import Failure, find_cause
+from traceq.recorder.ending import mark
 from traceq.recorder.news import News
 from traceq.recorder.plan import Plan
 from traceq.recorder.pulse import create_pulses, read_pulses
@@ -48,7 +49,7 @@ def launch(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callabl
             raise _explain(plan, failed, pulse, Path(scratch)) from None
         except (SignalException, KeyboardInterrupt) as stopped:
             number = getattr(stopped, "sigval", signal.SIGINT)
-            _mark(plan, "interrupted", f"ended by {signal.Signals(number).name}")
+            mark(plan.folder, "interrupted", f"ended by {signal.Signals(number).name}")
             if number == signal.SIGINT:
                 raise KeyboardInterrupt from None
             raise SystemExit(128 + number) from None
@@ -76,7 +77,7 @@ def _explain(plan: Plan, failed: ChildFailedError, pulse: Path, scratch: Path) -
     ]
     beats = {rank: beats for rank, (_, _, beats) in enumerate(read_pulses(pulse))}
     cause = find_cause(failures, beats)
-    _mark(plan, "failed", f"rank {cause.rank}: {cause.text}")
+    mark(plan.folder, "failed", f"rank {cause.rank}: {cause.text}")
     log = plan.folder.log(cause.rank)
     return RecordingFailed(f"{log}: rank {cause.rank}: {cause.text}\n{_tail(plan, cause.rank, scratch)}".rstrip())
 
@@ -96,11 +97,6 @@ def _tail(plan: Plan, rank: int, scratch: Path) -> str:
         if text:
             return "\n".join(f"  {line}" for line in text.splitlines()[-_TAIL_LINES:])
     return ""
-
-
-def _mark(plan: Plan, status: str, fault: str) -> None:
-    manifest = plan.folder.read_manifest()
-    plan.folder.write_manifest(replace(manifest, status=status, fault=fault))
 
 
 @contextmanager

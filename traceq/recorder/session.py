@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from traceq.errors import TraceqError
 from traceq.model import Arm
+from traceq.recorder.ending import mark, status_after
 from traceq.recorder.experiment import recorded_steps
 from traceq.recorder.phases import Phases
 from traceq.recorder.plan import Plan, PlannedArm
@@ -87,9 +87,11 @@ def record(
     try:
         yield session
     except BaseException as fault:
-        _mark(session.rank, "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed", _told(fault))
+        if world.rank == 0:
+            mark(plan.folder, status_after(fault), _told(fault))
         raise
-    _mark(session.rank, "failed", f"the loop ended after {session.rank.pulse.text}")
+    if world.rank == 0:
+        mark(plan.folder, "failed", f"the loop ended after {session.rank.pulse.text}")
 
 
 def _plan(world: World, out: str | Path | None, arm: str, steps: int, trace_steps: int) -> Plan:
@@ -113,15 +115,3 @@ def _plan(world: World, out: str | Path | None, arm: str, steps: int, trace_step
 
 def _told(fault: BaseException) -> str:
     return f"{type(fault).__name__}: {fault}".rstrip(": ")
-
-
-def _mark(rank: Rank, status: str, fault: str) -> None:
-    """Say in the manifest why a recording is not complete; nothing when it is."""
-    if rank.world.rank:
-        return
-    try:
-        manifest = rank.plan.folder.read_manifest()
-    except TraceqError:  # it ended before the first step: there is no manifest, and no run
-        return
-    if manifest.status == "recording":
-        rank.plan.folder.write_manifest(replace(manifest, status=status, fault=fault))

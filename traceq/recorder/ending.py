@@ -1,0 +1,28 @@
+"""What the manifest says of a recording that did not come to its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from traceq.errors import TraceqError
+from traceq.runs.layout import RunFolder
+
+__all__ = ["mark", "status_after"]
+
+
+def mark(folder: RunFolder, status: str, fault: str) -> None:
+    """Note why a recording ended; nothing when it is complete, or has no manifest: then there is no run.
+
+    A disk that refuses is passed over: it must not hide the fault that is being noted.
+    """
+    try:
+        manifest = folder.read_manifest()
+        if manifest.status == "recording":
+            folder.write_manifest(replace(manifest, status=status, fault=fault))
+    except (TraceqError, OSError):
+        return
+
+
+def status_after(fault: BaseException) -> str:
+    """interrupted or failed."""
+    return "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed"
