@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pkgutil
 import sys
@@ -13,6 +14,8 @@ from traceq import __version__, commands
 from traceq.errors import TraceqError
 
 __all__ = ["app", "main"]
+
+_OF_STDOUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # writing a file of ours ends in a fault that names it
 
 app = typer.Typer(
     name="traceq",
@@ -49,15 +52,29 @@ def _add_commands() -> None:
 _add_commands()
 
 
+def _drop_stdout() -> None:
+    """What is still to be written goes nowhere, so that the interpreter ends in peace."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the command line: exit 0 good, 1 bad input or failed run, 2 usage, 3 a tripped rule."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk shows here at the latest, not when the interpreter ends
     except TraceqError as fault:
         print(f"traceq: {fault}", file=sys.stderr)  # noqa: T201
         sys.exit(fault.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         sys.exit(0)
+    except OSError as fault:
+        if fault.filename is None and fault.errno not in _OF_STDOUT:
+            raise
+        print(f"traceq: {fault.filename or 'stdout'}: {fault.strerror}", file=sys.stderr)  # noqa: T201
+        _drop_stdout()
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
