@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,44 @@ def test_a_signal_to_the_launcher_ends_its_ranks(
     assert started.left_running() == []
     assert RunFolder(done.out).read_manifest().status == status
     assert "Traceback" not in done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("interrupted")]
+    assert told == ([] if code < 0 else [f"interrupted; {done.out} keeps what was measured"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_do_not_stop_coming_end_it_as_one_does(tmp_path: Path, number: signal.Signals) -> None:
+    started = start(tmp_path, *LONG)
+    started.signal_when_measuring(number)
+    while started.process.poll() is None:
+        time.sleep(0.01)
+        started.process.send_signal(number)
+    done = started.finish()
+    assert done.code == 128 + number
+    assert done.stderr.splitlines()[-1] == f"interrupted; {done.out} keeps what was measured"
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert started.left_running() == []
+    assert RunFolder(done.out).read_manifest().status == "interrupted"
+
+
+def test_a_full_disk_is_named_with_the_rank_that_met_it(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        (tmp_path / "run").symlink_to(disk)
+        started = start(tmp_path, *LONG)
+        done = started.finish()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq:")]
+    assert (done.code, told[told.index("rank ") + 6 :]) == (1, ": OSError: [Errno 28] No space left on device")
+    assert "Traceback" not in done.stderr.partition(told)[0]
+    assert started.left_running() == []
 
 
 def test_what_was_measured_before_a_kill_is_kept(tmp_path: Path) -> None:

@@ -138,6 +138,21 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     assert fault.value.exit_code == 1
 
 
+def test_a_folder_the_system_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        TraceqError, match=r"^\S+/file/run: cannot make this folder: Not a directory; choose another --out$"
+    ):
+        fresh_folder(tmp_path / "file" / "run", "x")
+
+    def refuse(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(TraceqError, match="locked/run: cannot make this folder: Permission denied"):
+        fresh_folder(tmp_path / "locked" / "run", "x")
+
+
 def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert len({fresh_folder(None, "x") for _ in range(5)}) == 5

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from traceq.commands._progress import shown_progress
+from traceq.errors import TraceqError
 
 if TYPE_CHECKING:
     from traceq.recorder.plan import Plan
@@ -88,7 +92,8 @@ def _join(request: Request) -> Plan | None:
     """Record as one of the ranks that torchrun, accelerate or srun started; rank 0 has the last word."""
     from traceq.recorder.joined import record_joined
 
-    return record_joined(request)
+    with _named_disk(str(request.out or "traceq-runs")):
+        return record_joined(request)
 
 
 def _launch(request: Request) -> Plan:
@@ -101,13 +106,22 @@ def _launch(request: Request) -> Plan:
     typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device.upper()} {ranks} into {plan.out}", err=True)
     start = time.monotonic()
     try:
-        with shown_progress() as (on_progress, on_news):
+        with _named_disk(tempfile.gettempdir()), shown_progress() as (on_progress, on_news):
             launch(plan, on_progress, on_news)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # the latter after any other signal that ends a process
         typer.echo(f"interrupted; {plan.out} keeps what was measured", err=True)
         raise
     typer.echo(f"recorded in {time.monotonic() - start:.0f} s", err=True)
     return plan
+
+
+@contextmanager
+def _named_disk(where: str) -> Iterator[None]:
+    """A disk that refuses is a fault with a place, `where` if the system names none."""
+    try:
+        yield
+    except OSError as fault:
+        raise TraceqError(f"{fault.filename or where}: {fault.strerror or fault}") from fault
 
 
 def _next_commands(plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, current_thread, main_thread
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -28,6 +28,7 @@ __all__ = ["launch"]
 
 _WORKER = "traceq.recorder.worker"
 _TAIL_LINES = 15
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # those that elastic handles
 
 
 def launch(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> None:
@@ -36,6 +37,19 @@ def launch(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callabl
     `on_progress(steps_ended, steps_planned)` and `on_news(line)` are called from another thread.
     KeyboardInterrupt and SystemExit(143) pass after the ranks are gone; the manifest then says so.
     """
+    with _own_signals():
+        try:
+            _run_ranks(plan, on_progress, on_news)
+        except (SignalException, KeyboardInterrupt) as stopped:
+            _ignore_signals()  # elastic's handlers are still there: the next one would raise in whatever runs by then
+            number = getattr(stopped, "sigval", signal.SIGINT)
+            mark(plan.folder, "interrupted", f"ended by {signal.Signals(number).name}")
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + number) from None
+
+
+def _run_ranks(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
         pulse = Path(scratch) / "pulse"
         create_pulses(pulse, plan.num_ranks)
@@ -47,12 +61,6 @@ def launch(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callabl
                 elastic_launch(_config(plan, scratch), sys.executable)("-u", "-m", _WORKER, str(plan_path))
         except ChildFailedError as failed:
             raise _explain(plan, failed, pulse, Path(scratch)) from None
-        except (SignalException, KeyboardInterrupt) as stopped:
-            number = getattr(stopped, "sigval", signal.SIGINT)
-            mark(plan.folder, "interrupted", f"ended by {signal.Signals(number).name}")
-            if number == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            raise SystemExit(128 + number) from None
 
 
 def _config(plan: Plan, scratch: str) -> LaunchConfig:
@@ -97,6 +105,25 @@ def _tail(plan: Plan, rank: int, scratch: Path) -> str:
         if text:
             return "\n".join(f"  {line}" for line in text.splitlines()[-_TAIL_LINES:])
     return ""
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Elastic leaves its handlers behind: after the block there are the ones from before, but after a signal none."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) != signal.SIG_IGN and current_thread() is main_thread():
+                signal.signal(number, handler)
+
+
+def _ignore_signals() -> None:
+    """From here the process only ends; a second Ctrl-C has nothing left to stop, as ranks die with it."""
+    if current_thread() is main_thread():
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager

@@ -92,31 +92,37 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         parameters=plain(parameters),
         arms=arms,
     )
-    plan.folder.write_manifest(plan.manifest(entry.name, entry.recipe.question, entry.recipe.phases))
+    try:
+        plan.folder.write_manifest(plan.manifest(entry.name, entry.recipe.question, entry.recipe.phases))
+    except OSError as fault:
+        raise TraceqError(f"{plan.folder.manifest_path}: cannot be written: {fault.strerror}") from fault
     return plan, entry
 
 
-def fresh_folder(out: Path | None, name: str) -> Path:
-    """A folder for one run: the one asked for, if it is empty or new, else `traceq-runs/<name>-<time>`."""
+def fresh_folder(out: Path | None, name: str, *, remedy: str = "choose another --out") -> Path:
+    """A folder for one run: the one asked for, if it is empty or new, else `traceq-runs/<name>-<time>`.
+
+    `remedy` is what to do about a fault, in the words of whoever named the folder.
+    """
     if out is not None:
-        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            raise TraceqError(f"{out}: exists and is not empty; a run is never overwritten, choose another --out")
-        _make(out)
+        _make(out, remedy)
         return out
     base = Path("traceq-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
     for candidate in candidates:
         if not candidate.exists():
-            _make(candidate)
+            _make(candidate, remedy)
             return candidate
-    raise TraceqError(f"{base}: a hundred runs in one second; choose another --out")
+    raise TraceqError(f"{base}: a hundred runs in one second; {remedy}")
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, remedy: str) -> None:
     try:
+        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+            raise TraceqError(f"{folder}: exists and is not empty; a run is never overwritten, {remedy}")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise TraceqError(f"{folder}: cannot make this folder: {fault.strerror}") from fault
+        raise TraceqError(f"{folder}: cannot make this folder: {fault.strerror}; {remedy}") from fault
 
 
 def resolve_device(wanted: str) -> str:
