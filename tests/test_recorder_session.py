@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 import torch
 
 import traceq
+from traceq.errors import TraceqError
 from traceq.recorder.session import Session
 from traceq.runs.embedded import decode
 from traceq.runs.layout import RunFolder
@@ -51,11 +56,72 @@ def test_a_loop_leaves_a_run_with_one_arm(tmp_path: Path) -> None:
     assert line.endswith(" train")
 
 
-def test_a_loop_that_ends_early_says_how_far_it_came(tmp_path: Path) -> None:
+def test_a_loop_that_ends_early_says_how_far_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording:
         train(recording, 30)
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert (manifest.status, manifest.fault) == ("failed", f"the loop ended after 30 of {NEEDED} steps")
+    assert capsys.readouterr().err == (
+        f"traceq: {tmp_path / 'run'}: the recording is incomplete: the loop ended after 30 of {NEEDED} steps; "
+        "give it more batches, or fewer steps: traceq.record(..., steps=)\n"
+    )
+
+
+@pytest.mark.parametrize(("num_batches", "is_incomplete"), [(0, True), (NEEDED - 1, True), (NEEDED, False)])
+def test_the_last_step_completes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_batches: int, is_incomplete: bool
+) -> None:
+    with traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording:
+        train(recording, num_batches)
+    assert (f"after {num_batches} of {NEEDED} steps" in capsys.readouterr().err) == is_incomplete
+
+
+def test_a_folder_that_holds_a_run_is_refused_in_the_words_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("")
+    refused = pytest.raises(
+        TraceqError, match=r"never overwritten, choose another folder for traceq\.record\(\.\.\.\)$"
+    )
+    with refused, traceq.record(tmp_path):
+        pass
+
+
+README = Path(__file__).parents[1] / "README.md"
+LOOKS_AT_THE_GROUP = """
+import torch.distributed as dist
+assert dist.is_initialized() == {own}
+"""
+STARTS_ONE = "import torch.distributed\ntorch.distributed.init_process_group('gloo')\n"
+
+
+def under_torchrun(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    (folder / "loop.py").write_text(program)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "loop.py"]
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    return subprocess.run(launcher, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [False, True])
+def test_the_example_of_the_readme_runs_under_torchrun_with_and_without_a_group(tmp_path: Path, own: bool) -> None:
+    """A group of the loop's own is left to it; one that was started for the recording is gone after it."""
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    before = STARTS_ONE if own else ""
+    done = under_torchrun(tmp_path, before + example + LOOKS_AT_THE_GROUP.format(own=own))
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(tmp_path / "my-run")
+    manifest = folder.read_manifest()
+    assert (manifest.status, manifest.num_ranks, manifest.environment["backend"]) == ("complete", 2, "gloo")
+    assert [control.first_ns.shape[0] for control in read_pairs(folder.steps)] == [2]
+    assert folder.trace("run", 1).is_file()
+
+
+@pytest.mark.slow
+def test_under_torchrun_each_rank_has_the_fault_of_rank_0_and_none_waits(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "old").write_text("")
+    done = under_torchrun(tmp_path, "import traceq\nwith traceq.record('run'):\n    pass\n")
+    assert done.returncode == 1
+    assert done.stderr.count("TraceqError: run: exists and is not empty") == 2
 
 
 def test_an_exception_in_the_loop_is_noted_and_passed_on(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from traceq.recorder.tracing import num_traced_steps, traced_steps
 from traceq.recorder.world import World
 from traceq.runs.samples import pairs_of
 
-__all__ = ["recorded_steps", "run_rank"]
+__all__ = ["num_steps", "recorded_steps", "run_rank"]
 
 
 def run_rank(plan: Plan, entry: Entry, world: World) -> None:
@@ -39,7 +39,7 @@ def run_rank(plan: Plan, entry: Entry, world: World) -> None:
 def recorded_steps(rank: Rank, manifest: Manifest) -> Iterator[str]:
     """Yields the arm of each step to run, in order; the run is complete on disk when it ends."""
     if not rank.plan.max_minutes:  # else the timing itself finds out how many there may be
-        rank.pulse.expect(num_timed_steps(rank.plan) + num_traced_steps(rank.plan))
+        rank.pulse.expect(num_steps(rank.plan))
     rank.publish(manifest)
     pairs = pairs_of(rank.world.gather((yield from timed_steps(rank))))
     rank.pulse.expect(num_traced_steps(rank.plan))
@@ -47,6 +47,12 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Iterator[str]:
     for planned in rank.plan.arms if rank.plan.trace_steps else ():
         yield from traced_steps(rank, planned.arm.name, known, pairs)
     rank.publish(replace(manifest, status="complete"))
+    rank.world.barrier()  # whichever rank reads the run next finds it complete
+
+
+def num_steps(plan: Plan) -> int:
+    """How many steps a recording asks for where their number is planned."""
+    return num_timed_steps(plan) + num_traced_steps(plan)
 
 
 def _build(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:

@@ -30,6 +30,11 @@ class Pulse:
         """`40 of 111 steps`."""
         return f"{self._cells[self._first]} of {self._cells[self._first + 1]} steps"
 
+    @property
+    def is_over(self) -> bool:
+        """No announced step is still to come."""
+        return bool(self._cells[self._first] >= self._cells[self._first + 1])
+
     def expect(self, num_steps: int) -> None:
         """Announce how many steps are still to come, for the progress bar."""
         self._cells[self._first + 1] = self._cells[self._first] + num_steps

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from traceq.errors import TraceqError
 from traceq.model import Arm
 from traceq.recorder.ending import mark, status_after
-from traceq.recorder.experiment import recorded_steps
+from traceq.recorder.experiment import num_steps, recorded_steps
 from traceq.recorder.phases import Phases
 from traceq.recorder.plan import Plan, PlannedArm
 from traceq.recorder.prepare import DEFAULT_STEPS, fresh_folder, resolve_device
 from traceq.recorder.pulse import Pulse
 from traceq.recorder.rank import Rank
 from traceq.recorder.recipe import check_arm
-from traceq.recorder.world import World, find_world
+from traceq.recorder.world import World, running_world
 
 __all__ = ["Session", "record"]
 
@@ -76,27 +77,40 @@ def record(
 
     Works under plain python, torchrun and accelerate launch; every rank has to run it, in step. `steps` unprofiled
     steps are timed (rounded up to whole groups: 32 on CPU, 256 on CUDA), then one step with stacks and `trace_steps`
-    are profiled. A loop that ends before that leaves a run marked failed, which says how far it came. While steps are
-    timed Python's collector is off, and runs between groups.
+    are profiled. A loop that ends before that leaves a run marked failed, and a line on stderr, which say how far it
+    came. While steps are timed Python's collector is off, and runs between groups. Ranks without a process group are
+    given one for the block.
     """
     check_arm(arm)
-    world = find_world(resolve_device(device))
-    plan = _plan(world, out, arm, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
-    names = tuple(dict.fromkeys([FETCH, *phases])) if phases else ()
-    session = Session(Rank(plan, world, Phases(names), Pulse("", world.rank)), question)
-    try:
-        yield session
-    except BaseException as fault:
-        if world.rank == 0:
-            mark(plan.folder, status_after(fault), _told(fault))
-        raise
-    if world.rank == 0:
-        mark(plan.folder, "failed", f"the loop ended after {session.rank.pulse.text}")
+    with running_world(resolve_device(device)) as world:
+        plan = _plan(world, out, arm, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
+        names = tuple(dict.fromkeys([FETCH, *phases])) if phases else ()
+        rank = Rank(plan, world, Phases(names), Pulse("", world.rank))
+        rank.pulse.expect(num_steps(plan))
+        try:
+            yield Session(rank, question)
+        except BaseException as fault:
+            if world.rank == 0:
+                mark(plan.folder, status_after(fault), _told(fault))
+            raise
+        if not rank.pulse.is_over:
+            _tell_of_early_end(rank)
+
+
+def _tell_of_early_end(rank: Rank) -> None:
+    """In the manifest and on stderr, by rank 0."""
+    text = f"the loop ended after {rank.pulse.text}"
+    rank.say(
+        f"traceq: {rank.plan.out}: the recording is incomplete: {text}; "
+        "give it more batches, or fewer steps: traceq.record(..., steps=)"
+    )
+    if rank.world.rank == 0:
+        mark(rank.plan.folder, "failed", text)
 
 
 def _plan(world: World, out: str | Path | None, arm: str, steps: int, trace_steps: int) -> Plan:
     """The same plan on every rank; rank 0 makes the folder."""
-    path = world.share(str(fresh_folder(Path(out) if out else None, arm)) if world.rank == 0 else "")
+    path = _shared_folder(world, Path(out) if out else None, arm)
     seed = world.share(secrets.randbelow(2**31))
     return Plan(
         recipe="",
@@ -111,6 +125,20 @@ def _plan(world: World, out: str | Path | None, arm: str, steps: int, trace_step
         arms=(PlannedArm(Arm(arm, "the loop as it is", baseline=True), arm, {}),),
         reseeds=False,
     )
+
+
+def _shared_folder(world: World, out: Path | None, arm: str) -> str:
+    """The folder that rank 0 made, or its fault, on every rank: none is left waiting."""
+    path = fault = ""
+    if world.rank == 0:
+        try:
+            path = str(fresh_folder(out, arm, remedy="choose another folder for traceq.record(...)"))
+        except TraceqError as refused:
+            fault = str(refused)
+    path, fault = world.share((path, fault))
+    if fault:
+        raise TraceqError(fault)
+    return path
 
 
 def _told(fault: BaseException) -> str:

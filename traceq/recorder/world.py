@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,7 +15,7 @@ from torch._C._distributed_c10d import HashStore
 
 from traceq.errors import TraceqError
 
-__all__ = ["World", "find_world", "join_world", "leave_world"]
+__all__ = ["World", "join_world", "leave_world", "running_world"]
 
 T = TypeVar("T")
 TIMEOUT = timedelta(seconds=90)  # the default of 30 minutes hides a hang
@@ -65,22 +67,47 @@ def join_world(device: str) -> World:
     return World(dist.get_rank(), local_rank, dist.get_world_size(), place)
 
 
-def find_world(device: str) -> World:
-    """The world of a running program: its process group, or one rank. Starting a group is that program's to do."""
+@contextmanager
+def running_world(device: str) -> Iterator[World]:
+    """The world of a running program: its process group, or one rank; ranks without a group have one for the block."""
     place = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if dist.is_initialized():
-        return World(dist.get_rank(), int(os.environ.get("LOCAL_RANK", "0")), dist.get_world_size(), place)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise TraceqError(
-            "record: found WORLD_SIZE but no process group; init_process_group or Accelerator() goes first"
-        )
-    return World(0, 0, 1, place)
+        yield World(dist.get_rank(), local_rank, dist.get_world_size(), place)
+    elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        with _lent_group(place):
+            yield World(dist.get_rank(), local_rank, dist.get_world_size(), place)
+    else:
+        yield World(0, 0, 1, place)
 
 
 def leave_world() -> None:
     """Tear the process group down; nothing when there is none."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@contextmanager
+def _lent_group(place: torch.device) -> Iterator[None]:
+    """A process group until the block ends.
+
+    Its own exchange is on gloo even where tensors of the loop would go by nccl: ranks that never met may all compute
+    on the same GPU, which nccl refuses.
+    """
+    missing = [key for key in ("RANK", "MASTER_ADDR", "MASTER_PORT") if key not in os.environ]
+    if missing:
+        raise TraceqError(
+            f"record: found WORLD_SIZE but no process group and no {', '.join(missing)}; torchrun sets them, "
+            "or init_process_group goes first"
+        )
+    on_gpu = place.type == "cuda" and dist.is_nccl_available()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TIMEOUT)
+    lent = dist.group.WORLD
+    try:
+        yield
+    finally:
+        if dist.group.WORLD is lent:
+            leave_world()
 
 
 def _start(place: torch.device) -> None:
