@@ -211,6 +211,39 @@ def test_a_path_without_a_trace_is_unreadable(tmp_path: Path) -> None:
         find_target(packed)
 
 
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), "a PNG image"),
+        (b"", "the file is empty"),
+        (b'{"answer": 42}', "a JSON object with the keys answer"),
+        (gzip.compress(b"no JSON at all"), "a file that starts with b'no JSON at a'"),
+    ],
+)
+def test_what_is_no_trace_is_refused_as_show_refuses_it(tmp_path: Path, data: bytes, found: str) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_bytes(data)
+    for words in (["open", "--no-browser", str(path)], ["open", "--no-browser", str(tmp_path)], ["show", str(path)]):
+        with pytest.raises(UnreadableInput) as fault:
+            CliRunner().invoke(app, words, catch_exceptions=False)
+        assert str(fault.value).startswith(f"{path}: {found}")
+        assert fault.value.exit_code == 1
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '{"traceEvents": []}'])
+def test_a_document_without_events_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text(text)
+    with pytest.raises(UnreadableInput, match="no complete event"):
+        find_target(path)
+
+
+def test_a_trace_that_is_damaged_behind_its_head_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text((TRACE % (0, GPU_STEP, STEP))[:-60])
+    assert find_target(path).path == path
+
+
 def test_the_command_ends_by_itself_once_the_trace_is_fetched(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The browser is played by a thread; over SSH the port to forward is named."""
     browsers = []

@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from traceq.errors import UnreadableInput
+from traceq.kineto.document import Document
+from traceq.kineto.source import open_source
 from traceq.runs.layout import RunFolder
 from traceq.viewer import Command
 
@@ -49,12 +51,25 @@ def find_target(path: Path) -> Target:
     Raises UnreadableInput where there is none, or none that the Perfetto UI reads.
     """
     if path.is_dir():
-        return _find_in_folder(path)
+        target = _find_in_folder(path)
+        _check_is_trace(target.path)
+        return target
     if not path.exists():
         raise UnreadableInput(str(path), "no such file or folder", "a trace file, a folder of traces, or a run")
     if path.name.endswith(".zst"):
         raise UnreadableInput(str(path), "the Perfetto UI does not read zstd", ".json or .json.gz (zstd -d unpacks it)")
+    _check_is_trace(path)
     return Target(path)
+
+
+def _check_is_trace(file: Path) -> None:
+    """Refuse what the other commands refuse, by its head; what is wrong further down the UI says itself."""
+    source = open_source(file)
+    try:
+        if not any(Document(source).windows()):
+            raise UnreadableInput(str(file), "no complete event", "events with ts and dur")
+    finally:
+        source.close()
 
 
 def _find_in_folder(folder: Path) -> Target:
