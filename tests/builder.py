@@ -59,8 +59,8 @@ def launch(start: Any, dur: Any, corr: Any, **more: Any) -> Event:
     return call("cudaLaunchKernel", start, dur, corr, **more)
 
 
-def kernel(name: str, start: Any, dur: Any, corr: Any = 0, stream: int = 7, **args: Any) -> Event:
-    return row("kernel", name, start, dur, tid=stream, correlation=corr, stream=stream, device=0, **args)
+def kernel(name: str, start: Any, dur: Any, corr: Any = 0, stream: int = 7, device: int = 0, **args: Any) -> Event:
+    return row("kernel", name, start, dur, tid=stream, correlation=corr, stream=stream, device=device, **args)
 
 
 def memcpy(kind: str, start: Any, dur: Any, corr: Any = 0, stream: int = 7, size: int = 8) -> Event:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from builder import Event, annotation, call, kernel, launch, memcpy, op, step, text, write
+from golden_files import check_golden
 from rich.console import Console
 
 from traceq.cli import main
@@ -22,7 +23,6 @@ from traceq.renderers.diff_text import print_diffs
 from traceq.runs.layout import RunFolder, to_json_bytes
 from traceq.runs.samples import PairLine
 
-GOLDEN = Path(__file__).parent / "golden"
 Shell = Callable[..., tuple[int, str, str]]
 
 MANIFEST = Manifest(
@@ -121,7 +121,9 @@ def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
 
 def drawn(run: Path, width: int) -> str:
     file = io.StringIO()
-    console = Console(file=file, width=width, highlight=False, emoji=False, color_system=None)
+    console = Console(
+        file=file, width=width, highlight=False, emoji=False, no_color=True, color_system=None, force_terminal=True
+    )
     print_diffs(diff_run(run), console)
     return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
 
@@ -130,13 +132,13 @@ def drawn(run: Path, width: int) -> str:
 def test_a_run_in_a_terminal(run: Path, width: int) -> None:
     found = drawn(run, width)
     assert max(map(len, found.splitlines())) <= width
-    assert found == (GOLDEN / f"diff_{width}.txt").read_text(encoding="utf-8")
+    check_golden(f"diff_{width}.txt", found)
 
 
 def test_a_run_in_markdown(run: Path, shell: Shell) -> None:
     code, out, _ = shell(run, "--markdown")
     assert code == 0
-    assert out == (GOLDEN / "diff.md").read_text(encoding="utf-8")
+    check_golden("diff.md", out)
 
 
 def test_nothing_is_never_less_than_nothing(run: Path, shell: Shell) -> None:

@@ -57,16 +57,33 @@ def decided(delta_us: float, name: Any, **more: Any) -> Comparison:
     ],
 )
 def test_the_verdict_in_a_line(delta_us: float, name: str, sentence: str) -> None:
-    assert verdict_words("on", OK, decided(delta_us, name)) == (f"{sentence} at the 0.50 % threshold.", "Why: because.")
+    assert verdict_words("off", "on", OK, decided(delta_us, name)) == (
+        f"{sentence} at the 0.50 % threshold.",
+        "Why: because.",
+    )
+
+
+def test_the_noise_of_the_baseline_against_itself_is_told() -> None:
+    _, why = verdict_words("off", "on", OK, decided(100, "material", noise_floor_ns=7 * US))
+    assert why == "Why: because. off against itself shows up to 7.00 us here."
+
+
+def test_traced_times_that_the_unprofiled_ones_deny_are_not_told_as_causes() -> None:
+    causes = (cause("aten::item", 5, 1, line="a.py:1 f"), cause("aten::mm", 900))
+    words = cause_words("on", Traced(0, 1000 * US, 1905 * US, 3, 3), causes, believable=False)
+    assert [line.partition(":")[0] for line in words] == [
+        "on adds at a.py",
+        "The traced steps differ by +905 us, outside that interval",
+    ]
 
 
 def test_without_an_interval_none_is_named() -> None:
-    first, _ = verdict_words("on", OK, decided(100, "inconclusive", ci95_ns=None))
+    first, _ = verdict_words("off", "on", OK, decided(100, "inconclusive", ci95_ns=None))
     assert first == "on costs 100 us a step (+10.0 %): inconclusive at the 0.50 % threshold."
 
 
 def test_what_is_missing_is_said() -> None:
-    assert verdict_words("on", OK, None, "no pairs") == ("Nothing to compare: no pairs.",)
+    assert verdict_words("off", "on", OK, None, "no pairs") == ("Nothing to compare: no pairs.",)
 
 
 def test_one_sync_and_more_syncs() -> None:
@@ -182,12 +199,12 @@ def test_an_arm_is_free_if_its_step_does_not_one_thing_more(num_reads: int, phas
     off, absent = (arm(name, num_reads=num_reads, num_adds=3) for name in ("off", "absent"))
     said = is_free(off, absent, phase)
     assert said.startswith(f"off is free: {told}, and of its ")
-    assert said.endswith(" ops a step not one more than without the check (absent).")
+    assert said.endswith(" ops a step not one more than absent, which lacks the change.")
 
 
 def test_an_arm_that_does_more_is_not_free() -> None:
     off, absent = arm("off", num_reads=0, num_adds=5), arm("absent", num_reads=0, num_adds=3)
-    assert is_free(off, absent, "fwd") == "off is not free: more than without the check (absent), a step: 2 aten::add."
+    assert is_free(off, absent, "fwd") == "off is not free: more than absent, a step: 2 aten::add."
 
 
 def test_work_that_runs_after_the_last_step_counts_where_it_was_launched() -> None:

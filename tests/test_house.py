@@ -179,7 +179,8 @@ def test_nobody_uses_more_of_a_module_than_it_offers(path: Path) -> None:
     offers = {dotted(module): exported(module) for module in MODULES}
     for name in imports(path):
         module, _, used = name.rpartition(".")
-        if module in offers and name not in offers:
+        is_compiled = (ROOT / f"{name.replace('.', '/')}.pyi").exists()
+        if module in offers and name not in offers and not is_compiled:
             assert used in (offers[module] or ()), f"{dotted(path)} imports {used}, which {module} does not offer"
 
 

@@ -80,11 +80,22 @@ def test_a_copy_on_the_device_is_no_sync() -> None:
 
 
 def test_the_profilers_own_last_synchronize_does_not_count() -> None:
-    mine, its_own = wait("cudaDeviceSynchronize", 30, 9), wait("cudaDeviceSynchronize", 990, 5)
-    events = (launch(5, 1, 1), kernel("a", 10, 25, 1), mine)
+    its_own = wait("cudaDeviceSynchronize", 1010, 5)
+    events = (launch(5, 1, 1), kernel("a", 10, 25, 1), wait("cudaDeviceSynchronize", 30, 9))
     assert syncs(*events, its_own) == [("device", 9, 5)]
-    assert syncs(*events) == []
-    assert syncs(*events, launch(50, 1, 2), kernel("b", 55, 1, 2)) == [("device", 9, 5)]
+    assert syncs(launch(5, 1, 1), kernel("a", 10, 25, 1), its_own) == []
+
+
+def test_a_synchronize_inside_a_step_is_never_the_profilers() -> None:
+    events = (launch(5, 1, 1), kernel("a", 10, 25, 1), wait("cudaDeviceSynchronize", 30, 9))
+    assert syncs(*events) == [("device", 9, 5)]
+
+
+def test_a_stream_of_another_device_is_another_stream() -> None:
+    here, there = (launch(1, 1, 1), launch(3, 1, 2)), {"correlation": 5, "stream": 7, "device": 1}
+    work = kernel("here", 10, 40, 1, stream=7), kernel("there", 10, 20, 2, stream=7, device=1)
+    waits = wait("cudaStreamSynchronize", 20, 50, corr=5), row("cuda_sync", "Stream Sync", 20, 1, **there)
+    assert syncs(*here, *work, *waits) == [("stream", 50, 10)]
 
 
 def test_a_copy_waits_for_itself_and_not_for_what_else_ends_meanwhile() -> None:

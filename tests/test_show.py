@@ -152,7 +152,7 @@ def test_rubbish_for_ranks_is_a_usage_error(trace: str, text: str) -> None:
 def test_a_file_of_another_rank_than_asked_for_is_refused(trace: str) -> None:
     result = traceq("show", "--ranks", "7", trace)
     assert result.code == 1
-    assert result.err == f"traceq: {trace}: rank 0; expected one of the ranks asked for\n"
+    assert result.err == f"traceq: {trace}: it is rank 0's; expected a trace of the ranks asked for\n"
 
 
 def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:

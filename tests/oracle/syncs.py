@@ -169,6 +169,9 @@ def profilers_own(trace: Trace) -> int:
     if not rows:
         return -1
     last = max(rows, key=lambda e: (e.start, e.row))
+    steps = [e for e in trace.events if e.cat == "annotation" and e.name.startswith("ProfilerStep#")]
+    if any(step.thread == trace.main and step.start <= last.start < step.end for step in steps):
+        return -1
     return -1 if any(call.start > last.start for call in trace.launches.values()) else last.row
 
 

@@ -168,13 +168,19 @@ def _view(run: Run, rows: list[_Row]) -> Table:
     """Sums over ranks and groups, by collective, phase and dtype; without a device the time of the calls' threads."""
     on_device = any(row.num_kernels for row in rows)
     merged: dict[tuple[Cell, ...], list[int]] = {}
+    unsized: set[tuple[Cell, ...]] = set()
     for row in rows:
-        total = merged.setdefault((row.name, row.phase, row.dtype, row.group_size), [0] * 5)
+        key = (row.name, row.phase, row.dtype, row.group_size)
+        total = merged.setdefault(key, [0] * 5)
+        unsized |= {key} if row.size_bytes is None else set()
         time_ns = row.gpu_ns if on_device else row.host_ns
         values = (row.num, row.num_kernels, row.size_bytes or 0, time_ns, row.exposed_ns)
         total[:] = [a + b for a, b in zip(total, values, strict=True)]
     longest = sorted(merged.items(), key=lambda item: -item[1][3])
-    shown: list[tuple[Cell, ...]] = [(*key, *values) for key, values in longest]
+    shown: list[tuple[Cell, ...]] = [
+        (*key, num, num_kernels, None if key in unsized else size, *times)
+        for key, (num, num_kernels, size, *times) in longest
+    ]
     columns = {column.key: column for column in _COLUMNS}
     view = tuple(columns[key] for key in _VIEW)
     if not on_device:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from traceq.links.launches import device_work
 from traceq.links.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.model import Category, Caveat, Run, Trace
@@ -12,8 +14,8 @@ POSITION = 80
 
 _COLUMNS = (
     Column("num_gpu_events", "GPU events", Unit.COUNT),
-    Column("unattributed_ns", "without a launch", Unit.NS),
-    Column("before_window_ns", "launched before the trace", Unit.NS),
+    Column("unattributed_ns", "time without a launch", Unit.NS),
+    Column("before_window_ns", "time launched before the trace", Unit.NS),
     Column("dropped_events", "events dropped", Unit.COUNT),
 )
 
@@ -26,7 +28,7 @@ def analyze(run: Run) -> Report:
         sum(_sum_ns(trace, BEFORE_WINDOW) for trace in run.traces),
         sum(trace.num_dropped for trace in run.traces),
     )
-    caveats = tuple(caveat for trace in run.traces for caveat in _lost_device(trace))
+    caveats = tuple(caveat for trace in run.traces for caveat in (*_lost_device(trace), *_several_devices(trace)))
     table = Table("coverage", "Coverage", _COLUMNS, (row,), single=True)
     return Report("coverage", (table,), (table,) if any(row) else (), caveats=caveats)
 
@@ -40,6 +42,15 @@ def _lost_device(trace: Trace) -> list[Caveat]:
         f"rank {trace.rank}: {int(launches.sum()):,} calls to a device and no device work in the trace: read as a CPU's"
     )
     return [Caveat("no_device_work", text)]
+
+
+def _several_devices(trace: Trace) -> list[Caveat]:
+    """One process with several devices: they are looked at as one."""
+    devices = np.unique(trace.events.device[device_work(trace).rows])
+    if len(devices) < 2:
+        return []
+    text = f"rank {trace.rank}: work of {len(devices)} devices in one process; idle is when none of them runs"
+    return [Caveat("several_devices", text)]
 
 
 def _sum_ns(trace: Trace, phase: str) -> int:

@@ -46,8 +46,9 @@ def analyze(run: Run) -> Report:
 
 
 def _short(name: str) -> str:
-    """A kernel's name for people: without its return type and its arguments."""
-    return name.removeprefix("void ").partition("(")[0] or name
+    """A kernel's name for people: without its return type, anonymous namespaces and its arguments."""
+    name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return name.partition("(")[0] or name
 
 
 def _rows(trace: Trace) -> list[_Row]:

@@ -81,7 +81,8 @@ def _findings(run: Run, rows: Sequence[_Row]) -> list[Finding]:
     for category, (least_pct, meaning) in _TELLING.items():
         share = 100 * sums.get(category, 0.0) / whole if whole else 0.0
         if share >= least_pct:
-            cost = f"{format_value(sums[category], Unit.NS)} of a step, {format_value(share, Unit.PERCENT)}"
+            what = "a step" if steps(run.traces[0]).marked else "the trace"
+            cost = f"{format_value(sums[category], Unit.NS)} of {what}, {format_value(share, Unit.PERCENT)}"
             text = f"{category}: {cost}: {meaning}"
             findings.append(Finding(category, "medium", text, round(sums[category])))
     return findings
@@ -91,7 +92,8 @@ def _matrix(run: Run, rows: Sequence[_Row]) -> Table:
     """Phase by category: ns of a step, mean over ranks."""
     means = [(phase, category, ns / len(run.traces)) for _, phase, category, ns in _means(run, rows)]
     of = " (mean of ranks)" if len(run.traces) > 1 else ""
-    return _cross(f"A step, to the nanosecond{of}", "phase", means, total=True)
+    what = "A step" if steps(run.traces[0]).marked else "The whole trace"
+    return _cross(f"{what}, part by part{of}", "phase", means, total=True)
 
 
 def _by_rank(run: Run, rows: Sequence[_Row]) -> Table:

@@ -75,8 +75,9 @@ def _summary(trace: Trace) -> tuple[Cell, ...]:
 def _note(run: Run) -> str:
     if not steps(run.traces[0]).marked:
         return ""
-    partial = sum(int(steps(trace).partial.sum()) for trace in run.traces)
-    left_out = f"; {partial} partial first {'windows' if partial > 1 else 'window'} left out" if partial else ""
+    num_left_out = sum(int((~steps(trace).counted).sum()) for trace in run.traces)
+    windows = "partial first window is" if num_left_out == 1 else f"{num_left_out} partial first windows are"
+    left_out = f"; the {windows} left out" if num_left_out else ""
     kind = "to the end of the device work it launched" if steps(run.traces[0]).by_device else "as the host ran it"
     return f"A step lasts {kind}{left_out}."
 

@@ -23,7 +23,7 @@ _COLUMNS = (
 def analyze(run: Run) -> Report:
     """Median step of the job (the slowest rank) in each arm of a recording; nothing for other traces."""
     rows = tuple(_row(pairs) for pairs in run.pairs if pairs.b_second.size)
-    note = "`traceq diff` on the run decides from these."
+    note = "" if all(pairs.is_control for pairs in run.pairs) else "`traceq diff` on the run decides from these."
     view = Table("unprofiled", "Unprofiled steps (job: the slowest rank)", _COLUMNS, rows, note=note)
     return Report("unprofiled", views=(view,) if rows else ())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from shutil import get_terminal_size
 
@@ -17,8 +16,8 @@ _PIPED_WIDTH = 140
 
 
 def stdout() -> Console:
-    """The console of results: as wide as the terminal, and wide enough for every table where there is none."""
-    width = get_terminal_size().columns if sys.stdout.isatty() else _PIPED_WIDTH
+    """The console of results: as wide as the terminal or COLUMNS, and wide enough for every table where neither is."""
+    width = get_terminal_size((_PIPED_WIDTH, 24)).columns
     return Console(width=width, highlight=False, emoji=False, soft_wrap=False)
 
 

@@ -32,12 +32,18 @@ def decide(a: Run, b: Run, can: Comparable, threshold_pct: float) -> Comparison 
             found = replace(found, caveats=(*found.caveats, Caveat("not_paired", text)))
     elif a.traces and b.traces:
         ranks = set(a.ranks) & set(b.ranks) or {*a.ranks, *b.ranks}
-        found = compare_values(_job_steps(a, ranks), _job_steps(b, ranks), profiled=True, threshold_pct=threshold_pct)
+        found = _of_means(_job_steps(a, ranks), _job_steps(b, ranks), threshold_pct)
         text = "the step times are those of the traced windows: profiled, few, and not interleaved"
         found = replace(found, caveats=(*found.caveats, Caveat("profiled_steps", text)))
     else:
         return None
     return found if can.ok else _refused(found, can)
+
+
+def _of_means(a: NDArray[np.int64], b: NDArray[np.int64], threshold_pct: float) -> Comparison:
+    """Traced steps: their means, which are what the cells and causes add up to."""
+    found = compare_values(a, b, profiled=True, threshold_pct=threshold_pct)
+    return replace(found, a_ns=round(a.mean()), b_ns=round(b.mean()), delta_ns=found.mean_delta_ns)
 
 
 def _refused(found: Comparison, can: Comparable) -> Comparison:

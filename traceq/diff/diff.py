@@ -53,8 +53,11 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
     decided = decide(a, b, can, threshold_pct)
     traced, cells, causes = _explained(a, b)
     a_name, b_name = _names(a, b)
-    verdict = verdict_words(b_name, can, decided, _missing(a, b))
-    words = (*verdict, *(cause_words(b_name, traced, causes) if traced else ()))
+    doubts = _doubts(decided, traced)
+    words = verdict_words(a_name, b_name, can, decided, _missing(a, b))
+    if traced is not None:
+        believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
+        words = (*words, *cause_words(b_name, traced, causes, believable=believable))
     return Diff(
         a=describe(a),
         b=describe(b),
@@ -69,7 +72,7 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
         free=is_free(a, reference, _changed_phase(causes)) if traced and reference else "",
         caveats=tuple(
             dict.fromkeys(
-                (*a.caveats, *b.caveats, *confounders(a, b), *_doubts(decided, traced), *ranks_apart(a, b)),
+                (*a.caveats, *b.caveats, *confounders(a, b), *doubts, *ranks_apart(a, b)),
             )
         ),
     )

@@ -30,15 +30,14 @@ def is_free(arm: Run, reference: Run, phase: str) -> str:
     what, several = ("device-to-host copy", "device-to-host copies") if on_device else ("scalar sync", "scalar syncs")
     if extra:
         most = ", ".join(f"{count:g} {text}" for text, count in extra.most_common(3))
-        return f"{name} is not free: more than without the check ({other}), a step: {most}."
+        return f"{name} is not free: more than {other}, a step: {most}."
     num_ops = _num_ops(arm.traces[0])
     num_syncs = _num_syncs(arm, phase)
     where = f" in {phase}" if phase else ""
     some = f"{num_syncs:g} {what if num_syncs == 1 else several}{where}, as many as without it"
     told = some if num_syncs else f"no {what}{where}"
-    return (
-        f"{name} is free: {told}, and of its {num_ops:,.0f} ops a step not one more than without the check ({other})."
-    )
+    ops = f"of its {num_ops:,.0f} ops a step not one more than {other}, which lacks the change"
+    return f"{name} is free: {told}, and {ops}."
 
 
 def _per_step(trace: Trace, reference: Trace) -> Counter[str]:

@@ -95,6 +95,8 @@ def line_function(line: str) -> str:
 def _charged(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
     """The activity of a trace, cut where an account changes: (parts, doing, phase, actor)."""
     done, all_actors = activity(trace), actors(trace)
+    if len(done.parts) == 0:
+        return done.parts, done.doing, done.phase, done.phase
     charged, of_sync = _starvation(trace)
     op_parts, ops = _host_accounts(trace, all_actors)
     cuts = np.unique(np.concatenate([charged.ravel(), *(parts.ravel() for parts in op_parts.values())]))

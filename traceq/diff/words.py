@@ -24,7 +24,9 @@ _MOST_CAUSES = 3
 _LONGEST_NAME = 60
 
 
-def verdict_words(b_name: str, can: Comparable, found: Comparison | None, missing: str = "") -> tuple[str, ...]:
+def verdict_words(
+    a_name: str, b_name: str, can: Comparable, found: Comparison | None, missing: str = ""
+) -> tuple[str, ...]:
     """One or two lines: the cost of B against A with its interval, the verdict, and why; without a comparison what is
     missing for one."""
     if not can.ok:
@@ -36,20 +38,28 @@ def verdict_words(b_name: str, can: Comparable, found: Comparison | None, missin
     percent = format_value(found.delta_pct, Unit.DELTA_PERCENT)
     interval = f", 95 % interval {_interval(found.ci95_ns)}" if found.ci95_ns else ""
     verdict, threshold = found.verdict, format_value(found.verdict.threshold_pct, Unit.PERCENT)
+    floor = found.noise_floor_ns
+    noise = f" {a_name} against itself shows up to {format_value(floor, Unit.NS)} here." if floor is not None else ""
     return (
         f"{b_name} {cost} a step ({percent}{interval}): {_NAMES[verdict.name]} at the {threshold} threshold.",
-        f"Why: {verdict.reason}.",
+        f"Why: {verdict.reason}.{noise}",
     )
 
 
-def cause_words(b_name: str, traced: Traced, causes: Sequence[Cause]) -> tuple[str, ...]:
-    """A line each: what came or went by line of code, other syncs that did, and the largest causes left."""
+def cause_words(b_name: str, traced: Traced, causes: Sequence[Cause], *, believable: bool = True) -> tuple[str, ...]:
+    """A line each: what came or went by line of code, other syncs that did, and the largest causes left.
+
+    Where the traced delta is not `believable`, since the unprofiled steps say otherwise, the last are not told.
+    """
     by_line = _changed_lines(causes, traced)
     told = {cause.key for _, members in by_line for cause in members}
     syncs = [
         c for c in causes if c.kind == "sync" and c.delta_num and c.key not in told and _is_worth_telling(c, traced)
     ]
     words = [*_line_words(b_name, traced, by_line), *_sync_words(b_name, traced, syncs)]
+    if not believable:
+        outside = f"The traced steps differ by {_delta(traced.delta_ns)}, outside that interval"
+        return (*words, f"{outside}: believe them on what came and went, not on how long things took.")
     told |= {cause.key for cause in syncs}
     left = [cause for cause in causes if cause.key not in told and cause.delta_ns]
     worth = [cause for cause in left if _is_large(cause.delta_ns, traced)][:_MOST_CAUSES]

@@ -9,10 +9,12 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import covers, empty, spans
 from traceq.links.launches import DeviceWork, device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
+from traceq.links.steps import steps
 from traceq.model import Category, Trace
 
 __all__ = ["BlockingCalls", "Kind", "blocking_calls"]
@@ -158,13 +160,16 @@ def _waits_alone(
 def _is_profilers_own(
     trace: Trace, work: DeviceWork, calls: NDArray[np.int64], kind: NDArray[np.int8]
 ) -> NDArray[np.bool_]:
-    """The trace's last device synchronize, if no launch follows it: the profiler waits as it stops."""
+    """The trace's last device synchronize, if no launch follows it and no step holds it: the profiler waits as it
+    stops."""
     own = np.zeros(len(calls), np.bool_)
     waits = np.flatnonzero(kind == Kind.DEVICE)
     if len(waits):
         last = waits[np.argmax(trace.events.ts[calls[waits]])]
         launched = trace.events.ts[work.call[work.linked]]
-        own[last] = not (launched > trace.events.ts[calls[last]]).any()
+        at = trace.events.ts[calls[last : last + 1]]
+        host = steps(trace).host if steps(trace).marked else empty()
+        own[last] = not (launched > at).any() and not covers(spans(host[:, 0], host[:, 1]), at).any()
     return own
 
 
@@ -189,7 +194,7 @@ def _awaited(
     stream = _stream_of_call(trace, calls)
     for number in np.unique(stream[stream >= 0]).tolist():
         mine = np.flatnonzero(stream == number)
-        on_stream = work.linked & (trace.events.stream[work.rows] == number)
+        on_stream = work.linked & (work.stream == number)
         awaited[mine] = _latest_end(trace, work, on_stream, start[mine])
     whole_device = matching(trace.events, calls, _WAITS[Kind.DEVICE])
     awaited[whole_device] = _latest_end(trace, work, work.linked, start[whole_device])
@@ -198,7 +203,7 @@ def _awaited(
 
 
 def _stream_of_call(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Stream that a `cuda_sync` row of the same correlation names, -1 where none does."""
+    """Stream, as DeviceWork numbers it, that a `cuda_sync` row of the same correlation names; -1 where none does."""
     events = trace.events
     rows = events.rows(Category.SYNC)
     rows = rows[(events.correlation[rows] > 0) & (events.stream[rows] >= 0)]
@@ -209,7 +214,8 @@ def _stream_of_call(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]
     at = np.minimum(np.searchsorted(ids, events.correlation[calls]), len(ids) - 1)
     same = (events.correlation[calls] > 0) & (ids[at] == events.correlation[calls])
     waits_on_stream = matching(events, calls, _WAITS[Kind.STREAM])
-    return np.where(same & waits_on_stream, events.stream[rows[at]], -1)
+    device = np.maximum(events.device[rows[at]], 0).astype(np.int64)
+    return np.where(same & waits_on_stream, device * 2**32 + events.stream[rows[at]], -1)
 
 
 def _latest_end(

@@ -47,7 +47,7 @@ def device_work(trace: Trace) -> DeviceWork:
     rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     call = _calls(trace, events.correlation[rows])
-    stream = events.device[rows].astype(np.int64) * 2**32 + events.stream[rows]
+    stream = np.maximum(events.device[rows], 0).astype(np.int64) * 2**32 + events.stream[rows]
     start = events.ts[rows]
     return DeviceWork(
         rows=rows,

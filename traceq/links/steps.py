@@ -76,18 +76,27 @@ def main_track(trace: Trace) -> int:
 def steps(trace: Trace) -> Steps:
     """Steps and their windows; a trace without step marks is one step."""
     events = trace.events
-    rows = _step_rows(trace)
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    rows = _own_steps(trace)
     if len(rows) == 0:
         whole = np.array([extent(trace)], np.int64)
         return Steps(np.zeros(1, np.int64), whole, whole, np.zeros(1, np.bool_), by_device=False, marked=False)
-    rows = rows[np.argsort(events.ts[rows], kind="stable")]
     number = np.array([int(events.text(row).partition("#")[2]) for row in rows.tolist()], np.int64)
-    host = np.column_stack([events.ts[rows], events.end[rows]])
+    start = events.ts[rows]
+    host = np.column_stack([start, np.minimum(events.end[rows], np.r_[start[1:], np.iinfo(np.int64).max])])
     window = _device_windows(trace, host) if len(rows) > 1 else None
     by_device = window is not None
     window = host if window is None else window
     return Steps(number, host, window, _partial(trace, window), by_device=by_device, marked=True)
+
+
+def _own_steps(trace: Trace) -> NDArray[np.int64]:
+    """Step marks of the main thread by start, those that last no time left out, as well as all but one of a start."""
+    events = trace.events
+    rows = _step_rows(trace)
+    rows = rows[(tracks(trace)[rows] == main_track(trace)) & (events.dur[rows] > 0)]
+    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    own: NDArray[np.int64] = rows[np.r_[np.diff(events.ts[rows]) > 0, np.ones(min(len(rows), 1), np.bool_)]]
+    return own
 
 
 def _step_rows(trace: Trace) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from traceq.diff.result import Diff, Diffs
 from traceq.diff.sheet import causes_table, matrix, waterfall
-from traceq.renderers.text import print_table
+from traceq.renderers.text import plain, print_line, print_table
 from traceq.report import Table
 
 __all__ = ["print_diff", "print_diffs"]
@@ -20,7 +20,7 @@ def print_diff(diff: Diff, console: Console) -> None:
     """Write one diff to a console."""
     style = _STYLES[diff.comparison.verdict.name] if diff.comparison else "yellow"
     for at, line in enumerate(diff.words):
-        console.print(Text(line, style=style if at == 0 else ""))
+        print_line(plain(line, style=style if at == 0 else ""), console)
     if diff.traced is not None:
         for table in (waterfall(diff), causes_table(diff, narrow=console.width < _NARROW)):
             if table.rows:
@@ -33,7 +33,7 @@ def print_diffs(diffs: Diffs, console: Console) -> None:
         _print_table(matrix(diffs), console)
     for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free):
         console.print()
-        console.print(Text(line))
+        print_line(plain(line), console)
     for diff in diffs.diffs:
         console.print()
         if len(diffs.diffs) > 1:

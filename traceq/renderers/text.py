@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
@@ -11,19 +12,19 @@ from rich.text import Text
 from traceq.report import Column, Sheet, Source, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["plain", "print_sheet", "print_table", "source_line"]
+__all__ = ["plain", "print_line", "print_sheet", "print_table", "source_line"]
 
 _GAP = 2
-_NARROW, _NARROWEST = 10, 4
+_NARROWEST = 10
 _VISIBLE = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
     """Write a sheet to a console, at the console's width."""
-    console.print(plain(source_line(sheet.source), style="bold"))
+    print_line(plain(source_line(sheet.source), style="bold"), console)
     for finding in sheet.findings:
-        console.print(Text("* ", style=_SEVERITY[finding.severity]) + plain(finding.text))
+        print_line(Text("* ", style=_SEVERITY[finding.severity]) + plain(finding.text), console)
     for report in sheet.reports:
         for view in report.views:
             console.print()
@@ -44,15 +45,23 @@ def source_line(source: Source) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Write a title, a table and its note."""
+    """Write a title, a table and its note. For a narrow terminal what matters least is left out, and said so."""
     console.print(plain(table.title, style="bold"))
-    texts = [[format_value(v, c.unit) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
-    shown, widths = _fit(table.columns, texts, console.width)
-    console.print(_drawn(table.columns, texts, shown, widths))
-    if left_out := len(table.columns) - len(shown):
-        console.print(Text(f"  {left_out} columns need a wider terminal.", style="dim"))
+    shown = list(range(len(table.columns)))
+    layout = _layout(table, shown, console.width)
+    while not layout.fits and (rest := _dispensable(table, shown)):
+        shown.remove(rest[0])
+        layout = _layout(table, shown, console.width)
+    console.print(_drawn(layout))
+    if left_out := [column.title for at, column in enumerate(table.columns) if at not in shown]:
+        console.print(Text(f"  For a wider terminal: {', '.join(left_out)}.", style="dim"))
     if table.note:
-        console.print(plain(f"  {table.note}", style="dim"))
+        print_line(plain(f"  {table.note}", style="dim"), console)
+
+
+def print_line(text: Text, console: Console) -> None:
+    """Write a sentence; only a terminal wraps it."""
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -60,41 +69,65 @@ def plain(text: str, style: str = "") -> Text:
     return Text(text.translate(_VISIBLE), style=style)
 
 
-def _drawn(columns: Sequence[Column], texts: list[list[str]], shown: list[int], widths: list[int]) -> RichTable:
-    """Some columns of a table; numbers to the right, long texts cut so that a row is a line."""
-    drawn = RichTable(box=None, padding=(0, _GAP, 0, 0))
-    for at in shown:
-        justify: JustifyMethod = "left" if columns[at].unit is Unit.TEXT else "right"
-        drawn.add_column(Text(columns[at].title, style="dim"), justify=justify, no_wrap=True)
-    for row in texts:
-        cells = (plain(_cut(row[at], widths[at])) for at in shown)
-        drawn.add_row(*cells, style="bold" if row and row[0] == "total" else "")
-    return drawn
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Columns of a table as they are drawn: headings, texts by row, and whether the terminal is wide enough."""
+
+    columns: tuple[Column, ...]
+    headings: tuple[str, ...]
+    texts: tuple[tuple[str, ...], ...]
+    widths: tuple[int, ...]
+    fits: bool
 
 
-def _fit(columns: Sequence[Column], texts: list[list[str]], width: int) -> tuple[list[int], list[int]]:
-    """(columns to show, width of every column): the widest text gives way first, down to a few letters; then text
-    columns are left out, the widest first and never the first one. Numbers are never cut."""
-    widths = [max([len(column.title), *(len(row[at]) for row in texts)]) for at, column in enumerate(columns)]
-    shown = list(range(len(columns)))
-    for narrowest in (_NARROW, _NARROWEST):
-        yielding = [at for at in shown if columns[at].unit is Unit.TEXT]
-        while (excess := _excess(shown, widths, width)) > 0:
+def _layout(table: Table, shown: Sequence[int], width: int) -> _Layout:
+    """Some columns of a table: headings of several words stand on several lines where that helps, then the widest
+    texts are cut. Numbers never are."""
+    columns = [table.columns[at] for at in shown]
+    texts = [tuple(format_value(row[at], table.columns[at].unit) for at in shown) for row in table.rows]
+    for headings in ([column.title for column in columns], [column.title.replace(" ", "\n") for column in columns]):
+        widths = [
+            max([*map(len, heading.split("\n")), *(len(row[at]) for row in texts)])
+            for at, heading in enumerate(headings)
+        ]
+        yielding = [at for at, column in enumerate(columns) if column.unit is Unit.TEXT]
+        while (excess := sum(widths) + _GAP * len(widths) - width) > 0:
             at = max(yielding, key=lambda column: widths[column], default=-1)
-            if at < 0 or widths[at] <= narrowest:
+            if at < 0 or widths[at] <= _NARROWEST:
                 break
             others = max((widths[other] for other in yielding if other != at), default=0)
-            widths[at] = max(narrowest, widths[at] - min(excess, max(1, widths[at] - others)))
-    while _excess(shown, widths, width) > 0:
-        dispensable = [at for at in shown[1:] if columns[at].unit is Unit.TEXT] or shown[1:]
-        if not dispensable:
+            widths[at] = max(_NARROWEST, widths[at] - min(excess, max(1, widths[at] - others)))
+        if excess <= 0:
             break
-        shown.remove(max(dispensable, key=lambda column: widths[column]))
-    return shown, widths
+    return _Layout(tuple(columns), tuple(headings), tuple(texts), tuple(widths), excess <= 0)
 
 
-def _excess(shown: list[int], widths: list[int], width: int) -> int:
-    return sum(widths[at] + _GAP for at in shown) - width
+def _dispensable(table: Table, shown: Sequence[int]) -> list[int]:
+    """Columns that can go, the next one first: shares, texts from the right, then the numbers that add up to least.
+
+    The first column and a total stay.
+    """
+    rest = [at for at in shown[1:] if table.columns[at].key != "total"]
+    texts = [at for at in reversed(rest) if table.columns[at].unit is Unit.TEXT]
+    shares = [at for at in rest if table.columns[at].unit in (Unit.PERCENT, Unit.DELTA_PERCENT)]
+    numbers = [at for at in rest if at not in (*texts, *shares)]
+
+    def size(at: int) -> float:
+        return sum(abs(value) for row in table.rows if isinstance(value := row[at], int | float))
+
+    return [*shares, *texts, *sorted(numbers, key=size)]
+
+
+def _drawn(layout: _Layout) -> RichTable:
+    """Numbers to the right, one row a line."""
+    drawn = RichTable(box=None, padding=(0, _GAP, 0, 0))
+    for column, heading in zip(layout.columns, layout.headings, strict=True):
+        justify: JustifyMethod = "left" if column.unit is Unit.TEXT else "right"
+        drawn.add_column(Text(heading, style="dim"), justify=justify, no_wrap=True, vertical="bottom")
+    for row in layout.texts:
+        cells = (plain(_cut(text, width)) for text, width in zip(row, layout.widths, strict=True))
+        drawn.add_row(*cells, style="bold" if row and row[0] == "total" else "")
+    return drawn
 
 
 def _cut(text: str, width: int) -> str:

@@ -37,7 +37,7 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
         return _read_folder(path, strict=strict, ranks=ranks)
     trace = _unpacked(read_trace(path, strict=strict))
     if ranks is not None and trace.rank not in ranks:
-        raise UnreadableInput(str(path), f"rank {trace.rank}", "one of the ranks asked for")
+        raise UnreadableInput(str(path), f"it is rank {trace.rank}'s", "a trace of the ranks asked for")
     return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats)
 
 
@@ -102,7 +102,7 @@ def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -
     latest, left_out = _one_window_a_rank(traces)
     flights, unread = _flights(folder, [trace.rank for trace in latest])
     first = latest[0]
-    doubts = (*caveats, *left_out, *unread)
+    doubts = (*caveats, *left_out, *unread, *_not_one_job(latest))
     return Run(str(folder), latest, first.manifest, first.arm, first.pairs, doubts, flights)
 
 
@@ -130,6 +130,14 @@ def _one_window_a_rank(traces: list[Trace]) -> tuple[tuple[Trace, ...], list[Cav
             text = f"rank {rank} has {len(windows)} windows; the latest is used: {windows[-1].path}"
             caveats.append(Caveat("several_windows", text))
     return tuple(by_rank[rank][-1] for rank in sorted(by_rank)), caveats
+
+
+def _not_one_job(traces: tuple[Trace, ...]) -> list[Caveat]:
+    """Traces that say they come from jobs of different sizes or devices; a damaged one may have lost what it said."""
+    kinds = dict.fromkeys(f"{trace.device}, {trace.world_size} ranks" for trace in traces if not trace.caveats)
+    if len(kinds) <= 1:
+        return []
+    return [Caveat("not_one_job", f"the traces are not of one job: {'; '.join(kinds)}")]
 
 
 def _unpacked(trace: Trace) -> Trace:

@@ -12,6 +12,7 @@ from traceq.units import Unit, format_value
 
 __all__ = ["PAIRS", "PROCESSES", "STEPS", "Kind", "Threshold", "Verdict", "VerdictName", "decide"]
 
+MOST_PAIRS = 5_000
 POWER = 1.645  # normal quantile of 95 %: how often the values asked for are enough
 
 VerdictName = Literal["in_the_noise", "material", "detectable", "inconclusive"]
@@ -90,8 +91,15 @@ def _decide(shift: Shift, threshold: Threshold, kind: Kind, num: int) -> tuple[V
     if low > 0 or high < 0:
         return "detectable", f"{kind.scope}{ci95} excludes 0 but reaches inside {threshold}", None
     needed = _num_needed(shift, threshold, num)
-    advice = f"; about {needed:,} {kind.unit} would decide" if needed else ""
+    advice = f"; {_advice(needed, kind)}" if needed else ""
     return "inconclusive", f"{kind.scope}{ci95} holds 0 and {ci90} reaches beyond {threshold}{advice}", needed
+
+
+def _advice(needed: int, kind: Kind) -> str:
+    """What would decide; a number that nobody waits for is not given."""
+    if needed > MOST_PAIRS:
+        return f"more than {MOST_PAIRS:,} {kind.unit} would: out of reach with this much noise"
+    return f"about {needed:,} {kind.unit} would decide"
 
 
 def _too_few(kind: Kind, num: int) -> str:
