@@ -37,7 +37,7 @@ def test_a_host_that_runs_ahead_does_not_shorten_the_step() -> None:
     rows = table(build(*RUNS_AHEAD), "steps")
     keys = ("name", "dur_ns", "window", "window_ns", "partial", "lag_ns")
     assert [tuple(found[key] for key in keys) for found in rows] == [
-        ("ProfilerStep#7", 10_000, "device", 30_000, False, 20_000),
+        ("ProfilerStep#7", 10_000, "device", 30_000, True, 20_000),
         ("ProfilerStep#8", 10_000, "device", 20_000, False, 30_000),
     ]
 
@@ -76,9 +76,26 @@ def test_a_first_window_with_work_from_before_the_trace_is_left_out_of_means() -
     assert summary.note.endswith("; the partial first window is left out.")
 
 
+KEEPS_UP = (
+    step(0, 10),
+    launch(2, 1, 1),
+    kernel("a", 4, 5, 1),
+    step(10, 10, 1),
+    launch(12, 1, 2),
+    kernel("b", 14, 5, 2),
+)
+
+
 def test_work_from_before_the_trace_that_ended_before_the_first_step_spoils_nothing() -> None:
-    trace = build(kernel("old", -9, 5), *RUNS_AHEAD)
-    assert steps(trace).partial.tolist() == [False, False]
+    assert steps(build(kernel("old", -9, 5), *KEEPS_UP)).partial.tolist() == [False, False]
+    assert steps(build(kernel("old", 1, 2), *KEEPS_UP)).partial.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("end", "partial"), [(10.01, False), (10.02, True)])
+def test_a_first_window_that_ends_with_a_lagging_device_is_longer_than_a_step(end: float, partial: bool) -> None:
+    """It begins with the host: 10 us of step and the lag, of which 0.1 % does not matter."""
+    first = step(0, 10), launch(2, 1, 1), kernel("a", 4, end - 4, 1)
+    assert steps(build(*first, step(10, 10, 1), launch(12, 1, 2), kernel("b", 14, 9, 2))).partial[0] == partial
 
 
 def test_a_trace_without_steps_is_one_step_and_says_so() -> None:

@@ -24,7 +24,8 @@ def windows(trace: Trace, phases: Phases) -> list[dict[str, Any]]:
                 "start_ns": left,
                 "end_ns": right,
                 "window_ns": right - left,
-                "partial": index == 0 and holds_earlier_work(trace, phases, left, right),
+                "partial": index == 0
+                and (holds_earlier_work(trace, phases, left, right) or 1000 * (right - end) > right - left),
                 "lag_ns": right - end if edges else 0,
             }
         )

@@ -19,13 +19,16 @@ __all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "steps"]
 
 WHOLE_TRACE = "whole trace"
 
+_LAGS = 1000
+"""A device lags if it ends later than the host by more than this part of the window."""
+
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
     """K steps: `host` int64[K, 2] ns as the main thread ran them, `window` int64[K, 2] ns which telescope, `number`
-    int64[K] of ProfilerStep#N, `partial` bool[K]: holds work launched before the trace. `by_device` says whether the
+    int64[K] of ProfilerStep#N, `partial` bool[K]: no whole step. `by_device` says whether the
     windows follow the device; `marked` whether the trace has steps at all."""
 
     number: NDArray[np.int64]
@@ -86,7 +89,7 @@ def steps(trace: Trace) -> Steps:
     window = _device_windows(trace, host) if len(rows) > 1 else None
     by_device = window is not None
     window = host if window is None else window
-    return Steps(number, host, window, _partial(trace, window), by_device=by_device, marked=True)
+    return Steps(number, host, window, _partial(trace, host, window), by_device=by_device, marked=True)
 
 
 def _own_steps(trace: Trace) -> NDArray[np.int64]:
@@ -118,12 +121,16 @@ def _device_windows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.int64] 
     return np.column_stack([edges[:-1], edges[1:]]) if (np.diff(edges) > 0).all() else None
 
 
-def _partial(trace: Trace, window: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The first window, if it holds work launched before the trace."""
+def _partial(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """The first window, if it holds work launched before the trace, or ends with a device that lags.
+
+    It begins with the host: a device that lags at its end makes it longer than a step by that much.
+    """
     work = device_work(trace)
     inside = (work.start < window[0, 1]) & (work.end > window[0, 0])
+    lag = int(window[0, 1] - host[0, 1])
     partial = np.zeros(len(window), np.bool_)
-    partial[0] = bool((work.before_window & inside).any())
+    partial[0] = bool((work.before_window & inside).any()) or lag * _LAGS > window[0, 1] - window[0, 0]
     return partial
 
 
