@@ -209,3 +209,16 @@ def test_the_traced_delta_outside_the_interval_is_a_doubt() -> None:
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match="nothing"):
         read(tmp_path / "nothing.json")
+
+
+def test_the_main_threads_cpu_time_has_a_verdict_of_its_own() -> None:
+    """The step says nothing, since it waits; the CPU time of the same pairs says 10 us."""
+    waits, busy = paired("off", "on", 1000, 1000), paired("off", "on", 200, 210)
+    timed = replace(waits, first_cpu_ns=busy.first_ns, second_cpu_ns=busy.second_ns)
+    found = diff_runs(run_of("off", pairs=(timed,)), run_of("on", pairs=(timed,)))
+    assert found.comparison is not None
+    assert found.cpu is not None
+    assert (found.comparison.verdict.name, found.cpu.verdict.name) == ("in_the_noise", "material")
+    assert found.cpu.delta_ns == pytest.approx(10_000, abs=2_000)
+    assert found.words[2].startswith("CPU time of the main thread, without waiting: +")
+    assert diff_runs(run_of("off"), run_of("on")).cpu is None

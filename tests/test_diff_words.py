@@ -10,7 +10,7 @@ from builder import annotation, build, call, kernel, launch, memcpy, op, step
 
 from traceq.diff.free import is_free
 from traceq.diff.result import Cause, Comparable, Traced
-from traceq.diff.words import cause_words, describe, verdict_words
+from traceq.diff.words import cause_words, cpu_words, describe, verdict_words
 from traceq.model import Run
 from traceq.stats import Comparison, Verdict
 
@@ -61,6 +61,15 @@ def test_the_verdict_in_a_line(delta_us: float, name: str, sentence: str) -> Non
         f"{sentence} at the 0.50 % threshold.",
         "Why: because.",
     )
+
+
+def test_cpu_time_is_told_beside_the_step_where_it_was_recorded() -> None:
+    (told,) = cpu_words(decided(3, "in_the_noise"))
+    assert told == (
+        "CPU time of the main thread, without waiting: "
+        "+3.00 us a step (+0.30 %, 95 % interval +2.00 us to +4.00 us): in the noise."
+    )
+    assert cpu_words(None) == ()
 
 
 def test_the_noise_of_the_baseline_against_itself_is_told() -> None:

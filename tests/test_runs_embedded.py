@@ -36,6 +36,13 @@ def test_pairs_keep_the_number_of_looks_and_have_one_where_a_trace_does_not_say(
     assert [pairs.num_looks for pairs in decode(base64.b64encode(older).decode()).pairs] == [1, 1]
 
 
+def test_cpu_times_come_back_where_they_were_recorded() -> None:
+    timed = replace(PAIRS, first_cpu_ns=PAIRS.first_ns, second_cpu_ns=PAIRS.second_ns)
+    with_cpu, without = decode(encode(Embedded(MANIFEST, "on", (timed, PAIRS)))).pairs
+    assert with_cpu.second_cpu_ns.tolist() == [[5, 6], [7, 8]]
+    assert without.first_cpu_ns is None
+
+
 @given(st.dictionaries(st.text(), st.lists(st.integers(0, 2)).map(tuple)))
 def test_every_occurrence_of_an_op_keeps_its_line(table: dict[str, tuple[int, ...]]) -> None:
     lines = SourceLines(("a.py:1 f", "b.py:2 g", "ü.py:3 h"), table)

@@ -51,6 +51,14 @@ def test_pairs_say_how_many_looks_were_planned_where_it_was_more_than_one(tmp_pa
     assert written == (tmp_path / "rank0.jsonl").read_bytes()
 
 
+def test_cpu_times_count_where_every_pair_has_them(tmp_path: Path) -> None:
+    timed = pair(0, 10, 11).replace("}", ',"first_cpu_ns":7,"second_cpu_ns":8}')
+    write(tmp_path, 0, timed, timed.replace('"on"', '"off"'), pair(1, 10, 11, b="off"))
+    found, control = read_pairs(tmp_path)
+    assert (found.first_cpu_ns.tolist(), found.second_cpu_ns.tolist()) == ([[7]], [[8]])
+    assert (control.first_cpu_ns, control.second_cpu_ns) == (None, None)
+
+
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, 0, pair(0, 10, 11), pair(1, 12, 13)[:-20])
     assert read_pairs(tmp_path)[0].first_ns.tolist() == [[10]]

@@ -179,7 +179,8 @@ class Pairs:
 
     `b_second` bool[P]: True where the pair ran A then B. `first_ns`, `second_ns` int64[R, P]: time of one step of
     the pair's first and second half, on each rank. `num_looks`: how often the recording would have looked at its pairs
-    to see whether it may stop; 1 where their number was fixed beforehand.
+    to see whether it may stop; 1 where their number was fixed beforehand. `first_cpu_ns`, `second_cpu_ns` likewise the
+    CPU time of the main thread, which knows no waiting; None with a device, or where it was not recorded.
     """
 
     a: str
@@ -188,6 +189,8 @@ class Pairs:
     first_ns: NDArray[np.int64]
     second_ns: NDArray[np.int64]
     num_looks: int = 1
+    first_cpu_ns: NDArray[np.int64] | None = None
+    second_cpu_ns: NDArray[np.int64] | None = None
 
     @property
     def is_control(self) -> bool:

@@ -12,7 +12,7 @@ from traceq.links.steps import steps
 from traceq.model import Caveat, Pairs, Run
 from traceq.stats import Comparison, compare_pairs, compare_values, job_ns
 
-__all__ = ["decide"]
+__all__ = ["decide", "decide_cpu"]
 
 
 def decide(a: Run, b: Run, can: Comparable, threshold_pct: float) -> Comparison | None:
@@ -38,6 +38,18 @@ def decide(a: Run, b: Run, can: Comparable, threshold_pct: float) -> Comparison 
     else:
         return None
     return found if can.ok else _refused(found, can)
+
+
+def decide_cpu(a: Run, b: Run, threshold_pct: float) -> Comparison | None:
+    """The same for the CPU time of the main thread, which waits for nobody; None unless interleaved and recorded."""
+    pairs, control = (_on_cpu(pairs) for pairs in _pairs_of(a, b))
+    return compare_pairs(pairs, control=control, threshold_pct=threshold_pct) if pairs is not None else None
+
+
+def _on_cpu(pairs: Pairs | None) -> Pairs | None:
+    if pairs is None or pairs.first_cpu_ns is None or pairs.second_cpu_ns is None:
+        return None
+    return replace(pairs, first_ns=pairs.first_cpu_ns, second_ns=pairs.second_cpu_ns)
 
 
 def _of_means(a: NDArray[np.int64], b: NDArray[np.int64], threshold_pct: float) -> Comparison:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from traceq.analyses.sheet import describe
 from traceq.diff.comparable import comparable, confounders, ranks_apart
-from traceq.diff.decide import decide
+from traceq.diff.decide import decide, decide_cpu
 from traceq.diff.explain import explain, rank_of
 from traceq.diff.free import is_free
 from traceq.diff.result import Cause, CellDelta, Diff, Diffs, Traced
-from traceq.diff.words import cause_words, verdict_words
+from traceq.diff.words import cause_words, cpu_words, verdict_words
 from traceq.errors import UsageFault
 from traceq.model import Caveat, Run
 from traceq.runs.layout import RunFolder
@@ -54,7 +54,8 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
     traced, cells, causes = _explained(a, b)
     a_name, b_name = _names(a, b)
     doubts = _doubts(decided, traced)
-    words = verdict_words(a_name, b_name, can, decided, _missing(a, b))
+    cpu = decide_cpu(a, b, threshold_pct)
+    words = (*verdict_words(a_name, b_name, can, decided, _missing(a, b)), *cpu_words(cpu))
     if traced is not None:
         believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
         words = (*words, *cause_words(b_name, traced, causes, believable=believable))
@@ -69,6 +70,7 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
         cells=cells,
         causes=causes,
         words=words,
+        cpu=cpu,
         free=is_free(a, reference, _changed_phase(causes)) if traced and reference else "",
         caveats=tuple(
             dict.fromkeys(

@@ -70,7 +70,8 @@ class Cause:
 class Diff:
     """B against A. `comparison` decides and is None where there is nothing to compare; `traced`, `cells` and `causes`
     explain, and are empty where a side has no trace. `words` is the answer, a line each; `free` says whether A is free
-    of the change, and is "" where no traced reference tells."""
+    of the change, and is "" where no traced reference tells; `cpu` compares the main thread's CPU time, where there is
+    no device."""
 
     a: Source
     b: Source
@@ -83,6 +84,7 @@ class Diff:
     causes: tuple[Cause, ...]
     words: tuple[str, ...]
     free: str = ""
+    cpu: Comparison | None = None
     caveats: tuple[Caveat, ...] = ()
 
     @property

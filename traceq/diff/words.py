@@ -9,7 +9,7 @@ from traceq.diff.result import Cause, Comparable, Traced
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["cause_words", "verdict_words"]
+__all__ = ["cause_words", "cpu_words", "verdict_words"]
 
 _NAMES = {
     "in_the_noise": "in the noise",
@@ -44,6 +44,16 @@ def verdict_words(
         f"{b_name} {cost} a step ({percent}{interval}): {_NAMES[verdict.name]} at the {threshold} threshold.",
         f"Why: {verdict.reason}.{noise}",
     )
+
+
+def cpu_words(found: Comparison | None) -> tuple[str, ...]:
+    """The verdict on the main thread's CPU time alone: what the step does there, without what it waits for."""
+    if found is None:
+        return ()
+    percent = format_value(found.delta_pct, Unit.DELTA_PERCENT)
+    interval = f", 95 % interval {_interval(found.ci95_ns)}" if found.ci95_ns else ""
+    told = f"{_delta(found.delta_ns)} a step ({percent}{interval}): {_NAMES[found.verdict.name]}"
+    return (f"CPU time of the main thread, without waiting: {told}.",)
 
 
 def cause_words(b_name: str, traced: Traced, causes: Sequence[Cause], *, believable: bool = True) -> tuple[str, ...]:

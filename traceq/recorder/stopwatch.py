@@ -12,7 +12,7 @@ import torch
 from traceq.recorder.peak import peak_bytes
 from traceq.recorder.phases import Phases
 
-__all__ = ["StepTime", "Stopwatch", "counted_ns"]
+__all__ = ["StepTime", "Stopwatch", "counted_cpu_ns", "counted_ns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +81,8 @@ def counted_ns(half: Sequence[StepTime]) -> int:
         return sum(step.wall_ns for step in half) // len(half)
     counted = half[1:] or half
     return sum(step.device_ns for step in counted) // len(counted)
+
+
+def counted_cpu_ns(half: Sequence[StepTime]) -> int:
+    """CPU time of the main thread in one step of a half, ns; 0 with a device, whose time is not the host's."""
+    return sum(step.cpu_ns for step in half) // len(half) if half[0].device_ns == 0 else 0

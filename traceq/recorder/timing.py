@@ -12,7 +12,7 @@ from traceq.recorder.looks import groups_until_decided
 from traceq.recorder.plan import Plan
 from traceq.recorder.rank import Rank
 from traceq.recorder.schedule import Group, comparisons, pairs_for, schedule
-from traceq.recorder.stopwatch import StepTime, Stopwatch, counted_ns
+from traceq.recorder.stopwatch import StepTime, Stopwatch, counted_cpu_ns, counted_ns
 from traceq.runs.samples import Line, PairLine, StepLine
 
 __all__ = ["num_timed_steps", "timed_steps"]
@@ -96,7 +96,8 @@ def _pair(group: Group, index: int, first: Sequence[StepTime], second: Sequence[
         for position, time in enumerate(times):
             yield _step(arm, time, a=group.a, b=group.b, pair=pair, half=half, index=position)
     times_ns = counted_ns(first), counted_ns(second)
-    yield PairLine(group.a, group.b, pair, group.b_second[index], *times_ns, group.num_looks)
+    cpu_ns = counted_cpu_ns(first), counted_cpu_ns(second)
+    yield PairLine(group.a, group.b, pair, group.b_second[index], *times_ns, group.num_looks, *cpu_ns)
 
 
 def _uncounted(arm: str, half: Sequence[StepTime]) -> Iterator[StepLine]:

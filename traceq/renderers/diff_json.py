@@ -28,6 +28,7 @@ def _diff(diff: Diff) -> dict[str, object]:
         "comparable": diff.comparable,
         "step": _step(diff.comparison),
         "verdict": _verdict(diff.comparison),
+        "cpu_step": _step(diff.cpu),
         "traced": None
         if diff.traced is None
         else {

@@ -1,7 +1,8 @@
 """What a trace carries besides its events, so that one copied file can be diffed with a verdict.
 
 It stands under the top-level key `traceq` of the trace, as base64 of JSON: Kineto corrupts quotes in metadata.
-Format 1 (2026): manifest, arm, pairs (`num_looks` may be absent: 1), lines; `lines.table` holds runs of [line, count].
+Format 1 (2026): manifest, arm, pairs (`num_looks`, then 1, and CPU times may be absent), lines; `lines.table` holds
+runs of [line, count].
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import groupby
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.model import Manifest, Pairs, SourceLines
@@ -41,6 +43,8 @@ class _Pairs(msgspec.Struct):
     first_ns: list[list[int]]
     second_ns: list[list[int]]
     num_looks: int = 1
+    first_cpu_ns: list[list[int]] | None = None
+    second_cpu_ns: list[list[int]] | None = None
 
 
 class _Lines(msgspec.Struct):
@@ -104,4 +108,10 @@ def _unpacked_pairs(pairs: _Pairs) -> Pairs:
         first_ns=np.array(pairs.first_ns, np.int64),
         second_ns=np.array(pairs.second_ns, np.int64),
         num_looks=pairs.num_looks,
+        first_cpu_ns=_or_none(pairs.first_cpu_ns),
+        second_cpu_ns=_or_none(pairs.second_cpu_ns),
     )
+
+
+def _or_none(times: list[list[int]] | None) -> NDArray[np.int64] | None:
+    return None if times is None else np.array(times, np.int64)

@@ -1,6 +1,6 @@
 """Unprofiled samples on disk: one JSON line a step, one a pair. Written by ranks, read without torch.
 
-Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks; a pair may have `num_looks`. Unknown
+Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks; a pair may have `num_looks` and CPU times. Unknown
 keys are ignored.
 """
 
@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.model import Pairs
@@ -42,7 +43,8 @@ class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind"):
 class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):
     """The times that count: one step of each half of one pair, ns. `b_second`: it ran A then B.
 
-    `num_looks` is there where timing may stop before all planned pairs: see `Pairs`.
+    `num_looks` is there where timing may stop before all planned pairs: see `Pairs`; `first_cpu_ns`, `second_cpu_ns`,
+    the main thread's CPU time, where there is no device.
     """
 
     a: str
@@ -52,6 +54,8 @@ class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_d
     first_ns: int
     second_ns: int
     num_looks: int = 1
+    first_cpu_ns: int = 0
+    second_cpu_ns: int = 0
 
 
 class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):
@@ -98,11 +102,18 @@ def pairs_of(ranks: Sequence[Sequence[PairLine]]) -> tuple[Pairs, ...]:
 
 def _collect(ranks: Sequence[Mapping[tuple[str, str, int], PairLine]], keys: Sequence[tuple[str, str, int]]) -> Pairs:
     a, b, _ = keys[0]
+
+    def by_rank(column: str) -> NDArray[np.int64]:
+        return np.array([[getattr(lines[key], column) for key in keys] for lines in ranks], np.int64)
+
+    has_cpu = bool(by_rank("first_cpu_ns").all())
     return Pairs(
         a=a,
         b=b,
         b_second=np.array([ranks[0][key].b_second for key in keys], np.bool_),
-        first_ns=np.array([[lines[key].first_ns for key in keys] for lines in ranks], np.int64),
-        second_ns=np.array([[lines[key].second_ns for key in keys] for lines in ranks], np.int64),
+        first_ns=by_rank("first_ns"),
+        second_ns=by_rank("second_ns"),
         num_looks=ranks[0][keys[0]].num_looks,
+        first_cpu_ns=by_rank("first_cpu_ns") if has_cpu else None,
+        second_cpu_ns=by_rank("second_cpu_ns") if has_cpu else None,
     )
