@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.diff.result import Cause, Diff, Diffs
+from traceq.diff.result import Cause, Diff, Diffs, share
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
@@ -28,20 +28,20 @@ def waterfall(diff: Diff) -> Table:
     changed = sorted((cell for cell in diff.cells if cell.delta_ns), key=lambda cell: -abs(cell.delta_ns))
     whole = diff.traced.delta_ns
     rows: list[tuple[Cell, ...]] = [
-        (cell.phase, cell.category, cell.a_ns, cell.b_ns, cell.delta_ns, _share(cell.delta_ns, whole))
+        (cell.phase, cell.category, cell.a_ns, cell.b_ns, cell.delta_ns, share(cell.delta_ns, whole))
         for cell in changed[:_TOP]
     ]
     rest = changed[_TOP:]
     if rest:
         delta_ns = sum(cell.delta_ns for cell in rest)
         sums = sum(cell.a_ns for cell in rest), sum(cell.b_ns for cell in rest)
-        rows.append((f"{len(rest)} more", "", *sums, delta_ns, _share(delta_ns, whole)))
+        rows.append((f"{len(rest)} more", "", *sums, delta_ns, share(delta_ns, whole)))
     same = [cell for cell in diff.cells if not cell.delta_ns]
     if same:
         unchanged = sum(cell.a_ns for cell in same)
-        rows.append(("unchanged", "", unchanged, unchanged, 0, _share(0, whole)))
-    rows.append(("residual", "", None, None, diff.residual_ns, _share(diff.residual_ns, whole)))
-    rows.append(("total", "", diff.traced.a_ns, diff.traced.b_ns, whole, _share(whole, whole)))
+        rows.append(("unchanged", "", unchanged, unchanged, 0, share(0, whole)))
+    rows.append(("residual", "", None, None, diff.residual_ns, share(diff.residual_ns, whole)))
+    rows.append(("total", "", diff.traced.a_ns, diff.traced.b_ns, whole, share(whole, whole)))
     columns = (
         Column("phase", "phase"),
         Column("category", "category"),
@@ -103,7 +103,3 @@ def matrix(diffs: Diffs) -> Table:
 def _cell(cause: Cause, key: str) -> Cell:
     value: Cell = getattr(cause, key)
     return value
-
-
-def _share(delta_ns: int, whole: int) -> float | None:
-    return 100 * delta_ns / whole + 0.0 if whole else None  # never -0
