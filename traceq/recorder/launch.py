@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
@@ -83,11 +84,24 @@ def _explain(plan: Plan, failed: ChildFailedError, pulse: Path, scratch: Path) -
         Failure(rank, failure.exitcode, _message(failure.error_file_data), _tail(plan, rank, scratch))
         for rank, failure in failed.failures.items()
     ]
+    failures += _still_leaving(plan, {failure.rank for failure in failures}, scratch)
     beats = {rank: beats for rank, (_, _, beats) in enumerate(read_pulses(pulse))}
     cause = find_cause(failures, beats)
     mark(plan.folder, "failed", f"rank {cause.rank}: {cause.text}")
     log = plan.folder.log(cause.rank)
     return RecordingFailed(f"{log}: rank {cause.rank}: {cause.text}\n{_tail(plan, cause.rank, scratch)}".rstrip())
+
+
+def _still_leaving(plan: Plan, known: set[int], scratch: Path) -> Iterator[Failure]:
+    """Ranks that had told their fault and were not yet gone when elastic saw a peer of theirs fail."""
+    for rank in set(range(plan.num_ranks)) - known:
+        for path in scratch.glob(f"*/attempt_0/{rank}/error.json"):
+            try:
+                message = _message(json.loads(path.read_bytes()))
+            except (OSError, ValueError):  # it was cut short, too
+                continue
+            if message:
+                yield Failure(rank, 1, message, _tail(plan, rank, scratch))
 
 
 def _message(error_file: object) -> str:
