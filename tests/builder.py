@@ -76,6 +76,13 @@ def frame(name: str, start: Any, dur: Any, **more: Any) -> Event:
     return row("python_function", name, start, dur, **more)
 
 
+def memory(at: Any, change: int, allocated: int, reserved: int, *, tid: Any = MAIN, device_type: int = 1) -> Event:
+    """What the allocator gave or, negative, took back; a CUDA device's unless `device_type` says otherwise."""
+    args = {"Bytes": change, "Total Allocated": allocated, "Total Reserved": reserved, "Addr": 4096}
+    args |= {"Device Type": device_type, "Device Id": 0 if device_type else -1}
+    return {"ph": "i", "s": "t", "name": "[memory]", "pid": PID, "tid": tid, "ts": _exact(at), "args": args}
+
+
 def comms(name: str, start: Any, dur: Any, elements: Sequence[int] = (0, 0), **more: Any) -> Event:
     """A `record_param_comms` row: `elements` in and out, float32 among 4 ranks unless `more` says otherwise."""
     args = {"Collective name": name, "In msg nelems": elements[0], "Out msg nelems": elements[1]}

@@ -12,6 +12,7 @@ from traceq.kineto.events import RawArgs
 
 NAMES = ["}, {", '"traceEvents": [', "a\\b", 'say "hi"', "]}", "{", "ü\u2028", "NaN", "\n", "", "dma_request"]
 NAMES += [
+    "[memory]",
     "aten::add",
     "nccl:all_reduce",
     "c10d::allreduce_",
@@ -45,7 +46,7 @@ times = st.integers(0, 2 * 10**15) | st.decimals(0, 10**12, places=3).map(float)
 @st.composite
 def event(draw: st.DrawFn) -> dict[str, Any]:
     made = {
-        "ph": draw(st.sampled_from(["X", "X", "X", "X", "M", "i"]) | names),
+        "ph": draw(st.sampled_from(["X", "X", "X", "X", "M", "i", "i"]) | names),
         "cat": draw(st.sampled_from(CATS)),
         "name": draw(names | scalars),
         "pid": draw(st.integers(0, 9) | names),

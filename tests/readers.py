@@ -13,12 +13,13 @@ import pytest
 
 from traceq.errors import UnreadableInput
 from traceq.kineto import document, tape
+from traceq.kineto.columns import SIDE_TABLES
 from traceq.kineto.scan import scan
 from traceq.kineto.scanned import Scan
 from traceq.kineto.source import open_source
 from traceq.model import Events
 
-TEXTS = {"name", "cat", "pid", "tid", "grid", "dtype", "group", "ranks", "text"}
+TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "dtype", "group", "ranks", "text"}
 
 
 @contextmanager
@@ -60,10 +61,10 @@ def assert_same(found: Scan | str, expected: Scan | str) -> None:
 
 
 def assert_same_tables(found: Events, expected: Events) -> None:
-    for table in ("", "messages", "stacks"):
+    for table in ("", "messages", "stacks", "allocations"):
         ours, theirs = (getattr(events, table) if table else events for events in (found, expected))
         for column in fields(ours):
-            if column.name not in ("strings", "messages", "stacks"):
+            if column.name not in SIDE_TABLES:
                 a = decoded(found, column.name, getattr(ours, column.name), bool(table))
                 b = decoded(expected, column.name, getattr(theirs, column.name), bool(table))
                 assert a.dtype == b.dtype, (table, column.name)

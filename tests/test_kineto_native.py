@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import zstandard
-from builder import comms, kernel, op, row, step, text
+from builder import comms, kernel, memory, op, row, step, text
 from generated import damaged, sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -160,6 +160,29 @@ IDS += [
 def test_every_spelling_of_an_id_is_read_alike(key: str, number: str) -> None:
     rows = (op("op", 0, 1, **{key: 123456, "external id": 5}), row("kernel", "k", 0, 1, **{key: 123456, "size": 3}))
     compare(text(*rows).replace(b"123456", number.encode()))
+
+
+@pytest.mark.parametrize("number", IDS)
+@pytest.mark.parametrize("key", ["ts", "tid", "Bytes", "Total Allocated", "Device Id", "Addr"])
+def test_every_spelling_of_an_allocation_is_read_alike(key: str, number: str) -> None:
+    told = memory(3, 64, 64, 128)
+    told |= {key: 123456} if key in told else {"args": told["args"] | {key: 123456}}
+    compare(text(memory(1, 8, 8, 64), told, memory(4, -8, 56, 64)).replace(b"123456", number.encode()))
+
+
+@pytest.mark.parametrize("shapes", ["[[8, 4], []]", "[ [8,4]\n]", "null", "[]", '"[8]"', "[1e9, NaN]", "7"])
+@pytest.mark.parametrize("key", ["Input Dims", "Input dims"])
+def test_every_spelling_of_a_shape_is_read_alike(key: str, shapes: str) -> None:
+    compare(text(op("aten::mm", 0, 1, **{key: 123456}), op("after", 2, 1)).replace(b"123456", shapes.encode()))
+
+
+def test_allocations_keep_their_order_where_the_readers_take_turns() -> None:
+    broken = op("10%", 2, 1, note=["?"])
+    events = [memory(1, 8, 8, 64), broken, memory(1, 16, 24, 64), memory(1, -8, 16, 64), memory(2, 1, 17, 64)]
+    found = compare(text(*events).replace(b'["?"]', b"[?]"), chunk=64, window=64)
+    assert isinstance(found, Scan)
+    assert found.damage.skipped_at
+    assert found.events.allocations.allocated.tolist() == [8, 24, 16, 17]
 
 
 def test_the_scanner_keeps_the_arguments_that_the_reference_keeps() -> None:

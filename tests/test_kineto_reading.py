@@ -11,7 +11,23 @@ from typing import Any
 import msgspec
 import pytest
 import zstandard
-from builder import Event, annotation, build, call, comms, kernel, memcpy, op, read_text, row, step, text, world, write
+from builder import (
+    Event,
+    annotation,
+    build,
+    call,
+    comms,
+    kernel,
+    memcpy,
+    memory,
+    op,
+    read_text,
+    row,
+    step,
+    text,
+    world,
+    write,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -181,6 +197,19 @@ def test_a_trace_of_2021_is_read_in_its_own_spelling() -> None:
     assert trace.events.external_id[2] == 8
     assert trace.events.strings[trace.events.stacks.text[0]] == "a.py(3): f"
     assert (trace.schema, trace.device) == ("2021", "cuda")
+
+
+def test_allocations_and_shapes_of_every_year_are_kept() -> None:
+    early = {"ph": "i", "name": "[memory]", "pid": 4, "tid": 5, "ts": 7, "args": {"Device Type": 0, "Bytes": -16}}
+    shaped = op("aten::mm", 0, 1, **{"Input dims": [[2, 3]]}), op("aten::mm", 2, 1, **{"Input Dims": [[4]]})
+    events = build(memory(1.5, 64, 96, 128), early, *shaped, op("aten::add", 4, 1)).events
+    found = events.allocations
+    assert found.ts.tolist() == [1500, 7000]
+    assert found.bytes.tolist() == [64, -16]
+    assert (found.allocated.tolist(), found.reserved.tolist()) == ([96, -1], [128, -1])
+    assert (found.device_type.tolist(), found.device.tolist()) == ([1, 0], [0, -1])
+    assert [events.strings[text] for text in found.tid.tolist()] == ["1", "5"]
+    assert [events.strings[text] if text >= 0 else "" for text in events.shapes.tolist()] == ["[[2,3]]", "[[4]]", ""]
 
 
 def test_an_mtia_copy_gets_the_name_that_other_devices_give_it() -> None:

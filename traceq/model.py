@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "Allocations",
     "Arm",
     "CallStacks",
     "Category",
@@ -80,12 +81,48 @@ class CallStacks:
     text: NDArray[np.int32]
 
 
+@dataclass(frozen=True, slots=True)
+class Allocations:
+    """What allocators gave and took (`[memory]` rows), M of them in file order. -1 = absent.
+
+    `ts` int64 ns; `pid`, `tid` int32 string ids; `bytes` int64, negative where memory was freed; `allocated`,
+    `reserved` int64 bytes of the device afterwards; `device_type` int64, torch's DeviceType (0 is the CPU); `device`,
+    `address` int64.
+    """
+
+    ts: NDArray[np.int64]
+    pid: NDArray[np.int32]
+    tid: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    allocated: NDArray[np.int64]
+    reserved: NDArray[np.int64]
+    device_type: NDArray[np.int64]
+    device: NDArray[np.int64]
+    address: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, table: NDArray[np.int64]) -> Allocations:
+        """From int64[M, 9], the columns in this order."""
+        return cls(
+            ts=table[:, 0].copy(),
+            pid=table[:, 1].astype(np.int32),
+            tid=table[:, 2].astype(np.int32),
+            bytes=table[:, 3].copy(),
+            allocated=table[:, 4].copy(),
+            reserved=table[:, 5].copy(),
+            device_type=table[:, 6].copy(),
+            device=table[:, 7].copy(),
+            address=table[:, 8].copy(),
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
     """Complete events of one trace as columns of one length N, in file order. -1 = absent.
 
-    `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid` int32 into `strings`;
-    `device`, `stream` int32; `correlation`, `external_id`, `bytes`, `sequence`, `forward_thread` int64.
+    `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid`, `shapes` (of a CPU op's
+    inputs, as the trace writes them) int32 into `strings`; `device`, `stream` int32; `correlation`, `external_id`,
+    `bytes`, `sequence`, `forward_thread` int64.
     """
 
     strings: tuple[str, ...]
@@ -97,6 +134,7 @@ class Events:
     pid: NDArray[np.int32]
     tid: NDArray[np.int32]
     grid: NDArray[np.int32]
+    shapes: NDArray[np.int32]
     device: NDArray[np.int32]
     stream: NDArray[np.int32]
     correlation: NDArray[np.int64]
@@ -106,6 +144,7 @@ class Events:
     forward_thread: NDArray[np.int64]
     messages: Messages
     stacks: CallStacks
+    allocations: Allocations
 
     def __len__(self) -> int:
         return len(self.ts)

@@ -124,6 +124,11 @@ PyObject* take_rare(PyObject* self, PyObject*) {
     });
 }
 
+PyObject* take_allocations(PyObject* self, PyObject*) {
+    const std::vector<Allocation> taken = std::exchange(of(self).allocations, {});
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(taken.data()), Py_ssize_t(taken.size() * sizeof(Allocation)));
+}
+
 PyObject* intern(PyObject* self, PyObject* texts) {
     return guarded([&]() -> PyObject* {
         std::vector<int32_t> ids;
@@ -184,6 +189,7 @@ PyObject* num_dropped(PyObject* self, void*) { return PyLong_FromLongLong(of(sel
 PyMethodDef scanner_methods[] = {
     {"scan", scan, METH_VARARGS, "scan(buffer, start, stop, fresh) -> (verdict, position)"},
     {"take_rare", take_rare, METH_NOARGS, "take_rare() -> [(row, name, json)]"},
+    {"take_allocations", take_allocations, METH_NOARGS, "take_allocations() -> bytes of int64 rows"},
     {"intern", intern, METH_O, "intern([bytes]) -> [id]"},
     {"extend", extend, METH_O, "extend([column]) -> None"},
     {"finish", finish, METH_NOARGS, "finish() -> (columns, strings, [(row, stack)])"},
@@ -216,6 +222,7 @@ PyMODINIT_FUNC PyInit__scan() {
     PyObject* const scanner = PyType_FromSpec(&scanner_spec);
     column_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&column_spec));
     if (!self || !scanner || !column_type || PyModule_AddObject(self, "Scanner", scanner) < 0) return nullptr;
+    PyModule_AddIntConstant(self, "NUM_COLUMNS", kNumColumns);
     PyModule_AddIntConstant(self, "MORE", kMore);
     PyModule_AddIntConstant(self, "CLOSED", kClosed);
     PyModule_AddIntConstant(self, "HAND_OVER", kHandOver);

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,12 +14,14 @@ from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.events import RawArgs, RawEvent
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
-from traceq.model import CallStacks, Category, Events
+from traceq.model import Allocations, CallStacks, Category, Events
 
-__all__ = ["DTYPES", "ColumnBuilder", "Interner", "to_int"]
+__all__ = ["DTYPES", "SIDE_TABLES", "ColumnBuilder", "Interner", "to_int"]
 
 _NO_ARGS = RawArgs()
 _LONGEST_NS = 10**18
+SIDE_TABLES = ("strings", "messages", "stacks", "allocations")
+"""Fields of Events that are no columns."""
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC)
 _COPY_DIRECTIONS = {"DEVICE_TO_HOST": "DtoH", "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_DEVICE": "DtoD"}
 
@@ -73,6 +76,7 @@ class ColumnBuilder:
     _chunks: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     _messages: MessageRows = field(default_factory=MessageRows)
     _stacks: list[tuple[int, int]] = field(default_factory=list)
+    _allocations: list[NDArray[np.int64]] = field(default_factory=list)
     _kinds: dict[tuple[str, str], int] = field(default_factory=dict)
     _size: int = 0
 
@@ -80,6 +84,7 @@ class ColumnBuilder:
         """Append the complete events of a window."""
         events = [event for event in window if event.ph == "X"]
         self._note_threads(event for event in window if event.ph == "M")
+        self._note_allocations([event for event in window if event.ph == "i" and event.name == "[memory]"])
         if not events:
             return
         ts, dur = nanoseconds([e.ts for e in events]), nanoseconds([e.dur for e in events])
@@ -132,8 +137,12 @@ class ColumnBuilder:
         grids = np.full(size, -1, np.int32)
         kernels = [row for row in device if args[row].grid is not None]
         grids[kernels] = self._text((_as_grid(args[row].grid) for row in kernels), len(kernels))
+        shapes = np.full(size, -1, np.int32)
+        shaped = [row for row in of(Category.CPU_OP) if _shapes(args[row])]
+        shapes[shaped] = self._text((bytes(_shapes(args[row])).decode() for row in shaped), len(shaped))
         return {
             "grid": grids,
+            "shapes": shapes,
             "device": on_device.fill((args[i].device for i in device), np.int32),
             "stream": on_device.fill((args[i].stream for i in device), np.int32),
             "bytes": on_device.fill((_size_bytes(args[i]) for i in device), np.int64),
@@ -153,6 +162,25 @@ class ColumnBuilder:
             if args[row].call_stack:
                 self._stacks.append((self._size + row, self.strings[_as_text(args[row].call_stack)]))
 
+    def _note_allocations(self, events: list[RawEvent]) -> None:
+        """Note instants that tell of memory; one without a usable time counts as dropped."""
+        if not events:
+            return
+        ts = nanoseconds([event.ts for event in events])
+        events = [event for event, time in zip(events, ts.tolist(), strict=True) if time != INVALID_NS]
+        self.dropped += len(ts) - len(events)
+        args = [event.args or _NO_ARGS for event in events]
+        columns = [
+            ts[ts != INVALID_NS],
+            self._text((e.pid for e in events), len(events)),
+            self._text((e.tid for e in events), len(events)),
+            *(
+                _ints([getattr(a, name) for a in args], np.int64)
+                for name in ("memory_bytes", "allocated", "reserved", "device_type", "device_id", "address")
+            ),
+        ]
+        self._allocations.append(np.column_stack(columns))
+
     def _note_threads(self, events: Iterable[RawEvent]) -> None:
         for event in events:
             self.note_thread(event)
@@ -166,7 +194,7 @@ class ColumnBuilder:
         """All rows so far. The builder is spent afterwards."""
         columns: dict[str, Any] = {}
         for column in fields(Events):
-            if column.name not in ("strings", "messages", "stacks"):
+            if column.name not in SIDE_TABLES:
                 chunks = self._chunks.pop(column.name, [])
                 columns[column.name] = np.concatenate(chunks) if chunks else np.empty(0, DTYPES[column.name])
         stacks = np.array(self._stacks, np.int64).reshape(-1, 2)
@@ -174,11 +202,12 @@ class ColumnBuilder:
             strings=tuple(self.strings),
             messages=self._messages.build(),
             stacks=CallStacks(row=stacks[:, 0].copy(), text=stacks[:, 1].astype(np.int32)),
+            allocations=Allocations.of(np.concatenate([np.empty((0, 9), np.int64), *self._allocations])),
             **columns,
         )
 
 
-DTYPES: dict[str, type] = dict.fromkeys(("name", "cat", "pid", "tid", "grid", "device", "stream"), np.int32)
+DTYPES: dict[str, type] = dict.fromkeys(("name", "cat", "pid", "tid", "grid", "shapes", "device", "stream"), np.int32)
 DTYPES |= dict.fromkeys(
     ("ts", "dur", "correlation", "external_id", "bytes", "sequence", "forward_thread"), np.int64
 ) | {"category": np.int8}
@@ -197,6 +226,16 @@ def _name(event: RawEvent) -> str:
 
 def _as_grid(grid: Any) -> str:
     return "x".join(map(str, grid)) if isinstance(grid, list) else str(grid)
+
+
+def _shapes(args: RawArgs) -> msgspec.Raw:
+    """Shapes of the inputs as the trace writes them; empty where it does not."""
+    given = args.dims if _is_given(args.dims) else args.dims_2021
+    return given if _is_given(given) else _NO_ARGS.dims
+
+
+def _is_given(text: msgspec.Raw) -> bool:
+    return len(text) > 0 and bytes(text) != b"null"
 
 
 def _external_id(args: RawArgs) -> Any:

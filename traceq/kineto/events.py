@@ -35,8 +35,15 @@ class RawArgs(msgspec.Struct, gc=False):
     ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     message_sequence: Any = msgspec.field(name="Seq", default=-1)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
+    dims_2021: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
     types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
     label: Any = msgspec.field(name="name", default=None)  # of a thread_name row
+    memory_bytes: Any = msgspec.field(name="Bytes", default=-1)  # of a [memory] row, as all below
+    allocated: Any = msgspec.field(name="Total Allocated", default=-1)
+    reserved: Any = msgspec.field(name="Total Reserved", default=-1)
+    device_type: Any = msgspec.field(name="Device Type", default=-1)
+    device_id: Any = msgspec.field(name="Device Id", default=-1)
+    address: Any = msgspec.field(name="Addr", default=-1)
 
 
 class RawEvent(msgspec.Struct, gc=False):

@@ -7,7 +7,7 @@ reference reads a stretch from the start of that event, and its rows are appende
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.kineto import document as reference
 from traceq.kineto.categories import BY_NAME, categorise
-from traceq.kineto.columns import DTYPES, ColumnBuilder, Interner
+from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder, Interner
 from traceq.kineto.events import RawArgs, RawEvent
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.scanned import Damage, Scan
 from traceq.kineto.source import Source
 from traceq.kineto.tape import Tape
-from traceq.model import CallStacks, Events, Messages, Thread
+from traceq.model import Allocations, CallStacks, Events, Messages, Thread
+
+_NUMBERED = tuple(column.name for column in fields(Events) if column.name not in SIDE_TABLES)
+"""The columns in the order of the scanner's."""
 
 MISSING = ""
 """Why there is no native reader; empty where there is one."""
@@ -31,10 +34,13 @@ try:
     from traceq.kineto import _scan
 except ImportError as fault:
     MISSING = str(fault)
+else:
+    if getattr(_scan, "NUM_COLUMNS", 0) != len(_NUMBERED):
+        MISSING = "it was built from other sources; install traceq again"
 
 __all__ = ["MISSING", "scan_natively"]
 
-_TEXTS = ("name", "cat", "pid", "tid", "grid")
+_TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes")
 _MESSAGE_TEXTS = ("name", "dtype", "group", "ranks")
 _NO_ARGS = RawArgs()
 _decode_args = msgspec.json.Decoder(RawArgs).decode
@@ -93,6 +99,7 @@ class _Columns:
         self._texts, self._messages = Interner(), MessageRows()
         self._message_parts: list[Messages] = []
         self._stack_parts: list[CallStacks] = []
+        self._allocation_parts: list[Allocations] = []
 
     @property
     def num_dropped(self) -> int:
@@ -125,20 +132,25 @@ class _Columns:
             if name in _TEXTS:
                 columns[at] = _renumbered(columns[at], ids)
         self.scanner.extend([np.ascontiguousarray(column).view(np.uint8) for column in columns])
-        self._close_messages()
+        self._close_side_tables()
         self._message_parts.append(_shifted(events.messages, first, ids))
         self._stack_parts.append(CallStacks(events.stacks.row + first, _renumbered(events.stacks.text, ids)))
+        pid, tid = (_renumbered(texts, ids) for texts in (events.allocations.pid, events.allocations.tid))
+        self._allocation_parts.append(replace(events.allocations, pid=pid, tid=tid))
 
     def _intern(self, texts: Sequence[str]) -> NDArray[np.int32]:
         return np.array(self.scanner.intern([text.encode("utf-8", "surrogatepass") for text in texts]), np.int32)
 
-    def _close_messages(self) -> None:
+    def _close_side_tables(self) -> None:
+        """What the scanner found so far comes before what the reference finds next."""
+        found = np.frombuffer(self.scanner.take_allocations(), np.int64).reshape(-1, len(fields(Allocations)))
+        self._allocation_parts.append(Allocations.of(found))
         self._message_parts.append(_shifted(self._messages.build(), 0, self._intern(tuple(self._texts))))
         self._texts, self._messages = Interner(), MessageRows()
 
     def build(self) -> Events:
         """All rows so far. The scanner is spent afterwards."""
-        self._close_messages()
+        self._close_side_tables()
         columns, strings, stacks = self.scanner.finish()
         numbered: dict[str, Any] = {
             name: np.frombuffer(column, DTYPES[name]) for name, column in zip(_NUMBERED, columns, strict=True)
@@ -149,12 +161,9 @@ class _Columns:
             strings=tuple(strings),
             messages=_joined(Messages, self._message_parts),
             stacks=_in_order(_joined(CallStacks, [native, *self._stack_parts])),
+            allocations=_joined(Allocations, self._allocation_parts),
             **numbered,
         )
-
-
-_NUMBERED = tuple(column.name for column in fields(Events) if column.name not in ("strings", "messages", "stacks"))
-"""The columns in the order of the scanner's."""
 
 
 def _renumbered(column: NDArray[np.int32], ids: NDArray[np.int32]) -> NDArray[np.int32]:

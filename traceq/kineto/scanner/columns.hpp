@@ -15,10 +15,10 @@
 namespace {
 
 enum Column : int {
-    cTs, cDur, cCategory, cName, cCat, cPid, cTid, cGrid, cDevice, cStream, cCorrelation, cExternalId, cBytes,
+    cTs, cDur, cCategory, cName, cCat, cPid, cTid, cGrid, cShapes, cDevice, cStream, cCorrelation, cExternalId, cBytes,
     cSequence, cForwardThread, kNumColumns,
 };
-constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
+constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
 constexpr size_t kSkew = 3 * 64;  // columns that start on pages would share the same few lines of the L1 cache
 
 #if defined(__linux__)

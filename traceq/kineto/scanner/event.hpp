@@ -11,7 +11,8 @@ enum Field : int {
     kPh, kName, kCat, kPid, kTid, kTs, kDur, kArgs,
     kExternalId, kExternalId2021, kCorrelation, kDevice, kStream, kBytes, kSize, kDirection, kGrid, kSequence,
     kForwardThread, kCallStack, kCollective, kElementsIn, kElementsOut, kDtype, kGroup, kGroupSize, kRanks,
-    kMessageSequence, kDims, kTypes, kLabel, kNumFields,
+    kMessageSequence, kDims, kDims2021, kTypes, kLabel, kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress,
+    kNumFields,
 };
 constexpr uint64_t kEventFields = (uint64_t{1} << (kArgs + 1)) - 1;
 
@@ -24,10 +25,12 @@ constexpr Key kArgsKeys[] = {  // the fields of RawArgs
     {"Seq", 3, kMessageSequence}, {"size", 4, kSize}, {"grid", 4, kGrid}, {"name", 4, kLabel}, {"bytes", 5, kBytes},
     {"dtype", 5, kDtype}, {"device", 6, kDevice}, {"stream", 6, kStream}, {"direction", 9, kDirection},
     {"Call stack", 10, kCallStack}, {"Group size", 10, kGroupSize}, {"Input Dims", 10, kDims},
-    {"Input type", 10, kTypes}, {"External id", 11, kExternalId}, {"external id", 11, kExternalId2021},
+    {"Input dims", 10, kDims2021}, {"Input type", 10, kTypes}, {"External id", 11, kExternalId}, {"external id", 11, kExternalId2021},
     {"correlation", 11, kCorrelation}, {"Fwd thread id", 13, kForwardThread}, {"In msg nelems", 13, kElementsIn},
     {"Out msg nelems", 14, kElementsOut}, {"Sequence number", 15, kSequence}, {"Collective name", 15, kCollective},
-    {"Process Group Name", 18, kGroup}, {"Process Group Ranks", 19, kRanks},
+    {"Process Group Name", 18, kGroup}, {"Process Group Ranks", 19, kRanks}, {"Addr", 4, kAddress},
+    {"Bytes", 5, kMemoryBytes}, {"Device Id", 9, kDeviceId}, {"Device Type", 11, kDeviceType},
+    {"Total Reserved", 14, kReserved}, {"Total Allocated", 15, kAllocated},
 };
 constexpr size_t kLongestKey = 19;
 
@@ -66,7 +69,7 @@ public:
 
 private:
     struct Entry { uint64_t first, last; const Key* key; };
-    struct Bucket { Entry entries[4]; int count; };
+    struct Bucket { Entry entries[5]; int count; };
     static size_t tail(size_t size) { return size < 8 ? 0 : size - 8; }
     Bucket of_size_[kLongestKey + 1] = {};
 };
@@ -200,7 +203,7 @@ struct Parser {
         if (field < 0) return value(p, depth);
         exotic = false;
         const char* const end = value(p, depth);
-        if (end && exotic && field != kDims && field != kTypes) return fail(p);
+        if (end && exotic && field != kDims && field != kDims2021 && field != kTypes) return fail(p);
         event.value[field] = {p, end};
         event.present |= uint64_t{1} << field;
         return end;

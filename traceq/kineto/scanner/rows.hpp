@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <array>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -22,6 +23,8 @@ constexpr int64_t kLimitNs = 8000000000000000000, kLongestNs = 10000000000000000
 constexpr size_t kPadding = 64, kStretch = 128 << 10;
 
 struct Rare { int64_t row; std::string name, body; };  // for Python: a thread's name (row -1), or a collective's arguments
+
+using Allocation = std::array<int64_t, 9>;  // the columns of Allocations
 
 enum Verdict : int { kMore, kClosed, kHandOver };
 enum class Reading { plain, absent, other };
@@ -104,6 +107,7 @@ public:
     Strings strings;
     std::vector<Rare> rare;
     std::vector<std::pair<int64_t, int32_t>> stacks;
+    std::vector<Allocation> allocations;
     std::vector<std::string> by_name;  // categories that take the event's name to tell
     int64_t num_dropped = 0;
     size_t position = 0;  // everything before it is in the columns
@@ -189,6 +193,7 @@ private:
         const Value& ph = event_.value[kPh];
         if (event_.odd && std::memchr(ph.begin, '\\', ph.all().size)) return false;
         if (ph.all() == "\"M\"") return emit_metadata(whole);
+        if (ph.all() == "\"i\"") return emit_instant();
         return ph.all() == "\"X\"" ? emit_complete() : true;
     }
 
@@ -196,6 +201,24 @@ private:
         Text name;
         if (!text_of(kName, name, name_)) return false;
         if (name == "thread_name") rare.push_back({-1, {}, std::string(whole.begin, whole.end)});
+        return true;
+    }
+
+    bool emit_instant() {
+        Text name, pid, tid;
+        if (!text_of(kName, name, name_)) return false;
+        if (!(name == "[memory]")) return true;
+        int64_t ts = 0;
+        const Reading has_ts = time(kTs, ts);
+        if (has_ts != Reading::plain) return has_ts == Reading::absent ? (++num_dropped, true) : false;
+        if (!text_of(kPid, pid, pid_) || !text_of(kTid, tid, tid_)) return false;
+        Allocation found = {ts, 0, 0, -1, -1, -1, -1, -1, -1};
+        size_t at = 3;
+        for (const Field field : {kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress})
+            if (!integer(field, found[at++])) return false;
+        found[1] = strings.intern(pid);
+        found[2] = strings.intern(tid);
+        allocations.push_back(found);
         return true;
     }
 
@@ -227,6 +250,9 @@ private:
         columns.set(cPid, strings.intern(pid));
         columns.set(cTid, strings.intern(tid));
         columns.set(cGrid, args.has_grid ? strings.intern({grid_.data(), grid_.size()}) : -1);
+        const Field shapes = event_.given(kDims) ? kDims : kDims2021;
+        const bool has_shapes = category == kCpuOp && event_.given(shapes);
+        columns.set(cShapes, has_shapes ? strings.intern(event_.value[shapes].all()) : -1);
         columns.set(cDevice, int32_t(args.device));
         columns.set(cStream, int32_t(args.stream));
         columns.set(cCorrelation, args.correlation);
