@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from traceq.analyses.sheet import describe
 from traceq.diff.comparable import comparable, confounders, ranks_apart
 from traceq.diff.decide import decide, decide_cpu
-from traceq.diff.explain import explain, rank_of
+from traceq.diff.explain import explain
 from traceq.diff.free import is_free
-from traceq.diff.result import Cause, CellDelta, Diff, Diffs, Traced
+from traceq.diff.rank_words import rank_words
+from traceq.diff.ranks import alone, explained_rank, rank_deltas, waits_in
+from traceq.diff.result import Cause, CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.diff.words import cause_words, cpu_words, verdict_words
 from traceq.errors import UsageFault
 from traceq.model import Caveat, Run
@@ -51,13 +54,16 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
     """B against A. `reference` is a traced step without the change at all, which says whether A is truly free of it."""
     can = comparable(a, b)
     decided = decide(a, b, can, threshold_pct)
-    traced, cells, causes = _explained(a, b)
+    ranks = rank_deltas(a, b)
+    traced, cells, causes = _explained(a, b, ranks)
     a_name, b_name = _names(a, b)
     doubts = _doubts(decided, traced)
     cpu = decide_cpu(a, b, threshold_pct)
     words = (*verdict_words(a_name, b_name, can, decided, _missing(a, b)), *cpu_words(cpu))
     if traced is not None:
         believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
+        waited_in = waits_in(a, b, ranks, traced.rank) if alone(ranks) else ""
+        words = (*words, *rank_words(traced.rank, ranks, cells, waited_in))
         words = (*words, *cause_words(b_name, traced, causes, believable=believable))
     return Diff(
         a=describe(a),
@@ -70,6 +76,7 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
         cells=cells,
         causes=causes,
         words=words,
+        ranks=ranks,
         cpu=cpu,
         free=is_free(a, reference, _changed_phase(causes)) if traced and reference else "",
         caveats=tuple(
@@ -86,8 +93,10 @@ def _missing(a: Run, b: Run) -> str:
     return "no unprofiled pairs yet" + (f", and no trace of {' or of '.join(empty)}" if empty else "")
 
 
-def _explained(a: Run, b: Run) -> tuple[Traced | None, tuple[CellDelta, ...], tuple[Cause, ...]]:
-    rank = rank_of(a, b) if a.traces and b.traces else None
+def _explained(
+    a: Run, b: Run, ranks: Sequence[RankDelta]
+) -> tuple[Traced | None, tuple[CellDelta, ...], tuple[Cause, ...]]:
+    rank = explained_rank(a, b, ranks)
     if rank is None:
         return None, (), ()
     ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))

@@ -8,12 +8,11 @@ from typing import TypeVar
 import numpy as np
 
 from traceq.diff.align import aligned, with_replacements
-from traceq.diff.ledger import Account, Ledger, ledger
+from traceq.diff.ledger import Account, Ledger, ledger, mean_ns
 from traceq.diff.result import Cause, CellDelta, Traced, share
-from traceq.links.steps import steps
-from traceq.model import Run, Trace
+from traceq.model import Trace
 
-__all__ = ["Explanation", "explain", "rank_of"]
+__all__ = ["Explanation", "explain"]
 
 _WORTH_FIRST = 0.05
 
@@ -22,36 +21,15 @@ Key = TypeVar("Key", str, tuple[str, str])
 Explanation = tuple[Traced, tuple[CellDelta, ...], tuple[Cause, ...]]
 
 
-def rank_of(a: Run, b: Run) -> int | None:
-    """The rank to explain: of those that both sides traced the one with the longest steps, on both sides together.
-
-    Where no rank was traced on both sides, but each side has one trace, there is nothing to choose: the rank of A's.
-    """
-    of_a, of_b = ({trace.rank: _mean_ns(trace) for trace in run.traces} for run in (a, b))
-    common = sorted(of_a.keys() & of_b.keys())
-    if common:
-        return max(common, key=lambda rank: of_a[rank] + of_b[rank])
-    return a.ranks[0] if len(a.traces) == len(b.traces) == 1 else None
-
-
 def explain(a: Trace, b: Trace) -> Explanation:
     """(the traced step of both sides, its cells, its causes by size of their delta).
 
     Both cells and causes add up to the traced delta exactly; swapping A and B changes every sign and nothing else.
     """
     of_a, of_b = ledger(a), ledger(b)
-    a_ns, b_ns = (_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
+    a_ns, b_ns = (mean_ns(side.total_ns, side.num_steps) for side in (of_a, of_b))
     traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps)
     return traced, _cells(of_a, of_b), _causes(of_a, of_b, traced.delta_ns)
-
-
-def _mean_ns(trace: Trace) -> float:
-    found = steps(trace)
-    return float((found.window[:, 1] - found.window[:, 0])[found.counted].mean())
-
-
-def _mean(total: int, num: int) -> int:
-    return (total + num // 2) // num
 
 
 def _means(of_a: Mapping[Key, int], of_b: Mapping[Key, int], num_a: int, num_b: int) -> dict[Key, tuple[int, int]]:

@@ -26,7 +26,7 @@ from traceq.links.steps import main_track, steps
 from traceq.links.syncs import Syncs, syncs
 from traceq.model import Trace
 
-__all__ = ["Account", "Cell", "Ledger", "ledger", "line_function"]
+__all__ = ["Account", "Cell", "Ledger", "ledger", "line_function", "mean_ns"]
 
 _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 
@@ -84,6 +84,11 @@ def ledger(trace: Trace) -> Ledger:
         ),
         accounts=_accounts(trace, phase[inside], actor[inside], ns),
     )
+
+
+def mean_ns(total_ns: int, num: int) -> int:
+    """The mean in whole ns."""
+    return (total_ns + num // 2) // num
 
 
 def line_function(line: str) -> str:

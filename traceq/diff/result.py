@@ -8,7 +8,7 @@ from traceq.model import Caveat
 from traceq.report import Source
 from traceq.stats import Comparison
 
-__all__ = ["Cause", "CellDelta", "Comparable", "Diff", "Diffs", "Traced", "share"]
+__all__ = ["Cause", "CellDelta", "Comparable", "Diff", "Diffs", "RankDelta", "Traced", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,28 @@ class Traced:
     def delta_ns(self) -> int:
         """B's step minus A's."""
         return self.b_ns - self.a_ns
+
+
+@dataclass(frozen=True, slots=True)
+class RankDelta:
+    """The mean traced step of one rank on either side; `own` is it without the time in which only collectives run,
+    which holds what the rank waits for others."""
+
+    rank: int
+    a_ns: int
+    b_ns: int
+    own_a_ns: int
+    own_b_ns: int
+
+    @property
+    def delta_ns(self) -> int:
+        """B's step minus A's."""
+        return self.b_ns - self.a_ns
+
+    @property
+    def own_delta_ns(self) -> int:
+        """The same of the rank's own time."""
+        return self.own_b_ns - self.own_a_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +91,9 @@ class Cause:
 @dataclass(frozen=True, slots=True)
 class Diff:
     """B against A. `comparison` decides and is None where there is nothing to compare; `traced`, `cells` and `causes`
-    explain, and are empty where a side has no trace. `words` is the answer, a line each; `free` says whether A is free
-    of the change, and is "" where no traced reference tells; `cpu` compares the main thread's CPU time, where there is
-    no device."""
+    explain one rank, and are empty where a side has no trace; `ranks` are those that both sides have. `words` is the
+    answer, a line each; `free` says whether A is free of the change, and is "" where no traced reference tells; `cpu`
+    compares the main thread's CPU time, where there is no device."""
 
     a: Source
     b: Source
@@ -83,6 +105,7 @@ class Diff:
     cells: tuple[CellDelta, ...]
     causes: tuple[Cause, ...]
     words: tuple[str, ...]
+    ranks: tuple[RankDelta, ...] = ()
     free: str = ""
     cpu: Comparison | None = None
     caveats: tuple[Caveat, ...] = ()

@@ -6,9 +6,10 @@ from traceq.diff.result import Cause, Diff, Diffs, share
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["causes_table", "matrix", "waterfall"]
+__all__ = ["causes_table", "matrix", "ranks_table", "waterfall"]
 
 _TOP = 12
+_TOP_RANKS = 8
 _CAUSES = (
     Column("kind", "kind"),
     Column("name", "cause"),
@@ -52,6 +53,26 @@ def waterfall(diff: Diff) -> Table:
     )
     steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps of rank {diff.traced.rank}"
     return Table("cells", f"Where the delta is ({steps}; profiled)", columns, tuple(rows))
+
+
+def ranks_table(diff: Diff) -> Table:
+    """The ranks that both sides have, those that changed most by themselves first; no rows for one rank."""
+    shown = sorted(diff.ranks, key=lambda rank: (-abs(rank.own_delta_ns), rank.rank))[:_TOP_RANKS]
+    rows = tuple((r.rank, r.a_ns, r.b_ns, r.delta_ns, r.own_a_ns, r.own_b_ns, r.own_delta_ns) for r in shown)
+    columns = (
+        Column("rank", "rank", Unit.COUNT),
+        Column("a_ns", diff.a_name, Unit.NS),
+        Column("b_ns", diff.b_name, Unit.NS),
+        Column("delta_ns", "delta", Unit.DELTA_NS),
+        Column("own_a_ns", f"own {diff.a_name}", Unit.NS),
+        Column("own_b_ns", f"own {diff.b_name}", Unit.NS),
+        Column("own_delta_ns", "own delta", Unit.DELTA_NS),
+    )
+    rest = len(diff.ranks) - len(shown)
+    note = "Own: the step without the time in which only collectives run." + (
+        f" {rest} more in --json." if rest else ""
+    )
+    return Table("ranks", "Steps of the ranks", columns, rows if len(diff.ranks) > 1 else (), note=note)
 
 
 def causes_table(diff: Diff, *, narrow: bool = False) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from traceq.diff.result import Diff, Diffs
+from traceq.diff.result import Diff, Diffs, RankDelta
 from traceq.report import Source
 from traceq.stats import Comparison
 
@@ -39,6 +39,7 @@ def _diff(diff: Diff) -> dict[str, object]:
             "num_a": diff.traced.num_a,
             "num_b": diff.traced.num_b,
         },
+        "ranks": [_rank(rank) for rank in diff.ranks],
         "cells": [
             {"phase": c.phase, "category": c.category, "a_ns": c.a_ns, "b_ns": c.b_ns, "delta_ns": c.delta_ns}
             for c in diff.cells
@@ -48,6 +49,18 @@ def _diff(diff: Diff) -> dict[str, object]:
         "words": diff.words,
         "free": diff.free or None,
         "warnings": diff.caveats,
+    }
+
+
+def _rank(rank: RankDelta) -> dict[str, int]:
+    return {
+        "rank": rank.rank,
+        "a_ns": rank.a_ns,
+        "b_ns": rank.b_ns,
+        "delta_ns": rank.delta_ns,
+        "own_a_ns": rank.own_a_ns,
+        "own_b_ns": rank.own_b_ns,
+        "own_delta_ns": rank.own_delta_ns,
     }
 
 

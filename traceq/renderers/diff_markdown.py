@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceq.diff.result import Diff, Diffs
-from traceq.diff.sheet import causes_table, matrix, waterfall
+from traceq.diff.sheet import causes_table, matrix, ranks_table, waterfall
 from traceq.renderers.markdown import safe, table_to_markdown
 
 __all__ = ["diffs_to_markdown"]
@@ -21,7 +21,9 @@ def _diff(diff: Diff) -> list[str]:
     parts = [f"## {safe(diff.b_name)} against {safe(diff.a_name)}"]
     parts += [f"**{safe(diff.words[0])}**", *(safe(line) for line in diff.words[1:])]
     if diff.traced is not None:
-        parts += [table_to_markdown(table) for table in (waterfall(diff), causes_table(diff)) if table.rows]
+        parts += [
+            table_to_markdown(table) for table in (waterfall(diff), ranks_table(diff), causes_table(diff)) if table.rows
+        ]
     if diff.caveats:
         parts.append("\n".join(f"> {safe(caveat.text)}" for caveat in diff.caveats))
     return parts

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from traceq.diff.result import Diff, Diffs
-from traceq.diff.sheet import causes_table, matrix, waterfall
+from traceq.diff.sheet import causes_table, matrix, ranks_table, waterfall
 from traceq.renderers.text import plain, print_line, print_table
 from traceq.report import Table
 
@@ -22,7 +22,7 @@ def print_diff(diff: Diff, console: Console) -> None:
     for at, line in enumerate(diff.words):
         print_line(plain(line, style=style if at == 0 else ""), console)
     if diff.traced is not None:
-        for table in (waterfall(diff), causes_table(diff, narrow=console.width < _NARROW)):
+        for table in (waterfall(diff), ranks_table(diff), causes_table(diff, narrow=console.width < _NARROW)):
             if table.rows:
                 _print_table(table, console)
 

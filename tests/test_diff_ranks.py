@@ -1,0 +1,141 @@
+"""A diff of several ranks: which one made the step longer, when all take as long as the slowest."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from job import US, Collective, Job, simulate
+
+from traceq.diff.diff import diff_runs
+from traceq.diff.rank_words import rank_words
+from traceq.diff.ranks import alone, explained_rank, rank_deltas
+from traceq.diff.result import CellDelta, Diff, Diffs, RankDelta
+from traceq.diff.sheet import ranks_table
+from traceq.model import Run
+from traceq.renderers.diff_json import diffs_to_json
+
+PLAN = (Collective("all_reduce", 1024), Collective("all_gather", 4096), Collective("all_reduce", 64))
+DELAY = 4_000 * US
+
+
+def job(delay: int, *, late: int = 3, **more: Any) -> Run:
+    """Eight ranks with the same draws of chance whatever the delay."""
+    return simulate(random.Random(5), Job(plan=PLAN, num_steps=4), late=late, delay=delay, at_place=1, **more).run()
+
+
+@pytest.fixture(scope="module")
+def slowed() -> Diff:
+    return diff_runs(job(0), job(DELAY))
+
+
+@pytest.mark.parametrize("in_kernel", [False, True], ids=["host", "kernel"])
+def test_a_rank_that_is_slower_is_named_with_what_it_does(in_kernel: bool) -> None:
+    found = diff_runs(job(0, in_kernel=in_kernel), job(DELAY, in_kernel=in_kernel))
+    assert found.traced is not None
+    assert found.traced.rank == 3
+    first, *others = found.causes
+    assert (first.kind, first.phase) == ("kernel" if in_kernel else "host", "backward")
+    assert "aten::prepare" in first.name
+    assert first.delta_ns == pytest.approx(DELAY, rel=0.02)
+    assert abs(sum(cause.delta_ns for cause in others)) < 0.01 * DELAY
+    assert found.residual_ns == 0
+    doing = "compute" if in_kernel else "host_bound"
+    assert found.words[2] == (
+        f"Rank 3 alone is 4.00 ms a step slower: +4.00 ms {doing} in backward; the others wait for it in all_gather."
+    )
+
+
+def test_all_ranks_take_longer_and_one_has_more_to_do(slowed: Diff) -> None:
+    assert [rank.rank for rank in slowed.ranks] == list(range(8))
+    for rank in slowed.ranks:
+        assert rank.delta_ns == pytest.approx(DELAY, rel=0.02)
+        assert rank.own_delta_ns == pytest.approx(DELAY if rank.rank == 3 else 0, abs=0.01 * DELAY)
+
+
+def test_the_other_way_around_it_is_faster_by_as_much(slowed: Diff) -> None:
+    back = diff_runs(job(DELAY), job(0))
+    assert [(rank.rank, rank.delta_ns, rank.own_delta_ns) for rank in back.ranks] == [
+        (rank.rank, -rank.delta_ns, -rank.own_delta_ns) for rank in slowed.ranks
+    ]
+    assert [(cause.key, cause.delta_ns) for cause in back.causes] == [
+        (cause.key, -cause.delta_ns) for cause in slowed.causes
+    ]
+    assert back.words[2].startswith(
+        "Rank 3 alone is 4.00 ms a step faster: -4.00 ms host_bound in backward; the others"
+    )
+
+
+def test_where_all_ranks_change_alike_none_is_named() -> None:
+    found = diff_runs(job(0), job(0, compute=150 * US))
+    assert not [line for line in found.words if line.startswith("Rank ")]
+
+
+def test_ranks_in_any_order_give_the_same_diff(slowed: Diff) -> None:
+    a, b = job(0), job(DELAY)
+    turned = diff_runs(replace(a, traces=a.traces[::-1]), replace(b, traces=(*b.traces[4:], *b.traces[:4])))
+    assert (turned.ranks, turned.causes, turned.words) == (slowed.ranks, slowed.causes, slowed.words)
+
+
+def test_json_has_every_rank(slowed: Diff) -> None:
+    found = json.loads(diffs_to_json(Diffs("a", (slowed,))))["ranks"]
+    assert [rank["rank"] for rank in found] == list(range(8))
+    for rank in found:
+        assert rank["delta_ns"] == rank["b_ns"] - rank["a_ns"]
+        assert rank["own_delta_ns"] == rank["own_b_ns"] - rank["own_a_ns"]
+
+
+def test_the_rank_that_changed_most_stands_first_in_the_table(slowed: Diff) -> None:
+    assert ranks_table(slowed).rows[0][0] == 3
+    one = diff_runs(replace(job(0), traces=job(0).traces[:1]), replace(job(0), traces=job(0).traces[:1]))
+    assert ranks_table(one).rows == ()
+
+
+# By hand
+
+
+def rank(number: int, own_a: int, own_b: int) -> RankDelta:
+    return RankDelta(number, 1000, 1000 + max(0, own_b - own_a), own_a, own_b)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ([(900, 900), (900, 1000), (900, 920)], 1),
+        ([(900, 900), (900, 800), (900, 920)], 1),
+        ([(900, 900), (900, 1000), (900, 925)], None),
+        ([(900, 900), (900, 905), (900, 900)], None),
+        ([(900, 1000)], None),
+        ([], None),
+    ],
+    ids=["slower", "faster", "not alone", "too little", "one rank", "none"],
+)
+def test_a_rank_changed_alone_if_no_other_did_a_quarter_as_much(
+    own: list[tuple[int, int]], expected: int | None
+) -> None:
+    found = alone([rank(number, *pair) for number, pair in enumerate(own)])
+    assert (found and found.rank) == expected
+
+
+def test_the_rank_that_the_others_wait_for_is_said() -> None:
+    deltas = [rank(0, 500, 550), rank(1, 900, 990), rank(2, 510, 570)]
+    (told,) = rank_words(1, deltas, (), "")
+    own = "The others wait for rank 1, whose own part of a step is 900 ns and 990 ns"
+    assert told == f"{own} against their 505 ns and 560 ns: its causes."
+    assert rank_words(0, [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
+
+
+def test_without_a_collective_to_wait_in_none_is_named() -> None:
+    deltas, cells = [rank(0, 500, 500), rank(1, 500, 900)], (CellDelta("forward", "compute", 0, 400),)
+    assert rank_words(1, deltas, cells, "") == ("Rank 1 alone is 400 ns a step slower: +400 ns compute in forward.",)
+
+
+def test_of_traces_of_different_ranks_each_alone_that_of_a_is_explained() -> None:
+    a, b = job(0), job(0)
+    first, second = replace(a, traces=a.traces[:1]), replace(b, traces=b.traces[1:2])
+    assert rank_deltas(first, second) == ()
+    assert explained_rank(first, second, ()) == 0
+    assert explained_rank(first, replace(b, traces=b.traces[1:3]), ()) is None
