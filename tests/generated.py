@@ -27,6 +27,7 @@ ARGS = [name for field in msgspec.structs.fields(RawArgs) if (name := field.enco
 
 JUNK = [b'"', b"}, {", b"NaN", b"-Infinity", b"]", b"}", b"{", b"\\", b"[" * 300, b"\xff", b",", b"\\u00e9", b"\\ud800"]
 JUNK += [b"1e5", b"18446744073709551615", b"-1", b"null", b"\x00", b"\x1f", b'"ph":"X",', b'"args":{},', b"0", b"."]
+JUNK += [b",,", b'"dur":,', b"},,{", b"} {", b"},]", b"{,", b":,", b",}"]
 
 names = st.sampled_from(NAMES) | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 numbers = st.integers(-2, 9) | st.integers(-(2**64), 2**64) | st.floats(allow_nan=False, allow_infinity=False)

@@ -10,9 +10,10 @@ import zstandard
 from builder import Event, build, call, comms, kernel, op, read_text, step, text, world
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import reading
 
 from traceq.errors import UnreadableInput
-from traceq.kineto import document
+from traceq.kineto import document, native
 from traceq.kineto.read import read_trace
 from traceq.model import Trace
 
@@ -225,7 +226,51 @@ def test_what_is_no_event_is_skipped(junk: bytes) -> None:
 def test_a_wrong_comma_costs_nothing(separator: bytes) -> None:
     content = text(*SMALL, schemaVersion=1)
     assert names(read_text(content[:-2] + separator + b"]}")) == names(build(*SMALL))
-    assert names(read_text(content.replace(b'},{"ph"', b"}" + separator + b'{"ph"'))) == names(build(*SMALL))
+    wrong = content.replace(b'},{"ph"', b"}" + separator + b'{"ph"')
+    assert names(read_text(wrong)) == names(build(*SMALL))
+    if separator != b",":
+        assert codes(read_text(wrong)) == ["misplaced_commas"]
+
+
+E1, E2 = (b'{"ph":"X","name":"%s","ts":%d,"dur":1}' % (name, ts) for name, ts in ((b"a", 1), (b"b", 2)))
+
+
+@pytest.mark.parametrize(
+    ("content", "places"),
+    [
+        (b"[%s,%s]" % (E1, E2), []),
+        (b"[ %s ,\n%s ] " % (E1, E2), []),
+        (b'{"a":1,"traceEvents":[%s,%s],"b":2}' % (E1, E2), []),
+        (b"[,%s,%s]" % (E1, E2), [2]),
+        (b"[%s,,%s]" % (E1, E2), [3 + len(E1)]),
+        (b"[%s, , ,%s]" % (E1, E2), [6 + len(E1)]),
+        (b"[%s %s]" % (E1, E2), [2 + len(E1)]),
+        (b"[%s%s]" % (E1, E2), [1 + len(E1)]),
+        (b"[%s,%s,]" % (E1, E2), [3 + len(E1 + E2)]),
+        (b"[%s,%s]}" % (E1, E2), [3 + len(E1 + E2)]),
+        (b'{"traceEvents":[%s,%s],}' % (E1, E2), [19 + len(E1 + E2)]),
+        (b'{"traceEvents":[%s,%s] "b":2}' % (E1, E2), [19 + len(E1 + E2)]),
+        (b'{"traceEvents":[%s,,%s,],}' % (E1, E2), [17 + len(E1) + 1, 19 + len(E1 + E2), 22 + len(E1 + E2)]),
+    ],
+)
+@pytest.mark.parametrize("window", [64, 1 << 17])
+def test_commas_are_judged_at_what_follows_them(content: bytes, places: list[int], window: int) -> None:
+    for reader in ("python", "native") if not native.MISSING else ("python",):
+        with reading(reader, window=window, chunk=window):
+            assert names(read_text(content)) == ["a", "b"]
+            if not places:
+                assert read_text(content, strict=True).caveats == ()
+                continue
+            with pytest.raises(UnreadableInput, match=f"byte {places[0]}: {len(places)} times a comma"):
+                read_text(content, strict=True)
+
+
+@pytest.mark.parametrize("broken", [b'"dur":,', b'"dur":,,', b'"dur" ', b'"dur":1,,'])
+def test_a_missing_value_costs_its_event_and_strict_names_the_first_byte_that_is_wrong(broken: bytes) -> None:
+    content = b"[%s,,%s,%s]" % (E1, E2.replace(b'"dur":1', broken), E2)
+    with pytest.raises(UnreadableInput, match=f"byte {3 + len(E1)}: "):
+        read_text(content, strict=True)
+    assert codes(read_text(content)) == ["malformed_events", "misplaced_commas"]
 
 
 DEEP = b"[" * 1_000_000 + b"]" * 1_000_000

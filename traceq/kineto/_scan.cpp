@@ -82,8 +82,8 @@ Scanner& of(PyObject* self) { return *reinterpret_cast<ScannerObject*>(self)->sc
 PyObject* scan(PyObject* self, PyObject* args) {
     Py_buffer text;
     Py_ssize_t from, to;
-    int fresh;
-    if (!PyArg_ParseTuple(args, "w*nnp", &text, &from, &to, &fresh)) return nullptr;
+    int comma_due;
+    if (!PyArg_ParseTuple(args, "w*nnp", &text, &from, &to, &comma_due)) return nullptr;
     Scanner& scanner = of(self);
     const bool fits = from >= 0 && from <= to && to + Py_ssize_t(kPadding) <= text.len && text.len < Py_ssize_t(UINT32_MAX);
     PyObject* const verdict = guarded([&]() -> PyObject* {
@@ -93,14 +93,14 @@ PyObject* scan(PyObject* self, PyObject* args) {
         Verdict found = kMore;
         bool out_of_memory = false;
         try {
-            found = scanner.scan(static_cast<char*>(text.buf), size_t(from), size_t(to), fresh != 0);
+            found = scanner.scan(static_cast<char*>(text.buf), size_t(from), size_t(to), comma_due != 0);
         } catch (const std::bad_alloc&) {
             out_of_memory = true;
         }
         PyEval_RestoreThread(state);
         scanner.busy = false;
         if (out_of_memory) throw std::bad_alloc();
-        return Py_BuildValue("in", int(found), Py_ssize_t(scanner.position));
+        return Py_BuildValue("inN", int(found), Py_ssize_t(scanner.position), PyBool_FromLong(scanner.comma_due));
     });
     PyBuffer_Release(&text);
     return verdict;
@@ -187,7 +187,7 @@ PyObject* num_rows(PyObject* self, void*) { return PyLong_FromSize_t(of(self).co
 PyObject* num_dropped(PyObject* self, void*) { return PyLong_FromLongLong(of(self).num_dropped); }
 
 PyMethodDef scanner_methods[] = {
-    {"scan", scan, METH_VARARGS, "scan(buffer, start, stop, fresh) -> (verdict, position)"},
+    {"scan", scan, METH_VARARGS, "scan(buffer, start, stop, comma_due) -> (verdict, position, comma_due)"},
     {"take_rare", take_rare, METH_NOARGS, "take_rare() -> [(row, name, json)]"},
     {"take_allocations", take_allocations, METH_NOARGS, "take_allocations() -> bytes of int64 rows"},
     {"intern", intern, METH_O, "intern([bytes]) -> [id]"},

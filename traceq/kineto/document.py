@@ -79,8 +79,9 @@ class Document:
     """Reads one document: exhaust `windows()`, then look at the rest.
 
     `position` is how far it has read and `metadata` has the raw JSON of the other top-level keys; `truncated_at`,
-    `skipped_at`, `mended_at` and `broken_metadata_at` are byte positions in the plain text. A faster reader takes the
-    text between two calls of `advance` from it, and gives back what it will not decide: `release` and `resume`.
+    `skipped_at`, `mended_at`, `commas_at` and `broken_metadata_at` are byte positions in the plain text;
+    `comma_due`: an event stands right before `position`. A faster reader takes the text between two calls of `advance`
+    from it, and gives back what it will not decide: `release` and `resume`.
     """
 
     source: Readable
@@ -89,7 +90,9 @@ class Document:
     truncated_at: int | None = None
     skipped_at: list[int] = field(default_factory=list)
     mended_at: list[int] = field(default_factory=list)
+    commas_at: list[int] = field(default_factory=list)
     broken_metadata_at: int | None = None
+    comma_due: bool = False
     done: bool = False
     _buffer: bytes = b""
     _at_end: bool = False
@@ -120,9 +123,9 @@ class Document:
         rest, self._buffer, self._at_end = self._buffer, b"", False
         return rest
 
-    def resume(self, position: int) -> None:
-        """Go on at the start of an event, to which another reader has come."""
-        self.position = position
+    def resume(self, position: int, *, comma_due: bool) -> None:
+        """Go on at the start of an event, or behind one, to which another reader has come."""
+        self.position, self.comma_due = position, comma_due
 
     def _fill(self, size: int) -> None:
         """Add `size` bytes to the buffer, or all that is left."""
@@ -208,7 +211,7 @@ class Document:
     def _next_window(self) -> list[RawEvent] | None:
         """Events up to the last boundary in the buffer; None where it takes more bytes to find one."""
         for cut in self._cuts():
-            attempt = _attempt(b"[" + self._buffer[:cut] + b"]")
+            attempt = self._attempt(self._buffer[:cut] + b"]")
             if attempt.events is not None:
                 self._take(self._next_event(cut))
                 return attempt.events
@@ -225,6 +228,10 @@ class Document:
         if len(self._buffer) > LONGEST:
             raise UnreadableInput(str(self.source.path), f"byte {self.position}: an event longer than 256 MB")
         return None
+
+    def _attempt(self, text: bytes) -> _Attempt:
+        """Decode the rest of a list; where a comma should come first, it is looked at event by event."""
+        return _Attempt(broken=True) if self.comma_due else _attempt(b"[" + text)
 
     def _cuts(self) -> Iterator[int]:
         """Ends of events, guessed, last first: behind a `}` that a comma and a `{` follow."""
@@ -246,7 +253,7 @@ class Document:
         if not self._buffer.strip():
             self.truncated_at = self.position
             return
-        attempt = _attempt(b"[" + self._buffer)
+        attempt = self._attempt(self._buffer)
         if attempt.events is not None and not self._is_object:
             self._take(len(self._buffer))
             yield attempt.events
@@ -264,8 +271,11 @@ class Document:
 
     def _read_tail(self) -> None:
         """Metadata behind the events; an object that does not close there is truncated."""
-        rest = self._buffer.lstrip().removeprefix(b"]").lstrip().removeprefix(b",").lstrip()
+        behind = self._buffer.lstrip().removeprefix(b"]").lstrip()
+        rest = behind.removeprefix(b",").lstrip()
         self._take(len(self._buffer) - len(rest))
+        if behind.startswith(b",") != rest.startswith(b'"') or (rest and not self._is_object):
+            self.commas_at.append(self.position)
         rest = rest.rstrip()
         is_whole = self._read_members(b"{" + rest) if rest else not self._is_object
         self._take(len(self._buffer))
@@ -280,22 +290,31 @@ class Document:
         text = bytearray(self._buffer)
         events: list[RawEvent] = []
         at, closed = 0, False
-        while (at := _end_of_match(_SEPARATOR, text, at)) < len(text):
-            closed = text[at] == ord("]")
+        while (start := _end_of_match(_SEPARATOR, text, at)) < len(text):
+            closed = text[start] == ord("]")
+            self._judge_commas(text.count(b",", at, start), start, closed=closed)
+            at = start
             end = None if closed else _end_of_value(text, at)
             if end is None:
                 break
             if end >= 0 and (event := self._decoded(text, at, end)) is not None:
                 events.append(event)
-                at = end
+                at, self.comma_due = end, True
                 continue
             follows = _next_start(text, at, at_end=self._at_end) if end < 0 else end
             if follows is None and not self._at_end:
                 break
             self.skipped_at.append(self.position + at)
             at = self._find_close(at) if follows is None else follows
+            self.comma_due = end >= 0
         self._take(at)
         return events, closed
+
+    def _judge_commas(self, count: int, at: int, *, closed: bool) -> None:
+        """Note what is not one comma between two events, and none elsewhere, at the place of what follows."""
+        if count != (self.comma_due and not closed):
+            self.commas_at.append(self.position + at)
+        self.comma_due = False
 
     def _decoded(self, text: bytearray, start: int, end: int) -> RawEvent | None:
         """One event; None where its JSON is of another shape."""

@@ -63,30 +63,29 @@ def scan_natively(source: Source) -> Scan:
 
 
 def _read_events(tape: Tape, document: reference.Document, columns: _Columns) -> None:
-    fresh = True
+    comma_due = False
     while not document.done:
-        verdict, at = columns.scanner.scan(tape.buffer, tape.start, tape.stop, fresh)
+        verdict, at, comma_due = columns.scanner.scan(tape.buffer, tape.start, tape.stop, comma_due)
         tape.skip_to(at)
         columns.take_rare()
-        fresh = False
         if verdict == _scan.MORE:
             if tape.stop - tape.start > reference.LONGEST:
                 raise UnreadableInput(str(tape.path), f"byte {tape.position}: an event longer than 256 MB")
             if tape.more():
                 continue
-        fresh = True
-        _refer(tape, document, columns)
+        comma_due = _refer(tape, document, columns, comma_due=comma_due)
 
 
-def _refer(tape: Tape, document: reference.Document, columns: _Columns) -> None:
-    """Let the reference read on until it got past what stopped the scanner."""
+def _refer(tape: Tape, document: reference.Document, columns: _Columns, *, comma_due: bool) -> bool:
+    """Let the reference read on until it got past what stopped the scanner; whether a comma is due there."""
     start = tape.position
-    document.resume(start)
+    document.resume(start, comma_due=comma_due)
     while not document.done and document.position == start:
         for window in document.advance():
             columns.add(window)
     if not document.done:
         tape.unread(document.release())
+    return document.comma_due
 
 
 class _Columns:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,8 @@ __all__ = ["read_trace"]
 def read_trace(path: Path, *, strict: bool = False) -> Trace:
     """The trace in a Kineto JSON file: plain, gzip or zstd; an object or a bare array; any layout.
 
-    A file that ends early gives what it holds, and a caveat with the position; `strict` refuses it, and any event that
-    had to be mended or skipped. Raises UnreadableInput.
+    A damaged file gives what it holds, and a caveat per kind of damage with the first position; `strict` refuses it,
+    and names the first position of all. Raises UnreadableInput.
     """
     source = open_source(path)
     try:
@@ -33,33 +35,36 @@ def read_trace(path: Path, *, strict: bool = False) -> Trace:
     finally:
         source.close()
     num_events = len(found.events)
-    caveats = tuple(_caveats(found.damage, source.fault, num_events))
-    if strict and caveats:
-        raise UnreadableInput(str(path), f"{caveats[0].text} (--strict refuses)")
+    damaged = _caveats(found.damage, source.fault, num_events)
+    if strict and damaged:
+        _, first = min(damaged, key=itemgetter(0))
+        raise UnreadableInput(str(path), f"{first.text} (--strict refuses)")
+    caveats = tuple(caveat for _, caveat in damaged)
     if num_events == 0:
         raise UnreadableInput(str(path), caveats[0].text if caveats else "no complete event", "events with ts and dur")
     return _trace(path, found, caveats)
 
 
-def _caveats(damage: Damage, fault: str, num_events: int) -> list[Caveat]:
-    found = []
-    if damage.truncated_at is not None:
+def _caveats(damage: Damage, fault: str, num_events: int) -> list[tuple[float, Caveat]]:
+    """What to say of each kind of damage, and where it was first seen."""
+    found: list[tuple[float, Caveat]] = []
+    if (at := damage.truncated_at) is not None:
         reason = f" ({fault})" if fault else ""
-        text = f"byte {damage.truncated_at}: the file ends early{reason}; {num_events:,} of its events were read"
-        found.append(Caveat("truncated", text))
-    if damage.skipped_at:
-        count, first = len(damage.skipped_at), damage.skipped_at[0]
-        found.append(Caveat("malformed_events", f"byte {first}: {count:,} events are no valid JSON and were skipped"))
-    if damage.mended_at:
-        count, first = len(damage.mended_at), damage.mended_at[0]
-        text = f"byte {first}: {count:,} events hold NaN, Infinity or broken UTF-8, and were mended"
-        found.append(Caveat("mended_events", text))
-    if damage.broken_metadata_at is not None:
-        text = f"byte {damage.broken_metadata_at}: the metadata is no valid JSON; what could be read of it was kept"
-        found.append(Caveat("malformed_metadata", text))
+        text = f"byte {at}: the file ends early{reason}; {num_events:,} of its events were read"
+        found.append((at, Caveat("truncated", text)))
+    for code, places, what in (
+        ("malformed_events", damage.skipped_at, "events are no valid JSON and were skipped"),
+        ("mended_events", damage.mended_at, "events hold NaN, Infinity or broken UTF-8, and were mended"),
+        ("misplaced_commas", damage.commas_at, "times a comma is missing or one too many"),
+    ):
+        if places:
+            found.append((places[0], Caveat(code, f"byte {places[0]}: {len(places):,} {what}")))
+    if (at := damage.broken_metadata_at) is not None:
+        text = f"byte {at}: the metadata is no valid JSON; what could be read of it was kept"
+        found.append((at, Caveat("malformed_metadata", text)))
     if damage.num_dropped:
         text = f"{damage.num_dropped:,} events have no usable time and were dropped"
-        found.append(Caveat("dropped_events", text))
+        found.append((inf, Caveat("dropped_events", text)))
     return found
 
 

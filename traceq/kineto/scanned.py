@@ -18,12 +18,14 @@ __all__ = ["Damage", "Scan"]
 class Damage:
     """What was lost or mended, as byte positions in the plain text.
 
-    `num_dropped` counts complete events without a usable time.
+    `commas_at`: what follows a comma that is missing or one too many. `num_dropped` counts complete events without a
+    usable time.
     """
 
     truncated_at: int | None = None
     skipped_at: tuple[int, ...] = ()
     mended_at: tuple[int, ...] = ()
+    commas_at: tuple[int, ...] = ()
     broken_metadata_at: int | None = None
     num_dropped: int = 0
 
@@ -33,8 +35,14 @@ class Damage:
         truncated_at = document.truncated_at
         if truncated_at is None and source.fault:
             truncated_at = document.position
-        skipped, mended = tuple(document.skipped_at), tuple(document.mended_at)
-        return cls(truncated_at, skipped, mended, document.broken_metadata_at, num_dropped)
+        return cls(
+            truncated_at,
+            skipped_at=tuple(document.skipped_at),
+            mended_at=tuple(document.mended_at),
+            commas_at=tuple(document.commas_at),
+            broken_metadata_at=document.broken_metadata_at,
+            num_dropped=num_dropped,
+        )
 
 
 @dataclass(frozen=True, slots=True)

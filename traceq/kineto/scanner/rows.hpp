@@ -111,15 +111,16 @@ public:
     std::vector<std::string> by_name;  // categories that take the event's name to tell
     int64_t num_dropped = 0;
     size_t position = 0;  // everything before it is in the columns
+    bool comma_due = false;  // an event stands right before the position
     bool busy = false;
 
-    // Reads base[from:to], which kPadding writable bytes follow. `fresh`: an event, or the end of their list, is next.
-    Verdict scan(char* base, size_t from, size_t to, bool fresh) {
+    // Reads base[from:to], which kPadding writable bytes follow.
+    Verdict scan(char* base, size_t from, size_t to, bool after_event) {
         std::memset(base + to, 0, kPadding);
         index_.clear();
         token_ = odd_ = 0;
         position = from;
-        separated_ |= fresh;
+        comma_due = after_event;
         for (size_t indexed = from;;) {
             drop_used_quotes();
             const size_t pending = indexed > position ? indexed - position : 0;
@@ -151,13 +152,13 @@ private:
         while (true) {
             const char* start = Parser::space(base + position);
             if (*start == ']') { position = size_t(start - base); return kClosed; }
-            if (!separated_) {
+            if (comma_due) {
                 if (*start != ',') return stop(start);
                 start = Parser::space(start + 1);
             }
             if (*start != '{') return stop(start);
             position = size_t(start - base);
-            separated_ = true;
+            comma_due = false;
             const uint32_t* const first = index_.quotes.data() + token_;
             parser.quote = first;
             const char* const end = parser.event(event_, start);
@@ -167,7 +168,7 @@ private:
             if (!emit({start, end})) return kHandOver;
             token_ = size_t(parser.quote - index_.quotes.data());
             position = size_t(end - base);
-            separated_ = false;
+            comma_due = true;
         }
     }
 
@@ -392,7 +393,6 @@ private:
     Index index_;
     Event event_{};
     size_t token_ = 0, odd_ = 0;
-    bool separated_ = true;  // the comma behind the last event was read, or there is none
     std::string name_, copy_, cat_, pid_, tid_, grid_, stack_;
     std::vector<int8_t> kinds_;
     Strings names_;
