@@ -1,0 +1,152 @@
+"""Some hundred simulated programs of one rank: every analysis against what was simulated, to the nanosecond.
+
+Thousands under `-m slow`. What a sync waits for is known where the trace says so: event synchronizes never do, and
+stream synchronizes only by `cuda_sync` rows; the tests on exact waits use programs and traces in which it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from builder import table
+from simulator import Job, Timeline, a_job, run_of, simulate
+from simulator.instants import partition, windows
+from simulator.savings import cost, starved, wait
+from simulator.timeline import Block
+
+from traceq.model import Run
+
+FEW, MANY = 150, 4000
+CASES = [
+    pytest.param(range(FEW), id=f"{FEW} programs"),
+    pytest.param(range(FEW, MANY), id=f"the rest of {MANY}", marks=pytest.mark.slow),
+]
+every_program = pytest.mark.parametrize("seeds", CASES)
+
+
+@pytest.fixture(autouse=True)
+def thousands_only_when_asked_for(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("slow") and request.config.option.markexpr != "slow":
+        pytest.skip("thousands of programs take minutes: pytest -m slow")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, what it did, and its trace."""
+
+    job: Job
+    timeline: Timeline
+    run: Run
+
+    def rows(self, analysis: str) -> list[dict[str, Any]]:
+        return table(self.run, analysis)
+
+
+@lru_cache(maxsize=FEW + 1)
+def case(seed: int) -> Case:
+    job = a_job(seed, num_steps=1 + seed % 3, annotated=seed % 2 == 0)
+    timelines = simulate(job)
+    return Case(job, timelines[0], run_of(job, timelines, stacks=seed % 3 > 0, sync_rows=True))
+
+
+def says_what_it_waits_for(block: Block) -> bool:
+    return block.kind != "event"
+
+
+@every_program
+def test_the_partition_is_what_happened_at_every_instant(seeds: range) -> None:
+    for seed in seeds:
+        one = case(seed)
+        found = {(row["step"], row["phase"], row["category"]): row["ns"] for row in one.rows("partition")}
+        if all(map(says_what_it_waits_for, one.timeline.blocks)):
+            assert found == +partition(one.timeline), seed
+        by_step = Counter({step: 0 for step, _, _ in found})
+        for (step, _, _), ns in found.items():
+            by_step[step] += ns
+        assert [by_step[n] for n in sorted(by_step)] == [end - start for start, end in windows(one.timeline)], seed
+
+
+@every_program
+def test_phases_hold_the_work_that_they_launched(seeds: range) -> None:
+    for seed in seeds:
+        one = case(seed)
+        for row in one.rows("phases"):
+            mine = [work for work in one.timeline.works if work.call.phase == row["name"]]
+            assert row["num_gpu_ops"] == len(mine), (seed, row)
+            assert row["num_kernels"] == sum(work.category != "memcpy" for work in mine), (seed, row)
+            assert row["gpu_sum_ns"] == sum(work.end - work.start for work in mine), (seed, row)
+            edges = sorted({edge for work in mine for edge in (work.start, work.end)})
+            covered = [b - a for a, b in pairwise(edges) if any(work.start <= a < work.end for work in mine)]
+            assert row["gpu_busy_ns"] == sum(covered), (seed, row)
+
+
+@every_program
+def test_phases_last_as_long_as_the_main_thread_was_in_them(seeds: range) -> None:
+    for seed in seeds:
+        one, expected = case(seed), Counter[str]()
+        edges = sorted({edge for *_, a, b in one.timeline.layers for edge in (a, b)} | set(sum(one.timeline.steps, ())))
+        for start, end in pairwise(edges):
+            expected[one.timeline.phase_at(start)] += end - start
+        assert {row["name"]: row["cpu_ns"] for row in one.rows("phases") if row["cpu_ns"]} == expected, seed
+
+
+@every_program
+def test_steps_end_with_the_work_that_they_launched(seeds: range) -> None:
+    for seed in seeds:
+        one = case(seed)
+        rows, expected = one.rows("steps"), windows(one.timeline)
+        assert [row["window_ns"] for row in rows] == [end - start for start, end in expected], seed
+        assert [row["dur_ns"] for row in rows] == [end - start for start, end in one.timeline.steps], seed
+        lags = [window[1] - host[1] for window, host in zip(expected, one.timeline.steps, strict=True)]
+        assert [row["lag_ns"] for row in rows] == lags, seed
+
+
+def source_line(frame: str) -> str:
+    return re.sub(r"\.py\((\d+)\): ", r".py:\1 ", frame)
+
+
+def expected_syncs(one: Case, *, stacks: bool) -> dict[tuple[str, ...], Counter[str]]:
+    """(kind, op, phase, line, module) -> sums."""
+    sums: dict[tuple[str, ...], Counter[str]] = {}
+    for block in one.timeline.blocks:
+        where = (source_line(block.line), block.module) if stacks else ("", "")
+        mine = sums.setdefault((block.kind, block.op, block.phase, *where), Counter())
+        mine.update(num=1, bytes=block.size, blocked_ns=block.end - block.start, wait_ns=wait(block))
+        mine.update(starved_ns=starved(one.timeline, block), cost_ns=cost(one.timeline, block))
+    return sums
+
+
+@every_program
+def test_syncs_are_those_that_kept_the_host_with_what_they_waited_for_and_what_the_device_then_lacked(
+    seeds: range,
+) -> None:
+    for seed in seeds:
+        one, sums = case(seed), Counter[str]()
+        expected = expected_syncs(one, stacks=seed % 3 > 0)
+        known = all(map(says_what_it_waits_for, one.timeline.blocks))
+        exact = ("num", "bytes", "blocked_ns", *(("wait_ns", "starved_ns", "cost_ns") if known else ()))
+        for row in one.rows("syncs"):
+            mine = expected.pop((row["kind"], row["op"], row["phase"], row["line"], row["module"]))
+            assert {key: row[key] for key in exact} == {key: mine[key] for key in exact}, (seed, row)
+            sums.update(num=row["num"])
+        assert not expected, seed
+
+
+@every_program
+def test_copies_and_kernels_add_up_to_what_ran(seeds: range) -> None:
+    for seed in seeds:
+        one = case(seed)
+        copies, kernels = Counter[str](), Counter[tuple[str, str]]()
+        for work in one.timeline.works:
+            if work.category == "memcpy":
+                copies[work.name[7:11]] += work.size
+            else:
+                kernels[work.call.phase, work.name] += work.ns
+        assert {row["kind"]: row["bytes"] for row in one.rows("memcpy")} == copies, seed
+        assert {(row["phase"], row["name"]): row["gpu_ns"] for row in one.rows("kernels")} == kernels, seed
