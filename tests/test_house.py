@@ -29,7 +29,6 @@ LAYERS = (
     {"diff"},
     {"rules"},
     {"renderers", "recorder", "viewer"},
-    {"viewer_target"},
     {"commands", "pytest_plugin"},
     {"cli"},
     {"__main__"},
@@ -37,7 +36,7 @@ LAYERS = (
 """Packages and modules of traceq from the bottom up; those of one layer do not know each other."""
 
 FORBIDDEN = {
-    "renderers": {"analyses", "kineto", "links", "runs", "recorder"},
+    "renderers": {"analyses", "kineto", "runs", "recorder"},
     "analyses": {"kineto", "runs", "renderers", "recorder"},
 }
 HEAVY = ("torch", "pandas", "matplotlib")

@@ -16,10 +16,7 @@ from typer.testing import CliRunner
 
 from traceq.cli import app
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.model import Arm, Manifest
-from traceq.runs.layout import RunFolder
 from traceq.viewer import PERFETTO, TraceServer, start_server
-from traceq.viewer_target import find_target, startup_commands
 
 STEP = '{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#7", "pid": 40, "tid": 41, "ts": 1, "dur": 9}'
 GPU_STEP = STEP.replace("user_annotation", "gpu_user_annotation").replace("40", "0").replace("41", "7")
@@ -148,18 +145,13 @@ def test_offline_serves_nothing_outside_the_ui(offline: TraceServer, path: str) 
     assert (response.status, body) == (404, b"")
 
 
-def test_the_link_names_the_trace_and_holds_commands_as_json(server: TraceServer, trace: Path) -> None:
-    link = server.link(startup_commands(trace))
+def test_the_link_names_the_trace_holds_commands_as_json_and_says_what_is_visible(server: TraceServer) -> None:
+    link = server.link([("dev.perfetto.PinTracksByRegex", ("^(a|b)$",))], (17, 42))
     assert link.startswith(f"{PERFETTO}/#!/?url=http://127.0.0.1:{server.server_port}/")
     arguments = parse_qs(urlsplit(link).fragment.removeprefix("!/?"), strict_parsing=True)
     assert arguments["url"] == [server.trace_url]
-    commands = json.loads(arguments["startupCommands"][0])
-    assert [(command["id"], command["args"][-1]) for command in commands] == [
-        ("dev.perfetto.AddDebugSliceTrack", "steps"),
-        ("dev.perfetto.AddDebugSliceTrack", "phases"),
-        ("dev.perfetto.PinTracksByRegex", r"^stream \d"),
-        ("dev.perfetto.ExpandTracksByRegex", r"\b40$"),  # of the host's step, not of the stream's row of that name
-    ]
+    assert json.loads(arguments["startupCommands"][0]) == [{"id": "dev.perfetto.PinTracksByRegex", "args": ["^(a|b)$"]}]
+    assert (arguments["visStart"], arguments["visEnd"]) == (["17"], ["42"])
 
 
 def test_it_ends_after_the_whole_trace_was_fetched(server: TraceServer) -> None:
@@ -178,39 +170,6 @@ def test_a_taken_port_says_what_to_do(trace: Path) -> None:
             start_server(trace, port=port)
 
 
-def test_a_run_shows_the_baseline_and_a_folder_its_lowest_rank(tmp_path: Path) -> None:
-    arms = Arm("off", "before"), Arm("on", "after", baseline=True)
-    manifest = Manifest(1, "id", "recipe", "?", {}, arms, (), num_ranks=2, seed=0)
-    run = RunFolder(tmp_path)
-    run.write_manifest(manifest)
-    for arm in arms:
-        for rank in (1, 0):
-            write_trace(run.trace(arm.name, rank), rank)
-        write_trace(run.stacks(arm.name, 0))
-    found = find_target(tmp_path)
-    assert (found.path, found.choice) == (run.trace("on", 0), "rank 0, baseline arm on")
-    run.trace("off", 0).unlink()
-    assert find_target(tmp_path / "off").path == run.trace("off", 1)
-
-
-def test_the_rank_is_read_from_the_trace_before_its_name(tmp_path: Path) -> None:
-    write_trace(tmp_path / "a_host.pt.trace.json.gz", rank=3)
-    lowest = write_trace(tmp_path / "b_host.pt.trace.json.gz", rank=2)
-    assert find_target(tmp_path).path == lowest
-    assert find_target(lowest).path == lowest
-
-
-def test_a_path_without_a_trace_is_unreadable(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableInput, match="no trace in this folder"):
-        find_target(tmp_path)
-    with pytest.raises(UnreadableInput, match="no such file"):
-        find_target(tmp_path / "absent")
-    packed = tmp_path / "rank0.json.zst"
-    packed.touch()
-    with pytest.raises(UnreadableInput, match="zstd -d"):
-        find_target(packed)
-
-
 @pytest.mark.parametrize(
     ("data", "found"),
     [
@@ -223,25 +182,11 @@ def test_a_path_without_a_trace_is_unreadable(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused_as_show_refuses_it(tmp_path: Path, data: bytes, found: str) -> None:
     path = tmp_path / "rank0.json"
     path.write_bytes(data)
-    for words in (["open", "--no-browser", str(path)], ["open", "--no-browser", str(tmp_path)], ["show", str(path)]):
+    for words in (["open", "--no-browser", str(path)], ["export", "--to", "perfetto", str(path)], ["show", str(path)]):
         with pytest.raises(UnreadableInput) as fault:
             CliRunner().invoke(app, words, catch_exceptions=False)
         assert str(fault.value).startswith(f"{path}: {found}")
         assert fault.value.exit_code == 1
-
-
-@pytest.mark.parametrize("text", ["[1, 2]", '{"traceEvents": []}'])
-def test_a_document_without_events_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "rank0.json"
-    path.write_text(text)
-    with pytest.raises(UnreadableInput, match="no complete event"):
-        find_target(path)
-
-
-def test_a_trace_that_is_damaged_behind_its_head_is_opened(tmp_path: Path) -> None:
-    path = tmp_path / "rank0.json"
-    path.write_text((TRACE % (0, GPU_STEP, STEP))[:-60])
-    assert find_target(path).path == path
 
 
 def test_the_command_ends_by_itself_once_the_trace_is_fetched(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

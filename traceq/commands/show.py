@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +27,7 @@ def command(
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
     from traceq.analyses.sheet import sheet
     from traceq.commands._output import print_caveats, stdout
+    from traceq.commands._ranks import parse_ranks
     from traceq.renderers.json import sheet_to_json
     from traceq.renderers.markdown import sheet_to_markdown
     from traceq.renderers.text import print_sheet
@@ -46,16 +46,3 @@ def command(
             print_sheet(found, stdout())
         if not as_json:
             print_caveats(found.all_caveats)
-
-
-def parse_ranks(text: str | None) -> set[int] | None:
-    """`0,8,16-31` as a set; None for all. Raises UsageFault."""
-    if text is None:
-        return None
-    ranks: set[int] = set()
-    for part in text.split(","):
-        found = re.fullmatch(r"\s*([0-9]{1,7})(?:-([0-9]{1,7}))?\s*", part)
-        if found is None:
-            raise UsageFault(f"--ranks {text}: '{part.strip()}' is no rank; expected something like 0,8,16-31")
-        ranks.update(range(int(found[1]), int(found[2] or found[1]) + 1))
-    return ranks

@@ -1,0 +1,47 @@
+"""The ranks of a run on one clock, and how long each waits for the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.links.clocks import clocks
+from traceq.links.instances import match
+from traceq.links.issued import are_of_one_job, issued_by_traces
+from traceq.links.waits import waits
+from traceq.model import Run
+
+__all__ = ["OneClock", "one_clock"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneClock:
+    """For R traces: `offset` int64[R] ns to add to their times; `waiting` R times int64[N] ns that the rank waits for
+    others in the collective call of each row of Events, -1 where that is not known."""
+
+    offset: NDArray[np.int64]
+    waiting: tuple[NDArray[np.int64], ...]
+
+
+def one_clock(run: Run) -> OneClock:
+    """Absolute times, each rank's clock set right by as much as collectives tell; ranks of several jobs as they are."""
+    waiting = tuple(np.full(len(trace.events), -1) for trace in run.traces)
+    offset = np.array([trace.base_time_ns for trace in run.traces], np.int64)
+    if len(run.traces) < 2 or not are_of_one_job(run.traces):
+        return OneClock(offset, waiting)
+    issued = issued_by_traces(run.traces)
+    instances = match(issued)
+    known = clocks(issued, instances)
+    index = {trace.rank: at for at, trace in enumerate(run.traces)}
+    if len(known.offset):
+        widest = int(np.isfinite(known.offset).sum(axis=1).argmax())
+        for rank, ahead in zip(issued.ranks, np.nan_to_num(known.offset[widest]).tolist(), strict=True):
+            offset[index[rank]] -= round(ahead)
+    found = waits(issued, instances, known)
+    for at, rank in enumerate(issued.ranks):
+        calls = found.instances.call[:, at]
+        ran = np.flatnonzero((calls >= 0) & (found.wait[:, at] >= 0))
+        waiting[index[rank]][issued.row[calls[ran]]] = found.wait[ran, at]
+    return OneClock(offset, waiting)

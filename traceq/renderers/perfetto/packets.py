@@ -1,0 +1,144 @@
+"""Tracks, slices and counters as a Perfetto trace: TrackEvent packets, exact to the nanosecond.
+
+Small packets are written by the `perfetto` package; those of slices, of which there are millions, in columns. A packet
+sequence has texts of its own, each written once, and a clock of its own that counts from packet to packet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
+
+from traceq.renderers.perfetto.lanes import boundaries
+from traceq.renderers.perfetto.slices import Argument, Slices, Track
+from traceq.renderers.perfetto.wire import Field, delimited, fixed64, join, varint
+
+__all__ = ["counter_packets", "slice_packets", "track_packets"]
+
+_CHUNK = 1 << 16
+_BOOTTIME, _OWN_CLOCK = 6, 64
+_CLEARED, _NEEDED = 1, 2  # the sequence's texts and clock
+
+# Numbers of fields: perfetto/protos/perfetto/trace/{trace_packet,track_event/track_event,...}.proto
+_PACKET = 1
+_TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _SEQUENCE_FLAGS = 8, 10, 11, 13
+_CATEGORY, _ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER_VALUE, _FLOW = 3, 4, 9, 10, 11, 30, 47
+_ANNOTATION_NAME, _ANNOTATION_INT, _ANNOTATION_TEXT = 1, 4, 17
+
+
+def track_packets(tracks: Iterable[Track]) -> bytes:
+    """Descriptors of tracks."""
+    trace = Trace()
+    for track in tracks:
+        descriptor = trace.packet.add().track_descriptor
+        descriptor.uuid, descriptor.sibling_order_rank = track.uuid, track.order
+        descriptor.child_ordering = TrackDescriptor.EXPLICIT
+        if track.pid:
+            descriptor.process.pid, descriptor.process.process_name = track.pid, track.name
+        else:
+            descriptor.name, descriptor.parent_uuid = track.name, track.parent
+        if track.is_counter:
+            descriptor.counter.SetInParent()
+    return bytes(trace.SerializeToString())
+
+
+def slice_packets(slices: Slices, offset_ns: int, sequence: int) -> Iterator[bytes]:
+    """All slices, `offset_ns` added to their times, as one packet sequence."""
+    which, opens = boundaries(slices.start, slices.end)
+    at = np.where(opens, slices.start[which], slices.end[which]) + offset_ns
+    base = int(at[0]) if len(at) else 0
+    texts = [texts for argument in slices.arguments if (texts := argument.texts) is not None]
+    yield _opening(sequence, base, slices, [text for some in texts for text in some])
+    step = np.diff(at, prepend=base)
+    for first in range(0, len(at), _CHUNK):
+        chunk = slice(first, first + _CHUNK)
+        yield _boundaries(slices, sequence, which[chunk], opens[chunk], step[chunk])
+
+
+def counter_packets(track: int, at: NDArray[np.int64], values: NDArray[np.int64], sequence: int) -> Iterator[bytes]:
+    """A curve that has `values` int64[M] from each instant `at` int64[M] ns on, as one packet sequence."""
+    base = int(at[0]) if len(at) else 0
+    yield _opening(sequence, base, None, ())
+    step = np.diff(at, prepend=base)
+    for first in range(0, len(step), _CHUNK):
+        chunk = values[first : first + _CHUNK]
+        event = [
+            varint(_TYPE, np.full(len(chunk), TrackEvent.TYPE_COUNTER)),
+            varint(_TRACK, np.full(len(chunk), track)),
+            varint(_COUNTER_VALUE, chunk),
+        ]
+        yield _packets(sequence, step[first : first + _CHUNK], event)
+
+
+def _boundaries(
+    slices: Slices, sequence: int, which: NDArray[np.int64], opens: NDArray[np.bool_], step: NDArray[np.int64]
+) -> bytes:
+    """Packets of some beginnings and ends."""
+    flow = slices.flow[which]
+    event = [
+        varint(_TYPE, np.where(opens, TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END)),
+        varint(_TRACK, slices.track[which]),
+        varint(_NAME, slices.name[which] + 1, opens),
+        varint(_CATEGORY, slices.category[which] + 1, opens),
+        fixed64(_FLOW, flow, opens & (flow > 0)),
+    ]
+    num_texts = 0
+    for number, argument in enumerate(slices.arguments):
+        event += _argument(argument, number, num_texts, which, opens)
+        num_texts += len(argument.texts or ())
+    return _packets(sequence, step, event)
+
+
+def _argument(
+    argument: Argument, number: int, num_texts: int, which: NDArray[np.int64], opens: NDArray[np.bool_]
+) -> list[Field]:
+    """A debug annotation; `num_texts` were interned by the arguments before it."""
+    values = argument.values[which]
+    present = opens & (values >= 0)
+    if not present.any():
+        return []
+    is_text = argument.texts is not None
+    name = varint(_ANNOTATION_NAME, np.full(len(which), number + 1))
+    value = varint(_ANNOTATION_TEXT, values + 1 + num_texts) if is_text else varint(_ANNOTATION_INT, values)
+    return delimited(_ANNOTATION, [name, value], present)
+
+
+def _packets(sequence: int, step: NDArray[np.int64], event: Sequence[Field]) -> bytes:
+    num = len(step)
+    packet = [
+        varint(_TIMESTAMP, step),
+        varint(_SEQUENCE, np.full(num, sequence)),
+        varint(_SEQUENCE_FLAGS, np.full(num, _NEEDED)),
+        *delimited(_TRACK_EVENT, event),
+    ]
+    return join(delimited(_PACKET, packet))
+
+
+def _opening(sequence: int, base_ns: int, slices: Slices | None, texts: Sequence[str]) -> bytes:
+    """Clock and texts of a sequence."""
+    trace = Trace()
+    snapshot = trace.packet.add()
+    snapshot.trusted_packet_sequence_id, snapshot.sequence_flags = sequence, _CLEARED
+    snapshot.trace_packet_defaults.timestamp_clock_id = _OWN_CLOCK
+    snapshot.clock_snapshot.clocks.add(clock_id=_BOOTTIME, timestamp=base_ns)
+    snapshot.clock_snapshot.clocks.add(
+        clock_id=_OWN_CLOCK, timestamp=base_ns, is_incremental=True, unit_multiplier_ns=1
+    )
+    if slices is not None:
+        interned = trace.packet.add()
+        interned.trusted_packet_sequence_id, interned.sequence_flags = sequence, _NEEDED
+        data = interned.interned_data
+        names = [argument.name for argument in slices.arguments]
+        for target, some in (
+            (data.event_names, slices.names),
+            (data.event_categories, slices.categories),
+            (data.debug_annotation_names, names),
+        ):
+            for iid, text in enumerate(some, start=1):
+                target.add(iid=iid, name=text)
+        for iid, text in enumerate(texts, start=1):
+            data.debug_annotation_string_values.add(iid=iid, str=text.encode())
+    return bytes(trace.SerializeToString())
