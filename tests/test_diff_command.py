@@ -192,6 +192,7 @@ DIFF: dict[str, Any] = {
             "phase": str,
             "name": str,
             "line": str,
+            "module": str,
             "delta_num": NUMBER,
             "delta_ns": int,
             "count_ns": int,

@@ -1,4 +1,4 @@
-"""Everything in a trace that time can be charged to: device work, syncs, host ops, and a few residual accounts.
+"""Everything in a trace that time can be charged to: device work, syncs, host ops, Python, a few residual accounts.
 
 Names are those under which two traces are matched: a kernel goes by its name without template arguments, nccl's by the
 collective, a sync by the op that asked for it.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.diff.places import python_places
 from traceq.links.activity import is_communication
 from traceq.links.blocking import blocking_calls
 from traceq.links.collectives import NAMES, collective_calls, collective_kernels
@@ -38,10 +39,10 @@ _SYNC, _COLLECTIVE, _KERNEL, _MEMCPY, _HOST = range(len(KINDS))
 _RESIDUAL = (
     (_KERNEL, "launch latency"),
     (_HOST, "tail of the trace"),
-    (_HOST, "Python between ops"),
     (_HOST, "data loader"),
 )
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
+_INSTANCE = re.compile(r"_\d+$")
 _ATEN = re.compile(r"^aten::")
 _VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 _COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
@@ -50,53 +51,57 @@ _COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 @dataclass(frozen=True, slots=True, eq=False)
 class Actors:
     """A actors: device work first, then syncs, then outermost host ops by row, then calls of collectives (where there
-    is no device), then the residual accounts.
+    is no device), then the residual accounts, then the places in Python where the host is in no op.
 
-    `kind` int64[A] into KINDS; `name`, `line` int64[A] into `texts`; `start` int64[A] ns; `phase` int64[A]; `happens`
-    bool[A]: counts as an event of its own. `first_sync`, `first_op`, `first_call`, `first_residual` say where each
-    section begins; `op_rows` int64 are the Events rows of the host ops.
+    `kind` int64[A] into KINDS; `name`, `line`, `module` int64[A] into `texts`; `start` int64[A] ns; `phase` int64[A];
+    `happens` bool[A]: counts as an event of its own. `first_sync`, `first_op`, `first_call`, `first_residual`,
+    `first_place` say where each section begins; `op_rows` int64 are the Events rows of the host ops.
     """
 
     texts: tuple[str, ...]
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
     line: NDArray[np.int64]
+    module: NDArray[np.int64]
     start: NDArray[np.int64]
     phase: NDArray[np.int64]
     happens: NDArray[np.bool_]
     first_sync: int
     first_op: int
     first_call: int
+    first_residual: int
+    first_place: int
     op_rows: NDArray[np.int64]
 
     @property
     def latency(self) -> int:
         """Work that is launched and waits in a queue."""
-        return len(self.kind) - 4
+        return self.first_residual
 
     @property
     def tail(self) -> int:
         """After the last work of the trace."""
-        return len(self.kind) - 3
-
-    @property
-    def python(self) -> int:
-        """The host is in no op."""
-        return len(self.kind) - 2
+        return self.first_residual + 1
 
     @property
     def loader(self) -> int:
         """The host waits for the data loader."""
-        return len(self.kind) - 1
+        return self.first_residual + 2
+
+    @property
+    def python(self) -> int:
+        """The host is in no op, nor in Python that the trace could name."""
+        return self.first_place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Section:
-    """Actors of one sort; `name` and `line` already as texts' numbers."""
+    """Actors of one sort; `name`, `line` and `module` already as texts' numbers."""
 
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
     line: NDArray[np.int64]
+    module: NDArray[np.int64]
     start: NDArray[np.int64]
     phase: NDArray[np.int64]
     happens: NDArray[np.bool_]
@@ -113,6 +118,7 @@ def actors(trace: Trace) -> Actors:
         _op_section(trace, ops, texts),
         _call_section(trace, texts),
         _residual_section(texts),
+        _place_section(trace, texts),
     )
     first = np.cumsum([len(section.kind) for section in sections]).tolist()
     return Actors(
@@ -120,12 +126,15 @@ def actors(trace: Trace) -> Actors:
         kind=np.concatenate([section.kind for section in sections]),
         name=np.concatenate([section.name for section in sections]),
         line=np.concatenate([section.line for section in sections]),
+        module=np.concatenate([section.module for section in sections]),
         start=np.concatenate([section.start for section in sections]),
         phase=np.concatenate([section.phase for section in sections]),
         happens=np.concatenate([section.happens for section in sections]),
         first_sync=first[0],
         first_op=first[1],
         first_call=first[2],
+        first_residual=first[3],
+        first_place=first[4],
         op_rows=ops,
     )
 
@@ -150,11 +159,11 @@ def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
         kernels = collective_kernels(trace)
         kind[kernels.work] = _COLLECTIVE
         name[kernels.work] = _numbers(NAMES, texts)[kernels.name]
-    line = np.where(work.linked, _numbers(origin.texts, texts)[origin.line], 0)
+    line, module = (np.where(work.linked, found, 0) for found in _places_of(origin, texts))
     of_syncs = np.zeros(len(work), np.bool_)
     copies = blocking_calls(trace).copy
     of_syncs[copies[copies >= 0]] = True
-    return _Section(kind, name, line, work.start, phases(trace).of_work, ~of_syncs)
+    return _Section(kind, name, line, module, work.start, phases(trace).of_work, ~of_syncs)
 
 
 def _device_names(
@@ -182,7 +191,7 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
     found = syncs(trace) if len(device_work(trace)) else None
     if found is None:
         nothing = np.empty(0, np.int64)
-        return _Section(nothing, nothing, nothing, nothing, nothing, np.empty(0, np.bool_))
+        return _Section(nothing, nothing, nothing, nothing, nothing, nothing, np.empty(0, np.bool_))
     origin, strings = found.origin, trace.events.strings
     words = np.column_stack([found.kind.astype(np.int64), origin.op, trace.events.name[found.rows]])
     distinct, inverse = np.unique(words, axis=0, return_inverse=True)
@@ -190,10 +199,12 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
         f"{SYNC_KINDS[kind]} {origin.texts[op] or _VENDOR.sub('', strings[call])}"
         for kind, op, call in distinct.tolist()
     )
+    line, module = _places_of(origin, texts)
     return _Section(
         kind=np.full(len(found), _SYNC),
         name=_numbers(names, texts)[inverse.reshape(-1)],
-        line=_numbers(origin.texts, texts)[origin.line],
+        line=line,
+        module=module,
         start=found.start,
         phase=found.phase,
         happens=np.ones(len(found), np.bool_),
@@ -216,10 +227,12 @@ def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) ->
     if len(device_work(trace)) == 0:
         reads = np.isin(rows, _around(trace, syncs(trace).rows))
         kind[reads & matching(events, rows, _ATEN)] = _SYNC  # a whole `forward` that reads a value somewhere does more
+    line, module = _places_of(origin, texts)
     return _Section(
         kind=kind,
         name=numbers[inverse] if len(rows) else np.empty(0, np.int64),
-        line=_numbers(origin.texts, texts)[origin.line],
+        line=line,
+        module=module,
         start=events.ts[rows],
         phase=phases(trace).on(track, events.ts[rows]),
         happens=np.ones(len(rows), np.bool_),
@@ -244,6 +257,7 @@ def _call_section(trace: Trace, texts: dict[str, int]) -> _Section:
         kind=np.full(len(chosen), _COLLECTIVE),
         name=_numbers(NAMES, texts)[calls.name[chosen]],
         line=np.zeros(len(chosen), np.int64),
+        module=np.zeros(len(chosen), np.int64),
         start=trace.events.ts[calls.rows[chosen]],
         phase=calls.phase[chosen],
         happens=np.ones(len(chosen), np.bool_),
@@ -251,12 +265,33 @@ def _call_section(trace: Trace, texts: dict[str, int]) -> _Section:
 
 
 def _residual_section(texts: dict[str, int]) -> _Section:
-    count = len(_RESIDUAL)
-    nothing = np.zeros(count, np.int64)
     kinds = np.array([kind for kind, _ in _RESIDUAL], np.int64)
-    return _Section(
-        kinds, _numbers((name for _, name in _RESIDUAL), texts), nothing, nothing, nothing, np.zeros(count, np.bool_)
-    )
+    nothing = np.zeros(len(kinds), np.int64)
+    return _accountless(kinds, _numbers((name for _, name in _RESIDUAL), texts), nothing, nothing)
+
+
+def _place_section(trace: Trace, texts: dict[str, int]) -> _Section:
+    """Python between ops, by what the trace says of where that is."""
+    known = python_places(trace).places
+    names = _numbers((place.name for place in known), texts)
+    lines = _numbers((place.line for place in known), texts)
+    modules = _numbers((_INSTANCE.sub("", place.module) for place in known), texts)
+    return _accountless(np.full(len(known), _HOST), names, lines, modules)
+
+
+def _accountless(
+    kind: NDArray[np.int64], name: NDArray[np.int64], line: NDArray[np.int64], module: NDArray[np.int64]
+) -> _Section:
+    """What is no event of its own, and in the phase of each instant."""
+    nothing = np.zeros(len(kind), np.int64)
+    return _Section(kind, name, line, module, nothing, nothing, np.zeros(len(kind), np.bool_))
+
+
+def _places_of(origin: Origins, texts: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers of (lines, modules without the number of the instance)."""
+    numbers = _numbers(origin.texts, texts)
+    classes = _numbers((_INSTANCE.sub("", text) for text in origin.texts), texts)
+    return numbers[origin.line], classes[origin.module]
 
 
 def _numbers(words: Iterable[str], texts: dict[str, int]) -> NDArray[np.int64]:

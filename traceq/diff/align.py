@@ -1,60 +1,109 @@
-"""Which account of A is which of B where names do not say: kernels of another op, kernels that replaced others."""
+"""Which account of A is which of B where names do not say: work of another op, kernels that replaced others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, KeysView, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from dataclasses import replace
 
 from traceq.diff.actors import LAUNCHES
-from traceq.diff.ledger import Account
+from traceq.diff.ledger import Account, Ledger, line_function
 from traceq.diff.result import Cause, share
 
 __all__ = ["aligned", "with_replacements"]
 
-
-def aligned(a: Sequence[Account], b: Sequence[Account]) -> tuple[dict[str, Account], dict[str, Account]]:
-    """Accounts by key. A kernel that not the same ops launch on both sides is one account, whatever launched it: clocks
-    that disagree by some microseconds charge it to the op next to its own."""
-    sides = [_by_kernel(side) for side in (a, b)]
-    found: list[dict[str, Account]] = [{}, {}]
-    for kernel in sides[0].keys() | sides[1].keys():
-        keys = [{account.key for account in side.get(kernel, ())} for side in sides]
-        differ = bool(kernel) and bool(keys[0]) and bool(keys[1]) and keys[0] != keys[1]
-        for of_side, side in zip(found, sides, strict=True):
-            accounts = side.get(kernel, [])
-            merged = [_merged(kernel, accounts)] if differ else accounts
-            of_side.update({account.key: account for account in merged})
-    return found[0], found[1]
+_CANCELS = 2
 
 
-def _by_kernel(accounts: Sequence[Account]) -> dict[str, list[Account]]:
-    """Accounts of one kernel in one phase; all that are no kernels under ""."""
+def aligned(a: Ledger, b: Ledger) -> tuple[dict[str, Account], dict[str, Account]]:
+    """Accounts by key, those of both sides that are one under one key.
+
+    Lines and modules tell accounts apart only if both sides know them. What one op, line or module does less often and
+    another more often moved, as far as it cancels: code that was renamed, or clocks that disagree by some microseconds
+    and charge a kernel to the op beside its own.
+    """
+    knows = [any(getattr(account, what) for account in side.accounts) for what in ("line", "module") for side in (a, b)]
+    with_line, with_module = all(knows[:2]), all(knows[2:])
+    of_a, of_b = (_by_key(side.accounts, with_line=with_line, with_module=with_module) for side in (a, b))
+    for key, moved in _moved(of_a, of_b, a.num_steps, b.num_steps).items():
+        for side in (of_a, of_b):
+            if mine := [side.pop(old) for old in moved if old in side]:
+                side[key] = _merged(key, mine)
+    return of_a, of_b
+
+
+def _by_key(accounts: Iterable[Account], *, with_line: bool, with_module: bool) -> dict[str, Account]:
     found: dict[str, list[Account]] = {}
     for account in accounts:
-        name = account.name.rpartition(LAUNCHES)[2]
-        key = f"{account.kind}|{account.phase}|{name}|" if account.kind in ("kernel", "memcpy") else ""
-        found.setdefault(key, []).append(account)
+        parts = [account.kind, account.phase, account.name, line_function(account.line) if with_line else ""]
+        found.setdefault("|".join([*parts, *([account.module] if with_module and account.module else [])]), []).append(
+            account
+        )
+    return {key: _merged(key, members) for key, members in found.items()}
+
+
+def _moved(of_a: Mapping[str, Account], of_b: Mapping[str, Account], num_a: int, num_b: int) -> dict[str, list[str]]:
+    """Keys of accounts that are one, by the key they get; what has no number, like Python, moves by its time."""
+    by_work: dict[str, list[str]] = {}
+    for key in sorted(of_a.keys() | of_b.keys()):
+        if work := _work(of_b.get(key) or of_a[key]):
+            by_work.setdefault(work, []).append(key)
+    found = {}
+    for work, keys in by_work.items():
+        counts = any(_of(side, key, "num") for side in (of_a, of_b) for key in keys)
+        column = "num" if counts else "ns"
+        more = {key: _of(of_b, key, column) * num_a - _of(of_a, key, column) * num_b for key in keys}
+        changed = [key for key in keys if more[key]]
+        only = any((key in of_a) != (key in of_b) for key in changed)
+        if only and _CANCELS * abs(sum(more.values())) <= sum(map(abs, more.values())):
+            found[f"{work}|moved"] = changed
     return found
 
 
+def _of(side: Mapping[str, Account], key: str, column: str) -> int:
+    value: int = getattr(side[key], column) if key in side else 0
+    return value
+
+
+def _work(account: Account) -> str:
+    """What an account does, whoever asked for it; "" for syncs that someone wrote, and for collectives."""
+    if account.kind == "collective" or (account.kind == "sync" and account.line):
+        return ""
+    name = account.name.partition(" ")[0] if account.kind == "sync" else account.name.rpartition(LAUNCHES)[2]
+    return f"{account.kind}|{account.phase}|{name}"
+
+
 def _merged(key: str, accounts: Sequence[Account]) -> Account:
+    """One account of several: with what they have in common."""
+    first = accounts[0]
+    if len(accounts) == 1:
+        return replace(first, key=key)
     num, ns = (sum(getattr(account, column) for account in accounts) for column in ("num", "ns"))
-    return replace(accounts[0], key=key, name=accounts[0].name.rpartition(LAUNCHES)[2], line="", num=num, ns=ns)
+    name = first.name if len({account.name for account in accounts}) == 1 else _work(first).rpartition("|")[2]
+    line = first.line if len({line_function(account.line) for account in accounts}) == 1 else ""
+    module = first.module if len({account.module for account in accounts}) == 1 else ""
+    return replace(first, key=key, name=name, line=line, module=module, num=num, ns=ns)
 
 
 def with_replacements(found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
     """Kernels, and collectives, that only A has where others are only B's: those were replaced by these.
 
-    First within the op that launches them, as kernels change their names with the device and the version, then within
-    the phase. One by one they would dwarf everything else and cancel; one row shows what the replacement changed.
+    First within the op that launches them, at the same line of the same module, as kernels change their names with the
+    device and the version; then within the op alone, then within the phase. One by one they would dwarf everything else
+    and cancel; one row shows what the replacement changed.
     """
-    by_op = _folded(found, of_a, of_b, delta_ns, _launching_op)
-    return _folded(by_op, of_a, of_b, delta_ns, lambda cause: cause.phase)
+    for place in (_call, _launching_op, lambda cause: cause.phase):
+        found = _folded(found, of_a, of_b, delta_ns, place)
+    return found
 
 
 def _launching_op(cause: Cause) -> str:
     op = cause.name.rpartition(LAUNCHES)[0]
     return f"{cause.phase}|{op}" if op else ""
+
+
+def _call(cause: Cause) -> str:
+    op, where = _launching_op(cause), [part for part in (line_function(cause.line), cause.module) if part]
+    return "|".join([op, *where]) if op and where else ""
 
 
 def _folded(
@@ -83,12 +132,13 @@ def _replacement(key: str, gone: list[Cause], come: list[Cause], delta_ns: int) 
         kind=gone[0].kind,
         phase=gone[0].phase,
         name=_name_of(gone, come),
-        line="",
+        line=gone[0].line if len({line_function(cause.line) for cause in (*gone, *come)}) == 1 else "",
         delta_num=round(sum(cause.delta_num for cause in (*gone, *come)), 9) + 0.0,  # thirds that cancel are no change
         delta_ns=total,
         count_ns=total,
         dur_ns=0,
         share_pct=share(total, delta_ns),
+        module=gone[0].module if len({cause.module for cause in (*gone, *come)}) == 1 else "",
     )
 
 

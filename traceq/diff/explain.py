@@ -62,7 +62,7 @@ def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
 
 
 def _causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
-    of_a, of_b = aligned(a.accounts, b.accounts)
+    of_a, of_b = aligned(a, b)
     spent_a, spent_b = ({key: account.ns for key, account in side.items()} for side in (of_a, of_b))
     found = []
     for key, (x, y) in _means(spent_a, spent_b, a.num_steps, b.num_steps).items():
@@ -98,4 +98,5 @@ def _cause(account: Account, num_a: float, num_b: float, a_ns: int, b_ns: int, d
         count_ns=count_ns,
         dur_ns=b_ns - a_ns - count_ns,
         share_pct=share(b_ns - a_ns, delta_ns),
+        module=account.module,
     )

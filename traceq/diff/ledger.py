@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from traceq.analyses.tally import group
 from traceq.diff.actors import KINDS, Actors, actors
+from traceq.diff.places import python_places
 from traceq.intervals import Spans, advance, find, first_come
 from traceq.links.activity import HOST_CAUSED, Doing, activity
 from traceq.links.blocking import blocking_calls
@@ -41,6 +42,7 @@ class Account:
     phase: str
     name: str
     line: str
+    module: str
     num: int
     ns: int
 
@@ -104,14 +106,19 @@ def _charged(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], 
         return done.parts, done.doing, done.phase, done.phase
     charged, of_sync = _starvation(trace)
     op_parts, ops = _host_accounts(trace, all_actors)
-    cuts = np.unique(np.concatenate([charged.ravel(), *(parts.ravel() for parts in op_parts.values())]))
+    between = python_places(trace)
+    cuts = np.unique(
+        np.concatenate([charged.ravel(), *(spans.ravel() for spans in (*op_parts.values(), *between.parts.values()))])
+    )
     edges = np.unique(
         np.concatenate([done.parts.ravel(), cuts[(cuts > done.parts[0, 0]) & (cuts < done.parts[-1, 1])]])
     )
     at = edges[:-1]
     piece = np.searchsorted(done.parts[:, 0], at, "right") - 1
     doing, owner, call = done.doing[piece], done.owner[piece], done.call[piece]
-    host = _open_account(trace, op_parts, ops, at, owner, all_actors.python)
+    places = {number: all_actors.first_place + place for number, place in between.place.items()}
+    host = _open_account(trace, between.parts, places, at, owner, np.full(len(at), all_actors.python))
+    host = _open_account(trace, op_parts, ops, at, owner, host)
     starving = find(charged, at)
     syncing = np.where(starving >= 0, of_sync[starving] if len(of_sync) else 0, -1)
     actor = host
@@ -170,11 +177,11 @@ def _open_account(
     ops: dict[int, NDArray[np.int64]],
     at: NDArray[np.int64],
     owner: NDArray[np.int64],
-    otherwise: int,
+    otherwise: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Actor that the host is in: an op of the thread that launches the next work, else of the main thread."""
+    """Actor that the host is in: an op or a place of the thread that launches the next work, else of the main one."""
     work = device_work(trace)
-    found = np.full(len(at), otherwise)
+    found = otherwise.copy()
     launching = np.where(owner >= 0, tracks(trace)[work.call[owner]] if len(work) else -1, main_track(trace))
     for thread in (np.full(len(at), main_track(trace)), launching):
         for number, spans_of in parts.items():
@@ -226,18 +233,21 @@ def _accounts(
         own,
         all_actors.name[who],
         of_text[all_actors.line[who]],
+        all_actors.module[who],
     )
     groups = group(columns)
     totals = groups.sum(np.r_[ns, np.zeros(len(happened), np.int64)])
     nums = groups.sum(np.arange(len(who)) >= len(actor))
     where = list(functions)
     accounts = []
-    for (kind, p, text, function), first, num, total in zip(
+    for (kind, p, text, function, module), first, num, total in zip(
         groups.keys.tolist(), groups.first.tolist(), nums, totals, strict=True
     ):
         words = KINDS[kind], names[p], all_actors.texts[text]
         line = all_actors.texts[int(all_actors.line[who[first]])]
-        accounts.append(Account("|".join((*words, where[function])), *words, line=line, num=num, ns=total))
+        within = all_actors.texts[module]
+        key = "|".join((*words, where[function], *([within] if within else [])))
+        accounts.append(Account(key, *words, line=line, module=within, num=num, ns=total))
     return tuple(accounts)
 
 

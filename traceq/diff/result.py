@@ -74,7 +74,8 @@ class CellDelta:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause: `delta_ns` is `count_ns` (more or fewer of them) plus `dur_ns` (each takes longer or shorter)."""
+    """One cause: `delta_ns` is `count_ns` (more or fewer of them) plus `dur_ns` (each takes longer or shorter). `line`
+    and `module`, a class of nn.Module, are "" where the trace does not tell."""
 
     key: str
     kind: str
@@ -86,6 +87,7 @@ class Cause:
     count_ns: int
     dur_ns: int
     share_pct: float | None
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ __all__ = ["causes_table", "matrix", "ranks_table", "waterfall"]
 
 _TOP = 12
 _TOP_RANKS = 8
+_CANCELS = 2
 _CAUSES = (
     Column("kind", "kind"),
     Column("name", "cause"),
     Column("line", "line"),
+    Column("module", "module"),
     Column("phase", "phase"),
     Column("delta_num", "more a step", Unit.MEAN),
     Column("delta_ns", "delta", Unit.DELTA_NS),
@@ -78,13 +80,14 @@ def ranks_table(diff: Diff) -> Table:
 def causes_table(diff: Diff, *, narrow: bool = False) -> Table:
     """The largest causes: what happens more often, what takes longer; `narrow` leaves out which of the two it is.
 
-    Lines have a column where one is known.
+    Where the two nearly cancel, as of a few large copies in place of many small ones, neither tells anything.
+    Lines and modules have a column where one is known.
     """
     shown = diff.causes[:_TOP]
-    left_out = set() if any(cause.line for cause in shown) else {"line"}
+    left_out = {column for column in ("line", "module") if not any(_cell(cause, column) for cause in shown)}
     left_out |= {"count_ns", "dur_ns"} if narrow else set()
     columns = tuple(column for column in _CAUSES if column.key not in left_out)
-    rows = tuple(tuple(_cell(cause, column.key) for column in columns) for cause in shown)
+    rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
     rest = diff.causes[_TOP:]
     together = sum(cause.delta_ns for cause in rest)
     left = sum(abs(cause.delta_ns) for cause in rest)
@@ -124,3 +127,10 @@ def matrix(diffs: Diffs) -> Table:
 def _cell(cause: Cause, key: str) -> Cell:
     value: Cell = getattr(cause, key)
     return value
+
+
+def _shown(cause: Cause, key: str) -> Cell:
+    """The value for people: no split into effects that are larger than what they explain."""
+    if key in ("count_ns", "dur_ns") and abs(cause.count_ns) + abs(cause.dur_ns) > _CANCELS * abs(cause.delta_ns):
+        return None
+    return _cell(cause, key)
