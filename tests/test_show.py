@@ -94,7 +94,7 @@ def test_any_kernel_name_passes_unharmed_and_harms_nothing(tmp_path: Path, name:
 
 def test_only_shows_what_is_asked_for_in_the_order_of_a_report(trace: str) -> None:
     found = json.loads(traceq("show", "--json", "--only", "kernels", "--only", "steps", trace).out)
-    assert list(found) == ["schema", "source", "steps", "kernels", "findings", "warnings"]
+    assert list(found) == ["schema", "source", "steps", "kernels", "findings", "unknown", "warnings"]
 
 
 def test_an_unknown_analysis_is_a_usage_fault_that_names_the_nearest(trace: str) -> None:

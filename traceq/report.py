@@ -8,7 +8,7 @@ from html import escape
 from traceq.model import Caveat
 from traceq.units import Unit, format_value
 
-__all__ = ["Cell", "Column", "Finding", "Report", "Sheet", "Source", "Table"]
+__all__ = ["Cell", "Column", "Finding", "Report", "Sheet", "Source", "Table", "Unknown"]
 
 Cell = str | int | float | bool | None
 
@@ -56,13 +56,22 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A thing worth a reader's time: `severity` high, medium or low; `ns` what it costs; `key` the row it is about."""
+    """A thing worth a reader's time: `severity` high, medium or low; `ns` of a step, at most what its remedy gives;
+    `key` the row it is about."""
 
     code: str
     severity: str
     text: str
     ns: int = 0
     key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What a trace does not tell, and the argument of torch.profiler that would have recorded it."""
+
+    what: str
+    argument: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,7 @@ class Report:
     views: tuple[Table, ...] = ()
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Caveat, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
 
     def __str__(self) -> str:
         """Findings and views in plain text."""
@@ -111,6 +121,11 @@ class Sheet:
         """Findings of all reports: what is wrong, which has no cost in time, then the costliest first."""
         found = [finding for report in self.reports for finding in report.findings]
         return tuple(sorted(found, key=lambda finding: (finding.ns > 0, -finding.ns)))
+
+    @property
+    def unknown(self) -> tuple[Unknown, ...]:
+        """What the traces do not tell; each once."""
+        return tuple(dict.fromkeys(unknown for report in self.reports for unknown in report.unknown))
 
     @property
     def all_caveats(self) -> tuple[Caveat, ...]:

@@ -15,6 +15,7 @@ class Unit(Enum):
     NS = "ns"
     DELTA_NS = "delta_ns"
     BYTES = "bytes"
+    DELTA_BYTES = "delta_bytes"
     PERCENT = "percent"
     DELTA_PERCENT = "delta_percent"
     GBPS = "GB/s"
@@ -71,6 +72,7 @@ _FORMATS = {
     Unit.NS: _duration,
     Unit.DELTA_NS: lambda v: _signed(_duration(v), v),
     Unit.BYTES: _size,
+    Unit.DELTA_BYTES: lambda v: _signed(_size(v), v),
     Unit.PERCENT: _percent,
     Unit.DELTA_PERCENT: lambda v: _signed(_percent(v), v),
     Unit.GBPS: lambda v: f"{v:.1f} GB/s",

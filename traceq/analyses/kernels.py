@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.links.kernels import launched_kernels
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
-from traceq.model import Category, Run, Trace
+from traceq.model import Run, Trace
 from traceq.report import Column, Report, Table
-from traceq.units import Unit
+from traceq.units import Unit, format_value
 
 POSITION = 70
 
-_TOP = 10
+_TOP, _TELLING = 10, 0.1
 _COLUMNS = (
     Column("key", "key"),
     Column("rank", "rank", Unit.COUNT),
@@ -39,6 +40,10 @@ def analyze(run: Run) -> Report:
     everything = sum(gpu_ns for _, gpu_ns in sums.values()) or 1
     shown = tuple((p, _short(name), num, ns, 100 * ns / everything) for (p, name), (num, ns) in longest[:_TOP])
     rest = f"{len(longest) - _TOP:,} more rows in --json." if len(longest) > _TOP else ""
+    tiny = np.concatenate([launched_kernels(trace).tiny for trace in run.traces] or [np.empty(0, np.bool_)])
+    if len(tiny) and tiny.mean() >= _TELLING:
+        share = format_value(100 * float(tiny.mean()), Unit.PERCENT)
+        rest = f"{share} of {len(tiny):,} kernels are tiny: under 10 us, or shorter than their launch. {rest}".strip()
     over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
     columns = (*_COLUMNS[2:], Column("share", "share", Unit.PERCENT))
     view = Table("kernels", f"Kernels ({over}whole trace)", columns, shown, note=rest)
@@ -52,10 +57,9 @@ def _short(name: str) -> str:
 
 
 def _rows(trace: Trace) -> list[_Row]:
-    work, events, found = device_work(trace), trace.events, phases(trace)
-    kernels = np.flatnonzero(events.category[work.rows] == Category.KERNEL)
-    groups = group([found.of_work[kernels], events.name[work.rows[kernels]]])
-    gpu_ns, num = groups.sum((work.end - work.start)[kernels]), groups.count()
+    kernels, events, found = launched_kernels(trace), trace.events, phases(trace)
+    groups = group([found.of_work[kernels.work], events.name[device_work(trace).rows[kernels.work]]])
+    gpu_ns, num = groups.sum(kernels.ns), groups.count()
     rows: list[_Row] = []
     for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist():
         phase, name = found.names[int(groups.keys[at, 0])], events.strings[int(groups.keys[at, 1])]

@@ -29,6 +29,7 @@ def sheet_to_json(sheet: Sheet) -> str:
     for report in sheet.reports:
         document |= {table.key: _rows(table) for table in report.tables}
     document["findings"] = sheet.findings
+    document["unknown"] = sheet.unknown
     document["warnings"] = sheet.all_caveats
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 

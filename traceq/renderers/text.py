@@ -12,8 +12,9 @@ from rich.text import Text
 from traceq.report import Column, Sheet, Source, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["plain", "print_line", "print_sheet", "print_table", "source_line"]
+__all__ = ["MOST_FINDINGS", "plain", "print_line", "print_sheet", "print_table", "source_line", "unknown_line"]
 
+MOST_FINDINGS = 8
 _GAP = 2
 _NARROWEST = 10
 _VISIBLE = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
@@ -23,12 +24,25 @@ _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 def print_sheet(sheet: Sheet, console: Console) -> None:
     """Write a sheet to a console, at the console's width."""
     print_line(plain(source_line(sheet.source), style="bold"), console)
-    for finding in sheet.findings:
+    for finding in sheet.findings[:MOST_FINDINGS]:
         print_line(Text("* ", style=_SEVERITY[finding.severity]) + plain(finding.text), console)
+    if (num_left_out := len(sheet.findings) - MOST_FINDINGS) > 0:
+        print_line(plain(f"  {num_left_out} more in --json", style="dim"), console)
     for report in sheet.reports:
         for view in report.views:
             console.print()
             print_table(view, console)
+    if sheet.unknown:
+        console.print()
+        print_line(plain(unknown_line(sheet), style="dim"), console)
+
+
+def unknown_line(sheet: Sheet) -> str:
+    """What was not recorded, and what would have."""
+    wanted: dict[str, list[str]] = {}
+    for unknown in sheet.unknown:
+        wanted.setdefault(unknown.argument, []).append(unknown.what)
+    return "Not recorded: " + "; ".join(f"{' and '.join(what)} ({key})" for key, what in wanted.items()) + "."
 
 
 def source_line(source: Source) -> str:

@@ -1,0 +1,56 @@
+"""Which kernels do the same work again: the same kernel, grid, op and input shapes?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceq.analyses.tally import group
+from traceq.links.kernels import launched_kernels
+from traceq.links.launches import device_work
+from traceq.links.phases import phases
+from traceq.model import Run, Trace
+from traceq.report import Column, Report, Table, Unknown
+from traceq.units import Unit
+
+POSITION = 71
+
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("phase", "phase"),
+    Column("op", "op"),
+    Column("shapes", "shapes"),
+    Column("name", "kernel"),
+    Column("grid", "grid"),
+    Column("num", "num", Unit.COUNT),
+    Column("gpu_ns", "GPU time", Unit.NS),
+)
+
+_Row = tuple[int, str, str, str, str, str, int, int]
+
+
+def analyze(run: Run) -> Report:
+    """Kernels that ran twice or more with one op, shapes and grid, over the whole trace, longest first.
+
+    Those whose op or shapes the trace does not tell are left out.
+    """
+    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    has_shapes = any((trace.events.shapes >= 0).any() for trace in run.traces)
+    has_kernels = any(len(launched_kernels(trace).work) for trace in run.traces)
+    unknown = (Unknown("shapes", "record_shapes=True"),) if has_kernels and not has_shapes else ()
+    return Report("duplicates", (Table("duplicates", "Duplicates", _COLUMNS, rows),), unknown=unknown)
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    events, kernels, found = trace.events, launched_kernels(trace), phases(trace)
+    told = np.flatnonzero((kernels.op >= 0) & (events.shapes[kernels.op] >= 0))
+    row, op = device_work(trace).rows[kernels.work[told]], kernels.op[told]
+    phase = found.of_work[kernels.work[told]]
+    groups = group([phase, events.name[op], events.shapes[op], events.name[row], events.grid[row]])
+    num, gpu_ns = groups.count(), groups.sum(kernels.ns[told])
+    texts = (*events.strings, "")  # a grid that is absent is -1
+    return [
+        (trace.rank, found.names[key[0]], *(texts[text] for text in key[1:]), num[at], gpu_ns[at])
+        for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist()
+        if num[at] > 1
+        for key in (groups.keys[at].tolist(),)
+    ]

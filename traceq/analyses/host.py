@@ -1,0 +1,68 @@
+"""Which ops keep the host busy?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceq.analyses.tally import group
+from traceq.links.activity import Doing, activity
+from traceq.links.launches import device_work
+from traceq.links.phases import phases
+from traceq.links.self_time import self_times
+from traceq.model import Run, Trace
+from traceq.report import Column, Report, Table
+from traceq.units import Unit
+
+POSITION = 78
+
+_TOP = 8
+_TELLING = 0.1
+"""Share of the trace in which the device must wait for its host before people are shown what the host does."""
+
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("phase", "phase"),
+    Column("name", "op or call"),
+    Column("num", "num", Unit.COUNT),
+    Column("self_ns", "self time", Unit.NS),
+)
+
+_Row = tuple[int, str, str, int, int]
+
+
+def analyze(run: Run) -> Report:
+    """Self time of ops and runtime calls by phase and name, over all threads and the whole trace, longest first."""
+    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    view = (_view(run, rows),) if rows and any(_waits_for_host(trace) for trace in run.traces) else ()
+    return Report("host", (Table("host", "Host", _COLUMNS, rows),), view)
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    found, events, known = self_times(trace), trace.events, phases(trace)
+    groups = group([known.on(found.track, events.ts[found.rows]), events.name[found.rows]])
+    num, self_ns = groups.count(), groups.sum(found.ns)
+    return [
+        (trace.rank, known.names[groups.keys[at, 0]], events.strings[groups.keys[at, 1]], num[at], self_ns[at])
+        for at in np.argsort(-np.array(self_ns, np.int64), kind="stable").tolist()
+    ]
+
+
+def _waits_for_host(trace: Trace) -> bool:
+    done = activity(trace)
+    bound = int(done.ns[done.doing == Doing.HOST_BOUND].sum())
+    return len(device_work(trace)) == 0 or bound >= _TELLING * int(done.ns.sum())
+
+
+def _view(run: Run, rows: tuple[_Row, ...]) -> Table:
+    sums: dict[tuple[str, str], list[int]] = {}
+    for _, phase, name, num, self_ns in rows:
+        total = sums.setdefault((phase, name), [0, 0])
+        total[0] += num
+        total[1] += self_ns
+    longest = sorted(sums.items(), key=lambda item: -item[1][1])
+    everything = sum(self_ns for _, self_ns in sums.values()) or 1
+    shown = tuple((p, name, num, ns, 100 * ns / everything) for (p, name), (num, ns) in longest[:_TOP])
+    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
+    rest = f"{len(longest) - _TOP:,} more rows in --json." if len(longest) > _TOP else ""
+    columns = (*_COLUMNS[1:], Column("share", "share", Unit.PERCENT))
+    return Table("host", f"Host ops by self time ({over}whole trace)", columns, shown, note=rest)

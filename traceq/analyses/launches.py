@@ -1,0 +1,104 @@
+"""Does the device wait because the host cannot launch fast enough?"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.intervals import find
+from traceq.links.activity import Doing, activity
+from traceq.links.kernels import launched_kernels
+from traceq.links.phases import phases
+from traceq.links.steps import steps
+from traceq.links.syncs import syncs
+from traceq.model import Run, Trace
+from traceq.report import Column, Finding, Report, Table
+from traceq.units import Unit, format_value
+
+POSITION = 72
+
+_BOUND_PCT, _TINY_PCT = 10.0, 25.0
+_LONGEST_GAP_NS = 1_000_000
+"""A longer one is no matter of launching: the host does something else."""
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("phase", "phase"),
+    Column("num_kernels", "kernels", Unit.COUNT),
+    Column("num_tiny", "tiny", Unit.COUNT),
+    Column("tiny_gpu_ns", "GPU time of tiny ones", Unit.NS),
+    Column("window_ns", "time", Unit.NS),
+    Column("host_bound_ns", "device waits for launches", Unit.NS),
+    Column("launch_bound_pct", "launch-bound", Unit.PERCENT),
+)
+
+_Row = tuple[int, str, int, int, int, int, int, float]
+
+
+def analyze(run: Run) -> Report:
+    """Kernels, tiny kernels, and the share of its time in which the device waits for a launch, of each phase.
+
+    Kernels are those of the whole trace, times those of its windows.
+    """
+    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    found = [finding for trace in run.traces for finding in _launch_bound(trace)]
+    return Report("launches", (Table("launches", "Launches", _COLUMNS, rows),), findings=_worst(found))
+
+
+def _worst(found: list[Finding]) -> tuple[Finding, ...]:
+    return (max(found, key=lambda finding: finding.ns),) if found else ()
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    kernels, known, done = launched_kernels(trace), phases(trace), activity(trace)
+    if len(kernels.work) == 0:
+        return []
+    of_kernel, size = known.of_work[kernels.work], len(known.names)
+
+    def total(phase: NDArray[np.int64], values: NDArray[np.int64] | NDArray[np.bool_]) -> list[int]:
+        sums = np.zeros(size, np.int64)
+        np.add.at(sums, phase, values)
+        return list(map(int, sums))
+
+    inside = find(steps(trace).window, done.parts[:, 0]) >= 0
+    window_ns = total(done.phase, np.where(inside, done.ns, 0))
+    bound_ns = total(done.phase, np.where(inside & (done.doing == Doing.HOST_BOUND), done.ns, 0))
+    columns = zip(
+        known.names,
+        np.bincount(of_kernel, minlength=size).tolist(),
+        total(of_kernel, kernels.tiny),
+        total(of_kernel, np.where(kernels.tiny, kernels.ns, 0)),
+        window_ns,
+        bound_ns,
+        strict=True,
+    )
+    return [
+        (trace.rank, name, num, tiny, tiny_ns, window, bound, round(100 * bound / window, 3) if window else 0.0)
+        for name, num, tiny, tiny_ns, window, bound in columns
+        if num or window
+    ]
+
+
+def _launch_bound(trace: Trace) -> list[Finding]:
+    """The device idles in many short gaps, each until the host has launched the next kernel; a gap that a sync left is
+    the sync's."""
+    known, done, found = steps(trace), activity(trace), launched_kernels(trace)
+    gaps = done.when(Doing.HOST_BOUND)
+    gaps = gaps[gaps[:, 1] - gaps[:, 0] <= _LONGEST_GAP_NS]
+    starving = find(gaps, syncs(trace).start + syncs(trace).blocked)
+    gaps = np.delete(gaps, starving[starving >= 0], axis=0)
+    counted = known.window[known.counted]
+    waited = np.where(find(gaps, done.parts[:, 0]) >= 0, done.ns, 0)
+    waited[find(counted, done.parts[:, 0]) < 0] = 0
+    whole_ns, total_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
+    tiny_pct = 100 * float(found.tiny.mean()) if len(found.tiny) else 0.0
+    if tiny_pct < _TINY_PCT or 100 * total_ns < _BOUND_PCT * whole_ns:
+        return []
+    by_phase = np.bincount(done.phase, waited, len(phases(trace).names))
+    names = [phases(trace).names[at] for at in np.argsort(-by_phase)[:2].tolist() if by_phase[at] >= total_ns / 5]
+    each_ns, what = round(total_ns / len(counted)), "a step" if known.marked else "of the trace"
+    text = (
+        f"launch-bound: in {' and '.join(names)} the device waits up to {format_value(each_ns, Unit.NS)} {what} for "
+        f"launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny): CUDA graphs, torch.compile, or "
+        "larger batches"
+    )
+    return [Finding("launch_bound", "high", text, each_ns)]
