@@ -1,37 +1,48 @@
-"""Raw events to columns: strings interned, numbers int64, only complete events kept."""
+"""Raw events to columns: strings interned, numbers int64, only complete events kept.
+
+Attributes are gathered by comprehensions, one for a column, and looked up by `map` over a dict: no call of a function
+of ours per event, but for the few whose values are of a rare type.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.kineto.categories import BY_NAME, categorise
+from traceq.kineto.categories import categorise
 from traceq.kineto.events import RawArgs, RawEvent
+from traceq.kineto.interning import NAME_DECIDES, Digits, Interner, Kinds, Texts
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
 from traceq.model import Allocations, CallStacks, Category, Events
 
-__all__ = ["DTYPES", "SIDE_TABLES", "ColumnBuilder", "Interner", "to_int"]
+__all__ = ["DTYPES", "SIDE_TABLES", "ColumnBuilder", "to_int"]
 
-_NO_ARGS = RawArgs()
-_LONGEST_NS = 10**18
 SIDE_TABLES = ("strings", "messages", "stacks", "allocations")
 """Fields of Events that are no columns."""
-_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC)
+_NO_ARGS = RawArgs()
+_LONGEST_NS = 10**18
 _COPY_DIRECTIONS = {"DEVICE_TO_HOST": "DtoH", "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_DEVICE": "DtoD"}
+_encode = msgspec.json.Encoder().encode
 
 
-class Interner(dict[str, int]):
-    """Text -> its number in order of first sight."""
+def _among(*categories: Category) -> NDArray[np.bool_]:
+    chosen = np.zeros(len(Category), np.bool_)
+    chosen[list(categories)] = True
+    return chosen
 
-    def __missing__(self, text: str) -> int:
-        self[text] = number = len(self)
-        return number
+
+_ON_DEVICE = _among(Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC)
+_LINKED = _ON_DEVICE | _among(Category.RUNTIME)
+_CPU_OP = _among(Category.CPU_OP)
+_ON_HOST = _among(Category.CPU_OP, Category.ANNOTATION)
+_WITH_MESSAGES = _ON_HOST | _among(Category.KERNEL)
 
 
 def to_int(value: Any) -> int:
@@ -43,27 +54,12 @@ def to_int(value: Any) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _ints(values: Sequence[Any], dtype: type) -> NDArray[Any]:
+def _ints(values: Sequence[Any]) -> NDArray[np.int64]:
+    """All of them by to_int, at once where that is the same."""
     try:
-        column = np.array(values, np.int64)
-        if column.ndim == 1:  # lists of one length make a table
-            return column.astype(dtype, casting="same_kind")
+        return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
-        pass
-    return np.fromiter(map(to_int, values), np.int64, len(values)).astype(dtype)
-
-
-@dataclass(slots=True)
-class _Sparse:
-    """An integer column that only some rows carry, one batch."""
-
-    size: int
-    rows: list[int]
-
-    def fill(self, values: Iterable[Any], dtype: type) -> NDArray[Any]:
-        column: NDArray[Any] = np.full(self.size, -1, dtype)
-        column[self.rows] = _ints(list(values), dtype)
-        return column
+        return np.fromiter(map(to_int, values), np.int64, len(values))
 
 
 @dataclass(slots=True)
@@ -77,90 +73,129 @@ class ColumnBuilder:
     _messages: MessageRows = field(default_factory=MessageRows)
     _stacks: list[tuple[int, int]] = field(default_factory=list)
     _allocations: list[NDArray[np.int64]] = field(default_factory=list)
-    _kinds: dict[tuple[str, str], int] = field(default_factory=dict)
+    _kinds: Kinds = field(default_factory=Kinds)
+    _digits: Digits = field(init=False)
+    _grids: dict[bytes, int] = field(default_factory=dict)
+    _shapes: Texts = field(init=False)
+    _prefixed: bytearray = field(default_factory=bytearray)
     _size: int = 0
+
+    def __post_init__(self) -> None:
+        self._digits, self._shapes = Digits(self.strings), Texts(self.strings)
 
     def add(self, window: Sequence[RawEvent]) -> None:
         """Append the complete events of a window."""
         events = [event for event in window if event.ph == "X"]
-        self._note_threads(event for event in window if event.ph == "M")
-        self._note_allocations([event for event in window if event.ph == "i" and event.name == "[memory]"])
+        if len(events) != len(window):
+            for event in [event for event in window if event.ph == "M"]:
+                self.note_thread(event)
+            self._note_allocations([event for event in window if event.ph == "i" and event.name == "[memory]"])
         if not events:
             return
-        ts, dur = nanoseconds([e.ts for e in events]), nanoseconds([e.dur for e in events])
+        times = nanoseconds([e.ts for e in events] + [e.dur for e in events])
+        ts, dur = times[: len(events)], times[len(events) :]
         sound = (ts != INVALID_NS) & (dur >= 0) & (dur <= _LONGEST_NS)
         if not sound.all():
             events = [event for event, keep in zip(events, sound.tolist(), strict=True) if keep]
             self.dropped += int((~sound).sum())
             ts, dur = ts[sound], dur[sound]
-        self._append(ts=ts, dur=dur, **self._identity(events))
-        self._append(**self._arguments(events, self._chunks["category"][-1]))
+        identity = self._identity(events)
+        self._append(ts=ts, dur=dur, **identity, **self._arguments(events, identity["category"], identity["name"]))
         self._size += len(events)
 
     def _append(self, **columns: NDArray[Any]) -> None:
         for name, column in columns.items():
             self._chunks.setdefault(name, []).append(column)
 
-    def _text(self, values: Iterable[Any], count: int) -> NDArray[np.int32]:
-        intern = self.strings.__getitem__
-        return np.fromiter((intern(v if type(v) is str else _as_text(v)) for v in values), np.int32, count)
-
     def _identity(self, events: list[RawEvent]) -> dict[str, NDArray[Any]]:
-        count = len(events)
+        names = [e.name for e in events]
+        if "dma_request" in names:
+            names = [_name(e) for e in events]
+        cats = [e.cat for e in events]
+        if set(map(type, cats)) != {str}:
+            cats = list(map(_as_text, cats))
+        category = np.fromiter(map(self._kinds.__getitem__, cats), np.int8, len(cats))
+        for row in np.flatnonzero(category == NAME_DECIDES).tolist():
+            category[row] = categorise(cats[row], _as_text(events[row].name))
         return {
-            "name": self._text(map(_name, events), count),
-            "cat": self._text((e.cat for e in events), count),
-            "pid": self._text((e.pid for e in events), count),
-            "tid": self._text((e.tid for e in events), count),
-            "category": np.fromiter((self._kind(e) for e in events), np.int8, count),
+            "name": self._texts(names),
+            "cat": self._texts(cats),
+            "pid": self._texts([e.pid for e in events]),
+            "tid": self._texts([e.tid for e in events]),
+            "category": category,
         }
 
-    def _kind(self, event: RawEvent) -> int:
-        """Category code; looked up once per pair of category and name, as only 2021 needs the name."""
-        cat, name = _as_text(event.cat), _as_text(event.name)
-        key = (cat, name if cat in BY_NAME else "")
-        if key not in self._kinds:
-            self._kinds[key] = int(categorise(*key))
-        return self._kinds[key]
+    def _texts(self, values: Sequence[Any]) -> NDArray[np.int32]:
+        """String ids of some values, as they are written for people."""
+        kinds = set(map(type, values))
+        table: dict[Any, int] = self._digits if kinds == {int} else self.strings
+        keys = values if len(kinds) == 1 and kinds <= {int, str} else map(_as_text, values)
+        return np.fromiter(map(table.__getitem__, keys), np.int32, len(values))
 
-    def _arguments(self, events: list[RawEvent], category: NDArray[np.int8]) -> dict[str, NDArray[Any]]:
+    def _arguments(
+        self, events: list[RawEvent], category: NDArray[np.int8], names: NDArray[np.int32]
+    ) -> dict[str, NDArray[Any]]:
         args = [event.args or _NO_ARGS for event in events]
-        size = len(events)
+        device, linked, host, ops = (np.flatnonzero(of[category]) for of in (_ON_DEVICE, _LINKED, _ON_HOST, _CPU_OP))
+        on_device, on_link, on_host, of_op = (
+            [args[at] for at in rows.tolist()] for rows in (device, linked, host, ops)
+        )
+        self._note_messages(args, events, np.flatnonzero(_WITH_MESSAGES[category]), names)
+        self._note_stacks(on_host, host)
 
-        def of(*kinds: Category) -> list[int]:
-            return np.flatnonzero(np.isin(category, kinds)).tolist()
+        def spread(rows: NDArray[np.int64], values: NDArray[Any], dtype: type = np.int64) -> NDArray[Any]:
+            column: NDArray[Any] = np.full(len(args), -1, dtype)
+            column[rows] = values
+            return column
 
-        device, calls, host = of(*_DEVICE), of(Category.RUNTIME), of(Category.CPU_OP, Category.ANNOTATION)
-        on_device, linked, on_host = _Sparse(size, device), _Sparse(size, device + calls), _Sparse(size, host)
-        self._note_messages(args, events, of(Category.CPU_OP, Category.ANNOTATION, Category.KERNEL))
-        self._note_stacks(args, host)
-        grids = np.full(size, -1, np.int32)
-        kernels = [row for row in device if args[row].grid is not None]
-        grids[kernels] = self._text((_as_grid(args[row].grid) for row in kernels), len(kernels))
-        shapes = np.full(size, -1, np.int32)
-        shaped = [row for row in of(Category.CPU_OP) if _shapes(args[row])]
-        shapes[shaped] = self._text((bytes(_shapes(args[row])).decode() for row in shaped), len(shaped))
         return {
-            "grid": grids,
-            "shapes": shapes,
-            "device": on_device.fill((args[i].device for i in device), np.int32),
-            "stream": on_device.fill((args[i].stream for i in device), np.int32),
-            "bytes": on_device.fill((_size_bytes(args[i]) for i in device), np.int64),
-            "correlation": linked.fill((args[i].correlation for i in device + calls), np.int64),
-            "external_id": np.array(_ints([_external_id(a) for a in args], np.int64)),
-            "sequence": on_host.fill((args[i].sequence for i in host), np.int64),
-            "forward_thread": on_host.fill((args[i].forward_thread for i in host), np.int64),
+            "grid": spread(device, self._grid_texts([a.grid for a in on_device]), np.int32),
+            "shapes": spread(ops, self._shape_texts(of_op), np.int32),
+            "device": spread(device, _ints([a.device for a in on_device]), np.int32),
+            "stream": spread(device, _ints([a.stream for a in on_device]), np.int32),
+            "bytes": spread(device, _ints([a.bytes if a.bytes != -1 else a.size for a in on_device])),
+            "correlation": spread(linked, _ints([a.correlation for a in on_link])),
+            "external_id": _ints([a.external_id if a.external_id != -1 else a.external_id_2021 for a in args]),
+            "sequence": spread(host, _ints([a.sequence for a in on_host])),
+            "forward_thread": spread(host, _ints([a.forward_thread for a in on_host])),
         }
 
-    def _note_messages(self, args: list[RawArgs], events: list[RawEvent], rows: list[int]) -> None:
-        for row in rows:
-            if args[row].collective is not None or _as_text(events[row].name).startswith(MessageRows.PREFIXES):
+    def _grid_texts(self, grids: Sequence[Any]) -> NDArray[np.int32]:
+        """String ids of grids, -1 for None; a grid is written out where its JSON is new."""
+        known, ids = self._grids, []
+        for grid in grids:
+            if grid is None:
+                ids.append(-1)
+                continue
+            key = _encode(grid)
+            if key not in known:
+                known[key] = self.strings[_as_grid(grid)]
+            ids.append(known[key])
+        return np.array(ids, np.int32)
+
+    def _shape_texts(self, args: Sequence[RawArgs]) -> NDArray[np.int32]:
+        """String ids of the shapes of inputs as the trace writes them, in either spelling of their key."""
+        ids = self._shapes.__getitem__
+        texts = np.fromiter(map(ids, [bytes(a.dims) for a in args]), np.int32, len(args))
+        missing = np.flatnonzero(texts < 0)
+        texts[missing] = [ids(bytes(args[at].dims_2021)) for at in missing.tolist()]
+        return texts
+
+    def _note_messages(
+        self, args: list[RawArgs], events: list[RawEvent], rows: NDArray[np.int64], names: NDArray[np.int32]
+    ) -> None:
+        prefixed = self._prefixed
+        unseen = [*islice(reversed(self.strings), len(self.strings) - len(prefixed))]
+        prefixed.extend(text.startswith(MessageRows.PREFIXES) for text in reversed(unseen))
+        flags = np.frombuffer(prefixed, np.bool_)[names[rows]].tolist()
+        for row, flag in zip(rows.tolist(), flags, strict=True):
+            if flag or args[row].collective is not None:
                 self._messages.add(self._size + row, _as_text(events[row].name), args[row], self.strings)
 
-    def _note_stacks(self, args: list[RawArgs], rows: list[int]) -> None:
-        for row in rows:
-            if args[row].call_stack:
-                self._stacks.append((self._size + row, self.strings[_as_text(args[row].call_stack)]))
+    def _note_stacks(self, args: Sequence[RawArgs], rows: NDArray[np.int64]) -> None:
+        for at, stack in enumerate([a.call_stack for a in args]):
+            if stack:
+                self._stacks.append((self._size + int(rows[at]), self.strings[_as_text(stack)]))
 
     def _note_allocations(self, events: list[RawEvent]) -> None:
         """Note instants that tell of memory; one without a usable time counts as dropped."""
@@ -172,18 +207,14 @@ class ColumnBuilder:
         args = [event.args or _NO_ARGS for event in events]
         columns = [
             ts[ts != INVALID_NS],
-            self._text((e.pid for e in events), len(events)),
-            self._text((e.tid for e in events), len(events)),
+            self._texts([e.pid for e in events]),
+            self._texts([e.tid for e in events]),
             *(
-                _ints([getattr(a, name) for a in args], np.int64)
+                _ints([getattr(a, name) for a in args])
                 for name in ("memory_bytes", "allocated", "reserved", "device_type", "device_id", "address")
             ),
         ]
         self._allocations.append(np.column_stack(columns))
-
-    def _note_threads(self, events: Iterable[RawEvent]) -> None:
-        for event in events:
-            self.note_thread(event)
 
     def note_thread(self, event: RawEvent) -> None:
         """Note the name of a thread, where a metadata event gives one."""
@@ -226,21 +257,3 @@ def _name(event: RawEvent) -> str:
 
 def _as_grid(grid: Any) -> str:
     return "x".join(map(str, grid)) if isinstance(grid, list) else str(grid)
-
-
-def _shapes(args: RawArgs) -> msgspec.Raw:
-    """Shapes of the inputs as the trace writes them; empty where it does not."""
-    given = args.dims if _is_given(args.dims) else args.dims_2021
-    return given if _is_given(given) else _NO_ARGS.dims
-
-
-def _is_given(text: msgspec.Raw) -> bool:
-    return len(text) > 0 and bytes(text) != b"null"
-
-
-def _external_id(args: RawArgs) -> Any:
-    return args.external_id if args.external_id != -1 else args.external_id_2021
-
-
-def _size_bytes(args: RawArgs) -> Any:
-    return args.bytes if args.bytes != -1 else args.size

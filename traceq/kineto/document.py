@@ -24,6 +24,7 @@ __all__ = ["LONGEST", "Document", "Readable"]
 
 _WINDOW = 1 << 17
 LONGEST = 256 << 20
+_KEPT = 1 << 22  # a block this large, freed once: glibc then keeps the pages of smaller ones from window to window
 _PLAUSIBLE = 1 << 20  # no sound event behind a broken one is longer
 _MOST_CUTS = 20
 _MOST_MEMBERS = 1000
@@ -100,6 +101,7 @@ class Document:
 
     def windows(self) -> Iterator[list[RawEvent]]:
         """Lists of events, in file order. Raises UnreadableInput where the file is no trace."""
+        bytes(_KEPT)
         self.open()
         while not self.done:
             yield from self.advance()
@@ -136,10 +138,9 @@ class Document:
         self._buffer = b"".join(chunks)
         self._at_end = size > 0
 
-    def _take(self, size: int) -> bytes:
-        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+    def _take(self, size: int) -> None:
+        self._buffer = self._buffer[size:]
         self.position += size
-        return taken
 
     def _read_head(self) -> None:
         """Stand behind the `[` that opens the events."""
@@ -211,7 +212,7 @@ class Document:
     def _next_window(self) -> list[RawEvent] | None:
         """Events up to the last boundary in the buffer; None where it takes more bytes to find one."""
         for cut in self._cuts():
-            attempt = self._attempt(self._buffer[:cut] + b"]")
+            attempt = self._attempt(memoryview(self._buffer)[:cut], b"]")
             if attempt.events is not None:
                 self._take(self._next_event(cut))
                 return attempt.events
@@ -229,9 +230,9 @@ class Document:
             raise UnreadableInput(str(self.source.path), f"byte {self.position}: an event longer than 256 MB")
         return None
 
-    def _attempt(self, text: bytes) -> _Attempt:
+    def _attempt(self, *text: bytes | memoryview) -> _Attempt:
         """Decode the rest of a list; where a comma should come first, it is looked at event by event."""
-        return _Attempt(broken=True) if self.comma_due else _attempt(b"[" + text)
+        return _Attempt(broken=True) if self.comma_due else _attempt(b"".join((b"[", *text)))
 
     def _cuts(self) -> Iterator[int]:
         """Ends of events, guessed, last first: behind a `}` that a comma and a `{` follow."""
@@ -259,7 +260,8 @@ class Document:
             yield attempt.events
         elif attempt.closed_at is not None:
             end = self._buffer.rindex(b"]", 0, attempt.closed_at - 1)
-            yield _decode_events(b"[" + self._take(end) + b"]")
+            yield _decode_events(b"[" + self._buffer[:end] + b"]")
+            self._take(end)
             self._read_tail()
         else:
             events, closed = self._salvage()

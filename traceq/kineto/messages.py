@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from traceq.kineto.events import RawArgs
+from traceq.kineto.interning import Interner
 from traceq.model import Messages
-
-if TYPE_CHECKING:
-    from traceq.kineto.columns import Interner
 
 __all__ = ["MessageRows", "dtype_name"]
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.kineto import document as reference
 from traceq.kineto.categories import BY_NAME, categorise
-from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder, Interner
+from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder
 from traceq.kineto.events import RawArgs, RawEvent
+from traceq.kineto.interning import Interner
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.scanned import Damage, Scan
 from traceq.kineto.source import Source

@@ -15,9 +15,8 @@ INVALID_NS = np.iinfo(np.int64).min
 
 _LIMIT_NS = 10**18 * 8
 _MOST_DIGITS = 20
-_MOST_FAST_DIGITS = 19  # of a uint64: microseconds of an epoch with three decimals
-_PLAIN = np.zeros(256, np.bool_)
-_PLAIN[list(b"0123456789.\n")] = True
+_MOST_DECIMALS = 18  # a power of ten beyond is no int64
+_PLAIN = b"0123456789.\n"
 
 
 def nanoseconds(texts: Sequence[bytes]) -> NDArray[np.int64]:
@@ -26,35 +25,43 @@ def nanoseconds(texts: Sequence[bytes]) -> NDArray[np.int64]:
     A digit past the third decimal rounds half up.
     """
     joined = b"\n".join(texts)
-    digits = np.frombuffer(joined, np.uint8)
-    if len(digits) and _PLAIN[digits].all() and (values := _fixed_point(joined, digits, len(texts))) is not None:
+    if not joined.translate(None, _PLAIN) and (values := _fixed_point(joined, len(texts))) is not None:
         return values
     return np.fromiter(map(_one, texts), np.int64, len(texts))
 
 
-def _fixed_point(joined: bytes, digits: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
+def _fixed_point(joined: bytes, count: int) -> NDArray[np.int64] | None:
     """All numbers at once, where each is digits with at most one point and fits; else None."""
-    ends = np.r_[np.flatnonzero(digits == ord("\n")), len(digits)]
+    decimals = _decimals(np.frombuffer(joined, np.uint8), count)
+    if decimals is None or decimals.max() > _MOST_DECIMALS:
+        return None
+    mantissas = np.fromstring(joined.replace(b".", b"").decode(), np.uint64, sep="\n")  # too long a one is the largest
+    scale = (10 ** np.maximum(3 - decimals, 0)).astype(np.uint64)
+    if len(mantissas) != count or (mantissas > np.uint64(_LIMIT_NS) // scale).any():
+        return None
+    excess = (10 ** np.maximum(decimals - 3, 0)).astype(np.uint64)
+    if (excess > 1).any():
+        mantissas = (mantissas * scale + excess // np.uint64(2)) // excess
+    else:
+        mantissas *= scale
+    return mantissas.astype(np.int64)
+
+
+def _decimals(digits: NDArray[np.uint8], count: int) -> NDArray[np.int64] | None:
+    """int64[N] digits behind the point of each number, or one for all; None where a number has two points."""
     points = np.flatnonzero(digits == ord("."))
-    lengths = np.diff(ends, prepend=-1) - 1
-    if lengths.min() == 0:
-        return None
+    if len(points) == 0:
+        return np.zeros(1, np.int64)
+    ends = np.append(np.flatnonzero(digits == ord("\n")), len(digits))
+    if len(points) == count and (points[1:] > ends[:-1]).all() and (points < ends).all():
+        each = ends - points - 1
+        return each[:1] if (each == each[0]).all() else each
     of_row = np.searchsorted(ends, points)
-    if len(of_row) > 1 and (np.diff(of_row) == 0).any():
-        return None
-    lengths[of_row] -= 1
-    if lengths.max() > _MOST_FAST_DIGITS:
-        return None
-    mantissas = np.fromstring(joined.replace(b".", b"").decode(), np.uint64, sep="\n")
-    if len(mantissas) != count:
+    if (np.diff(of_row) == 0).any():
         return None
     decimals = np.zeros(count, np.int64)
     decimals[of_row] = ends[of_row] - points - 1
-    scale = (10 ** np.maximum(3 - decimals, 0)).astype(np.uint64)
-    if (mantissas > np.uint64(_LIMIT_NS) // scale).any():
-        return None
-    excess = (10 ** np.maximum(decimals - 3, 0)).astype(np.uint64)
-    return ((mantissas * scale + excess // np.uint64(2)) // excess).astype(np.int64)
+    return decimals
 
 
 def _one(text: bytes) -> int:
