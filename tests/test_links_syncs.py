@@ -156,7 +156,7 @@ def test_one_sync_does_not_pay_for_the_next() -> None:
         "syncs",
     )
     starved = {found["kind"]: found["starved_ns"] // 1000 for found in rows}
-    assert starved == {"stream": 10, "event": 35}
+    assert starved == {"stream": 10, "event": 25}
 
 
 @pytest.mark.parametrize(("start", "idle"), [(15, 20), (30, 10)])

@@ -49,11 +49,12 @@ def test_a_sync_before_which_nothing_runs_saves_what_it_blocks() -> None:
     assert saving(job, 0, 0) == 7 * US
 
 
-def test_an_allocation_costs_the_idle_time_inside_it() -> None:
+def test_an_allocation_costs_the_idle_time_inside_it_that_is_no_launch_latency() -> None:
     job = one_step(kernel(10), Allocate(30 * US), kernel(5))
     (timeline,) = simulate(job)
     assert spans_of(job) == [(3, 13), (35, 40)]
-    assert cost(timeline, timeline.blocks[0]) == (3 - 2) * US + (32 - 13) * US
+    assert starved(timeline, timeline.blocks[0]) == (3 - 2) * US + (32 - 13) * US
+    assert cost(timeline, timeline.blocks[0]) == (32 - 13) * US
     assert saving(job, 0, 0) == (35 - 13) * US
 
 

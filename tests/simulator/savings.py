@@ -23,8 +23,6 @@ def starved(timeline: Timeline, block: Block) -> int:
 
 def cost(timeline: Timeline, block: Block) -> int:
     """The part of it that the host caused, at most what it was blocked."""
-    if block.kind == "alloc":
-        return starved(timeline, block)
     return min(block.end - block.start, _idle_after(timeline, block, IDLE[:3]))
 
 
@@ -43,7 +41,7 @@ def finish(timelines: list[Timeline]) -> int:
 def _idle_after(timeline: Timeline, block: Block, categories: tuple[str, ...]) -> int:
     first = min((work.start for work in timeline.works if work.call.start >= block.end), default=timeline.end)
     after = [one.start for one in timeline.blocks if one.start > block.start and one.thread == block.thread]
-    since = block.awaited if block.awaited >= 0 else block.start
+    since = max(block.start, block.awaited)
     low, high = (block.start, block.end) if block.kind == "alloc" else (since, min([first, *after]))
     gaps = [gap for gap in idle(timeline) if gap.category in categories]
     return sum(max(0, min(gap.end, high) - max(gap.start, low)) for gap in gaps)

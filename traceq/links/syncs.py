@@ -59,7 +59,7 @@ def syncs(trace: Trace) -> Syncs:
 
 def _on_device(trace: Trace) -> Syncs:
     work, calls = device_work(trace), blocking_calls(trace)
-    since = np.where(calls.is_alloc, calls.start, calls.awaited)
+    since = np.where(calls.is_alloc, calls.start, np.maximum(calls.start, calls.awaited))
     starved, cost = _starved(trace, calls, since)
     copied = trace.events.bytes[work.rows[calls.copy]]
     return Syncs(
@@ -116,8 +116,7 @@ def _starved(
     idle, host_caused = done.when(*IDLE), done.when(*HOST_CAUSED)
     until = np.where(calls.is_alloc, calls.end, np.minimum(_next_start(trace, calls), _next_call(trace, calls)))
     starved = measure_within(idle, since, until)
-    caused = np.where(calls.is_alloc, starved, measure_within(host_caused, since, until))
-    return starved, np.minimum(calls.end - calls.start, caused)
+    return starved, np.minimum(calls.end - calls.start, measure_within(host_caused, since, until))
 
 
 def _next_start(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
