@@ -25,7 +25,7 @@ LAYERS = (
     {"model", "intervals"},
     {"kineto", "links", "stats", "report"},
     {"runs"},
-    {"analyses"},
+    {"analyses", "frames"},
     {"diff"},
     {"rules"},
     {"renderers", "recorder", "viewer"},

@@ -60,7 +60,8 @@ def source_line(source: Source) -> str:
 
 def print_table(table: Table, console: Console) -> None:
     """Write a title, a table and its note. For a narrow terminal what matters least is left out, and said so."""
-    console.print(plain(table.title, style="bold"))
+    if table.title:
+        console.print(plain(table.title, style="bold"))
     shown = list(range(len(table.columns)))
     layout = _layout(table, shown, console.width)
     while not layout.fits and (rest := _dispensable(table, shown)):

@@ -1,0 +1,51 @@
+"""`traceq query PATH "SQL"`: questions that no analysis asks."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+_MOST_ROWS = 1000
+
+
+def command(
+    path: Annotated[Path, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM.")],
+    sql: Annotated[
+        str,
+        typer.Argument(
+            metavar="SQL",
+            help="Over the tables events, device_ops, launches, syncs, collectives, phases, partition, steps.",
+        ),
+    ],
+    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Every row, one JSON object a line.")] = False,
+) -> None:
+    """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
+    from traceq.commands._output import print_caveats, stdout
+    from traceq.commands._ranks import parse_ranks
+    from traceq.frames.database import ask
+    from traceq.renderers.text import print_table
+    from traceq.report import Column, Table
+    from traceq.runs.layout import to_json_bytes
+    from traceq.runs.read import read
+    from traceq.units import Unit
+
+    run = read(path, ranks=parse_ranks(ranks))
+    answer = ask(run, sql)
+    if as_json:
+        for row in answer.rows:
+            typer.echo(to_json_bytes(dict(zip(answer.columns, row, strict=True))))
+        return
+    columns = tuple(
+        Column(name, name, Unit.TEXT if is_text else Unit.MEAN)
+        for name, is_text in zip(answer.columns, answer.is_text, strict=True)
+    )
+    rows = tuple(islice(answer.rows, _MOST_ROWS))
+    note = f"More than {_MOST_ROWS:,} rows: --json has them all." if next(answer.rows, None) else ""
+    print_table(Table("query", "", columns, rows, note=note), stdout())
+    print_caveats(run.caveats)
