@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.analyses.tally import group
+from traceq.analyses.tally import Groups, group
 from traceq.intervals import find
+from traceq.links.graph import dependency_graph
 from traceq.links.phases import phases
+from traceq.links.replay import replay
 from traceq.links.steps import steps
 from traceq.links.syncs import KINDS, syncs
 from traceq.model import Run, Trace
@@ -20,6 +22,8 @@ POSITION = 40
 _TOP = 12
 _MOST_FINDINGS = 3
 _THRESHOLD = 0.001
+_LONG = 0.01
+"""Part of a step from which a wait that costs nothing is worth a word."""
 _COLUMNS = (
     Column("key", "key"),
     Column("rank", "rank", Unit.COUNT),
@@ -35,15 +39,17 @@ _COLUMNS = (
     Column("wait_ns", "waited", Unit.NS),
     Column("starved_ns", "starved", Unit.NS),
     Column("cost_ns", "cost", Unit.NS),
+    Column("replay_ns", "saves a step", Unit.NS),
     Column("label", "label"),
 )
-_VIEW = ("kind", "line", "op", "phase", "num", "blocked_ns", "cost_ns", "label")
+_VIEW = ("kind", "line", "op", "phase", "num", "blocked_ns", "cost_ns", "replay_ns", "label")
+_ON_CPU = ("kind", "line", "op", "phase", "num", "blocked_ns", "cost_ns", "label")
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace, `counted_cost_ns` over
-    the steps that means are taken of."""
+    """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace, but `replay_ns`, by
+    which a step becomes shorter without them, and the last two are means over steps."""
 
     key: str
     rank: int
@@ -59,8 +65,10 @@ class _Row:
     wait_ns: int
     starved_ns: int
     cost_ns: int
+    replay_ns: int
     label: str
-    counted_cost_ns: int
+    step_blocked_ns: int
+    step_cost_ns: int
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -78,17 +86,19 @@ def _rows(trace: Trace) -> list[_Row]:
     found, names, strings = syncs(trace), phases(trace).names, trace.events.strings
     origin = found.origin
     groups = group([found.kind, origin.op, origin.line, origin.module, found.phase])
-    windows = steps(trace).window[steps(trace).counted]
-    counted = np.where(find(windows, found.start) >= 0, found.cost, 0)
-    columns = (found.bytes, found.blocked, found.wait, found.starved, found.cost, counted)
+    host = steps(trace).host[steps(trace).counted]
+    counts = find(host, found.start) >= 0
+    in_steps = [np.where(counts, column, 0) for column in (found.blocked, found.cost)]
+    columns = [found.bytes, found.blocked, found.wait, found.starved, found.cost, *in_steps]
+    saved = _saved_a_step(trace, groups)
     sums = list(zip(groups.count(), *(groups.sum(column) for column in columns), strict=True))
     rows = []
-    for (kind, op, line, module, phase), first, values in zip(
-        groups.keys.tolist(), groups.first.tolist(), sums, strict=True
+    for (kind, op, line, module, phase), first, values, replay_ns in zip(
+        groups.keys.tolist(), groups.first.tolist(), sums, saved, strict=True
     ):
         words = KINDS[kind], origin.texts[op], origin.texts[line], origin.texts[module], names[phase]
         call = "" if KINDS[kind] == "scalar" else strings[trace.events.name[found.rows[first]]]
-        num, size, blocked_ns, wait_ns, starved_ns, cost_ns, counted_cost_ns = values
+        num, size, blocked_ns, wait_ns, starved_ns, cost_ns, counted_blocked_ns, counted_cost_ns = values
         rows.append(
             _Row(
                 key="|".join(words),
@@ -105,11 +115,24 @@ def _rows(trace: Trace) -> list[_Row]:
                 wait_ns=wait_ns,
                 starved_ns=starved_ns,
                 cost_ns=cost_ns,
+                replay_ns=replay_ns,
                 label=_label(trace, wait_ns=wait_ns, cost_ns=cost_ns),
-                counted_cost_ns=counted_cost_ns,
+                step_blocked_ns=round(counted_blocked_ns / len(host)),
+                step_cost_ns=round(counted_cost_ns / len(host)),
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
+
+
+def _saved_a_step(trace: Trace, groups: Groups) -> list[int]:
+    """ns by which a step becomes shorter without the syncs of each group, all others kept."""
+    call = dependency_graph(trace).holds.call
+    removed = np.zeros((len(groups.keys), len(call)), np.bool_)
+    blocks = np.flatnonzero(call >= 0)
+    removed[groups.of_row[call[blocks]], blocks] = True
+    mean = replay(trace, removed)[:, steps(trace).counted].mean(axis=1)
+    found: list[int] = np.rint(mean).astype(np.int64).tolist()
+    return found
 
 
 def _label(trace: Trace, *, wait_ns: int, cost_ns: int) -> str:
@@ -125,18 +148,16 @@ def _view(run: Run, rows: list[_Row]) -> Table:
         by_key.setdefault(row.key, []).append(row)
     merged = sorted(by_key.values(), key=lambda same: (-_sum(same, "cost_ns"), -_sum(same, "blocked_ns"), same[0].key))
     numbers = ("num", "bytes", "blocked_ns", "wait_ns", "starved_ns", "cost_ns")
+    keys = _ON_CPU if all(row.kind == "scalar" for row in rows) else _VIEW
     labels = ("costly", "waits_but_free", "harmless")
     shown = []
     for same in merged[:_TOP]:
         label = min((row.label for row in same), key=labels.index)
-        shown.append(
-            tuple(
-                label if key == "label" else _sum(same, key) if key in numbers else getattr(same[0], key)
-                for key in _VIEW
-            )
-        )
-    columns = tuple(column for column in _COLUMNS if column.key in _VIEW)
-    columns = tuple(sorted(columns, key=lambda column: _VIEW.index(column.key)))
+        merged_cells: dict[str, Cell] = {key: _sum(same, key) for key in numbers}
+        merged_cells |= {"label": label, "replay_ns": max(row.replay_ns for row in same)}
+        shown.append(tuple(merged_cells.get(key, getattr(same[0], key)) for key in keys))
+    columns = tuple(column for column in _COLUMNS if column.key in keys)
+    columns = tuple(sorted(columns, key=lambda column: keys.index(column.key)))
     over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
     return Table("syncs", f"Syncs ({over}whole trace)", columns, tuple(shown), note=_note(merged))
 
@@ -158,20 +179,34 @@ def _note(merged: list[list[_Row]]) -> str:
 
 
 def _findings(run: Run, rows: list[_Row]) -> list[Finding]:
-    """The costliest rows, each on the rank where it costs most a step."""
-    num_steps = {trace.rank: int(steps(trace).counted.sum()) for trace in run.traces}
-    worst: dict[str, tuple[float, _Row]] = {}
-    for row in rows:
-        each_ns = row.counted_cost_ns / num_steps[row.rank]
-        if row.label == "costly" and each_ns > worst.get(row.key, (0.0, row))[0]:
-            worst[row.key] = (each_ns, row)
-    costly = sorted(worst.values(), key=lambda item: -item[0])[:_MOST_FINDINGS]
-    return [_finding(run, row, each_ns) for each_ns, row in costly]
+    """Rows whose removal would make a step shorter, then those that wait long and may stay; each on the rank where it
+    matters most."""
+    step_ns = {trace.rank: _step_ns(trace) for trace in run.traces}
+    worst: dict[str, _Row] = {}
+    for row in sorted(rows, key=lambda row: (-row.replay_ns, -row.step_blocked_ns)):
+        worst.setdefault(row.key, row)
+    saving = [row for row in worst.values() if row.replay_ns >= _THRESHOLD * step_ns[row.rank]]
+    blocking = sorted(worst.values(), key=lambda row: -row.step_blocked_ns)
+    free = [row for row in blocking if row not in saving and row.step_blocked_ns >= _LONG * step_ns[row.rank]]
+    return [
+        *(_finding(run, row, "costly_sync", "high") for row in saving[:_MOST_FINDINGS]),
+        *(_finding(run, row, "free_sync", "low") for row in free[:1]),
+    ]
 
 
-def _finding(run: Run, row: _Row, each_ns: float) -> Finding:
+def _step_ns(trace: Trace) -> float:
+    windows = steps(trace).window[steps(trace).counted]
+    return float((windows[:, 1] - windows[:, 0]).mean())
+
+
+def _finding(run: Run, row: _Row, code: str, severity: str) -> Finding:
     where = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
-    on = f" on rank {row.rank}, where it costs most," if len(run.traces) > 1 else ""
-    cost = format_value(each_ns, Unit.NS)
-    text = f"{row.kind} sync at {where} in {row.phase}{on} costs up to {cost} of device time a step"
-    return Finding("costly_sync", "high", text, round(each_ns), row.key)
+    on = f" on rank {row.rank}" if len(run.traces) > 1 else ""
+    blocks, saves, idles = (format_value(ns, Unit.NS) for ns in (row.step_blocked_ns, row.replay_ns, row.step_cost_ns))
+    said = f"{row.kind} sync at {where} in {row.phase}{on} blocks the host {blocks} a step"
+    if code == "free_sync":
+        return Finding(
+            code, severity, f"{said}, but removing it saves {saves} (replay): leave it", row.replay_ns, row.key
+        )
+    more = f"; removing it saves {saves} (replay), the device idles {idles} right behind it"
+    return Finding(code, severity, said + more, row.replay_ns, row.key)

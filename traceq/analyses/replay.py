@@ -1,0 +1,98 @@
+"""How long would a step be without its syncs, or without waiting for the data loader?"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.intervals import find
+from traceq.links.blocking import blocking_calls
+from traceq.links.graph import dependency_graph
+from traceq.links.replay import lasts, replay, replay_as_is
+from traceq.links.steps import steps
+from traceq.links.syncs import KINDS
+from traceq.model import Run, Trace
+from traceq.report import Column, Finding, Report, Table
+from traceq.units import Unit, format_value
+
+POSITION = 42
+
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("removed", "without"),
+    Column("num", "num", Unit.COUNT),
+    Column("blocked_ns", "blocks", Unit.NS),
+    Column("saved_ns", "saves", Unit.NS),
+    Column("step_ns", "step", Unit.NS),
+)
+_NOTHING, _ALL, _LOADER = "nothing", "all syncs", "data loader"
+
+_WORTH, _FAR_MORE = 0.02, 1.5
+"""Part of a step, and times the sum of what the kinds save one by one, from which the sum of all is worth a word."""
+
+_Row = tuple[int, str, int, int, int, int]
+"""(rank, what is removed, how many in the trace, and of a step: ns of host time that go, ns saved, ns left)."""
+
+
+def analyze(run: Run) -> Report:
+    """Step times by replay, mean over the counted steps; `nothing` removed shows how well replay knows the trace."""
+    rows = {trace.rank: _rows(trace) for trace in run.traces}
+    table = Table("replay", "Replay", _COLUMNS, tuple(row for found in rows.values() for row in found))
+    telling = [found for found in rows.values() if any(row[4] for row in found[1:])]
+    if not telling:
+        return Report("replay", (table,))
+    slowest = max(telling, key=_step)
+    return Report("replay", (table,), (_view(run, slowest),), tuple(_findings(slowest)))
+
+
+def _step(rows: list[_Row]) -> int:
+    """Observed ns of a step."""
+    return rows[0][4] + rows[0][5]
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    holds, counted = dependency_graph(trace).holds, steps(trace).counted
+    step_ns, short_ns = _mean(lasts(trace)[counted]), _mean(replay_as_is(trace)[counted])
+    in_steps = find(steps(trace).host[counted], holds.start) >= 0
+    rows: list[_Row] = [(trace.rank, _NOTHING, 0, 0, short_ns, step_ns - short_ns)]
+    cases = _cases(trace)
+    if cases:
+        removed = np.array([chosen for _, chosen in cases])
+        for (name, chosen), saved in zip(cases, replay(trace, removed)[:, counted], strict=True):
+            blocked_ns = int(holds.saves[chosen & in_steps].sum()) // int(counted.sum())
+            rows.append((trace.rank, name, int(chosen.sum()), blocked_ns, _mean(saved), step_ns - _mean(saved)))
+    return rows
+
+
+def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
+    """What is removed together: (name, which of the graph's holds): each kind of sync, all of them, the loader."""
+    calls, holds = blocking_calls(trace), dependency_graph(trace).holds
+    kind = np.where(holds.call >= 0, calls.kind[holds.call] if len(calls) else -1, -1)
+    kinds = [(f"{name} syncs", kind == code) for code, name in enumerate(KINDS) if (kind == code).any()]
+    together = [(_ALL, kind >= 0)] if len(kinds) > 1 else []
+    loader = [(_LOADER, kind < 0)] if (kind < 0).any() else []
+    return [*kinds, *together, *loader]
+
+
+def _findings(rows: list[_Row]) -> list[Finding]:
+    """Syncs that only give time back together: without one of them the host waits for the same work in the next."""
+    saved = {row[1]: row[4] for row in rows[1:]}
+    alone = sum(saved_ns for name, saved_ns in saved.items() if name not in (_ALL, _LOADER))
+    together = saved.get(_ALL, 0)
+    if together < _WORTH * _step(rows) or together < _FAR_MORE * alone:
+        return []
+    all_ns, alone_ns = format_value(together, Unit.NS), format_value(alone, Unit.NS)
+    text = f"all syncs together cost {all_ns} of a step (replay), kind by kind {alone_ns}: each hides behind the next"
+    return [Finding("joint_syncs", "medium", text, together)]
+
+
+def _mean(ns: NDArray[np.int64]) -> int:
+    return round(float(ns.mean()))
+
+
+def _view(run: Run, rows: list[_Row]) -> Table:
+    rank, _, _, _, short_ns, got_ns = rows[0]
+    on = f" of rank {rank}, the slowest" if len(run.traces) > 1 else ""
+    observed, got = (format_value(ns, Unit.NS) for ns in (short_ns + got_ns, got_ns))
+    note = f"Replay of what depends on what; with nothing removed it gives {got} of {observed}."
+    return Table("replay", f"A step{on} without its waits", _COLUMNS[1:], tuple(row[1:] for row in rows[1:]), note=note)
