@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from builder import AUTOGRAD, Event, annotation, call, comms, frame, kernel, launch, memcpy, op, step, world, write
 from golden_files import check_golden
-from terminal import on_terminal, shell, traceq
+from terminal import PROGRAM, on_terminal, shell, traceq
 
 
 def one_step(number: int, at: int) -> list[Event]:
@@ -120,6 +123,27 @@ def test_a_reader_that_leaves_early_sees_no_traceback(trace: str, options: str) 
     done = shell(f"for i in 1 2 3 4 5 6 7 8; do set -- $@ {trace}; done; $TRACEQ show {options} $@ $@ $@ | head -1")
     assert done.err == ""
     assert done.out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--help",
+        "--version",
+        "recipes",
+        "show FILE",
+        "show --json FILE",
+        "diff FILE FILE",
+        "check FILE --rule kernels<0",
+    ],
+)
+def test_a_command_whose_reader_is_gone_ends_quietly_and_does_not_say_good(trace: str, arguments: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", PROGRAM, *(trace if word == "FILE" else word for word in arguments.split())]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_pipe_gets_no_escape_codes_even_from_a_colourful_environment(trace: str) -> None:

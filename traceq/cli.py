@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pkgutil
+import re
 import sys
 from importlib import import_module
 
@@ -16,12 +17,14 @@ from traceq.errors import TraceqError
 __all__ = ["app", "main"]
 
 _OF_STDOUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # writing a file of ours ends in a fault that names it
+_READER_GONE = 141  # what shells say of any program that SIGPIPE ends: a check that nobody read has not passed
 
 app = typer.Typer(
     name="traceq",
     help="What does a change cost per training step, on every rank, and why?",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # drawing boxes takes longer than all the rest of --help
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -46,7 +49,9 @@ def _add_commands() -> None:
     for module in pkgutil.iter_modules(commands.__path__):
         if not module.name.startswith("_"):
             name = module.name.rstrip("_")
-            app.command(name)(import_module(f"traceq.commands.{module.name}").command)
+            command = import_module(f"traceq.commands.{module.name}").command
+            summary = " ".join(re.split("[:;.]", command.__doc__ or "", maxsplit=1)[0].split())
+            app.command(name, short_help=summary)(command)
 
 
 _add_commands()
@@ -59,6 +64,7 @@ def _drop_stdout() -> None:
 
 def main() -> None:
     """Run the command line: exit 0 good, 1 bad input or failed run, 2 usage, 3 a tripped rule."""
+    stdout = sys.stdout
     try:
         try:
             app()
@@ -69,7 +75,11 @@ def main() -> None:
         sys.exit(fault.exit_code)
     except BrokenPipeError:
         _drop_stdout()
-        sys.exit(0)
+        sys.exit(_READER_GONE)
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        sys.exit(_READER_GONE)  # typer has met a broken pipe: it says 1, and wraps what it could not flush
     except OSError as fault:
         if fault.filename is None and fault.errno not in _OF_STDOUT:
             raise

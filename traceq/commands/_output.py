@@ -15,16 +15,24 @@ __all__ = ["print_caveats", "stdout"]
 _PIPED_WIDTH = 140
 
 
+class _Output(Console):
+    """A console that leaves the end to `main` where its reader is gone."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while rich handles the error."""
+        raise BrokenPipeError
+
+
 def stdout() -> Console:
     """The console of results: as wide as the terminal or COLUMNS, and wide enough for every table where neither is."""
     width = get_terminal_size((_PIPED_WIDTH, 24)).columns
-    return Console(width=width, highlight=False, emoji=False, soft_wrap=False)
+    return _Output(width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
 def print_caveats(caveats: Iterable[Caveat]) -> None:
     """One line each on stderr."""
     from traceq.renderers.text import plain
 
-    console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    console = _Output(stderr=True, highlight=False, emoji=False, soft_wrap=True)
     for caveat in caveats:
         console.print(Text("traceq: note: ", style="yellow") + plain(caveat.text))

@@ -27,7 +27,7 @@ def command(
         list[str] | None, typer.Option(metavar="VERDICT", help="Exit 3 on material, detectable or inconclusive.")
     ] = None,
 ) -> None:
-    """Say what a change costs a step, whether that is in the noise, and what it comes from."""
+    """Say what a change costs a step: whether that is in the noise, and what it comes from."""
     from traceq.commands._output import print_caveats, stdout
     from traceq.diff.diff import diff, diff_run
     from traceq.diff.result import Diffs

@@ -15,7 +15,7 @@ __all__ = ["command"]
 def command(
     name: str | None = typer.Argument(None, metavar="[NAME]", help="A recipe, or a FILE.py that holds one."),
 ) -> None:
-    """List the recipes, or show one recipe's question, arms and parameters."""
+    """List the recipes, or show one: its question, arms and parameters."""
     from traceq.recorder.catalogue import find, names
 
     if name is not None:
