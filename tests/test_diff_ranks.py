@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from job import US, Collective, Job, simulate
+from simulator import US, run_of
+from simulator.meetings import Late, Meetings
 
 from traceq.diff.diff import diff_runs
 from traceq.diff.rank_words import rank_words
@@ -18,13 +18,14 @@ from traceq.diff.sheet import ranks_table
 from traceq.model import Run
 from traceq.renderers.diff_json import diffs_to_json
 
-PLAN = (Collective("all_reduce", 1024), Collective("all_gather", 4096), Collective("all_reduce", 64))
+PLAN = [("all_reduce", 1024), ("all_gather", 4096), ("all_reduce", 64)]
 DELAY = 4_000 * US
 
 
-def job(delay: int, *, late: int = 3, **more: Any) -> Run:
-    """Eight ranks with the same draws of chance whatever the delay."""
-    return simulate(random.Random(5), Job(plan=PLAN, num_steps=4), late=late, delay=delay, at_place=1, **more).run()
+def job(delay: int, *, in_kernel: bool = False, compute: int = 100 * US) -> Run:
+    """Eight ranks with the same draws of chance whatever the delay; hosts do not run ahead, which would hide some."""
+    late = Late(3, delay, 1, in_kernel)
+    return run_of(Meetings(PLAN, num_steps=4, late=late, compute=compute, ahead=False).job(random.Random(5)))
 
 
 @pytest.fixture(scope="module")

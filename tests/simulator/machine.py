@@ -106,6 +106,9 @@ class _Host:
                     yield from self.copy(one)
                 case do.Synchronize():
                     yield from self.synchronize(one)
+                case do.Poll():
+                    yield (works := tuple(self.streams.values()))
+                    self.now = max([self.now, *(work.end for work in works)])
                 case do.Allocate(ns, name):
                     yield from self.block("alloc", name, (), ns, 0)
                 case do.Record(event, stream, ns):
@@ -147,7 +150,8 @@ class _Host:
 
     def backward(self, body: tuple[Instruction, ...]) -> Iterator[tuple[Work, ...]]:
         kept = self.scopes, self.phase
-        self.scopes, self.thread = [], AUTOGRAD
+        self.scopes = []
+        self.thread = AUTOGRAD if self.job.backend != "gloo" else MAIN  # without a device the caller runs the engine
         self.phase = self.phase if self.job.annotated else "backward"
         yield from self.carry_out(body)
         (self.scopes, self.phase), self.thread = kept, MAIN

@@ -34,7 +34,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Backward:
-    """The main thread waits while the autograd thread does this."""
+    """The main thread waits while the autograd thread does this; without a device it does it itself."""
 
     body: tuple[Instruction, ...]
 
@@ -73,6 +73,11 @@ class Synchronize:
     number: int = 0
     call: int = 1 * US
     returns: int = 2 * US
+
+
+@dataclass(frozen=True)
+class Poll:
+    """The host looks again and again whether the device is done, and no row shows it."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,9 @@ class Memory:
     size: int
 
 
-Instruction = Python | Scope | Backward | Launch | Copy | Synchronize | Allocate | Record | Await | Collective | Memory
+Instruction = (
+    Python | Scope | Backward | Launch | Copy | Synchronize | Poll | Allocate | Record | Await | Collective | Memory
+)
 Steps = tuple[tuple[Instruction, ...], ...]
 
 
