@@ -189,7 +189,7 @@ def test_the_scanner_keeps_the_arguments_that_the_reference_keeps() -> None:
     source = Path(native.__file__).with_name("scanner").joinpath("event.hpp").read_text()
     block = source[source.index("kArgsKeys[] = {") : source.index("kLongestKey")]
     for field in msgspec.structs.fields(RawArgs):
-        assert f'{{"{field.encode_name}", {len(field.encode_name)}, ' in block
+        assert f'{{"{field.encode_name}", k' in block
     assert block.count('{"') == len(msgspec.structs.fields(RawArgs))
 
 

@@ -13,9 +13,10 @@ from traceq.kineto.events import RawArgs
 from traceq.kineto.interning import Interner
 from traceq.model import Messages
 
-__all__ = ["MessageRows", "dtype_name"]
+__all__ = ["MOST", "MessageRows", "dtype_name"]
 
-_MOST = 2**56
+MOST = 2**56
+"""A number of a message from here on is none."""
 _decode_list = msgspec.json.Decoder(list[Any]).decode
 _DTYPES = {
     "double": "float64",
@@ -89,12 +90,12 @@ def dtype_name(text: str) -> str:
 
 
 def _to_count(value: Any) -> int:
-    """A number as it should be, -1 for anything else; 8 bytes of each of _MOST still add up in int64."""
+    """A number as it should be, -1 for anything else; 8 bytes of each of MOST still add up in int64."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
-    return number if 0 <= number < _MOST else -1
+    return number if 0 <= number < MOST else -1
 
 
 def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:

@@ -19,15 +19,15 @@ from traceq.kineto import document as reference
 from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder
 from traceq.kineto.events import RawArgs, RawEvent
+from traceq.kineto.growing import GrowingColumns
 from traceq.kineto.interning import Interner
-from traceq.kineto.messages import MessageRows
+from traceq.kineto.messages import MOST, MessageRows
 from traceq.kineto.scanned import Damage, Scan
 from traceq.kineto.source import Source
 from traceq.kineto.tape import Tape
 from traceq.model import Allocations, CallStacks, Events, Messages, Thread
 
 _NUMBERED = tuple(column.name for column in fields(Events) if column.name not in SIDE_TABLES)
-"""The columns in the order of the scanner's."""
 
 MISSING = ""
 """Why there is no native reader; empty where there is one."""
@@ -36,16 +36,17 @@ try:
 except ImportError as fault:
     MISSING = str(fault)
 else:
-    if getattr(_scan, "NUM_COLUMNS", 0) != len(_NUMBERED):
+    if getattr(_scan, "COLUMNS", "").split() != list(_NUMBERED):
         MISSING = "it was built from other sources; install traceq again"
 
 __all__ = ["MISSING", "scan_natively"]
 
 _TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes")
 _MESSAGE_TEXTS = ("name", "dtype", "group", "ranks")
-_NO_ARGS = RawArgs()
+_FIRST_ROWS = 1 << 16
 _decode_args = msgspec.json.Decoder(RawArgs).decode
 _decode_event = msgspec.json.Decoder(RawEvent).decode
+_decode_text = msgspec.json.Decoder(str).decode
 
 
 def scan_natively(source: Source) -> Scan:
@@ -66,9 +67,8 @@ def scan_natively(source: Source) -> Scan:
 def _read_events(tape: Tape, document: reference.Document, columns: _Columns) -> None:
     comma_due = False
     while not document.done:
-        verdict, at, comma_due = columns.scanner.scan(tape.buffer, tape.start, tape.stop, comma_due)
+        verdict, at, comma_due = columns.scan(tape, comma_due=comma_due)
         tape.skip_to(at)
-        columns.take_rare()
         if verdict == _scan.MORE:
             if tape.stop - tape.start > reference.LONGEST:
                 raise UnreadableInput(str(tape.path), f"byte {tape.position}: an event longer than 256 MB")
@@ -89,80 +89,103 @@ def _refer(tape: Tape, document: reference.Document, columns: _Columns, *, comma
     return document.comma_due
 
 
+def _category(cat: str, name: str | None) -> int:
+    """Of an event; BY_NAME where it takes its name to tell, which is None at first."""
+    if name is None and cat in BY_NAME:
+        return _scan.BY_NAME
+    return int(categorise(cat, name or ""))
+
+
+def _plain(text: bytes) -> bytes:
+    """UTF-8 of a JSON string; raises where it is none, or a lone surrogate."""
+    return _decode_text(text).encode()
+
+
 class _Columns:
     """Native columns, and the side tables that Python fills: what ColumnBuilder is to the reference."""
 
     def __init__(self) -> None:
-        self.scanner = _scan.Scanner(categorise, BY_NAME)
         self.threads: dict[tuple[str, str], str] = {}
+        self._scanner = _scan.Scanner(_category, _plain)
+        self._rows, self._table = 0, GrowingColumns({name: DTYPES[name] for name in _NUMBERED}, _FIRST_ROWS)
         self._dropped = 0
-        self._texts, self._messages = Interner(), MessageRows()
-        self._message_parts: list[Messages] = []
-        self._stack_parts: list[CallStacks] = []
-        self._allocation_parts: list[Allocations] = []
+        self._sent: list[NDArray[np.int64]] = []
+        self._messages: list[Messages] = []
+        self._stacks: list[CallStacks] = []
+        self._allocations: list[Allocations] = []
 
     @property
     def num_dropped(self) -> int:
         """Complete events without a usable time."""
-        return self.scanner.num_dropped + self._dropped
+        return self._scanner.num_dropped + self._dropped
 
-    def take_rare(self) -> None:
-        """Interpret the rows that the scanner leaves to Python: names of threads, arguments of collectives."""
-        for row, name, text in self.scanner.take_rare():
-            if row < 0:
-                self._note_thread(_decode_event(text))
-            else:
-                self._messages.add(
-                    row, name, _decode_args(text) if text not in (b"", b"null") else _NO_ARGS, self._texts
-                )
-
-    def _note_thread(self, event: RawEvent) -> None:
-        noted = ColumnBuilder(threads=self.threads)
-        noted.note_thread(event)
+    def scan(self, tape: Tape, *, comma_due: bool) -> tuple[int, int, bool]:
+        """(verdict, place in the tape's buffer, whether a comma is due there) after as many events as could be read."""
+        verdict, at = _scan.FULL, tape.start
+        while verdict == _scan.FULL:
+            if self._rows == self._table.room:
+                self._table.grow(2 * self._rows)
+            verdict, at, self._rows, comma_due = self._scanner.scan(
+                tape.buffer, at, tape.stop, comma_due, self._table.views, self._rows
+            )
+        return verdict, at, comma_due
 
     def add(self, window: Sequence[RawEvent]) -> None:
         """Append a window of the reference."""
+        self._take_side_tables()
         part = ColumnBuilder(threads=self.threads)
         part.add(window)
         self._dropped += part.dropped
-        events, first = part.build(), self.scanner.num_rows
-        ids = self._intern(events.strings)
-        columns = [getattr(events, name) for name in _NUMBERED]
-        for at, name in enumerate(_NUMBERED):
-            if name in _TEXTS:
-                columns[at] = _renumbered(columns[at], ids)
-        self.scanner.extend([np.ascontiguousarray(column).view(np.uint8) for column in columns])
-        self._close_side_tables()
-        self._message_parts.append(_shifted(events.messages, first, ids))
-        self._stack_parts.append(CallStacks(events.stacks.row + first, _renumbered(events.stacks.text, ids)))
+        events, first = part.build(), self._rows
+        self._rows += len(events)
+        if self._rows > self._table.room:
+            self._table.grow(2 * self._rows)
+        ids = self._interned(events.strings)
+        for name, column in self._table.rows(first, self._rows).items():
+            added = getattr(events, name)
+            column[:] = _renumbered(added, ids) if name in _TEXTS else added
+        self._messages.append(_shifted(events.messages, first, ids))
+        self._stacks.append(CallStacks(events.stacks.row + first, _renumbered(events.stacks.text, ids)))
         pid, tid = (_renumbered(texts, ids) for texts in (events.allocations.pid, events.allocations.tid))
-        self._allocation_parts.append(replace(events.allocations, pid=pid, tid=tid))
+        self._allocations.append(replace(events.allocations, pid=pid, tid=tid))
 
-    def _intern(self, texts: Sequence[str]) -> NDArray[np.int32]:
-        return np.array(self.scanner.intern([text.encode("utf-8", "surrogatepass") for text in texts]), np.int32)
-
-    def _close_side_tables(self) -> None:
+    def _take_side_tables(self) -> None:
         """What the scanner found so far comes before what the reference finds next."""
-        found = np.frombuffer(self.scanner.take_allocations(), np.int64).reshape(-1, len(fields(Allocations)))
-        self._allocation_parts.append(Allocations.of(found))
-        self._message_parts.append(_shifted(self._messages.build(), 0, self._intern(tuple(self._texts))))
-        self._texts, self._messages = Interner(), MessageRows()
+        threads, *tables = self._scanner.take()
+        noted = ColumnBuilder(threads=self.threads)
+        for text in threads:
+            noted.note_thread(_decode_event(text))
+        sent, stacks, allocations = (
+            np.frombuffer(table, np.int64).reshape(-1, width) for table, width in zip(tables, (3, 2, 9), strict=True)
+        )
+        self._sent.append(sent)
+        self._stacks.append(CallStacks(stacks[:, 0], stacks[:, 1].astype(np.int32)))
+        self._allocations.append(Allocations.of(allocations))
+
+    def _interned(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        return np.array([self._scanner.intern(text.encode("utf-8", "surrogatepass")) for text in texts], np.int32)
+
+    def _native_messages(self) -> Messages:
+        """Of the calls that the scanner met: each distinct one is interpreted once."""
+        texts, distinct = Interner(), MessageRows()
+        for number, message in enumerate(self._scanner.messages()):
+            args, _, name = message.partition(b"\0")
+            distinct.add(number, name.decode(), _decode_args(args), texts)
+        row, number, sequence = np.concatenate(self._sent).T
+        found = _shifted(_taken(distinct.build(), number), 0, self._interned(tuple(texts)))
+        sequence = np.where((sequence >= 0) & (sequence < MOST), sequence, -1)
+        return replace(found, row=row.copy(), sequence=sequence)
 
     def build(self) -> Events:
         """All rows so far. The scanner is spent afterwards."""
-        self._close_side_tables()
-        columns, strings, stacks = self.scanner.finish()
-        numbered: dict[str, Any] = {
-            name: np.frombuffer(column, DTYPES[name]) for name, column in zip(_NUMBERED, columns, strict=True)
-        }
-        rows = np.array(stacks, np.int64).reshape(-1, 2)
-        native = CallStacks(rows[:, 0], rows[:, 1].astype(np.int32))
+        self._take_side_tables()
+        messages = _joined(Messages, [self._native_messages(), *self._messages])
         return Events(
-            strings=tuple(strings),
-            messages=_joined(Messages, self._message_parts),
-            stacks=_in_order(_joined(CallStacks, [native, *self._stack_parts])),
-            allocations=_joined(Allocations, self._allocation_parts),
-            **numbered,
+            messages=_in_order(messages),
+            stacks=_in_order(_joined(CallStacks, self._stacks)),
+            allocations=_joined(Allocations, self._allocations),
+            strings=tuple(self._scanner.strings()),
+            **self._table.rows(0, self._rows),
         )
 
 
@@ -173,15 +196,17 @@ def _renumbered(column: NDArray[np.int32], ids: NDArray[np.int32]) -> NDArray[np
 
 def _shifted(messages: Messages, first: int, ids: NDArray[np.int32]) -> Messages:
     """Messages of a part that starts at row `first`, its texts numbered anew."""
-    columns = {column.name: getattr(messages, column.name) for column in fields(Messages)}
-    texts = {name: _renumbered(columns[name], ids) for name in _MESSAGE_TEXTS}
-    return Messages(**{**columns, **texts, "row": messages.row + first})
+    texts: dict[str, Any] = {name: _renumbered(getattr(messages, name), ids) for name in _MESSAGE_TEXTS}
+    return replace(messages, row=messages.row + first, **texts)
 
 
 def _joined(kind: type[Any], parts: Sequence[Any]) -> Any:
     return kind(**{c.name: np.concatenate([getattr(part, c.name) for part in parts]) for c in fields(kind)})
 
 
-def _in_order(stacks: CallStacks) -> CallStacks:
-    order = np.argsort(stacks.row, kind="stable")
-    return CallStacks(stacks.row[order], stacks.text[order])
+def _taken(table: Any, rows: NDArray[np.int64]) -> Any:
+    return type(table)(**{column.name: getattr(table, column.name)[rows] for column in fields(table)})
+
+
+def _in_order(table: Any) -> Any:
+    return _taken(table, np.argsort(table.row, kind="stable"))

@@ -27,6 +27,11 @@ class Source:
         self._file, self._stream = file, stream
         self._damage: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, *damage)
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether the file is an archive."""
+        return self._stream is not self._file
+
     def read(self, size: int) -> bytes:
         """Up to `size` bytes, as many as there are at once; empty at the end, or where an archive is cut off.
 
@@ -41,7 +46,7 @@ class Source:
 
     def readinto(self, room: memoryview) -> int:
         """The same into a buffer; how many bytes it was, 0 at the end."""
-        if self._stream is self._file:
+        if not self.is_packed:
             try:
                 return int(self._file.readinto(room))
             except OSError:

@@ -1,4 +1,4 @@
-"""Plain bytes of a source, read ahead by a thread into a few buffers that are used again and again."""
+"""Plain bytes of a source in a few buffers that are used again and again; what is packed is unpacked by a thread."""
 
 from __future__ import annotations
 
@@ -22,33 +22,12 @@ class Tape:
     Text that was not used up stays in front of what `more` adds: most often copied into the headroom of its buffer.
     """
 
-    def __init__(self, source: Source, *, padding: int, chunk: int = 0) -> None:
+    def __init__(self, source: Source, *, padding: int) -> None:
         self.buffer = bytearray(padding)
         self.start = self.stop = self.position = 0
-        self._source, self._padding, self._chunk = source, padding, chunk or CHUNK
+        self._source, self._padding = source, padding
         self._ended = False
-        self._free: SimpleQueue[bytearray | None] = SimpleQueue()
-        self._full: SimpleQueue[tuple[bytearray, int]] = SimpleQueue()
-        self._size = _HEADROOM + self._chunk + padding
-        self._num_buffers = 0
-        self._thread = Thread(target=self._read_ahead, name="traceq-read-ahead", daemon=True)
-        self._thread.start()
-
-    def _read_ahead(self) -> None:
-        size = 1
-        while size and (buffer := self._next_buffer()) is not None:
-            size = 0
-            try:
-                with memoryview(buffer)[_HEADROOM : _HEADROOM + self._chunk] as room:
-                    size = self._source.readinto(room)
-            finally:
-                self._full.put((buffer, size))  # also after a fault that nobody foresaw: who waits must not hang
-
-    def _next_buffer(self) -> bytearray | None:
-        if self._num_buffers < _NUM_BUFFERS and self._free.empty():
-            self._num_buffers += 1
-            return bytearray(self._size)
-        return self._free.get()
+        self._buffers = (_ReadAhead if source.is_packed else _InTurn)(source, _HEADROOM, CHUNK, padding)
 
     @property
     def path(self) -> Path:
@@ -65,39 +44,31 @@ class Tape:
         rest = self.stop - self.start
         if self._ended:
             return False
+        kept = bytes(memoryview(self.buffer)[self.start : self.stop])
         if rest <= _HEADROOM:
-            return self._append_one(rest)
+            return self._append_one(kept, rest)
         pieces = list(self._copied(rest))
-        self._replace(b"".join((memoryview(self.buffer)[self.start : self.stop], *pieces)))
+        self._replace(b"".join((kept, *pieces)))
         return bool(pieces)
 
-    def _append_one(self, rest: int) -> bool:
-        buffer, size = self._full.get()
+    def _append_one(self, kept: bytes, rest: int) -> bool:
+        buffer, size = self._buffers.next()
         self._ended = size == 0
-        if self._ended:
-            return False
-        buffer[_HEADROOM - rest : _HEADROOM] = self.buffer[self.start : self.stop]
-        self._give_back(self.buffer)
+        buffer[_HEADROOM - rest : _HEADROOM] = kept
         self.buffer, self.start, self.stop = buffer, _HEADROOM - rest, _HEADROOM + size
-        return True
+        return size > 0
 
     def _copied(self, wanted: int) -> Iterator[bytes]:
         while wanted > 0 and not self._ended:
-            buffer, size = self._full.get()
+            buffer, size = self._buffers.next()
             self._ended = size == 0
             if size:
                 yield bytes(memoryview(buffer)[_HEADROOM : _HEADROOM + size])
-                self._free.put(buffer)
             wanted -= size
 
     def _replace(self, text: bytes) -> None:
-        self._give_back(self.buffer)
         self.buffer = bytearray(b"".join((text, bytes(self._padding))))
         self.start, self.stop = 0, len(text)
-
-    def _give_back(self, buffer: bytearray) -> None:
-        if len(buffer) == self._size:
-            self._free.put(buffer)
 
     def skip_to(self, start: int) -> None:
         """The text before an index of the buffer was used up."""
@@ -122,7 +93,59 @@ class Tape:
             self._replace(b"".join((text, memoryview(self.buffer)[self.start : self.stop])))
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Stop reading."""
+        self._buffers.close()
+
+
+class _InTurn:
+    """One buffer, filled whenever it is asked for."""
+
+    def __init__(self, source: Source, headroom: int, chunk: int, padding: int) -> None:
+        self._source, self._buffer = source, bytearray(headroom + chunk + padding)
+        self._room = memoryview(self._buffer)[headroom : headroom + chunk]
+
+    def next(self) -> tuple[bytearray, int]:
+        """(a buffer, how much text stands in it behind the headroom); none at the end. The one before is forfeit."""
+        return self._buffer, self._source.readinto(self._room)
+
+    def close(self) -> None:
+        """Nothing goes on."""
+
+
+class _ReadAhead:
+    """As _InTurn, but a thread fills the next buffers meanwhile."""
+
+    def __init__(self, source: Source, headroom: int, chunk: int, padding: int) -> None:
+        self._source, self._room = source, slice(headroom, headroom + chunk)
+        self._free: SimpleQueue[bytearray | None] = SimpleQueue()
+        self._full: SimpleQueue[tuple[bytearray, int]] = SimpleQueue()
+        for _ in range(_NUM_BUFFERS):
+            self._free.put(bytearray(headroom + chunk + padding))
+        self._lent: bytearray | None = None
+        self._fault: BaseException | None = None
+        self._thread = Thread(target=self._read, name="traceq-read-ahead", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        size = 1
+        while size and (buffer := self._free.get()) is not None:
+            size = 0
+            try:
+                with memoryview(buffer)[self._room] as room:
+                    size = self._source.readinto(room)
+            except BaseException as fault:  # noqa: BLE001 - raised by `next`, in the thread that waits
+                self._fault = fault
+            self._full.put((buffer, size))
+
+    def next(self) -> tuple[bytearray, int]:
+        if self._lent is not None:
+            self._free.put(self._lent)
+        self._lent, size = self._full.get()
+        if self._fault is not None and size == 0:
+            raise self._fault
+        return self._lent, size
+
+    def close(self) -> None:
+        """Wait for the thread to end."""
         self._free.put(None)
-        while self._thread.is_alive():
-            self._thread.join(0.001) if self._full.empty() else self._full.get()
+        self._thread.join()

@@ -3,7 +3,14 @@
 
 #include <vector>
 
-#include "words.hpp"
+#include "text.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define TRACEQ_AVX2 __attribute__((target("avx2,bmi,pclmul")))
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 namespace {
 
@@ -11,7 +18,7 @@ constexpr uint32_t kNoToken = UINT32_MAX;
 
 struct Marks { uint64_t quotes, escapes, controls, foreign; };  // a bit per byte of a block; foreign = not ASCII
 
-#if defined(TRACEQ_SSE2)
+#if defined(__x86_64__)
 inline Marks marks_baseline(const char* block) {
     Marks marks{};
     for (int i = 0; i < 4; ++i) {
@@ -25,7 +32,7 @@ inline Marks marks_baseline(const char* block) {
     }
     return marks;
 }
-#elif defined(TRACEQ_NEON)
+#elif defined(__aarch64__)
 inline uint64_t bits_of(uint8x16_t a, uint8x16_t b, uint8x16_t c, uint8x16_t d) {
     const uint8x16_t weights = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     const uint8x16_t ab = vpaddq_u8(vandq_u8(a, weights), vandq_u8(b, weights));
@@ -81,47 +88,49 @@ struct Index {
         return found;
     }
 
-    template <class PrefixXor> TRACEQ_INLINE void add_block(const Marks& marks, uint32_t at, uint32_t* out, PrefixXor prefix_xor) {
+    template <class PrefixXor> TRACEQ_INLINE void add_block(const Marks& marks, uint32_t at, PrefixXor prefix_xor) {
         uint64_t quotes_here = marks.quotes;
         if (marks.escapes || escaped) quotes_here &= ~escaped_by(marks.escapes);
-        uint64_t strange = marks.escapes | marks.foreign;
         const uint64_t strings = prefix_xor(quotes_here) ^ inside;
-        strange |= marks.controls & strings;
         inside = uint64_t(int64_t(strings) >> 63);
-        if (strange) odd.push_back(at);
-        out += count;
-        count += size_t(popcount(quotes_here));
+        if (marks.escapes | marks.foreign | (marks.controls & strings)) odd.push_back(at);
+        uint32_t* out = quotes.data() + count;
+        count += size_t(__builtin_popcountll(quotes_here));
         while (quotes_here)  // in eights: more may be written than there are, which costs less than to guess the end
-            for (int i = 0; i < 8; ++i, quotes_here &= quotes_here - 1) *out++ = at + uint32_t(lowest_bit(quotes_here | uint64_t{1} << 63));
+            for (int i = 0; i < 8; ++i, quotes_here &= quotes_here - 1)
+                *out++ = at + uint32_t(lowest_bit(quotes_here | uint64_t{1} << 63));
     }
 };
 
-#define TRACEQ_INDEX(marks_of, prefix_xor_of)                                                                    \
-    for (size_t at = from; at < to; at += 64)                                                      \
-        index.add_block(marks_of(base + at), uint32_t(at), index.quotes.data(), prefix_xor_of)
+// Whoever indexes base[from:to] has made room for a quote a byte, and 64 more.
+using Indexer = void (*)(Index&, const char* base, size_t from, size_t to);
 
-void index_baseline(Index& index, const char* base, size_t from, size_t to) { TRACEQ_INDEX(marks_baseline, prefix_xor); }
+void index_baseline(Index& index, const char* base, size_t from, size_t to) {
+    for (; from < to; from += 64) index.add_block(marks_baseline(base + from), uint32_t(from), prefix_xor);
+}
 
 #if defined(TRACEQ_AVX2)
 TRACEQ_AVX2 inline Marks marks_avx2(const char* block) {
     const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block));
     const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 32));
     const __m256i quote = _mm256_set1_epi8('"'), escape = _mm256_set1_epi8('\\'), control = _mm256_set1_epi8(0x1f);
-#define TRACEQ_BITS(a, b) (uint64_t(uint32_t(_mm256_movemask_epi8(a))) | uint64_t(uint32_t(_mm256_movemask_epi8(b))) << 32)
-    return {TRACEQ_BITS(_mm256_cmpeq_epi8(low, quote), _mm256_cmpeq_epi8(high, quote)),
-            TRACEQ_BITS(_mm256_cmpeq_epi8(low, escape), _mm256_cmpeq_epi8(high, escape)),
-            TRACEQ_BITS(_mm256_cmpeq_epi8(_mm256_max_epu8(low, control), control),
-                        _mm256_cmpeq_epi8(_mm256_max_epu8(high, control), control)),
-            TRACEQ_BITS(low, high)};
+    const auto bits = [](__m256i a, __m256i b) TRACEQ_AVX2 {
+        return uint64_t(uint32_t(_mm256_movemask_epi8(a))) | uint64_t(uint32_t(_mm256_movemask_epi8(b))) << 32;
+    };
+    return {bits(_mm256_cmpeq_epi8(low, quote), _mm256_cmpeq_epi8(high, quote)),
+            bits(_mm256_cmpeq_epi8(low, escape), _mm256_cmpeq_epi8(high, escape)),
+            bits(_mm256_cmpeq_epi8(_mm256_max_epu8(low, control), control),
+                 _mm256_cmpeq_epi8(_mm256_max_epu8(high, control), control)),
+            bits(low, high)};
 }
 TRACEQ_AVX2 inline uint64_t prefix_xor_clmul(uint64_t bits) {
     const __m128i ones = _mm_set1_epi8(char(0xff));
     return uint64_t(_mm_cvtsi128_si64(_mm_clmulepi64_si128(_mm_cvtsi64_si128(int64_t(bits)), ones, 0)));
 }
-TRACEQ_AVX2 void index_avx2(Index& index, const char* base, size_t from, size_t to) { TRACEQ_INDEX(marks_avx2, prefix_xor_clmul); }
+TRACEQ_AVX2 void index_avx2(Index& index, const char* base, size_t from, size_t to) {
+    for (; from < to; from += 64) index.add_block(marks_avx2(base + from), uint32_t(from), prefix_xor_clmul);
+}
 #endif
-
-using Indexer = void (*)(Index&, const char*, size_t, size_t);
 
 Indexer best_indexer() {
 #if defined(TRACEQ_AVX2)

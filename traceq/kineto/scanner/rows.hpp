@@ -6,127 +6,62 @@
 #include <array>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
-#include "columns.hpp"
 #include "event.hpp"
-#include "quotes.hpp"
+#include "numbers.hpp"
 #include "strings.hpp"
 
 namespace {
 
 // Values of traceq.model.Category that decide which arguments a row has.
-enum Category : int8_t { kCpuOp = 1, kAnnotation = 2, kRuntime = 4, kKernel = 5, kMemcpy = 6, kMemset = 7, kSync = 8 };
+enum Category : int { kByName = -2, kUnknown = -1, kCpuOp = 1, kAnnotation = 2, kRuntime = 4, kKernel = 5, kSync = 8 };
 
-constexpr int64_t kLimitNs = 8000000000000000000, kLongestNs = 1000000000000000000;
-constexpr size_t kPadding = 64, kStretch = 128 << 10;
+constexpr int64_t kLongestNs = 1000000000000000000;
+constexpr size_t kStretch = 128 << 10;
 
-struct Rare { int64_t row; std::string name, body; };  // for Python: a thread's name (row -1), or a collective's arguments
+enum Column : int {
+    cTs, cDur, cCategory, cName, cCat, cPid, cTid, cGrid, cShapes, cDevice, cStream, cCorrelation, cExternalId, cBytes,
+    cSequence, cForwardThread, kNumColumns,
+};
+constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
+constexpr char kColumnNames[] =
+    "ts dur category name cat pid tid grid shapes device stream correlation external_id bytes sequence forward_thread";
 
-using Allocation = std::array<int64_t, 9>;  // the columns of Allocations
-
-enum Verdict : int { kMore, kClosed, kHandOver };
-enum class Reading { plain, absent, other };
-
-constexpr uint64_t kPowers[] = {
-    1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000, 10000000000, 100000000000, 1000000000000,
-    10000000000000, 100000000000000, 1000000000000000, 10000000000000000, 100000000000000000, 1000000000000000000,
+struct Columns {  // room for so many rows, lent by Python
+    char* at[kNumColumns];
+    size_t room;
 };
 
-inline uint64_t eight_digits(uint64_t word) {  // a digit a byte, the first one lowest
-    word = word * 10 + (word >> 8);
-    return ((word & 0x000000ff000000ff) * 0x000f424000000064 + (word >> 16 & 0x000000ff000000ff) * 0x0000271000000001) >> 32;
-}
-
-inline uint64_t number_of(const char* digits, size_t count) {  // at most 19 of them
-    uint64_t number = 0;
-    for (; count >= 8; count -= 8, digits += 8) number = number * 100000000 + eight_digits(load8(digits) ^ kZeros);
-    return count ? number * kPowers[count] + eight_digits((load8(digits) ^ kZeros) << (64 - 8 * count)) : number;
-}
-
-Reading read_integer(const Value& value, int64_t& out) {
-    const bool negative = *value.begin == '-';
-    const char* const first = value.begin + negative;
-    const auto count = size_t(value.end - first);
-    if (!is_digit(*first) || Parser::digits(first) != value.end || count > 20) return Reading::other;
-    uint64_t number = number_of(first, count < 19 ? count : 19);
-    if (count == 20) {
-        const auto digit = uint64_t(first[19] - '0');
-        if (number > (UINT64_MAX - digit) / 10) return Reading::other;
-        number = number * 10 + digit;
-    }
-    out = int64_t(negative ? 0 - number : number);  // past int64 it wraps
-    return Reading::plain;
-}
-
-Reading read_digits(Text text, int64_t& out) {
-    if (text.size < 1 || text.size > 18) return Reading::other;
-    out = 0;
-    for (size_t i = 0; i < text.size; ++i) {
-        if (!is_digit(text.at[i])) return Reading::other;
-        out = out * 10 + (text.at[i] - '0');
-    }
-    return Reading::plain;
-}
-
-// Decimal microseconds as nanoseconds, a digit past the third decimal rounds half up.
-Reading read_time(const Value& value, int64_t& out) {
-    if (*value.begin == '"') return Reading::other;
-    const bool negative = *value.begin == '-';
-    const char* const first = value.begin + negative;
-    if (!is_digit(*first)) return Reading::absent;
-    const char* const point = Parser::digits(first);
-    const bool is_decimal = point < value.end;
-    const auto whole = size_t(point - first), decimals = is_decimal ? size_t(value.end - point) - 1 : 0;
-    if (whole + decimals > 19) return Reading::other;
-    uint64_t number = number_of(first, whole);
-    if (is_decimal) {
-        if (*point != '.' || Parser::digits(point + 1) != value.end) return Reading::other;
-        number = number * kPowers[decimals] + number_of(point + 1, decimals);
-    }
-    if (decimals <= 3) {
-        const uint64_t scale = kPowers[3 - decimals];
-        if (number > uint64_t(kLimitNs) / scale) return Reading::absent;
-        out = int64_t(number * scale);
-        if (negative) out = -out;
-        return Reading::plain;
-    }
-    const uint64_t excess = kPowers[decimals - 3], rest = number % excess;
-    const auto floor = int64_t(number / excess);
-    out = negative ? -floor - (rest > excess / 2) : floor + (rest >= excess / 2);
-    return Reading::plain;
-}
+enum Verdict : int { kMore, kFull, kHandOver };
 
 class Scanner {
 public:
-    explicit Scanner(PyObject* categorise) : categorise_(categorise) {}
-    PyObject* categorise() const { return categorise_; }
+    Scanner(PyObject* categorise, PyObject* decode) : categorise_(categorise), decode_(decode) {}
+    Scanner(const Scanner&) = delete;
+    ~Scanner() { Py_DECREF(categorise_), Py_DECREF(decode_); }
 
-    Columns columns;
-    Strings strings;
-    std::vector<Rare> rare;
-    std::vector<std::pair<int64_t, int32_t>> stacks;
-    std::vector<Allocation> allocations;
-    std::vector<std::string> by_name;  // categories that take the event's name to tell
+    Strings strings, messages;                       // a message: its arguments, NUL, the event's name
+    std::vector<std::array<int64_t, 9>> allocations; // the columns of Allocations
+    std::vector<std::array<int64_t, 3>> sent;        // row, number of the message, `Seq`
+    std::vector<std::array<int64_t, 2>> stacks;      // row, number of the string
+    std::vector<std::string> threads;                // metadata events that name one
     int64_t num_dropped = 0;
-    size_t position = 0;  // everything before it is in the columns
-    bool comma_due = false;  // an event stands right before the position
+    size_t position = 0, row = 0;  // what stands before it is in the rows before this one
+    bool comma_due = false;        // an event stands right before the position
     bool busy = false;
 
-    // Reads base[from:to], which kPadding writable bytes follow.
-    Verdict scan(char* base, size_t from, size_t to, bool after_event) {
+    // Reads base[position:to], which kPadding writable bytes follow.
+    Verdict scan(char* base, size_t to, const Columns& columns) {
         std::memset(base + to, 0, kPadding);
         index_.clear();
         token_ = odd_ = 0;
-        position = from;
-        comma_due = after_event;
-        for (size_t indexed = from;;) {
+        for (size_t indexed = position;;) {
             drop_used_quotes();
             const size_t pending = indexed > position ? indexed - position : 0;
             const size_t enough = indexed + pending + 1;  // a long event is not parsed again for each stretch
             while (indexed < to && indexed < enough) indexed = index_stretch(base, indexed, to);
-            const Verdict verdict = walk(base, base + to);
+            const Verdict verdict = walk(base, base + to, columns);
             if (verdict != kMore || indexed >= to) return verdict;
         }
     }
@@ -146,15 +81,14 @@ private:
         return end;
     }
 
-    Verdict walk(const char* base, const char* limit) {
+    Verdict walk(const char* base, const char* limit, const Columns& columns) {
         Parser parser{base, limit, nullptr};
         const auto stop = [limit](const char* at) { return at + 16 >= limit ? kMore : kHandOver; };
-        while (true) {
-            const char* start = Parser::space(base + position);
-            if (*start == ']') { position = size_t(start - base); return kClosed; }
+        while (row < columns.room) {
+            const char* start = skip_space(base + position);
             if (comma_due) {
                 if (*start != ',') return stop(start);
-                start = Parser::space(start + 1);
+                start = skip_space(start + 1);
             }
             if (*start != '{') return stop(start);
             position = size_t(start - base);
@@ -163,13 +97,14 @@ private:
             parser.quote = first;
             const char* const end = parser.event(event_, start);
             if (!end) return stop(parser.fault);
-            event_.odd = is_odd(size_t(start - base), size_t(end - base));
-            if (event_.odd && !is_sound_throughout(base, first, parser.quote)) return kHandOver;
-            if (!emit({start, end})) return kHandOver;
+            event_.odd = is_odd(position, size_t(end - base));
+            if (event_.odd && !is_sound(base, first, parser.quote)) return kHandOver;
+            if (!emit(between(start, end), columns)) return kHandOver;
             token_ = size_t(parser.quote - index_.quotes.data());
             position = size_t(end - base);
             comma_due = true;
         }
+        return kFull;
     }
 
     bool is_odd(size_t start, size_t end) {
@@ -177,226 +112,221 @@ private:
         return odd_ < index_.odd.size() && index_.odd[odd_] < end;
     }
 
-    bool is_sound_throughout(const char* base, const uint32_t* quote, const uint32_t* end) const {
+    // ---- strings that are not plain ASCII: rare, and Python's to judge
+
+    bool is_sound(const char* base, const uint32_t* quote, const uint32_t* end) {  // each string of an event
         for (; quote < end; quote += 2) {
-            const Text text{base + quote[0] + 1, quote[1] - quote[0] - 1};
-            if (!is_sound(text)) return false;
-            const bool is_key = *Parser::space(base + quote[1] + 1) == ':';
-            if (is_key && std::memchr(text.at, '\\', text.size)) return false;
+            const Text text = between(base + quote[0], base + quote[1] + 1);
+            bool is_plain = true;
+            for (const char c : text) is_plain &= c >= 0x20 && c < 0x7f && c != '\\';
+            if (is_plain) continue;
+            const bool is_key = *skip_space(text.data() + text.size()) == ':';
+            if ((is_key && text.find('\\') != Text::npos) || !decode(text, scratch_)) return false;
         }
         return true;
+    }
+
+    bool decode(Text text, std::string& out) const {  // false where it is no JSON, or not UTF-8
+        const PyGILState_STATE state = PyGILState_Ensure();
+        PyObject* const found = PyObject_CallFunction(decode_, "y#", text.data(), Py_ssize_t(text.size()));
+        char* at;
+        Py_ssize_t size;
+        const bool done = found && PyBytes_AsStringAndSize(found, &at, &size) == 0;
+        if (done) out.assign(at, size_t(size));
+        Py_XDECREF(found);
+        forget_fault();
+        PyGILState_Release(state);
+        return done;
+    }
+
+    static void forget_fault() {  // the reference meets the same one, and raises it
+        if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
+        PyErr_Clear();
     }
 
     // ---- one event: false where the reference must read it
 
-    bool emit(const Value& whole) {
+    bool emit(Text whole, const Columns& columns) {
         if (!event_.has(kPh)) return true;
-        const Value& ph = event_.value[kPh];
-        if (event_.odd && std::memchr(ph.begin, '\\', ph.all().size)) return false;
-        if (ph.all() == "\"M\"") return emit_metadata(whole);
-        if (ph.all() == "\"i\"") return emit_instant();
-        return ph.all() == "\"X\"" ? emit_complete() : true;
-    }
-
-    bool emit_metadata(const Value& whole) {
+        const Text ph = event_.value[kPh];
+        if (event_.odd && ph.find('\\') != Text::npos) return false;
+        if (ph == "\"X\"") return emit_complete(columns);
+        if (ph != "\"M\"" && ph != "\"i\"") return true;
         Text name;
         if (!text_of(kName, name, name_)) return false;
-        if (name == "thread_name") rare.push_back({-1, {}, std::string(whole.begin, whole.end)});
+        if (ph == "\"i\"") return name != "[memory]" || emit_allocation();
+        if (name == "thread_name") threads.emplace_back(whole);
         return true;
     }
 
-    bool emit_instant() {
-        Text name, pid, tid;
-        if (!text_of(kName, name, name_)) return false;
-        if (!(name == "[memory]")) return true;
+    bool emit_allocation() {
+        Text pid, tid;
         int64_t ts = 0;
         const Reading has_ts = time(kTs, ts);
-        if (has_ts != Reading::plain) return has_ts == Reading::absent ? (++num_dropped, true) : false;
-        if (!text_of(kPid, pid, pid_) || !text_of(kTid, tid, tid_)) return false;
-        Allocation found = {ts, 0, 0, -1, -1, -1, -1, -1, -1};
-        size_t at = 3;
-        for (const Field field : {kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress})
-            if (!integer(field, found[at++])) return false;
-        found[1] = strings.intern(pid);
-        found[2] = strings.intern(tid);
+        if (has_ts == Reading::absent) return ++num_dropped, true;
+        if (has_ts == Reading::other || !text_of(kPid, pid, pid_) || !text_of(kTid, tid, tid_)) return false;
+        std::array<int64_t, 9> found = {ts, 0, 0, -1, -1, -1, -1, -1, -1};
+        for (int i = 0; i < 6; ++i)
+            if (!integer(Field(kMemoryBytes + i), found[size_t(3 + i)])) return false;
+        found[1] = strings.intern(pid, last_pid_);
+        found[2] = strings.intern(tid, last_tid_);
         allocations.push_back(found);
         return true;
     }
 
-    bool emit_complete() {
+    bool emit_complete(const Columns& columns) {
         int64_t ts = 0, dur = 0;
         const Reading has_ts = time(kTs, ts), has_dur = time(kDur, dur);
         if (has_ts == Reading::other || has_dur == Reading::other) return false;
-        if (has_ts == Reading::absent || has_dur == Reading::absent || dur < 0 || dur > kLongestNs) {
-            ++num_dropped;
-            return true;
-        }
+        if (has_ts == Reading::absent || has_dur == Reading::absent || dur < 0 || dur > kLongestNs) return ++num_dropped, true;
         Text name, cat, pid, tid;
-        if (!text_of(kName, name, name_) || !text_of(kCat, cat, cat_) || !text_of(kPid, pid, pid_)) return false;
-        if (!text_of(kTid, tid, tid_)) return false;
-        const int32_t cat_id = strings.intern(cat);
+        if (!text_of(kName, name, name_) || !text_of(kCat, cat, cat_)) return false;
+        if (!text_of(kPid, pid, pid_) || !text_of(kTid, tid, tid_)) return false;
+        const int32_t cat_id = strings.intern(cat, last_cat_);
         const int category = category_of(cat_id, name);
-        if (category < 0) return false;
         Arguments args;
-        if (!read_arguments(category, args)) return false;
-        const Text raw_name = name;
-        if (!rename_copy(name)) return false;
-        note_message(category, raw_name);
-        columns.next_row();
-        columns.set(cTs, ts);
-        columns.set(cDur, dur);
-        columns.set(cCategory, int8_t(category));
-        columns.set(cName, strings.intern(name));
-        columns.set(cCat, cat_id);
-        columns.set(cPid, strings.intern(pid));
-        columns.set(cTid, strings.intern(tid));
-        columns.set(cGrid, args.has_grid ? strings.intern({grid_.data(), grid_.size()}) : -1);
+        if (category < 0 || !read_arguments(category, args) || !note_message(category, name) || !rename_copy(name)) return false;
+        const auto set = [this, &columns](Column column, auto value) {
+            reinterpret_cast<decltype(value)*>(columns.at[column])[row] = value;
+        };
+        set(cTs, ts);
+        set(cDur, dur);
+        set(cCategory, int8_t(category));
+        set(cName, strings.intern(name));
+        set(cCat, cat_id);
+        set(cPid, strings.intern(pid, last_pid_));
+        set(cTid, strings.intern(tid, last_tid_));
+        set(cGrid, args.has_grid ? strings.intern(grid_, last_grid_) : int32_t(-1));
         const Field shapes = event_.given(kDims) ? kDims : kDims2021;
-        const bool has_shapes = category == kCpuOp && event_.given(shapes);
-        columns.set(cShapes, has_shapes ? strings.intern(event_.value[shapes].all()) : -1);
-        columns.set(cDevice, int32_t(args.device));
-        columns.set(cStream, int32_t(args.stream));
-        columns.set(cCorrelation, args.correlation);
-        columns.set(cExternalId, args.external_id);
-        columns.set(cBytes, args.bytes);
-        columns.set(cSequence, args.sequence);
-        columns.set(cForwardThread, args.forward_thread);
-        if (args.has_stack) stacks.emplace_back(int64_t(columns.size()) - 1, strings.intern({stack_.data(), stack_.size()}));
+        set(cShapes, category == kCpuOp && event_.given(shapes) ? strings.intern(event_.value[shapes], last_shapes_) : int32_t(-1));
+        set(cDevice, int32_t(args.device));
+        set(cStream, int32_t(args.stream));
+        set(cCorrelation, args.correlation);
+        set(cExternalId, args.external_id);
+        set(cBytes, args.bytes);
+        set(cSequence, args.sequence);
+        set(cForwardThread, args.forward_thread);
+        if (!args.stack.empty()) stacks.push_back({int64_t(row), strings.intern(args.stack)});
+        ++row;
         return true;
     }
 
     struct Arguments {
         int64_t device = -1, stream = -1, correlation = -1, external_id = -1, bytes = -1, sequence = -1, forward_thread = -1;
-        bool has_grid = false, has_stack = false;
+        bool has_grid = false;
+        Text stack;
     };
 
     bool read_arguments(int category, Arguments& args) {
         if (!first_of(kExternalId, kExternalId2021, args.external_id)) return false;
         if (category == kCpuOp || category == kAnnotation)
-            return integer(kSequence, args.sequence) && integer(kForwardThread, args.forward_thread) && read_stack(args);
+            return integer(kSequence, args.sequence) && integer(kForwardThread, args.forward_thread) &&
+                   (!event_.given(kCallStack) || (event_.value[kCallStack][0] == '"' && text_of(kCallStack, args.stack, stack_)));
         if (category == kRuntime) return integer(kCorrelation, args.correlation);
         if (category < kKernel || category > kSync) return true;
+        args.has_grid = event_.given(kGrid);
         return integer(kCorrelation, args.correlation) && integer(kDevice, args.device) && integer(kStream, args.stream) &&
-               first_of(kBytes, kSize, args.bytes) && read_grid(args);
+               first_of(kBytes, kSize, args.bytes) && (!args.has_grid || read_grid());
     }
 
     Reading time(Field field, int64_t& out) const {
         return event_.has(field) ? read_time(event_.value[field], out) : Reading::absent;
     }
 
-    bool integer(Field field, int64_t& out) const {
-        if (!event_.given(field)) return true;
-        const Value& value = event_.value[field];
-        return (value.is_text() ? read_digits(value.inner(), out) : read_integer(value, out)) == Reading::plain;
-    }
+    bool integer(Field field, int64_t& out) const { return !event_.given(field) || read_integer(event_.value[field], out); }
 
     bool first_of(Field field, Field instead, int64_t& out) const {  // -1, written out, is as good as absent
         if (!event_.has(field)) return integer(instead, out);
-        const Value& value = event_.value[field];
-        return !(value.all() == "-1") && !value.is_null() && integer(field, out);
+        return event_.value[field] != "-1" && event_.given(field) && integer(field, out);
     }
 
     bool text_of(Field field, Text& out, std::string& scratch) const {
-        out = {"", 0};
+        out = "";
         if (!event_.given(field)) return true;
-        const Value& value = event_.value[field];
-        if (value.is_text()) {
-            out = value.inner();
-            if (event_.odd && std::memchr(out.at, '\\', out.size)) {
-                unescape(out, scratch);
-                out = {scratch.data(), scratch.size()};
-            }
-            return true;
+        out = event_.value[field];
+        if (out[0] != '"') {
+            int64_t ignored;
+            return out.size() <= 18 && out != "-0" && read_integer(out, ignored);
         }
-        out = value.all();
-        int64_t ignored;
-        return out.size <= 18 && !(out == "-0") && read_integer(value, ignored) == Reading::plain;
+        if (event_.odd && out.find('\\') != Text::npos) {
+            if (!decode(out, scratch)) return false;
+            out = scratch;
+        } else {
+            out = out.substr(1, out.size() - 2);
+        }
+        return true;
     }
 
-    bool read_grid(Arguments& args) {  // [8, 4, 1] as 8x4x1
-        if (!event_.given(kGrid)) return true;
-        const Value& value = event_.value[kGrid];
-        args.has_grid = true;
+    bool read_grid() {  // [8, 4, 1] as 8x4x1
+        const Text grid = event_.value[kGrid];
+        if (grid[0] != '[' || grid.size() > 100) return false;
         grid_.clear();
-        if (*value.begin != '[' || value.all().size > 100) return false;
-        for (const char* p = value.begin + 1; p < value.end - 1; ++p) {
-            if (is_digit(*p)) grid_ += *p;
-            else if (*p == ',') grid_ += 'x';
-            else if (!is_space(*p)) return false;
+        for (const char c : grid.substr(1, grid.size() - 2)) {
+            if (is_digit(c) || c == ',') grid_ += c == ',' ? 'x' : c;
+            else if (!is_space(c)) return false;
         }
         return true;
     }
 
-    bool read_stack(Arguments& args) {
-        if (!event_.given(kCallStack)) return true;
-        Text text;
-        if (!event_.value[kCallStack].is_text() || !text_of(kCallStack, text, stack_)) return false;
-        args.has_stack = text.size > 0;
-        if (text.at != stack_.data()) stack_.assign(text.at, text.size);
-        return true;
-    }
-
-    void note_message(int category, Text name) {  // the words of a collective are Python's to understand
-        if (category != kCpuOp && category != kAnnotation && category != kKernel) return;
+    bool note_message(int category, Text name) {  // the words of a collective are Python's to understand, each once
+        if (category != kCpuOp && category != kAnnotation && category != kKernel) return true;
         bool found = event_.given(kCollective);
-        for (const char* prefix : {"nccl:", "gloo:", "hccl:", "xccl:", "c10d::"}) found = found || name.starts_with(prefix);
-        if (!found) return;
-        std::string body;
-        if (event_.has(kArgs)) body.assign(event_.value[kArgs].begin, event_.value[kArgs].end);
-        rare.push_back({int64_t(columns.size()), std::string(name.at, name.size), std::move(body)});
+        for (const Text prefix : {"nccl:", "gloo:", "hccl:", "xccl:", "c10d::"})
+            found = found || name.substr(0, prefix.size()) == prefix;
+        if (!found) return true;
+        scratch_ = "{";
+        for (const Key& key : kArgsKeys)
+            if (key.field >= kCollective && key.field <= kTypes && event_.has(key.field))
+                scratch_.append(scratch_.size() > 1 ? ",\"" : "\"").append(key.text).append("\":").append(event_.value[key.field]);
+        scratch_.append("}").append(1, '\0').append(name);
+        int64_t sequence = -1;
+        if (!integer(kMessageSequence, sequence)) return false;
+        sent.push_back({int64_t(row), messages.intern(scratch_), sequence});
+        return true;
     }
 
     bool rename_copy(Text& name) {  // an MTIA copy gets the name that every other device gives it
-        if (!(name == "dma_request") || !event_.has(kArgs)) return true;
+        if (name != "dma_request" || !event_.has(kArgs)) return true;
         Text direction;
-        if (!event_.has(kDirection)) direction = {"", 0};
-        else if (!event_.value[kDirection].is_text() || event_.odd) return false;
-        else direction = event_.value[kDirection].inner();
+        if (event_.has(kDirection) && (event_.value[kDirection][0] != '"' || event_.odd)) return false;
+        if (event_.has(kDirection)) direction = event_.value[kDirection];
         copy_ = "Memcpy ";
-        copy_ += direction == "DEVICE_TO_HOST" ? "DtoH" : direction == "HOST_TO_DEVICE" ? "HtoD"
-               : direction == "DEVICE_TO_DEVICE" ? "DtoD" : "unknown";
+        copy_ += direction == "\"DEVICE_TO_HOST\"" ? "DtoH" : direction == "\"HOST_TO_DEVICE\"" ? "HtoD"
+               : direction == "\"DEVICE_TO_DEVICE\"" ? "DtoD" : "unknown";
         copy_ += " (dma_request)";
-        name = {copy_.data(), copy_.size()};
+        name = copy_;
         return true;
     }
 
-    static constexpr int8_t kUnseen = -1, kByName = -2;
-
-    int category_of(int32_t cat, Text name) {  // -1 where Python failed to tell
-        if (size_t(cat) >= kinds_.size()) kinds_.resize(strings.size(), kUnseen);
-        if (kinds_[size_t(cat)] == kUnseen) kinds_[size_t(cat)] = kind_of(strings[size_t(cat)]);
-        if (kinds_[size_t(cat)] != kByName) return kinds_[size_t(cat)];
-        const uint64_t key = uint64_t(cat) << 32 | uint32_t(names_.intern(name));
-        const auto known = kinds_by_name_.find(key);
-        if (known != kinds_by_name_.end()) return known->second;
-        return kinds_by_name_[key] = ask(strings[size_t(cat)], name);
+    int category_of(int32_t cat, Text name) {  // kUnknown where Python failed to tell
+        if (size_t(cat) >= kinds_.size()) kinds_.resize(strings.size(), kUnknown);
+        int& kind = kinds_[size_t(cat)];
+        if (kind == kUnknown) kind = ask(strings[size_t(cat)], {});
+        if (kind != kByName) return kind;
+        scratch_.assign(std::to_string(cat)).append(1, ' ').append(name);
+        const auto known = kinds_by_name_.find(scratch_);
+        return known != kinds_by_name_.end() ? known->second : kinds_by_name_[scratch_] = ask(strings[size_t(cat)], name);
     }
 
-    int8_t kind_of(Text cat) {
-        for (const std::string& each : by_name)
-            if (cat == each.c_str()) return kByName;
-        return ask(cat, {"", 0});
-    }
-
-    int8_t ask(Text cat, Text name) {  // once per category, or per category and name
+    int ask(Text cat, Text name) const {  // once per category, and per name where that takes it
         const PyGILState_STATE state = PyGILState_Ensure();
         PyObject* const answer = PyObject_CallFunction(
-            categorise_, "s#s#", cat.at, Py_ssize_t(cat.size), name.at, Py_ssize_t(name.size));
-        const long category = answer ? PyLong_AsLong(answer) : -1;
+            categorise_, "s#z#", cat.data(), Py_ssize_t(cat.size()), name.data(), Py_ssize_t(name.size()));
+        const long category = answer ? PyLong_AsLong(answer) : long(kUnknown);
         Py_XDECREF(answer);
-        if (PyErr_Occurred()) PyErr_Clear();  // the reference meets the same fault, and raises it
+        forget_fault();
         PyGILState_Release(state);
-        return int8_t(category);
+        return int(category);
     }
 
-    PyObject* categorise_;
+    PyObject *categorise_, *decode_;
     Index index_;
     Event event_{};
     size_t token_ = 0, odd_ = 0;
-    std::string name_, copy_, cat_, pid_, tid_, grid_, stack_;
-    std::vector<int8_t> kinds_;
-    Strings names_;
-    std::unordered_map<uint64_t, int8_t> kinds_by_name_;
+    std::string name_, copy_, cat_, pid_, tid_, grid_, stack_, scratch_;
+    int32_t last_cat_ = -1, last_pid_ = -1, last_tid_ = -1, last_grid_ = -1, last_shapes_ = -1;
+    std::vector<int> kinds_;
+    std::unordered_map<std::string, int> kinds_by_name_;
     Indexer indexer_ = best_indexer();
 };
 
