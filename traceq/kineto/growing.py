@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 __all__ = ["GrowingColumns"]
 
 _SKEW = 3 * 64  # columns that start on pages would share the same few lines of the L1 cache
-_LARGE = 8 << 20  # from here on in pages of 2 MB, where the system has them: hundreds of faults fewer
 
 
 class GrowingColumns:
@@ -47,19 +46,15 @@ class GrowingColumns:
 
 
 def _block(size: int) -> mmap.mmap:
-    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
-    return block
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _resized(block: mmap.mmap, size: int) -> mmap.mmap:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):  # no Linux: pages cannot be moved
+    try:
+        block.resize(size)
+    except SystemError:  # no Linux: pages cannot be moved
         larger = _block(size)
         with memoryview(block) as old:
             larger[: len(old)] = old
         return larger
-    block.resize(size)
-    if size >= _LARGE:
-        block.madvise(mmap.MADV_HUGEPAGE)
     return block

@@ -43,7 +43,7 @@ __all__ = ["MISSING", "scan_natively"]
 
 _TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes")
 _MESSAGE_TEXTS = ("name", "dtype", "group", "ranks")
-_FIRST_ROWS = 1 << 16
+_FIRST_ROWS, _BYTES_PER_ROW = 1 << 16, 256
 _decode_args = msgspec.json.Decoder(RawArgs).decode
 _decode_event = msgspec.json.Decoder(RawEvent).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -53,7 +53,7 @@ def scan_natively(source: Source) -> Scan:
     """As `scan`. Raises UnreadableInput where the source is no trace."""
     tape = Tape(source, padding=_scan.PADDING)
     try:
-        document, columns = reference.Document(tape), _Columns()
+        document, columns = reference.Document(tape), _Columns(max(_FIRST_ROWS, source.size_bytes // _BYTES_PER_ROW))
         document.open()
         tape.unread(document.release())
         _read_events(tape, document, columns)
@@ -104,10 +104,10 @@ def _plain(text: bytes) -> bytes:
 class _Columns:
     """Native columns, and the side tables that Python fills: what ColumnBuilder is to the reference."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
         self.threads: dict[tuple[str, str], str] = {}
         self._scanner = _scan.Scanner(_category, _plain)
-        self._rows, self._table = 0, GrowingColumns({name: DTYPES[name] for name in _NUMBERED}, _FIRST_ROWS)
+        self._rows, self._table = 0, GrowingColumns({name: DTYPES[name] for name in _NUMBERED}, room)
         self._dropped = 0
         self._sent: list[NDArray[np.int64]] = []
         self._messages: list[Messages] = []

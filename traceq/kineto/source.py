@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from traceq.errors import TraceqError, UnreadableInput
 
@@ -22,42 +25,30 @@ _PACKED = 1 << 16
 class Source:
     """A file as a stream of plain bytes. `fault` is set when the archive ends early or is damaged."""
 
-    def __init__(self, path: Path, file: BinaryIO, stream: Any, *damage: type[Exception]) -> None:
+    def __init__(
+        self, path: Path, file: BufferedReader, readinto: Callable[[Any], int], *damage: type[Exception]
+    ) -> None:
         self.path, self.fault = path, ""
-        self._file, self._stream = file, stream
+        self.is_packed = readinto != file.readinto
+        self.size_bytes = os.fstat(file.fileno()).st_size  # packed, where it is packed
+        self._file, self._readinto = file, readinto
         self._damage: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, *damage)
 
-    @property
-    def is_packed(self) -> bool:
-        """Whether the file is an archive."""
-        return self._stream is not self._file
-
-    def read(self, size: int) -> bytes:
-        """Up to `size` bytes, as many as there are at once; empty at the end, or where an archive is cut off.
-
-        One read at a time: a longer one would lose what it has when an archive turns out to be cut off.
-        """
+    def readinto(self, room: memoryview | bytearray) -> int:
+        """How many plain bytes it put there; 0 at the end, or where an archive breaks off."""
         try:
-            plain: bytes = self._stream.read1(size)
+            return self._readinto(room)
         except self._damage as fault:
             self.fault = str(fault) or type(fault).__name__
-            return b""
-        return plain
+            return 0
 
-    def readinto(self, room: memoryview) -> int:
-        """The same into a buffer; how many bytes it was, 0 at the end."""
-        if not self.is_packed:
-            try:
-                return int(self._file.readinto(room))
-            except OSError:
-                pass  # read() meets the same fault, and notes it
-        plain = self.read(len(room))
-        room[: len(plain)] = plain
-        return len(plain)
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; empty at the end."""
+        room = bytearray(size)
+        return bytes(memoryview(room)[: self.readinto(room)])
 
     def close(self) -> None:
         """Close the file."""
-        self._stream.close()
         self._file.close()
 
 
@@ -75,23 +66,44 @@ def open_source(path: Path) -> Source:
         file.close()
         raise UnreadableInput(str(path), "the file is empty", "a Kineto trace (JSON)")
     if magic.startswith(_GZIP):
-        return Source(path, file, _Gzip(file), unzip.error)
+        return Source(path, file, _Gzip(file).readinto, unzip.error)
     if magic.startswith(_ZSTD):
         zstandard = _import_zstandard(path)
         stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        return Source(path, file, stream, zstandard.ZstdError)
-    return Source(path, file, file)
+        return Source(path, file, stream.readinto1, zstandard.ZstdError)
+    return Source(path, file, file.readinto)
 
 
 class _Gzip:
-    """The members of a gzip file as one stream. Gives all that stands before a cut; a gzip.GzipFile keeps back the
-    last 128 KiB."""
+    """The members of a gzip file as one stream, by isal's own reader. That one keeps back what stands before a cut: a
+    file that it refuses is read again, as far as it goes, piece by piece."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BufferedReader) -> None:
         self._file, self._packed, self._member = file, b"", _decompressor()
+        self._fast: Any = unzip._GzipReader(file, _PACKED) if hasattr(unzip, "_GzipReader") else None
+        self._given = 0
 
-    def read1(self, size: int) -> bytes:
-        """Some plain bytes, at most `size`; empty at the end. Raises EOFError where the file is cut off."""
+    def readinto(self, room: memoryview | bytearray) -> int:
+        """Some plain bytes; how many. Raises EOFError where the file is cut off."""
+        if self._fast is not None:
+            try:
+                size = int(self._fast.readinto(room))
+            except (EOFError, OSError, ValueError, unzip.error):
+                self._read_again()
+            else:
+                self._given += size
+                return size
+        plain = self._read(len(room))
+        room[: len(plain)] = plain
+        return len(plain)
+
+    def _read_again(self) -> None:
+        self._fast = None
+        self._file.seek(0)
+        while self._given and (plain := self._read(min(self._given, _PACKED))):
+            self._given -= len(plain)
+
+    def _read(self, size: int) -> bytes:
         while True:
             if self._member.eof:
                 self._packed = self._member.unused_data.lstrip(b"\0") or self._file.read(_PACKED).lstrip(b"\0")
@@ -105,9 +117,6 @@ class _Gzip:
                 return plain
             if not packed and not self._member.eof:
                 raise EOFError("the compressed stream is cut off")
-
-    def close(self) -> None:
-        """The file is closed by its owner."""
 
 
 def _decompressor() -> Any:

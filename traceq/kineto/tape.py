@@ -11,7 +11,7 @@ from traceq.kineto.source import Source
 
 __all__ = ["Tape"]
 
-CHUNK = 1 << 19
+CHUNK = 1 << 18
 _HEADROOM = 1 << 18
 _NUM_BUFFERS = 4
 
