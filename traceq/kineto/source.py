@@ -31,7 +31,7 @@ class Source:
         self.path, self.fault = path, ""
         self.is_packed = readinto != file.readinto
         self.size_bytes = os.fstat(file.fileno()).st_size  # packed, where it is packed
-        self._file, self._readinto = file, readinto
+        self._file, self._readinto, self._room = file, readinto, bytearray()
         self._damage: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, *damage)
 
     def readinto(self, room: memoryview | bytearray) -> int:
@@ -44,8 +44,10 @@ class Source:
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; empty at the end."""
-        room = bytearray(size)
-        return bytes(memoryview(room)[: self.readinto(room)])
+        if len(self._room) < size:
+            self._room = bytearray(size)
+        room = memoryview(self._room)[:size]
+        return bytes(room[: self.readinto(room)])
 
     def close(self) -> None:
         """Close the file."""
