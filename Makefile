@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint fuzz bench clean
+.PHONY: demo test lint fuzz strategies bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record outlier_ab on two CPU ranks and say what the check costs
@@ -34,6 +34,9 @@ fuzz: $(VENV)/.test
 	PYTHONPATH=tests LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 )) \
 	  --library build/asan/traceq/kineto/_scan.abi3.so
+
+strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold?
+	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/test_strategy.py
 
 bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py

@@ -71,10 +71,16 @@ def test_a_count_that_is_none_is_unknown(elements: Any) -> None:
     assert (found["num"], found["bytes"]) == (1, None)
 
 
-@pytest.mark.parametrize("dims", [5, "x", [5], [["a"]], [[2, ["x"]]], [[2**40, 2**40]], [], [[], []], {"a": 1}])
+@pytest.mark.parametrize("dims", [5, "x", [5], [["a"]], [[2, ["x"]]], [[2**40, 2**40]], [], [None], {"a": 1}])
 def test_shapes_that_are_none_leave_the_bytes_open(dims: Any) -> None:
     (found,) = collectives(annotation("nccl:all_reduce", 10, 5, **{"Input Dims": dims, "Input type": ["float"]}))
     assert (found["num"], found["bytes"]) == (1, None)
+
+
+def test_a_tensor_without_dimensions_is_one_number_and_other_arguments_are_none() -> None:
+    shapes = {"Input Dims": [[], []], "Input type": ["float", "Scalar"]}
+    (found,) = collectives(annotation("nccl:all_reduce", 10, 5, **shapes))
+    assert found["bytes"] == 4
 
 
 def test_waits_barriers_and_unnamed_rows_move_no_data() -> None:
@@ -113,7 +119,7 @@ DISPATCHED = (op("c10d::_reduce_scatter_base_", 10, 5), op("c10d::_allgather_bas
 def test_gloo_calls_a_reduce_scatter_all_reduce_and_the_c10d_op_tells_the_truth() -> None:
     found = collectives(*GLOO, *DISPATCHED, **world(0, 2, "gloo"))
     assert counts(found) == {"reduce_scatter": (1, 0), "all_gather": (1, 0)}
-    assert [one["bytes"] for one in found] == [256, 256]
+    assert {one["name"]: one["bytes"] for one in found} == {"reduce_scatter": 256, "all_gather": 512}  # of 2 ranks
 
 
 def test_where_the_counts_differ_gloos_own_names_stand() -> None:

@@ -13,6 +13,7 @@ from traceq.links.activity import Doing, activity
 from traceq.links.collectives import NAMES, Calls, Kernels, collective_calls, collective_kernels
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
+from traceq.links.roles import ROLES, Role, collective_roles
 from traceq.model import Run, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit
@@ -34,13 +35,15 @@ _COLUMNS = (
     Column("algbw_gbps", "algbw", Unit.GBPS),
     Column("busbw_gbps", "busbw", Unit.GBPS),
     Column("phase", "phase"),
+    Column("role", "for"),
+    Column("num_copies", "copies", Unit.COUNT),
 )
-_VIEW = ("name", "phase", "dtype", "group_size", "num", "num_kernels", "bytes", "gpu_ns", "exposed_ns")
+_VIEW = ("name", "role", "phase", "dtype", "group_size", "num", "num_kernels", "bytes", "gpu_ns", "exposed_ns")
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Collectives of one name, group, dtype and phase on one rank; `size_bytes` None where the trace has no sizes."""
+    """Collectives of one name, group, dtype, phase and role on one rank; `size_bytes` None where sizes are not told."""
 
     rank: int
     name: str
@@ -48,8 +51,10 @@ class _Row:
     group_size: int | None
     dtype: str
     phase: str
+    role: str
     num: int
     num_kernels: int
+    num_copies: int
     size_bytes: int | None
     gpu_ns: int
     exposed_ns: int
@@ -58,7 +63,7 @@ class _Row:
     @property
     def key(self) -> str:
         called = "" if self.num else "no call"
-        return "|".join((self.name, self.group, self.dtype, self.phase, called)).rstrip("|")
+        return "|".join((self.name, self.group, self.dtype, self.phase, self.role, called)).rstrip("|")
 
     @property
     def algbw_gbps(self) -> float | None:
@@ -90,6 +95,7 @@ def _rows(trace: Trace) -> list[_Row]:
     num_calls = len(calls)
     groups = group(list(identity))
     is_call = np.arange(len(groups.of_row)) < num_calls
+    is_copy = np.r_[np.zeros(num_calls, np.bool_), kernels.is_copy]
     duration = (work.end - work.start)[kernels.work]
     exposed = _exposed(trace, len(work))[kernels.work]
     size = np.r_[np.maximum(calls.size, 0), np.zeros(len(kernels.work), np.int64)]
@@ -97,7 +103,8 @@ def _rows(trace: Trace) -> list[_Row]:
     sums = zip(
         groups.keys.tolist(),
         groups.sum(is_call),
-        groups.sum(~is_call),
+        groups.sum(~is_call & ~is_copy),
+        groups.sum(is_copy),
         groups.sum(size),
         unknown,
         groups.sum(np.r_[np.zeros(num_calls, np.int64), duration]),
@@ -106,17 +113,17 @@ def _rows(trace: Trace) -> list[_Row]:
         strict=True,
     )
     rows = []
-    for (name, text, ranks, dtype, phase, _), num, num_kernels, size_bytes, unsized, *times in sums:
-        words = (_text(trace, text), _size(trace, ranks), _text(trace, dtype), phases(trace).names[phase])
+    for (name, text, ranks, dtype, phase, role, _), num, num_kernels, num_copies, size_bytes, unsized, *times in sums:
+        words = (_text(trace, text), _size(trace, ranks), _text(trace, dtype), phases(trace).names[phase], ROLES[role])
         sized = None if unsized or not num else size_bytes
-        rows.append(_Row(trace.rank, NAMES[name], *words, num, num_kernels, sized, *times))
+        rows.append(_Row(trace.rank, NAMES[name], *words, num, num_kernels, num_copies, sized, *times))
     return rows
 
 
 def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int64]:
-    """int64[6, calls + kernels]: name, group, group size, dtype, phase, 1 for a kernel without a call.
+    """int64[7, calls + kernels]: name, group, group size, dtype, phase, role, 1 for a kernel without a call.
 
-    A kernel has those of its call, its own phase only without one.
+    A kernel has those of its call; without one its own phase, and no known role.
     """
     messages = trace.events.messages
     of_work = phases(trace).of_work[kernels.work]
@@ -139,6 +146,7 @@ def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int6
             both(told(messages.group_size), absent),
             both(told(messages.dtype), absent),
             both(calls.phase, of_work),
+            both(collective_roles(trace), np.full(len(kernels.work), Role.UNKNOWN)),
             np.r_[np.zeros(len(calls), np.int64), (~linked).astype(np.int64)],
         ]
     )
@@ -146,10 +154,10 @@ def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int6
 
 
 def _exposed(trace: Trace, num_work: int) -> NDArray[np.int64]:
-    """int64[D] ns: time that each piece of device work runs alone on the device, as a collective."""
+    """int64[D] ns: time that each piece of device work runs while nothing computes, as a collective or a copy."""
     done = activity(trace)
     total = np.zeros(num_work, np.int64)
-    mine = done.doing == Doing.EXPOSED_COMM
+    mine = np.isin(done.doing, (Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY))
     if num_work:
         np.add.at(total, done.owner[mine], done.ns[mine])
     return total
@@ -166,11 +174,11 @@ def _size(trace: Trace, ranks: int) -> int | None:
 
 def _view(run: Run, rows: list[_Row]) -> Table:
     """Sums over ranks and groups, by collective, phase and dtype; without a device the time of the calls' threads."""
-    on_device = any(row.num_kernels for row in rows)
+    on_device = any(row.num_kernels or row.num_copies for row in rows)
     merged: dict[tuple[Cell, ...], list[int]] = {}
     unsized: set[tuple[Cell, ...]] = set()
     for row in rows:
-        key = (row.name, row.phase, row.dtype, row.group_size)
+        key = (row.name, row.role.replace("_", " "), row.phase, row.dtype, row.group_size)
         total = merged.setdefault(key, [0] * 5)
         unsized |= {key} if row.size_bytes is None else set()
         time_ns = row.gpu_ns if on_device else row.host_ns
@@ -184,7 +192,7 @@ def _view(run: Run, rows: list[_Row]) -> Table:
     columns = {column.key: column for column in _COLUMNS}
     view = tuple(columns[key] for key in _VIEW)
     if not on_device:
-        view = (*view[:5], view[6], Column("host_ns", "host time", Unit.NS))
-        shown = [(*row[:5], *row[6:8]) for row in shown]
+        view = (*view[:6], view[7], Column("host_ns", "host time", Unit.NS))
+        shown = [(*row[:6], *row[7:9]) for row in shown]
     over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
     return Table("collectives", f"Collectives ({over}whole trace)", view, tuple(shown))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import prod
 from typing import Any, ClassVar
 
@@ -105,7 +106,7 @@ def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:
     """
     try:
         dims, types = _decode_list(args.dims), _decode_list(args.types)
-        sizes = [_elements(shape) for shape in dims if shape]
+        sizes = [_elements(shape) for shape, kind in zip_longest(dims, types) if shape or _is_number(shape, kind)]
     except (msgspec.DecodeError, RecursionError, TypeError, ValueError):
         return -1, ""
     if not sizes:
@@ -113,6 +114,11 @@ def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:
     moved = max(sizes) if event.startswith("c10d::") else sum(sizes)
     dtype = next((t for t in types if isinstance(t, str) and t.lower() in _DTYPES), "")
     return _to_count(moved), dtype
+
+
+def _is_number(shape: Any, kind: Any) -> bool:
+    """A tensor without dimensions; other arguments have no shape either, and no type of an element."""
+    return shape == [] and isinstance(kind, str) and kind.lower() in _DTYPES
 
 
 def _elements(shape: Any) -> int:

@@ -6,20 +6,19 @@ gloo's rows give the times.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.links.collectives import NAMES, Calls, collective_calls, collective_kernels, name_number
+from traceq.links.gloo import gloo_pairs
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
-from traceq.links.names import matching
 from traceq.links.nesting import tracks
 from traceq.links.phases import phases
 from traceq.links.steps import steps
-from traceq.model import Category, Trace
+from traceq.model import Trace
 
 __all__ = ["POINT_TO_POINT", "SAME_EVERYWHERE", "OwnCalls", "own_calls"]
 
@@ -28,9 +27,6 @@ POINT_TO_POINT = tuple(NAMES.index(name) for name in ("send", "recv", "send_recv
 
 SAME_EVERYWHERE = tuple(NAMES.index(n) for n in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"))
 """Collectives whose larger side is as large on all ranks; the parts of an all-to-all may differ."""
-
-_DISPATCHED = re.compile(r"^c10d::(?!.*(wait|barrier|send|recv))")
-_MOST_UNFINISHED = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +58,7 @@ def own_calls(trace: Trace) -> OwnCalls:
     """The collectives of a trace by time of issue; messages between two ranks are left out."""
     calls, events = collective_calls(trace), trace.events
     level = events.text(int(calls.rows[0])).partition(":")[0] if len(calls) else ""
-    pairs = _gloo_pairs(trace, calls) if level == "gloo" and trace.backend == "gloo" else None
+    pairs = gloo_pairs(trace, calls.rows) if level == "gloo" and trace.backend == "gloo" else None
     columns = _by_ops(trace, calls, *pairs) if pairs is not None else _by_calls(trace, calls)
     columns["elements"] = np.where(np.isin(columns["name"], SAME_EVERYWHERE), columns["elements"], -1)
     ts, start = events.ts[columns["row"]], columns["start"]
@@ -132,29 +128,6 @@ class _Told:
         if len(values) == 0:
             return np.full(len(self.message), -1)
         return np.where(self.message >= 0, values[self.message].astype(np.int64), -1)
-
-
-def _gloo_pairs(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """(`c10d` ops by time, the call of gloo that carried each out, -1 without one); None where they are no pairs.
-
-    The ops are the truth: gloo's rows call a reduce-scatter all_reduce, and its threads begin what they took from one
-    queue in an order that can differ by a hair from that of issue. A window that opens between an op and its row holds
-    the row alone, one that closes there the op alone.
-    """
-    events = trace.events
-    host = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    ops = host[matching(events, host, _DISPATCHED)]
-    ops = ops[np.argsort(events.ts[ops], kind="stable")]
-    if len(ops) == 0:
-        return None
-    began = events.ts[calls.rows]
-    alone = int(np.searchsorted(began, events.ts[ops[0]], "left"))
-    num = len(calls) - alone
-    if not 0 <= len(ops) - num <= _MOST_UNFINISHED or (began[alone:] < events.ts[ops[:num]]).any():
-        return None
-    ran = np.full(len(ops), -1)
-    ran[:num] = np.arange(alone, len(calls))
-    return ops, ran
 
 
 def _names(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:

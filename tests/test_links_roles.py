@@ -1,0 +1,114 @@
+"""What each collective is for, by what its thread is in where it is issued."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builder import AUTOGRAD, Event, annotation, build, comms, frame, kernel, launch, op, step, table, world
+
+ENGINE = "autograd::engine::evaluate_function: "
+ACCUMULATES = op(ENGINE + "torch::autograd::AccumulateGrad", 40, 30, tid=AUTOGRAD)
+OPTIMIZER = annotation("Optimizer.step#AdamW.step", 120, 60)
+BIG, FEW = (100_000, 100_000), (3, 3)
+
+
+def roles(*events: Event, **metadata: Any) -> list[str]:
+    """Roles of the calls of one step of 200 us, by their order in the table."""
+    found = table(build(step(0, 200), *events, **metadata), "collectives")
+    return [row["role"] for row in found for _ in range(row["num"])]
+
+
+@pytest.mark.parametrize(
+    ("around", "call", "role"),
+    [
+        (ACCUMULATES, comms("allreduce", 50, 5, BIG, tid=AUTOGRAD), "gradient_reduction"),
+        (ACCUMULATES, comms("_reduce_scatter_base", 50, 5, FEW, tid=AUTOGRAD), "gradient_reduction"),
+        (ACCUMULATES, comms("allreduce", 50, 5, FEW, tid=AUTOGRAD, dtype="Int"), "unused_map"),
+        (annotation("FSDP::post_backward_reduce (layers.3)", 40, 30), comms("_reduce_scatter_base", 50, 5, BIG), ""),
+        (annotation("FSDP::root_post_backward_callback", 40, 30), comms("_reduce_scatter_base", 50, 5, BIG), ""),
+        (
+            annotation("FullyShardedDataParallel._post_backward_hook", 40, 30),
+            comms("_reduce_scatter_base", 50, 5, BIG),
+            "",
+        ),
+        (annotation("FSDP::pre_forward (layers.3)", 40, 30), comms("_allgather_base", 50, 5, BIG), "forward"),
+        (annotation("FullyShardedDataParallel._pre_forward", 40, 30), comms("_allgather_base", 50, 5, BIG), "forward"),
+        (annotation("FSDP::backward_prefetch for layers.2", 40, 30), comms("_allgather_base", 50, 5, BIG), "backward"),
+        (
+            annotation("FullyShardedDataParallel._pre_backward_hook", 40, 30),
+            comms("_allgather_base", 50, 5, BIG),
+            "backward",
+        ),
+        (OPTIMIZER, comms("_allgather_base", 150, 5, BIG), "step"),
+        (OPTIMIZER, comms("broadcast", 150, 5, BIG), "step"),
+        (OPTIMIZER, comms("_reduce_scatter_base", 150, 5, BIG), ""),
+        (OPTIMIZER, comms("allreduce", 150, 5, FEW), "clip_norm"),
+        (annotation("DistributedDataParallel.forward", 10, 90), comms("broadcast", 20, 5, BIG), "buffer_broadcast"),
+        (annotation("evaluation", 10, 90), comms("broadcast", 20, 5, BIG), "state_broadcast"),
+        (annotation("## metrics compute ##", 10, 90), comms("allgather", 20, 5, BIG), "metric"),
+        (annotation("evaluation", 10, 90), comms("allreduce", 20, 5, FEW), "metric"),
+        (op("_c10d_functional::all_reduce", 10, 20), comms("allreduce", 12, 5, FEW), "activation_exchange"),
+        (op("_AllToAll", 10, 20), comms("alltoallv", 12, 5, BIG), "activation_exchange"),
+        (op(ENGINE + "MyFunctionBackward", 40, 30), comms("allreduce", 50, 5, BIG), "activation_exchange"),
+        (op("_AllToAll", 10, 20), comms("alltoallv", 12, 5, BIG, dtype="Long"), "index_exchange"),
+        (annotation("## all2all_data:kjt values ##", 10, 20), comms("alltoallv", 12, 5, BIG), "index_exchange"),
+        (
+            frame("torch/nn/utils/clip_grad.py(10): clip_grad_norm_", 80, 20),
+            comms("allreduce", 85, 5, BIG),
+            "clip_norm",
+        ),
+        (annotation("evaluation", 10, 90), comms("reduce_mystery", 20, 5, (-1, -1)), "unknown"),
+    ],
+)
+def test_a_call_is_for_what_its_thread_is_in(around: Event, call: Event, role: str) -> None:
+    full = {"": "gradient_reduction"} | {at: f"parameter_gather_{at}" for at in ("forward", "backward", "step")}
+    assert roles(around, call) == [full.get(role, role)]
+
+
+def test_another_threads_marks_do_not_count() -> None:
+    assert roles(OPTIMIZER, comms("_allgather_base", 150, 5, BIG, tid=AUTOGRAD)) == ["activation_exchange"]
+
+
+def test_a_bare_sum_between_backward_and_optimizer_is_of_gradients_unless_it_is_a_few_numbers() -> None:
+    large, few = comms("allreduce", 90, 5, BIG), comms("allreduce", 96, 2, FEW)
+    assert sorted(roles(ACCUMULATES, OPTIMIZER, large, few)) == ["gradient_reduction", "metric"]
+
+
+def test_after_norms_of_gradients_it_is_their_norm() -> None:
+    norms = op("aten::_foreach_norm", 80, 5)
+    call = comms("allreduce", 90, 5, (400, 400))
+    assert roles(ACCUMULATES, OPTIMIZER, norms, call) == ["clip_norm"]
+    assert roles(ACCUMULATES, OPTIMIZER, op("aten::_foreach_norm", 10, 5), call) == ["gradient_reduction"]
+
+
+def test_a_large_sum_in_forward_is_of_activations() -> None:
+    late = comms("allreduce", 10, 5, BIG)
+    assert roles(ACCUMULATES, OPTIMIZER, late) == ["activation_exchange"]
+
+
+def test_with_gloo_the_op_says_what_it_is_for_and_not_the_thread_that_carries_it_out() -> None:
+    issued = op("c10d::allreduce_", 50, 2, tid=AUTOGRAD)
+    ran = annotation("gloo:all_reduce", 125, 30, tid=9, **{"Input Dims": [[64]], "Input type": ["float"]})
+    assert roles(ACCUMULATES, OPTIMIZER, issued, ran, **world(0, 2, "gloo")) == ["gradient_reduction"]
+
+
+def test_two_that_gloo_began_in_the_other_order_keep_what_they_are() -> None:
+    ops = (
+        op("c10d::_reduce_scatter_base_", 10, 2, **{"Input Dims": [[32], [64]], "Input type": ["float", "float"]}),
+        op("c10d::allreduce_", 13, 2, **{"Input Dims": [[[500]]], "Input type": ["TensorList"]}),
+    )
+    rows = (
+        annotation("gloo:all_reduce", 20, 9, tid=8, **{"Input Dims": [[500]], "Input type": ["float"]}),
+        annotation("gloo:all_reduce", 21, 9, tid=9, **{"Input Dims": [[64]], "Input type": ["float"]}),
+    )
+    found = table(build(step(0, 200), *ops, *rows, **world(0, 2, "gloo")), "collectives")
+    assert {row["name"]: row["bytes"] for row in found} == {"all_reduce": 2000, "reduce_scatter": 256}
+
+
+def test_a_kernel_has_the_role_of_its_call_and_none_without() -> None:
+    call = comms("allreduce", 50, 5, BIG, tid=AUTOGRAD)
+    own = launch(51, 1, 1, tid=AUTOGRAD), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 90, 9, 1)
+    stray = kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 2, 5)
+    found = table(build(step(0, 200), ACCUMULATES, call, *own, stray), "collectives")
+    assert {row["role"]: row["num_kernels"] for row in found} == {"gradient_reduction": 1, "unknown": 1}

@@ -1,0 +1,217 @@
+"""How ranks share the work, and whether they issue just what that takes: against traces of torch itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builder import Event, annotation, build, comms, kernel, launch, op, read_text, step, table
+
+from traceq.analyses.registry import analyze
+from traceq.model import Run, Trace
+from traceq.runs.read import read
+
+ROOT = Path(__file__).resolve().parents[1]
+FIXTURES = ROOT / "fixtures" / "strategies"
+TRACES = ROOT.parent / "shared" / "traces"
+Row = dict[str, Any]
+
+PARAMETERS, BLOCK, NUM_BLOCKS = 52_308, 16_576, 3
+BLOCKS = NUM_BLOCKS * BLOCK
+
+
+def told(trace: Trace | Run) -> tuple[Row, list[Row]]:
+    """(the strategy of the only rank, its checks)."""
+    run = trace if isinstance(trace, Run) else Run(trace.path, (trace,))
+    rows = analyze(run, "strategy").tables[1]
+    checked = [dict(zip((column.key for column in rows.columns), row, strict=True)) for row in rows.rows]
+    return table(run, "strategy")[0], checked
+
+
+def of_roles(checked: list[Row], *, steps: int) -> dict[str, tuple[int, int | None]]:
+    """(calls, elements) of a step by role."""
+    return {row["role"]: (row["num"] // steps, row["elements"] and row["elements"] // steps) for row in checked}
+
+
+GATHERED = {"parameter_gather_forward": (4, PARAMETERS), "gradient_reduction": (4, PARAMETERS)}
+ALL_AGAIN = {"parameter_gather_backward": (4, PARAMETERS)}
+BLOCKS_AGAIN = {"parameter_gather_backward": (3, BLOCKS)}
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "kept", "expected"),
+    [
+        ("ddp", "DDP", None, {"gradient_reduction": (1, PARAMETERS)}),
+        ("fsdp1_full_shard", "FSDP1 FULL_SHARD", 1, GATHERED | BLOCKS_AGAIN),
+        ("fsdp1_shard_grad_op", "FSDP1 SHARD_GRAD_OP", 4, GATHERED),
+        ("fsdp2", "FSDP2", 1, GATHERED | BLOCKS_AGAIN),
+        ("fsdp2_all", "FSDP2", 0, GATHERED | ALL_AGAIN),
+        ("fsdp2_kept", "FSDP2 SHARD_GRAD_OP", 4, GATHERED),
+        ("zero1", "ZeRO-1", None, {"gradient_reduction": (1, PARAMETERS), "parameter_gather_step": (15, PARAMETERS)}),
+        ("tensor_parallel", "TP", None, {"activation_exchange": (3, NUM_BLOCKS * 8 * 64)}),
+    ],
+)
+def test_what_torch_issues_is_exactly_what_its_strategy_predicts(
+    name: str, strategy: str, kept: int | None, expected: dict[str, tuple[int, int]]
+) -> None:
+    found, checked = told(read(FIXTURES / f"{name}.json.gz"))
+    assert (found["strategy"], found["verdict"], found["num_kept"]) == (strategy, "exact", kept)
+    assert (found["num_steps"], found["num_micro_batches"]) == (2, 1)
+    assert of_roles(checked, steps=2) == expected
+    assert {row["verdict"] for row in checked} == {"exact"}
+    assert all(row["expected_num"] in (row["num"], None) for row in checked)
+
+
+def test_two_micro_batches_gather_and_reduce_twice() -> None:
+    found, checked = told(read(FIXTURES / "fsdp2_accumulated.json.gz"))
+    assert (found["strategy"], found["num_micro_batches"], found["parameters"]) == ("FSDP2", 2, PARAMETERS)
+    assert of_roles(checked, steps=2) == {
+        "parameter_gather_forward": (8, 2 * PARAMETERS),
+        "parameter_gather_backward": (6, 2 * BLOCKS),
+        "gradient_reduction": (8, 2 * PARAMETERS),
+        "clip_norm": (1, 15),
+        "metric": (1, 1),
+    }
+
+
+def test_what_runs_beside_a_strategy_is_explained() -> None:
+    found, checked = told(read(FIXTURES / "ddp_unused.json.gz"))
+    assert (found["strategy"], found["verdict"]) == ("DDP", "explained")
+    assert {row["role"]: row["verdict"] for row in checked} == {
+        "gradient_reduction": "exact",
+        "unused_map": "explained",
+        "metric": "explained",
+    }
+    assert "find_unused_parameters" in found["reason"]
+
+
+def changed(name: str, *, op_name: str, times: int) -> Trace:
+    """A recorded trace in which the first op of a name and the row of gloo that ran it are there `times` times."""
+    document = json.loads(gzip.decompress((FIXTURES / f"{name}.json.gz").read_bytes()))
+    events = document["traceEvents"]
+    ops = sorted((e for e in events if e.get("name", "").startswith("c10d::")), key=lambda e: e["ts"])
+    rows = sorted((e for e in events if e.get("name", "").startswith("gloo:")), key=lambda e: e["ts"])
+    at = next(n for n, e in enumerate(ops) if op_name in e["name"])
+    for kind in (ops, rows):
+        events.remove(kind[at])
+        events += [{**kind[at], "ts": kind[at]["ts"] + n / 1000} for n in range(times)]
+    return read_text(json.dumps(document).encode())
+
+
+def test_one_gather_too_many_is_named() -> None:
+    found, checked = told(changed("fsdp2", op_name="_allgather_base_", times=2))
+    assert found["verdict"] == "unexplained"
+    wrong = [row for row in checked if row["verdict"] == "unexplained"]
+    assert wrong[0]["role"] == "parameter_gather_forward"
+    assert (wrong[0]["num"], wrong[0]["expected_num"]) == (9, 8)
+    assert wrong[0]["reason"] == "1 call over and 2,580 elements over, in 1 of 2 steps"
+    run = Run("", (changed("fsdp2", op_name="_allgather_base_", times=2),))
+    (finding,) = analyze(run, "strategy").findings
+    assert finding.text.startswith("rank 0: FSDP2 does not predict all that was issued: parameter_gather_forward: 1 ")
+
+
+def test_a_reduction_that_one_step_lacks_is_not_explained_away() -> None:
+    found, _ = told(changed("fsdp2", op_name="_reduce_scatter_base_", times=0))
+    assert found["verdict"] == "unexplained"
+    assert "short, in 1 of 2 steps" in found["reason"]
+
+
+def reduced(*sizes: int, start: int = 0, number: int = 0) -> list[Event]:
+    """One step of DDP whose buckets hold so many float32."""
+    marks = [annotation("DistributedDataParallel.forward", start, 10)]
+    engine = [op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", start + 20, 60)]
+    calls = [comms("allreduce", start + 21 + 5 * n, 4, (size, size)) for n, size in enumerate(sizes)]
+    return [step(start, 100, number), *marks, *engine, *calls]
+
+
+MIB = 2**20 // 4
+
+
+def test_buckets_hold_one_then_25_mib_but_for_the_last() -> None:
+    usual = reduced(2 * MIB, 26 * MIB, 25 * MIB, 1000)
+    assert told(build(*usual))[0]["verdict"] == "exact"
+    small = told(build(*reduced(2 * MIB, 10 * MIB, 1000)))[0]
+    assert small["verdict"] == "explained"
+    assert "10,485,760 bytes is below DDP's 1, then 25 MiB" in small["reason"]
+
+
+def test_gradients_are_as_many_in_every_step() -> None:
+    steps = [*reduced(500), *reduced(500, start=100, number=1), *reduced(499, start=200, number=2)]
+    found = told(build(*steps))[0]
+    assert (found["strategy"], found["verdict"]) == ("DDP", "unexplained")
+    assert found["reason"] == "gradient_reduction: 1 element short, in 1 of 3 steps"
+
+
+def test_every_call_has_a_kernel_or_the_reason_why_not_is_given() -> None:
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+    events = [*reduced(500, 600), launch(22, 1, 1), kernel(nccl, 30, 5, 1)]
+    both = [*events, launch(27, 1, 2), kernel(nccl, 40, 5, 2)]
+
+    def kernels(*rows: Event) -> tuple[int, int, str, str]:
+        row = next(row for row in told(build(*rows))[1] if row["role"] == "kernels")
+        return row["num"], row["expected_num"], row["verdict"], row["reason"]
+
+    assert kernels(*both) == (2, 2, "exact", "")
+    fused = "1 calls without one of their own: fused with another's, or cut off by the window"
+    assert kernels(*events) == (1, 2, "explained", fused)
+    assert kernels(*both, kernel(nccl, 1, 5)) == (3, 2, "explained", "1 launched before the window")
+    stray = [launch(90, 1, 3), kernel(nccl, 92, 5, 3)]
+    assert kernels(*both, *stray) == (3, 2, "unexplained", "1 whose call is not in the trace")
+
+
+def test_ranks_that_share_nothing_and_a_rank_alone_have_no_strategy() -> None:
+    assert told(build(step(0, 100), op("aten::mm", 1, 2)))[0]["strategy"] == "none"
+    alone = comms("allreduce", 10, 5, (10, 10), **{"Group size": 1})
+    found, checked = told(build(step(0, 100), alone))
+    assert (found["strategy"], checked) == ("one rank", [])
+    assert analyze(Run("", (build(step(0, 100), alone),)), "strategy").views == ()
+
+
+def test_layers_that_exchange_and_gradients_that_are_reduced_are_two_strategies() -> None:
+    exchanged = op("_AllToAll", 2, 6), comms("alltoallv", 3, 4, (80, 80))
+    back = comms("alltoallv", 86, 4, (80, 80)), op("autograd::engine::evaluate_function: _AllToAllBackward", 85, 10)
+    found, _ = told(build(*reduced(500), *exchanged, *back))
+    assert (found["strategy"], found["verdict"]) == ("DDP + EP", "exact")
+    lacking, _ = told(build(*reduced(500), *exchanged, comms("alltoallv", 11, 4, (80, 80))))
+    assert lacking["verdict"] == "unexplained"
+
+
+@pytest.mark.parametrize(
+    ("path", "strategy", "elements", "kernels"),
+    [
+        ("ddp-a100/rank0.json.gz", "DDP", 25_557_032, (21, 21, "exact")),
+        ("resnet-ddp-mi300/rank0.json.gz", "DDP", 11_689_512, (17, 12, "explained")),
+        ("nanogpt-h100-8r/rank0.json.gz", "ZeRO-2", 268_666_144, (76, 56, "explained")),
+        ("gloo-cpu/rank34.json.gz", "DDP", 2_403_682, None),
+    ],
+)
+def test_real_jobs_conserve_their_parameters(
+    path: str, strategy: str, elements: int, kernels: tuple[int, int, str] | None
+) -> None:
+    """25,557,032 are the parameters of ResNet-50, 11,689,512 those of ResNet-18."""
+    if not (TRACES / path).exists():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    found, checked = told(read(TRACES / path))
+    assert (found["strategy"], found["parameters"]) == (strategy, elements)
+    assert {row["verdict"] for row in checked if row["role"] != "kernels"} == {"exact"}
+    mine = [(row["num"], row["expected_num"], row["verdict"]) for row in checked if row["role"] == "kernels"]
+    assert mine == ([kernels] if kernels else [])
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.skipif(not os.environ.get("TRACEQ_RECORD"), reason="records; `make strategies` runs it")
+def test_a_fixture_is_what_torch_issues_today(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    code = "import sys, pathlib, strategies; strategies.record('fsdp2', pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
+    subprocess.run(command, cwd=ROOT / "fixtures", check=True, capture_output=True)
+    anew, kept = (told(read(folder / "fsdp2.json.gz")) for folder in (tmp_path, FIXTURES))
+    assert anew[0]["verdict"] == "exact"
+    assert of_roles(anew[1], steps=2) == of_roles(kept[1], steps=2)
