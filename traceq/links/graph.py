@@ -21,6 +21,7 @@ from traceq.links.launches import DeviceWork, device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import host_ops, tracks
+from traceq.links.origins import CLOCK_SKEW_NS
 from traceq.links.steps import main_track
 from traceq.links.stream_waits import AT_ONCE_NS, Awaits, awaits
 from traceq.links.tape import FAR
@@ -93,11 +94,13 @@ def dependency_graph(trace: Trace) -> Graph:
     launched = np.where(work.linked, trace.events.ts[work.call], least) if len(work) else work.start
     done = np.where(before >= 0, work.end[before], least) if len(work) else work.start
     latency_ns = _latency(work, launched, done)
-    by_host = np.where(launched > least, launched + np.minimum(work.start - launched, latency_ns), least)
     by_stream = np.minimum(done, work.start)
-    found = awaits(trace, place, np.maximum(by_host, by_stream))
-    ready = np.maximum(by_host, by_stream)
-    np.maximum.at(ready, found.work, work.end[found.on])
+    usual = np.where(launched > least, launched + np.minimum(work.start - launched, latency_ns), least)
+    found = awaits(trace, place, np.maximum(usual, by_stream))
+    by_others = by_stream.copy()
+    np.maximum.at(by_others, found.work, work.end[found.on])
+    by_host = _launches_take_effect(work, usual, by_others)
+    ready = np.maximum(by_host, by_others)
     anchored = ready == least
     ready = np.where(anchored, work.start, ready)
     return Graph(
@@ -143,6 +146,17 @@ def _latency(work: DeviceWork, launched: NDArray[np.int64], done: NDArray[np.int
     """Median ns from a launch to the start of work that found its stream idle; AT_ONCE_NS where none ever did."""
     waited = (work.start - launched)[work.linked & (done <= launched)]
     return max(int(np.median(waited)), 0) if len(waited) else AT_ONCE_NS
+
+
+def _launches_take_effect(
+    work: DeviceWork, usual: NDArray[np.int64], by_others: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """int64[D] ns: when each launch would have let its work start.
+
+    That is the `usual` latency later; for work that waited for nothing else as late as it started, within reason.
+    """
+    waited_for = (usual > np.iinfo(np.int64).min) & (usual >= by_others)
+    return np.where(waited_for, np.minimum(work.start, np.where(waited_for, usual, 0) + CLOCK_SKEW_NS), usual)
 
 
 def _holds(trace: Trace, work: DeviceWork, stream: NDArray[np.int64], turn: NDArray[np.int64]) -> Holds:

@@ -19,7 +19,7 @@ from traceq.links.phases import phases
 from traceq.links.steps import main_track, steps
 from traceq.model import CallStacks, Category, Trace
 
-__all__ = ["Origins", "origins", "source_line"]
+__all__ = ["CLOCK_SKEW_NS", "Origins", "origins", "source_line"]
 
 CLOCK_SKEW_NS = 30_000
 
