@@ -61,12 +61,27 @@ def max_of_8(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.flo
 NOISES: tuple[Noise, ...] = (autocorrelated, heavy_tailed, drifting, switching, max_of_8)
 
 
-def simulate(rng: np.random.Generator, noise: Noise, looks: Sequence[int], sigma_pct: float, delta_pct: float) -> Pairs:
-    """One recording up to its last look: orders shuffled within groups, half each way; `sigma_pct` of noise."""
-    b_second = np.concatenate([rng.permutation(np.arange(size) < size // 2) for size in group_sizes(looks)])
+def simulate(
+    rng: np.random.Generator,
+    noise: Noise,
+    looks: Sequence[int],
+    sigma_pct: float,
+    delta_pct: float,
+    carry_pct: float = 0.0,
+) -> Pairs:
+    """One recording up to its last look: orders shuffled within groups, half each way; `sigma_pct` of noise.
+
+    A half of A that follows B takes `carry_pct` longer; before a group runs what settles, a pair in its first order.
+    """
+    sizes = group_sizes(looks)
+    b_second = np.concatenate([rng.permutation(np.arange(size) < size // 2) for size in sizes])
     num_pairs = len(b_second)
     b_runs = np.column_stack([~b_second, b_second]).ravel()
-    step = STEP_NS * (1 + (noise(rng, 2 * num_pairs, sigma_pct) + delta_pct * b_runs) / 100)
+    after_b = np.r_[False, b_runs[:-1]]
+    opens = 2 * np.r_[0, np.cumsum(sizes)[:-1]]
+    after_b[opens] = b_runs[opens + 1]
+    told = delta_pct * b_runs + carry_pct * (after_b & ~b_runs)
+    step = STEP_NS * (1 + (noise(rng, 2 * num_pairs, sigma_pct) + told) / 100)
     halves = step.astype(np.int64).reshape(num_pairs, 2)
     return Pairs("off", "on", b_second, halves[None, :, 0], halves[None, :, 1], len(looks))
 
@@ -119,6 +134,26 @@ def power(rng: np.random.Generator, replications: int) -> Table:
                 shares = [f"{found[name] / replications:.0%}" for name in names]
                 table.add_row(f"{delta_pct} %", f"{sigma_pct} %", str(num_pairs), *shares)
     return table
+
+
+def carry(rng: np.random.Generator, replications: int) -> Table:
+    """Share of recordings that are said to carry something over from one half to the next, where A does after B."""
+    table = Table(title=f"carry-over said, noise 1 %, {replications:,} replications (at 0: false alarms, 1 % at most)")
+    carries = (0.0, 1.0, 2.0, 4.0)
+    for heading in ("noise", "pairs", *(f"{carry_pct:g} %" for carry_pct in carries)):
+        table.add_column(heading, justify="left" if heading == "noise" else "right")
+    for noise in NOISES:
+        for num_pairs in (64, 256):
+            shares = []
+            for carry_pct in carries:
+                runs = (simulate(rng, noise, (num_pairs,), 1.0, 0.0, carry_pct) for _ in range(replications))
+                shares.append(np.mean([_has(compare_pairs(pairs), "carried_over") for pairs in runs]))
+            table.add_row(noise.__name__, str(num_pairs), *(f"{share:.1%}" for share in shares))
+    return table
+
+
+def _has(comparison: Comparison, code: str) -> bool:
+    return any(caveat.code == code for caveat in comparison.caveats)
 
 
 def _compare(rng: np.random.Generator, noise: Noise, num_pairs: int, sigma_pct: float, delta_pct: float) -> Comparison:
@@ -205,6 +240,7 @@ def main() -> None:
     console = Console(width=100)  # wide enough for every heading, whatever the terminal
     console.print(coverage(np.random.default_rng(options.seed), options.replications))
     console.print(power(np.random.default_rng(options.seed), options.replications // 5))
+    console.print(carry(np.random.default_rng(options.seed), options.replications))
     console.print(errors(np.random.default_rng(options.seed), options.replications))
     console.print(stopping(np.random.default_rng(options.seed), options.replications // 2))
 

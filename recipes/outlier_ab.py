@@ -84,4 +84,5 @@ recipe = Recipe(
     parameters=Parameters(),
     build=build,
     varied="on",
+    samples_per_rank=lambda parameters: parameters.batch_size,
 )

@@ -305,6 +305,22 @@ def test_two_forms_at_once_are_refused(run: Path, shell: Shell) -> None:
     assert shell(run, "--json", "--markdown") == (2, "", "traceq: --json and --markdown: choose one\n")
 
 
+def test_a_gate_on_profiled_windows_says_that_it_cannot_hold_anything(tmp_path: Path, shell: Shell) -> None:
+    paths = [tmp_path / name for name in ("before.json", "after.json")]
+    for path, check in zip(paths, (False, True), strict=True):
+        path.write_bytes(text(*one_step(0, 1, check=check)))
+    note = "traceq: note: --fail-on: profiled windows give no verdict; compare a recording (traceq record, or "
+    for verdict, expected in (("material", 0), ("detectable", 0), ("inconclusive", 3)):
+        code, _, err = shell(*paths, "--fail-on", verdict)
+        assert (code, note in err) == (expected, True)
+    assert note not in shell(*paths)[2]
+    assert note in shell(*paths, "--json", "--fail-on", "material")[2]
+
+
+def test_a_gate_on_a_recording_says_nothing_of_the_kind(run: Path, shell: Shell) -> None:
+    assert "no verdict" not in shell(run, "--fail-on", "inconclusive")[2]
+
+
 # Runs cut short
 
 

@@ -128,6 +128,38 @@ def test_other_parameters_and_versions_are_named() -> None:
     ]
 
 
+def test_what_an_arm_declares_is_no_confounder_and_clocks_and_throttling_are() -> None:
+    def recording(size: int, mhz: int, throttled: str) -> Manifest:
+        arms = (Arm("large", "", baseline=True, samples_per_step=8, varied={"batch_size": size}),)
+        environment = {"torch": "2.9", "host": "here", "device": "cuda", "sm_mhz": mhz, "throttled": throttled}
+        return replace(MANIFEST, run_id=f"r{size}", arms=arms, environment=environment)
+
+    ours = Run("a", (), recording(8, 1980, ""), "large", PAIRS)
+    theirs = Run("b", (), recording(16, 1900, "sw_power_cap"), "large", PAIRS)
+    texts = [caveat.text for caveat in diff_runs(ours, theirs).caveats if caveat.code == "confounded"]
+    assert texts == [
+        "differs besides the change: throttled: no against sw_power_cap",
+        "differs besides the change: clocks: 1,980 MHz against 1,900 MHz",
+    ]
+
+
+def test_versions_and_options_of_the_profiler_that_differ_are_named() -> None:
+    old, new = {"cuda_driver_version": 12080, "with_stack": 1}, {"cuda_driver_version": 13000}
+    job = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1, "nccl_version": "2.28.9"}}
+    texts = [caveat.text for caveat in diff_runs(plain(20, **old), plain(30, **new, **job)).caveats]
+    assert [text for text in texts if text.startswith("differs")] == [
+        "differs besides the change: cuda driver version: 12080 against 13000",
+        "differs besides the change: profiler's with_stack: yes against no",
+    ]
+
+
+def test_marked_steps_against_a_whole_trace_are_refused() -> None:
+    unmarked = Run("b", (build(*rows()[1:], **H100),))
+    reason = "steps: those of one side are marked, the other is one whole trace"
+    assert diff_runs(plain(20), unmarked).comparable.reasons == (reason,)
+    assert diff_runs(unmarked, unmarked).comparable.ok
+
+
 def test_plain_traces_are_compared_by_their_profiled_steps() -> None:
     found = diff_runs(plain(20), plain(30))
     assert found.comparison is not None
@@ -162,7 +194,10 @@ def test_runs_without_a_trace_are_compared_by_what_they_say_of_themselves() -> N
     here = Run("here", (), MANIFEST, "off", PAIRS)
     there = Run("there", (), replace(MANIFEST, run_id="r2", num_ranks=4), "on", PAIRS)
     found = diff_runs(here, there)
-    assert verdict(found) == ("inconclusive", "not comparable: ranks of the job: 1 against 4")
+    assert verdict(found) == (
+        "inconclusive",
+        "not comparable: ranks of the job: 1 against 4, samples of a step unknown",
+    )
     assert (found.traced, found.cells, found.causes) == (None, (), ())
 
 

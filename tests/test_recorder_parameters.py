@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ from traceq.model import Arm
 from traceq.recorder import Recipe
 from traceq.recorder.catalogue import find, names
 from traceq.recorder.parameters import checked, describe_parameters, overrides
-from traceq.recorder.plan import Plan, planned_arms
+from traceq.recorder.plan import Plan, planned_arms, with_samples
 from traceq.recorder.prepare import Request, fresh_folder
 
 
@@ -78,6 +78,21 @@ def test_two_varied_parameters_make_an_arm_of_each_combination() -> None:
 def test_a_bad_variation_is_refused(vary: str) -> None:
     with pytest.raises(UsageFault):
         planned_arms(RECIPE, Parameters(), [vary])
+
+
+def test_an_arm_knows_what_was_varied_and_how_many_samples_all_ranks_train_on() -> None:
+    counted = replace(RECIPE, samples_per_rank=lambda parameters: 2 * parameters.batch_size)
+    arms = planned_arms(counted, Parameters(), ["batch_size=1,3", "rate=0.5,1"])
+    told = [(planned.arm.samples_per_step, dict(planned.arm.varied)) for planned in with_samples(counted, arms, 4)]
+    assert told == [(8 * size, {"batch_size": size, "rate": rate}) for size in (1, 3) for rate in (0.5, 1.0)]
+    assert {planned.arm.samples_per_step for planned in with_samples(RECIPE, arms, 4)} == {0}
+
+
+@pytest.mark.parametrize("samples", [0, -1, 2.5, None, "8"])
+def test_what_is_no_number_of_samples_is_refused(samples: object) -> None:
+    wrong = replace(RECIPE, samples_per_rank=lambda parameters: samples)
+    with pytest.raises(UsageFault, match=r"Recipe\(samples_per_rank=\): found .*; expected the samples of a step"):
+        with_samples(wrong, planned_arms(wrong, Parameters(), []), 2)
 
 
 def test_parameters_describe_what_they_accept() -> None:

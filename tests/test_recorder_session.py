@@ -41,11 +41,13 @@ def train(recording: Session, num_steps: int) -> int:
 
 
 def test_a_loop_leaves_a_run_with_one_arm(tmp_path: Path) -> None:
-    with traceq.record(tmp_path / "run", arm="mine", steps=32, trace_steps=2) as recording:
+    with traceq.record(tmp_path / "run", arm="mine", steps=32, trace_steps=2, samples_per_rank=16) as recording:
         assert train(recording, NEEDED + 5) == NEEDED + 5
     folder = RunFolder(tmp_path / "run")
     manifest = folder.read_manifest()
     assert (manifest.status, manifest.baseline, manifest.num_ranks) == ("complete", "mine", 1)
+    assert manifest.arms[0].samples_per_step == 16
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", manifest.started)
     assert manifest.phases == ("dataload_wait", "forward", "bwd")
     (control,) = read_pairs(folder.steps)
     assert (control.a, control.b, control.first_ns.shape) == ("mine", "mine", (1, 16))
@@ -122,6 +124,16 @@ def test_under_torchrun_each_rank_has_the_fault_of_rank_0_and_none_waits(tmp_pat
     done = under_torchrun(tmp_path, "import traceq\nwith traceq.record('run'):\n    pass\n")
     assert done.returncode == 1
     assert done.stderr.count("TraceqError: run: exists and is not empty") == 2
+
+
+@pytest.mark.parametrize("samples", [0, -8, 2.5])
+def test_what_is_no_number_of_samples_is_refused_before_anything_is_written(tmp_path: Path, samples: float) -> None:
+    with (
+        pytest.raises(TraceqError, match=r"record\(samples_per_rank=\): found"),
+        traceq.record(tmp_path / "run", samples_per_rank=samples),  # type: ignore[arg-type]
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_exception_in_the_loop_is_noted_and_passed_on(tmp_path: Path) -> None:

@@ -176,12 +176,18 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One variant of an experiment. An arm that is not `timed` is only traced, as a reference."""
+    """One variant of an experiment. An arm that is not `timed` is only traced, as a reference.
+
+    A recording fills in the rest: `samples_per_step`, that one step of all ranks together trains on, 0 where nobody
+    said; `varied`, the parameters that `--vary` gave this arm.
+    """
 
     name: str
     meaning: str
     baseline: bool = False
     timed: bool = True
+    samples_per_step: int = 0
+    varied: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +196,7 @@ class Manifest:
 
     `run_id` tells two recordings apart, whatever their folders are called. `status` is recording, complete, failed or
     interrupted; `fault` says why. `environment` comes from an allow-list of keys. `phases` are the names of the
-    recipe's phases, in order.
+    recipe's phases, in order. `started` is when, in UTC (ISO 8601); "" where an older traceq recorded.
     """
 
     version: int
@@ -205,11 +211,16 @@ class Manifest:
     status: str = "recording"
     fault: str = ""
     environment: Mapping[str, str | int | float] = field(default_factory=dict)
+    started: str = ""
 
     @property
     def baseline(self) -> str:
         """Name of the arm the others are compared with."""
         return next(arm.name for arm in self.arms if arm.baseline)
+
+    def arm(self, name: str) -> Arm | None:
+        """The arm of that name."""
+        return next((arm for arm in self.arms if arm.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,7 +264,7 @@ class Trace:
     """One rank's profiled window. `base_time_ns` + `events.ts` is absolute time.
 
     `embedded` is what a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`, `arm`,
-    `pairs` and `lines`.
+    `pairs` and `lines`. `versions` are (what, text): drivers, nccl, and what else the profiler noted of itself.
     """
 
     path: str
@@ -271,6 +282,7 @@ class Trace:
     pairs: tuple[Pairs, ...] = ()
     lines: SourceLines | None = None
     num_dropped: int = 0
+    versions: tuple[tuple[str, str], ...] = ()
     caveats: tuple[Caveat, ...] = ()
 
 

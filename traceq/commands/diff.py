@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.errors import GateTripped, UsageFault
+from traceq.model import Caveat
 
 if TYPE_CHECKING:
     from traceq.diff.result import Diff
@@ -27,7 +28,11 @@ def command(
         list[str] | None, typer.Option(metavar="VERDICT", help="Exit 3 on material, detectable or inconclusive.")
     ] = None,
 ) -> None:
-    """Say what a change costs a step: whether that is in the noise, and what it comes from."""
+    """Say what a change costs a step: whether that is in the noise, and what it comes from.
+
+    A side can be several recordings, each of its own process: a folder of runs (before/), an arm of each (before/on),
+    or a pattern in quotes ('before-*').
+    """
     from traceq.commands._output import print_caveats, stdout
     from traceq.diff.diff import diff, diff_run
     from traceq.diff.result import Diffs
@@ -52,6 +57,8 @@ def command(
         print_diffs(found, stdout())
     if not as_json:
         print_caveats(dict.fromkeys(caveat for one in found.diffs for caveat in one.caveats))
+    if wanted:
+        print_caveats(_without_verdict(found.diffs))
     _gate(found.diffs, wanted)
 
 
@@ -71,6 +78,17 @@ def _checked(verdicts: list[str]) -> set[str]:
         if verdict not in _VERDICTS:
             raise UsageFault(f"--fail-on {verdict}: no such verdict; choose from {', '.join(_VERDICTS)}")
     return set(verdicts)
+
+
+def _without_verdict(diffs: tuple[Diff, ...]) -> list[Caveat]:
+    """A gate on traced windows alone can never trip on `material`, and would look like one that holds."""
+    if all(found.comparison is None or found.comparison.unprofiled for found in diffs):
+        return []
+    text = (
+        "--fail-on: profiled windows give no verdict; compare a recording (traceq record, or traceq.record(...) around "
+        "a loop of your own), or use --fail-on inconclusive"
+    )
+    return [Caveat("no_verdict", text)]
 
 
 def _gate(diffs: tuple[Diff, ...], wanted: set[str]) -> None:

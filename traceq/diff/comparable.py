@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from traceq.diff.result import Comparable
+from traceq.diff.side import Side
 from traceq.links.phases import phases
-from traceq.model import Caveat, Manifest, Run
+from traceq.links.steps import steps
+from traceq.model import Caveat, Run
+from traceq.stats import Samples
 
-__all__ = ["comparable", "confounders", "ranks_apart"]
+__all__ = ["comparable", "confounders", "ranks_apart", "samples_compared"]
+
+_SURROUNDINGS = dict.fromkeys(
+    ("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate", "python", "backend", "num_threads"),
+    "unknown",
+) | {"wrapper": "unknown", "throttled": "no"}
+"""What a manifest's environment says of a recording that can change a step, and what its absence means. The commit is
+left out, as it can be the change that is asked about."""
+
+_SAME_CLOCK = 0.02
 
 
-def comparable(a: Run, b: Run) -> Comparable:
-    """Not, where the hardware or the number of ranks differs: then a difference says nothing of a change."""
-    ours, theirs = _job(a, traced=bool(a.traces and b.traces)), _job(b, traced=bool(a.traces and b.traces))
-    reasons = tuple(
-        f"{what}: {ours[what]} against {theirs[what]}" for what in ours if what in theirs and ours[what] != theirs[what]
-    )
-    return Comparable(not reasons, reasons)
+def samples_compared(a: Side, b: Side) -> Samples | None:
+    """Samples of a step of either side, where both are known and differ: then the time of a sample is compared."""
+    return (a.samples, b.samples) if a.samples and b.samples and a.samples != b.samples else None
 
 
-def _job(run: Run, *, traced: bool) -> dict[str, str | int | float]:
+def comparable(a: Side, b: Side) -> Comparable:
+    """Not, where the hardware differs, or how much a step does and nobody said how much: then a difference says nothing
+    of a change."""
+    traced = bool(a.run.traces and b.run.traces)
+    reasons = list(_differ({"device": _device(a.run, traced=traced)}, {"device": _device(b.run, traced=traced)}))
+    if not (a.samples and b.samples):
+        ours, theirs = ({"ranks of the job": _num_ranks(side.run, traced=traced), **_batch(side)} for side in (a, b))
+        unknown = ", samples of a step unknown" if a.run.manifest and b.run.manifest else ""
+        reasons += [f"{reason}{unknown}" for reason in _differ(ours, theirs)]
+    marked = [any(steps(trace).marked for trace in side.run.traces) for side in (a, b)]
+    if traced and marked[0] != marked[1]:
+        reasons.append("steps: those of one side are marked, the other is one whole trace")
+    return Comparable(not reasons, tuple(reasons))
+
+
+def _device(run: Run, *, traced: bool) -> object:
     """What it ran on: as the traces say, else as the recording does."""
-    if traced:
-        return {"device": run.traces[0].device, "ranks of the job": run.traces[0].world_size}
-    if run.manifest is None:
-        return {}
-    known = run.manifest.environment.get("device")
-    return {"ranks of the job": run.manifest.num_ranks} | ({} if known is None else {"device": known})
+    return run.traces[0].device if traced else run.manifest.environment.get("device") if run.manifest else None
+
+
+def _num_ranks(run: Run, *, traced: bool) -> object:
+    return run.traces[0].world_size if traced else run.manifest.num_ranks if run.manifest else None
+
+
+def _batch(side: Side) -> dict[str, object]:
+    """Parameters that say how much a step does."""
+    return {key: value for key, value in _parameters(side.run).items() if "batch" in key}
+
+
+def _parameters(run: Run) -> dict[str, object]:
+    """The recipe's, as this arm ran with them."""
+    arm = run.manifest.arm(run.arm) if run.manifest else None
+    return {**(run.manifest.parameters if run.manifest else {}), **(arm.varied if arm else {})}
+
+
+def _differ(a: dict[str, object], b: dict[str, object]) -> Iterator[str]:
+    """`batch_size: 8 against 16`, of what both sides tell."""
+    return (f"{key}: {a[key]} against {b[key]}" for key in a if None not in (a[key], b.get(key)) and a[key] != b[key])
 
 
 def ranks_apart(a: Run, b: Run) -> tuple[Caveat, ...]:
@@ -47,28 +87,57 @@ def _listed(ranks: set[int]) -> str:
     return ", ".join(map(str, sorted(ranks)[:8])) + (" and more" if len(ranks) > 8 else "")
 
 
-def confounders(a: Run, b: Run) -> tuple[Caveat, ...]:
-    """What else differs: parameters, versions, phases. Arms of one run differ by their arm alone."""
-    found = []
-    if a.manifest is not None and b.manifest is not None and a.manifest.run_id != b.manifest.run_id:
-        found += _manifests(a.manifest, b.manifest)
-    if a.traces and b.traces:
-        ours, theirs = (set(phases(run.traces[0]).names) for run in (a, b))
-        if ours != theirs:
-            only = ", ".join(sorted(ours ^ theirs)[:4])
-            found.append(f"phases: on one side only: {only}")
-    return tuple(Caveat("confounded", f"differs besides the change: {text}") for text in found)
+def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
+    """What else differs: parameters, versions, clocks, phases. Arms of one run differ by their arm alone."""
+    found: list[str] = []
+    if {run.manifest.run_id for run in a.runs if run.manifest} != {
+        run.manifest.run_id for run in b.runs if run.manifest
+    }:
+        found += _recordings(a, b)
+    if a.run.traces and b.run.traces:
+        found += _traces(a.run, b.run)
+    told = [Caveat("confounded", f"differs besides the change: {text}") for text in found]
+    held = {str(slowed) for side in (a, b) for run in side.runs if (slowed := _environment(run).get("throttled"))}
+    throttled = [Caveat("throttled", f"clocks were held down while this was recorded: {text}") for text in sorted(held)]
+    return (*told, *throttled)
 
 
-def _manifests(a: Manifest, b: Manifest) -> list[str]:
-    found = [
-        f"{key}: {a.parameters.get(key)} against {b.parameters.get(key)}"
-        for key in sorted(a.parameters.keys() | b.parameters.keys())
-        if a.parameters.get(key) != b.parameters.get(key)
-    ]
-    for key in ("torch", "device", "host"):
-        if a.environment.get(key) != b.environment.get(key):
-            found.append(f"{key}: {a.environment.get(key)} against {b.environment.get(key)}")
-    if a.recipe != b.recipe:
-        found.append(f"recipe: {a.recipe} against {b.recipe}")
-    return found
+def _recordings(a: Side, b: Side) -> Iterator[str]:
+    """What two recordings say of themselves. Of several processes a side, all that they say."""
+    if any(run.manifest is None for run in (*a.runs, *b.runs)):
+        return
+    keys = sorted({key for side in (a, b) for run in side.runs for key in _parameters(run)})
+    declared = {key for side in (a, b) for run in side.runs for key in _varied(run)}
+    for key in keys:
+        if key not in declared:
+            yield from _told_apart(key, *([_parameters(run).get(key) for run in side.runs] for side in (a, b)))
+    for key, absent in _SURROUNDINGS.items():
+        yield from _told_apart(key, *([_environment(run).get(key) or absent for run in side.runs] for side in (a, b)))
+    clocks = [max(float(_environment(run).get("sm_mhz", 0)) for run in side.runs) for side in (a, b)]
+    if all(clocks) and abs(clocks[0] - clocks[1]) > _SAME_CLOCK * max(clocks):
+        yield f"clocks: {clocks[0]:,.0f} MHz against {clocks[1]:,.0f} MHz"
+    yield from _told_apart("recipe", *([run.manifest.recipe for run in side.runs if run.manifest] for side in (a, b)))
+
+
+def _varied(run: Run) -> Iterable[str]:
+    arm = run.manifest.arm(run.arm) if run.manifest else None
+    return arm.varied if arm else ()
+
+
+def _environment(run: Run) -> dict[str, str | int | float]:
+    return dict(run.manifest.environment) if run.manifest else {}
+
+
+def _told_apart(key: str, a: Sequence[object], b: Sequence[object]) -> Iterator[str]:
+    ours, theirs = (" or ".join(sorted({str(value) for value in values})) for values in (a, b))
+    if ours != theirs:
+        yield f"{key}: {ours} against {theirs}"
+
+
+def _traces(a: Run, b: Run) -> Iterator[str]:
+    """What the traces say: versions, what the profiler recorded, phases."""
+    ours, theirs = (dict[str, object](run.traces[0].versions) for run in (a, b))
+    yield from _differ(ours, theirs)
+    phases_a, phases_b = (set(phases(run.traces[0]).names) for run in (a, b))
+    if phases_a != phases_b:
+        yield f"phases: on one side only: {', '.join(sorted(phases_a ^ phases_b)[:4])}"

@@ -8,31 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.diff.result import Comparable
+from traceq.diff.side import Side
 from traceq.links.steps import steps
 from traceq.model import Caveat, Pairs, Run
-from traceq.stats import Comparison, compare_pairs, compare_values, job_ns
+from traceq.stats import Comparison, Samples, compare_pairs, compare_values
 
 __all__ = ["decide", "decide_cpu"]
 
 
-def decide(a: Run, b: Run, can: Comparable, threshold_pct: float) -> Comparison | None:
-    """B's step against A's; None where neither side has a step.
+def decide(a: Side, b: Side, can: Comparable, threshold_pct: float, samples: Samples | None) -> Comparison | None:
+    """B's step against A's, or with `samples` B's time a sample; None where neither side has a step.
 
-    In this order: interleaved pairs of the two arms; the median unprofiled step of two separate processes; the traced
+    In this order: interleaved pairs of the two arms; the median unprofiled steps of separate processes; the traced
     steps, which are profiled and few.
     """
     pairs, control = _pairs_of(a, b)
+    of_a, of_b = a.steps_ns, b.steps_ns
     if pairs is not None:
-        return compare_pairs(pairs, control=control, threshold_pct=threshold_pct)
-    of_a, of_b = _unprofiled_median(a), _unprofiled_median(b)
-    if of_a is not None and of_b is not None:
-        found = compare_values(np.array([of_a]), np.array([of_b]), threshold_pct=threshold_pct)
-        if a.manifest is not None and b.manifest is not None and a.manifest.run_id == b.manifest.run_id:
-            text = f"{a.arm} and {b.arm} were never paired with each other: the medians of their steps are compared"
-            found = replace(found, caveats=(*found.caveats, Caveat("not_paired", text)))
-    elif a.traces and b.traces:
-        ranks = set(a.ranks) & set(b.ranks) or {*a.ranks, *b.ranks}
-        found = _of_means(_job_steps(a, ranks), _job_steps(b, ranks), threshold_pct)
+        found = compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
+    elif of_a.size and of_b.size:
+        found = compare_values(of_a, of_b, threshold_pct=threshold_pct, samples=samples)
+        found = replace(found, caveats=(*found.caveats, *_not_paired(a, b), *_one_after_the_other(a, b)))
+    elif a.run.traces and b.run.traces:
+        ranks = set(a.run.ranks) & set(b.run.ranks) or {*a.run.ranks, *b.run.ranks}
+        found = _of_means(_job_steps(a.run, ranks), _job_steps(b.run, ranks), threshold_pct, samples)
         text = "the step times are those of the traced windows: profiled, few, and not interleaved"
         found = replace(found, caveats=(*found.caveats, Caveat("profiled_steps", text)))
     else:
@@ -40,10 +39,33 @@ def decide(a: Run, b: Run, can: Comparable, threshold_pct: float) -> Comparison 
     return found if can.ok else _refused(found, can)
 
 
-def decide_cpu(a: Run, b: Run, threshold_pct: float) -> Comparison | None:
+def decide_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None) -> Comparison | None:
     """The same for the CPU time of the main thread, which waits for nobody; None unless interleaved and recorded."""
     pairs, control = (_on_cpu(pairs) for pairs in _pairs_of(a, b))
-    return compare_pairs(pairs, control=control, threshold_pct=threshold_pct) if pairs is not None else None
+    if pairs is None:
+        return None
+    return compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
+
+
+def _not_paired(a: Side, b: Side) -> tuple[Caveat, ...]:
+    """Two arms of one recording that never took turns."""
+    if a.is_repeated or b.is_repeated or not _of_one_run(a.run, b.run):
+        return ()
+    names = f"{a.run.arm} and {b.run.arm}"
+    return (
+        Caveat("not_paired", f"{names} were never paired with each other: the medians of their steps are compared"),
+    )
+
+
+def _one_after_the_other(a: Side, b: Side) -> tuple[Caveat, ...]:
+    """All processes of one side ran before all of the other: what changed meanwhile is in the difference."""
+    times = [[run.manifest.started if run.manifest else "" for run in side.runs] for side in (a, b)]
+    if not (a.is_repeated and b.is_repeated and all(times[0]) and all(times[1])):
+        return ()
+    if max(times[0]) >= min(times[1]) and max(times[1]) >= min(times[0]):
+        return ()
+    text = "all processes of one side ran before the other's: what changed meanwhile is in it; let the sides alternate"
+    return (Caveat("not_interleaved", text),)
 
 
 def _on_cpu(pairs: Pairs | None) -> Pairs | None:
@@ -52,10 +74,11 @@ def _on_cpu(pairs: Pairs | None) -> Pairs | None:
     return replace(pairs, first_ns=pairs.first_cpu_ns, second_ns=pairs.second_cpu_ns)
 
 
-def _of_means(a: NDArray[np.int64], b: NDArray[np.int64], threshold_pct: float) -> Comparison:
+def _of_means(a: NDArray[np.int64], b: NDArray[np.int64], threshold_pct: float, samples: Samples | None) -> Comparison:
     """Traced steps: their means, which are what the cells and causes add up to."""
-    found = compare_values(a, b, profiled=True, threshold_pct=threshold_pct)
-    return replace(found, a_ns=round(a.mean()), b_ns=round(b.mean()), delta_ns=found.mean_delta_ns)
+    found = compare_values(a, b, profiled=True, threshold_pct=threshold_pct, samples=samples)
+    b_ns = round(b.mean() * samples[0] / samples[1]) if samples else round(b.mean())
+    return replace(found, a_ns=round(a.mean()), b_ns=b_ns, delta_ns=found.mean_delta_ns)
 
 
 def _refused(found: Comparison, can: Comparable) -> Comparison:
@@ -63,9 +86,14 @@ def _refused(found: Comparison, can: Comparable) -> Comparison:
     return replace(found, verdict=replace(found.verdict, name="inconclusive", reason=reason, pairs_needed=None))
 
 
-def _pairs_of(a: Run, b: Run) -> tuple[Pairs | None, Pairs | None]:
+def _of_one_run(a: Run, b: Run) -> bool:
+    return a.manifest is not None and b.manifest is not None and a.manifest.run_id == b.manifest.run_id
+
+
+def _pairs_of(a_side: Side, b_side: Side) -> tuple[Pairs | None, Pairs | None]:
     """Pairs of these two arms of one run, B's time minus A's, and the run's A/A control."""
-    if a.manifest is None or b.manifest is None or a.manifest.run_id != b.manifest.run_id:
+    a, b = a_side.run, b_side.run
+    if a_side.is_repeated or b_side.is_repeated or not _of_one_run(a, b):
         return None, None
     known = {(pairs.a, pairs.b): pairs for pairs in (*a.pairs, *b.pairs) if pairs.b_second.size}
     control = next((pairs for pairs in known.values() if pairs.is_control), None)
@@ -75,17 +103,6 @@ def _pairs_of(a: Run, b: Run) -> tuple[Pairs | None, Pairs | None]:
         turned = known[b.arm, a.arm]
         return replace(turned, a=turned.b, b=turned.a, b_second=~turned.b_second), control
     return None, control
-
-
-def _unprofiled_median(run: Run) -> float | None:
-    """Median unprofiled step of the run's arm, as one number: all of it comes from one process."""
-    values = [job_ns(pairs, of_b=second) for pairs in run.pairs for second in _sides(pairs, run.arm)]
-    return float(np.median(np.concatenate(values))) if values else None
-
-
-def _sides(pairs: Pairs, arm: str) -> list[bool]:
-    """False for the A side, True for the B side, as far as they ran this arm; the control counts once."""
-    return [pairs.b == arm] if pairs.b_second.size and arm in (pairs.a, pairs.b) else []
 
 
 def _job_steps(run: Run, ranks: set[int]) -> NDArray[np.int64]:

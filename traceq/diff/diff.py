@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from traceq.analyses.sheet import describe
-from traceq.diff.comparable import comparable, confounders, ranks_apart
+from traceq.diff.comparable import comparable, confounders, ranks_apart, samples_compared
 from traceq.diff.decide import decide, decide_cpu
 from traceq.diff.explain import explain
 from traceq.diff.free import is_free
 from traceq.diff.rank_words import rank_words
 from traceq.diff.ranks import alone, explained_rank, rank_deltas, waits_in
 from traceq.diff.result import Cause, CellDelta, Diff, Diffs, RankDelta, Traced
-from traceq.diff.words import cause_words, cpu_words, verdict_words
+from traceq.diff.side import Side
+from traceq.diff.words import cause_words, cpu_words, sample_words, verdict_words
 from traceq.errors import UsageFault
 from traceq.model import Caveat, Run
 from traceq.runs.layout import RunFolder
-from traceq.runs.read import read, read_arms
+from traceq.runs.read import read_arms
+from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison
 
 __all__ = ["THRESHOLD_PCT", "diff", "diff_run", "diff_runs"]
@@ -26,13 +29,14 @@ THRESHOLD_PCT = 0.5
 
 
 def diff(a: str | Path | Run, b: str | Path | Run, *, threshold_pct: float = THRESHOLD_PCT) -> Diff:
-    """B against A, each a path or a run. Raises UnreadableInput."""
-    sides = [side if isinstance(side, Run) else read(side) for side in (a, b)]
-    return diff_runs(sides[0], sides[1], threshold_pct=threshold_pct)
+    """B against A, each a run, a path, or a path that holds several recordings of one thing. Raises UnreadableInput."""
+    return diff_sides(Side.of(a), Side.of(b), threshold_pct=threshold_pct)
 
 
 def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
     """Every other timed arm of a recorded run against its baseline. Raises UnreadableInput, UsageFault."""
+    if recordings := recordings_in(Path(path)):
+        raise UsageFault(f"{path}: {len(recordings)} recorded runs, one side of a diff; {_sides_of(recordings)}")
     if Path(path).exists() and not RunFolder(Path(path)).manifest_path.is_file():
         raise UsageFault(f"{path}: no recorded run; expected one, or a second path to compare it with")
     arms = read_arms(path)
@@ -50,46 +54,61 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
     return Diffs(manifest.baseline, diffs, baseline.caveats)
 
 
+def _sides_of(recordings: Sequence[Path]) -> str:
+    """What to type for several runs at once: their arms are sides, if they have two."""
+    arms = [arm.name for arm in RunFolder(recordings[0]).read_manifest().arms if arm.timed]
+    if len(arms) < 2:
+        return "expected a second path to compare it with"
+    return "to compare their arms: traceq diff " + " ".join(str(recordings[0].parent / arm) for arm in arms[:2])
+
+
 def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
     """B against A. `reference` is a traced step without the change at all, which says whether A is truly free of it."""
-    can = comparable(a, b)
-    decided = decide(a, b, can, threshold_pct)
-    ranks = rank_deltas(a, b)
-    traced, cells, causes = _explained(a, b, ranks)
+    return diff_sides(Side.of(a), Side.of(b), reference=reference, threshold_pct=threshold_pct)
+
+
+def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
+    """B against A, each of one process or of several. `reference` as for two runs."""
+    can, samples = comparable(a, b), samples_compared(a, b)
+    decided = decide(a, b, can, threshold_pct, samples)
+    steps = decide(a, b, can, threshold_pct, None) if samples else decided
+    ranks = rank_deltas(a.run, b.run)
+    traced, cells, causes = _explained(a.run, b.run, ranks)
     a_name, b_name = _names(a, b)
-    doubts = _doubts(decided, traced)
-    cpu = decide_cpu(a, b, threshold_pct)
-    words = (*verdict_words(a_name, b_name, can, decided, _missing(a, b)), *cpu_words(cpu))
+    doubts = _doubts(decided, steps, traced)
+    words = verdict_words(a_name, b_name, can, decided, _missing(a, b))
+    words = (*words, *cpu_words(decide_cpu(a, b, threshold_pct, samples)), *sample_words(decided, steps))
     if traced is not None:
         believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
-        waited_in = waits_in(a, b, ranks, traced.rank) if alone(ranks) else ""
+        waited_in = waits_in(a.run, b.run, ranks, traced.rank) if alone(ranks) else ""
         words = (*words, *rank_words(traced.rank, ranks, cells, waited_in))
         words = (*words, *cause_words(b_name, traced, causes, believable=believable))
     return Diff(
-        a=describe(a),
-        b=describe(b),
+        a=replace(describe(a.run), path=a.path),
+        b=replace(describe(b.run), path=b.path),
         a_name=a_name,
         b_name=b_name,
         comparable=can,
         comparison=decided,
+        steps=steps,
         traced=traced,
         cells=cells,
         causes=causes,
         words=words,
         ranks=ranks,
-        cpu=cpu,
-        free=is_free(a, reference, _changed_phase(causes)) if traced and reference else "",
+        cpu=decide_cpu(a, b, threshold_pct, None),
+        free=is_free(a.run, reference, _changed_phase(causes)) if traced and reference else "",
         caveats=tuple(
             dict.fromkeys(
-                (*a.caveats, *b.caveats, *confounders(a, b), *doubts, *ranks_apart(a, b)),
+                (*a.caveats, *b.caveats, *confounders(a, b), *doubts, *ranks_apart(a.run, b.run)),
             )
         ),
     )
 
 
-def _missing(a: Run, b: Run) -> str:
+def _missing(a: Side, b: Side) -> str:
     """Why there is no step to compare, if there is none."""
-    empty = [name for name, run in zip(_names(a, b), (a, b), strict=True) if not run.traces]
+    empty = [name for name, side in zip(_names(a, b), (a, b), strict=True) if not side.run.traces]
     return "no unprofiled pairs yet" + (f", and no trace of {' or of '.join(empty)}" if empty else "")
 
 
@@ -112,19 +131,30 @@ def _changed_phase(causes: tuple[Cause, ...]) -> str:
     return max(changes, key=lambda phase: changes[phase], default="")
 
 
-def _names(a: Run, b: Run) -> tuple[str, str]:
-    """What the sides are called: their arms, else their files, else A and B."""
-    names = [run.arm or Path(run.path).name.partition(".")[0] for run in (a, b)]
-    return (names[0], names[1]) if names[0] != names[1] else ("A", "B")
+def _names(a: Side, b: Side) -> tuple[str, str]:
+    """What the sides are called: their arms or files, else the folders those are in, else A and B."""
+    for names in ([side.run.arm or _stem(Path(side.path)) for side in (a, b)], [_folder(side) for side in (a, b)]):
+        if names[0] != names[1]:
+            return names[0], names[1]
+    return "A", "B"
 
 
-def _doubts(found: Comparison | None, traced: Traced | None) -> tuple[Caveat, ...]:
-    """Those of the verdict; and whether the traced delta, which is profiled, lies within its interval."""
+def _folder(side: Side) -> str:
+    path = Path(side.path)
+    return _stem(path.parent if path.name == side.run.arm else path)
+
+
+def _stem(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+def _doubts(found: Comparison | None, steps: Comparison | None, traced: Traced | None) -> tuple[Caveat, ...]:
+    """Those of the verdict; and whether the traced delta, which is profiled, lies within the interval of the steps."""
     if found is None:
         return ()
     doubts = list(found.caveats)
-    if traced is not None and found.unprofiled and found.ci95_ns is not None:
-        low, high = found.ci95_ns
+    if traced is not None and steps is not None and steps.unprofiled and steps.ci95_ns is not None:
+        low, high = steps.ci95_ns
         if not low <= traced.delta_ns <= high:
             text = "the traced delta lies outside the interval of the unprofiled steps: profiling and chance are in it"
             doubts.append(Caveat("traced_disagrees", text))

@@ -92,10 +92,11 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """B against A. `comparison` decides and is None where there is nothing to compare; `traced`, `cells` and `causes`
-    explain one rank, and are empty where a side has no trace; `ranks` are those that both sides have. `words` is the
-    answer, a line each; `free` says whether A is free of the change, and is "" where no traced reference tells; `cpu`
-    compares the main thread's CPU time, where there is no device."""
+    """B against A. `comparison` decides and is None where there is nothing to compare; `steps` is about steps, also if
+    that is about samples. `traced`, `cells` and `causes` explain one rank, and are empty where a side has no trace;
+    `ranks` are those that both sides have. `words` is the answer, a line each; `free` says whether A is free of the
+    change, and is "" where no traced reference tells; `cpu` compares the main thread's CPU time of a step, where there
+    is no device."""
 
     a: Source
     b: Source
@@ -103,6 +104,7 @@ class Diff:
     b_name: str
     comparable: Comparable
     comparison: Comparison | None
+    steps: Comparison | None
     traced: Traced | None
     cells: tuple[CellDelta, ...]
     causes: tuple[Cause, ...]

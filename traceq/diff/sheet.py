@@ -100,10 +100,10 @@ def causes_table(diff: Diff, *, narrow: bool = False) -> Table:
     return Table("causes", "What it comes from", columns, rows, note=note)
 
 
-def matrix(diffs: Diffs) -> Table:
-    """One row an arm: its step, and its delta to the baseline."""
+def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
+    """One row an arm: its step, and its delta to the baseline; `narrow` leaves out what else the answers say."""
     columns = (
-        Column("arm", f"against {diffs.baseline}"),
+        Column("arm", "arm"),
         Column("step", "step", Unit.NS),
         Column("delta", "delta", Unit.DELTA_NS),
         Column("pct", "delta", Unit.DELTA_PERCENT),
@@ -112,16 +112,29 @@ def matrix(diffs: Diffs) -> Table:
         Column("pairs", "pairs", Unit.COUNT),
         Column("verdict", "verdict"),
     )
-    rows: list[tuple[Cell, ...]] = []
-    for found in diffs.diffs:
-        c = found.comparison
-        if c is None:
-            rows.append((found.b_name, None, None, None, None, None, None, "no steps"))
-            continue
-        low, high = c.ci95_ns or (None, None)
-        verdict = c.verdict.name.replace("_", " ")
-        rows.append((found.b_name, c.b_ns, c.delta_ns, c.delta_pct, low, high, c.num_pairs, verdict))
-    return Table("matrix", "Unprofiled steps", columns, tuple(rows))
+    shown = tuple(column for column in columns if not narrow or column.key in ("arm", "step", "pct", "verdict"))
+    rows = tuple(_matrix_row(found, shown) for found in diffs.diffs)
+    by_sample = any(found.comparison and found.comparison.samples for found in diffs.diffs)
+    note = "An arm that trains on another number of samples a step has its delta by the time of a sample." * by_sample
+    return Table("matrix", f"Unprofiled steps, against {diffs.baseline}", shown, rows, note=note)
+
+
+def _matrix_row(found: Diff, columns: tuple[Column, ...]) -> tuple[Cell, ...]:
+    c = found.comparison
+    if c is None or found.steps is None:
+        return tuple({"arm": found.b_name, "verdict": "no steps"}.get(column.key) for column in columns)
+    low, high = (None, None) if c.ci95_ns is None else map(c.each, c.ci95_ns)
+    cells: dict[str, Cell] = {
+        "arm": found.b_name,
+        "step": found.steps.b_ns,
+        "delta": c.each(c.delta_ns),
+        "pct": c.delta_pct,
+        "low": low,
+        "high": high,
+        "pairs": c.num_pairs,
+        "verdict": c.verdict.name.replace("_", " "),
+    }
+    return tuple(cells[column.key] for column in columns)
 
 
 def _cell(cause: Cause, key: str) -> Cell:

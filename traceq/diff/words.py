@@ -9,7 +9,7 @@ from traceq.diff.result import Cause, Comparable, Traced
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["cause_words", "cpu_words", "verdict_words"]
+__all__ = ["cause_words", "cpu_words", "sample_words", "verdict_words"]
 
 _NAMES = {
     "in_the_noise": "in the noise",
@@ -34,16 +34,27 @@ def verdict_words(
         return (f"Not comparable ({reasons}): what follows says where the time goes, not what a change costs.",)
     if found is None:
         return (f"Nothing to compare: {missing}.",)
-    cost = _cost(found.delta_ns)
+    cost = _cost(found.each(found.delta_ns))
     percent = format_value(found.delta_pct, Unit.DELTA_PERCENT)
-    interval = f", 95 % interval {_interval(found.ci95_ns)}" if found.ci95_ns else ""
+    interval = f", 95 % interval {_interval(found)}" if found.ci95_ns else ""
     verdict, threshold = found.verdict, format_value(found.verdict.threshold_pct, Unit.PERCENT)
     floor = found.noise_floor_ns
     noise = f" {a_name} against itself shows up to {format_value(floor, Unit.NS)} here." if floor is not None else ""
     return (
-        f"{b_name} {cost} a step ({percent}{interval}): {_NAMES[verdict.name]} at the {threshold} threshold.",
+        f"{b_name} {cost} a {_per(found)} ({percent}{interval}): {_NAMES[verdict.name]} at the {threshold} threshold.",
         f"Why: {verdict.reason}.{noise}",
     )
+
+
+def sample_words(found: Comparison | None, steps: Comparison | None) -> tuple[str, ...]:
+    """Where a verdict is about samples: how many a step trains on, and how long it takes."""
+    if found is None or steps is None or found.samples is None:
+        return ()
+    a_ns, b_ns = format_value(steps.a_ns, Unit.NS), format_value(steps.b_ns, Unit.NS)
+    interval = f" (95 % interval {_interval(steps)})" if steps.ci95_ns else ""
+    a_num, b_num = found.samples
+    trains = f"A step trains on {b_num:,} samples instead of {a_num:,} and takes {b_ns} instead of {a_ns}"
+    return (f"{trains}: {_delta(steps.delta_ns)}{interval}.",)
 
 
 def cpu_words(found: Comparison | None) -> tuple[str, ...]:
@@ -51,8 +62,8 @@ def cpu_words(found: Comparison | None) -> tuple[str, ...]:
     if found is None:
         return ()
     percent = format_value(found.delta_pct, Unit.DELTA_PERCENT)
-    interval = f", 95 % interval {_interval(found.ci95_ns)}" if found.ci95_ns else ""
-    told = f"{_delta(found.delta_ns)} a step ({percent}{interval}): {_NAMES[found.verdict.name]}"
+    interval = f", 95 % interval {_interval(found)}" if found.ci95_ns else ""
+    told = f"{_delta(found.each(found.delta_ns))} a {_per(found)} ({percent}{interval}): {_NAMES[found.verdict.name]}"
     return (f"CPU time of the main thread, without waiting: {told}.",)
 
 
@@ -179,14 +190,18 @@ def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
-def _cost(delta_ns: int) -> str:
+def _cost(delta_ns: float) -> str:
     amount = format_value(abs(delta_ns), Unit.NS)
     return f"costs {amount}" if delta_ns > 0 else f"saves {amount}" if delta_ns < 0 else "costs nothing"
 
 
-def _delta(delta_ns: int) -> str:
+def _delta(delta_ns: float) -> str:
     return format_value(delta_ns, Unit.DELTA_NS)
 
 
-def _interval(interval: tuple[int, int]) -> str:
-    return f"{_delta(interval[0])} to {_delta(interval[1])}"
+def _per(found: Comparison) -> str:
+    return "step" if found.samples is None else "sample"
+
+
+def _interval(found: Comparison) -> str:
+    return " to ".join(_delta(found.each(end)) for end in found.ci95_ns or ())

@@ -22,6 +22,9 @@ from traceq.model import Category, Caveat, Events, Trace
 
 __all__ = ["read_trace"]
 
+_VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
+_OPTIONS = ("record_shapes", "with_stack", "profile_memory")
+
 
 def read_trace(path: Path, *, strict: bool = False) -> Trace:
     """The trace in a Kineto JSON file: plain, gzip or zstd; an object or a bare array; any layout.
@@ -83,6 +86,7 @@ def _trace(path: Path, found: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         schema=_schema(metadata, events),
         embedded=_decoded(metadata, "traceq", str),
         num_dropped=found.damage.num_dropped,
+        versions=_versions(metadata, world),
         caveats=caveats,
     )
 
@@ -121,6 +125,13 @@ def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
             if text.startswith(prefix):
                 return kind
     return "accelerator"
+
+
+def _versions(metadata: Mapping[str, msgspec.Raw], world: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Of drivers and nccl, and whether the profiler recorded shapes, stacks and memory, which all cost time."""
+    found = [(name.replace("_", " "), str(_decoded(metadata, name, int) or "")) for name in _VERSIONS]
+    found += [(f"profiler's {name}", "yes" if _decoded(metadata, name, int) else "no") for name in _OPTIONS]
+    return tuple((name, text) for name, text in (*found, ("nccl", str(world.get("nccl_version", "")))) if text)
 
 
 def _schema(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from statistics import median
 
 import torch
 
 from traceq.runs.samples import ClocksLine
 
-__all__ = ["read_clocks"]
+__all__ = ["clock_facts", "read_clocks"]
+
+_SLOWDOWNS = {  # NVML's bits of clocks event reasons, without those that are no fault: idle, and settings
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+}
 
 
 def read_clocks(device: torch.device) -> Iterator[ClocksLine]:
@@ -29,3 +38,13 @@ def read_clocks(device: torch.device) -> Iterator[ClocksLine]:
         )
     except pynvml.NVMLError:
         return
+
+
+def clock_facts(ranks: Sequence[Sequence[ClocksLine]]) -> dict[str, str | int | float]:
+    """For the manifest: the slowest rank's median clock, and why clocks were held down in any group; nothing where no
+    clock was read."""
+    medians = [median(line.sm_mhz for line in lines) for lines in ranks if lines]
+    if not medians:
+        return {}
+    seen = {name for lines in ranks for line in lines for bit, name in _SLOWDOWNS.items() if line.throttle & bit}
+    return {"sm_mhz": round(min(medians)), "throttled": ", ".join(sorted(seen))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from traceq.recorder.parameters import Values, checked, plain, split_assignment
 from traceq.recorder.recipe import Recipe
 from traceq.runs.layout import FORMAT, RunFolder
 
-__all__ = ["MAX_WARMUP_STEPS", "Plan", "PlannedArm", "planned_arms"]
+__all__ = ["MAX_WARMUP_STEPS", "Plan", "PlannedArm", "check_samples", "planned_arms", "with_samples"]
 
 MAX_WARMUP_STEPS = 20
 
@@ -53,6 +53,7 @@ class Plan:
     pulse: str = ""
     news: str = ""
     reseeds: bool = True
+    started: str = ""
 
     @property
     def folder(self) -> RunFolder:
@@ -81,6 +82,7 @@ class Plan:
             phases=phases,
             num_ranks=self.num_ranks,
             seed=self.seed,
+            started=self.started,
         )
 
     def to_bytes(self) -> bytes:
@@ -103,11 +105,30 @@ def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -
     for combination in itertools.product(*axes):
         values = checked(parameters, dict(combination))
         name = ",".join(f"{key}={value}" for key, value in combination)
-        arm = Arm(_folder_name(name), f"{runs} with {name}", baseline=not arms)
+        varied = {key: plain(values)[key] for key, _ in combination}
+        arm = Arm(_folder_name(name), f"{runs} with {name}", baseline=not arms, varied=varied)
         arms.append(PlannedArm(arm, runs, plain(values)))
     if len({planned.arm.name for planned in arms}) < len(arms):
         raise UsageFault(f"--vary {' '.join(vary)}: two arms are the same")
     return tuple(arms)
+
+
+def with_samples(recipe: Recipe[Any], arms: Sequence[PlannedArm], num_ranks: int) -> tuple[PlannedArm, ...]:
+    """The arms with the samples of a step of all ranks, where the recipe tells those of one. Raises UsageFault."""
+    if recipe.samples_per_rank is None:
+        return tuple(arms)
+    found = []
+    for planned in arms:
+        samples = recipe.samples_per_rank(checked(recipe.parameters, planned.parameters))
+        check_samples(samples, "Recipe(samples_per_rank=)")
+        found.append(replace(planned, arm=replace(planned.arm, samples_per_step=samples * num_ranks)))
+    return tuple(found)
+
+
+def check_samples(samples: object, where: str) -> None:
+    """UsageFault for what is no number of samples."""
+    if not isinstance(samples, int) or samples < 1:
+        raise UsageFault(f"{where}: found {samples!r}; expected the samples of a step of one rank, 1 or more")
 
 
 def _axis(text: str) -> list[tuple[str, str]]:

@@ -7,16 +7,16 @@ import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
 from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.catalogue import Entry, find
 from traceq.recorder.parameters import checked, overrides, plain
-from traceq.recorder.plan import Plan, PlannedArm, planned_arms
+from traceq.recorder.plan import Plan, PlannedArm, planned_arms, with_samples
 
-__all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "prepare", "resolve_device"]
+__all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "now", "prepare", "resolve_device"]
 
 DEFAULT_STEPS = {"cpu": 64, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
@@ -77,6 +77,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
     entry, parameters, arms = request.check()
     device = resolve_device(request.device)
     num_ranks = _num_ranks(request.ranks, device, world_size)
+    arms = with_samples(entry.recipe, arms, num_ranks)
     out = fresh_folder(request.out, entry.name)
     seed = secrets.randbelow(2**31)
     plan = Plan(
@@ -91,12 +92,18 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         seed=seed,
         parameters=plain(parameters),
         arms=arms,
+        started=now(),
     )
     try:
         plan.folder.write_manifest(plan.manifest(entry.name, entry.recipe.question, entry.recipe.phases))
     except OSError as fault:
         raise TraceqError(f"{plan.folder.manifest_path}: cannot be written: {fault.strerror}") from fault
     return plan, entry
+
+
+def now() -> str:
+    """UTC to the second, as a manifest has it."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def fresh_folder(out: Path | None, name: str, *, remedy: str = "choose another --out") -> Path:

@@ -28,7 +28,9 @@ class Recipe(Generic[P]):
     `build(context, parameters)` is called once on every rank and returns the step all arms share: the same model, the
     same optimizer, so that nothing but the arm differs. `parameters` is a frozen dataclass whose defaults are the
     recipe's; annotate with Literal or msgspec.Meta to have values checked before anything starts.
-    `varied` is the arm that `--vary` turns into one arm a value (the baseline unless named).
+    `varied` is the arm that `--vary` turns into one arm a value (the baseline unless named). `samples_per_rank` tells
+    from the parameters how many samples a step of one rank trains on, gradient accumulation included: arms that differ
+    in that are then compared by the time a sample takes.
     """
 
     question: str
@@ -37,6 +39,7 @@ class Recipe(Generic[P]):
     build: Callable[[Context, P], Step]
     arms: tuple[Arm, ...] = (Arm("run", "the step as it is", baseline=True),)
     varied: str = ""
+    samples_per_rank: Callable[[P], int] | None = None
 
     @property
     def baseline(self) -> Arm:

@@ -14,8 +14,8 @@ from traceq.model import Arm
 from traceq.recorder.ending import mark, status_after
 from traceq.recorder.experiment import num_steps, recorded_steps
 from traceq.recorder.phases import Phases
-from traceq.recorder.plan import Plan, PlannedArm
-from traceq.recorder.prepare import DEFAULT_STEPS, fresh_folder, resolve_device
+from traceq.recorder.plan import Plan, PlannedArm, check_samples
+from traceq.recorder.prepare import DEFAULT_STEPS, fresh_folder, now, resolve_device
 from traceq.recorder.pulse import Pulse
 from traceq.recorder.rank import Rank
 from traceq.recorder.recipe import check_arm
@@ -72,6 +72,7 @@ def record(
     phases: Iterable[str] = (),
     device: str = "auto",
     question: str = "",
+    samples_per_rank: int | None = None,
 ) -> Iterator[Session]:
     """Record the loop in the block: `for batch in rec.steps(loader)`, with `rec.phase(name)` inside.
 
@@ -79,11 +80,16 @@ def record(
     steps are timed (rounded up to whole groups: 32 on CPU, 256 on CUDA), then one step with stacks and `trace_steps`
     are profiled. A loop that ends before that leaves a run marked failed, and a line on stderr, which say how far it
     came. While steps are timed Python's collector is off, and runs between groups. Ranks without a process group are
-    given one for the block.
+    given one for the block. `samples_per_rank`, what a step of this rank trains on, lets `traceq diff` compare loops
+    of different batch or world size by the time a sample takes.
     """
     check_arm(arm)
+    if samples_per_rank is not None:
+        check_samples(samples_per_rank, "record(samples_per_rank=)")
     with running_world(resolve_device(device)) as world:
-        plan = _plan(world, out, arm, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
+        samples = sum(world.gather(samples_per_rank or 0))
+        variant = Arm(arm, "the loop as it is", baseline=True, samples_per_step=samples)
+        plan = _plan(world, out, variant, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
         names = tuple(dict.fromkeys([FETCH, *phases])) if phases else ()
         rank = Rank(plan, world, Phases(names), Pulse("", world.rank))
         rank.pulse.expect(num_steps(plan))
@@ -108,9 +114,9 @@ def _tell_of_early_end(rank: Rank) -> None:
         mark(rank.plan.folder, "failed", text)
 
 
-def _plan(world: World, out: str | Path | None, arm: str, steps: int, trace_steps: int) -> Plan:
+def _plan(world: World, out: str | Path | None, arm: Arm, steps: int, trace_steps: int) -> Plan:
     """The same plan on every rank; rank 0 makes the folder."""
-    path = _shared_folder(world, Path(out) if out else None, arm)
+    path = _shared_folder(world, Path(out) if out else None, arm.name)
     seed = world.share(secrets.randbelow(2**31))
     return Plan(
         recipe="",
@@ -122,8 +128,9 @@ def _plan(world: World, out: str | Path | None, arm: str, steps: int, trace_step
         trace_steps=trace_steps,
         seed=seed,
         parameters={},
-        arms=(PlannedArm(Arm(arm, "the loop as it is", baseline=True), arm, {}),),
+        arms=(PlannedArm(arm, arm.name, {}),),
         reseeds=False,
+        started=world.share(now()),
     )
 
 

@@ -6,14 +6,14 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
-from traceq.recorder.clocks import read_clocks
+from traceq.recorder.clocks import clock_facts, read_clocks
 from traceq.recorder.journal import Journal
 from traceq.recorder.looks import groups_until_decided
 from traceq.recorder.plan import Plan
 from traceq.recorder.rank import Rank
 from traceq.recorder.schedule import Group, comparisons, pairs_for, schedule
 from traceq.recorder.stopwatch import StepTime, Stopwatch, counted_cpu_ns, counted_ns
-from traceq.runs.samples import Line, PairLine, StepLine
+from traceq.runs.samples import ClocksLine, Line, PairLine, StepLine
 
 __all__ = ["num_timed_steps", "timed_steps"]
 
@@ -26,6 +26,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     A step ends when the next arm is asked for. Each group is on disk before the next one begins.
     """
     found: list[PairLine] = []
+    clocks: list[ClocksLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, _collector_off():
         warm_up = yield from _warm_up(rank, stopwatch)
@@ -33,9 +34,12 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
         for group in groups_until_decided(rank, warm_up, found) if rank.plan.max_minutes else _groups(rank.plan):
             gc.collect()
             rank.world.barrier()
-            lines = [*read_clocks(rank.world.device), *(yield from _group(rank, stopwatch, group))]
+            before = list(read_clocks(rank.world.device))
+            lines = [*before, *(yield from _group(rank, stopwatch, group))]
+            clocks += before
             journal.write(lines)
             found += [line for line in lines if isinstance(line, PairLine)]
+    rank.facts.update(clock_facts(rank.world.gather(clocks)))
     return found
 
 

@@ -26,7 +26,8 @@ def _diff(diff: Diff) -> dict[str, object]:
         "a": _source(diff.a, diff.a_name),
         "b": _source(diff.b, diff.b_name),
         "comparable": diff.comparable,
-        "step": _step(diff.comparison),
+        "step": _step(diff.steps),
+        "sample": _sample(diff.comparison),
         "verdict": _verdict(diff.comparison),
         "cpu_step": _step(diff.cpu),
         "traced": None
@@ -91,16 +92,42 @@ def _step(found: Comparison | None) -> dict[str, object] | None:
         "unprofiled": found.unprofiled,
         "mean_delta_ns": found.mean_delta_ns,
         "rank_delta_ns": found.rank_delta_ns,
+        "num_looks": found.num_looks,
+        "num_a": found.num_a,
+        "num_b": found.num_b,
+    }
+
+
+def _sample(found: Comparison | None) -> dict[str, object] | None:
+    """The same for the time of one sample, where the verdict is about that."""
+    if found is None or found.samples is None:
+        return None
+    ends = {"ci95_ns": found.ci95_ns, "ci90_ns": found.ci90_ns}
+    return {
+        "num_a": found.samples[0],
+        "num_b": found.samples[1],
+        "a_ns": round(found.each(found.a_ns)),
+        "b_ns": round(found.each(found.b_ns)),
+        "delta_ns": round(found.each(found.delta_ns)),
+        "delta_pct": found.delta_pct,
+        **{key: interval and [round(found.each(end)) for end in interval] for key, interval in ends.items()},
     }
 
 
 def _verdict(found: Comparison | None) -> dict[str, object]:
     if found is None:
-        return {"name": "inconclusive", "threshold_pct": None, "reason": "nothing to compare", "pairs_needed": None}
+        return {
+            "name": "inconclusive",
+            "threshold_pct": None,
+            "reason": "nothing to compare",
+            "pairs_needed": None,
+            "of": "step",
+        }
     verdict = found.verdict
     return {
         "name": verdict.name,
         "threshold_pct": verdict.threshold_pct,
         "reason": verdict.reason,
         "pairs_needed": verdict.pairs_needed,
+        "of": "step" if found.samples is None else "sample",
     }

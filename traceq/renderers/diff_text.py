@@ -30,7 +30,7 @@ def print_diff(diff: Diff, console: Console) -> None:
 def print_diffs(diffs: Diffs, console: Console) -> None:
     """Write all arms of a run: each answer, the matrix of the arms, then each explanation."""
     if len(diffs.diffs) > 1:
-        _print_table(matrix(diffs), console)
+        _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
     for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free):
         console.print()
         print_line(plain(line), console)

@@ -15,7 +15,7 @@ from traceq.runs.flight import flight_rank, read_flight
 from traceq.runs.layout import RunFolder
 from traceq.runs.samples import read_pairs
 
-__all__ = ["read", "read_arms"]
+__all__ = ["read", "read_arms", "read_timing"]
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 _RANK_NAME = re.compile(r"rank[-_]?(\d+)")
@@ -30,8 +30,10 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
     if RunFolder(path).manifest_path.is_file():
         manifest = RunFolder(path).read_manifest()
         return _read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks)
-    if path.is_dir() and RunFolder(path.parent).manifest_path.is_file():
+    if not path.is_file() and RunFolder(path.parent).manifest_path.is_file():
         manifest = RunFolder(path.parent).read_manifest()
+        if not path.is_dir():  # timed only, if it is an arm
+            return _untraced(path.parent, manifest, path.name)
         return _read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks)
     if path.is_dir():
         return _read_folder(path, strict=strict, ranks=ranks)
@@ -41,11 +43,29 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
     return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats)
 
 
+def read_timing(path: str | Path) -> Run:
+    """A recorded run or arm without its traces; whatever is neither as `read` has it. Raises UnreadableInput."""
+    path = Path(path)
+    if RunFolder(path).manifest_path.is_file():
+        return _untraced(path, RunFolder(path).read_manifest())
+    if not path.is_file() and RunFolder(path.parent).manifest_path.is_file():
+        return _untraced(path.parent, RunFolder(path.parent).read_manifest(), path.name)
+    return read(path)
+
+
 def read_arms(path: str | Path) -> tuple[Run, ...]:
     """Every traced arm of a recorded run, in the recipe's order; the run itself where nothing was traced."""
     path = Path(path)
     manifest = RunFolder(path).read_manifest()
     return tuple(_read_arm(path, manifest, arm.name, strict=False, ranks=None) for arm in manifest.arms)
+
+
+def _untraced(path: Path, manifest: Manifest, arm: str = "") -> Run:
+    if arm and manifest.arm(arm) is None:
+        known = ", ".join(each.name for each in manifest.arms)
+        raise UnreadableInput(str(path / arm), "no such arm", f"one of {known}")
+    arm, pairs = arm or manifest.baseline, read_pairs(RunFolder(path).steps)
+    return Run(str(path / arm), (), manifest, arm, pairs, tuple(_run_caveats(manifest)))
 
 
 def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None) -> Run:

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from traceq.stats.comparison import Comparison, compare_pairs, compare_values, job_ns
 from traceq.stats.looks import LOOKS
+from traceq.stats.samples import Samples
 from traceq.stats.shift import Interval
 from traceq.stats.verdict import Verdict, VerdictName
 
-__all__ = ["LOOKS", "Comparison", "Interval", "Verdict", "VerdictName", "compare_pairs", "compare_values", "job_ns"]
+__all__ = [
+    "LOOKS",
+    "Comparison",
+    "Interval",
+    "Samples",
+    "Verdict",
+    "VerdictName",
+    "compare_pairs",
+    "compare_values",
+    "job_ns",
+]

@@ -11,6 +11,7 @@ from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
 from traceq.stats import doubts
 from traceq.stats.looks import LOOKS, level_of
+from traceq.stats.samples import Samples, for_samples_of_a, of_samples, scaled, scaled_control
 from traceq.stats.shift import Interval, Shift, shift_between, shift_of_pairs
 from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Kind, Threshold, Verdict, decide
 
@@ -28,7 +29,9 @@ class Comparison:
     The intervals are None where the values are too few. `noise_floor_ns` is the end farther from zero of the A/A
     control's 95 % interval: the largest difference the machine may feign where there is none; None without a control.
     `rank_delta_ns` has one estimate a rank. `num_slow_a` and `num_slow_b` count values above 1.5 times the median of
-    their arm. `unprofiled` is False where a profiler slowed the steps down. Unpaired values have 0 `num_pairs`.
+    their arm. `unprofiled` is False where a profiler slowed the steps down. Unpaired values have 0 `num_pairs`; `num_a`
+    and `num_b` count the values of either side, pairs or not. With `samples`, those of one step of A and of B, all
+    times are for as many samples as A's step has.
     """
 
     a_ns: int
@@ -40,7 +43,11 @@ class Comparison:
     mean_delta_ns: int
     num_slow_a: int
     num_slow_b: int
+    num_a: int = 0
+    num_b: int = 0
     num_pairs: int = 0
+    num_looks: int = 1
+    samples: Samples | None = None
     rank_delta_ns: tuple[int, ...] = ()
     noise_floor_ns: int | None = None
     unprofiled: bool = True
@@ -51,13 +58,25 @@ class Comparison:
         """`delta_ns` in percent of A's median step."""
         return 100 * self.delta_ns / self.a_ns if self.a_ns else 0.0
 
+    def each(self, ns: int) -> float:
+        """One of these times as people are told it: of a step, or with `samples` of one sample."""
+        return ns / self.samples[0] if self.samples else ns
 
-def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: float = THRESHOLD_PCT) -> Comparison:
+
+def compare_pairs(
+    pairs: Pairs,
+    *,
+    control: Pairs | None = None,
+    threshold_pct: float = THRESHOLD_PCT,
+    samples: Samples | None = None,
+) -> Comparison:
     """B against A from interleaved halves. The job's step is the maximum over ranks, taken half by half.
 
     `control` is the A/A control of the same recording. The intervals are as wide as the recording's number of looks
-    asks for. Raises UnreadableInput where no pair was finished, or for a number of looks that no recording has.
+    asks for. With `samples` the time of a sample is compared, and not that of a step. Raises UnreadableInput where no
+    pair was finished, or for a number of looks that no recording has.
     """
+    pairs, control = for_samples_of_a(pairs, samples), scaled_control(control, pairs, samples)
     where = f"{pairs.a} against {pairs.b}"
     if not pairs.b_second.size:
         raise UnreadableInput(where, "no finished pair of halves", "at least one")
@@ -68,12 +87,14 @@ def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: 
     threshold, level = Threshold(threshold_pct, _median(a)), level_of(pairs.num_looks)
     job = shift_of_pairs(second - first, pairs.b_second, level)
     ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
-    found = _compare(a, b, job, threshold, PAIRS)
+    found = _compare(a, b, job, threshold, of_samples(PAIRS, samples))
     feigned = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
     floor = max(map(abs, feigned.ci95_ns)) if feigned and feigned.ci95_ns else None
     return replace(
         found,
         num_pairs=len(a),
+        num_looks=pairs.num_looks,
+        samples=samples,
         rank_delta_ns=tuple(rank.delta for rank in ranks),
         noise_floor_ns=floor,
         caveats=(
@@ -83,6 +104,7 @@ def compare_pairs(pairs: Pairs, *, control: Pairs | None = None, threshold_pct: 
             *doubts.ranks_disagree(job, ranks, threshold),
             *doubts.control_differs(feigned.verdict if feigned else None),
             *doubts.below_noise_floor(job, found.verdict, floor),
+            *doubts.carried_over(pairs.b_second, second - first, threshold),
         ),
     )
 
@@ -95,7 +117,12 @@ def job_ns(pairs: Pairs, *, of_b: bool) -> NDArray[np.int64]:
 
 
 def compare_values(
-    a: NDArray[np.int64], b: NDArray[np.int64], *, profiled: bool = False, threshold_pct: float = THRESHOLD_PCT
+    a: NDArray[np.int64],
+    b: NDArray[np.int64],
+    *,
+    profiled: bool = False,
+    threshold_pct: float = THRESHOLD_PCT,
+    samples: Samples | None = None,
 ) -> Comparison:
     """B against A from values that are no pairs, int64[M] and int64[N] ns.
 
@@ -109,9 +136,10 @@ def compare_values(
         if not side.size:
             raise UnreadableInput(name, "no step to compare", "at least one")
     kind = STEPS if profiled else PROCESSES
+    b = scaled(b, samples)
     shift = shift_between(b, a, testable=kind.fewest is not None and min(a.size, b.size) >= kind.fewest)
-    found = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), kind)
-    return replace(found, unprofiled=not profiled)
+    found = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), of_samples(kind, samples))
+    return replace(found, unprofiled=not profiled, samples=samples)
 
 
 def _compare(a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold: Threshold, kind: Kind) -> Comparison:
@@ -122,10 +150,12 @@ def _compare(a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold
         delta_ns=shift.delta,
         ci95_ns=shift.ci95,
         ci90_ns=shift.ci90,
-        verdict=decide(shift, threshold, kind, min(a.size, b.size)),
+        verdict=decide(shift, threshold, kind, (a.size, b.size)),
         mean_delta_ns=shift.mean,
         num_slow_a=_num_slow(a),
         num_slow_b=_num_slow(b),
+        num_a=len(a),
+        num_b=len(b),
         caveats=doubts.mean_disagrees(shift, threshold),
     )
 

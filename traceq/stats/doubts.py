@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Caveat
 from traceq.stats.looks import ONE_LOOK
-from traceq.stats.shift import Shift
+from traceq.stats.shift import Shift, shift_between
 from traceq.stats.verdict import Threshold, Verdict
 from traceq.units import Unit, format_value
 
-__all__ = ["below_noise_floor", "control_differs", "mean_disagrees", "one_order", "ranks_disagree", "slow_steps_differ"]
+__all__ = [
+    "below_noise_floor",
+    "carried_over",
+    "control_differs",
+    "mean_disagrees",
+    "one_order",
+    "ranks_disagree",
+    "slow_steps_differ",
+]
 
 RARE = Fraction(1, 100)  # exact, as the counts it is compared with outgrow a float
+_RARE_IN_EITHER_ARM = replace(ONE_LOOK, z95=NormalDist().inv_cdf(1 - float(RARE) / 4))
+_SMALLEST_GROUP = 8  # pairs that the recorder runs one after the other, before it collects and settles
 
 Doubt = tuple[Caveat, ...]
 
@@ -79,6 +91,31 @@ def below_noise_floor(shift: Shift, verdict: Verdict, floor_ns: int | None) -> D
         return ()
     text = f"{_delta(shift.delta)} is no more than the {format_value(floor_ns, Unit.NS)} that the A/A control may show"
     return (Caveat("below_noise_floor", text),)
+
+
+def carried_over(b_second: NDArray[np.bool_], change: NDArray[np.int64], threshold: Threshold) -> Doubt:
+    """What ran before an arm's half matters to it, by more than matters: the difference holds some of that.
+
+    `change` int64[P], second minus first half of each pair. A second half always follows the other arm. Which arm the
+    first one follows was drawn with the pair before, so pairs of one order that differ in that differ by what their
+    first half inherits. The first pair of a group follows what does not count, and is left out.
+    """
+    counts = np.arange(1, len(b_second)) % _SMALLEST_GROUP != 0
+    before, order, after = b_second[:-1][counts], b_second[1:][counts], change[1:][counts]
+    found = []
+    for arm, other, starts in (("A", "B", True), ("B", "A", False)):
+        own = [after[(order == starts) & (before == same)] for same in (not starts, starts)]
+        if not all(part.size for part in own):
+            continue
+        inherits = shift_between(own[0], own[1], level=_RARE_IN_EITHER_ARM)
+        low, high = inherits.ci95 or (0, 0)
+        if (low > 0 or high < 0) and abs(inherits.delta) > threshold.ns:
+            text = (
+                f"what ran before matters: a step of {arm} takes {_delta(inherits.delta)} after {other}, against after "
+                f"{arm}; the difference holds some of that"
+            )
+            found.append(Caveat("carried_over", text))
+    return tuple(found)
 
 
 def _delta(ns: int) -> str:

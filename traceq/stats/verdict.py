@@ -12,7 +12,6 @@ from traceq.units import Unit, format_value
 
 __all__ = ["PAIRS", "PROCESSES", "STEPS", "Kind", "Threshold", "Verdict", "VerdictName", "decide"]
 
-MOST_PAIRS = 5_000
 POWER = 1.645  # normal quantile of 95 %: how often the values asked for are enough
 
 VerdictName = Literal["in_the_noise", "material", "detectable", "inconclusive"]
@@ -38,17 +37,20 @@ class Kind:
     """What the values are, which decides whether they can be tested and what the verdict holds for.
 
     `fewest` is the number to ask for where there is no interval yet, and `enough` says it in words; None = no number
-    would give one.
+    would give one. More than `most` nobody waits for.
     """
 
     unit: str
     fewest: int | None = None
     enough: str = ""
     scope: str = ""
+    most: int = 5_000
 
 
 PAIRS = Kind("pairs", 16, "16, eight of either order,", "in this process ")  # one group of the recorder's schedule
-PROCESSES = Kind("processes a side", 4, "4 a side")  # the most extreme orders are 2 of 70; with 3 a side 2 of 20
+PROCESSES = Kind(
+    "processes a side", 4, "4 a side", most=200
+)  # the most extreme orders are 2 of 70; with 3 a side 2 of 20
 STEPS = Kind("profiled steps of one window a side")
 
 
@@ -72,15 +74,17 @@ class Threshold:
         return f"±{format_value(self.ns, Unit.NS)} ({format_value(self.percent, Unit.PERCENT)} of A's step)"
 
 
-def decide(shift: Shift, threshold: Threshold, kind: Kind, num: int) -> Verdict:
-    """In the noise, material, detectable or inconclusive, by the first of these that holds; `num` values a side."""
-    name, reason, needed = _decide(shift, threshold, kind, num)
+def decide(shift: Shift, threshold: Threshold, kind: Kind, nums: tuple[int, int]) -> Verdict:
+    """In the noise, material, detectable or inconclusive, by the first of these that holds; `nums` values a side."""
+    name, reason, needed = _decide(shift, threshold, kind, nums)
     return Verdict(name, threshold.percent, reason, needed)
 
 
-def _decide(shift: Shift, threshold: Threshold, kind: Kind, num: int) -> tuple[VerdictName, str, int | None]:
+def _decide(
+    shift: Shift, threshold: Threshold, kind: Kind, nums: tuple[int, int]
+) -> tuple[VerdictName, str, int | None]:
     if not (shift.ci95 and shift.ci90):
-        return "inconclusive", _too_few(kind, num), kind.fewest
+        return "inconclusive", _too_few(kind, nums), kind.fewest
     theta, (low, high) = threshold.ns, shift.ci95
     looks = f" of {shift.level.num_looks} looks" if shift.level.num_looks > 1 else ""
     ci95, ci90 = (f"the {pct} % interval{looks}, {_span(ci)}," for pct, ci in ((95, shift.ci95), (90, shift.ci90)))
@@ -90,22 +94,23 @@ def _decide(shift: Shift, threshold: Threshold, kind: Kind, num: int) -> tuple[V
         return "material", f"{kind.scope}{ci95} lies beyond {threshold}", None
     if low > 0 or high < 0:
         return "detectable", f"{kind.scope}{ci95} excludes 0 but reaches inside {threshold}", None
-    needed = _num_needed(shift, threshold, num)
+    needed = _num_needed(shift, threshold, min(nums))
     advice = f"; {_advice(needed, kind)}" if needed else ""
     return "inconclusive", f"{kind.scope}{ci95} holds 0 and {ci90} reaches beyond {threshold}{advice}", needed
 
 
 def _advice(needed: int, kind: Kind) -> str:
     """What would decide; a number that nobody waits for is not given."""
-    if needed > MOST_PAIRS:
-        return f"more than {MOST_PAIRS:,} {kind.unit} would: out of reach with this much noise"
+    if needed > kind.most:
+        return f"more than {kind.most:,} {kind.unit} would: out of reach with this much noise"
     return f"about {needed:,} {kind.unit} would decide"
 
 
-def _too_few(kind: Kind, num: int) -> str:
+def _too_few(kind: Kind, nums: tuple[int, int]) -> str:
+    counted = f"{kind.unit} ({' and '.join(f'{num:,}' for num in dict.fromkeys(nums))})"
     if kind.fewest is None:
-        return f"{kind.unit} ({num:,}) give an estimate and no interval"
-    return f"{kind.unit} ({num:,}) are too few for an interval; {kind.enough} give one"
+        return f"{counted} give an estimate and no interval"
+    return f"{counted} are too few for an interval; {kind.enough} give one"
 
 
 def _num_needed(shift: Shift, threshold: Threshold, num: int) -> int | None:

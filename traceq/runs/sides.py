@@ -1,0 +1,66 @@
+"""One side of a diff: a run, or several recordings of the same thing, each of its own process.
+
+Several are a folder of runs (`before/`), an arm of each of them (`before/on`), or a quoted pattern (`'before-*'`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from glob import glob, has_magic
+from pathlib import Path
+
+from traceq.errors import UnreadableInput
+from traceq.model import Run
+from traceq.runs.layout import RunFolder
+from traceq.runs.read import read, read_timing
+
+__all__ = ["read_side", "recordings_in"]
+
+
+def read_side(path: str | Path) -> tuple[Run, ...]:
+    """The run at a path, whole; or several recordings of one recipe and arm, without their traces.
+
+    Raises UnreadableInput, also where the recordings are not of one recipe and arm.
+    """
+    path = Path(path)
+    if path.exists():
+        members = recordings_in(path)
+    elif has_magic(str(path)):
+        members = _fitting(path) or _arm_of_each(_fitting(path.parent), path.name)
+        if not members:
+            raise UnreadableInput(str(path), "nothing of that name", "paths that the pattern fits")
+    else:
+        members = _arm_of_each(recordings_in(path.parent), path.name)
+    if len(members) < 2:
+        return (read(*members or (path,)),)
+    runs = tuple(map(read_timing, members))
+    _check_alike(str(path), runs)
+    return runs
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The recorded runs that a folder holds, by name; none where it is a run itself."""
+    if not folder.is_dir() or RunFolder(folder).manifest_path.is_file():
+        return []
+    return sorted(found for found in folder.iterdir() if RunFolder(found).manifest_path.is_file())
+
+
+def _fitting(pattern: Path) -> list[Path]:
+    return [Path(found) for found in sorted(glob(str(pattern)))]
+
+
+def _arm_of_each(folders: Sequence[Path], arm: str) -> list[Path]:
+    """`before/on`, where no such folder need be: that arm of every run in `before`; none where no run has it."""
+    runs = [folder for folder in folders if RunFolder(folder).manifest_path.is_file()]
+    has_it = any(RunFolder(run).read_manifest().arm(arm) for run in runs)
+    return [run / arm for run in runs] if has_it else []
+
+
+def _check_alike(where: str, runs: Sequence[Run]) -> None:
+    for what, told in (
+        ("recipe", [run.manifest.recipe if run.manifest else "" for run in runs]),
+        ("arm", [run.arm for run in runs]),
+    ):
+        if len(set(told)) > 1:
+            names = ", ".join(sorted(set(told)))
+            raise UnreadableInput(where, f"recordings of more than one {what}: {names}", f"one {what} a side")
