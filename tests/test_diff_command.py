@@ -302,7 +302,7 @@ def test_a_run_of_one_arm_asks_for_a_second_path(tmp_path: Path, shell: Shell) -
 
 
 def test_two_forms_at_once_are_refused(run: Path, shell: Shell) -> None:
-    assert shell(run, "--json", "--markdown") == (2, "", "traceq: --json and --markdown: choose one\n")
+    assert shell(run, "--json", "--markdown") == (2, "", "traceq: --json, --markdown and --html: choose one\n")
 
 
 def test_a_gate_on_profiled_windows_says_that_it_cannot_hold_anything(tmp_path: Path, shell: Shell) -> None:

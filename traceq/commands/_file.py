@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import typer
+
 from traceq.errors import TraceqError
 from traceq.runs.layout import replaced
 
@@ -16,7 +18,7 @@ try:
 except ImportError:
     import gzip as igzip
 
-__all__ = ["written"]
+__all__ = ["write_page", "written"]
 
 _LEVEL = 2
 
@@ -33,3 +35,10 @@ def written(path: Path) -> Iterator[BinaryIO]:
                 yield file
     except OSError as fault:
         raise TraceqError(f"{path}: {(fault.strerror or str(fault)).lower()}") from fault
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page and say where. Raises TraceqError where it cannot be written."""
+    with written(path) as file:
+        file.write(page.encode())
+    typer.echo(path)

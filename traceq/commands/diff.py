@@ -24,6 +24,9 @@ def command(
     threshold: Annotated[str, typer.Option(help="Difference that matters, in percent of A's step.")] = "0.5%",
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="What one pastes into an issue.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
+    ] = None,
     fail_on: Annotated[
         list[str] | None, typer.Option(metavar="VERDICT", help="Exit 3 on material, detectable or inconclusive.")
     ] = None,
@@ -33,15 +36,17 @@ def command(
     A side can be several recordings, each of its own process: a folder of runs (before/), an arm of each (before/on),
     or a pattern in quotes ('before-*').
     """
+    from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
     from traceq.diff.diff import diff, diff_run
     from traceq.diff.result import Diffs
     from traceq.renderers.diff_json import diffs_to_json
     from traceq.renderers.diff_markdown import diffs_to_markdown
     from traceq.renderers.diff_text import print_diffs
+    from traceq.renderers.html import diffs_to_html
 
-    if as_json and as_markdown:
-        raise UsageFault("--json and --markdown: choose one")
+    if as_json + as_markdown + (html is not None) > 1:
+        raise UsageFault("--json, --markdown and --html: choose one")
     percent = parse_threshold(threshold)
     wanted = _checked(fail_on or [])
     if b is None:
@@ -49,7 +54,9 @@ def command(
     else:
         one = diff(a, b, threshold_pct=percent)
         found = Diffs(one.a_name, (one,))
-    if as_json:
+    if html is not None:
+        write_page(html, diffs_to_html(found))
+    elif as_json:
         typer.echo(diffs_to_json(found))
     elif as_markdown:
         typer.echo(diffs_to_markdown(found), nl=False)

@@ -23,22 +23,32 @@ def command(
     strict: Annotated[bool, typer.Option(help="Refuse a trace that is damaged in any way.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into an issue.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
+    ] = None,
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
     from traceq.analyses.sheet import sheet
+    from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
     from traceq.commands._ranks import parse_ranks
+    from traceq.renderers.html import sheet_to_html
     from traceq.renderers.json import sheet_to_json
     from traceq.renderers.markdown import sheet_to_markdown
     from traceq.renderers.text import print_sheet
     from traceq.runs.read import read
 
-    if as_json and as_markdown:
-        raise UsageFault("--json and --markdown: choose one")
+    if as_json + as_markdown + (html is not None) > 1:
+        raise UsageFault("--json, --markdown and --html: choose one")
+    if html is not None and len(paths) > 1:
+        raise UsageFault(f"--html {html}: one file holds one path, and here are {len(paths)}")
     chosen = parse_ranks(ranks)
     for path in paths:
-        found = sheet(read(path, strict=strict, ranks=chosen), only or ())
-        if as_json:
+        run = read(path, strict=strict, ranks=chosen)
+        found = sheet(run, only or ())
+        if html is not None:
+            write_page(html, sheet_to_html(found, run))
+        elif as_json:
             typer.echo(sheet_to_json(found))
         elif as_markdown:
             typer.echo(sheet_to_markdown(found), nl=False)

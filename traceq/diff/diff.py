@@ -51,7 +51,7 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
         )
     reference = next((run for run in arms if run.arm not in timed and run.traces), None)
     diffs = tuple(diff_runs(baseline, other, reference=reference, threshold_pct=threshold_pct) for other in others)
-    return Diffs(manifest.baseline, diffs, baseline.caveats)
+    return Diffs(manifest.baseline, diffs, baseline.caveats, baseline.pairs)
 
 
 def _sides_of(recordings: Sequence[Path]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceq.model import Caveat
+from traceq.model import Caveat, Pairs
 from traceq.report import Source
 from traceq.stats import Comparison
 
@@ -122,11 +122,12 @@ class Diff:
 
 @dataclass(frozen=True, slots=True)
 class Diffs:
-    """A recorded run: every other arm against the baseline, in the recipe's order."""
+    """A recorded run: every other arm against the baseline, in the recipe's order; its unprofiled `pairs`."""
 
     baseline: str
     diffs: tuple[Diff, ...]
     caveats: tuple[Caveat, ...] = ()
+    pairs: tuple[Pairs, ...] = ()
 
 
 def share(part_ns: int, delta_ns: int) -> float | None:

@@ -1,0 +1,207 @@
+"""The pages: what they say, that nothing a trace holds can act in them, and that a browser shows and sorts them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import builder
+import pytest
+from builder import annotation, kernel, launch, op, write
+from typer.testing import CliRunner
+
+import traceq
+from traceq.analyses.sheet import sheet
+from traceq.cli import app
+from traceq.errors import UsageFault
+from traceq.links.activity import Doing, activity
+from traceq.links.steps import steps
+from traceq.renderers.html.moments import moments
+
+ROOT = Path(__file__).parents[1]
+NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'
+
+pytest.importorskip("altair", reason="altair is not installed")
+pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+
+
+def trace(path: Path, name: str = NASTY) -> Path:
+    events = []
+    for number, (start, dur) in enumerate(((0, 100), (100, 140), (240, 120))):
+        events += [
+            *(
+                builder.step(start, dur, number + 3),
+                annotation("forward", start, 60),
+                annotation("backward", start + 60, 40),
+            ),
+            *(op("aten::mm", start + 1, 8), launch(start + 2, 3, corr=number + 1)),
+            kernel(name, start + 10, 30 + 10 * number, corr=number + 1),
+        ]
+    return write(path, *events)
+
+
+def run(*words: str) -> str:
+    return CliRunner().invoke(app, words, catch_exceptions=False).stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`show.html` of a trace with a nasty name, `diff.html` of the recorded fixture."""
+    folder = tmp_path_factory.mktemp("pages")
+    run("show", str(trace(folder / "trace.json")), "--html", str(folder / "show.html"))
+    run("diff", str(ROOT / "fixtures" / "outlier_ab"), "--html", str(folder / "diff.html"))
+    return folder
+
+
+@pytest.fixture(params=["show", "diff"])
+def page(folder: Path, request: pytest.FixtureRequest) -> str:
+    return (folder / f"{request.param}.html").read_text()
+
+
+class Elements(HTMLParser):
+    """Tags with their attributes, and the text outside of script and style."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_page_loads_nothing_and_runs_nothing_but_its_own_sorting(page: str) -> None:
+    found = Elements(page)
+    assert [attributes for tag, attributes in found.tags if tag == "script"] == [{}]
+    assert not any({"src", "style"} & attributes.keys() for _, attributes in found.tags)
+    assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
+    assert all((attributes["href"] or "").startswith("#") for tag, attributes in found.tags if "href" in attributes)
+    [policy] = [a["content"] for tag, a in found.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    for tag in ("script", "style"):
+        [inside] = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in (policy or "")
+    assert (policy or "").startswith("default-src 'none'")
+
+
+def test_a_kernels_name_is_text_and_nothing_else(folder: Path) -> None:
+    page = (folder / "show.html").read_text()
+    assert NASTY not in page
+    assert NASTY in Elements(page).text
+
+
+def test_the_verdict_stands_first(folder: Path) -> None:
+    page = (folder / "diff.html").read_text()
+    words = run("diff", str(ROOT / "fixtures" / "outlier_ab"), "--markdown")
+    headings = [unescape(text) for text in re.findall(r"<h1[^>]*>(.*?)</h1>", page)]
+    assert [heading.split(" a step")[0] for heading in headings] == [
+        unescape(text).split(" a step")[0] for text in re.findall(r"^\*\*(.*?)\*\*$", words, re.MULTILINE)
+    ]
+    assert page.index("<h1") < page.index("<svg") < page.index("<table")
+    assert re.findall(r'data-verdict="(\w+)"', page) == ["inconclusive"] * len(headings)
+
+
+def test_a_cell_keeps_its_number(folder: Path) -> None:
+    page = (folder / "show.html").read_text()
+    [drawn] = re.findall(r'<table data-key="steps">(.*?)</table>', page)
+    assert 'data-value="120000.0">120 us' in drawn
+
+
+def test_pictures_say_what_they_show_when_one_points_at_them(page: str) -> None:
+    titles = re.findall(r"<title>([^<]* [µun]?s[^<]*)</title>", page)
+    assert len(titles) >= 3
+
+
+def test_a_step_as_it_went_has_each_category_about_as_long_as_the_partition(tmp_path: Path) -> None:
+    found = traceq.read(trace(tmp_path / "trace.json")).traces[0]
+    drawn = moments(found)
+    done = activity(found)
+    window = steps(found).window[steps(found).names.index(drawn.step)].tolist()
+    inside = (done.parts[:, 0] >= window[0]) & (done.parts[:, 1] <= window[1])
+    for doing in Doing:
+        exact = int(done.ns[inside & (done.doing == doing)].sum())
+        shown = sum(one.end_ns - one.start_ns for one in drawn.moments if one.name == doing.name.lower())
+        assert abs(shown - exact) <= (window[1] - window[0]) / 100
+    spent = [one for one in drawn.moments if one.row == "time"]
+    assert [one.end_ns for one in spent[:-1]] == [one.start_ns for one in spent[1:]]
+
+
+def test_only_one_form_at_a_time_and_one_path_a_page(tmp_path: Path) -> None:
+    path = str(trace(tmp_path / "trace.json"))
+    with pytest.raises(UsageFault, match="choose one"):
+        run("show", path, "--json", "--html", "x.html")
+    with pytest.raises(UsageFault, match="one file holds one path"):
+        run("show", path, path, "--html", "x.html")
+
+
+def test_without_altair_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = trace(tmp_path / "trace.json")
+    monkeypatch.setitem(__import__("sys").modules, "altair", None)
+    with pytest.raises(UsageFault, match="pip install altair vl-convert-python"):
+        run("show", str(path), "--html", str(tmp_path / "x.html"))
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.fixture
+def shown(browser: Any, folder: Path) -> Iterator[Any]:
+    """Opens a page without a network; nothing may be said on its console."""
+    context = browser.new_context(offline=True)
+    said: list[str] = []
+
+    def show(name: str) -> Any:
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda fault: said.append(str(fault)))
+        page.on("dialog", lambda dialog: said.append(dialog.message))
+        page.goto((folder / name).as_uri())
+        return page
+
+    yield show
+    context.close()
+    assert said == []
+
+
+def test_a_browser_shows_the_verdict_and_the_pictures(shown: Any) -> None:
+    page = shown("diff.html")
+    assert page.locator("h1[data-verdict]").first.is_visible()
+    assert page.locator("svg [aria-label]").count() > 50
+
+
+def test_a_click_on_a_heading_sorts_and_another_turns_it(shown: Any) -> None:
+    page = shown("diff.html")
+    table = page.locator("table[data-key=causes]").first
+    column = table.locator("th", has_text="delta").first
+    at = column.evaluate("heading => heading.cellIndex")
+
+    def values() -> list[float]:
+        cells = table.locator(f"tbody tr td:nth-child({at + 1})").all()
+        return [float(cell.get_attribute("data-value")) for cell in cells]
+
+    before = values()
+    column.locator("button").click()
+    assert values() == sorted(before, reverse=True)
+    column.locator("button").press("Enter")
+    assert values() == sorted(before)
+    assert column.get_attribute("aria-sort") == "ascending"
+
+
+def test_a_script_in_a_name_is_shown_and_not_run(shown: Any) -> None:
+    page = shown("show.html")
+    assert page.get_by_text(NASTY).first.is_visible()
+    assert page.evaluate("document.scripts.length") == 1
+
+
+def test_a_sheet_with_findings_has_the_first_as_its_heading(folder: Path) -> None:
+    page = (folder / "show.html").read_text()
+    found = sheet(traceq.read(folder / "trace.json")).findings
+    assert unescape(re.findall(r"<h1>(.*?)</h1>", page)[0]) == found[0].text

@@ -1,0 +1,182 @@
+"""Charts as SVG: drawn by altair, no script in them, readable on light and dark, told apart without red and green."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from html import escape, unescape
+from typing import Any
+
+from traceq.errors import UsageFault
+from traceq.units import Unit, format_value
+
+__all__ = ["Mark", "bars", "heat", "intervals", "points", "said", "steps_down", "strip"]
+
+Mark = Mapping[str, str | float | bool]
+"""One mark of a chart: its place, its length, and `said`, the text that shows when one points at it."""
+
+_WIDTH, _ROW = 760, 26
+_COLOURS = {  # Okabe and Ito, 2008: eight that the colour-blind tell apart
+    "compute": "#0072B2",
+    "exposed_comm": "#CC79A7",
+    "exposed_memcpy": "#56B4E9",
+    "sync_wait": "#D55E00",
+    "alloc_wait": "#8C4A00",
+    "host_bound": "#E69F00",
+    "launch_latency": "#F0E442",
+    "tail": "#999999",
+    "cpu_compute": "#0072B2",
+    "dataload_wait": "#D55E00",
+    "python": "#E69F00",
+}
+_MORE, _LESS, _SUM = "#D55E00", "#009E73", "#999999"
+_INK = "currentColor"
+_MARK = re.compile(r'<(path|text) aria-label="([^"]*)"([^>]*)/>')
+
+
+def bars(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str]) -> str:
+    """Stacked bars, one a row: `row`, `category`, `ms`."""
+    alt = _altair()
+    known = [_COLOURS.get(category, _SUM) for category in categories]
+    chart = (
+        alt.Chart(_data(marks))
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", title="ms", stack="zero"),
+            y=alt.Y("row:N", sort=list(rows), title=None),
+            color=alt.Color("category:N", scale=alt.Scale(domain=list(categories), range=known), title=None),
+            order=alt.Order("place:Q"),
+            description="said:N",
+        )
+    )
+    return _svg(chart, len(rows))
+
+
+def heat(marks: Sequence[Mark], rows: Sequence[str], columns: Sequence[str]) -> str:
+    """A cell for each row and column, darker for more: `row`, `column`, `ms`."""
+    alt = _altair()
+    chart = (
+        alt.Chart(_data(marks))
+        .mark_rect()
+        .encode(
+            x=alt.X("column:N", sort=list(columns), title=None, axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("row:N", sort=list(rows), title=None),
+            color=alt.Color("ms:Q", scale=alt.Scale(scheme="cividis", reverse=True), title="ms"),
+            description="said:N",
+        )
+    )
+    return _svg(chart, len(rows))
+
+
+def points(marks: Sequence[Mark], rows: Sequence[str], title: str) -> str:
+    """A tick for each value, one row a group: `row`, `ms`."""
+    alt = _altair()
+    chart = (
+        alt.Chart(_data(marks))
+        .mark_tick(thickness=1.5, opacity=0.6, color=_COLOURS["compute"])
+        .encode(
+            x=alt.X("ms:Q", title=title, scale=alt.Scale(zero=False)),
+            y=alt.Y("row:N", sort=list(rows), title=None),
+            description="said:N",
+        )
+    )
+    return _svg(chart, len(rows))
+
+
+def steps_down(marks: Sequence[Mark], rows: Sequence[str]) -> str:
+    """A waterfall: each row from where the one above ended: `row`, `from_ms`, `to_ms`, `kind` more, less or sum."""
+    alt = _altair()
+    colours = alt.Scale(domain=["more", "less", "sum"], range=[_MORE, _LESS, _SUM])
+    chart = (
+        alt.Chart(_data(marks))
+        .mark_bar()
+        .encode(
+            x=alt.X("from_ms:Q", title="ms a step"),
+            x2="to_ms:Q",
+            y=alt.Y("row:N", sort=list(rows), title=None, axis=alt.Axis(labelLimit=320)),
+            color=alt.Color("kind:N", scale=colours, legend=None),
+            description="said:N",
+        )
+    )
+    return _svg(chart, len(rows))
+
+
+def strip(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str]) -> str:
+    """What happens when: `row`, `from_ms`, `to_ms`, `category`; a category without a colour of its own is grey."""
+    alt = _altair()
+    colours = alt.Scale(domain=list(categories), range=[_COLOURS.get(name, _SUM) for name in categories])
+    shown = [name for name in categories if name in _COLOURS]
+    y = alt.Y("row:N", sort=list(rows), title=None)
+    pieces = (
+        alt.Chart(_data(marks))
+        .mark_bar(height=alt.RelativeBandSize(0.9))
+        .encode(
+            x=alt.X("from_ms:Q", title="ms", scale=alt.Scale(nice=False)),
+            x2="to_ms:Q",
+            y=y,
+            color=alt.Color("category:N", scale=colours, legend=alt.Legend(values=shown), title=None),
+            opacity=alt.Opacity("shade:Q", scale=None),
+            description="said:N",
+        )
+    )
+    named = [mark for mark in marks if mark.get("named")]
+    names = (
+        alt.Chart(_data(named)).mark_text(align="left", dx=4, color=_INK).encode(x="from_ms:Q", y=y, text="category:N")
+    )
+    return _svg(pieces + names if named else pieces, len(rows))
+
+
+def intervals(marks: Sequence[Mark], rows: Sequence[str], threshold_ms: float) -> str:
+    """Estimate and interval of each row against 0 and the threshold: `row`, `ms`, `low_ms`, `high_ms`."""
+    alt = _altair()
+    y = alt.Y("row:N", sort=list(rows), title=None)
+    band = (
+        alt.Chart(_data([{"from_ms": -threshold_ms, "to_ms": threshold_ms}]))
+        .mark_rect(color=_SUM, opacity=0.25)
+        .encode(x=alt.X("from_ms:Q", title="ms a step; grey: below the threshold"), x2="to_ms:Q")
+    )
+    zero = alt.Chart(_data([{"ms": 0}])).mark_rule(color=_INK, strokeDash=[2, 2]).encode(x="ms:Q")
+    base = alt.Chart(_data(marks))
+    lines = base.mark_rule(color=_COLOURS["compute"], strokeWidth=3).encode(x="low_ms:Q", x2="high_ms:Q", y=y)
+    dots = base.mark_point(filled=True, size=90, color=_COLOURS["compute"], opacity=1)
+    return _svg(band + zero + lines + dots.encode(x="ms:Q", y=y, description="said:N"), len(rows))
+
+
+def _altair() -> Any:
+    try:
+        import altair
+        import vl_convert  # noqa: F401 (drawn with it)
+    except ImportError:
+        raise UsageFault("--html draws with altair and vl-convert: pip install altair vl-convert-python") from None
+    return altair
+
+
+def _data(marks: Sequence[Mark]) -> Any:
+    return _altair().Data(values=[dict(mark) for mark in marks])
+
+
+def _svg(chart: Any, num_rows: int) -> str:
+    """The picture alone; what a mark says shows when one points at it."""
+    import vl_convert
+
+    drawn = (
+        chart.properties(width=_WIDTH, height=max(60, _ROW * num_rows), background="transparent")
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor=_INK, titleColor=_INK, tickColor=_INK, domainColor=_INK, gridOpacity=0.2, labelLimit=260
+        )
+        .configure_legend(labelColor=_INK, titleColor=_INK, orient="bottom", columns=8)
+    )
+    svg: str = vl_convert.vegalite_to_svg(drawn.to_json())
+    return _MARK.sub(_titled, svg)
+
+
+def _titled(found: re.Match[str]) -> str:
+    tag, said, rest = found.groups()
+    text = escape(unescape(said))
+    return f'<{tag} aria-label="{text}"{rest}><title>{text}</title></{tag}>'
+
+
+def said(name: str, ns: float, unit: Unit = Unit.NS) -> str:
+    """`backward · exposed_comm: 3.1 ms`."""
+    return f"{name}: {format_value(ns, unit)}"
