@@ -81,7 +81,8 @@ def _merged(key: str, accounts: Sequence[Account]) -> Account:
     name = first.name if len({account.name for account in accounts}) == 1 else _work(first).rpartition("|")[2]
     line = first.line if len({line_function(account.line) for account in accounts}) == 1 else ""
     module = first.module if len({account.module for account in accounts}) == 1 else ""
-    return replace(first, key=key, name=name, line=line, module=module, num=num, ns=ns)
+    inner = tuple(time for account in accounts for time in account.inner)
+    return replace(first, key=key, name=name, line=line, module=module, num=num, ns=ns, inner=inner)
 
 
 def with_replacements(found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -10,11 +11,13 @@ import numpy as np
 from traceq.diff.align import aligned, with_replacements
 from traceq.diff.ledger import Account, Ledger, ledger, mean_ns
 from traceq.diff.result import Cause, CellDelta, Traced, share
+from traceq.diff.selftime import OwnTime
 from traceq.model import Trace
 
 __all__ = ["Explanation", "explain"]
 
 _WORTH_FIRST = 0.05
+_MOST_OF = 2
 
 Key = TypeVar("Key", str, tuple[str, str])
 
@@ -69,9 +72,23 @@ def _causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
         num_a = of_a[key].num / a.num_steps if key in of_a else 0.0
         num_b = of_b[key].num / b.num_steps if key in of_b else 0.0
         if x != y or num_a != num_b:
-            found.append(_cause(of_b.get(key) or of_a[key], num_a, num_b, x, y, delta_ns))
+            cause = _cause(of_b.get(key) or of_a[key], num_a, num_b, x, y, delta_ns)
+            inner_a, inner_b = (side[key].inner if key in side else () for side in (of_a, of_b))
+            self_op = _self_op(cause, inner_a, inner_b, a.num_steps, b.num_steps)
+            found.append(replace(cause, self_op=self_op))
     folded = with_replacements(found, of_a.keys(), of_b.keys(), delta_ns)
     return tuple(sorted(folded, key=lambda cause: (not _is_decision(cause, delta_ns), -abs(cause.delta_ns), cause.key)))
+
+
+def _self_op(cause: Cause, of_a: Sequence[OwnTime], of_b: Sequence[OwnTime], num_a: int, num_b: int) -> str:
+    """The op inside a host op whose own time makes up most of the difference, if that is not the op itself."""
+    sign = 1 if cause.delta_ns > 0 else -1
+    more: dict[str, float] = {}
+    for times, num in ((of_a, -num_a), (of_b, num_b)):
+        for time in times:
+            more[time.name] = more.get(time.name, 0.0) + sign * time.ns / num
+    most = max(sorted(more), key=lambda name: more[name], default="")
+    return most if most != cause.name and _MOST_OF * more.get(most, 0.0) > abs(cause.delta_ns) > 0 else ""
 
 
 def _is_decision(cause: Cause, delta_ns: int) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from traceq.analyses.tally import group
 from traceq.diff.actors import KINDS, Actors, actors
 from traceq.diff.places import python_places
+from traceq.diff.selftime import OwnTime, own_times
 from traceq.intervals import Spans, advance, find, first_come
 from traceq.links.activity import HOST_CAUSED, Doing, activity
 from traceq.links.blocking import blocking_calls
@@ -35,7 +36,7 @@ _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 @dataclass(frozen=True, slots=True)
 class Account:
     """Time of one cause over all counted steps. `key` is the same on both sides of a diff; `num` counts what happened:
-    kernels, copies, calls."""
+    kernels, copies, calls; `inner` says in which ops within a host op the time went by."""
 
     key: str
     kind: str
@@ -45,6 +46,7 @@ class Account:
     module: str
     num: int
     ns: int
+    inner: tuple[OwnTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def ledger(trace: Trace) -> Ledger:
             Cell(names[p], Doing(d).name.lower(), total)
             for (p, d), total in zip(cells.keys.tolist(), cells.sum(ns), strict=True)
         ),
-        accounts=_accounts(trace, phase[inside], actor[inside], ns),
+        accounts=_accounts(trace, phase[inside], actor[inside], parts[inside]),
     )
 
 
@@ -212,9 +214,7 @@ def _copies_to_syncs(trace: Trace, all_actors: Actors, actor: NDArray[np.int64])
     return moved[actor]
 
 
-def _accounts(
-    trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], ns: NDArray[np.int64]
-) -> tuple[Account, ...]:
+def _accounts(trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], parts: Spans) -> tuple[Account, ...]:
     """Time and number of every cause; one that was hidden behind others has 0 ns.
 
     A cause stands in its own phase with all it costs: the idle time of a sync that lasts into the next phase, too.
@@ -236,18 +236,21 @@ def _accounts(
         all_actors.module[who],
     )
     groups = group(columns)
-    totals = groups.sum(np.r_[ns, np.zeros(len(happened), np.int64)])
+    totals = groups.sum(np.r_[parts[:, 1] - parts[:, 0], np.zeros(len(happened), np.int64)])
     nums = groups.sum(np.arange(len(who)) >= len(actor))
     where = list(functions)
+    of_actor = np.full(len(all_actors.kind), -1)
+    of_actor[who] = groups.of_row
+    inner = own_times(trace, all_actors, parts, actor, of_actor)
     accounts = []
-    for (kind, p, text, function, module), first, num, total in zip(
-        groups.keys.tolist(), groups.first.tolist(), nums, totals, strict=True
+    for number, ((kind, p, text, function, module), first, num, total) in enumerate(
+        zip(groups.keys.tolist(), groups.first.tolist(), nums, totals, strict=True)
     ):
         words = KINDS[kind], names[p], all_actors.texts[text]
         line = all_actors.texts[int(all_actors.line[who[first]])]
         within = all_actors.texts[module]
         key = "|".join((*words, where[function], *([within] if within else [])))
-        accounts.append(Account(key, *words, line=line, module=within, num=num, ns=total))
+        accounts.append(Account(key, *words, line=line, module=within, num=num, ns=total, inner=inner.get(number, ())))
     return tuple(accounts)
 
 

@@ -75,7 +75,8 @@ class CellDelta:
 @dataclass(frozen=True, slots=True)
 class Cause:
     """One cause: `delta_ns` is `count_ns` (more or fewer of them) plus `dur_ns` (each takes longer or shorter). `line`
-    and `module`, a class of nn.Module, are "" where the trace does not tell."""
+    and `module`, a class of nn.Module, are "" where the trace does not tell; `self_op` is the op inside a host op that
+    makes up most of the difference, "" where that is the op itself."""
 
     key: str
     kind: str
@@ -88,6 +89,12 @@ class Cause:
     dur_ns: int
     share_pct: float | None
     module: str = ""
+    self_op: str = ""
+
+    @property
+    def path(self) -> str:
+        """Name and, inside it, the op that took the time."""
+        return f"{self.name} > {self.self_op}" if self.self_op else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,4 +146,4 @@ def _shown(cause: Cause, key: str) -> Cell:
     """The value for people: no split into effects that are larger than what they explain."""
     if key in ("count_ns", "dur_ns") and abs(cause.count_ns) + abs(cause.dur_ns) > _CANCELS * abs(cause.delta_ns):
         return None
-    return _cell(cause, key)
+    return cause.path if key == "name" else _cell(cause, key)

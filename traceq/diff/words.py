@@ -97,7 +97,7 @@ def describe(cause: Cause) -> str:
     if cause.delta_num:
         word = "more" if cause.delta_num > 0 else "fewer"
         number = f" ({format_value(abs(cause.delta_num), Unit.MEAN)} {word} a step)"
-    return f"{_cut(cause.name)}{where} in {cause.phase}{number}"
+    return f"{_cut(cause.path)}{where} in {cause.phase}{number}"
 
 
 def _changed_lines(causes: Sequence[Cause], traced: Traced) -> list[tuple[str, list[Cause]]]:
