@@ -57,13 +57,18 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A thing worth a reader's time: `severity` high, medium or low; `ns` of a step, at most what its remedy gives;
-    `key` the row it is about."""
+    `key` the row it is about; `instead_of`: what it tells better, as codes of findings or beginnings of their keys."""
 
     code: str
     severity: str
     text: str
     ns: int = 0
     key: str = ""
+    instead_of: tuple[str, ...] = ()
+
+    def tells(self, other: Finding) -> bool:
+        """Says better, for a part of its time, what another finding says."""
+        return any(other.code == name or other.key.startswith(name) for name in self.instead_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,16 @@ class Sheet:
     def findings(self) -> tuple[Finding, ...]:
         """Findings of all reports: what is wrong, which has no cost in time, then the costliest first."""
         found = [finding for report in self.reports for finding in report.findings]
-        return tuple(sorted(found, key=lambda finding: (finding.ns > 0, -finding.ns)))
+        return tuple(sorted(found, key=lambda finding: (finding.ns > 0 or finding.severity != "high", -finding.ns)))
+
+    @property
+    def telling(self) -> tuple[Finding, ...]:
+        """Findings without those of which others tell half the time or more, and better."""
+
+        def told_ns(finding: Finding) -> int:
+            return sum(other.ns for other in self.findings if other.tells(finding))
+
+        return tuple(finding for finding in self.findings if not finding.ns or 2 * told_ns(finding) < finding.ns)
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:

@@ -101,4 +101,4 @@ def _launch_bound(trace: Trace) -> list[Finding]:
         f"launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny): CUDA graphs, torch.compile, or "
         "larger batches"
     )
-    return [Finding("launch_bound", "high", text, each_ns)]
+    return [Finding("launch_bound", "high", text, each_ns, instead_of=("host_bound",))]

@@ -7,10 +7,17 @@ import re
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.intervals import find
+from traceq.links.blocking import Kind, blocking_calls
+from traceq.links.graph import dependency_graph
 from traceq.links.launches import device_work
+from traceq.links.names import matching
+from traceq.links.replay import replay
+from traceq.links.steps import steps
+from traceq.links.syncs import syncs
 from traceq.model import Category, Run, Trace
-from traceq.report import Column, Report, Table
-from traceq.units import Unit
+from traceq.report import Column, Finding, Report, Table
+from traceq.units import Unit, format_value
 
 POSITION = 60
 
@@ -21,6 +28,8 @@ _COLUMNS = (
     Column("bytes", "bytes", Unit.BYTES),
     Column("gpu_ns", "GPU time", Unit.NS),
 )
+_TELLING = 0.01
+_PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _KIND = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
@@ -32,7 +41,10 @@ def analyze(run: Run) -> Report:
         sums[kind] = [a + b for a, b in zip(sums.get(kind, [0, 0, 0]), values, strict=True)]
     over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
     view = Table("memcpy", f"Copies ({over}whole trace)", _COLUMNS[1:], tuple((k, *v) for k, v in sums.items()))
-    return Report("memcpy", (Table("memcpy", "Copies", _COLUMNS, rows),), (view,) if rows else ())
+    found = [finding for trace in run.traces for finding in _unpinned(trace)]
+    worst = max(found, key=lambda finding: finding.ns, default=None)
+    views = (view,) if rows else ()
+    return Report("memcpy", (Table("memcpy", "Copies", _COLUMNS, rows),), views, (worst,) if worst else ())
 
 
 def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
@@ -49,6 +61,32 @@ def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
         (trace.rank, label[int(key)], num, size, ns)
         for (key,), num, size, ns in zip(groups.keys.tolist(), groups.count(), bytes_, gpu_ns, strict=True)
     ]
+
+
+def _unpinned(trace: Trace) -> list[Finding]:
+    """Copies from pageable memory for which the host waits, if a step without these waits would be 1 % shorter."""
+    calls, known = blocking_calls(trace), steps(trace)
+    copied = device_work(trace).rows[calls.copy]
+    pageable = (calls.kind == Kind.HTOD) & (calls.copy >= 0) & matching(trace.events, copied, _PAGEABLE)
+    window = known.window[known.counted]
+    inside = pageable & (find(known.host[known.counted], calls.start) >= 0)
+    blocked_ns, step_ns = int((calls.end - calls.start)[inside].sum()) / len(window), float(np.diff(window).mean())
+    if blocked_ns < _TELLING * step_ns:
+        return []
+    removed = np.isin(dependency_graph(trace).holds.call, np.flatnonzero(pageable))
+    saved_ns = round(min(blocked_ns, float(replay(trace, removed[None])[0, known.counted].mean())))
+    if saved_ns < _TELLING * step_ns:
+        return []
+    blocked, saved = (format_value(ns, Unit.NS) for ns in (blocked_ns, saved_ns))
+    what = "a step" if known.marked else "of the trace"
+    origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
+    line = origin.texts[int(origin.line[longest])]
+    at = f" ({line})" if line else ""
+    text = (
+        f"pageable H2D copies{at} block the host {blocked} {what}; without these waits it is up to {saved} shorter "
+        "(replay): pin_memory=True and non_blocking=True, one batch ahead"
+    )
+    return [Finding("pageable_copies", "medium", text, saved_ns, instead_of=("htod|",))]
 
 
 def _kind(name: str) -> str:

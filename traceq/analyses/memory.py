@@ -154,4 +154,4 @@ def _retries(trace: Trace) -> list[Finding]:
         f"the allocator returns memory to the driver {each} times a step, which blocks up to "
         f"{format_value(cost_ns, Unit.NS)} of it: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or less memory"
     )
-    return [Finding("allocator_retries", "high", text, cost_ns)]
+    return [Finding("allocator_retries", "high", text, cost_ns, instead_of=("alloc_wait",))]

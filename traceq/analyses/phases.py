@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from traceq.intervals import intersect, measure, spans
+from traceq.intervals import find, intersect, measure, spans
+from traceq.links.activity import Doing, activity
 from traceq.links.launches import device_work
 from traceq.links.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.links.steps import steps
 from traceq.model import Category, Run, Trace
-from traceq.report import Cell, Column, Report, Table
-from traceq.units import Unit
+from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.units import Unit, format_value
 
 POSITION = 20
 
@@ -33,6 +35,9 @@ _RULES = {
 }
 
 
+_FORWARD, _BACKWARD = re.compile(r"forward|\bfwd", re.IGNORECASE), re.compile(r"backward|\bbwd", re.IGNORECASE)
+_FAR_OVER, _RECOMPUTES, _TELLING = 3.0, 2.6, 0.05
+
 _Row = tuple[int, str, str, int, int, int, int, int]
 
 
@@ -40,7 +45,9 @@ def analyze(run: Run) -> Report:
     """Host and device time of each phase over the whole trace; before_window and unattributed are always listed."""
     rows = tuple(row for trace in run.traces for row in _rows(trace))
     views = (_view(run, rows),) if rows else ()
-    return Report("phases", (Table("phases", "Phases", _COLUMNS, rows),), views)
+    found = [finding for trace in run.traces for finding in _long_backward(trace)]
+    worst = max(found, key=lambda finding: finding.ns, default=None)
+    return Report("phases", (Table("phases", "Phases", _COLUMNS, rows),), views, (worst,) if worst else ())
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -61,6 +68,33 @@ def _rows(trace: Trace) -> list[_Row]:
             num_kernels, num_ops = int(is_kernel[mine].sum()), int(mine.sum())
             rows.append((trace.rank, name, found.rule, cpu_ns, busy, total, num_kernels, num_ops))
     return rows
+
+
+def _long_backward(trace: Trace) -> list[Finding]:
+    """Backward takes far more than twice as long as forward, exchange with other ranks and waits for them aside."""
+    known, done = steps(trace), activity(trace)
+    counted = find(known.window[known.counted], done.parts[:, 0]) >= 0
+    own = counted & ~np.isin(done.doing, (Doing.EXPOSED_COMM, Doing.DATALOAD_WAIT))
+    computes = counted & np.isin(done.doing, (Doing.COMPUTE, Doing.CPU_COMPUTE))
+    ns, computing_ns = (
+        [int(done.ns[mine & np.isin(done.phase, _called(trace, name))].sum()) for name in (_FORWARD, _BACKWARD)]
+        for mine in (own, computes)
+    )
+    excess_ns, whole_ns = ns[1] - 2 * ns[0], int(done.ns[counted].sum())
+    if not known.marked or ns[0] == 0 or ns[1] < _FAR_OVER * ns[0] or excess_ns < _TELLING * whole_ns:
+        return []
+    ratio = computing_ns[1] / computing_ns[0] if computing_ns[0] else 0.0
+    why = "recomputes (checkpoints), or its kernels are slow" if ratio > _RECOMPUTES else "has hooks or other host work"
+    each_ns = round(excess_ns / int(known.counted.sum()))
+    text = (
+        f"backward takes {ns[1] / ns[0]:.1f} times as long as forward and computes {ratio:.1f} times as long, where "
+        f"2 is usual: it {why}; up to {format_value(each_ns, Unit.NS)} a step"
+    )
+    return [Finding("long_backward", "medium", text, each_ns)]
+
+
+def _called(trace: Trace, name: re.Pattern[str]) -> list[int]:
+    return [number for number, phase in enumerate(phases(trace).names) if name.search(phase)]
 
 
 def _view(run: Run, rows: Sequence[_Row]) -> Table:

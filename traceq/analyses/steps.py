@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from traceq.intervals import measure_within, spans
 from traceq.links.steps import steps
-from traceq.model import Caveat, Run, Trace
+from traceq.model import Category, Caveat, Run, Trace
 from traceq.report import Cell, Column, Report, Table
-from traceq.units import Unit
+from traceq.units import Unit, format_value
 
 POSITION = 10
 
@@ -20,7 +22,9 @@ _COLUMNS = (
     Column("window_ns", "window", Unit.NS),
     Column("partial", "partial"),
     Column("lag_ns", "lag", Unit.NS),
+    Column("overhead_ns", "overhead", Unit.NS),
 )
+_OVERHEAD = 0.02
 _VIEW = (
     Column("rank", "rank", Unit.COUNT),
     Column("num", "steps", Unit.COUNT),
@@ -48,11 +52,16 @@ def _rows(trace: Trace) -> list[tuple[Cell, ...]]:
     window_ns = (found.window[:, 1] - found.window[:, 0]).tolist()
     host_ns = (found.host[:, 1] - found.host[:, 0]).tolist()
     lag_ns = (found.window[:, 1] - found.host[:, 1]).tolist()
-    kind = "device" if found.by_device else "host"
-    return [
-        (trace.rank, index, name, host_ns[index], kind, window_ns[index], bool(found.partial[index]), lag_ns[index])
-        for index, name in enumerate(found.names)
-    ]
+    kind, overhead_ns = "device" if found.by_device else "host", _overhead(trace).tolist()
+    numbers = zip(window_ns, found.partial.tolist(), lag_ns, overhead_ns, strict=True)
+    return [(trace.rank, at, found.names[at], host_ns[at], kind, *rest) for at, rest in enumerate(numbers)]
+
+
+def _overhead(trace: Trace) -> NDArray[np.int64]:
+    """int64[K] ns of each host step in which the profiler was busy with itself, or kernels were being loaded."""
+    events, host = trace.events, steps(trace).host
+    rows = events.rows(Category.OVERHEAD)
+    return measure_within(spans(events.ts[rows], events.end[rows]), host[:, 0], host[:, 1])
 
 
 def _summary(trace: Trace) -> tuple[Cell, ...]:
@@ -83,6 +92,14 @@ def _note(run: Run) -> str:
 
 
 def _caveats(trace: Trace) -> list[Caveat]:
-    if steps(trace).marked:
-        return []
+    found = steps(trace)
+    if found.marked:
+        share = np.where(found.counted, _overhead(trace) / (found.host[:, 1] - found.host[:, 0]), 0.0)
+        worst = int(np.argmax(share))
+        if share[worst] < _OVERHEAD:
+            return []
+        took = format_value(int(_overhead(trace)[worst]), Unit.NS)
+        of = f"{format_value(100 * float(share[worst]), Unit.PERCENT)} of {found.names[worst]}"
+        text = f"rank {trace.rank}: {took} ({of}) is the profiler's own, or loads kernels: discount that step"
+        return [Caveat("overhead", text)]
     return [Caveat("no_steps", "the trace has no ProfilerStep marks: it counts as one step, `whole trace`")]

@@ -24,9 +24,9 @@ _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 def print_sheet(sheet: Sheet, console: Console) -> None:
     """Write a sheet to a console, at the console's width."""
     print_line(plain(source_line(sheet.source), style="bold"), console)
-    for finding in sheet.findings[:MOST_FINDINGS]:
+    for finding in sheet.telling[:MOST_FINDINGS]:
         print_line(Text("* ", style=_SEVERITY[finding.severity]) + plain(finding.text), console)
-    if (num_left_out := len(sheet.findings) - MOST_FINDINGS) > 0:
+    if (num_left_out := len(sheet.telling) - MOST_FINDINGS) > 0:
         print_line(plain(f"  {num_left_out} more in --json", style="dim"), console)
     for report in sheet.reports:
         for view in report.views:

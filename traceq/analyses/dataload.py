@@ -1,0 +1,78 @@
+"""Does the step wait for its data?"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from traceq.intervals import Spans, intersect, measure, measure_within, spans
+from traceq.links.activity import IDLE, activity
+from traceq.links.launches import device_work
+from traceq.links.memo import once_per_trace
+from traceq.links.names import matching
+from traceq.links.nesting import tracks
+from traceq.links.steps import main_track, steps
+from traceq.model import Category, Run, Trace
+from traceq.report import Column, Finding, Report, Table
+from traceq.units import Unit, format_value
+
+POSITION = 25
+
+_STARVED_PCT = 5.0
+_LOADS = re.compile(r"^enumerate\(DataLoader\)|^(## )?data_?load", re.IGNORECASE)
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("step", "step", Unit.COUNT),
+    Column("wait_ns", "host waits", Unit.NS),
+    Column("idle_ns", "device idles meanwhile", Unit.NS),
+)
+
+
+def analyze(run: Run) -> Report:
+    """Time of each step that its main thread is in the data loader, and in which of it the device has nothing to do."""
+    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    found = [finding for trace in run.traces for finding in _starved(trace)]
+    worst = max(found, key=lambda finding: finding.ns, default=None)
+    return Report("dataload", (Table("dataload", "Data loader", _COLUMNS, rows),), findings=(worst,) if worst else ())
+
+
+@once_per_trace
+def _loading(trace: Trace) -> Spans:
+    """When the main thread asks for the next batch."""
+    events = trace.events
+    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
+    rows = rows[matching(events, rows, _LOADS) & (tracks(trace)[rows] == main_track(trace))]
+    return spans(events.ts[rows], events.end[rows])
+
+
+def _idle(trace: Trace) -> Spans:
+    """When nothing runs because of the loader: with a device while that idles, else for as long as it takes."""
+    if len(device_work(trace)) == 0:
+        return _loading(trace)
+    return intersect(_loading(trace), activity(trace).when(*IDLE))
+
+
+def _rows(trace: Trace) -> list[tuple[int, int, int, int]]:
+    if len(_loading(trace)) == 0:
+        return []
+    host, window = steps(trace).host, steps(trace).window
+    wait = measure_within(_loading(trace), host[:, 0], host[:, 1])
+    idle = measure_within(_idle(trace), window[:, 0], window[:, 1])
+    return [(trace.rank, step, *ns) for step, ns in enumerate(np.column_stack([wait, idle]).tolist())]
+
+
+def _starved(trace: Trace) -> list[Finding]:
+    """The loader holds up the step for more than 5 % of it."""
+    known = steps(trace)
+    window = known.window[known.counted]
+    idle_ns, whole_ns = measure(intersect(_idle(trace), spans(window[:, 0], window[:, 1]))), int(np.diff(window).sum())
+    if not known.marked or 100 * idle_ns <= _STARVED_PCT * whole_ns:
+        return []
+    each_ns = round(idle_ns / len(window))
+    share = format_value(100 * idle_ns / whole_ns, Unit.PERCENT)
+    text = (
+        f"starved: the step waits up to {format_value(each_ns, Unit.NS)} ({share}) for the data loader: more workers, "
+        "a larger prefetch_factor, or less work for each sample"
+    )
+    return [Finding("starved", "high", text, each_ns, instead_of=("host_bound", "dataload_wait"))]

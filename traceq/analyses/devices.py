@@ -1,0 +1,56 @@
+"""How busy is each device, where one process drives several?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceq.intervals import intersect, measure, spans
+from traceq.links.activity import is_communication
+from traceq.links.launches import device_work
+from traceq.links.steps import steps
+from traceq.model import Category, Run, Trace
+from traceq.report import Column, Report, Table
+from traceq.units import Unit
+
+POSITION = 22
+
+_COLUMNS = (
+    Column("rank", "rank", Unit.COUNT),
+    Column("device", "device", Unit.COUNT),
+    Column("num_gpu_ops", "GPU ops", Unit.COUNT),
+    Column("sum_ns", "GPU sum", Unit.NS),
+    Column("busy_ns", "busy", Unit.NS),
+    Column("compute_ns", "computes", Unit.NS),
+    Column("idle_ns", "idle", Unit.NS),
+    Column("busy_pct", "busy", Unit.PERCENT),
+)
+
+_Row = tuple[int, int, int, int, int, int, int, float]
+
+
+def analyze(run: Run) -> Report:
+    """Work of each device: how much of it over the whole trace, and of all windows the time in which it does anything,
+    computes, and idles."""
+    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    table = Table("devices", "Devices", _COLUMNS, rows)
+    several = [row for row in rows if sum(row[0] == other[0] for other in rows) > 1]
+    note = "The partition below is of all devices of a process: idle there is when none of them runs."
+    view = Table("devices", "Devices (all steps)", _COLUMNS, tuple(several), note=note)
+    return Report("devices", (table,), (view,) if several else ())
+
+
+def _rows(trace: Trace) -> list[_Row]:
+    work, events = device_work(trace), trace.events
+    device = events.device[work.rows]
+    computes = (events.category[work.rows] == Category.KERNEL) & ~is_communication(trace)
+    window = spans(steps(trace).window[:, 0], steps(trace).window[:, 1])
+    rows: list[_Row] = []
+    for number in np.unique(device).tolist():
+        mine = device == number
+        busy, compute = (
+            measure(intersect(spans(work.start[some], work.end[some]), window)) for some in (mine, mine & computes)
+        )
+        total, idle = int((work.end - work.start)[mine].sum()), measure(window) - busy
+        share = round(100 * busy / measure(window), 3) if len(window) else 0.0
+        rows.append((trace.rank, number, int(mine.sum()), total, busy, compute, idle, share))
+    return rows
