@@ -290,8 +290,9 @@ class Trace:
 class Flight:
     """F collectives that one rank's flight recorder noted, by (group, sequence), without point-to-point messages.
 
-    `group`, `members` (`[0, 1]`), `name`, `dtype` F texts; `sequence`, `elements` (of the larger side), `created_ns`
-    (since the epoch) int64[F]; -1 and "" = absent.
+    `group`, `members` (`[0, 1]`), `name`, `dtype`, `state` (scheduled, started or completed), `line` of Python F texts;
+    `sequence`, `elements` (of the larger side), `created_ns` (since the epoch) int64[F]; -1 and "" = absent.
+    `is_window`: a part of a recording that went on, where what is not completed is not stuck.
     """
 
     path: str
@@ -303,6 +304,9 @@ class Flight:
     sequence: NDArray[np.int64]
     elements: NDArray[np.int64]
     created_ns: NDArray[np.int64]
+    state: tuple[str, ...]
+    line: tuple[str, ...]
+    is_window: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
-__all__ = ["Unit", "format_value"]
+__all__ = ["Unit", "format_ranks", "format_value"]
 
 
 class Unit(Enum):
@@ -34,6 +35,17 @@ def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
 
 
 _ROUNDS_UP = 0.9995  # 999.9 us reads as 1.00 ms, not as 1,000 us
+
+
+def format_ranks(ranks: Sequence[int]) -> str:
+    """0, 1, 2, 5 as `0-2, 5`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _duration(ns: float) -> str:

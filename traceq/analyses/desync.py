@@ -16,7 +16,7 @@ from traceq.links.phases import phases
 from traceq.links.steps import extent, main_track
 from traceq.model import Caveat, Flight, Run, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
-from traceq.units import Unit
+from traceq.units import Unit, format_ranks
 
 POSITION = 56
 
@@ -85,7 +85,9 @@ def analyze(run: Run) -> Report:
     """The first mismatch of every group of ranks; nothing for a single rank, and nothing for a window cut short."""
     rows: list[_Row] = []
     caveats: list[Caveat] = []
-    if len(run.traces) > 1 and are_of_one_job(run.traces):
+    if not run.traces:
+        rows = _in_flights(run.flights, {})
+    elif len(run.traces) > 1 and are_of_one_job(run.traces):
         sound = [trace for trace in run.traces if not any(caveat.code in _LOSSES for caveat in trace.caveats)]
         if len(sound) < len(run.traces):
             lost = [str(trace.rank) for trace in run.traces if trace not in sound]
@@ -114,13 +116,17 @@ def _in_traces(traces: Sequence[Trace]) -> list[_Row]:
 
 
 def _in_flights(flights: Sequence[Flight], of_rank: dict[int, Trace]) -> list[_Row]:
+    """The line is the recorder's where it has stacks, else what the main thread was in at that moment."""
     issued = issued_by_flights(flights)
+    of_flight = {flight.rank: flight for flight in flights}
     rows = []
     for found in first_mismatches(issued, match(issued)) if len(flights) > 1 else ():
         for did in found.did:
-            trace = of_rank[did.rank]
-            at = int(issued.at[did.call]) - trace.base_time_ns if did.call >= 0 else -1
-            rows.append(_Row("flight recorder", found, did, *_phase_and_line(trace, at)))
+            phase, line = "", ""
+            if did.call >= 0:
+                phase, line = _phase_and_line(of_rank.get(did.rank), int(issued.at[did.call]))
+                line = of_flight[did.rank].line[int(issued.row[did.call])] or line
+            rows.append(_Row("flight recorder", found, did, phase, line))
     return rows
 
 
@@ -131,9 +137,11 @@ def _line_of_row(trace: Trace, row: int) -> str:
     return _line(trace, int(tracks(trace)[row]), int(trace.events.ts[row]), int(trace.events.end[row]))
 
 
-def _phase_and_line(trace: Trace, at: int) -> tuple[str, str]:
-    """What the main thread was in, and where, at an instant; "" outside the trace."""
-    start, end = extent(trace)
+def _phase_and_line(trace: Trace | None, absolute: int) -> tuple[str, str]:
+    """What the main thread was in, and where, at an absolute time; "" without a trace, and outside it."""
+    if trace is None:
+        return "", ""
+    (start, end), at = extent(trace), absolute - trace.base_time_ns
     if not start <= at < end:
         return "", ""
     found = phases(trace)
@@ -163,7 +171,10 @@ def _view(rows: Sequence[_Row]) -> Table:
     keys = [column.key for column in _COLUMNS]
     shown = []
     for row, ranks in _alike(rows):
-        cells = dict(zip(keys, row.cells, strict=True)) | {"ranks": _ranks(ranks), "name": row.did.name or "nothing"}
+        cells = dict(zip(keys, row.cells, strict=True)) | {
+            "ranks": format_ranks(ranks),
+            "name": row.did.name or "nothing",
+        }
         shown.append(tuple(cells[key] for key in _VIEW))
     titles = {column.key: column for column in _COLUMNS} | {"ranks": Column("ranks", "ranks")}
     note = "The first place in each group where its ranks differ; what follows can be a consequence."
@@ -184,15 +195,6 @@ def _finding(rows: Sequence[_Row]) -> Finding:
 def _words(row: _Row, ranks: Sequence[int]) -> str:
     what = " ".join(word for word in (row.what, row.phase and f"in {row.phase}", row.line and f"at {row.line}") if word)
     one = len(ranks) == 1
-    return f"rank{'' if one else 's'} {_ranks(ranks)} {_WORDS[row.did.how].format(s='s' if one else '', what=what)}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """0, 1, 2, 5 as `0-2, 5`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return (
+        f"rank{'' if one else 's'} {format_ranks(ranks)} {_WORDS[row.did.how].format(s='s' if one else '', what=what)}"
+    )

@@ -34,12 +34,12 @@ def command(
     """Write a run for other programs: exact times, all ranks, and what traceq found beside what was recorded."""
     from traceq.commands._output import print_caveats
     from traceq.commands._ranks import parse_ranks
-    from traceq.runs.read import read
+    from traceq.runs.read import read, with_traces
 
     target = output or Path(export_name(path, to))
     if output is None and target.exists():
         raise UsageFault(f"{target} exists; name the file with -o to replace it")
-    run = read(path, ranks=parse_ranks(ranks))
+    run = with_traces(read(path, ranks=parse_ranks(ranks)))
     (_to_perfetto if to is Format.PERFETTO else _to_parquet)(run, target)
     typer.echo(target)
     print_caveats(run.caveats)

@@ -38,11 +38,11 @@ def command(
     from traceq.commands._output import print_caveats
     from traceq.commands._ranks import parse_ranks
     from traceq.renderers.perfetto import startup_commands, worst_place, write_perfetto
-    from traceq.runs.read import read
+    from traceq.runs.read import read, with_traces
     from traceq.viewer import PORT, find_ui, start_server
 
     ui = find_ui() if offline else None
-    found = sheet(run := read(path, ranks=parse_ranks(ranks)))
+    found = sheet(run := with_traces(read(path, ranks=parse_ranks(ranks))))
     print_caveats(found.all_caveats)
     place = worst_place(run, found.findings)
     with TemporaryDirectory(prefix="traceq-") as folder:

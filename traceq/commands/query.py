@@ -32,10 +32,10 @@ def command(
     from traceq.renderers.text import print_table
     from traceq.report import Column, Table
     from traceq.runs.layout import to_json_bytes
-    from traceq.runs.read import read
+    from traceq.runs.read import read, with_traces
     from traceq.units import Unit
 
-    run = read(path, ranks=parse_ranks(ranks))
+    run = with_traces(read(path, ranks=parse_ranks(ranks)))
     answer = ask(run, sql)
     if as_json:
         for row in answer.rows:

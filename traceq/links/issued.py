@@ -34,7 +34,8 @@ class Issued:
 
     int64[C]: `rank` into `ranks`; `group`, `dtype`, `phase` into the texts `groups`, `dtypes`, `phases`; `name` into
     NAMES; `elements` that must agree across ranks; `size` bytes; `group_size`; `sequence`; `step` of ProfilerStep#N;
-    `at`, when the host issued it, `start` and `end`, when it ran, ns; `row` into the rank's Events. -1 = absent.
+    `at`, when the host issued it, `start` and `end`, when it ran, ns; `row` into the rank's Events or Flight.
+    -1 = absent.
     `whole` int64[R, 2]: the steps [from, to) that each window holds entirely; `marked` bool[R]: has steps; `member`
     bool[G, R]: takes part in the group.
     """
@@ -152,7 +153,8 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
         "sequence": _joined([flight.sequence for flight in flights]),
         "at": _joined([flight.created_ns for flight in flights]),
     }
-    columns |= dict.fromkeys(("phase", "size", "group_size", "step", "start", "end", "row"), absent)
+    columns["row"] = _joined([np.arange(len(flight.name)) for flight in flights])
+    columns |= dict.fromkeys(("phase", "size", "group_size", "step", "start", "end"), absent)
     ranks = tuple(flight.rank for flight in flights)
     return Issued(
         ranks=ranks,

@@ -7,6 +7,7 @@ else from the `Call stack` of an op (2021), else from the table that a recording
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from traceq.links.phases import phases
 from traceq.links.steps import main_track, steps
 from traceq.model import CallStacks, Category, Trace
 
-__all__ = ["CLOCK_SKEW_NS", "Origins", "origins", "source_line"]
+__all__ = ["CLOCK_SKEW_NS", "Origins", "origins", "source_line", "user_line"]
 
 CLOCK_SKEW_NS = 30_000
 
@@ -174,7 +175,7 @@ def _stack_lines(
     trace: Trace, stacks: CallStacks, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]
 ) -> NDArray[np.int64]:
     distinct, inverse = np.unique(stacks.text, return_inverse=True)
-    lines = [_number(texts, _first_user_line(trace.events.strings[text])) for text in distinct.tolist()]
+    lines = [_number(texts, user_line(trace.events.strings[text].split(";"))) for text in distinct.tolist()]
     of_row = np.zeros(len(trace.events), np.int64)
     of_row[stacks.row] = np.array(lines, np.int64)[inverse]
     of_op = of_row[ops.rows]
@@ -182,10 +183,10 @@ def _stack_lines(
     return np.where(around >= 0, of_op[around], 0)
 
 
-def _first_user_line(stack: str) -> str:
-    """Innermost user frame of `frame;frame;...`, innermost first."""
-    frames = [frame for frame in stack.split(";") if _FRAME.match(frame)]
-    return next((source_line(frame) for frame in frames if not _PASSES_ON.search(frame)), "")
+def user_line(frames: Sequence[str]) -> str:
+    """`file.py:41 check` of the innermost user frame among `path/file.py(41): check`, innermost first; "" without."""
+    own = (frame for frame in frames if _FRAME.match(frame) and not _PASSES_ON.search(frame))
+    return source_line(next(own, ""))
 
 
 def _embedded_lines(trace: Trace, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:

@@ -11,11 +11,11 @@ from traceq.errors import UnreadableInput
 from traceq.kineto.read import read_trace
 from traceq.model import Caveat, Flight, Manifest, Run, Trace
 from traceq.runs.embedded import decode
-from traceq.runs.flight import flight_rank, read_flight
+from traceq.runs.flight import is_flight, read_flight, read_flights
 from traceq.runs.layout import RunFolder
 from traceq.runs.samples import read_pairs
 
-__all__ = ["read", "read_arms", "read_timing"]
+__all__ = ["read", "read_arms", "read_timing", "with_traces"]
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 _RANK_NAME = re.compile(r"rank[-_]?(\d+)")
@@ -37,6 +37,8 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
         return _read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks)
     if path.is_dir():
         return _read_folder(path, strict=strict, ranks=ranks)
+    if is_flight(path):
+        return Run(str(path), (), flights=(read_flight(path),))
     trace = _unpacked(read_trace(path, strict=strict))
     if ranks is not None and trace.rank not in ranks:
         raise UnreadableInput(str(path), f"it is rank {trace.rank}'s", "a trace of the ranks asked for")
@@ -51,6 +53,13 @@ def read_timing(path: str | Path) -> Run:
     if not path.is_file() and RunFolder(path.parent).manifest_path.is_file():
         return _untraced(path.parent, RunFolder(path.parent).read_manifest(), path.name)
     return read(path)
+
+
+def with_traces(run: Run) -> Run:
+    """The same run. Raises UnreadableInput where nothing was traced: a timing alone, or dumps alone."""
+    if not run.traces:
+        raise UnreadableInput(run.path, "no traces", "a trace of each rank")
+    return run
 
 
 def read_arms(path: str | Path) -> tuple[Run, ...]:
@@ -102,6 +111,11 @@ def _trace_files(folder: Path, ranks: Collection[int] | None) -> list[Path]:
 
 def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -> Run:
     files = _trace_files(folder, ranks)
+    if not files and any(is_flight(file) for file in folder.iterdir()):
+        flights, unread = read_flights(folder, ranks)
+        if not flights:
+            raise UnreadableInput(str(folder), unread[0].text if unread else "no dump of the ranks asked for")
+        return Run(str(folder), (), caveats=tuple(unread), flights=flights)
     if not files:
         asked = "" if ranks is None else " of the ranks asked for"
         raise UnreadableInput(str(folder), f"no trace files{asked}", "*.json, *.json.gz or *.json.zst")
@@ -120,22 +134,10 @@ def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -
     if not traces:
         raise UnreadableInput(str(folder), caveats[0].text if caveats else "no trace of the ranks asked for")
     latest, left_out = _one_window_a_rank(traces)
-    flights, unread = _flights(folder, [trace.rank for trace in latest])
+    flights, unread = read_flights(folder, [trace.rank for trace in latest] if len(latest) > 1 else ())
     first = latest[0]
     doubts = (*caveats, *left_out, *unread, *_not_one_job(latest))
     return Run(str(folder), latest, first.manifest, first.arm, first.pairs, doubts, flights)
-
-
-def _flights(folder: Path, ranks: Collection[int]) -> tuple[tuple[Flight, ...], list[Caveat]]:
-    """Flight recorders' dumps beside the traces of several ranks, by rank; one rank alone has nothing to be held to."""
-    files = sorted((flight_rank(file), file) for file in folder.iterdir() if flight_rank(file) in ranks)
-    found, caveats = [], []
-    for _, file in files if len(ranks) > 1 else ():
-        try:
-            found.append(read_flight(file))
-        except UnreadableInput as fault:
-            caveats.append(Caveat("unreadable_flight", str(fault)))
-    return tuple(found), caveats
 
 
 def _one_window_a_rank(traces: list[Trace]) -> tuple[tuple[Trace, ...], list[Caveat]]:
