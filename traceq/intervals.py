@@ -10,6 +10,7 @@ __all__ = [
     "advance",
     "complement",
     "covers",
+    "distinct",
     "empty",
     "find",
     "first_come",
@@ -43,6 +44,13 @@ def spans(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
     return np.column_stack([starts[opens], reach[closes]])
 
 
+def distinct(*instants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[K]: all of them, ascending, each once; np.unique hashes them first, which takes several times as long."""
+    everything = np.sort(np.concatenate(instants)) if instants else np.empty(0, np.int64)
+    once: NDArray[np.int64] = everything[np.r_[True, everything[1:] != everything[:-1]][: len(everything)]]
+    return once
+
+
 def measure(a: Spans) -> int:
     """Total length in ns."""
     return int((a[:, 1] - a[:, 0]).sum())
@@ -58,7 +66,7 @@ def intersect(a: Spans, b: Spans) -> Spans:
     """Instants in a and b."""
     if len(a) == 0 or len(b) == 0:
         return empty()
-    edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
+    edges = distinct(a.ravel(), b.ravel())
     inside = covers(a, edges[:-1]) & covers(b, edges[:-1])
     return spans(edges[:-1][inside], edges[1:][inside])
 

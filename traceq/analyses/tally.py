@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["Groups", "group"]
+
+_FITS = 2**62
+"""Below it a row of a table is one number, which sorts many times as fast."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,5 +40,13 @@ class Groups:
 def group(columns: Sequence[NDArray[np.int64] | NDArray[np.int32] | NDArray[np.int8]]) -> Groups:
     """Rows that agree in all columns form a group; groups come in ascending order of the columns."""
     table = np.column_stack([np.asarray(column, np.int64) for column in columns])
-    keys, first, of_row = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    return Groups(keys, of_row.reshape(-1), first)
+    if len(table) == 0:
+        return Groups(table, np.empty(0, np.int64), np.empty(0, np.int64))
+    least = table.min(axis=0)
+    sizes = table.max(axis=0) - least + 1
+    if math.prod(sizes.tolist()) < _FITS:
+        code = np.ravel_multi_index(tuple((table - least).T), tuple(sizes.tolist()))
+        _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
+    else:
+        _, first, of_row = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    return Groups(table[first], of_row.reshape(-1), first)

@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, covers, find, first_come, spans
+from traceq.intervals import Spans, covers, distinct, find, first_come, spans
 from traceq.links.blocking import BlockingCalls, blocking_calls
 from traceq.links.launches import DeviceWork, device_work
 from traceq.links.memo import once_per_trace
@@ -96,7 +96,7 @@ def is_communication(trace: Trace) -> NDArray[np.bool_]:
 def _line(trace: Trace, *boundaries: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sorted distinct boundaries from the trace's start to its end."""
     start, end = extent(trace)
-    edges = np.unique(np.concatenate([np.array([start, end]), steps(trace).window.ravel(), *boundaries]))
+    edges = distinct(np.array([start, end]), steps(trace).window.ravel(), *boundaries)
     return edges[(edges >= start) & (edges <= end)]
 
 

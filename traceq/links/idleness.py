@@ -1,0 +1,177 @@
+"""What fills the time in which the device has nothing to do: every idle instant with what the host was at.
+
+The pieces are those of the partition, cut further where the host enters or leaves an op, an annotation or a Python
+frame, so that each answers for its self time and for no other's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.intervals import Spans, covers, distinct, find, spans
+from traceq.links.activity import IDLE, Activity, Doing, activity
+from traceq.links.launches import device_work
+from traceq.links.memo import once_per_trace
+from traceq.links.names import matching
+from traceq.links.nesting import host_ops, nest, tracks
+from traceq.links.origins import origins
+from traceq.links.phases import phases
+from traceq.links.steps import main_track, steps
+from traceq.links.syncs import syncs
+from traceq.model import Category, Trace
+
+__all__ = ["Cause", "Idleness", "idleness"]
+
+
+class Cause(IntEnum):
+    """Why the device idles; the names, in lower case and with spaces, are those of the JSON."""
+
+    SYNC = 0
+    ALLOCATION = 1
+    DATA_LOADER = 2
+    HOST_OP = 3
+    PYTHON = 4
+    LAUNCH_QUEUE = 5
+    END = 6
+
+
+_CAUSE = {
+    Doing.SYNC_WAIT: Cause.SYNC,
+    Doing.ALLOC_WAIT: Cause.ALLOCATION,
+    Doing.HOST_BOUND: Cause.HOST_OP,
+    Doing.LAUNCH_LATENCY: Cause.LAUNCH_QUEUE,
+    Doing.TAIL: Cause.END,
+    Doing.DATALOAD_WAIT: Cause.DATA_LOADER,
+    Doing.PYTHON: Cause.PYTHON,
+}
+_DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
+_NO_PLACE = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\))")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Idleness:
+    """P pieces of idle time in the counted steps, sorted: `parts` int64[P, 2] ns; `doing` int8[P], the category of the
+    partition; `cause` int64[P] of Cause; `phase` int64[P]; `name`, `line` int64[P] into `texts`: the op, or for Python
+    the annotation around it; `gap` int64[P]: pieces of one gap of one step share a number."""
+
+    texts: tuple[str, ...]
+    parts: Spans
+    doing: NDArray[np.int8]
+    cause: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    name: NDArray[np.int64]
+    line: NDArray[np.int64]
+    gap: NDArray[np.int64]
+
+
+@once_per_trace
+def idleness(trace: Trace) -> Idleness:
+    """All idle pieces; without a device those in which the main thread waits for data or runs Python between ops."""
+    done, idle = activity(trace), _idle_pieces(trace)
+    parts, piece, track = _cut(trace, done, idle)
+    doing, middle = done.doing[piece], parts[:, 0] + (parts[:, 1] - parts[:, 0]) // 2
+    cause = np.array([_CAUSE.get(Doing(code), 0) for code in range(len(Doing))], np.int64)[doing]
+    host = np.flatnonzero(cause == Cause.HOST_OP)
+    cause[host[covers(_loading(trace), middle[host])]] = Cause.DATA_LOADER
+    found = _Names(trace)
+    name, line = np.zeros(len(parts), np.int64), np.zeros(len(parts), np.int64)
+    host = np.flatnonzero(np.isin(cause, (Cause.HOST_OP, Cause.PYTHON)))
+    name[host], line[host] = found.on_host(track[host], parts[host])
+    between = host[name[host] == 0]
+    cause[between] = Cause.PYTHON
+    name[between] = found.around(track[between], middle[between])
+    waits = np.flatnonzero(done.call[piece] >= 0)
+    name[waits], line[waits] = found.of_syncs(done.call[piece[waits]])
+    queued = np.flatnonzero(cause == Cause.LAUNCH_QUEUE)
+    name[queued], line[queued] = found.of_launches(device_work(trace).call[done.owner[piece[queued]]])
+    step = np.searchsorted(steps(trace).window[:, 0], parts[:, 0], "right")
+    begins = np.r_[True, (parts[1:, 0] != parts[:-1, 1]) | (step[1:] != step[:-1])][: len(parts)]
+    return Idleness(tuple(found.texts), parts, doing, cause, done.phase[piece], name, line, np.cumsum(begins))
+
+
+def _idle_pieces(trace: Trace) -> NDArray[np.int64]:
+    """Pieces of the activity that are idle and lie in a counted step."""
+    done, windows = activity(trace), steps(trace).window[steps(trace).counted]
+    wanted = IDLE if len(device_work(trace)) else (Doing.DATALOAD_WAIT, Doing.PYTHON)
+    return np.flatnonzero(np.isin(done.doing, wanted) & (find(windows, done.parts[:, 0]) >= 0))
+
+
+def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64], NDArray[np.int64]]:
+    """(parts, the piece of the activity that each belongs to, the thread that is looked at): cut where an op, an
+    annotation or a Python frame begins or ends."""
+    events, ops, whole = trace.events, host_ops(trace), done.parts[idle]
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
+    edges = distinct(whole.ravel(), events.ts[rows], events.end[rows])
+    at = find(whole, edges[:-1]) if len(edges) else np.empty(0, np.int64)
+    parts, piece = np.column_stack([edges[:-1], edges[1:]])[at >= 0], idle[at[at >= 0]]
+    own, work = main_track(trace), device_work(trace)
+    track = np.full(len(parts), own)
+    if len(work):
+        launching = np.where(done.owner[piece] >= 0, tracks(trace)[work.call[done.owner[piece]]], own)
+        for number in np.unique(launching).tolist():
+            mine = np.flatnonzero(launching == number)
+            busy = ops[number].at(parts[mine, 0]) >= 0 if number in ops else np.zeros(len(mine), np.bool_)
+            track[mine[busy]] = number
+    return parts, piece, track
+
+
+def _loading(trace: Trace) -> Spans:
+    """Instants at which the main thread waits for the data loader."""
+    events = trace.events
+    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
+    rows = rows[matching(events, rows, _DATALOAD)]
+    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    return spans(events.ts[rows], events.end[rows])
+
+
+class _Names:
+    """Names and lines of pieces, numbered as they come."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.texts: dict[str, int] = {"": 0}
+
+    def on_host(self, track: NDArray[np.int64], parts: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(innermost op, line) of a thread at some pieces in which it stays where it is."""
+        found = origins(self.trace, track, parts[:, 0], parts[:, 1])
+        return self._numbered(found.texts)[found.op], self._numbered(found.texts)[found.line]
+
+    def of_syncs(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(op, or else the call itself, line) of some blocking calls."""
+        found = syncs(self.trace)
+        events, origin = self.trace.events, found.origin
+        numbers = self._numbered(origin.texts)
+        calls = self._numbered(tuple(events.strings[name] for name in events.name[found.rows[call]].tolist()))
+        return np.where(origin.op[call] > 0, numbers[origin.op[call]], calls), numbers[origin.line[call]]
+
+    def of_launches(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(op, line) that launched some work, by rows of the launching calls."""
+        events = self.trace.events
+        rows, inverse = np.unique(call, return_inverse=True)
+        found = origins(self.trace, tracks(self.trace)[rows], events.ts[rows], events.end[rows], rows)
+        numbers = self._numbered(found.texts)
+        return numbers[found.op][inverse], numbers[found.line][inverse]
+
+    def around(self, track: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The innermost annotation of a thread at some instants, if it is no step and no phase."""
+        events, of_row = self.trace.events, tracks(self.trace)
+        rows = events.rows(Category.ANNOTATION)
+        rows = rows[~matching(events, rows, _NO_PLACE)]
+        phase_names = set(phases(self.trace).names)
+        known = [at for at, name in enumerate(events.strings) if name in phase_names]
+        rows = rows[~np.isin(events.name[rows], known)]
+        names = np.full(len(at), "", object)
+        for number in np.unique(track).tolist():
+            mine, inside = np.flatnonzero(track == number), nest(events, rows[of_row[rows] == number])
+            found = inside.at(at[mine])
+            there = np.flatnonzero(found >= 0)
+            names[mine[there]] = [events.strings[n] for n in events.name[inside.rows[found[there]]].tolist()]
+        return self._numbered(tuple(names.tolist()))
+
+    def _numbered(self, words: tuple[str, ...]) -> NDArray[np.int64]:
+        return np.array([self.texts.setdefault(word, len(self.texts)) for word in words], np.int64)
