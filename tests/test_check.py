@@ -467,6 +467,14 @@ def test_every_example_of_the_page_does_what_the_page_says(
     write(Path("cpu.json.gz"), *cpu_events())
     for number, extra in enumerate((0, 1, 4)):
         write(Path(f"ranks/rank{number}.json.gz"), *gpu_events(extra=extra), **world(number, 3))
+    for number in range(3):
+        wrong = [
+            row | {"args": row["args"] | {"In msg nelems": 2000, "Out msg nelems": 2000}}
+            if number == 1 and row["name"] == "record_param_comms" and row["ts"] > 1000
+            else row
+            for row in gpu_events()
+        ]
+        write(Path(f"desync/rank{number}.json.gz"), *wrong, **world(number, 3))
     Path("rules.toml").write_text(next(body for kind, body in blocks if kind == "toml"))
     examples = [body for kind, body in blocks if kind == "console"]
     assert len(examples) >= 6

@@ -32,7 +32,7 @@ def command(
     Counts: dtoh htod stream event device alloc scalar and all syncs (the host waited); dtoh_copies htod_copies
     dtod_copies ptop_copies and all copies (waited for or not); all_gather reduce_scatter all_reduce ... and all
     collectives; kernels, gpu_ops. Times of a step: step, gpu_busy, sync_cost, and the parts of the step: exposed_comm,
-    host_bound, ... (docs/check.md).
+    host_bound, ... (docs/check.md). One more rule: collectives identical across ranks.
     """
     from traceq.commands._output import print_caveats
     from traceq.rules.file import read_rules

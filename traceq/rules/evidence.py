@@ -54,7 +54,7 @@ def gather(run: Run, rules: Sequence[Rule]) -> tuple[Evidence, ...]:
     """Of each rank, the tables that the rules need. Raises UnreadableInput for a run without traces."""
     if not run.traces:
         raise UnreadableInput(run.path, "no traces", "a trace of each rank")
-    names = sorted({"phases", "steps", *(METRICS[rule.metric].table for rule in rules)})
+    names = sorted({"phases", "steps", *(METRICS[rule.metric].table for rule in rules if rule.metric in METRICS)})
     tables = {name: _rows(run, name) for name in names}
     return tuple(
         Evidence(run.path, rank, {name: [row for row in rows if row["rank"] == rank] for name, rows in tables.items()})

@@ -9,6 +9,7 @@ from statistics import mean, median
 
 from traceq.model import Run
 from traceq.rules.evidence import Evidence, Row, gather, integer, select
+from traceq.rules.identical import IDENTICAL, first_mismatch
 from traceq.rules.metrics import METRICS, Measure
 from traceq.rules.parse import STATISTICS, Rule
 
@@ -38,21 +39,24 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A rule, and the ranks that break it, the worst first."""
+    """A rule, and the ranks that break it, the worst first; or where ranks differ, of the rule about all of them."""
 
     rule: Rule
     breaches: tuple[Breach, ...]
+    mismatch: str = ""
 
     @property
     def holds(self) -> bool:
         """True where no rank breaks the rule."""
-        return not self.breaches
+        return not self.breaches and not self.mismatch
 
 
 def judge(run: Run, rules: Sequence[Rule]) -> tuple[Outcome, ...]:
     """What each rule comes to on the ranks of a run. Raises TraceqError where a rank cannot answer a rule."""
     ranks = gather(run, rules)
-    return tuple(_outcome(rule, ranks) for rule in rules)
+    return tuple(
+        Outcome(rule, (), first_mismatch(run)) if rule.metric == IDENTICAL else _outcome(rule, ranks) for rule in rules
+    )
 
 
 def _outcome(rule: Rule, ranks: Sequence[Evidence]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Text to Rule: `METRIC [mean|median|p95|max|min] [in PHASE] [per step] OP NUMBER[UNIT]`."""
+"""Text to Rule: `METRIC [mean|median|p95|max|min] [in PHASE] [per step] OP NUMBER[UNIT]`, and one without a number."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import NoReturn
 
 from traceq.errors import UsageFault
+from traceq.rules.identical import IDENTICAL
 from traceq.rules.metrics import METRICS, Measure, Metric
 
 __all__ = ["STATISTICS", "Rule", "near", "parse"]
@@ -69,12 +70,16 @@ class Rule:
 def parse(text: str, why: str = "") -> Rule:
     """The rule that a text says. Raises UsageFault: the rule, what was found, what is expected."""
     text = " ".join(text.split())
+    if text == IDENTICAL:
+        return Rule(text, IDENTICAL, "mean", "", False, "==", Fraction(0), Measure.COUNT, why)
     words = _WORD.findall(text)
     at = next((index for index, word in enumerate(words) if word[0] in "=!<>"), len(words))
     subject, comparison, number = words[:at], "".join(words[at : at + 1]), " ".join(words[at + 1 :])
     name = subject.pop(0) if subject else ""
     if name not in METRICS:
         _refuse(text, f"'{name}'" if name else "no metric", _choice("a metric", name, METRICS))
+    if "identical" in subject:
+        _refuse(text, f"'{' '.join(words[1:])}'", f"'{IDENTICAL}'")
     if comparison not in _OPERATORS:
         _refuse(text, f"'{comparison}'" if comparison else "no comparison", " ".join(_OPERATORS))
     metric = METRICS[name]

@@ -35,11 +35,14 @@ def annotation(outcome: Outcome, path: str) -> str:
 
 
 def _complaint(outcome: Outcome) -> str:
-    rule, worst = outcome.rule, outcome.breaches[0]
+    rule = outcome.rule
+    why = f"; {rule.why}" if rule.why else ""
+    if outcome.mismatch:
+        return _printable(f"{rule.text}: {outcome.mismatch}{why}")
+    worst = outcome.breaches[0]
     others = sorted(breach.rank for breach in outcome.breaches[1:])
     named = f"rank {', '.join(map(str, others))}" if len(others) < _MANY_RANKS else f"{len(others)} other ranks"
     also = f"; broken on {named} too" if others else ""
-    why = f"; {rule.why}" if rule.why else ""
     return _printable(f"{rule.text}: {_found(rule, worst.value)} on rank {worst.rank}{_causes(rule, worst)}{also}{why}")
 
 
