@@ -180,8 +180,16 @@ DIFF: dict[str, Any] = {
         "noise_floor_ns": (int, type(None)),
         "num_pairs": int,
         "unprofiled": bool,
+        "num_looks": int,
+        "num_a": int,
+        "num_b": int,
+        "mean_delta_ns": int,
+        "rank_delta_ns": list,
     },
-    "verdict": {"name": str, "threshold_pct": NUMBER, "reason": str, "pairs_needed": (int, type(None))},
+    "sample": (dict, type(None)),
+    "cpu_step": (dict, type(None)),
+    "verdict": {"name": str, "threshold_pct": NUMBER, "reason": str, "pairs_needed": (int, type(None)), "of": str},
+    "words": [str],
     "traced": {"rank": int, "a_ns": int, "b_ns": int, "delta_ns": int, "num_a": int, "num_b": int},
     "cells": [{"phase": str, "category": str, "a_ns": int, "b_ns": int, "delta_ns": int}],
     "residual_ns": int,
@@ -235,6 +243,19 @@ def test_json_keeps_its_contract(run: Path, shell: Shell) -> None:
         **json.loads(out),
         "free": json.loads(shell(run, "--json")[1])["free"],
     }
+
+
+def test_json_of_steps_that_train_on_other_numbers_of_samples_has_both(tmp_path: Path, shell: Shell) -> None:
+    off, on, *rest = MANIFEST.arms
+    arms = (replace(off, samples_per_step=10), replace(on, samples_per_step=30), *rest)
+    found = json.loads(shell(record(tmp_path / "run", replace(MANIFEST, arms=arms)), "--json")[1])
+    sample = found["sample"]
+    assert (sample["num_a"], sample["num_b"]) == (10, 30)
+    assert (sample["a_ns"], sample["b_ns"], sample["delta_ns"]) == (100_050, 40_017, -60_033)
+    assert sample["delta_pct"] == pytest.approx(-60, abs=0.1)
+    assert sample["ci95_ns"][0] <= sample["delta_ns"] <= sample["ci95_ns"][1]
+    assert found["step"]["delta_ns"] == pytest.approx(200_000, abs=5_000)
+    assert (found["verdict"]["of"], found["verdict"]["name"]) == ("sample", "material")
 
 
 def test_more_than_two_arms_are_a_list_of_diffs(tmp_path: Path, shell: Shell) -> None:
