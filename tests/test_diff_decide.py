@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builder import Event, build, kernel, launch, step, write
+from builder import Event, build, kernel, launch, op, step, write
 
 from traceq.diff.diff import diff, diff_runs
 from traceq.diff.result import Diff
@@ -151,6 +151,32 @@ def test_versions_and_options_of_the_profiler_that_differ_are_named() -> None:
         "differs besides the change: cuda driver version: 12080 against 13000",
         "differs besides the change: profiler's with_stack: yes against no",
     ]
+
+
+def shaped(*ops: tuple[str, list[object]]) -> Run:
+    """One step in which these ops have inputs of these shapes."""
+    each = [op(name, 5 + 5 * at, 4, **{"Input Dims": dims}) for at, (name, dims) in enumerate(ops)]
+    return Run("plain", (build(*rows(), *each, **H100),))
+
+
+def test_matmuls_that_never_have_the_same_shapes_are_named_by_the_largest() -> None:
+    a = shaped(
+        ("aten::mm", [[8, 64], [64, 64]]), ("aten::addmm", [[9], [8, 64], [64, 9], []]), ("aten::mm", [[2], [2]])
+    )
+    b = shaped(("aten::mm", [[16, 64], [64, 64]]), ("aten::addmm", [[9], [16, 64], [64, 9], []]))
+    (text,) = (caveat.text for caveat in diff_runs(a, b).caveats if caveat.code == "confounded")
+    assert text == (
+        "differs besides the change: shapes: the largest aten::mm is [[8, 64], [64, 64]] against [[16, 64], [64, 64]], "
+        "and 1 more op differs"
+    )
+
+
+def test_a_change_that_replaces_one_op_of_several_is_no_other_work() -> None:
+    same = ("aten::mm", [[8, 64], [64, 64]])
+    a, b = shaped(same, ("aten::bmm", [[4, 99, 99], [4, 99, 9]])), shaped(same, ("aten::mm", [[1, 2], [2, 3]]))
+    assert "confounded" not in codes(diff_runs(a, b))
+    odd = shaped(("aten::mm", ["x"]), ("aten::mm", [[[8, 8]], [8]]), ("aten::bmm", [[], []]))
+    assert "confounded" not in codes(diff_runs(a, odd))
 
 
 def test_marked_steps_against_a_whole_trace_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from traceq.diff.result import Comparable
+from traceq.diff.shapes import shapes_apart
 from traceq.diff.side import Side
 from traceq.links.phases import phases
 from traceq.links.steps import steps
@@ -90,16 +91,21 @@ def _listed(ranks: set[int]) -> str:
 def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
     """What else differs: parameters, versions, clocks, phases. Arms of one run differ by their arm alone."""
     found: list[str] = []
-    if {run.manifest.run_id for run in a.runs if run.manifest} != {
-        run.manifest.run_id for run in b.runs if run.manifest
-    }:
+    if not _of_one_recording(a, b):
         found += _recordings(a, b)
+        if a.run.traces and b.run.traces and not samples_compared(a, b):
+            found += filter(None, [shapes_apart(a.run.traces[0], b.run.traces[0])])
     if a.run.traces and b.run.traces:
         found += _traces(a.run, b.run)
     told = [Caveat("confounded", f"differs besides the change: {text}") for text in found]
     held = {str(slowed) for side in (a, b) for run in side.runs if (slowed := _environment(run).get("throttled"))}
     throttled = [Caveat("throttled", f"clocks were held down while this was recorded: {text}") for text in sorted(held)]
     return (*told, *throttled)
+
+
+def _of_one_recording(a: Side, b: Side) -> bool:
+    ours, theirs = ({run.manifest.run_id for run in side.runs if run.manifest} for side in (a, b))
+    return bool(ours) and ours == theirs
 
 
 def _recordings(a: Side, b: Side) -> Iterator[str]:
