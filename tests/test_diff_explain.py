@@ -236,7 +236,7 @@ def test_kernels_that_replace_others_are_one_cause() -> None:
     b = [step(0, 50), launch(1, 2, 1), kernel("new", 4, 15, 1), launch(3, 2, 2), kernel("same", 19, 9, 2)]
     _, _, causes = explained([*a, launch(5, 1, 3), kernel("same", 34, 9, 3)], b)
     only = causes["kernel|forward|replaced"]
-    assert (only.name, only.delta_num, only.delta_ns) == ("2 kernels replaced by new", -1, -15_000)
+    assert (only.name, only.delta_num, only.delta_ns) == ("old (and 1 more) replaced by new", -1, -15_000)
 
 
 def test_a_sync_that_went_comes_before_a_larger_cause() -> None:

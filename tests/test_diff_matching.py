@@ -105,6 +105,9 @@ def test_kernels_of_an_op_that_got_other_names_are_replaced_where_they_are_launc
     [
         ("ncclKernel_AllReduce_RING_LL_Sum_float(x)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"),
         ("void gemm<float, 128>(float*)", "void gemm<float, 64>(float*)"),
+        ("_ZN7cutlass13device_kernelINS_4gemmE128", "void cutlass::device_kernel<gemm, 64>(x)"),
+        ("_Z6rotateILi7EEvPf", "rotate"),
+        ("_ZN21_GLOBAL__N__01234567_4copyIfE", "(anonymous namespace)::copy(f)"),
     ],
 )
 def test_versions_and_template_arguments_change_no_name(old: str, new: str) -> None:

@@ -113,6 +113,21 @@ def test_syncs_that_came_and_syncs_that_went_are_told_apart() -> None:
     assert [text.partition(" (")[0] for text in words] == ["on removes 3 syncs a step", "on adds 1 sync a step"]
 
 
+def test_syncs_that_cost_less_although_they_are_more_are_told_together() -> None:
+    (told,) = said(-20, cause("device a", -4, 2, kind="sync"), cause("dtoh b", -15, -3, kind="sync"))
+    what = "on removes 3 syncs a step (3 dtoh b in fwd) and adds 2 syncs a step (2 device a in fwd)"
+    assert told == f"{what}: -19.0 us a step, the idle time they cause included, 95.0 % of the traced -20.0 us."
+
+
+def test_between_sides_that_are_not_alike_only_large_changes_are_told() -> None:
+    causes = (cause("aten::mm", 90, line="a.py:1 a"), cause("Memset", 1, -5, line="b.py:1 b"))
+    traced = Traced(0, 1000 * US, 1091 * US, 3, 3)
+    assert cause_words("on", traced, causes)[0].startswith("on removes at b.py:1 b in fwd: 5 Memset")
+    assert cause_words("on", traced, causes, alike=False) == (
+        "Of the traced +91.0 us a step: +90.0 us aten::mm at a.py:1 a in fwd.",
+    )
+
+
 def test_a_sync_that_cost_no_time_says_so() -> None:
     words = said(-100, cause("dtoh aten::item", 0, -1, kind="sync"))
     assert words == ("on removes 1 sync a step (1 dtoh aten::item in fwd): no time a step.",)
@@ -182,6 +197,13 @@ def test_a_cause_in_words() -> None:
     assert describe(cause("aten::mm", 5, -0.5, line="a.py:1 a")) == "aten::mm at a.py:1 a in fwd (0.50 fewer a step)"
     assert describe(cause("aten::mm", 5)) == "aten::mm in fwd"
     assert describe(cause("x" * 99, 5)) == "x" * 59 + "… in fwd"
+
+
+def test_of_kernels_that_replaced_others_both_names_are_told() -> None:
+    long = "aten::mm > at::native::" + "x" * 99
+    assert describe(cause(f"{long} replaced by {long}", 5)) == (
+        f"aten::mm > {'x' * 33}… replaced by aten::mm > {'x' * 33}… in fwd"
+    )
 
 
 def arm(name: str, *, num_reads: int, num_adds: int) -> Run:

@@ -42,6 +42,7 @@ _RESIDUAL = (
     (_HOST, "data loader"),
 )
 _NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
+_MANGLED, _LENGTH = re.compile(r"^_ZN?K?(?=\d)"), re.compile(r"\d{1,3}")
 _INSTANCE = re.compile(r"_\d+$")
 _ATEN = re.compile(r"^aten::")
 _VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
@@ -140,12 +141,26 @@ def actors(trace: Trace) -> Actors:
 
 
 def kernel_name(name: str) -> str:
-    """A kernel's name without return type, template arguments, arguments and nccl's changing prefix."""
+    """A kernel's name without return type, template arguments, arguments and nccl's changing prefix; a mangled one as
+    it was written, so far."""
     found = _NCCL.match(name)
     if found:
         return f"nccl {found['name']}"
+    name = _demangled(name)
     name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     return re.split(r"[<(]", name, maxsplit=1)[0] or name
+
+
+def _demangled(name: str) -> str:
+    """`_ZN7cutlass13device_kernelI...` as `cutlass::device_kernel`."""
+    begins = _MANGLED.match(name)
+    if begins is None:
+        return name
+    parts, at = [], begins.end()
+    while length := _LENGTH.match(name, at):
+        at = length.end() + int(length[0])
+        parts.append(name[length.end() : at])
+    return "::".join(part for part in parts if not part.startswith("_GLOBAL_")) or name
 
 
 def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:

@@ -144,11 +144,12 @@ def _replacement(key: str, gone: list[Cause], come: list[Cause], delta_ns: int) 
 
 
 def _name_of(gone: list[Cause], come: list[Cause]) -> str:
-    """`aten::mm > old replaced by new`; the op only where it launched all of them."""
+    """`aten::mm > old (and 2 more) replaced by new`; the op only where it launched all of them."""
     ops = {cause.name.rpartition(LAUNCHES)[0] for cause in (*gone, *come)}
     op = f"{ops.pop()}{LAUNCHES}" if len(ops) == 1 else ""
-    sides = (
-        causes[0].name.rpartition(LAUNCHES)[2] if len(causes) == 1 else f"{len(causes)} {causes[0].kind}s"
-        for causes in (gone, come)
-    )
+    sides = []
+    for causes in (gone, come):
+        largest = max(causes, key=lambda cause: (abs(cause.delta_ns), cause.key))
+        rest = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
+        sides.append(largest.name.rpartition(LAUNCHES)[2] + rest)
     return (op if op != LAUNCHES else "") + " replaced by ".join(sides)

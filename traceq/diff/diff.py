@@ -82,7 +82,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
         believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
         waited_in = waits_in(a.run, b.run, ranks, traced.rank) if alone(ranks) else ""
         words = (*words, *rank_words(traced.rank, ranks, cells, waited_in))
-        words = (*words, *cause_words(b_name, traced, causes, believable=believable))
+        words = (*words, *cause_words(b_name, traced, causes, believable=believable, alike=can.ok))
     return Diff(
         a=replace(describe(a.run), path=a.path),
         b=replace(describe(b.run), path=b.path),

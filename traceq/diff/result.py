@@ -92,6 +92,11 @@ class Cause:
     self_op: str = ""
 
     @property
+    def is_replacement(self) -> bool:
+        """Kernels, or collectives, of A's in place of which B has others."""
+        return self.key.endswith("|replaced")
+
+    @property
     def path(self) -> str:
         """Name and, inside it, the op that took the time."""
         return f"{self.name} > {self.self_op}" if self.self_op else self.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceq.diff.result import Cause, Diff, Diffs, share
+from traceq.diff.words import short_name
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
@@ -11,6 +12,8 @@ __all__ = ["causes_table", "matrix", "ranks_table", "waterfall"]
 _TOP = 12
 _TOP_RANKS = 8
 _CANCELS = 2
+_SIDE = 32
+_WIDE, _NARROW = 120, 80
 _CAUSES = (
     Column("kind", "kind"),
     Column("name", "cause"),
@@ -77,15 +80,17 @@ def ranks_table(diff: Diff) -> Table:
     return Table("ranks", "Steps of the ranks", columns, rows if len(diff.ranks) > 1 else (), note=note)
 
 
-def causes_table(diff: Diff, *, narrow: bool = False) -> Table:
-    """The largest causes: what happens more often, what takes longer; `narrow` leaves out which of the two it is.
+def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
+    """The largest causes: what happens more often, what takes longer; for a narrow `width` of characters less of each.
 
-    Where the two nearly cancel, as of a few large copies in place of many small ones, neither tells anything.
-    Lines and modules have a column where one is known.
+    What no cause has, like a line, has no column. Nor has the split of a difference if it says the same as the number
+    of each cause; where its two parts nearly cancel, as of few large copies in place of many small ones, none is told.
     """
     shown = diff.causes[:_TOP]
-    left_out = {column for column in ("line", "module") if not any(_cell(cause, column) for cause in shown)}
-    left_out |= {"count_ns", "dur_ns"} if narrow else set()
+    left_out = {column for column in ("line", "module", "delta_num") if not any(_cell(c, column) for c in shown)}
+    if width < _WIDE or not any(_shown(cause, "count_ns") and _shown(cause, "dur_ns") for cause in shown):
+        left_out |= {"count_ns", "dur_ns"}
+    left_out |= {"kind", "module", "share_pct"} if width < _NARROW else set()
     columns = tuple(column for column in _CAUSES if column.key not in left_out)
     rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
     rest = diff.causes[_TOP:]
@@ -146,4 +151,4 @@ def _shown(cause: Cause, key: str) -> Cell:
     """The value for people: no split into effects that are larger than what they explain."""
     if key in ("count_ns", "dur_ns") and abs(cause.count_ns) + abs(cause.dur_ns) > _CANCELS * abs(cause.delta_ns):
         return None
-    return cause.path if key == "name" else _cell(cause, key)
+    return short_name(cause.path, _SIDE) if key == "name" else _cell(cause, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from traceq.diff.ledger import line_function
@@ -9,7 +10,7 @@ from traceq.diff.result import Cause, Comparable, Traced
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["cause_words", "cpu_words", "sample_words", "verdict_words"]
+__all__ = ["cause_words", "cpu_words", "sample_words", "short_name", "verdict_words"]
 
 _NAMES = {
     "in_the_noise": "in the noise",
@@ -22,6 +23,9 @@ _MOST_LINES = 2
 _MOST_OPS = 6
 _MOST_CAUSES = 3
 _LONGEST_NAME = 60
+_ONE_OF_TWO = 45
+_REPLACED = " replaced by "
+_NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
 
 
 def verdict_words(
@@ -67,12 +71,15 @@ def cpu_words(found: Comparison | None) -> tuple[str, ...]:
     return (f"CPU time of the main thread, without waiting: {told}.",)
 
 
-def cause_words(b_name: str, traced: Traced, causes: Sequence[Cause], *, believable: bool = True) -> tuple[str, ...]:
+def cause_words(
+    b_name: str, traced: Traced, causes: Sequence[Cause], *, believable: bool = True, alike: bool = True
+) -> tuple[str, ...]:
     """A line each: what came or went by line of code, other syncs that did, and the largest causes left.
 
-    Where the traced delta is not `believable`, since the unprofiled steps say otherwise, the last are not told.
+    Sides that are not `alike`, like two devices, differ in much that nobody wrote: only what is large is told. Where
+    the traced delta is not `believable`, since the unprofiled steps say otherwise, the last are not told.
     """
-    by_line = _changed_lines(causes, traced)
+    by_line = _changed_lines(causes, traced, alike=alike)
     told = {cause.key for _, members in by_line for cause in members}
     syncs = [
         c for c in causes if c.kind == "sync" and c.delta_num and c.key not in told and _is_worth_telling(c, traced)
@@ -97,22 +104,22 @@ def describe(cause: Cause) -> str:
     if cause.delta_num:
         word = "more" if cause.delta_num > 0 else "fewer"
         number = f" ({format_value(abs(cause.delta_num), Unit.MEAN)} {word} a step)"
-    return f"{_cut(cause.path)}{where} in {cause.phase}{number}"
+    return f"{_told(cause.path)}{where} in {cause.phase}{number}"
 
 
-def _changed_lines(causes: Sequence[Cause], traced: Traced) -> list[tuple[str, list[Cause]]]:
-    """(line, causes) of the functions whose ops changed in number, largest delta first: the first, and a second that
-    has a sync or a large delta."""
+def _changed_lines(causes: Sequence[Cause], traced: Traced, *, alike: bool) -> list[tuple[str, list[Cause]]]:
+    """(line, causes) of the functions whose ops changed in number, largest delta first: the first if the sides are
+    `alike`, and others that have a sync or a large delta."""
     by_function: dict[str, list[Cause]] = {}
     for cause in causes:
-        if cause.line and cause.delta_num:
+        if cause.line and cause.delta_num and not cause.is_replacement:
             by_function.setdefault(line_function(cause.line), []).append(cause)
     groups = [sorted(members, key=lambda cause: cause.kind != "sync") for members in by_function.values()]
     groups.sort(key=lambda members: -abs(_sum(members)))
     told = [
         members
         for at, members in enumerate(groups)
-        if at == 0 or members[0].kind == "sync" or _is_large(_sum(members), traced)
+        if (alike and at == 0) or members[0].kind == "sync" or _is_large(_sum(members), traced)
     ]
     return [(members[0].line, members) for members in told[:_MOST_LINES]]
 
@@ -134,7 +141,7 @@ def _line_words(b_name: str, traced: Traced, by_line: Sequence[tuple[str, Sequen
 
 def _listed(causes: Sequence[Cause]) -> str:
     """`10 dtoh aten::item (syncs), 1 aten::any and 3 more`."""
-    each = [f"{_number(c)} {_cut(c.name)}{_sync_mark(c)}" for c in causes[:_MOST_OPS]]
+    each = [f"{_number(c)} {_told(c.name)}{_sync_mark(c)}" for c in causes[:_MOST_OPS]]
     rest = len(causes) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
 
@@ -145,17 +152,30 @@ def _sync_mark(cause: Cause) -> str:
 
 def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause]) -> list[str]:
     """What became of the syncs of which no line is known."""
+    gone, come = ([cause for cause in syncs if cause.delta_num * sign > 0] for sign in (-1, 1))
+    told = [(verb, changed) for verb, changed in (("removes", gone), ("adds", come)) if changed]
+    if len(told) == 2 and (_sum(gone) > 0 or _sum(come) < 0):  # fewer that cost more: only together they say something
+        what = " and ".join(_counted(verb, changed) for verb, changed in told)
+        cost = _amount(_sum(syncs), traced, ", the idle time they cause included")
+        return [f"{b_name} {what}: {cost}."]
     words = []
-    for verb, sign in (("removes", -1), ("adds", 1)):
-        changed = [cause for cause in syncs if cause.delta_num * sign > 0]
-        if changed:
-            each = ", ".join(f"{_number(c)} {c.name} in {c.phase}" for c in changed[:_MOST_OPS])
-            rest = f" and {len(changed) - _MOST_OPS} more" if len(changed) > _MOST_OPS else ""
-            number = format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
-            noun, idle = ("sync", "the idle time it causes") if number == "1" else ("syncs", "the idle time they cause")
-            cost = _amount(_sum(changed), traced, f", {idle} included")
-            words.append(f"{b_name} {verb} {number} {noun} a step ({each}{rest}): {cost}.")
+    for verb, changed in told:
+        idle = "the idle time it causes" if _total(changed) == "1" else "the idle time they cause"
+        cost = _amount(_sum(changed), traced, f", {idle} included")
+        words.append(f"{b_name} {_counted(verb, changed)}: {cost}.")
     return words
+
+
+def _counted(verb: str, changed: Sequence[Cause]) -> str:
+    """`removes 20 syncs a step (20 dtoh aten::item in forward)`."""
+    each = ", ".join(f"{_number(c)} {c.name} in {c.phase}" for c in changed[:_MOST_OPS])
+    rest = f" and {len(changed) - _MOST_OPS} more" if len(changed) > _MOST_OPS else ""
+    number = _total(changed)
+    return f"{verb} {number} {'sync' if number == '1' else 'syncs'} a step ({each}{rest})"
+
+
+def _total(changed: Sequence[Cause]) -> str:
+    return format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
 
 
 def _number(cause: Cause) -> str:
@@ -186,8 +206,20 @@ def _amount(delta_ns: int, traced: Traced, more: str = "") -> str:
     return f"{amount}, {percent} of the traced {_delta(traced.delta_ns)}"
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+def _told(name: str) -> str:
+    short = short_name(name, _ONE_OF_TWO)
+    return short if _REPLACED in short else _cut(short)
+
+
+def short_name(name: str, longest: int) -> str:
+    """A name without the namespaces that all names of its sort share; of two, one of which replaced the other, each is
+    cut."""
+    parts = _NAMESPACES.sub("", name).split(_REPLACED)
+    return _REPLACED.join(_cut(part, longest) for part in parts) if len(parts) > 1 else parts[0]
+
+
+def _cut(name: str, longest: int = _LONGEST_NAME) -> str:
+    return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
 def _cost(delta_ns: float) -> str:

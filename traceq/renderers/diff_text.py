@@ -22,7 +22,7 @@ def print_diff(diff: Diff, console: Console) -> None:
     for at, line in enumerate(diff.words):
         print_line(plain(line, style=style if at == 0 else ""), console)
     if diff.traced is not None:
-        for table in (waterfall(diff), ranks_table(diff), causes_table(diff, narrow=console.width < _NARROW)):
+        for table in (waterfall(diff), ranks_table(diff), causes_table(diff, width=console.width)):
             if table.rows:
                 _print_table(table, console)
 
