@@ -15,6 +15,7 @@ import argparse
 import gzip
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -173,14 +174,13 @@ def child(reader: str, warm: str, path: str) -> None:
         return
     wall, cpu = time.perf_counter(), time.process_time()
     read_with(reader, Path(path))
-    print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "peak": _peak()}))  # noqa: T201
+    print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "peak": peak_bytes()}))  # noqa: T201
 
 
-def _peak() -> int:
-    import resource
-
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+def peak_bytes(usage: resource.struct_rusage | None = None) -> int:
+    """Peak resident set of this process, or of one that ended."""
+    usage = usage or resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 # ---- table --------------------------------------------------------------------------------------------------------

@@ -81,10 +81,18 @@ def test_measures_count_instants(some: list[tuple[int, int]], ranges: list[tuple
 
 @given(pairs, instants)
 def test_an_instant_is_found_in_the_part_that_holds_it(some: list[tuple[int, int]], asked: list[int]) -> None:
-    a, at = spans(*columns(some)), np.array(asked, np.int64)
-    expected = [next((i for i, (start, end) in enumerate(a.tolist()) if start <= t < end), -1) for t in asked]
-    assert intervals.find(a, at).tolist() == expected
-    assert intervals.covers(a, at).tolist() == [index >= 0 for index in expected]
+    a = spans(*columns(some))
+    for some_order in (asked, sorted(asked), sorted(asked * 9)):
+        at = np.array(some_order, np.int64)
+        expected = [next((i for i, (start, end) in enumerate(a.tolist()) if start <= t < end), -1) for t in some_order]
+        assert intervals.find(a, at).tolist() == expected
+        assert intervals.covers(a, at).tolist() == [index >= 0 for index in expected]
+
+
+@given(st.lists(st.lists(st.integers(-9, 9)), min_size=1))
+def test_distinct_numbers_are_sorted_and_there_once(some: list[list[int]]) -> None:
+    found = intervals.distinct(*(np.array(numbers, np.int64) for numbers in some))
+    assert found.tolist() == sorted({number for numbers in some for number in numbers})
 
 
 @given(proper)

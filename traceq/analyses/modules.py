@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analyses.tally import group
-from traceq.intervals import covers
+from traceq.intervals import covers, distinct
 from traceq.links.kernels import launched_kernels
 from traceq.links.launches import device_work
 from traceq.links.modules import modules, modules_at, modules_of_work
@@ -101,7 +101,7 @@ def _host_pieces(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     for nests in (modules(trace).frames, host_ops(trace)):
         if own in nests:
             cuts += [nests[own].start, nests[own].end]
-    edges = np.unique(np.concatenate(cuts))
+    edges = distinct(*cuts)
     inside = covers(host, edges[:-1])
     return edges[:-1][inside], np.diff(edges)[inside]
 

@@ -25,6 +25,7 @@ _COLUMNS = (
 )
 
 
+_CATEGORIES = tuple(doing.name.lower() for doing in Doing)
 _TELLING = {
     "host_bound": (10.0, "the device waits while the host prepares the next launch"),
     "exposed_comm": (10.0, "ranks exchange data while nothing computes"),
@@ -56,14 +57,14 @@ def _rows(trace: Trace) -> list[_Row]:
     names = phases(trace).names
     totals = cells.sum(done.ns[inside])
     return [
-        (trace.rank, k, names[phase], Doing(doing).name.lower(), ns)
+        (trace.rank, k, names[phase], _CATEGORIES[doing], ns)
         for (k, phase, doing), ns in zip(cells.keys.tolist(), totals, strict=True)
     ]
 
 
 def _means(run: Run, rows: Sequence[_Row]) -> list[tuple[int, str, str, float]]:
     """(rank, phase, category, ns of a counted step) of each cell."""
-    counted = {trace.rank: np.flatnonzero(steps(trace).counted).tolist() for trace in run.traces}
+    counted = {trace.rank: set(np.flatnonzero(steps(trace).counted).tolist()) for trace in run.traces}
     return [
         (rank, phase, category, ns / len(counted[rank]))
         for rank, step, phase, category, ns in rows
@@ -107,7 +108,7 @@ def _cross(title: str, heading: str, cells: list[tuple[str, str, float]], *, tot
     for row, category, ns in cells:
         sums[row, category] = sums.get((row, category), 0.0) + ns
     lines = list(dict.fromkeys(row for row, _ in sums))
-    categories = [doing.name.lower() for doing in Doing if any(c == doing.name.lower() for _, c in sums)]
+    categories = [category for category in _CATEGORIES if any(c == category for _, c in sums)]
     whole = sum(sums.values())
     body: list[tuple[Cell, ...]] = []
     for line in lines:

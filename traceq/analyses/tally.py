@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 
 __all__ = ["Groups", "group"]
 
-_FITS = 2**62
-"""Below it a row of a table is one number, which sorts many times as fast."""
+_WIDEST, _MOST = 2**31, 2**62
+"""Ranges of one column, and of rows, that are numbered without sorting."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,14 +38,38 @@ class Groups:
 
 def group(columns: Sequence[NDArray[np.int64] | NDArray[np.int32] | NDArray[np.int8]]) -> Groups:
     """Rows that agree in all columns form a group; groups come in ascending order of the columns."""
-    table = np.column_stack([np.asarray(column, np.int64) for column in columns])
-    if len(table) == 0:
-        return Groups(table, np.empty(0, np.int64), np.empty(0, np.int64))
-    least = table.min(axis=0)
-    sizes = table.max(axis=0) - least + 1
-    if math.prod(sizes.tolist()) < _FITS:
-        code = np.ravel_multi_index(tuple((table - least).T), tuple(sizes.tolist()))
-        _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-    else:
-        _, first, of_row = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    return Groups(table[first], of_row.reshape(-1), first)
+    number, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        digits, width = _digits(np.asarray(column, np.int64))
+        if size > _MOST // width:
+            number, size = _ranks(number)
+        number, size = number * width + digits, size * width
+    first, of_row = _in_table(number, size) if size <= 4 * len(number) else _sorted(number)
+    return Groups(np.column_stack([np.asarray(column[first], np.int64) for column in columns]), of_row, first)
+
+
+def _digits(column: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """(the values as numbers from 0, in the same order; how many numbers there can be)."""
+    least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    return (column - least, most - least + 1) if most - least < _WIDEST else _ranks(column)
+
+
+def _ranks(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    distinct, ranks = np.unique(values, return_inverse=True)
+    return ranks, len(distinct)
+
+
+def _in_table(number: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(first row of each distinct number, which of those each row has), by a table of all numbers below `size`."""
+    first = np.full(size, -1)
+    first[number[::-1]] = np.arange(len(number))[::-1]  # of several rows the last one written stays
+    present = np.flatnonzero(first >= 0)
+    rank = np.zeros(size, np.int64)
+    rank[present] = np.arange(len(present))
+    return first[present], rank[number]
+
+
+def _sorted(number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The same by sorting."""
+    _, first, of_row = np.unique(number, return_index=True, return_inverse=True)
+    return first, of_row

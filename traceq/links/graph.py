@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import measure_within, spans
+from traceq.intervals import distinct, measure_within, spans
 from traceq.links.blocking import Kind, blocking_calls
 from traceq.links.launches import DeviceWork, device_work
 from traceq.links.memo import once_per_trace
@@ -219,7 +219,8 @@ def _awaited_work(
 
 def _launch_cost(trace: Trace, work: DeviceWork) -> int:
     """Median ns that the host spends in a launch: what a copy still costs it that no longer waits."""
-    launches = np.setdiff1d(work.call[work.linked], blocking_calls(trace).rows)
+    launches = distinct(work.call[work.linked])
+    launches = launches[~np.isin(launches, blocking_calls(trace).rows)]
     return int(np.median(trace.events.dur[launches])) if len(launches) else 0
 
 

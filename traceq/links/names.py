@@ -14,6 +14,8 @@ __all__ = ["matching"]
 
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """bool[len(rows)]: does the row's name match somewhere?"""
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
-    hits = np.fromiter((bool(pattern.search(events.strings[name])) for name in names.tolist()), np.bool_, len(names))
-    return hits[inverse] if len(names) else np.zeros(len(rows), np.bool_)
+    names, hits = events.name[rows], np.zeros(len(events.strings), np.bool_)
+    hits[names] = True
+    for name in np.flatnonzero(hits).tolist():
+        hits[name] = pattern.search(events.strings[name]) is not None
+    return np.asarray(hits[names])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.memo import once_per_trace
 from traceq.model import Category, Events, Trace
 
@@ -33,6 +34,10 @@ class Nest:
             found[pending] = self.parent[found[pending]]
             pending = pending[found[pending] >= 0]
         return found
+
+    def behind(self) -> NDArray[np.int64]:
+        """int64[M]: index of the first later interval that is not inside each, M where there is none."""
+        return len(self.end) - 1 - _previous_greater(self.end[::-1])[::-1]
 
     def index_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[K]: index of the interval of each row of Events, -1 for a row that is none of these."""
@@ -77,6 +82,16 @@ def _previous_not_smaller(ends: NDArray[np.int64]) -> NDArray[np.int64]:
     return before
 
 
+def _previous_greater(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Index of the nearest earlier element that is > each, -1 where none is."""
+    before = np.arange(-1, len(ends) - 1)
+    pending = np.flatnonzero((before >= 0) & (ends[before] <= ends))
+    while len(pending):
+        before[pending] = before[before[pending]]
+        pending = pending[(before[pending] >= 0) & (ends[before[pending]] <= ends[pending])]
+    return before
+
+
 @once_per_trace
 def tracks(trace: Trace) -> NDArray[np.int64]:
     """int64[N]: one number for each (pid, tid)."""
@@ -99,4 +114,4 @@ def python_frames(trace: Trace) -> dict[int, Nest]:
 
 def _by_track(trace: Trace, rows: NDArray[np.int64]) -> dict[int, Nest]:
     of_row = tracks(trace)[rows]
-    return {int(track): nest(trace.events, rows[of_row == track]) for track in np.unique(of_row)}
+    return {int(track): nest(trace.events, rows[of_row == track]) for track in distinct(of_row)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, covers, empty, find, first_come, intersect, measure, spans
+from traceq.intervals import Spans, covers, distinct, empty, find, first_come, intersect, measure, spans
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
@@ -191,7 +191,7 @@ def _layers(trace: Trace, named: dict[str, NDArray[np.int64]], track: int) -> li
 
 def _layered(layers: list[Spans]) -> Timeline:
     """Each instant to the first layer that covers it; the label is the layer's number."""
-    edges = np.unique(np.concatenate([layer.ravel() for layer in layers]))
+    edges = distinct(*(layer.ravel() for layer in layers))
     if len(edges) == 0:
         return Timeline(empty(), np.empty(0, np.int64))
     label = np.full(len(edges) - 1, -1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.memo import once_per_trace
 from traceq.links.nesting import Nest, nest, tracks
 from traceq.model import Category, Trace
@@ -29,7 +30,7 @@ def self_times(trace: Trace) -> SelfTimes:
     """Self time of every CPU op and runtime call."""
     rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME)
     of_row = tracks(trace)[rows]
-    nests = [(int(track), nest(trace.events, rows[of_row == track])) for track in np.unique(of_row)]
+    nests = [(int(track), nest(trace.events, rows[of_row == track])) for track in distinct(of_row)]
     nothing = np.empty(0, np.int64)
     return SelfTimes(
         rows=np.concatenate([nothing, *(found.rows for _, found in nests)]),
@@ -40,11 +41,8 @@ def self_times(trace: Trace) -> SelfTimes:
 
 def own_ns(found: Nest) -> NDArray[np.int64]:
     """int64[M] ns: the time of each interval of a nest in which it is the innermost one open."""
-    edges = np.unique(np.r_[found.start, found.end])
-    if len(edges) == 0:
-        return np.empty(0, np.int64)
-    owner = found.at(edges[:-1])
-    length = np.diff(edges)
-    own = np.zeros(len(found.rows), np.int64)
-    np.add.at(own, owner[owner >= 0], length[owner >= 0])
+    ends: NDArray[np.int64] = np.minimum(found.end, np.r_[found.start, np.iinfo(np.int64).max][found.behind()])
+    covered = ends - found.start
+    own, inner = covered.copy(), found.parent >= 0
+    np.subtract.at(own, found.parent[inner], covered[inner])
     return own
