@@ -184,3 +184,16 @@ def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) 
     out = traceq("show", str(write(tmp_path / "trace.json", *events))).out
     assert "[31mred" in out
     assert "\x1b" not in out
+
+
+def test_the_width_that_is_asked_for_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.json", *one_step(0, 0), *one_step(1, 1000))
+    shown = traceq("show", path, "--width", "60")
+    assert shown.code == 0
+    tables = [line for line in shown.out.splitlines() if "  " in line.strip() and not line.startswith(("  ", "*"))]
+    assert 40 < max(map(len, tables)) <= 60
+
+
+def test_five_steps_make_a_curve(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.json", *(step(100 * n, 100 if n != 3 else 99, n) for n in range(5)))
+    assert "█████" in traceq("show", path, "--only", "steps").out

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.units import Unit, format_value
+from traceq.units import Unit, bar, format_value, sparkline
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,17 @@ def test_a_longer_duration_never_reads_shorter(a: int, b: int) -> None:
 def test_a_duration_under_a_quarter_hour_has_three_digits_and_no_thousands(ns: int) -> None:
     number = format_value(ns, Unit.NS).partition(" ")[0]
     assert len(number.replace(".", "")) == 3 or ns < 1_000
+
+
+@pytest.mark.parametrize(
+    ("percent", "drawn"), [(0, ""), (100, "████"), (50, "██"), (37.5, "█▌"), (1, ""), (140, "████"), (-5, "")]
+)
+def test_a_bar_is_filled_to_an_eighth_of_a_cell(percent: float, drawn: str) -> None:
+    assert bar(percent, 4) == drawn
+
+
+def test_a_curve_stands_on_zero_and_keeps_what_sticks_out() -> None:
+    assert sparkline([8, 8, 16, 8]) == "▅▅█▅"
+    assert sparkline([]) == ""
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([1] * 99 + [2], width=10) == "▅▅▅▅▅▅▅▅▅█"

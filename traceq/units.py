@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-__all__ = ["Unit", "format_ranks", "format_value"]
+__all__ = ["Unit", "bar", "format_ranks", "format_value", "sparkline"]
 
 
 class Unit(Enum):
@@ -34,6 +34,21 @@ def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
     return _FORMATS[unit](value)
 
 
+def bar(percent: float, width: int = 12) -> str:
+    """`████▌`: of `width` cells the part that is filled, to an eighth of a cell."""
+    eighths = round(8 * width * min(max(percent, 0.0), 100.0) / 100)
+    return _FULL * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def sparkline(values: Sequence[float], width: int = 32) -> str:
+    """`▆▆█▆`: each value in height, from 0 to the largest; of more values than `width` the largest of each stretch."""
+    num = min(len(values), width)
+    stretches = [values[at * len(values) // num : (at + 1) * len(values) // num] for at in range(num)]
+    highest = max(values, default=0) or 1
+    return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * max(stretch) / highest)))] for stretch in stretches)
+
+
+_FULL = "█"
 _ROUNDS_UP = 0.9995  # 999.9 us reads as 1.00 ms, not as 1,000 us
 
 

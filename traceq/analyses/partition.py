@@ -12,7 +12,7 @@ from traceq.links.phases import phases
 from traceq.links.steps import steps
 from traceq.model import Run, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
-from traceq.units import Unit, format_value
+from traceq.units import Unit, bar, format_value
 
 POSITION = 30
 
@@ -114,12 +114,13 @@ def _cross(title: str, heading: str, cells: list[tuple[str, str, float]], *, tot
     for line in lines:
         values = [sums.get((line, category)) for category in categories]
         subtotal = sum(value or 0.0 for value in values)
-        body.append((line, *values, subtotal, *((100 * subtotal / whole if whole else 0.0,) if total else ())))
+        percent = 100 * subtotal / whole if whole else 0.0
+        body.append((line, *values, subtotal, *((percent, bar(percent)) if total else ())))
     if total:
         by_category = [sum(sums.get((line, category), 0.0) for line in lines) for category in categories]
-        body.append(("total", *by_category, whole, 100.0 if whole else 0.0))
+        body.append(("total", *by_category, whole, 100.0 if whole else 0.0, ""))
     columns = [Column(heading, heading), *(Column(c, c.replace("_", " "), Unit.NS) for c in categories)]
     columns.append(Column("total", "total", Unit.NS))
     if total:
-        columns.append(Column("share", "share", Unit.PERCENT))
+        columns += [Column("share", "share", Unit.PERCENT), Column("bar", "")]
     return Table("partition", title, tuple(columns), tuple(body))

@@ -9,7 +9,7 @@ from traceq.intervals import measure_within, spans
 from traceq.links.steps import steps
 from traceq.model import Category, Caveat, Run, Trace
 from traceq.report import Cell, Column, Report, Table
-from traceq.units import Unit, format_value
+from traceq.units import Unit, format_value, sparkline
 
 POSITION = 10
 
@@ -34,6 +34,8 @@ _VIEW = (
     Column("host_ns", "host, mean", Unit.NS),
     Column("lag_ns", "device lags", Unit.NS),
 )
+_EACH = Column("each", "each step")
+_CURVE = 5  # steps that make one
 
 
 def analyze(run: Run) -> Report:
@@ -42,7 +44,10 @@ def analyze(run: Run) -> Report:
     table = Table("steps", "Steps", _COLUMNS, rows)
     if not run.traces:
         return Report("steps", (table,))
-    view = Table("steps", "Steps", _VIEW, tuple(_summary(trace) for trace in run.traces), note=_note(run))
+    drawn = [_each(trace) for trace in run.traces]
+    columns = (*_VIEW, _EACH) if any(drawn) else _VIEW
+    lines = [(*_summary(trace), each)[: len(columns)] for trace, each in zip(run.traces, drawn, strict=True)]
+    view = Table("steps", "Steps", columns, tuple(lines), note=_note(run))
     caveats = tuple(caveat for trace in run.traces for caveat in _caveats(trace))
     return Report("steps", (table,), (view,), caveats=caveats[:1])
 
@@ -79,6 +84,13 @@ def _summary(trace: Trace) -> tuple[Cell, ...]:
         float(np.mean(host_ns)),
         float(np.mean(lag_ns)),
     )
+
+
+def _each(trace: Trace) -> str:
+    """The counted steps as a curve; "" where there are too few to make one."""
+    found = steps(trace)
+    window_ns = (found.window[:, 1] - found.window[:, 0])[found.counted]
+    return sparkline(window_ns.tolist()) if len(window_ns) >= _CURVE else ""
 
 
 def _note(run: Run) -> str:

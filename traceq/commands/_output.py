@@ -23,9 +23,10 @@ class _Output(Console):
         raise BrokenPipeError
 
 
-def stdout() -> Console:
-    """The console of results: as wide as the terminal or COLUMNS, and wide enough for every table where neither is."""
-    width = get_terminal_size((_PIPED_WIDTH, 24)).columns
+def stdout(width: int | None = None) -> Console:
+    """The console of results: as wide as asked for, else as the terminal or COLUMNS, and wide enough for every table
+    where neither is."""
+    width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
     return _Output(width=width, highlight=False, emoji=False, soft_wrap=False)
 
 

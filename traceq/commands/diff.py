@@ -24,6 +24,7 @@ def command(
     threshold: Annotated[str, typer.Option(help="Difference that matters, in percent of A's step.")] = "0.5%",
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="What one pastes into an issue.")] = False,
+    width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
     ] = None,
@@ -61,7 +62,7 @@ def command(
     elif as_markdown:
         typer.echo(diffs_to_markdown(found), nl=False)
     else:
-        print_diffs(found, stdout())
+        print_diffs(found, stdout(width))
     if not as_json:
         print_caveats(dict.fromkeys(caveat for one in found.diffs for caveat in one.caveats))
     if wanted:

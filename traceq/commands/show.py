@@ -23,6 +23,7 @@ def command(
     strict: Annotated[bool, typer.Option(help="Refuse a trace that is damaged in any way.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into an issue.")] = False,
+    width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
     ] = None,
@@ -53,6 +54,6 @@ def command(
         elif as_markdown:
             typer.echo(sheet_to_markdown(found), nl=False)
         else:
-            print_sheet(found, stdout())
+            print_sheet(found, stdout(width))
         if not as_json:
             print_caveats(found.all_caveats)

@@ -68,7 +68,7 @@ def print_table(table: Table, console: Console) -> None:
         shown.remove(rest[0])
         layout = _layout(table, shown, console.width)
     console.print(_drawn(layout))
-    if left_out := [column.title for at, column in enumerate(table.columns) if at not in shown]:
+    if left_out := [column.title for at, column in enumerate(table.columns) if at not in shown and column.title]:
         console.print(Text(f"  For a wider terminal: {', '.join(left_out)}.", style="dim"))
     if table.note:
         print_line(plain(f"  {table.note}", style="dim"), console)
