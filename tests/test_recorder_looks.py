@@ -119,6 +119,18 @@ def test_what_is_clear_at_the_first_look_ends_the_timing() -> None:
     assert rank.said[2].endswith("after 16 pairs, in the noise")
 
 
+def test_arms_of_other_batches_are_looked_at_by_the_time_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of `on` take twice as long for twice the samples: nothing that matters, and nothing to stop for before."""
+    monkeypatch.setitem(STEP_NS, "on", 200 * MS)
+    samples = {"off": 8, "on": 16, "deferred": 8}
+    arms = tuple(PlannedArm(replace(arm, samples_per_step=samples[arm.name]), arm.name, {}) for arm in ARMS)
+    rank = alone(replace(PLAN, arms=arms))
+    ran, _ = record(rank)
+    assert num_pairs(ran)["off", "on"] == 16
+    assert re.fullmatch(r"on: .* a sample after 16 pairs, in the noise", rank.said[1])
+    assert re.fullmatch(r"deferred: [^a]* after 16 pairs, in the noise", rank.said[2])
+
+
 def test_a_decided_comparison_stops_while_the_control_goes_on_with_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STEP_NS, "on", 120 * MS)
     rank = alone()

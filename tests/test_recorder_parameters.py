@@ -95,6 +95,18 @@ def test_what_is_no_number_of_samples_is_refused(samples: object) -> None:
         with_samples(wrong, planned_arms(wrong, Parameters(), []), 2)
 
 
+def test_a_batch_that_varies_without_samples_is_a_doubt_from_the_start() -> None:
+    def doubt(recipe: Recipe[Parameters], vary: str) -> str:
+        arms = with_samples(recipe, planned_arms(recipe, Parameters(), [vary]), 2)
+        return Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {}, arms).doubt
+
+    assert doubt(RECIPE, "batch_size=1,2").startswith(
+        "batch_size varies, and the recipe does not tell how many samples"
+    )
+    assert doubt(RECIPE, "rate=1,2") == ""
+    assert doubt(replace(RECIPE, samples_per_rank=lambda parameters: parameters.batch_size), "batch_size=1,2") == ""
+
+
 def test_parameters_describe_what_they_accept() -> None:
     assert describe_parameters(Parameters())[:2] == [("size=tiny", "tiny | small"), ("batch_size=4", "int >= 1")]
 

@@ -104,6 +104,8 @@ def _launch(request: Request) -> Plan:
     plan, entry = prepare(request)
     ranks = "rank" if plan.num_ranks == 1 else "ranks"
     typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device.upper()} {ranks} into {plan.out}", err=True)
+    if plan.doubt:
+        typer.echo(f"traceq: note: {plan.doubt}", err=True)
     start = time.monotonic()
     try:
         with _named_disk(tempfile.gettempdir()), shown_progress() as (on_progress, on_news):

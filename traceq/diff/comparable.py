@@ -10,9 +10,8 @@ from traceq.diff.side import Side
 from traceq.links.phases import phases
 from traceq.links.steps import steps
 from traceq.model import Caveat, Run
-from traceq.stats import Samples
 
-__all__ = ["comparable", "confounders", "ranks_apart", "samples_compared"]
+__all__ = ["comparable", "confounders", "ranks_apart"]
 
 _SURROUNDINGS = dict.fromkeys(
     ("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate", "python", "backend", "num_threads"),
@@ -22,11 +21,6 @@ _SURROUNDINGS = dict.fromkeys(
 left out, as it can be the change that is asked about."""
 
 _SAME_CLOCK = 0.02
-
-
-def samples_compared(a: Side, b: Side) -> Samples | None:
-    """Samples of a step of either side, where both are known and differ: then the time of a sample is compared."""
-    return (a.samples, b.samples) if a.samples and b.samples and a.samples != b.samples else None
 
 
 def comparable(a: Side, b: Side) -> Comparable:
@@ -93,7 +87,7 @@ def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
     found: list[str] = []
     if not _of_one_recording(a, b):
         found += _recordings(a, b)
-        if a.run.traces and b.run.traces and not samples_compared(a, b):
+        if a.run.traces and b.run.traces and a.samples == b.samples:
             found += filter(None, [shapes_apart(a.run.traces[0], b.run.traces[0])])
     if a.run.traces and b.run.traces:
         found += _traces(a.run, b.run)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceq.analyses.sheet import describe
-from traceq.diff.comparable import comparable, confounders, ranks_apart, samples_compared
+from traceq.diff.comparable import comparable, confounders, ranks_apart
 from traceq.diff.decide import decide, decide_cpu
 from traceq.diff.explain import explain
 from traceq.diff.free import is_free
@@ -21,7 +21,7 @@ from traceq.model import Caveat, Run
 from traceq.runs.layout import RunFolder
 from traceq.runs.read import read_arms
 from traceq.runs.sides import recordings_in
-from traceq.stats import Comparison
+from traceq.stats import Comparison, samples_apart
 
 __all__ = ["THRESHOLD_PCT", "diff", "diff_run", "diff_runs"]
 
@@ -69,7 +69,7 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
 
 def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
     """B against A, each of one process or of several. `reference` as for two runs."""
-    can, samples = comparable(a, b), samples_compared(a, b)
+    can, samples = comparable(a, b), samples_apart(a.samples, b.samples)
     decided = decide(a, b, can, threshold_pct, samples)
     steps = decide(a, b, can, threshold_pct, None) if samples else decided
     ranks = rank_deltas(a.run, b.run)

@@ -15,7 +15,7 @@ from traceq.recorder.rank import Rank
 from traceq.recorder.schedule import Group, comparisons, group_sizes, schedule
 from traceq.recorder.tracing import num_traced_steps
 from traceq.runs.samples import Line, PairLine, StepLine, pairs_of
-from traceq.stats import LOOKS, Comparison, compare_pairs
+from traceq.stats import LOOKS, Comparison, compare_pairs, samples_apart
 from traceq.units import Unit, format_value
 
 __all__ = ["groups_until_decided", "looks_within", "sentence"]
@@ -64,7 +64,8 @@ def sentence(arm: str, found: Comparison, *, is_last: bool) -> str:
     ends = [_percent(100 * end / found.a_ns).removesuffix(" %") for end in interval or ()]
     span = f" ({' to '.join(ends)})" if ends else ""
     state = _WORDS.get(name, "undecided" if is_last else "not yet decided")
-    return f"{arm}: {_percent(found.delta_pct)}{span} after {found.num_pairs:,} pairs, {state}"
+    per = " a sample" if found.samples else ""
+    return f"{arm}: {_percent(found.delta_pct)}{span}{per} after {found.num_pairs:,} pairs, {state}"
 
 
 def _percent(value: float) -> str:
@@ -94,7 +95,8 @@ def _announce(rank: Rank, compared: Sequence[Compared], looks: Sequence[int]) ->
 def _look(rank: Rank, found: Sequence[PairLine], undecided: Sequence[Compared], *, is_last: bool) -> list[Compared]:
     """The comparisons that are still undecided, the same on every rank."""
     pairs = {(pairs.a, pairs.b): pairs for pairs in pairs_of(rank.world.gather(list(found)))}
-    results = {names: compare_pairs(pairs[names]) for names in undecided}
+    samples = {planned.arm.name: planned.arm.samples_per_step for planned in rank.plan.arms}
+    results = {(a, b): compare_pairs(pairs[a, b], samples=samples_apart(samples[a], samples[b])) for a, b in undecided}
     for (_, arm), result in results.items():
         rank.say(sentence(arm, result, is_last=is_last))
     return rank.world.share([names for names, result in results.items() if not result.verdict.is_final])

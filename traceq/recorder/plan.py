@@ -70,6 +70,17 @@ class Plan:
         """8 on CUDA, where the host runs ahead and one step cannot show what an arm does to that; else 1."""
         return 8 if self.device == "cuda" else 1
 
+    @property
+    def doubt(self) -> str:
+        """What stands in the way of a verdict, known before anything ran; "" for nothing."""
+        varied = sorted({key for planned in self.arms for key in planned.arm.varied if "batch" in key})
+        if not varied or all(planned.arm.samples_per_step for planned in self.arms):
+            return ""
+        return (
+            f"{', '.join(varied)} varies, and the recipe does not tell how many samples a step trains on "
+            "(samples_per_rank): there will be no verdict"
+        )
+
     def manifest(self, recipe: str, question: str, phases: tuple[str, ...] = ()) -> Manifest:
         """The manifest as it stands before the first step."""
         return Manifest(

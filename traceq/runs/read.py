@@ -118,7 +118,9 @@ def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -
         return Run(str(folder), (), caveats=tuple(unread), flights=flights)
     if not files:
         asked = "" if ranks is None else " of the ranks asked for"
-        raise UnreadableInput(str(folder), f"no trace files{asked}", "*.json, *.json.gz or *.json.zst")
+        inside = [found.name for found in sorted(folder.iterdir()) if RunFolder(found).manifest_path.is_file()]
+        one_run = f", or one of its {len(inside)} runs: {folder / inside[0]}" if inside else ""
+        raise UnreadableInput(str(folder), f"no trace files{asked}", f"*.json, *.json.gz or *.json.zst{one_run}")
     traces, caveats = [], []
     for file in files:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from traceq.stats.comparison import Comparison, compare_pairs, compare_values, job_ns
 from traceq.stats.looks import LOOKS
-from traceq.stats.samples import Samples
+from traceq.stats.samples import Samples, samples_apart
 from traceq.stats.shift import Interval
 from traceq.stats.verdict import Verdict, VerdictName
 
@@ -23,4 +23,5 @@ __all__ = [
     "compare_pairs",
     "compare_values",
     "job_ns",
+    "samples_apart",
 ]

@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 from traceq.model import Pairs
 from traceq.stats.verdict import Kind
 
-__all__ = ["Samples", "for_samples_of_a", "of_samples", "scaled", "scaled_control"]
+__all__ = ["Samples", "for_samples_of_a", "of_samples", "samples_apart", "scaled", "scaled_control"]
 
 Samples = tuple[int, int]
 """Samples of one step of A and of B."""
+
+
+def samples_apart(a: int, b: int) -> Samples | None:
+    """Samples of a step of A and of B where both are known (not 0) and differ: then the time of one is compared."""
+    return (a, b) if a and b and a != b else None
 
 
 def scaled(b: NDArray[np.int64], samples: Samples | None) -> NDArray[np.int64]:
