@@ -63,5 +63,5 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.torch pyproject.toml
-	$(PIP) install -q -e '.[record,dev]'
+	$(PIP) install -q -e '.[record,dev,hta]'
 	@touch $@ $(VENV)/.demo

@@ -1,6 +1,6 @@
 """Simulated jobs of eight ranks: no alarm where nothing is wrong, and the right name where something is.
 
-A few dozen of each kind by default, a thousand under `-m slow`.
+Some of each kind by default, a thousand under `-m slow`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.meetings import Late, Meetings
 from traceq.analyses.registry import analyze
 from traceq.model import Run
 
-FEW = 25
+FEW = 15
 CASES = [
     pytest.param(range(FEW), id=f"{FEW} cases"),
     pytest.param(range(FEW, 1000), id="the rest of a thousand", marks=pytest.mark.slow),
@@ -85,10 +85,12 @@ def found_by(run: Run) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("seeds", CASES)
 def test_a_job_without_fault_raises_no_alarm(seeds: range) -> None:
+    """Two whole steps are left at least: of fewer collectives one rank may be the last of most by chance."""
     for seed in seeds:
         rng = random.Random(seed)
         meetings = replace(some_meetings(rng), jitter=rng.choice([5, 50, 200]) * US)
-        assert found_by(recorded(rng, meetings, cut=rng.random() < 0.5)) == ([], []), seed
+        whole = (1, meetings.num_steps - 1)
+        assert found_by(recorded(rng, meetings, cut=rng.random() < 0.5, around=whole)) == ([], []), seed
 
 
 @pytest.mark.parametrize("seeds", CASES)
