@@ -31,9 +31,11 @@ def test_a_kernel_is_tiny_under_10_us_or_if_its_own_launch_took_longer() -> None
         kernel("of a graph", 112, 12, 4),
         kernel("of a graph", 130, 12, 4),
         kernel("nobody's", 150, 12, 99),
+        launch(170, 20, 5),
+        kernel("its launch waits for it", 175, 14, 5),
     )
     found = launched_kernels(trace)
-    assert found.tiny.tolist() == [True, False, True, False, False, False]
+    assert found.tiny.tolist() == [True, False, True, False, False, False, False]
 
 
 def steady(gap: float, dur: float = 8) -> list[Event]:

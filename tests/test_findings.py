@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builder import (
     AUTOGRAD,
@@ -9,6 +11,7 @@ from builder import (
     annotation,
     build,
     call,
+    comms,
     kernel,
     launch,
     memcpy,
@@ -234,3 +237,42 @@ def test_the_partition_of_several_devices_idles_when_none_of_them_runs() -> None
 
 def test_one_device_a_process_needs_no_table_of_devices() -> None:
     assert report("devices", step(0, 9), launch(0, 1, 1), kernel("a", 2, 3, 1)).views == ()
+
+
+def measuring(*steps_with_one: int, device: bool) -> list[Event]:
+    """Three steps of 100 us; in some of them the ranks gather a metric for 20 us."""
+    rows = []
+    for n in range(3):
+        at = 100 * n
+        rows += [step(at, 100, n), op("aten::mm", at + 1, 60)]
+        if device:
+            rows += [launch(at + 2, 1, 10 * n + 1), kernel("gemm", at + 4, 60, 10 * n + 1)]
+        if n in steps_with_one:
+            rows += [annotation("update_metrics", at + 65, 26), comms("_allgather_base", at + 70, 20, (4, 16))]
+            rows += [annotation("gloo:all_gather", at + 70, 20)] if not device else []
+            if device:
+                rows += [launch(at + 71, 1, 10 * n + 2)]
+                rows += [kernel("ncclDevKernel_AllGather_RING_LL", at + 75, 20, 10 * n + 2)]
+    return rows
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_metrics_that_are_gathered_in_every_step_are_a_finding(device: bool) -> None:
+    assert findings("metric_gathers", *measuring(0, 1, 2, device=device)) == [("metric_gathers", 20_000)]
+    assert findings("metric_gathers", *measuring(0, 2, device=device)) == []
+    assert findings("metric_gathers", *measuring(device=device)) == []
+    (found,) = table(build(*measuring(0, 2, device=device)), "metric_gathers")
+    assert (found["name"], found["num"], found["num_steps"]) == ("all_gather", 2, 2)
+    assert found["exposed_ns"] == 40_000
+
+
+def test_a_gather_that_a_kernel_hides_holds_nothing_up() -> None:
+    hidden = [kernel("gemm", 100 * n + 64, 34, 10 * n + 1) for n in range(3)]
+    assert findings("metric_gathers", *measuring(0, 1, 2, device=True), *hidden) == []
+
+
+def test_of_several_ranks_the_worst_is_named() -> None:
+    fast, slow = (replace(build(*loading("dataload_wait", wait)), rank=rank) for rank, wait in enumerate((20, 40)))
+    (found,) = analyze(Run("", (fast, slow)), "dataload").findings
+    assert found.ns == 40_000
+    assert found.text.endswith("(rank 1)")

@@ -14,9 +14,9 @@ POSITION = 80
 
 _COLUMNS = (
     Column("num_gpu_events", "GPU events", Unit.COUNT),
-    Column("unattributed_ns", "time without a launch", Unit.NS),
-    Column("before_window_ns", "time launched before the trace", Unit.NS),
-    Column("dropped_events", "events dropped", Unit.COUNT),
+    Column("unattributed_ns", "no launch", Unit.NS),
+    Column("before_window_ns", "launched before", Unit.NS),
+    Column("dropped_events", "dropped", Unit.COUNT),
 )
 
 
@@ -30,7 +30,7 @@ def analyze(run: Run) -> Report:
     )
     caveats = tuple(caveat for trace in run.traces for caveat in (*_lost_device(trace), *_several_devices(trace)))
     table = Table("coverage", "Coverage", _COLUMNS, (row,), single=True)
-    return Report("coverage", (table,), (table,) if any(row) else (), caveats=caveats)
+    return Report("coverage", (table,), (table,) if any(row[1:]) else (), caveats=caveats)
 
 
 def _lost_device(trace: Trace) -> list[Caveat]:

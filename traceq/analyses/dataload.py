@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import Spans, intersect, measure, measure_within, spans
 from traceq.links.activity import IDLE, activity
 from traceq.links.launches import device_work
@@ -32,9 +33,8 @@ _COLUMNS = (
 def analyze(run: Run) -> Report:
     """Time of each step that its main thread is in the data loader, and in which of it the device has nothing to do."""
     rows = tuple(row for trace in run.traces for row in _rows(trace))
-    found = [finding for trace in run.traces for finding in _starved(trace)]
-    worst = max(found, key=lambda finding: finding.ns, default=None)
-    return Report("dataload", (Table("dataload", "Data loader", _COLUMNS, rows),), findings=(worst,) if worst else ())
+    found = on_the_worst_rank(run, _starved)
+    return Report("dataload", (Table("dataload", "Data loader", _COLUMNS, rows),), findings=found)
 
 
 @once_per_trace
@@ -62,17 +62,17 @@ def _rows(trace: Trace) -> list[tuple[int, int, int, int]]:
     return [(trace.rank, step, *ns) for step, ns in enumerate(np.column_stack([wait, idle]).tolist())]
 
 
-def _starved(trace: Trace) -> list[Finding]:
+def _starved(trace: Trace) -> Finding | None:
     """The loader holds up the step for more than 5 % of it."""
     known = steps(trace)
     window = known.window[known.counted]
     idle_ns, whole_ns = measure(intersect(_idle(trace), spans(window[:, 0], window[:, 1]))), int(np.diff(window).sum())
     if not known.marked or 100 * idle_ns <= _STARVED_PCT * whole_ns:
-        return []
+        return None
     each_ns = round(idle_ns / len(window))
     share = format_value(100 * idle_ns / whole_ns, Unit.PERCENT)
     text = (
         f"starved: the step waits up to {format_value(each_ns, Unit.NS)} ({share}) for the data loader: more workers, "
         "a larger prefetch_factor, or less work for each sample"
     )
-    return [Finding("starved", "high", text, each_ns, instead_of=("host_bound", "dataload_wait"))]
+    return Finding("starved", "high", text, each_ns, instead_of=("host_bound", "dataload_wait"))

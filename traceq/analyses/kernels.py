@@ -51,8 +51,8 @@ def analyze(run: Run) -> Report:
 
 
 def _short(name: str) -> str:
-    """A kernel's name for people: without its return type, anonymous namespaces and its arguments."""
-    name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    """A kernel's name for people: without its return type, torch's and anonymous namespaces, and its arguments."""
+    name = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
     return name.partition("(")[0] or name
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.activity import Doing, activity
 from traceq.links.kernels import launched_kernels
@@ -40,12 +41,8 @@ def analyze(run: Run) -> Report:
     Kernels are those of the whole trace, times those of its windows.
     """
     rows = tuple(row for trace in run.traces for row in _rows(trace))
-    found = [finding for trace in run.traces for finding in _launch_bound(trace)]
-    return Report("launches", (Table("launches", "Launches", _COLUMNS, rows),), findings=_worst(found))
-
-
-def _worst(found: list[Finding]) -> tuple[Finding, ...]:
-    return (max(found, key=lambda finding: finding.ns),) if found else ()
+    found = on_the_worst_rank(run, _launch_bound)
+    return Report("launches", (Table("launches", "Launches", _COLUMNS, rows),), findings=found)
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -78,7 +75,7 @@ def _rows(trace: Trace) -> list[_Row]:
     ]
 
 
-def _launch_bound(trace: Trace) -> list[Finding]:
+def _launch_bound(trace: Trace) -> Finding | None:
     """The device idles in many short gaps, each until the host has launched the next kernel; a gap that a sync left is
     the sync's."""
     known, done, found = steps(trace), activity(trace), launched_kernels(trace)
@@ -92,7 +89,7 @@ def _launch_bound(trace: Trace) -> list[Finding]:
     whole_ns, total_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
     tiny_pct = 100 * float(found.tiny.mean()) if len(found.tiny) else 0.0
     if tiny_pct < _TINY_PCT or 100 * total_ns < _BOUND_PCT * whole_ns:
-        return []
+        return None
     by_phase = np.bincount(done.phase, waited, len(phases(trace).names))
     names = [phases(trace).names[at] for at in np.argsort(-by_phase)[:2].tolist() if by_phase[at] >= total_ns / 5]
     each_ns, what = round(total_ns / len(counted)), "a step" if known.marked else "of the trace"
@@ -101,4 +98,4 @@ def _launch_bound(trace: Trace) -> list[Finding]:
         f"launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny): CUDA graphs, torch.compile, or "
         "larger batches"
     )
-    return [Finding("launch_bound", "high", text, each_ns, instead_of=("host_bound",))]
+    return Finding("launch_bound", "high", text, each_ns, instead_of=("host_bound",))

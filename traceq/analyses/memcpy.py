@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.blocking import Kind, blocking_calls
 from traceq.links.graph import dependency_graph
@@ -41,10 +42,9 @@ def analyze(run: Run) -> Report:
         sums[kind] = [a + b for a, b in zip(sums.get(kind, [0, 0, 0]), values, strict=True)]
     over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
     view = Table("memcpy", f"Copies ({over}whole trace)", _COLUMNS[1:], tuple((k, *v) for k, v in sums.items()))
-    found = [finding for trace in run.traces for finding in _unpinned(trace)]
-    worst = max(found, key=lambda finding: finding.ns, default=None)
+    found = on_the_worst_rank(run, _unpinned)
     views = (view,) if rows else ()
-    return Report("memcpy", (Table("memcpy", "Copies", _COLUMNS, rows),), views, (worst,) if worst else ())
+    return Report("memcpy", (Table("memcpy", "Copies", _COLUMNS, rows),), views, found)
 
 
 def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
@@ -63,7 +63,7 @@ def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
     ]
 
 
-def _unpinned(trace: Trace) -> list[Finding]:
+def _unpinned(trace: Trace) -> Finding | None:
     """Copies from pageable memory for which the host waits, if a step without these waits would be 1 % shorter."""
     calls, known = blocking_calls(trace), steps(trace)
     copied = device_work(trace).rows[calls.copy]
@@ -72,11 +72,11 @@ def _unpinned(trace: Trace) -> list[Finding]:
     inside = pageable & (find(known.host[known.counted], calls.start) >= 0)
     blocked_ns, step_ns = int((calls.end - calls.start)[inside].sum()) / len(window), float(np.diff(window).mean())
     if blocked_ns < _TELLING * step_ns:
-        return []
+        return None
     removed = np.isin(dependency_graph(trace).holds.call, np.flatnonzero(pageable))
     saved_ns = round(min(blocked_ns, float(replay(trace, removed[None])[0, known.counted].mean())))
     if saved_ns < _TELLING * step_ns:
-        return []
+        return None
     blocked, saved = (format_value(ns, Unit.NS) for ns in (blocked_ns, saved_ns))
     what = "a step" if known.marked else "of the trace"
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
@@ -86,7 +86,7 @@ def _unpinned(trace: Trace) -> list[Finding]:
         f"pageable H2D copies{at} block the host {blocked} {what}; without these waits it is up to {saved} shorter "
         "(replay): pin_memory=True and non_blocking=True, one batch ahead"
     )
-    return [Finding("pageable_copies", "medium", text, saved_ns, instead_of=("htod|",))]
+    return Finding("pageable_copies", "medium", text, saved_ns, instead_of=("htod|",))
 
 
 def _kind(name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.blocking import Kind
 from traceq.links.memory import MemoryUse, memory_use
@@ -77,11 +78,10 @@ def analyze(run: Run) -> Report:
         Table("memory", "Memory", _COLUMNS, tuple(rows)),
         Table("memory_peaks", "Peaks", _PEAK_COLUMNS, tuple(_cells(peak) for peak in peaks)),
     )
-    found = [finding for trace in run.traces for finding in _retries(trace)]
-    worst = max(found, key=lambda finding: finding.ns, default=None)
+    found = on_the_worst_rank(run, _retries)
     unknown = () if uses else (Unknown("memory", "profile_memory=True"),)
     views = (_view(run, rows, peaks),) if uses else ()
-    return Report("memory", tables, views, (worst,) if worst else (), unknown=unknown)
+    return Report("memory", tables, views, found, unknown=unknown)
 
 
 def _cells(peak: _Peak) -> tuple[str | int | bool | None, ...]:
@@ -138,20 +138,20 @@ def _view(run: Run, rows: list[_Row], peaks: list[_Peak]) -> Table:
     return Table("memory", f"Memory ({fullest.device}{on}, whole trace)", _COLUMNS[2:], tuple(mine), note=note)
 
 
-def _retries(trace: Trace) -> list[Finding]:
+def _retries(trace: Trace) -> Finding | None:
     """Memory that the allocator gave back to the driver within a step: it had to, to get some elsewhere."""
     found, known = syncs(trace), steps(trace)
     if not known.marked:
-        return []
+        return None
     host, num_steps = known.host[known.counted], int(known.counted.sum())
     mine = np.flatnonzero((found.kind == Kind.ALLOC) & (find(host, found.start) >= 0))
     num_frees = int(matching(trace.events, found.rows[mine], _FREES).sum())
     cost_ns = round(int(found.cost[mine].sum()) / num_steps)
     if not num_frees:
-        return []
+        return None
     each = format_value(num_frees / num_steps, Unit.MEAN)
     text = (
         f"the allocator returns memory to the driver {each} times a step, which blocks up to "
         f"{format_value(cost_ns, Unit.NS)} of it: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or less memory"
     )
-    return [Finding("allocator_retries", "high", text, cost_ns, instead_of=("alloc_wait",))]
+    return Finding("allocator_retries", "high", text, cost_ns, instead_of=("alloc_wait",))

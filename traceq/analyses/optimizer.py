@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import Spans, covers, find, spans
 from traceq.links.activity import IDLE, Doing, activity
 from traceq.links.launches import device_work
+from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
 from traceq.links.steps import steps
@@ -36,6 +38,7 @@ _IMPLEMENTATIONS = (
     ("compiled", re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|^triton_")),
     ("foreach", re.compile(r"^aten::_foreach_")),
 )
+_UNFUSED = ("foreach", "for-loop")
 _CAN_FUSE = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers of torch that know `fused=True`."""
 
@@ -59,19 +62,18 @@ class _Optimizer:
 
 def analyze(run: Run) -> Report:
     """Optimizers of each rank, by `Optimizer.step#*` ranges: fused, compiled, foreach or a loop over tensors."""
-    found = {trace: _optimizers(trace) for trace in run.traces}
-    table = Table("optimizers", "Optimizers", _COLUMNS, tuple(each.cells for rank in found.values() for each in rank))
-    findings = [finding for trace, rank in found.items() for each in rank for finding in _unfused(trace, each)]
-    worst = max(findings, key=lambda finding: finding.ns, default=None)
-    return Report("optimizer", (table,), findings=(worst,) if worst else ())
+    rows = tuple(found.cells for trace in run.traces for found in _optimizers(trace))
+    table = Table("optimizers", "Optimizers", _COLUMNS, rows)
+    return Report("optimizer", (table,), findings=on_the_worst_rank(run, _unfused))
 
 
-def _optimizers(trace: Trace) -> list[_Optimizer]:
+@once_per_trace
+def _optimizers(trace: Trace) -> tuple[_Optimizer, ...]:
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
     rows = rows[matching(events, rows, _STEP)]
     names, first = np.unique(events.name[rows], return_index=True)
-    return [_optimizer(trace, rows[events.name[rows] == name]) for name in names[np.argsort(first)].tolist()]
+    return tuple(_optimizer(trace, rows[events.name[rows] == name]) for name in names[np.argsort(first)].tolist())
 
 
 def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> _Optimizer:
@@ -111,17 +113,18 @@ def _window_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> int:
     return int(done.ns[mine & counted].sum())
 
 
-def _unfused(trace: Trace, found: _Optimizer) -> list[Finding]:
-    """Takes more than 10 % of the step, is not fused, and torch could fuse it."""
+def _unfused(trace: Trace) -> Finding | None:
+    """One that torch could fuse takes more than 10 % of the step, and is not fused."""
     known = steps(trace)
     window = known.window[known.counted]
-    whole_ns, each_ns = int((window[:, 1] - window[:, 0]).sum()), round(found.window_ns / len(window))
-    is_slow = known.marked and 100 * found.window_ns > _TELLING_PCT * whole_ns
-    if not is_slow or found.implementation not in ("foreach", "for-loop") or found.name not in _CAN_FUSE:
-        return []
+    slow = [found for found in _optimizers(trace) if found.name in _CAN_FUSE and found.implementation in _UNFUSED]
+    found, whole_ns = max(slow, key=lambda each: each.window_ns, default=None), int(np.diff(window).sum())
+    if not known.marked or found is None or 100 * found.window_ns <= _TELLING_PCT * whole_ns:
+        return None
+    each_ns = round(found.window_ns / len(window))
     share = format_value(100 * found.window_ns / whole_ns, Unit.PERCENT)
     text = (
         f"unfused optimizer: {found.name} takes {format_value(each_ns, Unit.NS)} a step ({share}) and runs as "
         f"{found.implementation}: {found.name}(..., fused=True) gives back a part of that at most"
     )
-    return [Finding("unfused_optimizer", "medium", text, each_ns)]
+    return Finding("unfused_optimizer", "medium", text, each_ns)

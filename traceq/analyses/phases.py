@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find, intersect, measure, spans
 from traceq.links.activity import Doing, activity
 from traceq.links.launches import device_work
@@ -31,7 +32,7 @@ _COLUMNS = (
 _RULES = {
     "recorded": "declared by the recording",
     "annotations": "the main thread's outermost annotations",
-    "structure": "inferred from optimizer, data loader and autograd (the trace has no annotations that tile the step)",
+    "structure": "inferred from optimizer, data loader and autograd, as no annotations tile the step",
 }
 
 
@@ -45,9 +46,8 @@ def analyze(run: Run) -> Report:
     """Host and device time of each phase over the whole trace; before_window and unattributed are always listed."""
     rows = tuple(row for trace in run.traces for row in _rows(trace))
     views = (_view(run, rows),) if rows else ()
-    found = [finding for trace in run.traces for finding in _long_backward(trace)]
-    worst = max(found, key=lambda finding: finding.ns, default=None)
-    return Report("phases", (Table("phases", "Phases", _COLUMNS, rows),), views, (worst,) if worst else ())
+    found = on_the_worst_rank(run, _long_backward)
+    return Report("phases", (Table("phases", "Phases", _COLUMNS, rows),), views, found)
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -70,7 +70,7 @@ def _rows(trace: Trace) -> list[_Row]:
     return rows
 
 
-def _long_backward(trace: Trace) -> list[Finding]:
+def _long_backward(trace: Trace) -> Finding | None:
     """Backward takes far more than twice as long as forward, exchange with other ranks and waits for them aside."""
     known, done = steps(trace), activity(trace)
     counted = find(known.window[known.counted], done.parts[:, 0]) >= 0
@@ -82,7 +82,7 @@ def _long_backward(trace: Trace) -> list[Finding]:
     )
     excess_ns, whole_ns = ns[1] - 2 * ns[0], int(done.ns[counted].sum())
     if not known.marked or ns[0] == 0 or ns[1] < _FAR_OVER * ns[0] or excess_ns < _TELLING * whole_ns:
-        return []
+        return None
     ratio = computing_ns[1] / computing_ns[0] if computing_ns[0] else 0.0
     why = "recomputes (checkpoints), or its kernels are slow" if ratio > _RECOMPUTES else "has hooks or other host work"
     each_ns = round(excess_ns / int(known.counted.sum()))
@@ -90,7 +90,7 @@ def _long_backward(trace: Trace) -> list[Finding]:
         f"backward takes {ns[1] / ns[0]:.1f} times as long as forward and computes {ratio:.1f} times as long, where "
         f"2 is usual: it {why}; up to {format_value(each_ns, Unit.NS)} a step"
     )
-    return [Finding("long_backward", "medium", text, each_ns)]
+    return Finding("long_backward", "medium", text, each_ns)
 
 
 def _called(trace: Trace, name: re.Pattern[str]) -> list[int]:
@@ -111,6 +111,6 @@ def _view(run: Run, rows: Sequence[_Row]) -> Table:
     if all(len(device_work(trace)) == 0 for trace in run.traces):
         columns, shown = columns[:2], [row[:2] for row in shown if row[1]]
     else:
-        note += " A launch from another thread counts to what the step's thread was in."
+        note += " Launches from other threads count to what the step's thread is in."
     over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
     return Table("phases", f"Phases ({over}whole trace)", columns, tuple(shown), note=note)

@@ -37,7 +37,8 @@ def launched_kernels(trace: Trace) -> LaunchedKernels:
     ns, call = (work.end - work.start)[mine], work.call[mine]
     num_launched = np.bincount(call[call >= 0], minlength=len(events))
     alone = (call >= 0) & (num_launched[call] == 1)
-    tiny = (ns < TINY_NS) | (alone & (ns < events.dur[call]))
+    waited = work.end[mine] <= events.end[call]  # a call that lasts until its kernel is done is no slow launch
+    tiny = (ns < TINY_NS) | (alone & ~waited & (ns < events.dur[call]))
     return LaunchedKernels(mine, ns, _ops_around(trace, call), tiny)
 
 
