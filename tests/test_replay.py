@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step, table
-from test_diff_injected import TRACES, Row, rows_of, spread, with_stalls
+from injection import TRACES, Row, rows_of, spread, with_stalls
 
 from traceq.analyses.registry import analyze
 from traceq.kineto.read import read_trace

@@ -9,7 +9,6 @@ The host is one line: its threads take turns, the main one and, while it waits, 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,19 +16,17 @@ from numpy.typing import NDArray
 
 from traceq.intervals import distinct, measure_within, spans
 from traceq.links.blocking import Kind, blocking_calls
+from traceq.links.labels import loading
 from traceq.links.launches import DeviceWork, device_work
 from traceq.links.memo import once_per_trace
-from traceq.links.names import matching
 from traceq.links.nesting import host_ops, tracks
 from traceq.links.origins import CLOCK_SKEW_NS
 from traceq.links.steps import main_track
 from traceq.links.stream_waits import AT_ONCE_NS, Awaits, awaits
 from traceq.links.tape import FAR
-from traceq.model import Category, Trace
+from traceq.model import Trace
 
 __all__ = ["Graph", "Holds", "dependency_graph"]
-
-_DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +165,7 @@ def _holds(trace: Trace, work: DeviceWork, stream: NDArray[np.int64], turn: NDAr
     over = start.copy()
     np.maximum.at(over, hold, np.minimum(work.end[on], end[hold]))
     stays = np.where(calls.copy[chosen] >= 0, np.minimum(_launch_cost(trace, work), end - start), 0)
-    from_, to = _loading(trace)
+    from_, to = loading(trace).T
     return Holds(
         call=np.r_[chosen, np.full(len(from_), -1)],
         start=np.r_[start, from_],
@@ -222,13 +219,3 @@ def _launch_cost(trace: Trace, work: DeviceWork) -> int:
     launches = distinct(work.call[work.linked])
     launches = launches[~np.isin(launches, blocking_calls(trace).rows)]
     return int(np.median(trace.events.dur[launches])) if len(launches) else 0
-
-
-def _loading(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(starts, ends) ns in which the main thread waits for the data loader."""
-    events = trace.events
-    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, _DATALOAD)]
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
-    found = spans(events.ts[rows], events.end[rows])
-    return found[:, 0], found[:, 1]

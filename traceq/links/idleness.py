@@ -13,16 +13,13 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, covers, distinct, find, spans
+from traceq.intervals import Spans, covers, distinct, find
 from traceq.links.activity import IDLE, Activity, Doing, activity
+from traceq.links.labels import Labels, loading
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
-from traceq.links.names import matching
-from traceq.links.nesting import host_ops, nest, tracks
-from traceq.links.origins import origins
-from traceq.links.phases import phases
+from traceq.links.nesting import host_ops, tracks
 from traceq.links.steps import main_track, steps
-from traceq.links.syncs import syncs
 from traceq.model import Category, Trace
 
 __all__ = ["Cause", "Idleness", "idleness"]
@@ -50,7 +47,6 @@ _CAUSE = {
     Doing.PYTHON: Cause.PYTHON,
 }
 _DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
-_NO_PLACE = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\))")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,8 +73,8 @@ def idleness(trace: Trace) -> Idleness:
     doing, middle = done.doing[piece], parts[:, 0] + (parts[:, 1] - parts[:, 0]) // 2
     cause = np.array([_CAUSE.get(Doing(code), 0) for code in range(len(Doing))], np.int64)[doing]
     host = np.flatnonzero(cause == Cause.HOST_OP)
-    cause[host[covers(_loading(trace), middle[host])]] = Cause.DATA_LOADER
-    found = _Names(trace)
+    cause[host[covers(loading(trace), middle[host])]] = Cause.DATA_LOADER
+    found = Labels(trace)
     name, line = np.zeros(len(parts), np.int64), np.zeros(len(parts), np.int64)
     host = np.flatnonzero(np.isin(cause, (Cause.HOST_OP, Cause.PYTHON)))
     name[host], line[host] = found.on_host(track[host], parts[host])
@@ -118,60 +114,3 @@ def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, 
             busy = ops[number].at(parts[mine, 0]) >= 0 if number in ops else np.zeros(len(mine), np.bool_)
             track[mine[busy]] = number
     return parts, piece, track
-
-
-def _loading(trace: Trace) -> Spans:
-    """Instants at which the main thread waits for the data loader."""
-    events = trace.events
-    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, _DATALOAD)]
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
-    return spans(events.ts[rows], events.end[rows])
-
-
-class _Names:
-    """Names and lines of pieces, numbered as they come."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self.texts: dict[str, int] = {"": 0}
-
-    def on_host(self, track: NDArray[np.int64], parts: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(innermost op, line) of a thread at some pieces in which it stays where it is."""
-        found = origins(self.trace, track, parts[:, 0], parts[:, 1])
-        return self._numbered(found.texts)[found.op], self._numbered(found.texts)[found.line]
-
-    def of_syncs(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(op, or else the call itself, line) of some blocking calls."""
-        found = syncs(self.trace)
-        events, origin = self.trace.events, found.origin
-        numbers = self._numbered(origin.texts)
-        calls = self._numbered(tuple(events.strings[name] for name in events.name[found.rows[call]].tolist()))
-        return np.where(origin.op[call] > 0, numbers[origin.op[call]], calls), numbers[origin.line[call]]
-
-    def of_launches(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(op, line) that launched some work, by rows of the launching calls."""
-        events = self.trace.events
-        rows, inverse = np.unique(call, return_inverse=True)
-        found = origins(self.trace, tracks(self.trace)[rows], events.ts[rows], events.end[rows], rows)
-        numbers = self._numbered(found.texts)
-        return numbers[found.op][inverse], numbers[found.line][inverse]
-
-    def around(self, track: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The innermost annotation of a thread at some instants, if it is no step and no phase."""
-        events, of_row = self.trace.events, tracks(self.trace)
-        rows = events.rows(Category.ANNOTATION)
-        rows = rows[~matching(events, rows, _NO_PLACE)]
-        phase_names = set(phases(self.trace).names)
-        known = [at for at, name in enumerate(events.strings) if name in phase_names]
-        rows = rows[~np.isin(events.name[rows], known)]
-        names = np.full(len(at), "", object)
-        for number in np.unique(track).tolist():
-            mine, inside = np.flatnonzero(track == number), nest(events, rows[of_row[rows] == number])
-            found = inside.at(at[mine])
-            there = np.flatnonzero(found >= 0)
-            names[mine[there]] = [events.strings[n] for n in events.name[inside.rows[found[there]]].tolist()]
-        return self._numbered(tuple(names.tolist()))
-
-    def _numbered(self, words: tuple[str, ...]) -> NDArray[np.int64]:
-        return np.array([self.texts.setdefault(word, len(self.texts)) for word in words], np.int64)

@@ -1,0 +1,82 @@
+"""Names of what the host is at, numbered as they come: the op, or else the annotation, with the line of Python."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.intervals import Spans, spans
+from traceq.links.memo import once_per_trace
+from traceq.links.names import matching
+from traceq.links.nesting import nest, tracks
+from traceq.links.origins import origins
+from traceq.links.phases import phases
+from traceq.links.steps import main_track
+from traceq.links.syncs import syncs
+from traceq.model import Category, Trace
+
+__all__ = ["Labels", "loading"]
+
+_DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
+_NO_PLACE = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\))")
+
+
+@once_per_trace
+def loading(trace: Trace) -> Spans:
+    """Instants at which the main thread waits for the data loader."""
+    events = trace.events
+    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
+    rows = rows[matching(events, rows, _DATALOAD)]
+    rows = rows[tracks(trace)[rows] == main_track(trace)]
+    return spans(events.ts[rows], events.end[rows])
+
+
+class Labels:
+    """Names and lines of pieces, numbered as they come."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.texts: dict[str, int] = {"": 0}
+
+    def on_host(self, track: NDArray[np.int64], parts: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(innermost op, line) of a thread at some pieces in which it stays where it is."""
+        found = origins(self.trace, track, parts[:, 0], parts[:, 1])
+        return self.numbered(found.texts)[found.op], self.numbered(found.texts)[found.line]
+
+    def of_syncs(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(op, or else the call itself, line) of some blocking calls."""
+        found = syncs(self.trace)
+        events, origin = self.trace.events, found.origin
+        numbers = self.numbered(origin.texts)
+        calls = self.numbered(tuple(events.strings[name] for name in events.name[found.rows[call]].tolist()))
+        return np.where(origin.op[call] > 0, numbers[origin.op[call]], calls), numbers[origin.line[call]]
+
+    def of_launches(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(op, line) that launched some work, by rows of the launching calls."""
+        events = self.trace.events
+        rows, inverse = np.unique(call, return_inverse=True)
+        found = origins(self.trace, tracks(self.trace)[rows], events.ts[rows], events.end[rows], rows)
+        numbers = self.numbered(found.texts)
+        return numbers[found.op][inverse], numbers[found.line][inverse]
+
+    def around(self, track: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The innermost annotation of a thread at some instants, if it is no step and no phase."""
+        events, of_row = self.trace.events, tracks(self.trace)
+        rows = events.rows(Category.ANNOTATION)
+        rows = rows[~matching(events, rows, _NO_PLACE)]
+        phase_names = set(phases(self.trace).names)
+        known = [at for at, name in enumerate(events.strings) if name in phase_names]
+        rows = rows[~np.isin(events.name[rows], known)]
+        names = np.full(len(at), "", object)
+        for number in np.unique(track).tolist():
+            mine, inside = np.flatnonzero(track == number), nest(events, rows[of_row[rows] == number])
+            found = inside.at(at[mine])
+            there = np.flatnonzero(found >= 0)
+            names[mine[there]] = [events.strings[n] for n in events.name[inside.rows[found[there]]].tolist()]
+        return self.numbered(tuple(names.tolist()))
+
+    def numbered(self, words: tuple[str, ...]) -> NDArray[np.int64]:
+        """Numbers of some texts, old or new."""
+        return np.array([self.texts.setdefault(word, len(self.texts)) for word in words], np.int64)
