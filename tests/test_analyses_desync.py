@@ -208,6 +208,19 @@ def test_the_line_and_the_phase_are_those_of_the_call() -> None:
     assert {(row["phase"], row["line"]) for row in rows} == {("forward", "train.py:41 clip")}
 
 
+def test_the_line_of_a_call_that_backward_issued_is_that_of_the_main_thread() -> None:
+    def own(number: int, size: int) -> Trace:
+        engine = op("autograd::engine::evaluate_function: MmBackward0", 20, 60, tid=AUTOGRAD)
+        issued = comms("allreduce", 30, 5, (size, size), tid=AUTOGRAD)
+        return build(step(0, 100, 7), frame("train.py(52): run", 8, 80), engine, issued, **world(number, 3))
+
+    run = Run("job", (own(0, 5), own(1, 6), own(2, 5)))
+    assert told(run) == (
+        "desync at collective 1 of step 7: ranks 0, 2 issue all_reduce float32 x 5 in backward at train.py:52 run; "
+        "rank 1 issues all_reduce float32 x 6 in backward at train.py:52 run"
+    )
+
+
 def gloo(number: int, *what: str, size: int = 3) -> Trace:
     """`reduce_scatter 64` as gloo shows it: an all_reduce, under a c10d op that tells the truth."""
     events: list[Event] = []

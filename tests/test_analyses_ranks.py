@@ -129,7 +129,9 @@ def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
     inner = annotation("# sparse #", 5, 450), annotation("# rows #", 10, 400), op("aten::sort", 20, 50)
     second = rank(1, *phases, *inner, *met((1, 3), (470, 480), (512, 600), (701, 720), (759, 770)))
     (finding,) = analyze(Run("job", (first, second)), "ranks").findings
-    assert finding.text.endswith("takes 460 us more than theirs, 350 us of it Python in # rows #")
+    assert finding.text.endswith(
+        "takes 460 us more than theirs, 350 us of it Python in # rows #, before record_param_comms"
+    )
 
 
 def test_the_bandwidth_across_ranks_is_that_of_the_shortest_duration() -> None:

@@ -66,7 +66,11 @@ def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() ->
     finding = straggler("torchrec-v100-straggler-4r")
     assert "the others wait 1.01 s of a step for it" in finding.text
     assert "its host_bound in ## forward ## takes 1.00 s more than theirs" in finding.text
-    assert finding.text.endswith("of it Python in # running sparse arch")
+    assert finding.text.endswith("of it Python in # running sparse arch, before _AlltoAllSingle")
+    why = {
+        row["rank"]: (row["late_phase"], row["late_what"]) for row in table(job("torchrec-v100-straggler-4r"), "ranks")
+    }
+    assert why == dict.fromkeys((0, 1, 3), ("", "")) | {2: ("## forward ##", "Python in # running sparse arch")}
 
 
 def test_the_late_rank_of_nanogpt_is_late_in_its_optimizer() -> None:

@@ -131,10 +131,13 @@ def _in_flights(flights: Sequence[Flight], of_rank: dict[int, Trace]) -> list[_R
 
 
 def _line_of_row(trace: Trace, row: int) -> str:
-    """Python line of a call, "" where the trace does not tell."""
+    """Python line of a call; of one that another thread issued, as backward does, that of the main thread then; ""
+    where the trace does not tell."""
     if row < 0:
         return ""
-    return _line(trace, int(tracks(trace)[row]), int(trace.events.ts[row]), int(trace.events.end[row]))
+    start, end = int(trace.events.ts[row]), int(trace.events.end[row])
+    own = _line(trace, int(tracks(trace)[row]), start, end)
+    return own or _line(trace, main_track(trace), start, start)
 
 
 def _phase_and_line(trace: Trace | None, absolute: int) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analyses.tally import group
-from traceq.intervals import Spans, measure, measure_within, spans, subtract
+from traceq.intervals import Spans, intersect, measure, measure_within, spans, subtract
 from traceq.links.activity import Activity, Doing, activity
 from traceq.links.blocking import blocking_calls
 from traceq.links.launches import device_work
@@ -36,7 +36,8 @@ _Cell = tuple[str, Doing]
 @dataclass(frozen=True, slots=True)
 class Lateness:
     """A rank's `phase` and `category` take `excess_ns` a step more than on the median of the others; in it `what`, a
-    kernel, a call, a host op or Python, takes `what_excess_ns` more; `line` where the trace tells."""
+    kernel, a call, a host op or Python, takes `what_excess_ns` more; `line` where the trace tells; `before` the op that
+    follows the longest stay in Python, "" for anything else."""
 
     phase: str
     category: str
@@ -44,6 +45,7 @@ class Lateness:
     what: str
     what_excess_ns: int
     line: str
+    before: str
 
 
 def busy_ns(trace: Trace) -> int:
@@ -65,7 +67,8 @@ def lateness(late: Trace, others: Sequence[Trace]) -> Lateness | None:
     what = max(inside, key=lambda name: inside[name], default="")
     phase, doing = cell
     line = _line(late, cell, what)
-    return Lateness(phase, doing.name.lower(), round(excess[cell]), what, round(inside.get(what, 0.0)), line)
+    before = _op_after_python(late, cell, what)
+    return Lateness(phase, doing.name.lower(), round(excess[cell]), what, round(inside.get(what, 0.0)), line, before)
 
 
 def _median(values: Sequence[float]) -> float:
@@ -176,3 +179,20 @@ def _longest_stay(trace: Trace, wanted: Spans, what: str) -> tuple[int, int]:
     within = measure_within(wanted, trace.events.ts[rows], trace.events.end[rows])
     row = int(rows[np.argmax(within)])
     return int(trace.events.ts[row]), int(trace.events.end[row])
+
+
+def _op_after_python(trace: Trace, cell: _Cell, what: str) -> str:
+    """The outermost op that begins where the longest stay in Python, within the annotation it is named by, ends."""
+    if not what.startswith(PYTHON) or cell[1] in (*_ON_DEVICE, *_IN_A_CALL):
+        return ""
+    pieces, _ = _pieces(trace, cell)
+    top, marks = _outermost(trace), _annotations(trace).rows
+    between = subtract(_cell_spans(activity(trace), pieces), spans(trace.events.ts[top], trace.events.end[top]))
+    if what.startswith(_IN_MARK):
+        named = marks[matching(trace.events, marks, re.compile(f"^{re.escape(what.removeprefix(_IN_MARK))}$"))]
+        between = intersect(between, spans(trace.events.ts[named], trace.events.end[named]))
+    if len(between) == 0:
+        return ""
+    end = between[np.argmax(between[:, 1] - between[:, 0]), 1]
+    following = top[trace.events.ts[top] >= end]
+    return trace.events.text(int(following[np.argmin(trace.events.ts[following])])) if len(following) else ""

@@ -38,6 +38,13 @@ _COLUMNS = (
     Column("offset_ns", "clock", Unit.DELTA_NS),
     Column("offset_pm_ns", "within", Unit.NS),
     Column("verdict", "verdict"),
+    Column("late_phase", "late in"),
+    Column("late_category", "late by"),
+    Column("late_ns", "longer than others", Unit.NS),
+    Column("late_what", "what"),
+    Column("late_what_ns", "what takes longer", Unit.NS),
+    Column("late_line", "line"),
+    Column("late_before", "before"),
 )
 _SUMS = (6, 7, 8)
 _VIEW = (1, 3, 4, 6, 7, 8, 9, 10, 11)
@@ -77,7 +84,7 @@ def analyze(run: Run) -> Report:
     waited = _waited(run.traces, issued, found)
     late = _straggler(run.traces, waited)
     verdicts = {rank: _verdict(rank, late) for rank in waited}
-    rows = tuple(_row(trace, issued, waited, times, verdicts) for trace in run.traces)
+    rows = tuple((*_row(trace, issued, waited, times, verdicts), *_why(trace, late)) for trace in run.traces)
     skew = skew_table(issued, found)
     views = (_view(rows, late), skew_view(skew)) if waited else ()
     findings = (_finding(late),) if late is not None else ()
@@ -145,6 +152,14 @@ def _row(
     return (f"rank {trace.rank}", trace.rank, *step, *sums, *clock, verdicts.get(trace.rank, ""))
 
 
+def _why(trace: Trace, late: _Late | None) -> tuple[Cell, ...]:
+    """What keeps the straggler; nothing for the others."""
+    if late is None or late.rank != trace.rank or (cause := late.cause) is None:
+        return ("", "", None, "", None, "", "")
+    excess = (cause.phase, cause.category, cause.excess_ns, cause.what, cause.what_excess_ns)
+    return (*excess, cause.line, cause.before)
+
+
 def _clock(issued: Issued, times: Clocks, rank: int) -> tuple[int | None, int | None]:
     """(offset, uncertainty) ns in the largest group in which this rank's clock is known."""
     if rank not in issued.ranks:
@@ -186,7 +201,7 @@ def _because(cause: Lateness) -> str:
     text = f"its {cause.category} in {cause.phase} takes {more} more than theirs"
     if cause.what and cause.what_excess_ns > 0:
         part = format_value(cause.what_excess_ns, Unit.NS)
-        at = f" at {cause.line}" if cause.line else ""
+        at = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
         text += f", {part} of it {cause.what}{at}"
     return text
 

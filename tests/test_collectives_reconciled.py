@@ -1,0 +1,127 @@
+"""Calls, annotations and kernels are joined by what they are: each way to carry out a collective, in exact numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builder import Event, annotation, build, call, comms, kernel, launch, memcpy, op, step, table, world
+
+Row = dict[str, Any]
+TEN = (1000, 1000)
+
+
+def collectives(*events: Event, **metadata: Any) -> list[Row]:
+    return table(build(step(0, 200), *events, **metadata), "collectives")
+
+
+def counts(found: list[Row]) -> list[tuple[str, int, int, int, int]]:
+    """(name, calls, kernels, copies, GPU us) of each row."""
+    return [(r["name"], r["num"], r["num_kernels"], r["num_copies"], r["gpu_ns"] // 1000) for r in found]
+
+
+def stack(name: str, recorded: str, at: int, corr: int, **more: Any) -> list[Event]:
+    """What torch writes for one call: the op, its record, the annotation, the launch; all one call."""
+    return [
+        op(f"c10d::{name}_", at, 9, **more),
+        comms(recorded, at + 1, 7, TEN, **more),
+        annotation(f"nccl:{name}", at + 2, 5, **more),
+        launch(at + 3, 1, corr),
+    ]
+
+
+def test_an_op_its_record_its_annotation_and_its_kernel_are_one_call() -> None:
+    one = [*stack("allreduce", "allreduce", 10, 1), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, 20, 1)]
+    assert counts(collectives(*one)) == [("all_reduce", 1, 1, 0, 20)]
+
+
+@pytest.mark.parametrize(
+    "kernel_name",
+    [
+        "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclSymDevKernel_AllReduce_AGxLL_R(ncclSymDevArgs)",
+        "ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC(ncclSymkDevWorkArgs)",
+        "void sglang::cross_device_reduce_1stage<__nv_bfloat16, 8>(x)",
+        "void vllm::cross_device_reduce_2stage<half, 4>(x)",
+        "rcclGenericOpKernel(ncclDevComm*)",
+    ],
+)
+@pytest.mark.parametrize("stream", [7, 20])
+def test_a_kernel_is_its_calls_whatever_it_is_called_and_on_any_stream(kernel_name: str, stream: int) -> None:
+    one = [*stack("allreduce", "allreduce", 10, 1), kernel(kernel_name, 30, 20, 1, stream=stream)]
+    assert counts(collectives(*one)) == [("all_reduce", 1, 1, 0, 20)]
+
+
+def test_a_kernel_of_another_kind_than_its_call_is_still_its_calls() -> None:
+    """The name is that of a representative kernel: a small reduce-scatter can run as a Generic or an AllReduce."""
+    kernels = kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, 20, 1)
+    found = collectives(*stack("_reduce_scatter_base", "_reduce_scatter_base", 10, 1), kernels)
+    assert counts(found) == [("reduce_scatter", 1, 1, 0, 20)]
+
+
+def test_a_group_fused_into_one_kernel_keeps_its_calls_and_bytes() -> None:
+    calls = [e for n in range(3) for e in (comms("_allgather_base", 10 + 4 * n, 3, TEN),)]
+    end = annotation("nccl:coalesced", 22, 8), launch(24, 1, 1)
+    found = collectives(*calls, *end, kernel("ncclDevKernel_AllGather_RING_LL(x)", 40, 20, 1))
+    assert counts(found) == [("all_gather", 3, 1, 0, 20)]
+    assert (found[0]["bytes"], found[0]["algbw_gbps"]) == (12_000, 12_000 / 20_000)
+
+
+def test_one_call_for_several_tensors_is_one_call() -> None:
+    call_ = comms("allgather_into_tensor_coalesced", 10, 10, (500, 1000))
+    found = collectives(call_, launch(12, 1, 1), kernel("ncclDevKernel_AllGather_RING_LL(x)", 40, 20, 1))
+    assert counts(found) == [("all_gather", 1, 1, 0, 20)]
+
+
+def test_a_launch_that_no_group_encloses_belongs_to_no_call() -> None:
+    found = collectives(
+        comms("allreduce", 10, 3, TEN), launch(24, 1, 1), kernel("ncclDevKernel_AllReduce(x)", 40, 20, 1)
+    )
+    assert sorted(counts(found)) == [("all_reduce", 0, 1, 0, 20), ("all_reduce", 1, 0, 0, 0)]
+
+
+def test_copy_engines_carry_a_call_that_launches_no_kernel() -> None:
+    """Four peers, four copies: 40 us of copies, of which a kernel hides 5."""
+    copies = [memcpy("DtoD (Device -> Device)", 30 + 10 * n, 10, 1 + n, size=1000) for n in range(4)]
+    issued = [call("cudaMemcpyAsync", 12 + n, 1, 1 + n) for n in range(4)]
+    compute = launch(20, 1, 9), kernel("gemm", 65, 10, 9, stream=8)
+    found = collectives(comms("_allgather_base", 10, 8, (250, 1000)), *issued, *copies, *compute)
+    assert counts(found) == [("all_gather", 1, 0, 4, 40)]
+    assert (found[0]["exposed_ns"], found[0]["algbw_gbps"]) == (35_000, 0.1)
+
+
+def test_copies_beside_a_kernel_are_none_of_the_call() -> None:
+    """An all-gather into a list copies its parts out after the kernel."""
+    parts = [call("cudaMemcpyAsync", 14, 1, 2), memcpy("DtoD (Device -> Device)", 60, 10, 2)]
+    found = collectives(
+        *stack("allgather", "allgather", 10, 1), kernel("ncclDevKernel_AllGather_RING_LL(x)", 30, 20, 1), *parts
+    )
+    assert counts(found) == [("all_gather", 1, 1, 0, 20)]
+
+
+def test_a_world_of_one_rank_calls_and_runs_no_kernel() -> None:
+    alone = {"Group size": 1}
+    found = collectives(
+        comms("allreduce", 10, 5, TEN, **alone), launch(30, 1, 1), kernel("gemm", 40, 9, 1), **world(0, 1)
+    )
+    assert counts(found) == [("all_reduce", 1, 0, 0, 0)]
+    assert (found[0]["group_size"], found[0]["algbw_gbps"]) == (1, None)
+
+
+def test_a_barrier_is_no_call_and_its_kernel_is_shown_without_one() -> None:
+    barrier = (
+        comms("barrier", 10, 10),
+        launch(12, 1, 1),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, 20, 1),
+    )
+    assert counts(collectives(*barrier)) == [("all_reduce", 0, 1, 0, 20)]
+
+
+def test_a_captured_graph_runs_kernels_whose_calls_lie_before_the_trace() -> None:
+    graph = call("cudaGraphLaunch", 10, 5, 1)
+    kernels = [kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30 + 30 * n, 20, 1) for n in range(2)]
+    assert counts(collectives(graph, *kernels)) == [("all_reduce", 0, 2, 0, 40)]
