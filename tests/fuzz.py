@@ -1,6 +1,7 @@
 """`make fuzz`: both readers on damaged traces for some minutes; what they read differently is kept in tests/corpus.
 
-Hypothesis draws traces, and bytes of those and of the corpus are cut, doubled and overwritten at random. With
+First come files that were made to exhaust a reader, 200 MB each. Then hypothesis draws traces, and bytes of those and
+of the corpus are cut, doubled and overwritten at random. What the process takes at most is held to MOST_MB. With
 --library a build of the scanner under sanitizers is loaded in the place of the installed one.
 """
 
@@ -59,12 +60,10 @@ def mutate(content: bytes, other: bytes, dice: random.Random) -> bytes:
     return content
 
 
-def differs(content: bytes, path: Path, dice: random.Random) -> str:
+def differs(path: Path, *, window: int = 0, chunk: int = 0) -> str:
     """What the readers do not agree on; empty where they do."""
     from readers import assert_same, outcome, reading
 
-    path.write_bytes(content)
-    window, chunk = dice.choice([64, 1 << 10, 1 << 17]), dice.choice([1, 37, 1 << 10, 1 << 14])
     with reading("native", window=window, chunk=chunk):
         found = outcome(path)
     with reading("python"):
@@ -76,6 +75,22 @@ def differs(content: bytes, path: Path, dice: random.Random) -> str:
     return ""
 
 
+def exhaust(folder: Path) -> int:
+    """Read the hostile files; how many were read differently."""
+    import hostile
+
+    faults = 0
+    for kind in hostile.KINDS:
+        reason = differs(hostile.write(folder / kind, kind, 200 << 20))
+        faults += bool(reason)
+        print(f"{kind}, 200 MB: {reason or 'read alike'}; peak {peak_mb()} MB", flush=True)  # noqa: T201
+    return faults
+
+
+def peak_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
@@ -84,23 +99,26 @@ def main() -> int:
     options = parser.parse_args()
     if options.library:
         load(options.library)
-    dice, end, done, faults = random.Random(options.seed), time.monotonic() + 60 * options.minutes, 0, 0
+    dice, done = random.Random(options.seed), 0
     with TemporaryDirectory() as folder:
+        path, faults = Path(folder) / "trace.json", exhaust(Path(folder))
+        end = time.monotonic() + 60 * options.minutes
         while time.monotonic() < end:
-            pool = seeds(60)
-            for _ in range(3000):
+            pool = seeds(30)
+            for _ in range(5000):
                 content = mutate(dice.choice(pool), dice.choice(pool), dice)
+                path.write_bytes(content)
+                window, chunk = dice.choice([64, 1 << 10, 1 << 17]), dice.choice([1, 37, 1 << 10, 1 << 14])
                 done += 1
-                if reason := differs(content, Path(folder) / "trace.json", dice):
+                if reason := differs(path, window=window, chunk=chunk):
                     faults += 1
                     kept = CORPUS / f"found-{hashlib.sha1(content).hexdigest()[:10]}.json"
                     kept.write_bytes(content)
                     print(f"{kept}: {reason}", flush=True)  # noqa: T201
                 if time.monotonic() > end:
                     break
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{done:,} traces, {faults} read differently, seed {options.seed}, peak {peak} MB")  # noqa: T201
-    return 1 if faults or peak > MOST_MB else 0
+    print(f"{done:,} traces, {faults} read differently, seed {options.seed}, peak {peak_mb()} MB")  # noqa: T201
+    return 1 if faults or peak_mb() > MOST_MB else 0
 
 
 if __name__ == "__main__":

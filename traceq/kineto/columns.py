@@ -69,6 +69,7 @@ class ColumnBuilder:
     strings: Interner = field(default_factory=Interner)
     threads: dict[tuple[str, str], str] = field(default_factory=dict)
     dropped: int = 0
+    num_rows: int = 0
     _chunks: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     _messages: MessageRows = field(default_factory=MessageRows)
     _stacks: list[tuple[int, int]] = field(default_factory=list)
@@ -78,7 +79,6 @@ class ColumnBuilder:
     _grids: dict[bytes, int] = field(default_factory=dict)
     _shapes: Texts = field(init=False)
     _prefixed: bytearray = field(default_factory=bytearray)
-    _size: int = 0
 
     def __post_init__(self) -> None:
         self._digits, self._shapes = Digits(self.strings), Texts(self.strings)
@@ -101,7 +101,7 @@ class ColumnBuilder:
             ts, dur = ts[sound], dur[sound]
         identity = self._identity(events)
         self._append(ts=ts, dur=dur, **identity, **self._arguments(events, identity["category"], identity["name"]))
-        self._size += len(events)
+        self.num_rows += len(events)
 
     def _append(self, **columns: NDArray[Any]) -> None:
         for name, column in columns.items():
@@ -190,12 +190,12 @@ class ColumnBuilder:
         flags = np.frombuffer(prefixed, np.bool_)[names[rows]].tolist()
         for row, flag in zip(rows.tolist(), flags, strict=True):
             if flag or args[row].collective is not None:
-                self._messages.add(self._size + row, _as_text(events[row].name), args[row], self.strings)
+                self._messages.add(self.num_rows + row, _as_text(events[row].name), args[row], self.strings)
 
     def _note_stacks(self, args: Sequence[RawArgs], rows: NDArray[np.int64]) -> None:
         for at, stack in enumerate([a.call_stack for a in args]):
             if stack:
-                self._stacks.append((self._size + int(rows[at]), self.strings[_as_text(stack)]))
+                self._stacks.append((self.num_rows + int(rows[at]), self.strings[_as_text(stack)]))
 
     def _note_allocations(self, events: list[RawEvent]) -> None:
         """Note instants that tell of memory; one without a usable time counts as dropped."""

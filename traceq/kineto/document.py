@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -19,29 +18,26 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.events import RawEvent
+from traceq.kineto.values import PLACE, end_of_match, end_of_value, next_start
 
-__all__ = ["LONGEST", "Document", "Readable"]
+__all__ = ["Document", "Readable"]
 
 _WINDOW = 1 << 17
-LONGEST = 256 << 20
+_LONGEST_MB = 64
+_LONGEST = _LONGEST_MB << 20  # of an event, and of what stands before and behind the events
 _KEPT = 1 << 22  # a block this large, freed once: glibc then keeps the pages of smaller ones from window to window
-_PLAUSIBLE = 1 << 20  # no sound event behind a broken one is longer
 _MOST_CUTS = 20
 _MOST_MEMBERS = 1000
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
 _CLOSE = re.compile(rb"\]\s*(?=,\s*\"|\}\s*\Z|\Z)")
 _SEPARATOR = re.compile(rb"[\s,]*")
 _MEMBER = re.compile(rb'"([^"\\]+)"\s*:\s*')
-_NON_FINITE = re.compile(rb"[-+]?(?:NaN|nan|Infinity|inf)\b")
-_PLACE = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
 _KINDS = {b"\x89PNG": "a PNG image", b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF", b"\x7fELF": "a program"}
 
 _decode_events = msgspec.json.Decoder(list[RawEvent]).decode
 _decode_event = msgspec.json.Decoder(RawEvent).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 _NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
@@ -60,7 +56,7 @@ def _attempt(text: bytes) -> _Attempt:
     except (msgspec.ValidationError, RecursionError, UnicodeDecodeError):
         return _Attempt(broken=True)
     except msgspec.DecodeError as fault:
-        if (found := _PLACE.search(str(fault))) and found[1]:
+        if (found := PLACE.search(str(fault))) and found[1]:
             return _Attempt(closed_at=int(found[2]) - 1)
         return _Attempt(broken="truncated" not in str(fault))
 
@@ -113,7 +109,7 @@ class Document:
     def advance(self) -> Iterator[list[RawEvent]]:
         """Windows of the next stretch of text, or all that is left where the file ends; that sets `done`."""
         if not self._at_end:
-            self._fill(_WINDOW)
+            self._fill(min(max(_WINDOW, len(self._buffer)), _LONGEST))  # a long event is not decoded over and over
         while not self._at_end and (events := self._next_window()) is not None:
             yield events
         if self._at_end:
@@ -153,7 +149,7 @@ class Document:
             raise UnreadableInput(str(self.source.path), self._what_it_is(), "a Kineto trace (JSON)")
         self._is_object = True
         while (end := self._end_of_head()) is None:
-            if self._at_end or len(self._buffer) > LONGEST:
+            if self._at_end or len(self._buffer) > _LONGEST:
                 raise self._no_events()
             self._fill(len(self._buffer))
         self._read_members(self._buffer[:end] + b"]}")
@@ -186,7 +182,7 @@ class Document:
         for _ in range(_MOST_MEMBERS):
             if (found := _MEMBER.search(mended, at)) is None:
                 break
-            end = _end_of_value(mended, found.end())
+            end = end_of_value(mended, found.end())
             at = found.end() if end is None or end < 0 else end
             if at > found.end():
                 self.metadata[found[1].decode("utf-8", "replace")] = msgspec.Raw(bytes(mended[found.end() : at]))
@@ -217,18 +213,30 @@ class Document:
                 self._take(self._next_event(cut))
                 return attempt.events
             if attempt.closed_at is not None:
-                self._fill(LONGEST)
+                self._fill_to_end(self._buffer.rindex(b"]", 0, attempt.closed_at - 1))
                 return None
             if attempt.broken:
-                events, closed = self._salvage()
-                if closed:
-                    self._fill(LONGEST)
-                if events or closed:
-                    return events
                 break
-        if len(self._buffer) > LONGEST:
-            raise UnreadableInput(str(self.source.path), f"byte {self.position}: an event longer than 256 MB")
-        return None
+        else:
+            if len(self._buffer) <= _LONGEST:
+                return None
+        events, closed = self._salvage()
+        if closed:
+            self._fill_to_end(0)
+        elif not events and len(self._buffer) > _LONGEST:
+            raise self._too_long("an event", 0)
+        return events if events or closed else None
+
+    def _fill_to_end(self, close: int) -> None:
+        """Add all that is left, where the list of events closes at a place in the buffer."""
+        self._fill(_LONGEST + 1)
+        if len(self._buffer) - close > _LONGEST:
+            raise self._too_long("what follows the events", close)
+
+    def _too_long(self, what: str, at: int) -> UnreadableInput:
+        return UnreadableInput(
+            str(self.source.path), f"byte {self.position + at}: {what} is longer than {_LONGEST_MB} MB"
+        )
 
     def _attempt(self, *text: bytes | memoryview) -> _Attempt:
         """Decode the rest of a list; where a comma should come first, it is looked at event by event."""
@@ -292,18 +300,18 @@ class Document:
         text = bytearray(self._buffer)
         events: list[RawEvent] = []
         at, closed = 0, False
-        while (start := _end_of_match(_SEPARATOR, text, at)) < len(text):
+        while (start := end_of_match(_SEPARATOR, text, at)) < len(text):
             closed = text[start] == ord("]")
             self._judge_commas(text.count(b",", at, start), start, closed=closed)
             at = start
-            end = None if closed else _end_of_value(text, at)
+            end = None if closed else end_of_value(text, at)
             if end is None:
                 break
             if end >= 0 and (event := self._decoded(text, at, end)) is not None:
                 events.append(event)
                 at, self.comma_due = end, True
                 continue
-            follows = _next_start(text, at, at_end=self._at_end) if end < 0 else end
+            follows = next_start(text, at, at_end=self._at_end) if end < 0 else end
             if follows is None and not self._at_end:
                 break
             self.skipped_at.append(self.position + at)
@@ -340,56 +348,6 @@ class Document:
             if _is_object(rest) if rest else not self._is_object:
                 return found.start()
         return len(self._buffer)
-
-
-def _end_of_match(pattern: re.Pattern[bytes], text: bytearray, at: int) -> int:
-    found = pattern.match(text, at)
-    return at if found is None else found.end()
-
-
-def _end_of_value(text: bytearray, at: int) -> int | None:
-    """Where the JSON value at a place ends; None where the text ends before it does, -1 where it is no JSON.
-
-    A bare NaN or Infinity in it becomes an empty text of the same length, which stands for an absent value. It is
-    looked for only where the decoder stops: one inside a name stays what it is.
-    """
-    while True:
-        try:
-            _decode_value(memoryview(text)[at:])
-        except (RecursionError, UnicodeDecodeError):
-            return -1
-        except msgspec.DecodeError as fault:
-            found = _PLACE.search(str(fault))
-            if found is None or (not found[1] and int(found[2]) >= len(text) - at):
-                return None
-            if found[1]:
-                return at + int(found[2]) - 1
-            stop = at + int(found[2])
-            token = _NON_FINITE.match(text, stop - 1) or _NON_FINITE.match(text, stop)
-            if token is None:
-                return -1
-            start, end = token.span()
-            del token  # a match keeps a bytearray from being written to
-            text[start:end] = b'""'.ljust(end - start)
-        else:
-            return len(text)
-
-
-def _next_start(text: bytearray, at: int, *, at_end: bool) -> int | None:
-    """Start of the next event behind one that is no JSON: at a `}, {` that is not inside its arguments.
-
-    None where there is none, or where more text could show an earlier one.
-    """
-    starts = [found.end() for found in _BETWEEN.finditer(text, at)]
-    for start, after in pairwise([*starts, len(text)]):
-        if b'"ph"' in text[start:after]:
-            return start
-        end = _end_of_value(text, start)
-        if end is None and not at_end and len(text) - start < _PLAUSIBLE:
-            return None
-        if end is not None and end >= 0 and b'"ph"' in text[start:end]:
-            return start
-    return None
 
 
 def _is_object(rest: bytes) -> bool:

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.errors import UnreadableInput
 from traceq.kineto import document as reference
 from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder
@@ -22,7 +21,7 @@ from traceq.kineto.events import RawArgs, RawEvent
 from traceq.kineto.growing import GrowingColumns
 from traceq.kineto.interning import Interner
 from traceq.kineto.messages import MOST, MessageRows
-from traceq.kineto.scanned import Damage, Scan
+from traceq.kineto.scanned import Damage, Scan, check_size
 from traceq.kineto.source import Source
 from traceq.kineto.tape import Tape
 from traceq.model import Allocations, CallStacks, Events, Messages, Thread
@@ -44,6 +43,7 @@ __all__ = ["MISSING", "scan_natively"]
 _TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes")
 _MESSAGE_TEXTS = ("name", "dtype", "group", "ranks")
 _FIRST_ROWS, _BYTES_PER_ROW = 1 << 16, 256
+_LONG = 4 << 20  # an event from here on is the reference's
 _decode_args = msgspec.json.Decoder(RawArgs).decode
 _decode_event = msgspec.json.Decoder(RawEvent).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -69,11 +69,9 @@ def _read_events(tape: Tape, document: reference.Document, columns: _Columns) ->
     while not document.done:
         verdict, at, comma_due = columns.scan(tape, comma_due=comma_due)
         tape.skip_to(at)
-        if verdict == _scan.MORE:
-            if tape.stop - tape.start > reference.LONGEST:
-                raise UnreadableInput(str(tape.path), f"byte {tape.position}: an event longer than 256 MB")
-            if tape.more():
-                continue
+        check_size(tape.path, columns.num_rows)
+        if verdict == _scan.MORE and tape.stop - tape.start < _LONG and tape.more():
+            continue
         comma_due = _refer(tape, document, columns, comma_due=comma_due)
 
 
@@ -107,7 +105,7 @@ class _Columns:
     def __init__(self, room: int) -> None:
         self.threads: dict[tuple[str, str], str] = {}
         self._scanner = _scan.Scanner(_category, _plain)
-        self._rows, self._table = 0, GrowingColumns({name: DTYPES[name] for name in _NUMBERED}, room)
+        self.num_rows, self._table = 0, GrowingColumns({name: DTYPES[name] for name in _NUMBERED}, room)
         self._dropped = 0
         self._sent: list[NDArray[np.int64]] = []
         self._messages: list[Messages] = []
@@ -123,10 +121,10 @@ class _Columns:
         """(verdict, place in the tape's buffer, whether a comma is due there) after as many events as could be read."""
         verdict, at = _scan.FULL, tape.start
         while verdict == _scan.FULL:
-            if self._rows == self._table.room:
-                self._table.grow(2 * self._rows)
-            verdict, at, self._rows, comma_due = self._scanner.scan(
-                tape.buffer, at, tape.stop, comma_due, self._table.views, self._rows
+            if self.num_rows == self._table.room:
+                self._table.grow(2 * self.num_rows)
+            verdict, at, self.num_rows, comma_due = self._scanner.scan(
+                tape.buffer, at, tape.stop, comma_due, self._table.views, self.num_rows
             )
         return verdict, at, comma_due
 
@@ -136,12 +134,12 @@ class _Columns:
         part = ColumnBuilder(threads=self.threads)
         part.add(window)
         self._dropped += part.dropped
-        events, first = part.build(), self._rows
-        self._rows += len(events)
-        if self._rows > self._table.room:
-            self._table.grow(2 * self._rows)
+        events, first = part.build(), self.num_rows
+        self.num_rows += len(events)
+        if self.num_rows > self._table.room:
+            self._table.grow(2 * self.num_rows)
         ids = self._interned(events.strings)
-        for name, column in self._table.rows(first, self._rows).items():
+        for name, column in self._table.rows(first, self.num_rows).items():
             added = getattr(events, name)
             column[:] = _renumbered(added, ids) if name in _TEXTS else added
         self._messages.append(_shifted(events.messages, first, ids))
@@ -185,7 +183,7 @@ class _Columns:
             stacks=_in_order(_joined(CallStacks, self._stacks)),
             allocations=_joined(Allocations, self._allocations),
             strings=tuple(self._scanner.strings()),
-            **self._table.rows(0, self._rows),
+            **self._table.rows(0, self.num_rows),
         )
 
 

@@ -12,7 +12,7 @@ from traceq.errors import UsageFault
 from traceq.kineto import native
 from traceq.kineto.columns import ColumnBuilder
 from traceq.kineto.document import Document
-from traceq.kineto.scanned import Damage, Scan
+from traceq.kineto.scanned import Damage, Scan, check_size
 from traceq.kineto.source import Source
 from traceq.model import Thread
 
@@ -36,5 +36,6 @@ def scan(source: Source) -> Scan:
     document, columns = Document(source), ColumnBuilder()
     for window in document.windows():
         columns.add(window)
+        check_size(source.path, columns.num_rows)
     threads = tuple(Thread(pid, tid, name) for (pid, tid), name in columns.threads.items())
     return Scan(columns.build(), threads, document.metadata, Damage.of(document, source, columns.dropped))

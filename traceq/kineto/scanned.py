@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
+from traceq.errors import UnreadableInput
 from traceq.kineto.document import Document
 from traceq.kineto.source import Source
 from traceq.model import Events, Thread
 
-__all__ = ["Damage", "Scan"]
+__all__ = ["Damage", "Scan", "check_size"]
+
+_ROW_BYTES = 93
+
+
+def check_size(path: Path, num_rows: int) -> None:
+    """Raise UnreadableInput where so many events do not fit into memory: gzip can hold a thousand times its size."""
+    most = _memory_bytes() // _ROW_BYTES
+    if num_rows > most:
+        raise UnreadableInput(str(path), f"more than {most:,} events, for which this machine has no memory")
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
