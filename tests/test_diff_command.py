@@ -201,6 +201,8 @@ DIFF: dict[str, Any] = {
             "name": str,
             "line": str,
             "module": str,
+            "self_op": str,
+            "delta_bytes": int,
             "delta_num": NUMBER,
             "delta_ns": int,
             "count_ns": int,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, step
+from builder import Event, annotation, build, call, comms, frame, kernel, launch, memcpy, op, step
 
 from traceq.diff.explain import explain
 from traceq.diff.result import Cause
+from traceq.diff.words import describe
 
 MODEL = "model.py(20): forward"
 
@@ -170,3 +171,25 @@ def test_a_sync_that_another_op_asks_for_is_the_same_sync() -> None:
 
     found = deltas(asked("aten::_to_copy"), asked("aten::empty_strided"))
     assert not [key for key in found if key.startswith("sync")]
+
+
+# Bytes
+
+
+def test_a_collective_that_moves_more_says_how_much() -> None:
+    def reduced(elements: int, dur: float) -> list[Event]:
+        rows = [comms("allreduce", 10, 6, (elements, elements)), launch(11, 2, 1)]
+        return [step(0, 40 + dur), *rows, kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, dur, 1)]
+
+    found = causes(reduced(1000, 20), reduced(3000, 50))["collective|forward|all_reduce|"]
+    assert (found.delta_num, found.delta_ns, found.delta_bytes) == (0, 30_000, 8000)
+    assert describe(found) == "all_reduce in forward (+7.81 KiB)"
+
+
+def test_copies_of_another_size_are_a_difference_even_if_they_take_no_longer() -> None:
+    def copied(size: int) -> list[Event]:
+        rows = [step(0, 100), op("aten::copy_", 1, 10), call("cudaMemcpyAsync", 2, 2, 1)]
+        return [*rows, memcpy("DtoD (Device -> Device)", 20, 10, 1, size=size)]
+
+    (only,) = causes(copied(4096), copied(1024)).values()
+    assert (only.kind, only.delta_ns, only.delta_bytes) == ("memcpy", 0, -3072)

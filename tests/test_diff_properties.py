@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder import Event, annotation, build, call, kernel, launch, memcpy, op, read_text, step, text
+from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, read_text, step, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,8 +44,15 @@ class Machine:
             self.rows.append(call("cudaMalloc", start, dur))
             self.host += dur
         elif what == "op":
-            self.rows.append(op(f"aten::op{which}", start, dur))
+            self.rows += [op(f"aten::op{which}", start, dur), op(f"aten::inner{dur % 2}", start, dur // 2)]
             self.host += dur
+        elif what == "module":
+            self.act("kernel" if dur % 2 else "python", which, dur)
+            inside = [frame(f"nn.Module: M{which}_{dur}", start, self.host - start)]
+            self.rows += [frame(f"model.py({dur}): f{which}", start, self.host - start), *inside]
+        elif what == "part":
+            self.act("python", which, dur)
+            self.rows.append(annotation(f"part {dur} {'ab'[which % 2]}", start, dur))
         elif what in ("optimizer", "load"):
             name = "Optimizer.step#SGD.step" if what == "optimizer" else "enumerate(DataLoader)#Iter.__next__"
             self.act("op" if which else "kernel", which, dur)
@@ -85,7 +92,7 @@ def rows_of(program: Program) -> list[Event]:
     return machine.rows
 
 
-WHAT = ("kernel", "kernel", "reduce", "item", "wait", "alloc", "op", "python", "optimizer", "load")
+WHAT = ("kernel", "kernel", "reduce", "item", "wait", "alloc", "op", "python", "module", "part", "optimizer", "load")
 ACTIONS = st.tuples(st.sampled_from(WHAT), st.integers(0, 2), st.integers(1, 60))
 STEP = st.lists(ACTIONS, min_size=1, max_size=7)
 PROGRAMS = st.lists(STEP, min_size=1, max_size=3)

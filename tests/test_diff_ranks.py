@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from simulator import US, run_of
 from simulator.meetings import Late, Meetings
@@ -15,7 +16,7 @@ from traceq.diff.rank_words import rank_words
 from traceq.diff.ranks import alone, explained_rank, rank_deltas
 from traceq.diff.result import CellDelta, Diff, Diffs, RankDelta
 from traceq.diff.sheet import ranks_table
-from traceq.model import Run
+from traceq.model import Arm, Manifest, Pairs, Run
 from traceq.renderers.diff_json import diffs_to_json
 
 PLAN = [("all_reduce", 1024), ("all_gather", 4096), ("all_reduce", 64)]
@@ -93,6 +94,23 @@ def test_the_rank_that_changed_most_stands_first_in_the_table(slowed: Diff) -> N
     assert ranks_table(slowed).rows[0][0] == 3
     one = diff_runs(replace(job(0), traces=job(0).traces[:1]), replace(job(0), traces=job(0).traces[:1]))
     assert ranks_table(one).rows == ()
+
+
+def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
+    """A window in which one rank was slow, and pairs that scatter so much that it may be chance."""
+    arms = (Arm("off", "", baseline=True), Arm("on", ""))
+    manifest = Manifest(1, "r1", "x", "?", {}, arms, (), num_ranks=8, seed=1, status="complete")
+    rng = np.random.default_rng(1)
+    first, second = (rng.integers(50_000_000, 150_000_000, (8, 32)) for _ in range(2))
+    pairs = Pairs("off", "on", np.arange(32) % 2 == 0, first, second)
+    off, on = (
+        replace(job(delay), arm=name, manifest=manifest, pairs=(pairs,)) for name, delay in (("off", 0), ("on", DELAY))
+    )
+    found = diff_runs(off, on)
+    assert found.comparison is not None
+    assert (found.comparison.unprofiled, found.comparison.verdict.name) == (True, "inconclusive")
+    assert "traced_disagrees" not in {caveat.code for caveat in found.caveats}
+    assert not [line for line in found.words if line.startswith("Rank ")]
 
 
 # By hand

@@ -55,8 +55,9 @@ class Actors:
     is no device), then the residual accounts, then the places in Python where the host is in no op.
 
     `kind` int64[A] into KINDS; `name`, `line`, `module` int64[A] into `texts`; `start` int64[A] ns; `phase` int64[A];
-    `happens` bool[A]: counts as an event of its own. `first_sync`, `first_op`, `first_call`, `first_residual`,
-    `first_place` say where each section begins; `op_rows` int64 are the Events rows of the host ops.
+    `happens` bool[A]: counts as an event of its own; `bytes` int64[A], what it moves, 0 where the trace does not tell.
+    `first_sync`, `first_op`, `first_call`, `first_residual`, `first_place` say where each section begins; `op_rows`
+    int64 are the Events rows of the host ops.
     """
 
     texts: tuple[str, ...]
@@ -67,6 +68,7 @@ class Actors:
     start: NDArray[np.int64]
     phase: NDArray[np.int64]
     happens: NDArray[np.bool_]
+    bytes: NDArray[np.int64]
     first_sync: int
     first_op: int
     first_call: int
@@ -106,6 +108,7 @@ class _Section:
     start: NDArray[np.int64]
     phase: NDArray[np.int64]
     happens: NDArray[np.bool_]
+    bytes: NDArray[np.int64]
 
 
 @once_per_trace
@@ -131,6 +134,7 @@ def actors(trace: Trace) -> Actors:
         start=np.concatenate([section.start for section in sections]),
         phase=np.concatenate([section.phase for section in sections]),
         happens=np.concatenate([section.happens for section in sections]),
+        bytes=np.concatenate([section.bytes for section in sections]),
         first_sync=first[0],
         first_op=first[1],
         first_call=first[2],
@@ -178,7 +182,20 @@ def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
     of_syncs = np.zeros(len(work), np.bool_)
     copies = blocking_calls(trace).copy
     of_syncs[copies[copies >= 0]] = True
-    return _Section(kind, name, line, module, work.start, phases(trace).of_work, ~of_syncs)
+    return _Section(kind, name, line, module, work.start, phases(trace).of_work, ~of_syncs, _moved(trace))
+
+
+def _moved(trace: Trace) -> NDArray[np.int64]:
+    """int64[D] bytes of copies, and of collectives at the first kernel of each call."""
+    work = device_work(trace)
+    copies = trace.events.category[work.rows] == Category.MEMCPY
+    moved = np.where(copies, np.maximum(trace.events.bytes[work.rows], 0), 0)
+    if is_communication(trace).any():
+        kernels, calls = collective_kernels(trace), collective_calls(trace)
+        called = np.flatnonzero(kernels.call >= 0)
+        call, first = np.unique(kernels.call[called], return_index=True)
+        moved[kernels.work[called[first]]] = np.maximum(calls.size[call], 0)
+    return moved
 
 
 def _device_names(
@@ -206,7 +223,7 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
     found = syncs(trace) if len(device_work(trace)) else None
     if found is None:
         nothing = np.empty(0, np.int64)
-        return _Section(nothing, nothing, nothing, nothing, nothing, nothing, np.empty(0, np.bool_))
+        return _Section(nothing, nothing, nothing, nothing, nothing, nothing, np.empty(0, np.bool_), nothing)
     origin, strings = found.origin, trace.events.strings
     words = np.column_stack([found.kind.astype(np.int64), origin.op, trace.events.name[found.rows]])
     distinct, inverse = np.unique(words, axis=0, return_inverse=True)
@@ -223,6 +240,7 @@ def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
         start=found.start,
         phase=found.phase,
         happens=np.ones(len(found), np.bool_),
+        bytes=found.bytes,
     )
 
 
@@ -251,6 +269,7 @@ def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) ->
         start=events.ts[rows],
         phase=phases(trace).on(track, events.ts[rows]),
         happens=np.ones(len(rows), np.bool_),
+        bytes=np.zeros(len(rows), np.int64),
     )
 
 
@@ -276,6 +295,7 @@ def _call_section(trace: Trace, texts: dict[str, int]) -> _Section:
         start=trace.events.ts[calls.rows[chosen]],
         phase=calls.phase[chosen],
         happens=np.ones(len(chosen), np.bool_),
+        bytes=np.maximum(calls.size[chosen], 0),
     )
 
 
@@ -299,7 +319,7 @@ def _accountless(
 ) -> _Section:
     """What is no event of its own, and in the phase of each instant."""
     nothing = np.zeros(len(kind), np.int64)
-    return _Section(kind, name, line, module, nothing, nothing, np.zeros(len(kind), np.bool_))
+    return _Section(kind, name, line, module, nothing, nothing, np.zeros(len(kind), np.bool_), nothing)
 
 
 def _places_of(origin: Origins, texts: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

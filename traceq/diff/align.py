@@ -77,12 +77,12 @@ def _merged(key: str, accounts: Sequence[Account]) -> Account:
     first = accounts[0]
     if len(accounts) == 1:
         return replace(first, key=key)
-    num, ns = (sum(getattr(account, column) for account in accounts) for column in ("num", "ns"))
+    num, ns, moved = (sum(getattr(account, column) for account in accounts) for column in ("num", "ns", "bytes"))
     name = first.name if len({account.name for account in accounts}) == 1 else _work(first).rpartition("|")[2]
     line = first.line if len({line_function(account.line) for account in accounts}) == 1 else ""
     module = first.module if len({account.module for account in accounts}) == 1 else ""
     inner = tuple(time for account in accounts for time in account.inner)
-    return replace(first, key=key, name=name, line=line, module=module, num=num, ns=ns, inner=inner)
+    return replace(first, key=key, name=name, line=line, module=module, num=num, ns=ns, bytes=moved, inner=inner)
 
 
 def with_replacements(found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
@@ -139,6 +139,7 @@ def _replacement(key: str, gone: list[Cause], come: list[Cause], delta_ns: int) 
         count_ns=total,
         dur_ns=0,
         share_pct=share(total, delta_ns),
+        delta_bytes=sum(cause.delta_bytes for cause in (*gone, *come)),
         module=gone[0].module if len({cause.module for cause in (*gone, *come)}) == 1 else "",
     )
 

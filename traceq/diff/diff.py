@@ -80,8 +80,9 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
     words = (*words, *cpu_words(decide_cpu(a, b, threshold_pct, samples)), *sample_words(decided, steps))
     if traced is not None:
         believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
-        waited_in = waits_in(a.run, b.run, ranks, traced.rank) if alone(ranks) else ""
-        words = (*words, *rank_words(traced.rank, ranks, cells, waited_in))
+        if believable and not _is_noise(decided):
+            waited_in = waits_in(a.run, b.run, ranks, traced.rank) if alone(ranks) else ""
+            words = (*words, *rank_words(traced.rank, ranks, cells, waited_in))
         words = (*words, *cause_words(b_name, traced, causes, believable=believable, alike=can.ok))
     return Diff(
         a=replace(describe(a.run), path=a.path),
@@ -104,6 +105,11 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
             )
         ),
     )
+
+
+def _is_noise(found: Comparison | None) -> bool:
+    """Whether the unprofiled steps deny or doubt that there is a difference which one rank could have made."""
+    return found is not None and found.unprofiled and found.verdict.name in ("in_the_noise", "inconclusive")
 
 
 def _missing(a: Side, b: Side) -> str:

@@ -9,9 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from traceq.diff.align import aligned, with_replacements
-from traceq.diff.ledger import Account, Ledger, ledger, mean_ns
+from traceq.diff.ledger import Account, Ledger, ledger, whole_mean
 from traceq.diff.result import Cause, CellDelta, Traced, share
-from traceq.diff.selftime import OwnTime
 from traceq.model import Trace
 
 __all__ = ["Explanation", "explain"]
@@ -30,7 +29,7 @@ def explain(a: Trace, b: Trace) -> Explanation:
     Both cells and causes add up to the traced delta exactly; swapping A and B changes every sign and nothing else.
     """
     of_a, of_b = ledger(a), ledger(b)
-    a_ns, b_ns = (mean_ns(side.total_ns, side.num_steps) for side in (of_a, of_b))
+    a_ns, b_ns = (whole_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
     traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps)
     return traced, _cells(of_a, of_b), _causes(of_a, of_b, traced.delta_ns)
 
@@ -69,23 +68,24 @@ def _causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
     spent_a, spent_b = ({key: account.ns for key, account in side.items()} for side in (of_a, of_b))
     found = []
     for key, (x, y) in _means(spent_a, spent_b, a.num_steps, b.num_steps).items():
-        num_a = of_a[key].num / a.num_steps if key in of_a else 0.0
-        num_b = of_b[key].num / b.num_steps if key in of_b else 0.0
-        if x != y or num_a != num_b:
-            cause = _cause(of_b.get(key) or of_a[key], num_a, num_b, x, y, delta_ns)
-            inner_a, inner_b = (side[key].inner if key in side else () for side in (of_a, of_b))
-            self_op = _self_op(cause, inner_a, inner_b, a.num_steps, b.num_steps)
-            found.append(replace(cause, self_op=self_op))
+        first, second = of_a.get(key), of_b.get(key)
+        sides = ((first, a.num_steps), (second, b.num_steps))
+        num_a, num_b = (side.num / num if side else 0.0 for side, num in sides)
+        moved_a, moved_b = (whole_mean(side.bytes if side else 0, num) for side, num in sides)
+        if (x, num_a, moved_a) != (y, num_b, moved_b):
+            cause = _cause(second or of_a[key], num_a, num_b, x, y, delta_ns)
+            self_op = _self_op(cause, first, second, a.num_steps, b.num_steps)
+            found.append(replace(cause, self_op=self_op, delta_bytes=moved_b - moved_a))
     folded = with_replacements(found, of_a.keys(), of_b.keys(), delta_ns)
     return tuple(sorted(folded, key=lambda cause: (not _is_decision(cause, delta_ns), -abs(cause.delta_ns), cause.key)))
 
 
-def _self_op(cause: Cause, of_a: Sequence[OwnTime], of_b: Sequence[OwnTime], num_a: int, num_b: int) -> str:
+def _self_op(cause: Cause, of_a: Account | None, of_b: Account | None, num_a: int, num_b: int) -> str:
     """The op inside a host op whose own time makes up most of the difference, if that is not the op itself."""
     sign = 1 if cause.delta_ns > 0 else -1
     more: dict[str, float] = {}
-    for times, num in ((of_a, -num_a), (of_b, num_b)):
-        for time in times:
+    for account, num in ((of_a, -num_a), (of_b, num_b)):
+        for time in account.inner if account else ():
             more[time.name] = more.get(time.name, 0.0) + sign * time.ns / num
     most = max(sorted(more), key=lambda name: more[name], default="")
     return most if most != cause.name and _MOST_OF * more.get(most, 0.0) > abs(cause.delta_ns) > 0 else ""

@@ -28,7 +28,7 @@ from traceq.links.steps import main_track, steps
 from traceq.links.syncs import Syncs, syncs
 from traceq.model import Trace
 
-__all__ = ["Account", "Cell", "Ledger", "ledger", "line_function", "mean_ns"]
+__all__ = ["Account", "Cell", "Ledger", "ledger", "line_function", "whole_mean"]
 
 _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 
@@ -36,7 +36,7 @@ _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 @dataclass(frozen=True, slots=True)
 class Account:
     """Time of one cause over all counted steps. `key` is the same on both sides of a diff; `num` counts what happened:
-    kernels, copies, calls; `inner` says in which ops within a host op the time went by."""
+    kernels, copies, calls; `bytes` what they moved; `inner` says in which ops within a host op the time went by."""
 
     key: str
     kind: str
@@ -46,6 +46,7 @@ class Account:
     module: str
     num: int
     ns: int
+    bytes: int = 0
     inner: tuple[OwnTime, ...] = ()
 
 
@@ -90,9 +91,9 @@ def ledger(trace: Trace) -> Ledger:
     )
 
 
-def mean_ns(total_ns: int, num: int) -> int:
-    """The mean in whole ns."""
-    return (total_ns + num // 2) // num
+def whole_mean(total: int, num: int) -> int:
+    """The mean, rounded to a whole."""
+    return (total + num // 2) // num
 
 
 def line_function(line: str) -> str:
@@ -238,19 +239,27 @@ def _accounts(trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], 
     groups = group(columns)
     totals = groups.sum(np.r_[parts[:, 1] - parts[:, 0], np.zeros(len(happened), np.int64)])
     nums = groups.sum(np.arange(len(who)) >= len(actor))
+    moved = groups.sum(np.r_[np.zeros(len(actor), np.int64), all_actors.bytes[happened]])
     where = list(functions)
     of_actor = np.full(len(all_actors.kind), -1)
     of_actor[who] = groups.of_row
     inner = own_times(trace, all_actors, parts, actor, of_actor)
     accounts = []
-    for number, ((kind, p, text, function, module), first, num, total) in enumerate(
-        zip(groups.keys.tolist(), groups.first.tolist(), nums, totals, strict=True)
-    ):
+    for number, (kind, p, text, function, module) in enumerate(groups.keys.tolist()):
         words = KINDS[kind], names[p], all_actors.texts[text]
-        line = all_actors.texts[int(all_actors.line[who[first]])]
         within = all_actors.texts[module]
-        key = "|".join((*words, where[function], *([within] if within else [])))
-        accounts.append(Account(key, *words, line=line, module=within, num=num, ns=total, inner=inner.get(number, ())))
+        accounts.append(
+            Account(
+                "|".join((*words, where[function], *([within] if within else []))),
+                *words,
+                line=all_actors.texts[int(all_actors.line[who[groups.first[number]]])],
+                module=within,
+                num=nums[number],
+                ns=totals[number],
+                bytes=moved[number],
+                inner=inner.get(number, ()),
+            )
+        )
     return tuple(accounts)
 
 

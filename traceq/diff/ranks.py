@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceq.diff.ledger import ledger, mean_ns
+from traceq.diff.ledger import ledger, whole_mean
 from traceq.diff.result import RankDelta
 from traceq.intervals import find
 from traceq.links.activity import Doing, activity
@@ -72,7 +72,7 @@ def _mean_ns(trace: Trace) -> tuple[int, int]:
     windows = found.window[found.counted]
     total, num = int((windows[:, 1] - windows[:, 0]).sum()), len(windows)
     talks = (find(windows, done.parts[:, 0]) >= 0) & (done.doing == Doing.EXPOSED_COMM)
-    return mean_ns(total, num), mean_ns(total - int(done.ns[talks].sum()), num)
+    return whole_mean(total, num), whole_mean(total - int(done.ns[talks].sum()), num)
 
 
 def _in_collectives(trace: Trace) -> dict[str, float]:

@@ -76,7 +76,8 @@ class CellDelta:
 class Cause:
     """One cause: `delta_ns` is `count_ns` (more or fewer of them) plus `dur_ns` (each takes longer or shorter). `line`
     and `module`, a class of nn.Module, are "" where the trace does not tell; `self_op` is the op inside a host op that
-    makes up most of the difference, "" where that is the op itself."""
+    makes up most of the difference, "" where that is the op itself; `delta_bytes` is what copies and collectives move
+    more."""
 
     key: str
     kind: str
@@ -90,6 +91,7 @@ class Cause:
     share_pct: float | None
     module: str = ""
     self_op: str = ""
+    delta_bytes: int = 0
 
     @property
     def is_replacement(self) -> bool:

@@ -21,6 +21,7 @@ _CAUSES = (
     Column("module", "module"),
     Column("phase", "phase"),
     Column("delta_num", "more a step", Unit.MEAN),
+    Column("delta_bytes", "bytes", Unit.DELTA_BYTES),
     Column("delta_ns", "delta", Unit.DELTA_NS),
     Column("count_ns", "by count", Unit.DELTA_NS),
     Column("dur_ns", "by duration", Unit.DELTA_NS),
@@ -87,10 +88,11 @@ def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
     of each cause; where its two parts nearly cancel, as of few large copies in place of many small ones, none is told.
     """
     shown = diff.causes[:_TOP]
-    left_out = {column for column in ("line", "module", "delta_num") if not any(_cell(c, column) for c in shown)}
+    told = ("line", "module", "delta_num", "delta_bytes")
+    left_out = {column for column in told if not any(_shown(cause, column) for cause in shown)}
     if width < _WIDE or not any(_shown(cause, "count_ns") and _shown(cause, "dur_ns") for cause in shown):
         left_out |= {"count_ns", "dur_ns"}
-    left_out |= {"kind", "module", "share_pct"} if width < _NARROW else set()
+    left_out |= {"kind", "module", "share_pct", "delta_bytes"} if width < _NARROW else set()
     columns = tuple(column for column in _CAUSES if column.key not in left_out)
     rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
     rest = diff.causes[_TOP:]
@@ -151,4 +153,6 @@ def _shown(cause: Cause, key: str) -> Cell:
     """The value for people: no split into effects that are larger than what they explain."""
     if key in ("count_ns", "dur_ns") and abs(cause.count_ns) + abs(cause.dur_ns) > _CANCELS * abs(cause.delta_ns):
         return None
+    if key == "delta_bytes" and cause.kind not in ("collective", "memcpy"):
+        return None  # of a sync the time matters, not the few bytes
     return short_name(cause.path, _SIDE) if key == "name" else _cell(cause, key)

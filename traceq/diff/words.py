@@ -100,11 +100,13 @@ def cause_words(
 def describe(cause: Cause) -> str:
     """`dtoh aten::copy_ in forward (10 fewer a step)`."""
     where = f" at {cause.line}" if cause.line else ""
-    number = ""
+    more = []
     if cause.delta_num:
         word = "more" if cause.delta_num > 0 else "fewer"
-        number = f" ({format_value(abs(cause.delta_num), Unit.MEAN)} {word} a step)"
-    return f"{_told(cause.path)}{where} in {cause.phase}{number}"
+        more.append(f"{format_value(abs(cause.delta_num), Unit.MEAN)} {word} a step")
+    if cause.delta_bytes:
+        more.append(format_value(cause.delta_bytes, Unit.DELTA_BYTES))
+    return f"{_told(cause.path)}{where} in {cause.phase}" + (f" ({', '.join(more)})" if more else "")
 
 
 def _changed_lines(causes: Sequence[Cause], traced: Traced, *, alike: bool) -> list[tuple[str, list[Cause]]]:
