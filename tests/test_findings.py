@@ -152,6 +152,11 @@ def test_a_backward_of_three_times_forward_or_without_a_forward_is_none() -> Non
     assert findings("phases", *passes(20, 80, 80)[:1], *passes(20, 80, 80)[3:]) == []
 
 
+def test_without_a_device_hooks_cannot_be_told_from_backward() -> None:
+    rows = [step(0, 100), annotation("forward", 0, 10), op("aten::mm", 1, 8), annotation("backward", 10, 90)]
+    assert findings("phases", *rows, op("autograd::engine::evaluate_function: MmBackward0", 11, 80)) == []
+
+
 def test_a_collective_in_backward_is_no_matter_of_hooks() -> None:
     rows = passes(20, 80, 30)
     rows += [launch(21, 1, 3, tid=AUTOGRAD), kernel("ncclDevKernel_AllReduce", 22, 45, 3, stream=9)]

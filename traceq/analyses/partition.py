@@ -28,8 +28,8 @@ _COLUMNS = (
 _CATEGORIES = tuple(doing.name.lower() for doing in Doing)
 _TELLING = {
     "host_bound": (10.0, "the device waits while the host prepares the next launch"),
-    "exposed_comm": (10.0, "ranks exchange data while nothing computes"),
-    "exposed_memcpy": (5.0, "copies run while nothing computes"),
+    "exposed_comm": (10.0, "ranks exchange data while nothing computes: overlap it, or exchange less"),
+    "exposed_memcpy": (5.0, "copies run while nothing computes: overlap them, or copy less"),
     "sync_wait": (2.0, "the host waits for the device, which then has nothing to do"),
     "alloc_wait": (2.0, "the allocator asks the driver for memory"),
     "dataload_wait": (5.0, "the step waits for the data loader"),
