@@ -33,11 +33,12 @@ from typer.testing import CliRunner
 import traceq
 from traceq.analyses.sheet import sheet
 from traceq.cli import app
+from traceq.diff.diff import diff
 from traceq.errors import TraceqError, UsageFault
 from traceq.links.activity import Doing, activity
 from traceq.links.syncs import syncs
 from traceq.model import Run
-from traceq.renderers.perfetto import startup_commands, worst_place, write_perfetto
+from traceq.renderers.perfetto import pair_place, startup_commands, worst_place, write_pair, write_perfetto
 from traceq.report import Finding
 
 CATALOGUE = Path(__file__).parents[2] / "shared" / "traces"
@@ -218,6 +219,55 @@ def test_a_real_trace_keeps_every_event_and_its_length(path: str, tmp_path: Path
     times = np.sort(np.array([(one.start - base, one.end - base) for one in drawn]), axis=0)
     assert (times == np.sort(np.column_stack([events.ts, events.end]), axis=0)).all()
     assert Counter(one.name for one in drawn) == Counter(events.strings[name] for name in events.name.tolist())
+
+
+def two_steps(stall: int, base: int) -> list[dict[str, object]]:
+    """Two steps of 100 us, in which `stall` us pass in an op before the second of two kernels is launched."""
+    events = []
+    for number in range(2):
+        at, corr = base + number * (100 + stall), 10 * number
+        events += [
+            *(step(at, 100 + stall, number), launch(at + 2, 3, corr=corr + 1), kernel("a", at + 10, 20, corr=corr + 1)),
+            op("aten::slow", at + 40, 5 + stall),
+            *(launch(at + 50 + stall, 3, corr=corr + 2), kernel("b", at + 60 + stall, 40, corr=corr + 2)),
+        ]
+    return events
+
+
+def test_a_pair_stands_on_one_line_with_what_differs_joined(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path / "before.json", *two_steps(0, 1_000)),
+        write(tmp_path / "after.json", *two_steps(30, 500_000)),
+    ]
+    a, b = map(traceq.read, paths)
+    with (tmp_path / "out.pftrace").open("wb") as file:
+        write_pair(a, b, diff(a, b), file)
+    found = read_perfetto(tmp_path / "out.pftrace")
+    ours, theirs = found.on("steps · A before"), found.on("steps · B after")
+    assert [one.start for one in (ours[0], theirs[0])] == [1_000_000, 1_000_000]
+    assert [one.end - one.start for one in (*ours, *theirs)] == [100_000, 100_000, 130_000, 130_000]
+    assert found.curves["B is behind A, ns"] == [(1_000_000, 0), (1_100_000, 30_000), (1_200_000, 60_000)]
+    slow = [one for one in found.on("what differs · B after") if one.name == "+30.0 us aten::slow"]
+    assert [one.end - one.start for one in slow] == [35_000, 35_000]
+    assert slow[0].args["delta_a_step"] == "+30.0 us"
+    [counterpart] = [one for one in found.on("what differs · A before") if one.flows == slow[0].flows]
+    assert (counterpart.name, counterpart.end - counterpart.start) == ("+30.0 us aten::slow", 5_000)
+    place = pair_place(a, b, diff(a, b))
+    assert (place.start_ns, place.end_ns) == (1_000_000, 1_130_000)
+
+
+def test_the_command_exports_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, stall in (("before", 0), ("after", 30)):
+        write(tmp_path / f"{name}.json", *two_steps(stall, 1_000))
+    words = ["export", "before.json", "after.json", "--to"]
+    assert CliRunner().invoke(app, [*words, "perfetto"]).stdout == "after-against-before.pftrace.gz\n"
+    assert {one.process for one in read_perfetto(tmp_path / "after-against-before.pftrace.gz").slices} == {
+        "A before · rank 0 · cuda",
+        "B after · rank 0 · cuda",
+    }
+    with pytest.raises(UsageFault, match="one by one"):
+        CliRunner().invoke(app, [*words, "parquet"], catch_exceptions=False)
 
 
 TOOL = CATALOGUE.parent / "tools" / "trace_processor_wasm.cjs"

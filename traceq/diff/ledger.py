@@ -28,7 +28,7 @@ from traceq.links.steps import main_track, steps
 from traceq.links.syncs import Syncs, syncs
 from traceq.model import Trace
 
-__all__ = ["Account", "Cell", "Ledger", "ledger", "line_function", "whole_mean"]
+__all__ = ["Account", "Cell", "Ledger", "charged", "ledger", "line_function", "whole_mean"]
 
 _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 
@@ -74,7 +74,7 @@ def ledger(trace: Trace) -> Ledger:
     """The counted steps of a trace, closed: cells and accounts each add up to `total_ns`."""
     found = steps(trace)
     windows = found.window[found.counted]
-    parts, doing, phase, actor = _charged(trace)
+    parts, doing, phase, actor = charged(trace)
     inside = find(windows, parts[:, 0]) >= 0
     ns = (parts[:, 1] - parts[:, 0])[inside]
     names = phases(trace).names
@@ -102,16 +102,16 @@ def line_function(line: str) -> str:
     return f"{found['file']} {found['function']}" if found else line
 
 
-def _charged(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
+def charged(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
     """The activity of a trace, cut where an account changes: (parts, doing, phase, actor)."""
     done, all_actors = activity(trace), actors(trace)
     if len(done.parts) == 0:
         return done.parts, done.doing, done.phase, done.phase
-    charged, of_sync = _starvation(trace)
+    starved, of_sync = _starvation(trace)
     op_parts, ops = _host_accounts(trace, all_actors)
     between = python_places(trace)
     cuts = np.unique(
-        np.concatenate([charged.ravel(), *(spans.ravel() for spans in (*op_parts.values(), *between.parts.values()))])
+        np.concatenate([starved.ravel(), *(spans.ravel() for spans in (*op_parts.values(), *between.parts.values()))])
     )
     edges = np.unique(
         np.concatenate([done.parts.ravel(), cuts[(cuts > done.parts[0, 0]) & (cuts < done.parts[-1, 1])]])
@@ -122,7 +122,7 @@ def _charged(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], 
     places = {number: all_actors.first_place + place for number, place in between.place.items()}
     host = _open_account(trace, between.parts, places, at, owner, np.full(len(at), all_actors.python))
     host = _open_account(trace, op_parts, ops, at, owner, host)
-    starving = find(charged, at)
+    starving = find(starved, at)
     syncing = np.where(starving >= 0, of_sync[starving] if len(of_sync) else 0, -1)
     actor = host
     actor = np.where(np.isin(doing, (Doing.COMPUTE, Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY)), owner, actor)

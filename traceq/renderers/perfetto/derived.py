@@ -26,13 +26,14 @@ __all__ = ["QueueDepth", "Rows", "derived", "queue_depth"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """N slices of one track: `spans` int64[N, 2] ns, `name` int64[N] into `names`."""
+    """N slices of one track: `spans` int64[N, 2] ns, `name` int64[N] into `names`; `flow` int64[N] as in Slices."""
 
     title: str
     spans: Spans
     name: NDArray[np.int64]
     names: Sequence[str]
     arguments: Sequence[Argument] = ()
+    flow: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.spans)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceq.renderers.perfetto.place import Place
 
-__all__ = ["startup_commands"]
+__all__ = ["pair_commands", "startup_commands"]
 
 _PINNED = "findings|steps|phases|where the time goes|syncs|collectives|queue depth"
 _OF_ALL = "where the time goes"
@@ -14,7 +14,10 @@ from slice join process_track on slice.track_id = process_track.id join process 
 where process_track.name glob '{_OF_ALL}*' group by 1, 2 order by 1, 4 desc"""
 
 
-def startup_commands(place: Place) -> tuple[tuple[str, tuple[str, ...]], ...]:
+Command = tuple[str, tuple[str, ...]]
+
+
+def startup_commands(place: Place) -> tuple[Command, ...]:
     """Commands of the UI, (id, arguments): that rank unfolded, its tracks of ours on top, the sums below.
 
     Of the other ranks only where their time goes.
@@ -22,5 +25,14 @@ def startup_commands(place: Place) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return (
         ("dev.perfetto.PinTracksByRegex", (rf"^({_PINNED})( · rank {place.rank})?$|^{_OF_ALL} · rank \d+$",)),
         ("dev.perfetto.ExpandTracksByRegex", (rf"^rank {place.rank}\b",)),
+        ("dev.perfetto.RunQueryAndShowTab", (_SUMS,)),
+    )
+
+
+def pair_commands() -> tuple[Command, ...]:
+    """The same for a pair: the tracks of ours of both sides on top, A's above B's."""
+    return (
+        ("dev.perfetto.PinTracksByRegex", (rf"^(what differs|{_PINNED}) · [AB] |^B is behind A",)),
+        ("dev.perfetto.ExpandTracksByRegex", ("^[AB] ",)),
         ("dev.perfetto.RunQueryAndShowTab", (_SUMS,)),
     )

@@ -1,0 +1,124 @@
+"""Two traces one above the other, their first whole steps side by side, and what makes the difference on both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.diff.charges import Charges, charges
+from traceq.diff.result import Cause, Diff
+from traceq.links.steps import steps
+from traceq.model import Run, Trace
+from traceq.renderers.perfetto.derived import Rows, derived
+from traceq.renderers.perfetto.packets import counter_packets, track_packets
+from traceq.renderers.perfetto.place import Place
+from traceq.renderers.perfetto.shown import Shown, packets_of
+from traceq.renderers.perfetto.slices import Argument, Track
+from traceq.units import Unit, format_value
+
+__all__ = ["pair_place", "write_pair"]
+
+_TOP = 8
+_LINKS = 1 << 52
+_DELTA = 1  # uuid and process id of what belongs to both sides
+
+
+def write_pair(a: Run, b: Run, diff: Diff, file: BinaryIO) -> None:
+    """Write A and B of a diff as one Perfetto trace, B moved to where A's first whole step begins.
+
+    Of several ranks the one that the diff explains. Above both stands how far B is behind A, step by step; on both a
+    track tells which time is charged to the largest causes, each cause joined to itself on the other side. Raises
+    UsageFault where the diff has no traced step.
+    """
+    ours, theirs = _traces(a, b, diff)
+    causes = diff.causes[:_TOP]
+    charged = charges(ours, causes), charges(theirs, causes)
+    links = _links(ours, theirs, *charged)
+    shift = int(_first(ours) - _first(theirs))
+    sides = ((ours, diff.a_name, 0), (theirs, diff.b_name, shift))
+    file.write(_delta(ours, theirs))
+    for number, ((trace, name, moved), found, flow) in enumerate(zip(sides, charged, links, strict=True), start=2):
+        title = f"{'AB'[number - 2]} {name}"
+        shown = Shown(trace, number, f"{title} · rank {trace.rank}", ours.base_time_ns + moved, f" · {title}")
+        differs = replace(_rows(found, causes), flow=flow)
+        for chunk in packets_of(shown, (differs, *derived(trace, (), np.full(len(trace.events), -1)))):
+            file.write(chunk)
+
+
+def pair_place(a: Run, b: Run, diff: Diff) -> Place:
+    """The step of A that differs most from its counterpart."""
+    ours, theirs = _traces(a, b, diff)
+    lengths, others = _lengths(ours, theirs)
+    at = int(np.argmax(np.abs(others - lengths)))
+    start, end = steps(ours).window[steps(ours).counted][at].tolist()
+    end = max(end, start + int(others[at]))
+    return Place(ours.rank, start + ours.base_time_ns, end + ours.base_time_ns, diff.words[0])
+
+
+def _traces(a: Run, b: Run, diff: Diff) -> tuple[Trace, Trace]:
+    """The traces that the diff explains."""
+    rank = diff.traced.rank if diff.traced else -1
+    ours, theirs = (next((one for one in run.traces if one.rank == rank), run.traces[0]) for run in (a, b))
+    return ours, theirs
+
+
+def _first(trace: Trace) -> int:
+    return int(steps(trace).window[steps(trace).counted][0, 0])
+
+
+def _lengths(ours: Trace, theirs: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """int64[K] ns: the whole steps of both sides, as many as both have."""
+    windows = [steps(trace).window[steps(trace).counted] for trace in (ours, theirs)]
+    num = min(map(len, windows))
+    lengths, others = (window[:num, 1] - window[:num, 0] for window in windows)
+    return lengths, others
+
+
+def _delta(ours: Trace, theirs: Trace) -> bytes:
+    """A curve: by how much B is behind, at the end of each step of A."""
+    lengths, others = _lengths(ours, theirs)
+    ends = np.cumsum(lengths)
+    at = _first(ours) + ours.base_time_ns + np.r_[0, ends]
+    behind = np.r_[0, np.cumsum(others) - ends]
+    tracks = [
+        Track(_DELTA, "B - A", _DELTA, pid=_DELTA),
+        Track(_DELTA + 1, "B is behind A, ns", 1, _DELTA, is_counter=True),
+    ]
+    return track_packets(tracks) + b"".join(counter_packets(_DELTA + 1, at, behind, sequence=_DELTA))
+
+
+def _rows(found: Charges, causes: tuple[Cause, ...]) -> Rows:
+    names = [f"{format_value(cause.delta_ns, Unit.DELTA_NS)} {cause.name}" for cause in causes]
+    shift = np.array([cause.delta_ns for cause in causes], np.int64)
+    lines = [cause.line for cause in causes]
+    told = np.array([at if line else -1 for at, line in enumerate(lines)], np.int64)
+    nothing = np.empty(0, np.int64)
+    arguments = (
+        Argument("kind", found.cause, [cause.kind for cause in causes]),
+        Argument("phase", found.cause, [cause.phase for cause in causes]),
+        Argument("delta_a_step", found.cause, [format_value(ns, Unit.DELTA_NS) for ns in shift.tolist()]),
+        Argument("line", told[found.cause] if len(causes) else nothing, lines),
+    )
+    return Rows("what differs", found.parts, found.cause, names, arguments)
+
+
+def _links(ours: Trace, theirs: Trace, a: Charges, b: Charges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Flow numbers: in each step the longest stretch of a cause on one side is joined to the longest on the other."""
+    longest_a, longest_b = _longest(ours, a), _longest(theirs, b)
+    flow_a, flow_b = np.zeros(len(a.cause), np.int64), np.zeros(len(b.cause), np.int64)
+    for number, key in enumerate(sorted(longest_a.keys() & longest_b.keys())):
+        flow_a[longest_a[key]] = flow_b[longest_b[key]] = _LINKS + number
+    return flow_a, flow_b
+
+
+def _longest(trace: Trace, found: Charges) -> dict[tuple[int, int], int]:
+    """(step, cause) -> the longest stretch."""
+    windows = steps(trace).window[steps(trace).counted]
+    step = np.searchsorted(windows[:, 0], found.parts[:, 0], "right") - 1
+    inside = np.flatnonzero((step >= 0) & (found.parts[:, 0] < windows[step, 1]))
+    length = (found.parts[:, 1] - found.parts[:, 0])[inside]
+    order = inside[np.argsort(length, kind="stable")]
+    return dict(zip(zip(step[order].tolist(), found.cause[order].tolist(), strict=True), order.tolist(), strict=True))
