@@ -109,7 +109,7 @@ def _in_traces(traces: Sequence[Trace]) -> list[_Row]:
     rows = []
     for found in first_mismatches(issued, match(issued)):
         for did in found.did:
-            row = int(issued.row[did.call]) if did.call >= 0 else -1
+            row = int(issued.called.row[did.call]) if did.call >= 0 else -1
             phase = issued.phases[int(issued.phase[did.call])] if did.call >= 0 else ""
             rows.append(_Row("trace", found, did, phase, _line_of_row(of_rank[did.rank], row)))
     return rows
@@ -124,8 +124,8 @@ def _in_flights(flights: Sequence[Flight], of_rank: dict[int, Trace]) -> list[_R
         for did in found.did:
             phase, line = "", ""
             if did.call >= 0:
-                phase, line = _phase_and_line(of_rank.get(did.rank), int(issued.at[did.call]))
-                line = of_flight[did.rank].line[int(issued.row[did.call])] or line
+                phase, line = _phase_and_line(of_rank.get(did.rank), int(issued.called.at[did.call]))
+                line = of_flight[did.rank].line[int(issued.called.row[did.call])] or line
             rows.append(_Row("flight recorder", found, did, phase, line))
     return rows
 

@@ -103,10 +103,10 @@ def _waited(traces: Sequence[Trace], issued: Issued, found: Waits) -> dict[int, 
         if len(mine) == 0:
             continue
         trace, wait = of_rank[rank], found.wait[mine, at]
-        start = issued.start[found.instances.call[mine, at]] - trace.base_time_ns
+        start = issued.called.start[found.instances.call[mine, at]] - trace.base_time_ns
         idle = intersect(spans(start, start + wait), activity(trace).when(Doing.EXPOSED_COMM))
         transfer_ns = int((found.duration[mine, at] - wait).sum())
-        num_steps = len(np.unique(issued.step[found.instances.call[mine, at]]))
+        num_steps = len(np.unique(issued.called.step[found.instances.call[mine, at]]))
         waited[rank] = _Waited(len(mine), num_steps, int(wait.sum()), measure(idle), transfer_ns)
     return waited
 

@@ -70,8 +70,8 @@ def skew_view(table: Table) -> Table:
 def _rows(issued: Issued, found: Waits) -> list[tuple[Cell, ...]]:
     call = np.take_along_axis(found.instances.call, _first_present(found)[:, None], axis=1)[:, 0]
     num_ranks = (found.duration >= 0).sum(axis=1)
-    groups = group([issued.group[call], issued.name[call], issued.dtype[call], issued.phase[call]])
-    size, last = issued.size[call], latest_rank(found)
+    groups = group([issued.group[call], issued.called.name[call], issued.dtype[call], issued.phase[call]])
+    size, last = issued.called.size[call], latest_rank(found)
     sized, unknown = groups.sum(np.maximum(size, 0)), groups.sum(size < 0)
     sums = zip(groups.keys.tolist(), groups.count(), groups.sum(found.shortest), groups.sum(found.skew), strict=True)
     rows: list[tuple[Cell, ...]] = []
@@ -82,7 +82,9 @@ def _rows(issued: Issued, found: Waits) -> list[tuple[Cell, ...]]:
         algbw = algbw_gbps(size_bytes, shortest_ns)
         lasts = np.bincount(last[mine], minlength=len(issued.ranks))
         ranks = int(num_ranks[mine].max())
-        members = max(int(issued.group_size[call[mine]].max()), ranks)  # not all ranks of a group need to be read
+        members = max(
+            int(issued.called.group_size[call[mine]].max()), ranks
+        )  # not all ranks of a group need to be read
         speed = (shortest_ns, algbw, busbw_gbps(algbw, words[0], members))
         apart = (skew_ns, int(found.skew[mine].max()), issued.ranks[int(lasts.argmax())], int(lasts.max()))
         rows.append(("|".join(words), *words, ranks, num, size_bytes, *speed, *apart))

@@ -49,10 +49,10 @@ def clocks(issued: Issued, instances: Instances) -> Clocks:
         calls = _barriers(issued, instances, group, ranks)
         if len(ranks) < 2 or len(calls) < _LEAST_INSTANCES:
             continue
-        origin = issued.end[calls[0, 0]]
+        origin = issued.called.end[calls[0, 0]]
         ends, starts = (
-            (issued.end[calls] - origin).astype(np.float64),
-            (issued.start[calls] - origin).astype(np.float64),
+            (issued.called.end[calls] - origin).astype(np.float64),
+            (issued.called.start[calls] - origin).astype(np.float64),
         )
         found = _offsets(ends, np.zeros(len(ranks)))
         found = _offsets(ends, found)
@@ -67,7 +67,7 @@ def _barriers(issued: Issued, instances: Instances, group: int, ranks: NDArray[n
     """int64[B, ranks]: calls of the group's collectives that wait for all and ran on all its ranks."""
     calls = instances.call[instances.group == group][:, ranks]
     calls = calls[(calls >= 0).all(axis=1)]
-    ran = (issued.start[calls] >= 0).all(axis=1) & np.isin(issued.name[calls], BARRIER_LIKE).all(axis=1)
+    ran = (issued.called.start[calls] >= 0).all(axis=1) & np.isin(issued.called.name[calls], BARRIER_LIKE).all(axis=1)
     chosen: NDArray[np.int64] = calls[ran]
     return chosen
 

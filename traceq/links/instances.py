@@ -45,9 +45,9 @@ class Instances:
 def match(issued: Issued) -> Instances:
     """All collectives that at least one rank issued."""
     numbered = _numbered_groups(issued)[issued.group]
-    place, follows = np.where(numbered, issued.sequence, 0), np.zeros(len(issued), np.int64)
-    step = np.where(numbered, -1, issued.step)
-    follows[numbered] = _order(issued, numbered, issued.group, issued.rank, issued.sequence)[0]
+    place, follows = np.where(numbered, issued.called.sequence, 0), np.zeros(len(issued), np.int64)
+    step = np.where(numbered, -1, issued.called.step)
+    follows[numbered] = _order(issued, numbered, issued.group, issued.rank, issued.called.sequence)[0]
     matched = np.ones(len(issued), np.bool_)
     for marked in (True, False):
         mine = ~numbered & (issued.marked[issued.rank] == marked)
@@ -62,7 +62,7 @@ def match(issued: Issued) -> Instances:
 def _numbered_groups(issued: Issued) -> NDArray[np.bool_]:
     """bool[G]: every call has a sequence number."""
     numbered = np.ones(len(issued.groups), np.bool_)
-    numbered[issued.group[issued.sequence < 0]] = False
+    numbered[issued.group[issued.called.sequence < 0]] = False
     return numbered
 
 
@@ -74,7 +74,7 @@ def _order(
     if len(chosen) == 0:
         return chosen, chosen
     columns = [key[chosen] for key in keys]
-    order = np.lexsort((chosen, issued.at[chosen], *columns))
+    order = np.lexsort((chosen, issued.called.at[chosen], *columns))
     table = np.column_stack(columns)[order]
     opens = np.flatnonzero(np.r_[True, (table[1:] != table[:-1]).any(axis=1)])
     size = np.diff(np.r_[opens, len(order)])
@@ -86,8 +86,8 @@ def _order(
 
 def _by_step(issued: Issued, mine: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """(has a place, place in its step): from the step's start, or its end where the window opened within the step."""
-    place, count = _order(issued, mine, issued.group, issued.rank, issued.step)
-    rank, step = issued.rank[mine], issued.step[mine]
+    place, count = _order(issued, mine, issued.group, issued.rank, issued.called.step)
+    rank, step = issued.rank[mine], issued.called.step[mine]
     opened_within = step < issued.whole[rank, 0]
     is_whole = ~opened_within & (step < issued.whole[rank, 1])
     _, segment = np.unique(np.column_stack([issued.group[mine], step]), axis=0, return_inverse=True)
@@ -108,7 +108,7 @@ def _by_shift(issued: Issued, mine: NDArray[np.bool_]) -> tuple[NDArray[np.bool_
     for group in range(len(issued.groups)):
         ranks = np.flatnonzero(issued.member[group])
         calls = [chosen[(issued.group[chosen] == group) & (issued.rank[chosen] == rank)] for rank in ranks.tolist()]
-        calls = [own[np.argsort(issued.at[own], kind="stable")] for own in calls]
+        calls = [own[np.argsort(issued.called.at[own], kind="stable")] for own in calls]
         longest = max(calls, key=len, default=chosen[:0])
         for own in calls:
             place[np.searchsorted(chosen, own)] += _shift(issued, longest, own) if len(own) else 0
@@ -128,9 +128,9 @@ def _shift(issued: Issued, a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
     shifts = range(max(least - len(b), -_MOST_SHIFT), min(len(a) - least, _MOST_SHIFT) + 1)
     for shift in sorted(shifts, key=lambda shift: (abs(shift), shift)):
         ours, theirs = a[max(shift, 0) : shift + len(b)], b[max(-shift, 0) : len(a) - shift]
-        columns = (issued.name, issued.dtype, issued.elements)
+        columns = (issued.called.name, issued.dtype, issued.called.elements)
         if all((column[ours] == column[theirs]).all() for column in columns):
-            found[shift] = _spread(issued.end[ours] - issued.end[theirs])
+            found[shift] = _spread(issued.called.end[ours] - issued.called.end[theirs])
             if shift == 0 and found[shift] <= _AS_GOOD_NS:
                 break
     best = min(found.values(), default=0.0)

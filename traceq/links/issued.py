@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.links.called import Called, joined
 from traceq.links.collectives import NAMES, collective_calls, name_number
 from traceq.links.own_calls import POINT_TO_POINT, SAME_EVERYWHERE, OwnCalls, own_calls
 from traceq.links.phases import phases
@@ -25,19 +26,15 @@ __all__ = ["Issued", "are_of_one_job", "has_point_to_point", "issued_by_flights"
 _WALL_CLOCK_NS = 10**18
 _ONE_JOB_NS = 60 * 10**9
 _ALL_RANKS = re.compile(r"^\[\d+(, ?\d+)*\]$")
-_NUMBERS = ("name", "elements", "size", "group_size", "sequence", "step", "at", "start", "end", "row")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Issued:
     """C calls of R ranks by (rank, time of issue), among G groups.
 
-    int64[C]: `rank` into `ranks`; `group`, `dtype`, `phase` into the texts `groups`, `dtypes`, `phases`; `name` into
-    NAMES; `elements` that must agree across ranks; `size` bytes; `group_size`; `sequence`; `step` of ProfilerStep#N;
-    `at`, when the host issued it, `start` and `end`, when it ran, ns; `row` into the rank's Events or Flight.
-    -1 = absent.
-    `whole` int64[R, 2]: the steps [from, to) that each window holds entirely; `marked` bool[R]: has steps; `member`
-    bool[G, R]: takes part in the group.
+    int64[C]: `rank` into `ranks`; `group`, `dtype`, `phase` into the texts `groups`, `dtypes`, `phases`, -1 = absent;
+    the rest in `called`. `whole` int64[R, 2]: the steps [from, to) that each window holds entirely; `marked` bool[R]:
+    has steps; `member` bool[G, R]: takes part in the group.
     """
 
     ranks: tuple[int, ...]
@@ -48,16 +45,7 @@ class Issued:
     group: NDArray[np.int64]
     dtype: NDArray[np.int64]
     phase: NDArray[np.int64]
-    name: NDArray[np.int64]
-    elements: NDArray[np.int64]
-    size: NDArray[np.int64]
-    group_size: NDArray[np.int64]
-    sequence: NDArray[np.int64]
-    step: NDArray[np.int64]
-    at: NDArray[np.int64]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    row: NDArray[np.int64]
+    called: Called
     whole: NDArray[np.int64]
     marked: NDArray[np.bool_]
     member: NDArray[np.bool_]
@@ -103,14 +91,14 @@ def issued_by_traces(traces: Sequence[Trace]) -> Issued:
     level = max(sorted(levels), key=lambda name: levels[name], default="")
     traces = [trace for trace in traces if own_calls(trace).level in (level, "")]
     parts = [own_calls(trace) for trace in traces]
-    columns = {name: _joined([getattr(part, name) for part in parts]) for name in _NUMBERS}
+    called = Called.of_all([part.called for part in parts])
     if any(part.is_loose for part in parts):
-        scattered = columns["name"] == NAMES.index("reduce_scatter")
-        columns["name"] = np.where(scattered, NAMES.index("all_reduce"), columns["name"])
-        columns["elements"] = np.full(len(scattered), -1)
+        scattered = called.name == NAMES.index("reduce_scatter")
+        name = np.where(scattered, NAMES.index("all_reduce"), called.name)
+        called = replace(called, name=name, elements=np.full(len(called), -1))
     groups, dtypes, names = _Texts(), _Texts(), _Texts()
-    rank = _joined([np.full(len(part.row), index) for index, part in enumerate(parts)])
-    group = _joined([_groups(trace, part, groups) for trace, part in zip(traces, parts, strict=True)])
+    rank = joined([np.full(len(part.called), index) for index, part in enumerate(parts)])
+    group = joined([_groups(trace, part, groups) for trace, part in zip(traces, parts, strict=True)])
     strings = [(*trace.events.strings, "") for trace in traces]
     whole = [steps(trace).number[[0, -1]] if steps(trace).marked else np.array([1, 0]) for trace in traces]
     ranks = tuple(trace.rank for trace in traces)
@@ -119,14 +107,14 @@ def issued_by_traces(traces: Sequence[Trace]) -> Issued:
         groups=tuple(name or members for name, _, members in (text.partition("\t") for text in groups)),
         rank=rank,
         group=group,
-        dtype=_joined([_numbers(dtypes, texts, p.dtype) for texts, p in zip(strings, parts, strict=True)]),
-        phase=_joined([_numbers(names, phases(t).names, p.phase) for t, p in zip(traces, parts, strict=True)]),
+        dtype=joined([_numbers(dtypes, texts, p.dtype) for texts, p in zip(strings, parts, strict=True)]),
+        phase=joined([_numbers(names, phases(t).names, p.phase) for t, p in zip(traces, parts, strict=True)]),
+        called=called,
         dtypes=tuple(dtypes),
         phases=tuple(names),
         whole=np.array(whole, np.int64).reshape(-1, 2),
         marked=np.array([steps(trace).marked for trace in traces], np.bool_),
         member=_members(groups, ranks, group, rank),
-        **columns,
     )
 
 
@@ -134,27 +122,29 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
     """The collectives of several ranks' flight recorders, with their sequence numbers; without steps or durations."""
     groups, dtypes = _Texts(), _Texts()
     known = {name: name_number(name) for flight in flights for name in set(flight.name)}
-    rank = _joined([np.full(len(flight.name), index) for index, flight in enumerate(flights)])
+    rank = joined([np.full(len(flight.name), index) for index, flight in enumerate(flights)])
     group = _ints(
         groups.number(f"{name}\t{members}")
         for flight in flights
         for name, members in zip(flight.group, flight.members, strict=True)
     )
     name = _ints(known[text] for flight in flights for text in flight.name)
-    elements = _joined([flight.elements for flight in flights])
+    elements = joined([flight.elements for flight in flights])
     absent = np.full(len(rank), -1)
+    dtype = _ints(dtypes.number(text) for flight in flights for text in flight.dtype)
     moves = (name >= 0) & ~np.isin(name, POINT_TO_POINT)
-    columns = {
-        "rank": rank,
-        "group": group,
-        "dtype": _ints(dtypes.number(text) for flight in flights for text in flight.dtype),
-        "name": name,
-        "elements": np.where(np.isin(name, SAME_EVERYWHERE), elements, -1),
-        "sequence": _joined([flight.sequence for flight in flights]),
-        "at": _joined([flight.created_ns for flight in flights]),
-    }
-    columns["row"] = _joined([np.arange(len(flight.name)) for flight in flights])
-    columns |= dict.fromkeys(("phase", "size", "group_size", "step", "start", "end"), absent)
+    called = Called(
+        name=name,
+        elements=np.where(np.isin(name, SAME_EVERYWHERE), elements, -1),
+        size=absent,
+        group_size=absent,
+        sequence=joined([flight.sequence for flight in flights]),
+        step=absent,
+        at=joined([flight.created_ns for flight in flights]),
+        start=absent,
+        end=absent,
+        row=joined([np.arange(len(flight.name)) for flight in flights]),
+    )
     ranks = tuple(flight.rank for flight in flights)
     return Issued(
         ranks=ranks,
@@ -164,7 +154,11 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
         whole=np.tile(np.array([1, 0]), (len(flights), 1)),
         marked=np.zeros(len(flights), np.bool_),
         member=_members(groups, ranks, group, rank),
-        **{name: column[moves] for name, column in columns.items()},
+        rank=rank[moves],
+        group=group[moves],
+        dtype=dtype[moves],
+        phase=absent[moves],
+        called=called.some(moves),
     )
 
 
@@ -196,7 +190,3 @@ def _numbers(known: _Texts, strings: Sequence[str], ids: NDArray[np.int64]) -> N
 
 def _ints(values: Iterable[int]) -> NDArray[np.int64]:
     return np.array(list(values), np.int64)
-
-
-def _joined(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate(columns) if columns else np.empty(0, np.int64)

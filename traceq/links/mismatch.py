@@ -61,10 +61,10 @@ def first_mismatches(issued: Issued, instances: Instances) -> tuple[Mismatch, ..
 
 def _differs(issued: Issued, instances: Instances) -> NDArray[np.bool_]:
     """bool[I]: two ranks that issued it say different things; what one does not say differs from nothing."""
-    columns = [issued.name, issued.dtype, issued.elements]
+    columns = [issued.called.name, issued.dtype, issued.called.elements]
     differs = np.zeros(len(instances), np.bool_)
     most, least = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    for number, column in enumerate([*columns, issued.step]):
+    for number, column in enumerate([*columns, issued.called.step]):
         if len(column) == 0:
             continue
         said = np.where(instances.call >= 0, column[instances.call], -1)
@@ -87,8 +87,8 @@ def _numbered_range(issued: Issued) -> tuple[NDArray[np.int64], NDArray[np.int64
     """(first, last) sequence number of each group on each rank, int64[G, R]; an empty range where it has none."""
     shape = issued.member.shape
     low, high = np.full(shape, np.iinfo(np.int64).max), np.full(shape, -1)
-    np.minimum.at(low, (issued.group, issued.rank), issued.sequence)
-    np.maximum.at(high, (issued.group, issued.rank), issued.sequence)
+    np.minimum.at(low, (issued.group, issued.rank), issued.called.sequence)
+    np.maximum.at(high, (issued.group, issued.rank), issued.called.sequence)
     return low, high
 
 
@@ -96,8 +96,8 @@ def _signature(issued: Issued, call: int, *, step: bool) -> tuple[int, ...] | No
     """What is compared of one call; None without one."""
     if call < 0:
         return None
-    own = (int(issued.name[call]), int(issued.dtype[call]), int(issued.elements[call]))
-    return (*own, int(issued.step[call])) if step else own
+    own = (int(issued.called.name[call]), int(issued.dtype[call]), int(issued.called.elements[call]))
+    return (*own, int(issued.called.step[call])) if step else own
 
 
 def _only_straddles(issued: Issued, instances: Instances, group: int) -> bool:
@@ -110,9 +110,11 @@ def _only_straddles(issued: Issued, instances: Instances, group: int) -> bool:
     numbered = bool(instances.numbered[instances.group == group].all())
     told: set[tuple[object, ...]] = set()
     for rank in members.tolist():
-        mine = (issued.group == group) & (issued.rank == rank) & (issued.step >= low) & (issued.step < high)
-        calls = np.flatnonzero(mine)[np.argsort(issued.at[mine], kind="stable")]
-        numbers = issued.sequence[calls].tolist() if numbered else []
+        mine = (
+            (issued.group == group) & (issued.rank == rank) & (issued.called.step >= low) & (issued.called.step < high)
+        )
+        calls = np.flatnonzero(mine)[np.argsort(issued.called.at[mine], kind="stable")]
+        numbers = issued.called.sequence[calls].tolist() if numbered else []
         told.add((*numbers, *(_signature(issued, call, step=False) for call in calls.tolist())))
     rest = instances.some((instances.group == group) & ~_within(issued, instances, int(low), int(high)))
     return len(told) == 1 and not (_differs(issued, rest) | _is_missing(issued, rest).any(axis=1)).any()
@@ -120,7 +122,7 @@ def _only_straddles(issued: Issued, instances: Instances, group: int) -> bool:
 
 def _within(issued: Issued, instances: Instances, low: int, high: int) -> NDArray[np.bool_]:
     """bool[I]: all that is there of it was issued in steps [low, high)."""
-    step = issued.step[instances.call]
+    step = issued.called.step[instances.call]
     return np.asarray(((instances.call < 0) | ((step >= low) & (step < high))).all(axis=1))
 
 
@@ -136,14 +138,14 @@ def _mismatch(issued: Issued, instances: Instances, first: int) -> Mismatch:
     usual = _usual([tuple(story[r]) for r in ranks])
     did = tuple(_did(issued, r, int(instances.call[first, r]), _how(story[r], usual)) for r in ranks)
     calls = instances.call[first]
-    step = int(issued.step[calls[calls >= 0]].min()) if issued.marked.any() else -1
+    step = int(issued.called.step[calls[calls >= 0]].min()) if issued.marked.any() else -1
     place = int(instances.place[first])
     return Mismatch(
         group=issued.groups[group],
         sequence=place if numbered else -1,
         step=step,
         place=-1 if numbered else place,
-        at=int(issued.at[calls[calls >= 0]].min()),
+        at=int(issued.called.at[calls[calls >= 0]].min()),
         did=did,
     )
 
@@ -191,4 +193,6 @@ def _did(issued: Issued, rank: int, call: int, how: str) -> Did:
         return Did(issued.ranks[rank], call, how)
     dtype = int(issued.dtype[call])
     text = issued.dtypes[dtype] if dtype >= 0 else ""
-    return Did(issued.ranks[rank], call, how, NAMES[int(issued.name[call])], text, int(issued.elements[call]))
+    return Did(
+        issued.ranks[rank], call, how, NAMES[int(issued.called.name[call])], text, int(issued.called.elements[call])
+    )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.links.called import Called
 from traceq.links.collectives import NAMES, Calls, collective_calls, collective_kernels, name_number
 from traceq.links.gloo import gloo_pairs
 from traceq.links.launches import device_work
@@ -31,9 +32,9 @@ SAME_EVERYWHERE = tuple(NAMES.index(n) for n in ("all_reduce", "all_gather", "re
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnCalls:
-    """One trace's calls; `group`, `members`, `dtype` are string ids of the trace, `phase` its phase numbers, the rest
-    as in Issued. `level` is the kind of row that calls are known by; `is_loose`: by gloo's own names, among which a
-    reduce-scatter is an all_reduce."""
+    """One trace's calls; `group`, `members`, `dtype` are string ids of the trace, `phase` its phase numbers. `level` is
+    the kind of row that calls are known by; `is_loose`: by gloo's own names, among which a reduce-scatter is an
+    all_reduce."""
 
     level: str
     is_loose: bool
@@ -41,16 +42,7 @@ class OwnCalls:
     members: NDArray[np.int64]
     dtype: NDArray[np.int64]
     phase: NDArray[np.int64]
-    name: NDArray[np.int64]
-    elements: NDArray[np.int64]
-    size: NDArray[np.int64]
-    group_size: NDArray[np.int64]
-    sequence: NDArray[np.int64]
-    step: NDArray[np.int64]
-    at: NDArray[np.int64]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    row: NDArray[np.int64]
+    called: Called
 
 
 @once_per_trace
@@ -59,60 +51,68 @@ def own_calls(trace: Trace) -> OwnCalls:
     calls, events = collective_calls(trace), trace.events
     level = events.text(int(calls.rows[0])).partition(":")[0] if len(calls) else ""
     pairs = gloo_pairs(trace, calls.rows) if level == "gloo" and trace.backend == "gloo" else None
-    columns = _by_ops(trace, calls, *pairs) if pairs is not None else _by_calls(trace, calls)
-    columns["elements"] = np.where(np.isin(columns["name"], SAME_EVERYWHERE), columns["elements"], -1)
-    ts, start = events.ts[columns["row"]], columns["start"]
-    columns["step"], columns["at"] = _steps(trace, ts), ts + trace.base_time_ns
-    columns["end"] = np.where(start >= 0, columns["end"] + trace.base_time_ns, -1)
-    columns["start"] = np.where(start >= 0, start + trace.base_time_ns, -1)
-    moves = (columns["name"] >= 0) & ~np.isin(columns["name"], POINT_TO_POINT)
-    is_loose = level == "gloo" and pairs is None
-    return OwnCalls(level, is_loose, **{name: column[moves] for name, column in columns.items()})
+    own = _by_ops(trace, calls, *pairs) if pairs is not None else _by_calls(trace, calls)
+    moves = (own.called.name >= 0) & ~np.isin(own.called.name, POINT_TO_POINT)
+    return OwnCalls(
+        level,
+        is_loose=level == "gloo" and pairs is None,
+        group=own.group[moves],
+        members=own.members[moves],
+        dtype=own.dtype[moves],
+        phase=own.phase[moves],
+        called=own.called.some(moves),
+    )
 
 
-def _by_calls(trace: Trace, calls: Calls) -> dict[str, NDArray[np.int64]]:
-    """Columns of OwnCalls by the calls' own rows."""
+def _called(
+    trace: Trace,
+    rows: NDArray[np.int64],
+    ran: tuple[NDArray[np.int64], NDArray[np.int64]],
+    name: NDArray[np.int64],
+    elements: NDArray[np.int64],
+    **told: NDArray[np.int64],
+) -> Called:
+    """Calls by the rows that issued them and when they ran, (start, end) ns, -1 for one that did not."""
+    ts, has_run = trace.events.ts[rows], ran[0] >= 0
+    return Called(
+        name=name,
+        elements=np.where(np.isin(name, SAME_EVERYWHERE), elements, -1),
+        step=_steps(trace, ts),
+        at=ts + trace.base_time_ns,
+        start=np.where(has_run, ran[0] + trace.base_time_ns, -1),
+        end=np.where(has_run, ran[1] + trace.base_time_ns, -1),
+        row=rows,
+        **told,
+    )
+
+
+def _by_calls(trace: Trace, calls: Calls) -> OwnCalls:
+    """By the calls' own rows."""
     told = _Told(trace, calls.message)
-    start, end = _times(trace, calls)
-    return {
-        "group": told.column("group"),
-        "members": told.column("ranks"),
-        "dtype": told.column("dtype"),
-        "phase": calls.phase,
-        "name": calls.name,
-        "elements": np.maximum(told.column("elements_in"), told.column("elements_out")),
-        "size": calls.size,
-        "group_size": told.column("group_size"),
-        "sequence": told.column("sequence"),
-        "start": start,
-        "end": end,
-        "row": calls.rows,
-    }
+    elements = np.maximum(told.column("elements_in"), told.column("elements_out"))
+    of_group = {"group_size": told.column("group_size"), "sequence": told.column("sequence")}
+    called = _called(trace, calls.rows, _times(trace, calls), calls.name, elements, size=calls.size, **of_group)
+    group, members, dtype = (told.column(name) for name in ("group", "ranks", "dtype"))
+    return OwnCalls("", is_loose=False, group=group, members=members, dtype=dtype, phase=calls.phase, called=called)
 
 
-def _by_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Columns of OwnCalls by the `c10d` ops, with the times of gloo's rows: `ran` int64[ops] into Calls or -1.
+def _by_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[np.int64]) -> OwnCalls:
+    """By the `c10d` ops, with the times of gloo's rows: `ran` int64[ops] into Calls or -1.
 
     The row of an op may be that of its neighbour, so its dtype counts only where the elements are those of the op.
     """
-    events, own = trace.events, _Told(trace, _messages(trace, ops))
-    calls_told = _Told(trace, np.where(ran >= 0, calls.message[ran], -1))
-    elements = own.column("elements_in")
-    absent = np.full(len(ops), -1)
-    return {
-        "group": absent,
-        "members": absent,
-        "dtype": np.where(calls_told.column("elements_in") == elements, calls_told.column("dtype"), -1),
-        "phase": phases(trace).on(tracks(trace)[ops], events.ts[ops]),
-        "name": _names(trace, ops),
-        "elements": elements,
-        "size": np.where(ran >= 0, calls.size[ran], -1),
-        "group_size": absent,
-        "sequence": absent,
-        "start": np.where(ran >= 0, events.ts[calls.rows[ran]], -1),
-        "end": np.where(ran >= 0, events.end[calls.rows[ran]], -1),
-        "row": ops,
-    }
+    events = trace.events
+    elements = _Told(trace, _messages(trace, ops)).column("elements_in")
+    by_row = _Told(trace, np.where(ran >= 0, calls.message[ran], -1))
+    absent, done = np.full(len(ops), -1), ran >= 0
+    times = tuple(np.where(done, column[calls.rows[ran]], -1) for column in (events.ts, events.end))
+    size = np.where(done, calls.size[ran], -1)
+    called = _called(
+        trace, ops, (times[0], times[1]), _names(trace, ops), elements, size=size, group_size=absent, sequence=absent
+    )
+    dtype = np.where(by_row.column("elements_in") == elements, by_row.column("dtype"), -1)
+    phase = phases(trace).on(tracks(trace)[ops], events.ts[ops])
+    return OwnCalls("", is_loose=False, group=absent, members=absent, dtype=dtype, phase=phase, called=called)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,14 +48,14 @@ class Waits:
 def waits(issued: Issued, instances: Instances, clocks: Clocks) -> Waits:
     """Waits by starts on one clock; where the clocks are not known, by what a rank needs longer than the quickest."""
     calls = instances.call
-    ran = (calls >= 0) & (issued.start[calls] >= 0) if len(issued) else calls >= 0
-    for_all = ~ran | np.isin(issued.name[calls] if len(issued) else calls, BARRIER_LIKE)
+    ran = (calls >= 0) & (issued.called.start[calls] >= 0) if len(issued) else calls >= 0
+    for_all = ~ran | np.isin(issued.called.name[calls] if len(issued) else calls, BARRIER_LIKE)
     chosen = np.flatnonzero((ran.sum(axis=1) > 1) & for_all.all(axis=1))
     instances, calls, ran = instances.some(chosen), calls[chosen], ran[chosen]
-    duration = np.where(ran, issued.end[calls] - issued.start[calls], -1) if len(chosen) else calls
+    duration = np.where(ran, issued.called.end[calls] - issued.called.start[calls], -1) if len(chosen) else calls
     offset = np.nan_to_num(clocks.offset[instances.group]).astype(np.int64)
     most, least = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    start = issued.start[calls] - offset if len(chosen) else calls
+    start = issued.called.start[calls] - offset if len(chosen) else calls
     by_start = np.where(ran, start, least).max(axis=1, keepdims=True, initial=least) - start
     by_duration = duration - np.where(ran, duration, most).min(axis=1, keepdims=True, initial=most)
     wait = np.where(clocks.known[instances.group][:, None], by_start, by_duration)

@@ -43,5 +43,5 @@ def one_clock(run: Run) -> OneClock:
     for at, rank in enumerate(issued.ranks):
         calls = found.instances.call[:, at]
         ran = np.flatnonzero((calls >= 0) & (found.wait[:, at] >= 0))
-        waiting[index[rank]][issued.row[calls[ran]]] = found.wait[ran, at]
+        waiting[index[rank]][issued.called.row[calls[ran]]] = found.wait[ran, at]
     return OneClock(offset, waiting)
