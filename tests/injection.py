@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,28 @@ import pytest
 TRACES = Path(__file__).resolve().parents[1].parent / "shared" / "traces"
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Rows of a stall: host ops around each other, a copy that is waited for, a call that waits, an annotation."""
+
+    ops: tuple[str, ...] = ()
+    copy: str = ""
+    synchronize: str = ""
+    annotation: str = ""
+
+
+STALLS = {
+    "item": Stall(
+        ("aten::item", "aten::_local_scalar_dense"), "Memcpy DtoH (Device -> Pinned)", "cudaStreamSynchronize"
+    ),
+    "upload": Stall(("aten::to", "aten::_to_copy", "aten::copy_"), "Memcpy HtoD (Pageable -> Device)"),
+    "nonzero": Stall(("aten::nonzero",), "Memcpy DtoH (Device -> Pinned)", "cudaStreamSynchronize"),
+    "device": Stall(synchronize="cudaDeviceSynchronize"),
+    "load": Stall(annotation="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
+}
+"""What can keep a host: `.item()`, a pageable copy, a boolean mask, a device synchronize, a data loader."""
 
 _CATEGORY = {"record_param_comms": "cpu_op", "nccl:all_reduce": "user_annotation"}
 
@@ -79,10 +102,11 @@ def hungry(rows: Sequence[Row], ops: Sequence[Row], left_us: float = 50) -> list
     return [op for op in ops if (at := bisect_left(launched, end(op))) and done[at - 1] <= end(op) + left_us]
 
 
-def with_stalls(rows: Sequence[Row], ops: Sequence[Row], stall_us: float) -> list[Row]:
-    """After each op an `aten::item` for which the host waits `stall_us` in all: a copy, then a synchronize.
+def with_stalls(rows: Sequence[Row], ops: Sequence[Row], stall_us: float, kind: str = "item") -> list[Row]:
+    """After each op something of STALLS for which the host waits `stall_us` in all.
 
-    The trace must wait for its host there: the copy runs as it is launched, or behind what is queued.
+    Where that waits for the device, the trace must wait for its host: the copy runs as it is launched, or behind what
+    is queued.
     """
     instants = sorted(end(op) for op in ops)
     changed = stretched(rows, instants, stall_us)
@@ -92,8 +116,8 @@ def with_stalls(rows: Sequence[Row], ops: Sequence[Row], stall_us: float) -> lis
     for number, instant in enumerate(instants):
         at = instant + stall_us * number
         behind = max(end(row) for row in device if calls.get(correlation(row), at) < at)
-        assert behind < at + stall_us / 2, "the device must be hungry there"
-        changed += _stall(ops[0], at, stall_us, max(behind, at + 8), like, max(calls) + 1 + number)
+        assert behind < at + stall_us / 2 or kind == "load", "the device must be hungry there"
+        changed += _stall(ops[0], at, stall_us, max(behind, at + 8), like, max(calls) + 1 + number, STALLS[kind])
     return changed
 
 
@@ -127,26 +151,21 @@ def _on_busiest_stream(device: Sequence[Row]) -> Row:
     return next(row for row in device if row["args"].get("stream", -1) == stream)
 
 
-def _stall(host: Row, at: float, stall_us: float, copied: float, like: Row, number: int) -> list[Row]:
-    """`aten::item` and what it does: it starts 0.5 us after the op and is over 0.5 us before the next."""
-    over = at + stall_us - 0.5
-    where = {key: like["args"].get(key, 0) for key in ("stream", "device")}
-    return [
-        _row(host, "cpu_op", "aten::item", at + 0.5, over),
-        _row(host, "cpu_op", "aten::_local_scalar_dense", at + 1, over - 0.5),
-        _row(host, "cuda_runtime", "cudaMemcpyAsync", at + 2, at + 7, correlation=number),
-        _row(host, "cuda_runtime", "cudaStreamSynchronize", at + 7.5, over - 1),
-        _row(
-            like,
-            "gpu_memcpy",
-            "Memcpy DtoH (Device -> Pinned)",
-            copied,
-            copied + 1.5,
-            correlation=number,
-            bytes=8,
-            **where,
-        ),
-    ]
+def _stall(host: Row, at: float, stall_us: float, copied: float, like: Row, number: int, stall: Stall) -> list[Row]:
+    """What the host does from 0.5 us after an op to 0.5 us before the next."""
+    begin, over = at + 0.5, at + stall_us - 0.5
+    made = [_row(host, "cpu_op", op, begin + 0.1 * n, over - 0.1 * n) for n, op in enumerate(stall.ops)]
+    made += [_row(host, "user_annotation", stall.annotation, begin, over)] if stall.annotation else []
+    begin, over = begin + 1.5, over - 1
+    if stall.copy:
+        returns = at + 7 if stall.synchronize else over
+        where = {key: like["args"].get(key, 0) for key in ("stream", "device")}
+        copy = _row(like, "gpu_memcpy", stall.copy, copied, copied + 1.5, correlation=number, bytes=8, **where)
+        made += [copy, _row(host, "cuda_runtime", "cudaMemcpyAsync", begin, returns, correlation=number)]
+        begin = at + 7.5
+    if stall.synchronize:
+        made.append(_row(host, "cuda_runtime", stall.synchronize, begin, over))
+    return made
 
 
 def _row(like: Row, cat: str, name: str, start: float, stop: float, **args: Any) -> Row:
