@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builder import kernel, launch, step, write
+from builder import kernel, launch, step, world, write
 
 from traceq.diff.diff import diff, diff_run
 from traceq.diff.result import Diff
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest
+from traceq.runs.embedded import KEY, Embedded, encode
 from traceq.runs.layout import RunFolder, to_json_bytes
 from traceq.runs.samples import PairLine
 
@@ -30,7 +32,6 @@ LOOP = Manifest(
     environment={"torch": "2.9", "host": "here", "device": "cpu"},
 )
 AB = replace(LOOP, recipe="check", arms=(Arm("off", "", baseline=True), Arm("on", "")))
-Record = Callable[..., Path]
 
 
 def record(path: Path, manifest: Manifest = LOOP, *, traced: bool = False, **steps_us: int) -> Path:
@@ -148,8 +149,35 @@ def test_what_differs_in_any_process_of_a_side_is_named(tmp_path: Path) -> None:
 def test_recordings_of_different_things_are_no_side(tmp_path: Path) -> None:
     record(tmp_path / "a" / "0")
     record(tmp_path / "a" / "1", AB, off=1000, on=1000)
-    with pytest.raises(UnreadableInput, match="recordings of more than one recipe: check, loop; expected one recipe"):
+    with pytest.raises(UnreadableInput, match="recordings of more than one recipe: check, loop; expected one a side"):
         diff(tmp_path / "a", tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (replace(LOOP, num_ranks=2), "number of ranks: 1, 2"),
+        (replace(LOOP, environment={"device": "cuda"}), "device: cpu, cuda"),
+        (replace(LOOP, arms=(replace(LOOP.arms[0], samples_per_step=8),)), "number of samples a step: 0, 8"),
+    ],
+)
+def test_a_side_is_of_one_size_on_one_kind_of_device(tmp_path: Path, other: Manifest, what: str) -> None:
+    record(tmp_path / "a" / "0")
+    record(tmp_path / "a" / "1", other)
+    with pytest.raises(UnreadableInput, match=f"recordings of more than one {what}; expected one"):
+        diff(tmp_path / "a", tmp_path / "a")
+
+
+def test_a_recording_counts_once(tmp_path: Path) -> None:
+    a, b = side(tmp_path / "a", [1000, 1001, 1002, 1003]), side(tmp_path / "b", [1100, 1101, 1102, 1103])
+    shutil.copytree(b / "0", b / "copy")
+    with pytest.raises(UnreadableInput, match="5 paths, 1 of them to a recording that is there already"):
+        diff(a, b)
+    for number in range(4):
+        told = encode(Embedded(AB, "off", ()))
+        write(tmp_path / f"rank{number}.json", step(0, 9), **world(number, 4), **{KEY: told})
+    with pytest.raises(UnreadableInput, match=r"4 paths, 3 of them .*; the ranks of one are RUN/ARM"):
+        diff(str(tmp_path / "rank*.json"), a)
 
 
 def test_an_arm_that_some_run_lacks_is_named_and_one_that_all_lack_is_no_path(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def _recordings(a: Side, b: Side) -> Iterator[str]:
     clocks = [max(float(_environment(run).get("sm_mhz", 0)) for run in side.runs) for side in (a, b)]
     if all(clocks) and abs(clocks[0] - clocks[1]) > _SAME_CLOCK * max(clocks):
         yield f"clocks: {clocks[0]:,.0f} MHz against {clocks[1]:,.0f} MHz"
+    yield from _told_apart("ranks", *([run.manifest.num_ranks for run in side.runs if run.manifest] for side in (a, b)))
     yield from _told_apart("recipe", *([run.manifest.recipe for run in side.runs if run.manifest] for side in (a, b)))
 
 

@@ -57,10 +57,28 @@ def _arm_of_each(folders: Sequence[Path], arm: str) -> list[Path]:
 
 
 def _check_alike(where: str, runs: Sequence[Run]) -> None:
-    for what, told in (
-        ("recipe", [run.manifest.recipe if run.manifest else "" for run in runs]),
-        ("arm", [run.arm for run in runs]),
-    ):
-        if len(set(told)) > 1:
-            names = ", ".join(sorted(set(told)))
-            raise UnreadableInput(where, f"recordings of more than one {what}: {names}", f"one {what} a side")
+    """All of one thing, and no recording twice: its copies would count as processes that agree."""
+    told = [_told(run) for run in runs]
+    for what in told[0]:
+        if len(found := sorted({str(one[what]) for one in told})) > 1:
+            raise UnreadableInput(
+                where, f"recordings of more than one {what}: {', '.join(found)}", f"one {what} a side"
+            )
+    recordings = {run.manifest.run_id if run.manifest else run.path for run in runs}
+    if len(recordings) < len(runs):
+        repeated = f"{len(runs)} paths, {len(runs) - len(recordings)} of them to a recording that is there already"
+        raise UnreadableInput(where, repeated, "another process each; the ranks of one are RUN/ARM")
+
+
+def _told(run: Run) -> dict[str, str | int | float]:
+    """What recordings of one side have in common."""
+    if run.manifest is None:
+        return dict.fromkeys(("recipe", "arm", "device", "number of ranks", "number of samples a step"), "")
+    arm = run.manifest.arm(run.arm)
+    return {
+        "recipe": run.manifest.recipe,
+        "arm": run.arm,
+        "device": run.manifest.environment.get("device_name", run.manifest.environment.get("device", "")),
+        "number of ranks": run.manifest.num_ranks,
+        "number of samples a step": arm.samples_per_step if arm else 0,
+    }
