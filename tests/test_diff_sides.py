@@ -149,7 +149,9 @@ def test_what_differs_in_any_process_of_a_side_is_named(tmp_path: Path) -> None:
 def test_recordings_of_different_things_are_no_side(tmp_path: Path) -> None:
     record(tmp_path / "a" / "0")
     record(tmp_path / "a" / "1", AB, off=1000, on=1000)
-    with pytest.raises(UnreadableInput, match="recordings of more than one recipe: check, loop; expected one a side"):
+    with pytest.raises(
+        UnreadableInput, match="recordings of more than one recipe: check, loop; expected one recipe a side"
+    ):
         diff(tmp_path / "a", tmp_path / "a")
 
 
@@ -205,5 +207,7 @@ def test_an_arm_that_was_only_timed_has_its_verdict(tmp_path: Path) -> None:
     found = diff(run / "off", run / "on")
     assert found.comparison is not None
     assert (found.comparison.num_pairs, found.comparison.verdict.name) == (16, "material")
+    with pytest.raises(UnreadableInput, match=r"run.steps: no such arm; expected one of off, on"):
+        diff(run / "off", run / "steps")
     with pytest.raises(UnreadableInput, match=r"run.om: no such arm; expected one of off, on"):
         diff(run / "off", run / "om")

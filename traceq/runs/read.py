@@ -32,7 +32,7 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
         return _read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks)
     if not path.is_file() and RunFolder(path.parent).manifest_path.is_file():
         manifest = RunFolder(path.parent).read_manifest()
-        if not path.is_dir():  # timed only, if it is an arm
+        if not path.is_dir() or not (manifest.arm(path.name) or _trace_files(path, None)):  # timed only, or no arm
             return _untraced(path.parent, manifest, path.name)
         return _read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks)
     if path.is_dir():
