@@ -1,0 +1,227 @@
+"""The critical path of every step: back from its end, from each start to the last thing that it waited for.
+
+It follows the edges of the dependency graph that have no slack: from device work to the work before it, to work of
+another stream, or to the host's launch; along the host to the last wait that held it up, and to the work awaited there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.intervals import Spans, covers, distinct, find
+from traceq.links.activity import is_communication
+from traceq.links.graph import Graph, dependency_graph
+from traceq.links.labels import Labels, loading
+from traceq.links.launches import DeviceWork, device_work
+from traceq.links.memo import once_per_trace
+from traceq.links.nesting import host_ops, tracks
+from traceq.links.phases import phases
+from traceq.links.replay import lasts
+from traceq.links.steps import main_track, steps
+from traceq.model import Category, Trace
+
+__all__ = ["CriticalPath", "On", "critical_path"]
+
+_NEVER = np.iinfo(np.int64).min
+
+
+class On(IntEnum):
+    """What the path leads through; the names, in lower case and with spaces, are those of the JSON."""
+
+    KERNEL = 0
+    COLLECTIVE = 1
+    COPY = 2
+    LAUNCH_LATENCY = 3
+    QUEUE = 4
+    SYNC_RETURN = 5
+    HOST_OP = 6
+    PYTHON = 7
+    DATA_LOADER = 8
+    BEFORE = 9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CriticalPath:
+    """P pieces in order, which tile the counted steps: `parts` int64[P, 2] ns; `on` int64[P] of On; `phase` int64[P];
+    `name`, `line` int64[P] into `texts`; `segment` int64[P]: pieces of one stretch share a number."""
+
+    texts: tuple[str, ...]
+    parts: Spans
+    on: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    name: NDArray[np.int64]
+    line: NDArray[np.int64]
+    segment: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Back:
+    """Where the path goes from each piece of work: `to` int64[D], the work that ended last of what it waited for, -1
+    for none; `over` int64[D] ns, that end; `returned`, `launched` int64[D] ns: when the host came back from waiting for
+    it, and when it launched this; -1 where the host has no part in it."""
+
+    to: NDArray[np.int64]
+    over: NDArray[np.int64]
+    returned: NDArray[np.int64]
+    launched: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stretches:
+    """Stretches of the path, by start: `start` int64[S] ns, each lasts to the next; `on` int64[S]; `work` int64[S], the
+    work that runs or comes next, -1 for the host's last."""
+
+    start: NDArray[np.int64]
+    on: NDArray[np.int64]
+    work: NDArray[np.int64]
+
+
+@once_per_trace
+def critical_path(trace: Trace) -> CriticalPath:
+    """The path through each counted step, from its end to its start; it adds up to them."""
+    found, back = steps(trace), _back(trace)
+    starts = found.window[:, 0]
+    windows = np.column_stack([starts, starts + lasts(trace)])[found.counted]
+    pieces = [_stretches(trace, back, int(start), int(end)) for start, end in windows.tolist()]
+    start = np.concatenate([piece.start for piece in pieces])
+    last = np.concatenate([np.r_[piece.start[1:], end] for piece, end in zip(pieces, windows[:, 1], strict=True)])
+    on = np.concatenate([piece.on for piece in pieces])
+    work = np.concatenate([piece.work for piece in pieces])
+    return _named(trace, np.column_stack([start, last]), on, work)
+
+
+def _back(trace: Trace) -> _Back:
+    """By edges without slack: another stream's work first, then the stream's own, then the launch."""
+    graph, work = dependency_graph(trace), device_work(trace)
+    edges, size = graph.awaits, len(work)
+    to, over = np.full(size, -1), np.full(size, _NEVER)
+    returned, launched = np.full(size, -1), np.full(size, -1)
+    own = (graph.by_stream == 0) & (graph.before >= 0)
+    to[own] = graph.before[own]
+    binding = np.flatnonzero(graph.by_await == 0)
+    to[edges.work[binding]] = edges.on[binding]
+    over[to >= 0] = np.minimum(work.end[to], work.start)[to >= 0]
+    by_launch = np.flatnonzero((to < 0) & (graph.by_launch == 0))
+    launched[by_launch] = trace.events.ts[work.call[by_launch]]
+    held = _held(graph, work)
+    last = np.searchsorted(held[0], launched[by_launch], "right") - 1
+    there = last >= 0
+    to[by_launch[there]] = held[1][last[there]]
+    over[by_launch[there]] = held[2][last[there]]
+    returned[by_launch[there]] = held[0][last[there]]
+    return _Back(to, over, returned, launched)
+
+
+def _held(graph: Graph, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Waits that held the host up, by end: (end, work awaited, its end)."""
+    holds = graph.holds
+    binding = np.flatnonzero((holds.by_work == 0) & (holds.by_host[holds.hold] > 0))
+    binding = binding[np.argsort(holds.end[holds.hold[binding]], kind="stable")]
+    end, on = holds.end[holds.hold[binding]], holds.on[binding]
+    return end, on, np.minimum(work.end[on], end)
+
+
+def _stretches(trace: Trace, back: _Back, start: int, end: int) -> _Stretches:
+    """The path from `end` back to `start`."""
+    work = device_work(trace)
+    inside = np.flatnonzero((work.start < end) & (work.end > start))
+    lasts_to = inside[work.end[inside] == end]
+    tail: list[tuple[int, int]] = []
+    first = lasts_to[:1]
+    if len(first) == 0:  # the host is the last
+        first, tail = _from_host(trace, start, end)
+    mine = _reached(back, inside, first)
+    by_host, queued = mine[back.launched[mine] >= 0], mine[back.launched[mine] < 0]
+    returned = by_host[back.returned[by_host] >= 0]
+    known, unknown = queued[back.to[queued] >= 0], queued[back.to[queued] < 0]
+    kinds = [(np.flatnonzero(_kinds(trace)[mine] == on), on) for on in (On.KERNEL, On.COLLECTIVE, On.COPY)]
+    stretches = (  # of those that begin together the last one counts
+        *((np.array([time]), on, np.full(1, -1)) for time, on in tail),
+        (back.over[returned], On.SYNC_RETURN, returned),
+        (back.returned[by_host], On.HOST_OP, by_host),
+        (back.launched[by_host], On.LAUNCH_LATENCY, by_host),
+        (back.over[known], On.QUEUE, known),
+        (back.over[unknown], On.BEFORE, unknown),
+        *((work.start[mine[at]], on, mine[at]) for at, on in kinds),
+    )
+    begins = np.maximum(np.concatenate([at for at, _, _ in stretches]), start)
+    on = np.concatenate([np.full(len(at), int(number)) for at, number, _ in stretches])
+    of_work = np.concatenate([rows for _, _, rows in stretches])
+    order = np.argsort(begins, kind="stable")
+    begins, on, of_work = begins[order], on[order], of_work[order]
+    kept = np.r_[begins[1:] > begins[:-1], np.ones(min(len(begins), 1), np.bool_)] & (begins < end)
+    return _Stretches(begins[kept], on[kept], of_work[kept])
+
+
+def _from_host(trace: Trace, start: int, end: int) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+    """(the work that the host waited for last, if that was within the step; (start, On) of the host's stretches)."""
+    returned, awaited, over = _held(dependency_graph(trace), device_work(trace))
+    at = int(np.searchsorted(returned, end, "right")) - 1
+    if at < 0 or returned[at] <= start:
+        return awaited[:0], [(start, On.HOST_OP)]
+    return awaited[at : at + 1], [(int(over[at]), On.SYNC_RETURN), (int(returned[at]), On.HOST_OP)]
+
+
+def _reached(back: _Back, inside: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Work among `inside` (ascending) that the path reaches from `first`, by doubling the length of each jump."""
+    if len(first) == 0 or len(inside) == 0:
+        return inside[:0]
+    place = np.minimum(np.searchsorted(inside, back.to[inside]), len(inside) - 1)
+    jump = np.where(inside[place] == back.to[inside], place, np.arange(len(inside)))
+    reached = np.isin(inside, first)
+    for _ in range(len(inside).bit_length()):
+        reached[jump[reached]] = True
+        jump = jump[jump]
+    return inside[reached]
+
+
+def _kinds(trace: Trace) -> NDArray[np.int64]:
+    category = trace.events.category[device_work(trace).rows]
+    return np.where(is_communication(trace), On.COLLECTIVE, np.where(category == Category.KERNEL, On.KERNEL, On.COPY))
+
+
+def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[np.int64]) -> CriticalPath:
+    """The stretches with names; those of the host cut where an op, an annotation or a Python frame begins or ends."""
+    events, work, labels = trace.events, device_work(trace), Labels(trace)
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
+    hosts = whole[on == On.HOST_OP]
+    cuts = distinct(events.ts[rows], events.end[rows])
+    edges = distinct(whole.ravel(), cuts[covers(hosts, cuts)])
+    segment = find(whole, edges[:-1])
+    parts, segment = np.column_stack([edges[:-1], edges[1:]])[segment >= 0], segment[segment >= 0]
+    on, work_of = on[segment], work_of[segment]
+    name, line = np.zeros(len(on), np.int64), np.zeros(len(on), np.int64)
+    phase = phases(trace).at(parts[:, 0])
+    on_device = np.flatnonzero(np.isin(on, (On.KERNEL, On.COLLECTIVE, On.COPY)))
+    if len(work):
+        phase = np.where(
+            (work_of >= 0) & ~np.isin(on, (On.HOST_OP, On.SYNC_RETURN)), phases(trace).of_work[work_of], phase
+        )
+        ids, inverse = np.unique(events.name[work.rows[work_of[on_device]]], return_inverse=True)
+        name[on_device] = labels.numbered(tuple(events.strings[at] for at in ids.tolist()))[inverse]
+    host = np.flatnonzero(np.isin(on, (On.HOST_OP, On.SYNC_RETURN)))
+    track = _threads(trace, parts[host, 0])
+    name[host], line[host] = labels.on_host(track, parts[host])
+    middle = parts[:, 0] + (parts[:, 1] - parts[:, 0]) // 2
+    loads = host[covers(loading(trace), middle[host]) & (on[host] == On.HOST_OP)]
+    on[loads], name[loads], line[loads] = On.DATA_LOADER, 0, 0
+    between = np.flatnonzero((on == On.HOST_OP) & (name == 0))
+    on[between] = On.PYTHON
+    name[between] = labels.around(track[np.searchsorted(host, between)], middle[between])
+    return CriticalPath(tuple(labels.texts), parts, on, phase, name, line, segment)
+
+
+def _threads(trace: Trace, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[K]: the thread whose turn it is: the main one, or one that launches, while only that is in an op."""
+    own, work, ops = main_track(trace), device_work(trace), host_ops(trace)
+    track = np.full(len(at), own)
+    free = ops[own].at(at) < 0 if own in ops else np.ones(len(at), np.bool_)
+    launching = np.unique(tracks(trace)[work.call[work.linked]]) if len(work) else track[:0]
+    for number in launching.tolist():
+        if number != own and number in ops:
+            track[free & (ops[number].at(at) >= 0)] = number
+    return track
