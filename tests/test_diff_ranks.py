@@ -145,6 +145,7 @@ def test_the_rank_that_the_others_wait_for_is_said() -> None:
     own = "The others wait for rank 1, whose own part of a step is 900 ns and 990 ns"
     assert told == f"{own} against their 505 ns and 560 ns: its causes."
     assert rank_words(0, [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
+    assert rank_words(1, [rank(0, 500, 500), rank(1, 900, 900)], (), "") == ()
 
 
 def test_without_a_collective_to_wait_in_none_is_named() -> None:

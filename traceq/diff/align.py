@@ -21,8 +21,9 @@ def aligned(a: Ledger, b: Ledger) -> tuple[dict[str, Account], dict[str, Account
     another more often moved, as far as it cancels: code that was renamed, or clocks that disagree by some microseconds
     and charge a kernel to the op beside its own.
     """
-    knows = [any(getattr(account, what) for account in side.accounts) for what in ("line", "module") for side in (a, b)]
-    with_line, with_module = all(knows[:2]), all(knows[2:])
+    with_line, with_module = (
+        all(any(getattr(account, what) for account in side.accounts) for side in (a, b)) for what in ("line", "module")
+    )
     of_a, of_b = (_by_key(side.accounts, with_line=with_line, with_module=with_module) for side in (a, b))
     for key, moved in _moved(of_a, of_b, a.num_steps, b.num_steps).items():
         for side in (of_a, of_b):
@@ -35,9 +36,8 @@ def _by_key(accounts: Iterable[Account], *, with_line: bool, with_module: bool) 
     found: dict[str, list[Account]] = {}
     for account in accounts:
         parts = [account.kind, account.phase, account.name, line_function(account.line) if with_line else ""]
-        found.setdefault("|".join([*parts, *([account.module] if with_module and account.module else [])]), []).append(
-            account
-        )
+        parts += [account.module] if with_module and account.module else []
+        found.setdefault("|".join(parts), []).append(account)
     return {key: _merged(key, members) for key, members in found.items()}
 
 
@@ -68,7 +68,11 @@ def _work(account: Account) -> str:
     """What an account does, whoever asked for it; "" for syncs that someone wrote, and for collectives."""
     if account.kind == "collective" or (account.kind == "sync" and account.line):
         return ""
-    name = account.name.partition(" ")[0] if account.kind == "sync" else account.name.rpartition(LAUNCHES)[2]
+    name = account.name
+    if account.kind == "sync":
+        name = name.partition(" ")[0]
+    elif account.kind in ("kernel", "memcpy"):
+        name = name.rpartition(LAUNCHES)[2]
     return f"{account.kind}|{account.phase}|{name}"
 
 

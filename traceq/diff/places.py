@@ -74,10 +74,10 @@ def _edges(found: Nest | None) -> NDArray[np.int64]:
 def _places(trace: Trace, number: int, parts: Spans, marks: Nest | None, places: dict[Place, int]) -> NDArray[np.int64]:
     """int64[M]: the place of each part, new ones added to `places`."""
     origin = origins(trace, np.full(len(parts), number), parts[:, 0], parts[:, 1])
-    around = np.full(len(parts), -1) if marks is None else marks.at(parts[:, 0])
-    name = (
-        np.full(len(parts), -1) if marks is None else np.where(around >= 0, trace.events.name[marks.rows[around]], -1)
-    )
+    name = np.full(len(parts), -1)
+    if marks is not None:
+        around = marks.at(parts[:, 0])
+        name = np.where(around >= 0, trace.events.name[marks.rows[around]], -1)
     found = group([name, origin.line, origin.module])
     known = []
     for mark, line, module in found.keys.tolist():

@@ -22,7 +22,7 @@ def rank_words(rank: int, deltas: Sequence[RankDelta], cells: Sequence[CellDelta
         return (_alone(found, cells, waited_in),)
     mine = next((one for one in deltas if one.rank == rank), None)
     others = [one for one in deltas if one.rank != rank]
-    if mine is None or not others:
+    if mine is None or not others or mine.delta_ns == 0:
         return ()
     of_a, of_b = median(one.own_a_ns for one in others), median(one.own_b_ns for one in others)
     if mine.own_a_ns < _AHEAD * of_a or mine.own_b_ns < _AHEAD * of_b:

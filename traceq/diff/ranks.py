@@ -56,10 +56,8 @@ def waits_in(a: Run, b: Run, deltas: Sequence[RankDelta], rank: int) -> str:
     Of the other ranks one is asked, whose time in them changed most.
     """
     sign = 1 if next(found for found in deltas if found.rank == rank).own_delta_ns > 0 else -1
-    other = max(
-        (found for found in deltas if found.rank != rank),
-        key=lambda found: sign * (found.delta_ns - found.own_delta_ns),
-    )
+    others = [found for found in deltas if found.rank != rank]
+    other = max(others, key=lambda found: sign * (found.delta_ns - found.own_delta_ns))
     of_a, of_b = (_in_collectives(next(t for t in run.traces if t.rank == other.rank)) for run in (a, b))
     grown = {name: sign * (of_b.get(name, 0.0) - of_a.get(name, 0.0)) for name in sorted(of_a.keys() | of_b.keys())}
     name = max(grown, key=lambda name: grown[name], default="")

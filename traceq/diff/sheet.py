@@ -75,9 +75,8 @@ def ranks_table(diff: Diff) -> Table:
         Column("own_delta_ns", "own delta", Unit.DELTA_NS),
     )
     rest = len(diff.ranks) - len(shown)
-    note = "Own: the step without the time in which only collectives run." + (
-        f" {rest} more in --json." if rest else ""
-    )
+    more = f" {rest} more in --json." if rest else ""
+    note = f"Own: the step without the time in which only collectives run.{more}"
     return Table("ranks", "Steps of the ranks", columns, rows if len(diff.ranks) > 1 else (), note=note)
 
 
