@@ -89,6 +89,7 @@ def stepping(optimizer: str, dur: int, *ops: str) -> list[Event]:
         ("AdamW", ("aten::_fused_adamw_",), "fused", False),
         ("FusedAdam", ("aten::add_",), "fused", False),
         ("AdamW", ("Torch-Compiled Region: 0/0",), "compiled", False),
+        ("AdamW", ("triton_poi_fused_add_mul_0",), "compiled", False),
         ("NorMuon", ("aten::_foreach_add_",), "foreach", False),
         ("AdamW", (), "unknown", False),
     ],

@@ -34,7 +34,7 @@ _COLUMNS = (
 )
 _STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _IMPLEMENTATIONS = (
-    ("fused", re.compile(r"_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
+    ("fused", re.compile(r"^aten::_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
     ("compiled", re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|^triton_")),
     ("foreach", re.compile(r"^aten::_foreach_")),
 )
