@@ -74,6 +74,7 @@ def test_only_outermost_annotations_are_phases() -> None:
         "Optimizer.step#AdamW.step",
         "DistributedDataParallel.forward",
         "FSDP::pre_forward",
+        "FullyShardedDataParallel.forward",
         "## Call CompiledFxGraph f3 ##",
     ],
 )

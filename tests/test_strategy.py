@@ -130,6 +130,42 @@ def reduced(*sizes: int, start: int = 0, number: int = 0) -> list[Event]:
     return [step(start, 100, number), *marks, *engine, *calls]
 
 
+def sharded(*units: int, start: int = 0, number: int = 0, kept: int = 1, replicas: bool = False) -> list[Event]:
+    """One step of FSDP2 whose units hold so many float32, the last of them `kept` for backward."""
+    events = [step(start, 500, number), annotation("FSDP::root_pre_forward", start, 5)]
+    for n, size in enumerate(units):
+        at = start + 10 + 10 * n
+        events += [annotation(f"FSDP::pre_forward (layers.{n})", at, 9), comms("_allgather_base", at, 5, (size, size))]
+    for n, size in enumerate(units):
+        at = start + 200 + 20 * n
+        gathers = [comms("_allgather_base", at, 5, (size, size))] if n < len(units) - kept else []
+        reduces = [comms("_reduce_scatter_base", at + 11, 3, (size, size))] if size else []
+        summed = [comms("allreduce", at + 15, 2, (size // 2, size // 2))] if replicas else []
+        marks = [annotation("FSDP::pre_backward", at, 9), annotation("FSDP::post_backward_reduce", at + 10, 9)]
+        events += [*marks, *gathers, *reduces, *summed]
+    return events
+
+
+def test_replicas_add_up_what_each_unit_scattered() -> None:
+    found, checked = told(build(*sharded(600, 500, 100, replicas=True)))
+    assert (found["strategy"], found["verdict"]) == ("FSDP2 over replicas", "exact")
+    assert (found["num_units"], found["num_kept"], found["parameters"]) == (3, 1, 1200)
+    assert [(row["num"], row["elements"]) for row in checked] == [(3, 1200), (2, 1100), (3, 1200), (3, 600)]
+
+
+def test_units_that_reduce_nothing_in_any_step_are_explained() -> None:
+    steps = [*sharded(600, 500, 100), *sharded(600, 500, 100, start=500, number=1)]
+    frozen = [e for e in steps if e.get("args", {}).get("Collective name") != "_reduce_scatter_base"]
+    some = [e for e in steps if e.get("args", {}).get("In msg nelems") != 500 or "scatter" not in str(e["args"])]
+    found, checked = told(build(*some))
+    assert (found["verdict"], found["reason"]) == (
+        "explained",
+        "gradient_reduction: units reduce nothing: frozen, or no_sync",
+    )
+    assert [(row["num"], row["expected_num"]) for row in checked] == [(6, 6), (4, 4), (4, 6)]
+    assert told(build(*frozen))[0]["verdict"] == "explained"
+
+
 MIB = 2**20 // 4
 
 
@@ -202,6 +238,17 @@ def test_real_jobs_conserve_their_parameters(
     assert {row["verdict"] for row in checked if row["role"] != "kernels"} == {"exact"}
     mine = [(row["num"], row["expected_num"], row["verdict"]) for row in checked if row["role"] == "kernels"]
     assert mine == ([kernels] if kernels else [])
+
+
+def test_kernels_of_a_real_job_that_no_call_in_the_window_launched_were_launched_before_it() -> None:
+    """28 + 28 calls on each of 8 ranks, and 76 to 84 kernels."""
+    if not (TRACES / "nanogpt-h100-8r").is_dir():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    _, checked = told(read(TRACES / "nanogpt-h100-8r"))
+    kernels = [row for row in checked if row["role"] == "kernels"]
+    assert {row["expected_num"] for row in kernels} == {56}
+    assert {row["reason"] for row in kernels} == {f"{row['num'] - 56} launched before the window" for row in kernels}
+    assert (min(row["num"] for row in kernels), max(row["num"] for row in kernels)) == (76, 84)
 
 
 @pytest.mark.slow

@@ -27,8 +27,8 @@ OTHER, BEFORE_WINDOW, UNATTRIBUTED = "other", "before_window", "unattributed"
 
 _COVERED = 0.8
 _NO_PHASE = re.compile(
-    r"^(nccl:|gloo:|hccl:|xccl:|Optimizer\.|enumerate\(DataLoader\)|ProfilerStep|DistributedDataParallel\.|FSDP::"
-    r"|## Call CompiledFxGraph)"
+    r"^(nccl:|gloo:|hccl:|xccl:|Optimizer\.|enumerate\(DataLoader\)|ProfilerStep"
+    r"|DistributedDataParallel\.|FullyShardedDataParallel\.|FSDP::|## Call CompiledFxGraph)"
 )
 _STRUCTURE = ("optimizer", "zero_grad", "dataload", "backward", "forward")
 _NAMED = {
