@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,6 +25,7 @@ from traceq.errors import UsageFault
 from traceq.links.activity import Doing, activity
 from traceq.links.steps import steps
 from traceq.renderers.html.moments import moments
+from traceq.runs.layout import RunFolder
 
 ROOT = Path(__file__).parents[1]
 NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'
@@ -205,3 +208,16 @@ def test_a_sheet_with_findings_has_the_first_as_its_heading(folder: Path) -> Non
     page = (folder / "show.html").read_text()
     found = sheet(traceq.read(folder / "trace.json")).findings
     assert unescape(re.findall(r"<h1>(.*?)</h1>", page)[0]) == found[0].text
+
+
+def test_intervals_of_arms_with_other_numbers_of_samples_are_for_as_many_as_the_baseline_has(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "fixtures" / "outlier_ab", tmp_path / "run")
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    arms = tuple(replace(arm, samples_per_step=8 if arm.baseline else 16) for arm in manifest.arms)
+    RunFolder(tmp_path / "run").write_manifest(replace(manifest, arms=arms))
+    run("diff", str(tmp_path / "run"), "--html", str(tmp_path / "diff.html"))
+    told = "Cost of {} against off, unprofiled, with its 95 % interval"
+    assert told.format("a step") in (folder / "diff.html").read_text("utf-8")
+    assert told.format("as many samples as a step of off has") in (tmp_path / "diff.html").read_text("utf-8")

@@ -90,7 +90,9 @@ def _intervals(diffs: Diffs) -> Iterator[str]:
         marks = [_interval(name, comparison) for name, comparison in known]
         first = known[0][1]
         theta_ms = first.a_ns * first.verdict.threshold_pct / 100 / _MS
-        caption = f"Cost of a step against {diffs.baseline}, unprofiled, with its 95 % interval"
+        by_sample = any(comparison.samples for _, comparison in known)
+        what = f"as many samples as a step of {diffs.baseline} has" if by_sample else "a step"
+        caption = f"Cost of {what} against {diffs.baseline}, unprofiled, with its 95 % interval"
         yield _figure(charts.intervals(marks, [name for name, _ in known], theta_ms), caption)
 
 
