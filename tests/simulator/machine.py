@@ -269,6 +269,8 @@ class _Host:
         self.now += 500
         self.scopes.pop()
         words = (self.step, place, self.sequence[one.group], self.phase, work)
+        if self.thread == AUTOGRAD and not self.job.annotated and self.innermost("op") == "":
+            self.seen.layers.append((3, "backward", start, self.now))
         self.seen.issues.append(Issue(one, start, self.now, self.thread, external_id, *words))
         if on_host:
             yield (work,)
