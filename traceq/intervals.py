@@ -17,6 +17,7 @@ __all__ = [
     "intersect",
     "measure",
     "measure_within",
+    "num_until",
     "spans",
     "subtract",
     "union",
@@ -119,11 +120,11 @@ def find(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[K]: index of the disjoint, sorted part that each instant lies in, -1 outside all."""
     if len(parts) == 0:
         return np.full(len(instants), -1)
-    at = _num_until(parts[:, 0], instants) - 1
+    at = num_until(parts[:, 0], instants) - 1
     return np.where((at >= 0) & (instants < parts[at, 1]), at, -1)
 
 
-def _num_until(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
+def num_until(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[K]: how many of the sorted starts are not after each instant."""
     if len(instants) <= len(starts) or (instants[1:] < instants[:-1]).any():
         return np.searchsorted(starts, instants, "right")

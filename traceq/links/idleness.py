@@ -109,7 +109,7 @@ def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, 
     track = np.full(len(parts), own)
     if len(work):
         launching = np.where(done.owner[piece] >= 0, tracks(trace)[work.call[done.owner[piece]]], own)
-        for number in np.unique(launching).tolist():
+        for number in distinct(launching).tolist():
             mine = np.flatnonzero(launching == number)
             busy = ops[number].at(parts[mine, 0]) >= 0 if number in ops else np.zeros(len(mine), np.bool_)
             track[mine[busy]] = number

@@ -50,7 +50,7 @@ class Labels:
         found = syncs(self.trace)
         events, origin = self.trace.events, found.origin
         numbers = self.numbered(origin.texts)
-        calls = self.numbered(tuple(events.strings[name] for name in events.name[found.rows[call]].tolist()))
+        calls = self._named(events.name[found.rows[call]])
         return np.where(origin.op[call] > 0, numbers[origin.op[call]], calls), numbers[origin.line[call]]
 
     def of_launches(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -69,13 +69,22 @@ class Labels:
         phase_names = set(phases(self.trace).names)
         known = [at for at, name in enumerate(events.strings) if name in phase_names]
         rows = rows[~np.isin(events.name[rows], known)]
-        names = np.full(len(at), "", object)
+        names = np.zeros(len(at), np.int64)
         for number in np.unique(track).tolist():
             mine, inside = np.flatnonzero(track == number), nest(events, rows[of_row[rows] == number])
             found = inside.at(at[mine])
             there = np.flatnonzero(found >= 0)
-            names[mine[there]] = [events.strings[n] for n in events.name[inside.rows[found[there]]].tolist()]
-        return self.numbered(tuple(names.tolist()))
+            names[mine[there]] = self._named(events.name[inside.rows[found[there]]])
+        return names
+
+    def _named(self, names: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Numbers of some names of events."""
+        strings = self.trace.events.strings
+        is_used, numbers = np.zeros(len(strings), np.bool_), np.zeros(len(strings), np.int64)
+        is_used[names] = True
+        for name in np.flatnonzero(is_used).tolist():
+            numbers[name] = self.texts.setdefault(strings[name], len(self.texts))
+        return numbers[names]
 
     def numbered(self, words: tuple[str, ...]) -> NDArray[np.int64]:
         """Numbers of some texts, old or new."""

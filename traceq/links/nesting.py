@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import distinct
+from traceq.intervals import distinct, num_until
 from traceq.links.memo import once_per_trace
 from traceq.model import Category, Events, Trace
 
@@ -28,7 +28,7 @@ class Nest:
 
     def at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[K]: index of the innermost interval open at each instant, -1 where none is."""
-        found = np.searchsorted(self.start, instants, "right") - 1
+        found = num_until(self.start, instants) - 1
         pending = np.flatnonzero(found >= 0)
         while len(pending := pending[self.end[found[pending]] <= instants[pending]]):
             found[pending] = self.parent[found[pending]]
