@@ -50,6 +50,8 @@ def roles(*events: Event, **metadata: Any) -> list[str]:
         (annotation("evaluation", 10, 90), comms("allreduce", 20, 5, FEW), "metric"),
         (op("_c10d_functional::all_reduce", 10, 20), comms("allreduce", 12, 5, FEW), "activation_exchange"),
         (op("_AllToAll", 10, 20), comms("alltoallv", 12, 5, BIG), "activation_exchange"),
+        (op("SyncBatchNorm", 10, 20), comms("_allgather_base", 12, 5, BIG), "batch_statistics"),
+        (op("SyncBatchNormBackward", 10, 20), comms("allreduce", 12, 5, BIG), "batch_statistics"),
         (op(ENGINE + "MyFunctionBackward", 40, 30), comms("allreduce", 50, 5, BIG), "activation_exchange"),
         (op("_AllToAll", 10, 20), comms("alltoallv", 12, 5, BIG, dtype="Long"), "index_exchange"),
         (annotation("## all2all_data:kjt values ##", 10, 20), comms("alltoallv", 12, 5, BIG), "index_exchange"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builder import Event, annotation, build, comms, kernel, launch, op, read_text, step, table
+from builder import Event, annotation, build, call, comms, kernel, launch, op, read_text, step, table
 
 from traceq.analyses.registry import analyze
 from traceq.model import Run, Trace
@@ -197,6 +197,10 @@ def test_every_call_has_a_kernel_or_the_reason_why_not_is_given() -> None:
     fused = "1 calls without one of their own: fused with another's, or cut off by the window"
     assert kernels(*events) == (1, 2, "explained", fused)
     assert kernels(*both, kernel(nccl, 1, 5)) == (3, 2, "explained", "1 launched before the window")
+    graph = [call("cudaGraphLaunch", 90, 1, 3), kernel(nccl, 92, 5, 3)]
+    assert kernels(*both, *graph) == (3, 2, "explained", "1 launched by a graph")
+    barrier = [op("c10d::barrier", 88, 5), launch(90, 1, 3), kernel(nccl, 92, 5, 3)]
+    assert kernels(*both, *barrier) == (3, 2, "explained", "1 of barriers")
     stray = [launch(90, 1, 3), kernel(nccl, 92, 5, 3)]
     assert kernels(*both, *stray) == (3, 2, "unexplained", "1 whose call is not in the trace")
 
@@ -214,8 +218,21 @@ def test_layers_that_exchange_and_gradients_that_are_reduced_are_two_strategies(
     back = comms("alltoallv", 86, 4, (80, 80)), op("autograd::engine::evaluate_function: _AllToAllBackward", 85, 10)
     found, _ = told(build(*reduced(500), *exchanged, *back))
     assert (found["strategy"], found["verdict"]) == ("DDP + EP", "exact")
-    lacking, _ = told(build(*reduced(500), *exchanged, comms("alltoallv", 11, 4, (80, 80))))
-    assert lacking["verdict"] == "unexplained"
+    another = comms("alltoallv", 91, 4, (80, 80))
+    assert told(build(*reduced(500), *exchanged, *back, comms("alltoallv", 11, 4, (80, 80))))[0]["reason"] == (
+        "activation_exchange: no gradient comes back through some: a first layer, an embedding, a loss"
+    )
+    thrice = comms("alltoallv", 94, 1, (80, 80))
+    assert told(build(*reduced(500), *exchanged, *back, another))[0]["reason"].endswith("recomputed in backward")
+    assert told(build(*reduced(500), *exchanged, *back, another, thrice))[0]["verdict"] == "unexplained"
+
+
+def test_the_buckets_of_a_first_step_may_be_others() -> None:
+    def steps(*first: int) -> list[Event]:
+        return [*reduced(*first), *(e for n in (1, 2, 3) for e in reduced(300, 200, start=100 * n, number=n))]
+
+    assert "rebuilds" in told(build(*steps(300, 100, 100)))[0]["reason"]
+    assert told(build(*steps(300, 100, 99)))[0]["verdict"] == "unexplained"
 
 
 @pytest.mark.parametrize(

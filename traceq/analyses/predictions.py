@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from traceq.links.collectives import collective_calls, collective_kernels
 from traceq.links.launches import device_work
+from traceq.links.names import matching
 from traceq.links.roles import ROLES, Role
 from traceq.links.strategies import Issues, PerStep, issues, marks_per_step, strategy_of
+from traceq.links.surroundings import surroundings
 from traceq.model import Trace
 
 __all__ = ["EXACT", "EXPLAINED", "UNEXPLAINED", "Check", "checks", "micro_batches", "units"]
@@ -22,6 +24,8 @@ KERNELS = "kernels"
 _FORWARDS = re.compile(r"^(DistributedDataParallel|FullyShardedDataParallel)\.forward$|^FSDP::root_pre_forward$")
 _UNIT_FORWARD = re.compile(r"^FullyShardedDataParallel\.forward$|^FSDP::pre_forward( |$)")
 _UNIT_REDUCES = re.compile(r"^FullyShardedDataParallel\._post_backward_hook$|^FSDP::post_backward_reduce( |$)")
+_GRAPH = re.compile(r"GraphLaunch$")
+_BARRIER = re.compile(r"barrier")
 _MIRRORS = (
     ("all_reduce", "all_reduce"),
     ("all_gather", "reduce_scatter"),
@@ -59,23 +63,26 @@ def checks(trace: Trace) -> tuple[Check, ...]:
 
 
 def _kernels(trace: Trace) -> list[Check]:
-    """Every call has one kernel. Some were launched before the window opened; a group of calls shares one; and an
-    allocation without a call, by a graph or a compiled region, cannot be told."""
+    """Every call has one kernel, or the reason why not is known."""
     work, kernels, num = device_work(trace), collective_kernels(trace), len(collective_calls(trace))
     if len(work) == 0:
         return []
-    linked = kernels.call >= 0
-    early = int((~linked & work.before_window[kernels.work]).sum())
-    alone = int((~linked).sum()) - early
-    bare, more = num - len(np.unique(kernels.call[linked])), int(linked.sum()) - len(np.unique(kernels.call[linked]))
+    linked, launch = kernels.call >= 0, work.call[kernels.work]
+    early = ~linked & work.before_window[kernels.work]
+    by_graph = ~linked & (launch >= 0) & matching(trace.events, launch, _GRAPH)
+    of_barrier = ~linked & (launch >= 0) & surroundings(trace, launch).within(_BARRIER)
+    alone = ~linked & ~early & ~by_graph & ~of_barrier
+    carried = len(np.unique(kernels.call[linked]))
     told = (
-        (early, "launched before the window"),
-        (bare, "calls without one of their own: fused with another's, or cut off by the window"),
-        (more, "more for calls that launch several"),
-        (alone, "whose call is not in the trace"),
+        (int(early.sum()), "launched before the window"),
+        (int(by_graph.sum()), "launched by a graph"),
+        (int(of_barrier.sum()), "of barriers"),
+        (num - carried, "calls without one of their own: fused with another's, or cut off by the window"),
+        (int(linked.sum()) - carried, "more for calls that launch several"),
+        (int(alone.sum()), "whose call is not in the trace"),
     )
     reason = "; ".join(f"{count:,} {why}" for count, why in told if count)
-    verdict = UNEXPLAINED if alone else EXPLAINED if reason else EXACT
+    verdict = UNEXPLAINED if alone.any() else EXPLAINED if reason else EXACT
     return [Check(KERNELS, len(kernels.work), num, None, None, verdict, reason)]
 
 
@@ -160,13 +167,17 @@ def _replicated(trace: Trace, found: Issues) -> list[Check]:
     gradients, gathered = found.per_step(mine), found.per_step(found.of(Role.GATHER_STEP))
     if gathered:
         padding = _padding(gathered, gradients)
-        elements = gathered.elements if padding else gradients.elements
+        reduced, back = (None, None) if padding else (gathered.elements, gradients.elements)
         return [
-            _check(Role.GRADIENT, gradients, None, gradients.elements if padding else gathered.elements, note=padding),
-            _check(Role.GATHER_STEP, gathered, None, elements, note=padding),
+            _check(Role.GRADIENT, gradients, None, reduced, note=padding),
+            _check(Role.GATHER_STEP, gathered, None, back, note=padding),
         ]
-    usual = _usual(gradients.num), _usual(gradients.elements)
-    return [_check(Role.GRADIENT, gradients, *usual, note=_buckets(trace, found, mine) if gradients else "")]
+    if not gradients:
+        return []
+    usual, elements = _usual(gradients.num), _usual(gradients.elements)
+    if gradients.num[0] != usual[0] and (gradients.num[1:] == usual[1:]).all() and len(usual) > 2:
+        return [_check(Role.GRADIENT, gradients, gradients.num, elements, note="DDP rebuilds its buckets once")]
+    return [_check(Role.GRADIENT, gradients, usual, elements, note=_buckets(trace, found, mine))]
 
 
 def _usual(values: Counts) -> Counts:
@@ -208,8 +219,9 @@ def _exchanges(found: Issues) -> list[Check]:
     for name, mirror in _MIRRORS:
         forward = found.per_step(mine & ~found.backward & found.called(name))
         backward = found.per_step(mine & found.backward & found.called(mirror))
-        if forward and not passes:
-            checked.append(_check(Role.ACTIVATIONS, forward, None, note="forward only: the trace has no backward pass"))
+        if forward and not backward:
+            why = "no gradient comes back through it" if passes else "forward only: the trace has no backward pass"
+            checked.append(_check(Role.ACTIVATIONS, forward, None, note=why))
         elif forward or backward:
             usual = _check(Role.ACTIVATIONS, forward, _usual(forward.num))
             checked += [usual, _mirrored(forward, backward, parts_differ=name == "all_to_all")]
@@ -217,12 +229,10 @@ def _exchanges(found: Issues) -> list[Check]:
 
 
 def _mirrored(forward: PerStep, backward: PerStep, *, parts_differ: bool) -> Check:
-    first = "the first layer's input needs no gradient"
-    fewer = first if ((forward.num - backward.num) == 1).all() else ""
-    again = "activations are recomputed in backward" if (backward.num == 2 * forward.num).all() else ""
-    if again and forward:
-        return _check(Role.ACTIVATIONS, backward, 2 * forward.num, None, note=again)
+    if forward and (backward.num == 2 * forward.num).all():
+        return _check(Role.ACTIVATIONS, backward, backward.num, note="activations are recomputed in backward")
     sized = forward.elements if (forward.num == backward.num).all() and not parts_differ else None
+    fewer = "no gradient comes back through some: a first layer, an embedding, a loss"
     return _check(Role.ACTIVATIONS, backward, forward.num, sized, fewer)
 
 
@@ -235,6 +245,7 @@ def _besides(trace: Trace, found: Issues) -> list[Check]:
         (Role.CLIP_NORM, "the norm of all gradients is clipped"),
         (Role.METRIC, "numbers are added up or gathered for people"),
         (Role.INDICES, "which rows and tokens go where"),
+        (Role.STATISTICS, "SyncBatchNorm shares its statistics"),
         (Role.STATE, "state is sent from one rank to all"),
     )
     told = [_check(role, found.per_step(found.of(role)), None, note=note) for role, note in notes]

@@ -30,6 +30,7 @@ ROLES = (
     "metric",
     "activation_exchange",
     "index_exchange",
+    "batch_statistics",
     "state_broadcast",
     "unknown",
 )
@@ -49,6 +50,7 @@ class Role:
     METRIC = ROLES.index("metric")
     ACTIVATIONS = ROLES.index("activation_exchange")
     INDICES = ROLES.index("index_exchange")
+    STATISTICS = ROLES.index("batch_statistics")
     STATE = ROLES.index("state_broadcast")
     UNKNOWN = ROLES.index("unknown")
 
@@ -69,6 +71,7 @@ _BACKWARD_PHASE = re.compile(r"backward", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 _CLIPS = re.compile(r"clip_grad_norm|^FSDP::clip")
+_NORMALIZES = re.compile(r"^SyncBatchNorm(Backward[0-9]*)?$")
 _MEASURES = re.compile(r"metric|accuracy", re.IGNORECASE)
 _NORM = re.compile(r"^aten::(linalg_vector_norm|linalg_norm|norm|_foreach_norm)$")
 _DISTRIBUTES_INPUT = re.compile(r"kjt|sparse_data_dist|SparseFeatures", re.IGNORECASE)
@@ -120,6 +123,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
         (Role.CLIP_NORM, summed & _follows_norms(around) & (calls.elements >= 0) & (calls.elements <= _MOST_NORMS)),
         (Role.GRADIENT, reduces & optimizer),
         (Role.GATHER_STEP, (gathers | broadcasts) & optimizer),
+        (Role.STATISTICS, around.within(_NORMALIZES)),
         (Role.INDICES, exchanges & (whole | around.within(_DISTRIBUTES_INPUT)) | (gathers & whole & in_an_op)),
         (Role.METRIC, ~exchanges & around.within(_MEASURES)),
         (Role.ACTIVATIONS, exchanges | (~broadcasts & in_an_op)),
