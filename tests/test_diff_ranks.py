@@ -96,6 +96,30 @@ def test_the_rank_that_changed_most_stands_first_in_the_table(slowed: Diff) -> N
     assert ranks_table(one).rows == ()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_whichever_rank_is_late_and_wherever_it_is_named_with_its_delay(seed: int) -> None:
+    rng = random.Random(seed)
+    late = Late(rng.randrange(4), rng.randrange(100, 5000) * US, rng.randrange(3), rng.random() < 0.5)
+    a, b = (
+        run_of(Meetings(PLAN, num_ranks=4, num_steps=4, late=one, ahead=False).job(random.Random(seed)))
+        for one in (replace(late, ns=0), late)
+    )
+    found = diff_runs(a, b)
+    assert found.words[2].startswith(f"Rank {late.rank} alone is ")
+    assert found.causes[0].delta_ns == pytest.approx(late.ns, rel=0.001)
+    assert "aten::prepare" in found.causes[0].name
+
+
+def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
+    a, b = (
+        run_of(Meetings(PLAN, num_ranks=4, num_steps=4, late=Late(1, ns, 0)).job(random.Random(15)))
+        for ns in (0, 195 * US)
+    )
+    found = diff_runs(a, b)
+    assert (found.causes, {rank.delta_ns for rank in found.ranks}) == ((), {0})
+    assert not [line for line in found.words if "rank" in line.lower()]
+
+
 def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
     """A window in which one rank was slow, and pairs that scatter so much that it may be chance."""
     arms = (Arm("off", "", baseline=True), Arm("on", ""))
