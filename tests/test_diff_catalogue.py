@@ -140,7 +140,7 @@ def test_twenty_removed_syncs_are_named_before_anything_else() -> None:
     assert verdict.startswith("syncless saves 5.02 ms a step")
     assert why.startswith("Why: profiled steps of one window a side")
     assert said.startswith("syncless removes 20 syncs a step (10 dtoh aten::copy_ in forward, 10 dtoh ")
-    assert f"{sum(cause['delta_ns'] for cause in syncs) / 1e6:.2f} ms a step, the idle time they cause included" in said
+    assert f"{sum(cause['delta_ns'] for cause in syncs) / 1e6:.2f} ms a step (copying " in said
 
 
 @pytest.mark.parametrize(

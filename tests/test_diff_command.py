@@ -203,6 +203,7 @@ DIFF: dict[str, Any] = {
             "module": str,
             "self_op": str,
             "delta_bytes": int,
+            "chain": (dict, type(None)),
             "delta_num": NUMBER,
             "delta_ns": int,
             "count_ns": int,

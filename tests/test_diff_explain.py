@@ -9,7 +9,7 @@ from builder import AUTOGRAD, Event, annotation, build, call, kernel, launch, me
 
 from traceq.diff.explain import explain
 from traceq.diff.ledger import ledger
-from traceq.diff.result import Cause, CellDelta
+from traceq.diff.result import Cause, CellDelta, Chain
 from traceq.model import Trace
 
 Deltas = dict[tuple[str, str], int]
@@ -77,6 +77,7 @@ def test_a_removed_sync_answers_for_its_copy_its_wait_and_the_idle_time_after_it
         ("forward", "launch_latency"): -2,
     }
     assert next(iter(causes)).startswith("sync|")
+    assert next(iter(causes.values())).chain == Chain(copied_ns=-2_000, waited_ns=-21_000, idle_ns=-10_000)
     assert [f"{cause.share_pct:.0f}" for cause in causes.values()] == ["94", "6", "0"]  # no -0 of a negative delta
 
 

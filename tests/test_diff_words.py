@@ -9,7 +9,7 @@ import pytest
 from builder import annotation, build, call, kernel, launch, memcpy, op, step
 
 from traceq.diff.free import is_free
-from traceq.diff.result import Cause, Comparable, Traced
+from traceq.diff.result import Cause, Chain, Comparable, Traced
 from traceq.diff.words import cause_words, cpu_words, describe, verdict_words
 from traceq.model import Run
 from traceq.stats import Comparison, Verdict
@@ -111,6 +111,14 @@ def test_one_sync_and_more_syncs() -> None:
 def test_syncs_that_came_and_syncs_that_went_are_told_apart() -> None:
     words = said(10, cause("device a", 15, 1, kind="sync"), cause("dtoh b", -5, -3, kind="sync"))
     assert [text.partition(" (")[0] for text in words] == ["on removes 3 syncs a step", "on adds 1 sync a step"]
+
+
+def test_of_a_sync_its_whole_chain_is_told() -> None:
+    waits = replace(cause("dtoh aten::item", -50, -2, kind="sync"), chain=Chain(0, -38 * US, -12 * US))
+    assert said(-100, waits)[0] == (
+        "on removes 2 syncs a step (2 dtoh aten::item in fwd): "
+        "-50.0 us a step (waiting -38.0 us, idle after it -12.0 us), 50.0 % of the traced -100 us."
+    )
 
 
 def test_syncs_that_cost_less_although_they_are_more_are_told_together() -> None:

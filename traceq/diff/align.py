@@ -12,6 +12,7 @@ from traceq.diff.result import Cause, share
 __all__ = ["aligned", "with_replacements"]
 
 _CANCELS = 2
+_SUMMED = ("num", "ns", "bytes", "copied", "waited")
 
 
 def aligned(a: Ledger, b: Ledger) -> tuple[dict[str, Account], dict[str, Account]]:
@@ -81,12 +82,12 @@ def _merged(key: str, accounts: Sequence[Account]) -> Account:
     first = accounts[0]
     if len(accounts) == 1:
         return replace(first, key=key)
-    num, ns, moved = (sum(getattr(account, column) for account in accounts) for column in ("num", "ns", "bytes"))
+    sums = {column: sum(getattr(account, column) for account in accounts) for column in _SUMMED}
     name = first.name if len({account.name for account in accounts}) == 1 else _work(first).rpartition("|")[2]
     line = first.line if len({line_function(account.line) for account in accounts}) == 1 else ""
     module = first.module if len({account.module for account in accounts}) == 1 else ""
     inner = tuple(time for account in accounts for time in account.inner)
-    return replace(first, key=key, name=name, line=line, module=module, num=num, ns=ns, bytes=moved, inner=inner)
+    return replace(first, key=key, name=name, line=line, module=module, inner=inner, **sums)
 
 
 def with_replacements(found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:

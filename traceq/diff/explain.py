@@ -10,7 +10,7 @@ import numpy as np
 
 from traceq.diff.align import aligned, with_replacements
 from traceq.diff.ledger import Account, Ledger, ledger, whole_mean
-from traceq.diff.result import Cause, CellDelta, Traced, share
+from traceq.diff.result import Cause, CellDelta, Chain, Traced, share
 from traceq.model import Trace
 
 __all__ = ["Explanation", "explain"]
@@ -75,7 +75,8 @@ def _causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
         if (x, num_a, moved_a) != (y, num_b, moved_b):
             cause = _cause(second or of_a[key], num_a, num_b, x, y, delta_ns)
             self_op = _self_op(cause, first, second, a.num_steps, b.num_steps)
-            found.append(replace(cause, self_op=self_op, delta_bytes=moved_b - moved_a))
+            chain = _chain(cause, sides)
+            found.append(replace(cause, self_op=self_op, delta_bytes=moved_b - moved_a, chain=chain))
     folded = with_replacements(found, of_a.keys(), of_b.keys(), delta_ns)
     return tuple(sorted(folded, key=lambda cause: (not _is_decision(cause, delta_ns), -abs(cause.delta_ns), cause.key)))
 
@@ -89,6 +90,20 @@ def _self_op(cause: Cause, of_a: Account | None, of_b: Account | None, num_a: in
             more[time.name] = more.get(time.name, 0.0) + sign * time.ns / num
     most = max(sorted(more), key=lambda name: more[name], default="")
     return most if most != cause.name and _MOST_OF * more.get(most, 0.0) > abs(cause.delta_ns) > 0 else ""
+
+
+def _chain(cause: Cause, sides: Sequence[tuple[Account | None, int]]) -> Chain | None:
+    """Of a sync what its copy, its wait and the idle time after it differ by; None where it has neither of the two."""
+    known = [(side, num) for side, num in sides if side]
+    if cause.kind != "sync" or not any(side.copied or side.waited for side, _ in known):
+        return None
+
+    def more(column: str) -> int:
+        first, second = (whole_mean(getattr(side, column) if side else 0, num) for side, num in sides)
+        return second - first
+
+    copied, waited = more("copied"), more("waited")
+    return Chain(copied, waited, cause.delta_ns - copied - waited)
 
 
 def _is_decision(cause: Cause, delta_ns: int) -> bool:

@@ -36,7 +36,8 @@ _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 @dataclass(frozen=True, slots=True)
 class Account:
     """Time of one cause over all counted steps. `key` is the same on both sides of a diff; `num` counts what happened:
-    kernels, copies, calls; `bytes` what they moved; `inner` says in which ops within a host op the time went by."""
+    kernels, copies, calls; `bytes` what they moved; of a sync `copied` ns went by in its copy and `waited` in the call
+    while nothing ran; `inner` says in which ops within a host op the time went by."""
 
     key: str
     kind: str
@@ -47,6 +48,8 @@ class Account:
     num: int
     ns: int
     bytes: int = 0
+    copied: int = 0
+    waited: int = 0
     inner: tuple[OwnTime, ...] = ()
 
 
@@ -87,7 +90,7 @@ def ledger(trace: Trace) -> Ledger:
             Cell(names[p], Doing(d).name.lower(), total)
             for (p, d), total in zip(cells.keys.tolist(), cells.sum(ns), strict=True)
         ),
-        accounts=_accounts(trace, phase[inside], actor[inside], parts[inside]),
+        accounts=_accounts(trace, phase[inside], actor[inside], parts[inside], doing[inside]),
     )
 
 
@@ -215,7 +218,9 @@ def _copies_to_syncs(trace: Trace, all_actors: Actors, actor: NDArray[np.int64])
     return moved[actor]
 
 
-def _accounts(trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], parts: Spans) -> tuple[Account, ...]:
+def _accounts(
+    trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], parts: Spans, doing: NDArray[np.int8]
+) -> tuple[Account, ...]:
     """Time and number of every cause; one that was hidden behind others has 0 ns.
 
     A cause stands in its own phase with all it costs: the idle time of a sync that lasts into the next phase, too.
@@ -237,7 +242,11 @@ def _accounts(trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], 
         all_actors.module[who],
     )
     groups = group(columns)
-    totals = groups.sum(np.r_[parts[:, 1] - parts[:, 0], np.zeros(len(happened), np.int64)])
+    none = np.zeros(len(happened), np.int64)
+    ns = parts[:, 1] - parts[:, 0]
+    totals = groups.sum(np.r_[ns, none])
+    copied = groups.sum(np.r_[np.where(doing == Doing.EXPOSED_MEMCPY, ns, 0), none])
+    waited = groups.sum(np.r_[np.where(np.isin(doing, (Doing.SYNC_WAIT, Doing.ALLOC_WAIT)), ns, 0), none])
     nums = groups.sum(np.arange(len(who)) >= len(actor))
     moved = groups.sum(np.r_[np.zeros(len(actor), np.int64), all_actors.bytes[happened]])
     where = list(functions)
@@ -257,6 +266,8 @@ def _accounts(trace: Trace, phase: NDArray[np.int64], actor: NDArray[np.int64], 
                 num=nums[number],
                 ns=totals[number],
                 bytes=moved[number],
+                copied=copied[number],
+                waited=waited[number],
                 inner=inner.get(number, ()),
             )
         )

@@ -8,7 +8,7 @@ from traceq.model import Caveat, Pairs
 from traceq.report import Source
 from traceq.stats import Comparison
 
-__all__ = ["Cause", "CellDelta", "Comparable", "Diff", "Diffs", "RankDelta", "Traced", "share"]
+__all__ = ["Cause", "CellDelta", "Chain", "Comparable", "Diff", "Diffs", "RankDelta", "Traced", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,20 @@ class CellDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """What a sync's difference is made of: its copy, the host blocked while nothing ran, the device idle after it."""
+
+    copied_ns: int
+    waited_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
     """One cause: `delta_ns` is `count_ns` (more or fewer of them) plus `dur_ns` (each takes longer or shorter). `line`
     and `module`, a class of nn.Module, are "" where the trace does not tell; `self_op` is the op inside a host op that
     makes up most of the difference, "" where that is the op itself; `delta_bytes` is what copies and collectives move
-    more."""
+    more; `chain` is that of a sync on a device."""
 
     key: str
     kind: str
@@ -92,6 +101,7 @@ class Cause:
     module: str = ""
     self_op: str = ""
     delta_bytes: int = 0
+    chain: Chain | None = None
 
     @property
     def is_replacement(self) -> bool:

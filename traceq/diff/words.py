@@ -158,14 +158,26 @@ def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause]) -> list[str
     told = [(verb, changed) for verb, changed in (("removes", gone), ("adds", come)) if changed]
     if len(told) == 2 and (_sum(gone) > 0 or _sum(come) < 0):  # fewer that cost more: only together they say something
         what = " and ".join(_counted(verb, changed) for verb, changed in told)
-        cost = _amount(_sum(syncs), traced, ", the idle time they cause included")
+        cost = _amount(_sum(syncs), traced, _chain(syncs, ", the idle time they cause included"))
         return [f"{b_name} {what}: {cost}."]
     words = []
     for verb, changed in told:
         idle = "the idle time it causes" if _total(changed) == "1" else "the idle time they cause"
-        cost = _amount(_sum(changed), traced, f", {idle} included")
+        cost = _amount(_sum(changed), traced, _chain(changed, f", {idle} included"))
         words.append(f"{b_name} {_counted(verb, changed)}: {cost}.")
     return words
+
+
+def _chain(syncs: Sequence[Cause], otherwise: str) -> str:
+    """` (copying +2.00 us, waiting +183 us, idle after it +5.00 us)`, as far as they differ."""
+    chains = [cause.chain for cause in syncs if cause.chain]
+    parts = (
+        ("copying", sum(chain.copied_ns for chain in chains)),
+        ("waiting", sum(chain.waited_ns for chain in chains)),
+        ("idle after it", _sum(syncs) - sum(chain.copied_ns + chain.waited_ns for chain in chains)),
+    )
+    told = [f"{what} {_delta(ns)}" for what, ns in parts if ns]
+    return f" ({', '.join(told)})" if chains and told else otherwise
 
 
 def _counted(verb: str, changed: Sequence[Cause]) -> str:
