@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builder import Event, annotation, build, call, frame, kernel, launch, memory, op, step, table
+from test_catalogue import TRACES
 
 from traceq.analyses.registry import analyze
+from traceq.links.memory import memory_use
 from traceq.model import Run, Trace
 from traceq.runs.read import read
 
@@ -107,6 +110,15 @@ def test_without_memory_rows_the_report_says_what_would_record_them() -> None:
     report = analyze(Run("", (build(step(0, 10)),)), "memory")
     assert report.views == ()
     assert [unknown.argument for unknown in report.unknown] == ["profile_memory=True"]
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.parametrize("name", ["h100", "mi300"])
+def test_every_change_of_a_real_device_is_the_difference_of_its_levels(name: str) -> None:
+    accelerator = memory_use(read(TRACES / f"owlv2/{name}.json.gz").traces[0])[0]
+    assert len(accelerator.ts) > 10_000
+    assert (np.diff(accelerator.level) == accelerator.change[1:]).all()
+    assert (accelerator.reserved >= accelerator.level).all()
 
 
 def test_growth_of_a_phase_is_what_torch_counts_for_its_range(tmp_path: Path) -> None:

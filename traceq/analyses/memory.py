@@ -47,7 +47,7 @@ _PEAK_COLUMNS = (
     Column("line", "line"),
 )
 
-_FREES = re.compile(r"^(cuda|hip)Free|^cuMemFree|^cuMemUnmap")
+_FREES = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 
 _Row = tuple[int, str, str, int, int, int, int, int]
 

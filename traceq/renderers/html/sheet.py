@@ -10,7 +10,7 @@ from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, said
 from traceq.renderers.html.markup import element, page, table
 from traceq.renderers.html.moments import moments
-from traceq.renderers.text import source_line
+from traceq.renderers.text import MOST_FINDINGS, source_line
 from traceq.report import Report, Sheet, Table
 from traceq.units import Unit
 
@@ -22,7 +22,7 @@ _COMPUTES = ("compute", "cpu_compute")
 
 def sheet_to_html(sheet: Sheet, run: Run) -> str:
     """One file that opens offline. Raises UsageFault where altair or vl-convert is missing."""
-    title = sheet.findings[0].text if sheet.findings else "Nothing stands out"
+    title = sheet.telling[0].text if sheet.telling else "Nothing stands out"
     reports = [report for report in sheet.reports if report.views]
     body = [
         element(
@@ -40,7 +40,10 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
 
 
 def _findings(sheet: Sheet) -> str:
-    lines = [element("li", escape(found.text), of=found.severity, data_key=found.key) for found in sheet.findings[1:]]
+    lines = [
+        element("li", escape(found.text), of=found.severity, data_key=found.key)
+        for found in sheet.telling[1:MOST_FINDINGS]
+    ]
     return element("ul", *lines, of="findings") if lines else ""
 
 
