@@ -22,7 +22,7 @@ _COLUMNS = (
     Column("busy_ns", "busy", Unit.NS),
     Column("compute_ns", "computes", Unit.NS),
     Column("idle_ns", "idle", Unit.NS),
-    Column("busy_pct", "busy", Unit.PERCENT),
+    Column("busy_pct", "share", Unit.PERCENT),
 )
 
 _Row = tuple[int, int, int, int, int, int, int, float]

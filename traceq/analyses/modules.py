@@ -24,7 +24,7 @@ from traceq.units import Unit
 
 POSITION = 68
 
-NO_MODULE = "(no module)"
+_NO_MODULE = "(no module)"
 
 _TOP = 10
 _TELLING, _PASSES_ON = 0.03, 0.97
@@ -47,8 +47,6 @@ _KERNEL_COLUMNS = (
     Column("num", "num", Unit.COUNT),
     Column("gpu_ns", "GPU time", Unit.NS),
 )
-
-
 _NUM = Column("num", "num", Unit.COUNT)
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
 
@@ -69,11 +67,11 @@ def analyze(run: Run) -> Report:
     """
     told = [trace for trace in run.traces if len(modules(trace))]
     has_frames = any(len(trace.events.rows(Category.PYTHON)) for trace in run.traces)
+    rows = tuple(row for trace in told for row in _rows(trace))
+    kernels = tuple(row for trace in told for row in _kernel_rows(trace))
     tables = (
-        Table("modules", "Modules", _COLUMNS, tuple(row for trace in told for row in _rows(trace))),
-        Table(
-            "module_kernels", "Kernels", _KERNEL_COLUMNS, tuple(row for trace in told for row in _kernel_rows(trace))
-        ),
+        Table("modules", "Modules", _COLUMNS, rows),
+        Table("module_kernels", "Kernels of modules", _KERNEL_COLUMNS, kernels),
     )
     on = f"rank {told[0].rank}, " if len(run.traces) > 1 and told else ""
     unknown = () if has_frames or not run.traces else (Unknown("nn.Modules and Python lines", "with_stack=True"),)
@@ -108,15 +106,10 @@ def _host_pieces(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _rows(trace: Trace) -> list[tuple[Cell, ...]]:
     tally, names = _tally(trace), phases(trace).names
-    paths = (*modules(trace).paths, NO_MODULE)
+    paths = (*modules(trace).paths, _NO_MODULE)
+    both = np.concatenate([tally.own, tally.tree], axis=2)
     return [
-        (
-            trace.rank,
-            names[phase],
-            paths[module],
-            *tally.own[module, phase].tolist(),
-            *tally.tree[module, phase].tolist(),
-        )
+        (trace.rank, names[phase], paths[module], *both[module, phase].tolist())
         for phase, module in np.argwhere(tally.tree.any(axis=2).T).tolist()
     ]
 
@@ -124,7 +117,7 @@ def _rows(trace: Trace) -> list[tuple[Cell, ...]]:
 def _kernel_rows(trace: Trace) -> list[tuple[Cell, ...]]:
     """Kernels of each module and phase by name, longest first."""
     kernels, events, names = launched_kernels(trace), trace.events, phases(trace).names
-    paths = (*modules(trace).paths, NO_MODULE)
+    paths = (*modules(trace).paths, _NO_MODULE)
     of_kernel = modules_of_work(trace)[kernels.work]
     name = events.name[device_work(trace).rows[kernels.work]]
     groups = group([phases(trace).of_work[kernels.work], of_kernel, name])
@@ -152,7 +145,7 @@ def _view(trace: Trace, of: str) -> Table:
         depth = sum(path.startswith(f"{other}.") for other in shown)
         name = "  " * depth + path.rpartition(".")[2]
         lines.append((name, num[path], *sums[path].tolist()[: 1 + 2 * by], 100 * int(sums[path][by]) / whole))
-    lines.append((NO_MODULE, None, *tree[-1].tolist()[: 1 + 2 * by], 100 * int(tree[-1, by]) / whole))
+    lines.append((_NO_MODULE, None, *tree[-1].tolist()[: 1 + 2 * by], 100 * int(tree[-1, by]) / whole))
     columns = (_COLUMNS[2], _NUM, *_COLUMNS[3 : 4 + 2 * by], Column("share", "share", Unit.PERCENT))
     note = "A module counts with those inside it, and backward with the module it differentiates."
     return Table("modules", f"Modules ({of}whole trace)", columns, tuple(lines), note=note)

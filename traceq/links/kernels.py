@@ -1,4 +1,4 @@
-"""Kernels with what launched them: which are tiny, and which are the same work again."""
+"""Kernels with the ops that launched them; which of them are so short that launching them takes longer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from traceq.links.memo import once_per_trace
 from traceq.links.nesting import host_ops, tracks
 from traceq.model import Category, Trace
 
-__all__ = ["TINY_NS", "LaunchedKernels", "launched_kernels"]
+__all__ = ["LaunchedKernels", "launched_kernels"]
 
-TINY_NS = 10_000
+_TINY_NS = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchedKernels:
     """K kernels by start: `work` int64[K] into DeviceWork; `ns` int64[K]; `op` int64[K] the row of Events of the
     innermost op around the launch, -1 without one; `tiny` bool[K]: under 10 us, or shorter than the call that launched
-    it alone."""
+    it alone and did not wait for it."""
 
     work: NDArray[np.int64]
     ns: NDArray[np.int64]
@@ -38,7 +38,7 @@ def launched_kernels(trace: Trace) -> LaunchedKernels:
     num_launched = np.bincount(call[call >= 0], minlength=len(events))
     alone = (call >= 0) & (num_launched[call] == 1)
     waited = work.end[mine] <= events.end[call]  # a call that lasts until its kernel is done is no slow launch
-    tiny = (ns < TINY_NS) | (alone & ~waited & (ns < events.dur[call]))
+    tiny = (ns < _TINY_NS) | (alone & ~waited & (ns < events.dur[call]))
     return LaunchedKernels(mine, ns, _ops_around(trace, call), tiny)
 
 
