@@ -1,5 +1,5 @@
 """How often the 95 % interval of `traceq.stats` covers the truth, and how many pairs a verdict takes; the same for
-recordings that stop when they know.
+recordings that stop when they know, and how often what one half leaves to the next is noticed.
 
     python benchmarks/stats.py [--replications 1000]
 
@@ -137,8 +137,9 @@ def power(rng: np.random.Generator, replications: int) -> Table:
 
 
 def carry(rng: np.random.Generator, replications: int) -> Table:
-    """Share of recordings that are said to carry something over from one half to the next, where A does after B."""
-    table = Table(title=f"carry-over said, noise 1 %, {replications:,} replications (at 0: false alarms, 1 % at most)")
+    """Share of recordings that are said to carry something over from one half to the next, where A takes so much
+    longer after B; at 0 these are false alarms."""
+    table = Table(title=f"carry-over said, noise 1 %, {replications:,} replications")
     carries = (0.0, 1.0, 2.0, 4.0)
     for heading in ("noise", "pairs", *(f"{carry_pct:g} %" for carry_pct in carries)):
         table.add_column(heading, justify="left" if heading == "noise" else "right")

@@ -139,3 +139,14 @@ def test_the_threshold_is_in_percent_of_the_time_of_a_sample(samples: tuple[int,
     pairs = paired("a", "b", 20, 20 * ratio * 1.01)
     assert compare_pairs(pairs, samples=samples, threshold_pct=2).verdict.name == "in_the_noise"
     assert compare_pairs(pairs, samples=samples, threshold_pct=0.5).verdict.name == "material"
+
+
+def test_a_doubt_says_for_how_many_samples_its_time_is() -> None:
+    stalled = paired("a", "b", 20, 40, num=64)
+    slow = stalled.second_ns.copy()
+    slow[0, np.flatnonzero(stalled.b_second)[:12]] *= 3
+    doubts = {
+        doubt.code: doubt.text for doubt in compare_pairs(replace(stalled, second_ns=slow), samples=(4, 8)).caveats
+    }
+    assert doubts["mean_disagrees"].endswith("a median does not see rare stalls (for the 4 samples of A's step)")
+    assert doubts["slow_steps_differ"].endswith("one arm stalls more")

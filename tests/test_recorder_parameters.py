@@ -15,7 +15,7 @@ from traceq.recorder import Recipe
 from traceq.recorder.catalogue import find, names
 from traceq.recorder.parameters import checked, describe_parameters, overrides
 from traceq.recorder.plan import Plan, planned_arms, with_samples
-from traceq.recorder.prepare import Request, fresh_folder
+from traceq.recorder.prepare import Request, fresh_folder, prepare
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,19 @@ def test_a_batch_that_varies_without_samples_is_a_doubt_from_the_start() -> None
     )
     assert doubt(RECIPE, "rate=1,2") == ""
     assert doubt(replace(RECIPE, samples_per_rank=lambda parameters: parameters.batch_size), "batch_size=1,2") == ""
+
+
+@pytest.mark.torch
+def test_the_manifest_tells_the_samples_of_all_ranks_from_the_start(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="recording needs torch")
+    request = Request("outlier_ab", ranks=3, device="cpu", vary=("batch_size=4,8",), out=tmp_path / "run")
+    plan, _ = prepare(request)
+    manifest = plan.folder.read_manifest()
+    assert [(arm.samples_per_step, dict(arm.varied)) for arm in manifest.arms] == [
+        (12, {"batch_size": 4}),
+        (24, {"batch_size": 8}),
+    ]
+    assert manifest.started.endswith("Z")
 
 
 def test_parameters_describe_what_they_accept() -> None:

@@ -11,7 +11,7 @@ from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
 from traceq.stats import doubts
 from traceq.stats.looks import LOOKS, level_of
-from traceq.stats.samples import Samples, for_samples_of_a, of_samples, scaled, scaled_control
+from traceq.stats.samples import Samples, for_samples_of_a, of_samples, scaled, scaled_control, with_measure
 from traceq.stats.shift import Interval, Shift, shift_between, shift_of_pairs
 from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Kind, Threshold, Verdict, decide
 
@@ -90,6 +90,15 @@ def compare_pairs(
     found = _compare(a, b, job, threshold, of_samples(PAIRS, samples))
     feigned = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
     floor = max(map(abs, feigned.ci95_ns)) if feigned and feigned.ci95_ns else None
+    caveats = (
+        *found.caveats,
+        *doubts.one_order(pairs.b_second),
+        *doubts.slow_steps_differ(found.num_slow_a, found.num_slow_b),
+        *doubts.ranks_disagree(job, ranks, threshold),
+        *doubts.control_differs(feigned.verdict if feigned else None),
+        *doubts.below_noise_floor(job, found.verdict, floor),
+        *doubts.carried_over(pairs.b_second, second - first, threshold),
+    )
     return replace(
         found,
         num_pairs=len(a),
@@ -97,15 +106,7 @@ def compare_pairs(
         samples=samples,
         rank_delta_ns=tuple(rank.delta for rank in ranks),
         noise_floor_ns=floor,
-        caveats=(
-            *found.caveats,
-            *doubts.one_order(pairs.b_second),
-            *doubts.slow_steps_differ(found.num_slow_a, found.num_slow_b),
-            *doubts.ranks_disagree(job, ranks, threshold),
-            *doubts.control_differs(feigned.verdict if feigned else None),
-            *doubts.below_noise_floor(job, found.verdict, floor),
-            *doubts.carried_over(pairs.b_second, second - first, threshold),
-        ),
+        caveats=with_measure(caveats, samples),
     )
 
 
@@ -139,7 +140,7 @@ def compare_values(
     b = scaled(b, samples)
     shift = shift_between(b, a, testable=kind.fewest is not None and min(a.size, b.size) >= kind.fewest)
     found = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), of_samples(kind, samples))
-    return replace(found, unprofiled=not profiled, samples=samples)
+    return replace(found, unprofiled=not profiled, samples=samples, caveats=with_measure(found.caveats, samples))
 
 
 def _compare(a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold: Threshold, kind: Kind) -> Comparison:

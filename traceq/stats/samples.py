@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.model import Pairs
+from traceq.model import Caveat, Pairs
 from traceq.stats.verdict import Kind
 
-__all__ = ["Samples", "for_samples_of_a", "of_samples", "samples_apart", "scaled", "scaled_control"]
+__all__ = ["Samples", "for_samples_of_a", "of_samples", "samples_apart", "scaled", "scaled_control", "with_measure"]
 
 Samples = tuple[int, int]
 """Samples of one step of A and of B."""
@@ -45,6 +45,15 @@ def scaled_control(control: Pairs | None, pairs: Pairs, samples: Samples | None)
         return control
     first, second = (scaled(times, samples) for times in (control.first_ns, control.second_ns))
     return replace(control, first_ns=first, second_ns=second)
+
+
+def with_measure(caveats: tuple[Caveat, ...], samples: Samples | None) -> tuple[Caveat, ...]:
+    """The doubts; those that give a time say for how many samples it is."""
+    if samples is None:
+        return caveats
+    timed = ("below_noise_floor", "carried_over", "mean_disagrees", "ranks_disagree")
+    measure = f" (for the {samples[0]:,} samples of A's step)"
+    return tuple(Caveat(doubt.code, doubt.text + measure * (doubt.code in timed)) for doubt in caveats)
 
 
 def of_samples(kind: Kind, samples: Samples | None) -> Kind:
