@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from builder import table
 from simulator import Job, Timeline, a_job, run_of, simulate
-from simulator.instants import partition, windows
+from simulator.instants import Piece, idle, partition, windows
 from simulator.savings import cost, starved, wait
 from simulator.timeline import Block
 
@@ -150,3 +150,43 @@ def test_copies_and_kernels_add_up_to_what_ran(seeds: range) -> None:
                 kernels[work.call.phase, work.name] += work.ns
         assert {row["kind"]: row["bytes"] for row in one.rows("memcpy")} == copies, seed
         assert {(row["phase"], row["name"]): row["gpu_ns"] for row in one.rows("kernels")} == kernels, seed
+
+
+@every_program
+def test_idle_time_is_filled_by_what_the_host_was_at(seeds: range) -> None:
+    """By cause, phase and op; an op has its self time, on whichever thread it is."""
+    for seed in seeds:
+        one = case(seed)
+        if not all(map(says_what_it_waits_for, one.timeline.blocks)):
+            continue
+        windows_ = zip(one.rows("steps"), windows(one.timeline), strict=True)
+        whole = [window for row, window in windows_ if not row["partial"]] or windows(one.timeline)
+        expected: Counter[tuple[str, str, str]] = Counter()
+        for gap in idle(one.timeline):
+            if any(low <= gap.start < high for low, high in whole):
+                for start, end, cause, op in fillings(one.timeline, gap):
+                    expected[cause, gap.phase, op] += end - start
+        found: Counter[tuple[str, str, str]] = Counter()
+        for row in one.rows("idle"):
+            found[row["cause"], row["phase"], row["op"] if row["cause"] == "host op" else ""] += row["ns"]
+        assert found == expected, seed
+
+
+def fillings(timeline: Timeline, gap: Piece) -> list[tuple[int, int, str, str]]:
+    """(start, end, cause, op) of the parts of a gap."""
+    named = {"sync_wait": "sync", "alloc_wait": "allocation", "launch_latency": "launch queue", "tail": "end"}
+    if gap.category in named:
+        return [(gap.start, gap.end, named[gap.category], "")]
+    rows = [
+        row for row in timeline.rows if row.category in ("op", "load") and row.start < gap.end > gap.start < row.end
+    ]
+    edges = {gap.start, gap.end} | {at for row in rows for at in (row.start, row.end) if gap.start < at < gap.end}
+    parts = []
+    for start, end in pairwise(sorted(edges)):
+        around = [row for row in rows if row.start <= start < row.end]
+        inner = max(around, key=lambda row: row.start, default=None)
+        if inner is not None and inner.category == "op":
+            parts.append((start, end, "host op", inner.name))
+        else:
+            parts.append((start, end, "data loader" if inner else "python", ""))
+    return parts

@@ -18,7 +18,7 @@ from traceq.links.activity import IDLE, Activity, Doing, activity
 from traceq.links.labels import Labels, loading
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
-from traceq.links.nesting import host_ops, tracks
+from traceq.links.nesting import Nest, host_ops, tracks
 from traceq.links.steps import main_track, steps
 from traceq.model import Category, Trace
 
@@ -111,6 +111,13 @@ def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, 
         launching = np.where(done.owner[piece] >= 0, tracks(trace)[work.call[done.owner[piece]]], own)
         for number in distinct(launching).tolist():
             mine = np.flatnonzero(launching == number)
-            busy = ops[number].at(parts[mine, 0]) >= 0 if number in ops else np.zeros(len(mine), np.bool_)
-            track[mine[busy]] = number
+            track[mine[_in_an_op(ops, number, parts[mine, 0])]] = number
+        for number in np.unique(tracks(trace)[work.call[work.linked]]).tolist():  # the main thread waits for another
+            mine = np.flatnonzero((track == own) & ~_in_an_op(ops, own, parts[:, 0]))
+            track[mine[_in_an_op(ops, number, parts[mine, 0])]] = number
     return parts, piece, track
+
+
+def _in_an_op(ops: dict[int, Nest], track: int, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool[K]: an op of the thread is open."""
+    return ops[track].at(instants) >= 0 if track in ops else np.zeros(len(instants), np.bool_)
