@@ -26,6 +26,15 @@ def test_the_line_is_the_innermost_frame_of_the_users_own() -> None:
     ) == ("", "Linear_3", "model.py:20 forward")
 
 
+def test_the_module_is_the_path_to_the_innermost() -> None:
+    frames = (
+        frame("nn.Module: Net_0", 0, 100),
+        frame("nn.Module: Block_3", 10, 60),
+        frame("nn.Module: Linear_7", 20, 40),
+    )
+    assert origin(*frames)[1] == "Net_0.Block_3.Linear_7"
+
+
 @pytest.mark.parametrize(
     "library",
     [

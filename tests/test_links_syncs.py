@@ -198,3 +198,52 @@ def test_on_a_cpu_the_same_line_of_code_is_a_scalar_read_at_no_cost() -> None:
     (found,) = table(build(step(0, 100), op("aten::item", 10, 5), read, *own), "syncs")
     assert (found["kind"], found["num"], found["blocked_ns"], found["cost_ns"]) == ("scalar", 1, 2_000, 0)
     assert table(build(step(0, 100), read, launch(1, 1, 1), kernel("a", 5, 1, 1)), "syncs") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("hipStreamSynchronize", "stream"),
+        ("hipEventSynchronize", "event"),
+        ("hipDeviceSynchronize", "device"),
+        ("cuStreamSynchronize", "stream"),
+        ("cuCtxSynchronize", "device"),
+        ("cudaFree", "alloc"),
+        ("cudaHostAlloc", "alloc"),
+        ("hipMalloc", "alloc"),
+        ("hipExtMallocWithFlags", "alloc"),
+    ],
+)
+def test_a_call_that_blocks_is_told_by_its_name_whatever_the_vendor(name: str, kind: str) -> None:
+    later = launch(90, 1, 9), kernel("later", 95, 1, 9)
+    assert [found for found, *_ in syncs(launch(5, 1, 1), kernel("a", 10, 25, 1), wait(name, 20, 30), *later)] == [kind]
+
+
+@pytest.mark.parametrize("name", ["cudaMallocAsync", "cudaFreeAsync", "cudaStreamWaitEvent", "cudaEventQuery"])
+def test_a_call_that_only_queues_or_asks_is_no_sync(name: str) -> None:
+    assert syncs(launch(5, 1, 1), kernel("a", 10, 25, 1), wait(name, 20, 30)) == []
+
+
+@pytest.mark.parametrize(
+    ("ops", "found"),
+    [
+        (("aten::is_nonzero", "aten::item", "aten::_local_scalar_dense"), "aten::_local_scalar_dense"),
+        (("aten::to", "aten::_to_copy", "aten::copy_"), "aten::copy_"),
+        (("aten::index", "aten::nonzero"), "aten::nonzero"),
+        (("aten::masked_select", "aten::nonzero", "aten::copy_"), "aten::copy_"),
+    ],
+)
+def test_each_way_to_read_a_tensor_stands_with_the_op_that_copies(ops: tuple[str, ...], found: str) -> None:
+    around = [op(name, 38 + depth, 60 - 2 * depth) for depth, name in enumerate(ops)]
+    (row,) = table(build(step(0, 200), *around, *copy(PINNED, 60, 2), wait("cudaStreamSynchronize", 46, 27)), "syncs")
+    assert (row["kind"], row["op"]) == ("dtoh", found)
+
+
+def test_a_rate_limiter_that_waits_for_an_event_long_queued_is_free() -> None:
+    """FSDP1: the host waits for the gather before last, while two layers of work are queued behind it."""
+    names = ("gather", "layer", "layer")
+    queue = [part for n, name in enumerate(names) for part in (launch(5 + n, 1, n), kernel(name, 10 + 300 * n, 300, n))]
+    late = wait("cudaEventSynchronize", 20, 295), launch(320, 1, 9), kernel("layer", 910, 50, 9)
+    (row,) = table(build(step(0, 330), *queue, *late), "syncs")
+    assert (row["kind"], row["wait_ns"], row["return_ns"]) == ("event", 290_000, 5_000)
+    assert (row["cost_ns"], row["replay_ns"], row["label"]) == (0, 0, "waits_but_free")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -135,66 +135,30 @@ def stalls_of(trace: Trace, kind: int) -> Any:
     return (kinds == kind) & (took >= 1_980_000) & (took < 2_000_000)
 
 
-def as_item(stall: list[Row]) -> list[Row]:
-    return stall
-
-
-def as_nonzero(stall: list[Row]) -> list[Row]:
-    names = {"aten::item": "aten::index", "aten::_local_scalar_dense": "aten::nonzero"}
-    return [found | {"name": names.get(found["name"], found["name"])} for found in stall]
-
-
-def as_pageable_copy(stall: list[Row]) -> list[Row]:
-    """The host waits inside the copying call."""
-    item, scalar, copy, waits, work = stall
-    over = waits["ts"] + waits["dur"]
-    return [
-        item | {"name": "aten::to"},
-        scalar | {"name": "aten::copy_"},
-        copy | {"dur": over - copy["ts"]},
-        work | {"name": "Memcpy HtoD (Pageable -> Device)"},
-    ]
-
-
-def as_device_synchronize(stall: list[Row]) -> list[Row]:
-    return [stall[3] | {"name": "cudaDeviceSynchronize"}]
-
-
-def as_loader(stall: list[Row]) -> list[Row]:
-    return [stall[0] | {"name": LOADER, "cat": "user_annotation"}]
-
-
 @cache
-def stalled(name: str, after: str, num: int) -> tuple[Trace, list[Row], list[Row]]:
-    """(the trace, its rows when the host stalls `num` times a step after some op, and the rows of the stalls)."""
+def hungry_trace(name: str, after: str, a_step: int) -> tuple[list[Row], list[Row], Trace]:
+    """(rows of a real trace, ops in every step after which its device waits for the host, the trace)."""
     rows = rows_of(name)
-    changed = with_stalls(rows, spread(rows, after, num), 2000)
-    return read_trace(TRACES / name), changed[: len(rows)], changed[len(rows) :]
+    return rows, spread(rows, after, a_step), read_trace(TRACES / name)
 
 
-@pytest.mark.parametrize(
-    ("shape", "kind"),
-    [(as_item, 0), (as_nonzero, 0), (as_pageable_copy, 1), (as_device_synchronize, 4), (as_loader, -1)],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-@pytest.mark.parametrize(
-    ("name", "after", "num"),
-    [
-        pytest.param("ddp-a100/rank0.json.gz", "aten::conv2d", 3, id="ddp-a100"),
-        pytest.param("dlrm-v100-8r/rank7.json.gz", "aten::linear", 5, id="dlrm-v100"),
-        pytest.param("resnet50-2021/workers0.json.gz", "aten::batch_norm", 2, id="resnet50-2021"),
-    ],
-)
+DDP, DLRM = ("ddp-a100/rank0.json.gz", "aten::conv2d", 3), ("dlrm-v100-8r/rank7.json.gz", "aten::linear", 5)
+RESNET = ("resnet50-2021/workers0.json.gz", "aten::batch_norm", 2)
+KINDS = {"item": 0, "nonzero": 0, "upload": 1, "device": 4, "load": -1}
+"""A stall -> the kind of blocking call that it is, -1 for the data loader."""
+STALLED = [(trace, stall) for trace in (DDP, DLRM) for stall in KINDS] + [(RESNET, "item"), (RESNET, "load")]
+
+
+@pytest.mark.parametrize(("trace", "stall"), STALLED, ids=[f"{trace[0][:6]}-{stall}" for trace, stall in STALLED])
 def test_without_the_injected_stalls_a_step_lasts_as_long_as_it_did_before(
-    name: str, after: str, num: int, shape: Callable[[list[Row]], list[Row]], kind: int, tmp_path: Path
+    trace: tuple[str, str, int], stall: str, tmp_path: Path
 ) -> None:
-    original, before, injected = stalled(name, after, num)
-    stalls = [found for at in range(0, len(injected), 5) for found in shape(injected[at : at + 5])]
-    changed = read(tmp_path / "trace.json", [*before, *stalls])
-    is_mine = stalls_of(changed, kind)
-    assert is_mine.sum() == len(injected) // 5
+    rows, ops, original = hungry_trace(*trace)
+    changed = read(tmp_path / "trace.json", with_stalls(rows, ops, 2000, stall))
+    is_mine = stalls_of(changed, KINDS[stall])
+    assert is_mine.sum() == len(ops)
     windows = [found.window[:, 1] - found.window[:, 0] for found in (steps(original), steps(changed))]
-    assert (windows[1] - windows[0] > 0.99 * num * 2_000_000).all()
+    assert (windows[1] - windows[0] > 0.99 * trace[2] * 2_000_000).all()
     assert windows[1] - replay(changed, is_mine[None])[0] == pytest.approx(windows[0], rel=0.02)
 
 

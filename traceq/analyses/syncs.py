@@ -9,6 +9,8 @@ import numpy as np
 from traceq.analyses.tally import Groups, group
 from traceq.intervals import find
 from traceq.links.graph import dependency_graph
+from traceq.links.modules import modules, modules_at
+from traceq.links.nesting import tracks
 from traceq.links.phases import phases
 from traceq.links.replay import replay
 from traceq.links.steps import steps
@@ -37,6 +39,7 @@ _COLUMNS = (
     Column("bytes", "bytes", Unit.BYTES),
     Column("blocked_ns", "blocked", Unit.NS),
     Column("wait_ns", "waited", Unit.NS),
+    Column("return_ns", "returned", Unit.NS),
     Column("starved_ns", "starved", Unit.NS),
     Column("cost_ns", "cost", Unit.NS),
     Column("replay_ns", "saves a step", Unit.NS),
@@ -63,6 +66,7 @@ class _Row:
     bytes: int
     blocked_ns: int
     wait_ns: int
+    return_ns: int
     starved_ns: int
     cost_ns: int
     replay_ns: int
@@ -84,8 +88,9 @@ def analyze(run: Run) -> Report:
 
 def _rows(trace: Trace) -> list[_Row]:
     found, names, strings = syncs(trace), phases(trace).names, trace.events.strings
-    origin = found.origin
-    groups = group([found.kind, origin.op, origin.line, origin.module, found.phase])
+    origin, paths = found.origin, modules(trace).paths
+    module = modules_at(trace, tracks(trace)[found.rows], found.start + found.blocked // 2)
+    groups = group([found.kind, origin.op, origin.line, module, found.phase])
     host = steps(trace).host[steps(trace).counted]
     counts = find(host, found.start) >= 0
     in_steps = [np.where(counts, column, 0) for column in (found.blocked, found.cost)]
@@ -93,10 +98,10 @@ def _rows(trace: Trace) -> list[_Row]:
     saved = _saved_a_step(trace, groups)
     sums = list(zip(groups.count(), *(groups.sum(column) for column in columns), strict=True))
     rows = []
-    for (kind, op, line, module, phase), first, values, replay_ns in zip(
+    for (kind, op, line, path, phase), first, values, replay_ns in zip(
         groups.keys.tolist(), groups.first.tolist(), sums, saved, strict=True
     ):
-        words = KINDS[kind], origin.texts[op], origin.texts[line], origin.texts[module], names[phase]
+        words = KINDS[kind], origin.texts[op], origin.texts[line], paths[path] if path >= 0 else "", names[phase]
         call = "" if KINDS[kind] == "scalar" else strings[trace.events.name[found.rows[first]]]
         num, size, blocked_ns, wait_ns, starved_ns, cost_ns, counted_blocked_ns, counted_cost_ns = values
         rows.append(
@@ -113,6 +118,7 @@ def _rows(trace: Trace) -> list[_Row]:
                 bytes=size,
                 blocked_ns=blocked_ns,
                 wait_ns=wait_ns,
+                return_ns=blocked_ns - wait_ns,
                 starved_ns=starved_ns,
                 cost_ns=cost_ns,
                 replay_ns=replay_ns,
