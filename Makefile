@@ -42,6 +42,9 @@ bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py
 	$(BIN)/python benchmarks/read.py
 
+docs: $(VENV)/.test ## the pages as a site, in build/site
+	$(BIN)/python -m mkdocs build --strict --site-dir build/site
+
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 GOLDENS = Path(__file__).parent / "golden"
+UPDATE = bool(os.environ.get("TRACEQ_UPDATE_GOLDENS"))
 
 
 def check_golden(name: str, text: str) -> None:
     """`text` is what tests/golden/<name> holds."""
     path = GOLDENS / name
-    if os.environ.get("TRACEQ_UPDATE_GOLDENS"):
+    if UPDATE:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
