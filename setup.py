@@ -1,11 +1,8 @@
 """The native reader: optional, since the Python reader stands in where it cannot be built."""
 
-import sys
 from glob import glob
 
 from setuptools import Extension, setup
-
-WINDOWS = sys.platform == "win32"
 
 setup(
     ext_modules=[
@@ -14,7 +11,7 @@ setup(
             ["traceq/kineto/_scan.cpp"],
             depends=sorted(glob("traceq/kineto/scanner/*.hpp")),
             define_macros=[("Py_LIMITED_API", "0x030B0000")],
-            extra_compile_args=["/std:c++17", "/O2", "/EHsc"] if WINDOWS else ["-std=c++17", "-O3", "-g0"],
+            extra_compile_args=["-std=c++17", "-O3", "-g0"],
             language="c++",
             py_limited_api=True,
             optional=True,

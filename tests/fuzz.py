@@ -1,6 +1,6 @@
 """`make fuzz`: both readers on damaged traces for some minutes; what they read differently is kept in tests/corpus.
 
-First come files that were made to exhaust a reader, 200 MB each. Then hypothesis draws traces, and bytes of those and
+First come files that were made to exhaust a reader, 100 MB each. Then hypothesis draws traces, and bytes of those and
 of the corpus are cut, doubled and overwritten at random. What the process takes at most is held to MOST_MB. With
 --library a build of the scanner under sanitizers is loaded in the place of the installed one.
 """
@@ -81,9 +81,9 @@ def exhaust(folder: Path) -> int:
 
     faults = 0
     for kind in hostile.KINDS:
-        reason = differs(hostile.write(folder / kind, kind, 200 << 20))
+        reason = differs(hostile.write(folder / kind, kind, 100 << 20))
         faults += bool(reason)
-        print(f"{kind}, 200 MB: {reason or 'read alike'}; peak {peak_mb()} MB", flush=True)  # noqa: T201
+        print(f"{kind}, 100 MB: {reason or 'read alike'}; peak {peak_mb()} MB", flush=True)  # noqa: T201
     return faults
 
 
