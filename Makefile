@@ -35,8 +35,8 @@ fuzz: $(VENV)/.test
 	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 )) \
 	  --library build/asan/traceq/kineto/_scan.abi3.so
 
-strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold?
-	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/test_strategy.py
+strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
+	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/test_strategy.py tests/test_flight_dumps.py
 
 bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py

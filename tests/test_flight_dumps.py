@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +227,28 @@ def test_a_damaged_pickle_is_one_line(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(UnreadableInput, match=r"nccl_trace_rank_0: .*expected a flight recorder's dump") as fault:
         read(tmp_path / "nccl_trace_rank_0")
     assert "\n" not in str(fault.value)
+
+
+RECORDS = """
+import sys, torch
+from torch import distributed
+from torch._C._distributed_c10d import _dump_fr_trace
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+distributed.all_reduce(torch.ones(5))
+distributed.all_gather([torch.ones(3)], torch.ones(3))
+open(sys.argv[1], "wb").write(_dump_fr_trace())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.skipif(not os.environ.get("TRACEQ_RECORD"), reason="records; `make strategies` runs it")
+def test_the_pickle_that_torch_itself_writes_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "nccl_trace_rank_0"
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", RECORDS, str(path)], env=environment, check=True)
+    (flight,) = read(path).flights
+    assert (flight.name, flight.dtype) == (("gloo:all_reduce", "gloo:all_gather"), ("float32", "float32"))
+    assert (flight.sequence.tolist(), flight.elements.tolist()) == ([1, 2], [5, 3])
+    assert (flight.members, flight.state) == (("[0]", "[0]"), ("completed", "completed"))
