@@ -48,6 +48,8 @@ def roles(*events: Event, **metadata: Any) -> list[str]:
         (annotation("evaluation", 10, 90), comms("broadcast", 20, 5, BIG), "state_broadcast"),
         (annotation("## metrics compute ##", 10, 90), comms("allgather", 20, 5, BIG), "metric"),
         (annotation("evaluation", 10, 90), comms("allreduce", 20, 5, FEW), "metric"),
+        (frame("me/train.py(9): update_metrics", 10, 90), comms("allreduce", 20, 5, BIG), "metric"),
+        (frame("metric-learning/train.py(9): main", 10, 90), comms("allreduce", 20, 5, BIG), "activation_exchange"),
         (op("_c10d_functional::all_reduce", 10, 20), comms("allreduce", 12, 5, FEW), "activation_exchange"),
         (op("_AllToAll", 10, 20), comms("alltoallv", 12, 5, BIG), "activation_exchange"),
         (op("SyncBatchNorm", 10, 20), comms("_allgather_base", 12, 5, BIG), "batch_statistics"),
