@@ -122,6 +122,14 @@ def test_reading_a_trace_imports_nothing_heavy(arguments: list[str], tmp_path: P
     assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
+@pytest.mark.parametrize("arguments", ["--help", "show --help", "diff --help"])
+def test_help_is_there_before_numpy_or_rich_could_be(arguments: str) -> None:
+    run = f"import sys; sys.argv = ['traceq', *{arguments.split()!r}]; from traceq.cli import main"
+    seen = "import atexit; atexit.register(lambda: print({'numpy', 'rich'} & sys.modules.keys(), file=sys.stderr))"
+    done = subprocess.run([sys.executable, "-c", f"{run}; {seen}; main()"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "set()\n")
+
+
 @pytest.mark.parametrize("path", MODULES + RECIPES, ids=ids)
 def test_a_module_opens_with_a_docstring_and_fits_on_a_few_screens(path: Path) -> None:
     assert ast.get_docstring(tree(path)), "no docstring"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.errors import GateTripped, UsageFault
-from traceq.model import Caveat
 
 if TYPE_CHECKING:
     from traceq.diff.result import Diff
+    from traceq.model import Caveat
 
 __all__ = ["command"]
 
@@ -90,6 +90,8 @@ def _checked(verdicts: list[str]) -> set[str]:
 
 def _without_verdict(diffs: tuple[Diff, ...]) -> list[Caveat]:
     """A gate on traced windows alone can never trip on `material`, and would look like one that holds."""
+    from traceq.model import Caveat
+
     if all(found.comparison is None or found.comparison.unprofiled for found in diffs):
         return []
     text = (

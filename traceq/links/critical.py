@@ -62,12 +62,16 @@ class CriticalPath:
 class _Back:
     """Where the path goes from each piece of work: `to` int64[D], the work that ended last of what it waited for, -1
     for none; `over` int64[D] ns, that end; `returned`, `launched` int64[D] ns: when the host came back from waiting for
-    it, and when it launched this; -1 where the host has no part in it."""
+    it, and when it launched this; -1 where the host has no part in it. `kind` int64[D] of On; `reach` int64[D] ns: the
+    latest end up to each; `held`: waits that held the host up, by end: (end, work awaited, its end)."""
 
     to: NDArray[np.int64]
     over: NDArray[np.int64]
     returned: NDArray[np.int64]
     launched: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    reach: NDArray[np.int64]
+    held: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +117,7 @@ def _back(trace: Trace) -> _Back:
     to[by_launch[there]] = held[1][last[there]]
     over[by_launch[there]] = held[2][last[there]]
     returned[by_launch[there]] = held[0][last[there]]
-    return _Back(to, over, returned, launched)
+    return _Back(to, over, returned, launched, _kinds(trace), np.maximum.accumulate(work.end), held)
 
 
 def _held(graph: Graph, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -128,17 +132,18 @@ def _held(graph: Graph, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np
 def _stretches(trace: Trace, back: _Back, start: int, end: int) -> _Stretches:
     """The path from `end` back to `start`."""
     work = device_work(trace)
-    inside = np.flatnonzero((work.start < end) & (work.end > start))
+    inside = np.arange(np.searchsorted(back.reach, start, "right"), np.searchsorted(work.start, end, "left"))
+    inside = inside[work.end[inside] > start]
     lasts_to = inside[work.end[inside] == end]
     tail: list[tuple[int, int]] = []
     first = lasts_to[:1]
     if len(first) == 0:  # the host is the last
-        first, tail = _from_host(trace, start, end)
+        first, tail = _from_host(back, start, end)
     mine = _reached(back, inside, first)
     by_host, queued = mine[back.launched[mine] >= 0], mine[back.launched[mine] < 0]
     returned = by_host[back.returned[by_host] >= 0]
     known, unknown = queued[back.to[queued] >= 0], queued[back.to[queued] < 0]
-    kinds = [(np.flatnonzero(_kinds(trace)[mine] == on), on) for on in (On.KERNEL, On.COLLECTIVE, On.COPY)]
+    kinds = [(np.flatnonzero(back.kind[mine] == on), on) for on in (On.KERNEL, On.COLLECTIVE, On.COPY)]
     stretches = (  # of those that begin together the last one counts
         *((np.array([time]), on, np.full(1, -1)) for time, on in tail),
         (back.over[returned], On.SYNC_RETURN, returned),
@@ -157,9 +162,9 @@ def _stretches(trace: Trace, back: _Back, start: int, end: int) -> _Stretches:
     return _Stretches(begins[kept], on[kept], of_work[kept])
 
 
-def _from_host(trace: Trace, start: int, end: int) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+def _from_host(back: _Back, start: int, end: int) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
     """(the work that the host waited for last, if that was within the step; (start, On) of the host's stretches)."""
-    returned, awaited, over = _held(dependency_graph(trace), device_work(trace))
+    returned, awaited, over = back.held
     at = int(np.searchsorted(returned, end, "right")) - 1
     if at < 0 or returned[at] <= start:
         return awaited[:0], [(start, On.HOST_OP)]
