@@ -67,7 +67,7 @@ def origins(
         frames = python_frames(trace).get(number)
         middle = start[mine] + (end[mine] - start[mine]) // 2
         if ops is not None:
-            known = ops.index_of(made_by[mine])
+            known = ops.index_of(made_by[mine]) if rows is not None else made_by[mine]
             found = _op_around(trace, ops, start[mine], middle, end[mine], copies[mine], known)
             op[mine] = _names(trace, ops, found, texts)
             line[mine] = _lines_of_ops(trace, number, ops, found, texts)
@@ -127,7 +127,7 @@ def _op_around(
     wanted = matching(trace.events, ops.rows, _COPYING_OP)
     found = np.where(known >= 0, known, ops.at(middle))
     copying = ops.first_enclosing(found, wanted)
-    for instant in (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS):
+    for instant in (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS) if copies.any() else ():
         near = ops.first_enclosing(ops.at(instant), wanted)
         copying = np.where((copying < 0) & (found < 0) & copies, near, copying)
     return np.where(copying >= 0, copying, found)
