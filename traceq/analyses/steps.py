@@ -59,7 +59,8 @@ def _rows(trace: Trace) -> list[tuple[Cell, ...]]:
     lag_ns = (found.window[:, 1] - found.host[:, 1]).tolist()
     kind, overhead_ns = "device" if found.by_device else "host", _overhead(trace).tolist()
     numbers = zip(window_ns, found.partial.tolist(), lag_ns, overhead_ns, strict=True)
-    return [(trace.rank, at, found.names[at], host_ns[at], kind, *rest) for at, rest in enumerate(numbers)]
+    names = found.names
+    return [(trace.rank, at, names[at], host_ns[at], kind, *rest) for at, rest in enumerate(numbers)]
 
 
 def _overhead(trace: Trace) -> NDArray[np.int64]:
