@@ -1,7 +1,7 @@
 """The native reader: clean text goes from bytes to columns in `_scan.cpp`, everything else through the reference.
 
-Two threads: one reads and unpacks (tape.py), this one scans. Where the scanner meets what it will not decide, the
-reference reads a stretch from the start of that event, and its rows are appended to the native columns.
+Where the scanner meets what it will not decide, the reference (document.py, columns.py) reads a stretch from the start
+of that event, and its rows are appended to the native columns. An archive is unpacked by a thread of the tape's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.kineto import document as reference
 from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder
+from traceq.kineto.document import Document
 from traceq.kineto.events import RawArgs, RawEvent
 from traceq.kineto.growing import GrowingColumns
 from traceq.kineto.interning import Interner
@@ -53,7 +53,8 @@ def scan_natively(source: Source) -> Scan:
     """As `scan`. Raises UnreadableInput where the source is no trace."""
     tape = Tape(source, padding=_scan.PADDING)
     try:
-        document, columns = reference.Document(tape), _Columns(max(_FIRST_ROWS, source.size_bytes // _BYTES_PER_ROW))
+        document = Document(tape)
+        columns = _Columns(max(_FIRST_ROWS, source.size_bytes // _BYTES_PER_ROW))
         document.open()
         tape.unread(document.release())
         _read_events(tape, document, columns)
@@ -64,7 +65,7 @@ def scan_natively(source: Source) -> Scan:
     return Scan(columns.build(), threads, document.metadata, damage)
 
 
-def _read_events(tape: Tape, document: reference.Document, columns: _Columns) -> None:
+def _read_events(tape: Tape, document: Document, columns: _Columns) -> None:
     comma_due = False
     while not document.done:
         verdict, at, comma_due = columns.scan(tape, comma_due=comma_due)
@@ -75,7 +76,7 @@ def _read_events(tape: Tape, document: reference.Document, columns: _Columns) ->
         comma_due = _refer(tape, document, columns, comma_due=comma_due)
 
 
-def _refer(tape: Tape, document: reference.Document, columns: _Columns, *, comma_due: bool) -> bool:
+def _refer(tape: Tape, document: Document, columns: _Columns, *, comma_due: bool) -> bool:
     """Let the reference read on until it got past what stopped the scanner; whether a comma is due there."""
     start = tape.position
     document.resume(start, comma_due=comma_due)
@@ -118,7 +119,7 @@ class _Columns:
         return self._scanner.num_dropped + self._dropped
 
     def scan(self, tape: Tape, *, comma_due: bool) -> tuple[int, int, bool]:
-        """(verdict, place in the tape's buffer, whether a comma is due there) after as many events as could be read."""
+        """Add the events at hand: (verdict, place in the tape's buffer, whether a comma is due there)."""
         verdict, at = _scan.FULL, tape.start
         while verdict == _scan.FULL:
             if self.num_rows == self._table.room:
