@@ -41,6 +41,7 @@ strategies: $(VENV)/.test ## does this torch issue what the recorded strategies 
 bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py
 	$(BIN)/python benchmarks/read.py
+	$(BIN)/python benchmarks/show.py
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
