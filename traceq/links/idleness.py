@@ -109,10 +109,11 @@ def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, 
     track = np.full(len(parts), own)
     if len(work):
         launching = np.where(done.owner[piece] >= 0, tracks(trace)[work.call[done.owner[piece]]], own)
-        for number in distinct(launching).tolist():
+        for number in distinct(launching[launching != own]).tolist():
             mine = np.flatnonzero(launching == number)
             track[mine[_in_an_op(ops, number, parts[mine, 0])]] = number
-        for number in np.unique(tracks(trace)[work.call[work.linked]]).tolist():  # the main thread waits for another
+        others = tracks(trace)[work.call[work.linked]]
+        for number in np.unique(others[others != own]).tolist():  # the main thread waits for another
             mine = np.flatnonzero((track == own) & ~_in_an_op(ops, own, parts[:, 0]))
             track[mine[_in_an_op(ops, number, parts[mine, 0])]] = number
     return parts, piece, track
