@@ -101,6 +101,23 @@ def test_an_event_that_the_stream_has_long_passed_is_kept_until_it_is_asked_for(
     assert saved(step(0, 210), *first, *queue, waits, *late)["alloc syncs"] == 20
 
 
+def test_a_head_start_from_a_step_that_does_not_count_is_not_booked_on_those_that_do() -> None:
+    """In the first step, which is partial, the host waits 400 us behind a long queue; in the second it comes too late,
+    by 70 us that those 400 would cover: but nothing waits in it, so nothing can be taken out of it."""
+    queue = (
+        kernel("before", 5, 5, 99),
+        launch(10, 2, 1),
+        kernel("a", 15, 5, 1),
+        launch(13, 2, 2),
+        kernel("b", 20, 520, 2),
+    )
+    late = launch(600, 2, 3), kernel("c", 610, 40, 3)
+    (found,) = table(
+        build(step(0, 450), *queue, call("cudaEventSynchronize", 30, 400), step(450, 200, 1), *late), "syncs"
+    )
+    assert (found["blocked_ns"], found["replay_ns"]) == (400_000, 0)
+
+
 def test_a_wait_for_the_data_loader_is_given_back_as_far_as_the_device_waits_for_it() -> None:
     events = step(0, 55), launch(2, 2, 1), kernel("a", 7, 13, 1), annotation(LOADER, 15, 25), launch(45, 2, 2)
     assert saved(*events, kernel("b", 50, 30, 2)) == {"nothing": 0, "data loader": 25}

@@ -13,7 +13,7 @@ from traceq.links.blocking import Kind, blocking_calls
 from traceq.links.graph import dependency_graph
 from traceq.links.launches import device_work
 from traceq.links.names import matching
-from traceq.links.replay import replay
+from traceq.links.replay import saved_a_step
 from traceq.links.steps import steps
 from traceq.links.syncs import syncs
 from traceq.model import Category, Run, Trace
@@ -74,7 +74,7 @@ def _unpinned(trace: Trace) -> Finding | None:
     if blocked_ns < _TELLING * step_ns:
         return None
     removed = np.isin(dependency_graph(trace).holds.call, np.flatnonzero(pageable))
-    saved_ns = round(min(blocked_ns, float(replay(trace, removed[None])[0, known.counted].mean())))
+    saved_ns = int(saved_a_step(trace, removed[None])[0])
     if saved_ns < _TELLING * step_ns:
         return None
     blocked, saved = (format_value(ns, Unit.NS) for ns in (blocked_ns, saved_ns))

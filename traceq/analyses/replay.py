@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from traceq.intervals import find
 from traceq.links.blocking import blocking_calls
 from traceq.links.graph import dependency_graph
-from traceq.links.replay import lasts, replay, replay_as_is
+from traceq.links.replay import lasts, replay_as_is, saved_a_step
 from traceq.links.steps import steps
 from traceq.links.syncs import KINDS
 from traceq.model import Run, Trace
@@ -58,9 +58,9 @@ def _rows(trace: Trace) -> list[_Row]:
     cases = _cases(trace)
     if cases:
         removed = np.array([chosen for _, chosen in cases])
-        for (name, chosen), saved in zip(cases, replay(trace, removed)[:, counted], strict=True):
-            blocked_ns = int(holds.saves[chosen & in_steps].sum()) // int(counted.sum())
-            rows.append((trace.rank, name, int(chosen.sum()), blocked_ns, _mean(saved), step_ns - _mean(saved)))
+        for (name, chosen), saved_ns in zip(cases, saved_a_step(trace, removed).tolist(), strict=True):
+            blocked_ns = round(int(holds.saves[chosen & in_steps].sum()) / int(counted.sum()))
+            rows.append((trace.rank, name, int(chosen.sum()), blocked_ns, saved_ns, step_ns - saved_ns))
     return rows
 
 

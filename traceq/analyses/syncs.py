@@ -12,7 +12,7 @@ from traceq.links.graph import dependency_graph
 from traceq.links.modules import modules, modules_at
 from traceq.links.nesting import tracks
 from traceq.links.phases import phases
-from traceq.links.replay import replay
+from traceq.links.replay import saved_a_step
 from traceq.links.steps import steps
 from traceq.links.syncs import KINDS, syncs
 from traceq.model import Run, Trace
@@ -136,9 +136,8 @@ def _saved_a_step(trace: Trace, groups: Groups) -> list[int]:
     removed = np.zeros((len(groups.keys), len(call)), np.bool_)
     blocks = np.flatnonzero(call >= 0)
     removed[groups.of_row[call[blocks]], blocks] = True
-    mean = replay(trace, removed)[:, steps(trace).counted].mean(axis=1)
-    found: list[int] = np.rint(mean).astype(np.int64).tolist()
-    return found
+    saved: list[int] = saved_a_step(trace, removed).tolist()
+    return saved
 
 
 def _label(trace: Trace, *, wait_ns: int, cost_ns: int) -> str:
