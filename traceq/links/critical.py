@@ -177,7 +177,7 @@ def _reached(back: _Back, inside: NDArray[np.int64], first: NDArray[np.int64]) -
         return inside[:0]
     place = np.minimum(np.searchsorted(inside, back.to[inside]), len(inside) - 1)
     jump = np.where(inside[place] == back.to[inside], place, np.arange(len(inside)))
-    reached = np.isin(inside, first)
+    reached: NDArray[np.bool_] = inside == first[0]
     for _ in range(len(inside).bit_length()):
         reached[jump[reached]] = True
         jump = jump[jump]
@@ -225,7 +225,7 @@ def _threads(trace: Trace, at: NDArray[np.int64]) -> NDArray[np.int64]:
     own, work, ops = main_track(trace), device_work(trace), host_ops(trace)
     track = np.full(len(at), own)
     free = ops[own].at(at) < 0 if own in ops else np.ones(len(at), np.bool_)
-    launching = np.unique(tracks(trace)[work.call[work.linked]]) if len(work) else track[:0]
+    launching = distinct(tracks(trace)[work.call[work.linked]]) if len(work) else track[:0]
     for number in launching.tolist():
         if number != own and number in ops:
             track[free & (ops[number].at(at) >= 0)] = number

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, spans
+from traceq.intervals import Spans, distinct, spans
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import nest, tracks
@@ -70,7 +70,7 @@ class Labels:
         known = [at for at, name in enumerate(events.strings) if name in phase_names]
         rows = rows[~np.isin(events.name[rows], known)]
         names = np.zeros(len(at), np.int64)
-        for number in np.unique(track).tolist():
+        for number in distinct(track).tolist():
             mine, inside = np.flatnonzero(track == number), nest(events, rows[of_row[rows] == number])
             found = inside.at(at[mine])
             there = np.flatnonzero(found >= 0)

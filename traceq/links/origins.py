@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import Nest, host_ops, python_frames
@@ -61,7 +62,7 @@ def origins(
     made_by = np.full(len(track), -1) if rows is None else _op_of_the_same_id(trace, rows)
     texts: dict[str, int] = {"": 0}
     op, module, line = (np.zeros(len(track), np.int64) for _ in range(3))
-    for number in np.unique(track).tolist():
+    for number in distinct(track).tolist():
         mine = np.flatnonzero(track == number)
         ops = host_ops(trace).get(number)
         frames = python_frames(trace).get(number)
