@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint fuzz strategies bench clean
+.PHONY: demo test lint fuzz recipes strategies bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record outlier_ab on two CPU ranks and say what the check costs
@@ -34,6 +34,9 @@ fuzz: $(VENV)/.test
 	PYTHONPATH=tests LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 )) \
 	  --library build/asan/traceq/kineto/_scan.abi3.so
+
+recipes: $(VENV)/.test ## does each recipe show what it says it shows?
+	$(BIN)/python -m pytest -m "recipes or not recipes" tests/test_recipes.py
 
 strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
 	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/test_strategy.py tests/test_flight_dumps.py

@@ -21,6 +21,8 @@ from msgspec import Meta
 
 from traceq.recorder import Arm, Context, Recipe, Step
 
+from .phases import PHASES
+
 __all__ = ["recipe"]
 
 
@@ -80,7 +82,7 @@ recipe = Recipe(
         Arm("deferred", "the answer stays on the device and is fetched every check_every steps"),
         Arm("absent", "the step without the call, traced as a reference", timed=False),
     ),
-    phases=("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather"),
+    phases=PHASES,
     parameters=Parameters(),
     build=build,
     varied="on",

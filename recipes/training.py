@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import torch
 from accelerate import Accelerator
@@ -15,12 +16,14 @@ from traceq.errors import RecordingFailed
 from traceq.recorder import Context
 
 from .episodes import Sample
+from .metrics import gathered
 from .vla import SIZES, VisionLanguageAction
 
 __all__ = ["Training"]
 
 MAX_GRAD_NORM = 1.0
 WARMUP_STEPS = 100
+Phase: TypeAlias = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class Training:
     autocast: bool
     batch: Sample | None = None
     loss: Tensor | None = None
+    norm: Tensor | None = None
+    scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))
     num_outliers: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -45,16 +50,28 @@ class Training:
         chosen = SIZES[size]
         torch.manual_seed(seed)
         model = context.wrap(VisionLanguageAction(chosen))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+        optimizer, scheduler = _optimizer(model)
         return cls(
             model=model,
             optimizer=optimizer,
-            scheduler=torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARMUP_STEPS),
+            scheduler=scheduler,
             batches=context.batches(chosen.episodes(seed, context.rank), batch_size, num_workers),
             accelerator=_accelerator(context),
             device=context.device,
             autocast=chosen.autocast and context.device.type == "cuda",
         )
+
+    def with_optimizer(self, **options: Any) -> Training:
+        """Another training of the same weights on the same batches, with an AdamW and a schedule of its own."""
+        optimizer, scheduler = _optimizer(self.model, **options)
+        return replace(self, optimizer=optimizer, scheduler=scheduler)
+
+    def begin(self, phase: Phase) -> None:
+        """Fetch a batch and compute its loss, each in its phase."""
+        with phase("dataload_wait"):
+            batch = self.next_batch()
+        with phase("forward"):
+            self.forward(batch)
 
     def next_batch(self) -> Sample:
         """The loader's next batch, on its way to the device; the one before it is freed here, inside a phase."""
@@ -70,32 +87,50 @@ class Training:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             self.loss = self.model(batch)
 
-    def finish(self, phase: Callable[[str], AbstractContextManager[None]]) -> None:
+    def finish(self, phase: Phase) -> None:
         """Everything after the forward pass, each part in its phase."""
+        self.update(phase)
+        with phase("sync_gather"):
+            self.gather()
+
+    def update(self, phase: Phase) -> None:
+        """From the loss to new weights, each part in its phase."""
         assert self.loss is not None
         with phase("bwd"):
-            self.loss.backward()  # type: ignore[no-untyped-call]
+            self.scaler.scale(self.loss).backward()  # type: ignore[no-untyped-call]
         with phase("unscale_clip"):
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRAD_NORM)
+            self.scaler.unscale_(self.optimizer)
+            self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRAD_NORM)
         with phase("optim_step"):
-            self.optimizer.step()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         with phase("zero_grad_sched"):
             self.optimizer.zero_grad(set_to_none=True)
             self.scheduler.step()
-        with phase("sync_gather"):
-            self._gather(self.loss.detach(), norm)
 
-    def _gather(self, loss: Tensor, norm: Tensor) -> None:
-        """Five metrics over all ranks, one `.item()` each, as trainers do it."""
+    def measured(self, *, on_host: bool = True) -> dict[str, Tensor]:
+        """The step's metrics on the device; `on_host` = those too that the host knows already."""
+        assert self.loss is not None
+        assert self.norm is not None
+        loss = self.loss.detach()
         found = {
             "loss": loss,
-            "grad_norm": norm,
+            "grad_norm": self.norm,
             "rmse": loss.sqrt(),
-            "clipped": (norm > MAX_GRAD_NORM).float(),
-            "lr": torch.as_tensor(self.scheduler.get_last_lr()[0], device=self.device),
+            "clipped": (self.norm > MAX_GRAD_NORM).float(),
         }
-        for name, value in found.items():
-            self.metrics[name] = self.accelerator.gather_for_metrics(value).mean().item()
+        if on_host:
+            found["lr"] = torch.as_tensor(self.scheduler.get_last_lr()[0], device=self.device)
+        return found
+
+    def gather(self) -> None:
+        """Five metrics over all ranks, one `.item()` each, as trainers do it."""
+        self.metrics |= gathered(self.accelerator, self.measured())
+
+
+def _optimizer(model: nn.Module, **options: Any) -> tuple[torch.optim.Optimizer, LRScheduler]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, **options)
+    return optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARMUP_STEPS)
 
 
 def _accelerator(context: Context) -> Accelerator:

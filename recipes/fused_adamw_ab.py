@@ -1,0 +1,72 @@
+"""Is fused AdamW worth it: how many ops and kernels does the optimizer's step take, and what is that in time?
+
+A loop over parameters launches a dozen kernels for each of them; `foreach` does each of the dozen for all parameters
+at once; `fused` is one kernel for a group of parameters. Under a GradScaler there is a second difference: `foreach` and
+the loop must know whether a gradient overflowed before they may step, so the host fetches `found_inf.item()`, while
+the fused kernel reads that flag on the device. `--set scaler=false` leaves the scaler out.
+
+All arms train the same weights on the same batches; each has moments of its own, so there is thrice their memory.
+
+The answer is a verdict on each arm against `foreach`, with the ops that came and went in `optim_step`: `loop` adds
+them by the thousand, `fused` removes them, and with them one scalar sync.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from traceq.recorder import Arm, Context, Recipe, Step
+
+from .phases import PHASES
+
+__all__ = ["recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What `--set` and `--vary` can change."""
+
+    size: Literal["tiny", "small", "base", "3b"] = "tiny"
+    batch_size: Annotated[int, Meta(ge=1)] = 8
+    scaler: bool = True
+    num_workers: Annotated[int, Meta(ge=0)] = 1
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+
+def build(context: Context, parameters: Parameters) -> Step:
+    """One training step for all arms; they differ in the optimizer that takes it."""
+    import torch
+
+    from .training import Training
+
+    shared = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
+    shared.scaler = torch.amp.GradScaler(context.device.type, enabled=parameters.scaler)
+    trainings = {
+        "foreach": shared.with_optimizer(foreach=True),
+        "fused": shared.with_optimizer(fused=True),
+        "loop": shared.with_optimizer(foreach=False, fused=False),
+    }
+
+    def step(arm: str) -> None:
+        trainings[arm].begin(context.phase)
+        trainings[arm].finish(context.phase)
+
+    return step
+
+
+recipe = Recipe(
+    question="What does an AdamW step cost as foreach, fused, or a loop over parameters, under a GradScaler?",
+    arms=(
+        Arm("foreach", "each operation for all parameters at once, torch's default on CUDA", baseline=True),
+        Arm("fused", "one kernel for a group of parameters, which also reads the scaler's overflow flag"),
+        Arm("loop", "each operation for each parameter"),
+    ),
+    phases=PHASES,
+    parameters=Parameters(),
+    build=build,
+    varied="foreach",
+    samples_per_rank=lambda parameters: parameters.batch_size,
+)
