@@ -1,19 +1,24 @@
-"""Draw the pictures of the README: a report, a timeline and a diff, as a browser shows them.
+"""Draw the pictures of the README and of the pages, into docs/pictures.
 
-    python docs/pictures.py            into docs/pictures, from the run in fixtures/outlier_ab
+    python docs/pictures.py             the charts of the pages, from the runs in fixtures
+    python docs/pictures.py screens     a report, a timeline and a diff, as a browser shows them
 
-Needs chromium, and `pip install playwright viztracer altair vl-convert-python`.
+Needs `pip install altair vl-convert-python`, for screens also chromium and `pip install playwright viztracer`.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from playwright.sync_api import Page, sync_playwright
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = Path("fixtures") / "outlier_ab"  # seen from the root, so that no picture shows where that is
@@ -21,8 +26,55 @@ PICTURES = ROOT / "docs" / "pictures"
 WIDTH, HEIGHT = 1280, 860
 
 
-def main() -> None:
-    """Draw all three."""
+@dataclass(frozen=True)
+class Chart:
+    """A figure of a report: what is asked, and how the caption of the figure begins or ends."""
+
+    words: tuple[str, ...]
+    caption: str
+
+
+_JOB = "fixtures/example/job"
+CHARTS = {
+    "step": Chart(("show", _JOB), "as it went"),
+    "partition": Chart(("show", _JOB, "--ranks", "1"), "A step, part by part"),
+    "by_rank": Chart(("show", _JOB), "A step, by rank"),
+    "sync": Chart(("show", _JOB, "--ranks", "1"), "as it went"),
+    "intervals": Chart(("diff", str(RUN)), "Cost of a step"),
+}
+_FIGURE = re.compile(r"<figure>(<svg.*?</svg>)<figcaption>(.*?)</figcaption>", re.DOTALL)
+_UNSEEN = re.compile(r' (aria-[a-z]+|role)="[^"]*"')  # in a picture nobody can point at a mark
+_GREY = "#808080"  # readable on light and on dark pages
+
+
+def charts() -> dict[str, str]:
+    """Name to SVG of every chart, as the reports have them."""
+    reports: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    with TemporaryDirectory(prefix="traceq-") as folder:
+        for chart in CHARTS.values():
+            if chart.words not in reports:
+                reports[chart.words] = _FIGURE.findall(_report(Path(folder) / "page.html", *chart.words))
+    return {
+        name: next(_plain(svg) for svg, caption in reports[chart.words] if chart.caption in caption)
+        for name, chart in CHARTS.items()
+    }
+
+
+def _report(file: Path, *words: str) -> str:
+    """The page of a command."""
+    command = [sys.executable, "-m", "traceq", *words, "--html", str(file)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    return file.read_text()
+
+
+def _plain(svg: str) -> str:
+    return _UNSEEN.sub("", svg).replace("currentColor", _GREY) + "\n"
+
+
+def screens() -> None:
+    """All three, as a browser shows them."""
+    from playwright.sync_api import sync_playwright
+
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright, TemporaryDirectory(prefix="traceq-") as folder:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
@@ -35,9 +87,7 @@ def main() -> None:
 
 def report(page: Page, file: Path, *words: str) -> None:
     """A page of `show` or `diff`, its upper part."""
-    subprocess.run(
-        [sys.executable, "-m", "traceq", *words, "--html", str(file)], check=True, capture_output=True, cwd=ROOT
-    )
+    _report(file, *words)
     page.goto(file.as_uri())
     page.screenshot(path=PICTURES / f"{words[0]}.png")
 
@@ -56,4 +106,8 @@ def timeline(page: Page) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if "screens" in sys.argv[1:]:
+        screens()
+    else:
+        for name, svg in charts().items():
+            (PICTURES / f"{name}.svg").write_text(svg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from traceq.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("**/*.md"))
-TUTORIAL = ROOT / "docs" / "tutorial.md"
+QUOTING = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "analyses").glob("*.md"))]
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+TITLE = re.compile(r"<title>(.*?)</title>")
 NOT_RUN = ("record", "open")  # one takes minutes, the other waits for a browser
 
 
@@ -34,17 +36,18 @@ def name(path: Path) -> str:
 
 
 def run(line: str) -> str:
-    """What a command of the tutorial prints; nothing for those that are not run."""
+    """What a command of a page prints; nothing for those that are not run."""
     program, command, *words = shlex.split(line.partition("  #")[0])
     assert program == "traceq"
     return "" if command in NOT_RUN else traceq(command, *words).out
 
 
-def test_the_tutorial_quotes_what_the_commands_print(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", QUOTING, ids=name)
+def test_a_page_quotes_what_the_commands_print(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "fixtures").symlink_to(ROOT / "fixtures")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    text = TUTORIAL.read_text()
+    text = page.read_text()
     for block in BLOCK.findall(text):
         quoted = commands(block)
         printed = "".join(f"$ {line}\n" + _plain(run(line)) for line, _ in quoted)
@@ -53,7 +56,7 @@ def test_the_tutorial_quotes_what_the_commands_print(monkeypatch: pytest.MonkeyP
         else:
             assert block == printed
     if UPDATE:
-        TUTORIAL.write_text(text)
+        page.write_text(text)
 
 
 def _plain(printed: str) -> str:
@@ -77,6 +80,16 @@ def test_commands_and_options_exist(page: Path) -> None:
 def test_links_lead_to_pages(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_charts_show_what_the_reports_say() -> None:
+    pytest.importorskip("altair", reason="altair is not installed")
+    pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+    drawn = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["charts"]()
+    assert {path.stem for path in (ROOT / "docs" / "pictures").glob("*.svg")} == set(drawn)
+    for chart, svg in drawn.items():
+        shown = (ROOT / "docs" / "pictures" / f"{chart}.svg").read_text()
+        assert TITLE.findall(shown) == TITLE.findall(svg) != [], chart
 
 
 def test_the_pages_build_and_every_one_can_be_reached(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 from pathlib import Path
 
@@ -124,3 +125,9 @@ def test_a_run_cut_short_while_it_was_timed_is_shown_and_called_incomplete(tmp_p
     shown = json.loads(CliRunner().invoke(app, ["show", "--json", str(tmp_path)]).stdout)
     assert (shown["steps"], shown["coverage"]["num_gpu_events"]) == ([], 0)
     assert [warning["code"] for warning in shown["warnings"]] == ["incomplete_run"]
+
+
+def test_the_example_is_what_its_script_plays() -> None:
+    folder = RUN.parent / "example"
+    played = runpy.run_path(str(RUN.parent / "example.py"))["traces"]()
+    assert {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.glob("*/*")} == played
