@@ -85,11 +85,12 @@ def test_inside_an_allocation_the_device_waits_for_the_allocator(name: str) -> N
     assert found == {"host_bound": 1 + 15, "compute": 19 + 45, "alloc_wait": 20}
 
 
-def test_a_call_that_awaits_the_next_op_is_a_wait_once_that_was_launched() -> None:
+def test_what_was_launched_before_a_call_does_not_wait_for_it() -> None:
+    """a could not start sooner without the call, only END, which is launched after it, could."""
     assert cells(launch(0, 1, 1), call("cudaDeviceSynchronize", 2, 48), kernel("a", 10, 30, 1), *END) == {
         "host_bound": 1 + 40,
-        "launch_latency": 1,
-        "sync_wait": 8 + 10,
+        "launch_latency": 1 + 8,
+        "sync_wait": 10,
         "compute": 30 + 10,
     }
 

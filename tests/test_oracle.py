@@ -89,7 +89,7 @@ def test_a_synchronize_starves_the_device_until_it_returns(ask: Any) -> None:
     }
 
 
-def test_a_call_that_awaits_the_next_op_is_a_wait_once_its_launch_has_returned(ask: Any) -> None:
+def test_the_copy_that_a_call_waits_for_was_launched_and_waits_for_the_queue(ask: Any) -> None:
     result = ask(
         step(10, 60),
         call("cudaMemcpyAsync", 10, 12, 1),
@@ -99,7 +99,7 @@ def test_a_call_that_awaits_the_next_op_is_a_wait_once_its_launch_has_returned(a
     assert result["syncs"]["dtoh"]["wait_ns"] == 30_000
     assert cells(result) == {
         ("forward", "host_bound"): 2,
-        ("forward", "sync_wait"): 18,
+        ("forward", "launch_latency"): 18,
         ("forward", "exposed_memcpy"): 10,
         ("forward", "tail"): 20,
     }

@@ -3,7 +3,7 @@
 What must hold, and why no more: a program that is t shorter on the host is at most t shorter in all. On one stream the
 device gains at least what it lacked after the sync, and at most all that it idled since; between the two lie the gaps
 that the host fills later with the head start it got. With several streams their overlap changes too, so that only the
-first bound holds. After an event more work may still be in the queue: what idles the device then is not the host.
+first bound holds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from simulator.generate import a_shape
 from simulator.instants import idle
 from simulator.program import Instruction, Synchronize, item, load, nonzero, upload
 from simulator.savings import cost, saving
-from simulator.timeline import Block
 
 from traceq.model import Run
 
@@ -36,10 +35,6 @@ def thousands_only_when_asked_for(request: pytest.FixtureRequest) -> None:
         pytest.skip("thousands of programs take minutes: pytest -m slow")
 
 
-def waits_for_all(block: Block) -> bool:
-    return block.kind != "event"
-
-
 @pytest.mark.parametrize("seeds", CASES)
 def test_on_one_stream_removing_a_sync_saves_its_cost_at_least_and_what_it_blocked_or_the_device_idled_at_most(
     seeds: range,
@@ -51,7 +46,7 @@ def test_on_one_stream_removing_a_sync_saves_its_cost_at_least_and_what_it_block
         for number, block in enumerate(timeline.blocks):
             saved, least = saving(job, 0, number), cost(timeline, block)
             idled = sum(max(0, gap.end - max(gap.start, block.start)) for gap in idle(timeline))
-            assert (least if waits_for_all(block) else 0) <= saved <= min(block.end - block.start, idled), (
+            assert least <= saved <= min(block.end - block.start, idled), (
                 seed,
                 number,
             )

@@ -79,7 +79,7 @@ class Walk:
         call = self.trace.launches[op.row]
         for thread in (call.thread, self.trace.main):
             for sync in self.blocking:
-                if sync.thread == thread and explains(sync, op, call, instant):
+                if sync.thread == thread and explains(sync, op, call):
                     category = "alloc_wait" if sync.kind == "alloc" else "sync_wait"
                     return self.phases.main_at(instant), category
         if instant < call.end:
@@ -93,13 +93,9 @@ def device_category(op: Event) -> str:
     return "exposed_comm" if is_communication(op) else "compute"
 
 
-def explains(sync: Sync, op: Event, call: Event, instant: int) -> bool:
-    """Whether the blocking call is why `op` does not run yet."""
-    if sync.end <= op.start:
-        return True
-    has_returned = call.end <= instant
-    awaits = sync.work_end is not None and call.start < sync.end and op.end <= sync.work_end
-    return has_returned and awaits
+def explains(sync: Sync, op: Event, call: Event) -> bool:
+    """Whether the blocking call is why `op` does not run yet: it could only be launched after it."""
+    return sync.start < call.start and sync.end <= op.start
 
 
 def partition_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Cells:

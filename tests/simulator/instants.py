@@ -70,12 +70,11 @@ def _doing(timeline: Timeline, start: int, end: int) -> Piece:
 
 
 def _waits_in(timeline: Timeline, instant: int, upcoming: Work) -> Block | None:
-    """The call that keeps the host from launching what comes next, or waits for it."""
+    """The call that keeps the host from launching what comes next."""
     for block in timeline.blocks:
-        if block.start <= instant < block.end and block.thread in (MAIN, upcoming.call.thread):
-            awaits = upcoming.call.end <= instant and block.kind != "alloc" and upcoming.end <= block.awaited
-            if block.end <= upcoming.start or awaits:
-                return block
+        is_open = block.start <= instant < block.end and block.thread in (MAIN, upcoming.call.thread)
+        if is_open and block.start < upcoming.call.start and block.end <= upcoming.start:
+            return block
     return None
 
 

@@ -145,9 +145,8 @@ def _idle(
     own, launching = np.full(len(at), main_track(trace)), tracks(trace)[launch]
     for track in (launching, own) if len(calls) else ():
         call = _open_call(calls, track, at)
-        ends_before = calls.end[call] <= work.start[upcoming]
-        awaits = (returned <= at) & (work.end[upcoming] <= calls.awaited[call]) & ~calls.is_alloc[call]
-        waits = (call >= 0) & (ends_before | awaits)
+        holds_up = (trace.events.ts[launch] > calls.start[call]) & (calls.end[call] <= work.start[upcoming])
+        waits = (call >= 0) & holds_up  # what was launched before the call would start no sooner without it
         doing[waits] = np.where(calls.is_alloc[call[waits]], Doing.ALLOC_WAIT, Doing.SYNC_WAIT)
         waits_in[waits] = call[waits]
     doing[~comes] = Doing.TAIL
