@@ -53,15 +53,15 @@ def charts() -> dict[str, str]:
     with TemporaryDirectory(prefix="traceq-") as folder:
         for chart in CHARTS.values():
             if chart.words not in reports:
-                reports[chart.words] = _FIGURE.findall(_report(Path(folder) / "page.html", *chart.words))
+                reports[chart.words] = _FIGURE.findall(html_of(Path(folder) / "page.html", *chart.words))
     return {
         name: next(_plain(svg) for svg, caption in reports[chart.words] if chart.caption in caption)
         for name, chart in CHARTS.items()
     }
 
 
-def _report(file: Path, *words: str) -> str:
-    """The page of a command."""
+def html_of(file: Path, *words: str) -> str:
+    """The report of a command, which it also writes."""
     command = [sys.executable, "-m", "traceq", *words, "--html", str(file)]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     return file.read_text()
@@ -79,15 +79,15 @@ def screens() -> None:
     with sync_playwright() as playwright, TemporaryDirectory(prefix="traceq-") as folder:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        report(page, Path(folder) / "show.html", "show", str(RUN / "on"))
-        report(page, Path(folder) / "diff.html", "diff", str(RUN))
+        upper_part(page, Path(folder) / "show.html", "show", str(RUN / "on"))
+        upper_part(page, Path(folder) / "diff.html", "diff", str(RUN))
         timeline(page)
         browser.close()
 
 
-def report(page: Page, file: Path, *words: str) -> None:
-    """A page of `show` or `diff`, its upper part."""
-    _report(file, *words)
+def upper_part(page: Page, file: Path, *words: str) -> None:
+    """What one sees first of a report."""
+    html_of(file, *words)
     page.goto(file.as_uri())
     page.screenshot(path=PICTURES / f"{words[0]}.png")
 

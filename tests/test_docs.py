@@ -19,7 +19,10 @@ from traceq.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("**/*.md"))
-QUOTING = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "analyses").glob("*.md"))]
+QUOTING = [
+    *(ROOT / "docs" / page for page in ("tutorial.md", "reading-a-trace.md")),
+    *sorted((ROOT / "docs" / "analyses").glob("*.md")),
+]
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 TITLE = re.compile(r"<title>(.*?)</title>")
 NOT_RUN = ("record", "open")  # one takes minutes, the other waits for a browser
@@ -100,4 +103,4 @@ def test_the_pages_build_and_every_one_can_be_reached(tmp_path: Path) -> None:
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     listed = (ROOT / "mkdocs.yml").read_text()
-    assert {page.relative_to(ROOT / "docs").as_posix() for page in DOCS} == set(re.findall(r"[\w/]+\.md", listed))
+    assert {page.relative_to(ROOT / "docs").as_posix() for page in DOCS} == set(re.findall(r"[\w/-]+\.md", listed))
