@@ -19,7 +19,7 @@ from traceq.kineto.scanned import Scan
 from traceq.kineto.source import open_source
 from traceq.model import Events
 
-TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "dtype", "group", "ranks", "text"}
+TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "types", "dtype", "group", "ranks", "text"}
 
 
 @contextmanager

@@ -171,6 +171,28 @@ def test_matmuls_that_never_have_the_same_shapes_are_named_by_the_largest() -> N
     )
 
 
+def typed(*ops: tuple[str, list[object]]) -> Run:
+    """One step in which these ops have inputs of these types."""
+    each = [op(name, 5 + 5 * at, 4, **{"Input type": kinds}) for at, (name, kinds) in enumerate(ops)]
+    return Run("plain", (build(*rows(), *each, **H100),))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        (["float", "float"], ["c10::BFloat16", "c10::BFloat16"], ["dtype: aten::mm of float32 against bfloat16"]),
+        (["c10::Half", "float"], ["double"], ["dtype: aten::mm of float16 against float64"]),
+        (["float"], ["float", "c10::BFloat16"], []),
+        (["float"], [], []),
+        (["float"], [7], []),
+    ],
+)
+def test_matmuls_of_another_type_are_other_work(ours: list[object], theirs: list[object], told: list[str]) -> None:
+    found = diff_runs(typed(("aten::mm", ours)), typed(("aten::mm", theirs))).caveats
+    texts = [caveat.text for caveat in found if caveat.code == "confounded"]
+    assert texts == [f"differs besides the change: {text}" for text in told]
+
+
 def test_a_change_that_replaces_one_op_of_several_is_no_other_work() -> None:
     same = ("aten::mm", [[8, 64], [64, 64]])
     a, b = shaped(same, ("aten::bmm", [[4, 99, 99], [4, 99, 9]])), shaped(same, ("aten::mm", [[1, 2], [2, 3]]))

@@ -189,7 +189,7 @@ def test_one_more_all_reduce_a_step_is_found_with_all_that_it_costs(compare: Any
     more = with_all_reduces(rows, afters, 2000)
     found = compare(rows, more)
     first = is_told(found, 2_000_000)
-    assert (first.kind, first.name, first.delta_num) == ("collective", "all_reduce", 1)
+    assert (first.kind, first.name, first.delta_num) == ("collective", "all_reduce for activation exchange", 1)
     assert is_told(compare(more, rows), -2_000_000).delta_num == -1
 
 
@@ -231,7 +231,7 @@ def test_one_slowed_rank_of_four_is_named(tmp_path: Path) -> None:
     assert (first.name, first.phase) == ("aten::addmm > volta_sgemm_128x64_tn", "## forward ##")
     assert found.words[2] == (
         "Rank 1 alone is 20.0 ms a step slower: +20.0 ms compute in ## forward ##; "
-        "the others wait for it in all_to_all."
+        "the others wait for it in all_to_all for index exchange."
     )
     assert is_told(back, -20_000_000).key == first.key
     assert back.words[2].startswith("Rank 1 alone is 20.0 ms a step faster: -20.0 ms compute in ## forward ##")

@@ -181,9 +181,21 @@ def test_a_collective_that_moves_more_says_how_much() -> None:
         rows = [comms("allreduce", 10, 6, (elements, elements)), launch(11, 2, 1)]
         return [step(0, 40 + dur), *rows, kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, dur, 1)]
 
-    found = causes(reduced(1000, 20), reduced(3000, 50))["collective|forward|all_reduce|"]
-    assert (found.delta_num, found.delta_ns, found.delta_bytes) == (0, 30_000, 8000)
-    assert describe(found) == "all_reduce in forward (+7.81 KiB)"
+    found = causes(reduced(10_000, 20), reduced(30_000, 50))["collective|forward|all_reduce for activation exchange|"]
+    assert (found.delta_num, found.delta_ns, found.delta_bytes) == (0, 30_000, 80_000)
+    assert describe(found) == "all_reduce for activation exchange in forward (+78.1 KiB)"
+
+
+def test_a_collective_is_named_by_what_it_is_for() -> None:
+    """FSDP marks the gathers that it issues ahead in backward."""
+
+    def exchanged(dur: float) -> list[Event]:
+        marks = annotation("FSDP::pre_backward_prefetch", 8, 20), op("aten::mm", 2, 2)
+        rows = [comms("_allgather_base", 10, 6, (50_000, 100_000)), launch(11, 2, 1)]
+        return [step(0, 60 + dur), *marks, *rows, kernel("ncclDevKernel_AllGather_RING_LL(x)", 30, dur, 1)]
+
+    (found,) = (one for one in causes(exchanged(20), exchanged(50)).values() if one.kind == "collective")
+    assert (found.name, found.delta_ns) == ("all_gather for parameter gather backward", 30_000)
 
 
 def test_copies_of_another_size_are_a_difference_even_if_they_take_no_longer() -> None:

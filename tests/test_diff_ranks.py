@@ -47,7 +47,8 @@ def test_a_rank_that_is_slower_is_named_with_what_it_does(in_kernel: bool) -> No
     assert found.residual_ns == 0
     doing = "compute" if in_kernel else "host_bound"
     assert found.words[2] == (
-        f"Rank 3 alone is 4.00 ms a step slower: +4.00 ms {doing} in backward; the others wait for it in all_gather."
+        f"Rank 3 alone is 4.00 ms a step slower: +4.00 ms {doing} in backward; "
+        "the others wait for it in all_gather for activation exchange."
     )
 
 

@@ -199,6 +199,12 @@ def test_a_trace_of_2021_is_read_in_its_own_spelling() -> None:
     assert (trace.schema, trace.device) == ("2021", "cuda")
 
 
+def test_types_of_inputs_are_kept_of_ops_alone() -> None:
+    told = {"Input type": ["float", ""]}
+    events = build(op("aten::mm", 0, 1, **told), op("aten::add", 2, 1), step(4, 1) | {"args": told}).events
+    assert [events.strings[text] if text >= 0 else "" for text in events.types.tolist()] == ['["float",""]', "", ""]
+
+
 def test_allocations_and_shapes_of_every_year_are_kept() -> None:
     early = {"ph": "i", "name": "[memory]", "pid": 4, "tid": 5, "ts": 7, "args": {"Device Type": 0, "Bytes": -16}}
     shaped = op("aten::mm", 0, 1, **{"Input dims": [[2, 3]]}), op("aten::mm", 2, 1, **{"Input Dims": [[4]]})

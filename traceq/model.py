@@ -120,9 +120,9 @@ class Allocations:
 class Events:
     """Complete events of one trace as columns of one length N, in file order. -1 = absent.
 
-    `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid`, `shapes` (of a CPU op's
-    inputs, as the trace writes them) int32 into `strings`; `device`, `stream` int32; `correlation`, `external_id`,
-    `bytes`, `sequence`, `forward_thread` int64.
+    `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid`, `shapes` and `types` (of a
+    CPU op's inputs, as the trace writes them) int32 into `strings`; `device`, `stream` int32; `correlation`,
+    `external_id`, `bytes`, `sequence`, `forward_thread` int64.
     """
 
     strings: tuple[str, ...]
@@ -135,6 +135,7 @@ class Events:
     tid: NDArray[np.int32]
     grid: NDArray[np.int32]
     shapes: NDArray[np.int32]
+    types: NDArray[np.int32]
     device: NDArray[np.int32]
     stream: NDArray[np.int32]
     correlation: NDArray[np.int64]

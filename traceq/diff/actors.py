@@ -23,6 +23,7 @@ from traceq.links.names import matching
 from traceq.links.nesting import host_ops, tracks
 from traceq.links.origins import Origins, origins
 from traceq.links.phases import phases
+from traceq.links.roles import ROLES, Role, collective_roles
 from traceq.links.syncs import KINDS as SYNC_KINDS
 from traceq.links.syncs import syncs
 from traceq.model import Category, Trace
@@ -177,12 +178,25 @@ def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
     if is_communication(trace).any():
         kernels = collective_kernels(trace)
         kind[kernels.work] = _COLLECTIVE
-        name[kernels.work] = _numbers(NAMES, texts)[kernels.name]
+        name[kernels.work] = _collective_names(trace, kernels.name, kernels.call, texts)
     line, module = (np.where(work.linked, found, 0) for found in _places_of(origin, texts))
     of_syncs = np.zeros(len(work), np.bool_)
     copies = blocking_calls(trace).copy
     of_syncs[copies[copies >= 0]] = True
     return _Section(kind, name, line, module, work.start, phases(trace).of_work, ~of_syncs, _moved(trace))
+
+
+def _collective_names(
+    trace: Trace, name: NDArray[np.int64], call: NDArray[np.int64], texts: dict[str, int]
+) -> NDArray[np.int64]:
+    """Numbers of `all_gather for parameter gather forward`: by what the call is for, where that is known."""
+    roles = np.r_[collective_roles(trace), Role.UNKNOWN]
+    pairs, inverse = np.unique(np.column_stack([name, roles[call]]), axis=0, return_inverse=True)
+    names = (
+        NAMES[number] + ("" if role == Role.UNKNOWN else f" for {ROLES[role].replace('_', ' ')}")
+        for number, role in pairs.tolist()
+    )
+    return _numbers(names, texts)[inverse.reshape(-1)] if len(name) else np.empty(0, np.int64)
 
 
 def _moved(trace: Trace) -> NDArray[np.int64]:
@@ -289,7 +303,7 @@ def _call_section(trace: Trace, texts: dict[str, int]) -> _Section:
     chosen = np.arange(len(calls)) if len(device_work(trace)) == 0 else np.empty(0, np.int64)
     return _Section(
         kind=np.full(len(chosen), _COLLECTIVE),
-        name=_numbers(NAMES, texts)[calls.name[chosen]],
+        name=_collective_names(trace, calls.name[chosen], chosen, texts),
         line=np.zeros(len(chosen), np.int64),
         module=np.zeros(len(chosen), np.int64),
         start=trace.events.ts[calls.rows[chosen]],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from traceq.diff.inputs import shapes_apart, types_apart
 from traceq.diff.result import Comparable
-from traceq.diff.shapes import shapes_apart
 from traceq.diff.side import Side
 from traceq.links.phases import phases
 from traceq.links.steps import steps
@@ -87,8 +87,10 @@ def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
     found: list[str] = []
     if not _of_one_recording(a, b):
         found += _recordings(a, b)
-        if a.run.traces and b.run.traces and a.samples == b.samples:
-            found += filter(None, [shapes_apart(a.run.traces[0], b.run.traces[0])])
+        if a.run.traces and b.run.traces:
+            ours, theirs = a.run.traces[0], b.run.traces[0]
+            found += filter(None, [types_apart(ours, theirs)])
+            found += filter(None, [shapes_apart(ours, theirs)] if a.samples == b.samples else ())
     if a.run.traces and b.run.traces:
         found += _traces(a.run, b.run)
     told = [Caveat("confounded", f"differs besides the change: {text}") for text in found]

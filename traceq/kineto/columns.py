@@ -77,11 +77,11 @@ class ColumnBuilder:
     _kinds: Kinds = field(default_factory=Kinds)
     _digits: Digits = field(init=False)
     _grids: dict[bytes, int] = field(default_factory=dict)
-    _shapes: Texts = field(init=False)
+    _input_texts: Texts = field(init=False)
     _prefixed: bytearray = field(default_factory=bytearray)
 
     def __post_init__(self) -> None:
-        self._digits, self._shapes = Digits(self.strings), Texts(self.strings)
+        self._digits, self._input_texts = Digits(self.strings), Texts(self.strings)
 
     def add(self, window: Sequence[RawEvent]) -> None:
         """Append the complete events of a window."""
@@ -151,6 +151,7 @@ class ColumnBuilder:
         return {
             "grid": spread(device, self._grid_texts([a.grid for a in on_device]), np.int32),
             "shapes": spread(ops, self._shape_texts(of_op), np.int32),
+            "types": spread(ops, self._inputs([a.types for a in of_op]), np.int32),
             "device": spread(device, _ints([a.device for a in on_device]), np.int32),
             "stream": spread(device, _ints([a.stream for a in on_device]), np.int32),
             "bytes": spread(device, _ints([a.bytes if a.bytes != -1 else a.size for a in on_device])),
@@ -175,11 +176,14 @@ class ColumnBuilder:
 
     def _shape_texts(self, args: Sequence[RawArgs]) -> NDArray[np.int32]:
         """String ids of the shapes of inputs as the trace writes them, in either spelling of their key."""
-        ids = self._shapes.__getitem__
-        texts = np.fromiter(map(ids, [bytes(a.dims) for a in args]), np.int32, len(args))
+        texts = self._inputs([a.dims for a in args])
         missing = np.flatnonzero(texts < 0)
-        texts[missing] = [ids(bytes(args[at].dims_2021)) for at in missing.tolist()]
+        texts[missing] = self._inputs([args[at].dims_2021 for at in missing.tolist()])
         return texts
+
+    def _inputs(self, told: Sequence[msgspec.Raw]) -> NDArray[np.int32]:
+        """String ids of what is told of inputs, as the trace writes it."""
+        return np.fromiter(map(self._input_texts.__getitem__, map(bytes, told)), np.int32, len(told))
 
     def _note_messages(
         self, args: list[RawArgs], events: list[RawEvent], rows: NDArray[np.int64], names: NDArray[np.int32]
@@ -238,7 +242,9 @@ class ColumnBuilder:
         )
 
 
-DTYPES: dict[str, type] = dict.fromkeys(("name", "cat", "pid", "tid", "grid", "shapes", "device", "stream"), np.int32)
+DTYPES: dict[str, type] = dict.fromkeys(
+    ("name", "cat", "pid", "tid", "grid", "shapes", "types", "device", "stream"), np.int32
+)
 DTYPES |= dict.fromkeys(
     ("ts", "dur", "correlation", "external_id", "bytes", "sequence", "forward_thread"), np.int64
 ) | {"category": np.int8}

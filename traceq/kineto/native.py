@@ -40,7 +40,7 @@ else:
 
 __all__ = ["MISSING", "scan_natively"]
 
-_TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes")
+_TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes", "types")
 _MESSAGE_TEXTS = ("name", "dtype", "group", "ranks")
 _FIRST_ROWS, _BYTES_PER_ROW = 1 << 16, 256
 _LONG = 4 << 20  # an event from here on is the reference's

@@ -21,12 +21,12 @@ constexpr int64_t kLongestNs = 1000000000000000000;
 constexpr size_t kStretch = 128 << 10;
 
 enum Column : int {
-    cTs, cDur, cCategory, cName, cCat, cPid, cTid, cGrid, cShapes, cDevice, cStream, cCorrelation, cExternalId, cBytes,
-    cSequence, cForwardThread, kNumColumns,
+    cTs, cDur, cCategory, cName, cCat, cPid, cTid, cGrid, cShapes, cTypes, cDevice, cStream, cCorrelation, cExternalId,
+    cBytes, cSequence, cForwardThread, kNumColumns,
 };
-constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
+constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
 constexpr char kColumnNames[] =
-    "ts dur category name cat pid tid grid shapes device stream correlation external_id bytes sequence forward_thread";
+    "ts dur category name cat pid tid grid shapes types device stream correlation external_id bytes sequence forward_thread";
 
 struct Columns {  // room for so many rows, lent by Python
     char* at[kNumColumns];
@@ -199,6 +199,7 @@ private:
         set(cGrid, args.has_grid ? strings.intern(grid_, last_grid_) : int32_t(-1));
         const Field shapes = event_.given(kDims) ? kDims : kDims2021;
         set(cShapes, category == kCpuOp && event_.given(shapes) ? strings.intern(event_.value[shapes], last_shapes_) : int32_t(-1));
+        set(cTypes, category == kCpuOp && event_.given(kTypes) ? strings.intern(event_.value[kTypes], last_types_) : int32_t(-1));
         set(cDevice, int32_t(args.device));
         set(cStream, int32_t(args.stream));
         set(cCorrelation, args.correlation);
@@ -324,7 +325,7 @@ private:
     Event event_{};
     size_t token_ = 0, odd_ = 0;
     std::string name_, copy_, cat_, pid_, tid_, grid_, stack_, scratch_;
-    int32_t last_cat_ = -1, last_pid_ = -1, last_tid_ = -1, last_grid_ = -1, last_shapes_ = -1;
+    int32_t last_cat_ = -1, last_pid_ = -1, last_tid_ = -1, last_grid_ = -1, last_shapes_ = -1, last_types_ = -1;
     std::vector<int> kinds_;
     std::unordered_map<std::string, int> kinds_by_name_;
     Indexer indexer_ = best_indexer();
