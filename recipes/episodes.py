@@ -38,6 +38,10 @@ class Episodes(Dataset[Sample]):
     seed: int
     rank: int
 
+    def batch(self, size: int) -> Sample:
+        """The first `size` samples, in this process."""
+        return Sample(*map(torch.stack, zip(*(self[index] for index in range(size)), strict=True)))
+
     def __getitem__(self, index: int) -> Sample:
         generator = torch.Generator().manual_seed((self.seed * 1009 + self.rank) * 2**32 + index)
         return Sample(

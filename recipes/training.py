@@ -16,11 +16,13 @@ from traceq.errors import RecordingFailed
 from traceq.recorder import Context
 
 from .episodes import Sample
+from .masters import with_masters
 from .metrics import gathered
-from .vla import SIZES, VisionLanguageAction
+from .vla import SIZES, Size, VisionLanguageAction
 
 __all__ = ["Training"]
 
+ADAMW: dict[str, Any] = {"lr": 1e-4, "weight_decay": 0.01}
 MAX_GRAD_NORM = 1.0
 WARMUP_STEPS = 100
 Phase: TypeAlias = Callable[[str], AbstractContextManager[None]]
@@ -45,16 +47,25 @@ class Training:
     metrics: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, context: Context, size: str, batch_size: int, num_workers: int, seed: int) -> Training:
-        """Everything on the context's device, the model wrapped and verified."""
+    def build(
+        cls,
+        context: Context,
+        size: str,
+        batch_size: int,
+        num_workers: int,
+        seed: int,
+        make: Callable[[Size], nn.Module] = VisionLanguageAction,
+        **wrapping: Any,
+    ) -> Training:
+        """Everything on the context's device, the model that `make` makes wrapped and verified."""
         chosen = SIZES[size]
         torch.manual_seed(seed)
-        model = context.wrap(VisionLanguageAction(chosen))
-        optimizer, scheduler = _optimizer(model)
+        model = context.wrap(make(chosen), **wrapping)
+        optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
         return cls(
             model=model,
             optimizer=optimizer,
-            scheduler=scheduler,
+            scheduler=_schedule(optimizer),
             batches=context.batches(chosen.episodes(seed, context.rank), batch_size, num_workers),
             accelerator=_accelerator(context),
             device=context.device,
@@ -63,8 +74,13 @@ class Training:
 
     def with_optimizer(self, **options: Any) -> Training:
         """Another training of the same weights on the same batches, with an AdamW and a schedule of its own."""
-        optimizer, scheduler = _optimizer(self.model, **options)
-        return replace(self, optimizer=optimizer, scheduler=scheduler)
+        optimizer = torch.optim.AdamW(self.model.parameters(), **ADAMW, **options)
+        return replace(self, optimizer=optimizer, scheduler=_schedule(optimizer))
+
+    def with_masters(self, place: torch.device) -> Training:
+        """The same with an AdamW over float32 masters that lie in `place`."""
+        optimizer = with_masters(self.model.parameters(), place, **ADAMW)
+        return replace(self, optimizer=optimizer, scheduler=_schedule(optimizer))
 
     def begin(self, phase: Phase) -> None:
         """Fetch a batch and compute its loss, each in its phase."""
@@ -108,11 +124,16 @@ class Training:
             self.optimizer.zero_grad(set_to_none=True)
             self.scheduler.step()
 
+    @property
+    def last_loss(self) -> Tensor:
+        """Loss of the last forward pass, on the device, without its graph."""
+        assert self.loss is not None
+        return self.loss.detach()
+
     def measured(self, *, on_host: bool = True) -> dict[str, Tensor]:
         """The step's metrics on the device; `on_host` = those too that the host knows already."""
-        assert self.loss is not None
         assert self.norm is not None
-        loss = self.loss.detach()
+        loss = self.last_loss
         found = {
             "loss": loss,
             "grad_norm": self.norm,
@@ -128,9 +149,8 @@ class Training:
         self.metrics |= gathered(self.accelerator, self.measured())
 
 
-def _optimizer(model: nn.Module, **options: Any) -> tuple[torch.optim.Optimizer, LRScheduler]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, **options)
-    return optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARMUP_STEPS)
+def _schedule(optimizer: torch.optim.Optimizer) -> LRScheduler:
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARMUP_STEPS)
 
 
 def _accelerator(context: Context) -> Accelerator:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its name in every torch program)
+from torch.utils.checkpoint import checkpoint
 
 from .episodes import Episodes, Sample
 
-__all__ = ["SIZES", "Size", "VisionLanguageAction"]
+__all__ = ["SIZES", "Block", "Size", "VisionLanguageAction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,10 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block, with cross attention when it is given a context."""
+    """Pre-norm transformer block, with cross attention when it is given a context.
+
+    `recomputes`: backward computes its inside again instead of keeping it since forward.
+    """
 
     def __init__(self, tower: Tower, *, crosses: bool = False) -> None:
         super().__init__()
@@ -107,8 +111,15 @@ class Block(nn.Module):
         self.attention = Attention(tower.width, tower.heads)
         self.cross = Attention(tower.width, tower.heads) if crosses else None
         self.mlp = nn.Sequential(nn.Linear(tower.width, tower.hidden), nn.GELU(), nn.Linear(tower.hidden, tower.width))
+        self.recomputes = False
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        if self.recomputes:
+            out: Tensor = checkpoint(self._transformed, x, context, use_reentrant=False)
+            return out
+        return self._transformed(x, context)
+
+    def _transformed(self, x: Tensor, context: Tensor | None) -> Tensor:
         x = x + self.attention(self.norms[0](x))
         if self.cross is not None:
             x = x + self.cross(self.norms[2](x), context)

@@ -43,10 +43,10 @@ class Started:
             time.sleep(0.02)
         self.process.send_signal(number)
 
-    def finish(self) -> Recording:
-        """Wait for it, a minute at most."""
+    def finish(self, seconds: float = 60) -> Recording:
+        """Wait for it, so long at most."""
         start = time.monotonic()
-        stdout, stderr = self.process.communicate(timeout=60)
+        stdout, stderr = self.process.communicate(timeout=seconds)
         return Recording(self.out, self.process.returncode, stdout, stderr, time.monotonic() - start)
 
     def left_running(self) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from builder import table
-from recording import start
+from recording import Started, start
 
+from traceq.diff.diff import diff_runs
 from traceq.links.nesting import tracks
 from traceq.links.phases import phases
 from traceq.links.steps import main_track
@@ -19,10 +21,18 @@ pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("accelerate", reason="the recipes gather metrics through accelerate")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
+
+
+def started(folder: Path, name: str, *options: str) -> Started:
+    """A recording of the recipe with the least number of timed steps and two traced ones an arm."""
+    return start(folder, "--ranks", "2", "--steps", "2", "--trace-steps", "2", *options, recipe=name)
+
 
 def recorded(folder: Path, name: str, *options: str) -> Path:
-    """A run of the recipe with the least number of timed steps and two traced ones an arm."""
-    done = start(folder, "--ranks", "2", "--steps", "2", "--trace-steps", "2", *options, recipe=name).finish()
+    """The run of such a recording."""
+    done = started(folder, name, *options).finish()
     assert done.code == 0, done.stderr
     return done.out
 
@@ -39,10 +49,10 @@ def collectives(run: Run, phase: str) -> Counter[str]:
 
 
 def ops(run: Run, phase: str) -> Counter[str]:
-    """Host ops of rank 0 that begin on the main thread in a phase of all traced steps, those inside others too."""
+    """Host ops and annotations of rank 0 on the main thread in a phase of all traced steps, those inside others too."""
     (trace,) = [trace for trace in run.traces if trace.rank == 0]
     events = trace.events
-    rows = events.rows(Category.CPU_OP)
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION)
     names = phases(trace).names
     within = phases(trace).at(events.ts[rows]) == names.index(phase)
     on_main = tracks(trace)[rows] == main_track(trace)
@@ -65,3 +75,88 @@ def test_fused_adamw_launches_fewer_ops_and_leaves_the_overflow_flag_on_the_devi
     fused, foreach, loop = (ops(arms[arm], "optim_step") for arm in ("fused", "foreach", "loop"))
     assert (fused["aten::_fused_adamw_"], foreach["aten::_fused_adamw_"]) == (2, 0)
     assert 3 * fused.total() < foreach.total() < loop.total()
+
+
+@pytest.mark.recipes
+def test_checkpointing_keeps_less_and_computes_every_block_again(tmp_path: Path) -> None:
+    out = recorded(tmp_path, "checkpoint_ab", "--set", "batch_size=1")
+    arms = {arm: read(out / arm) for arm in ("off", "on", "on_larger")}
+    again = {arm: ops(run, "bwd")["aten::gelu"] for arm, run in arms.items()}
+    num_blocks = ops(arms["off"], "forward")["aten::gelu"]
+    assert again == {"off": 0, "on": num_blocks, "on_larger": num_blocks}
+    manifest = arms["off"].manifest
+    assert manifest is not None
+    assert [arm.samples_per_step for arm in manifest.arms] == [2, 2, 4]
+    held = {arm: int(manifest.environment[f"held_bytes.{arm}"]) for arm in arms}
+    assert 3 * held["on"] < held["off"]
+    assert held["on"] < held["on_larger"] < held["off"]
+    compared = diff_runs(arms["off"], arms["on_larger"]).comparison
+    assert compared is not None
+    assert compared.samples == (2, 4)
+
+
+@pytest.mark.recipes
+def test_unused_parameters_are_listed_by_module_and_searching_reduces_a_map_a_step(tmp_path: Path) -> None:
+    done = started(tmp_path, "unused_params", "--set", "batch_size=1").finish()
+    assert done.code == 0, done.stderr
+    told = [" ".join(line.split()) for line in done.stderr.splitlines()]
+    assert told[1].startswith("UNUSED 2 tensors, 210 parameters: DDP refuses these: freeze them")
+    assert told[2] == "auxiliary: 2 tensors, 210 parameters: weight [14, 14], bias [14]"
+    assert told[3].startswith("ZERO-GRAD 2 tensors, 210 parameters: ")
+    assert told[4] == "gated: 2 tensors, 210 parameters: weight [14, 14], bias [14]"
+    assert told[5].startswith("FROZEN 33 tensors, ")
+    assert any(line.startswith("USED ") for line in told)
+    arms = {arm: read(done.out / arm) for arm in ("off", "on")}
+    reduced = {arm: collectives(run, "bwd")["all_reduce"] for arm, run in arms.items()}
+    assert reduced["on"] == reduced["off"] + 2
+    searches = {arm: ops(run, "forward")[SEARCH] for arm, run in arms.items()}
+    assert searches == {"off": 0, "on": 2}
+
+
+@pytest.mark.recipes
+def test_agreeing_one_by_one_costs_a_sync_and_a_collective_a_question_and_together_one(tmp_path: Path) -> None:
+    out = recorded(tmp_path, "branch_sync_ab", "--set", "batch_size=1")
+    arms = {arm: read(out / arm) for arm in ("none", "one_by_one", "together")}
+    reduced = {arm: collectives(run, "agree")["all_reduce"] for arm, run in arms.items()}
+    assert reduced == {"none": 0, "one_by_one": 10, "together": 2}
+    assert {arm: syncs(run, "agree") for arm, run in arms.items()} == {"none": 0, "one_by_one": 10, "together": 0}
+
+
+@pytest.mark.recipes
+def test_ranks_that_branch_apart_end_with_who_issued_what_and_where(tmp_path: Path) -> None:
+    done = started(tmp_path, "branch_sync_ab", "--set", "batch_size=1", "--set", "fault=desync").finish(seconds=150)
+    assert done.code == 1
+    assert done.seconds < 120
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
+    assert re.search(r"stalled: desync at collective \d+", told)
+    assert re.search(r"rank 0 issues all_reduce float32 x [\d,]+; rank 1 issues all_gather float32 x \d+; ", told)
+    assert re.search(r"rank 0 waits at (agreement|training)\.py:\d+ \w+; ", told)
+    assert re.search(r"rank 1 waits at agreement\.py:\d+ gathered_alone$", told)
+
+
+@pytest.mark.recipes
+def test_batches_delivered_whole_leave_no_sync_and_a_prefetched_one_no_wait_for_the_loader(tmp_path: Path) -> None:
+    out = recorded(tmp_path, "prefetch_ab", "--set", "batch_size=2")
+    arms = {arm: read(out / arm) for arm in ("naive", "pinned", "prefetch")}
+    assert {arm: syncs(run, "dataload_wait") for arm, run in arms.items()} == {"naive": 2, "pinned": 0, "prefetch": 0}
+    stacked = {arm: ops(run, "dataload_wait")["aten::stack"] for arm, run in arms.items()}
+    assert stacked == {"naive": 6, "pinned": 0, "prefetch": 0}
+    ahead = ("dataload_wait", "dataload_ahead")
+    asked = {arm: [ops(run, phase)[LOADER] for phase in ahead] for arm, run in arms.items()}
+    assert asked == {"naive": [2, 0], "pinned": [2, 0], "prefetch": [0, 2]}
+
+
+@pytest.mark.recipes
+def test_masters_keep_small_updates_and_cost_copies_in_the_optimizers_step(tmp_path: Path) -> None:
+    out = recorded(tmp_path, "master_weights_ab", "--set", "batch_size=1")
+    arms = {arm: read(out / arm) for arm in ("bf16", "masters", "masters_on_cpu")}
+    manifest = arms["bf16"].manifest
+    assert manifest is not None
+    facts = manifest.environment
+    assert facts["state.bf16"] == "weights bfloat16 on cpu, moments bfloat16 on cpu"
+    assert facts["state.masters"] == facts["state.masters_on_cpu"] == "weights float32 on cpu, moments float32 on cpu"
+    num_parameters = int(facts["num_parameters"])
+    assert (facts["state_bytes.bf16"], facts["state_bytes.masters"]) == (6 * num_parameters, 14 * num_parameters)
+    assert facts["loss.masters"] == facts["loss.masters_on_cpu"] != facts["loss.bf16"]
+    copies = {arm: ops(run, "optim_step")["aten::copy_"] for arm, run in arms.items()}
+    assert copies["masters"] == copies["masters_on_cpu"] > copies["bf16"]

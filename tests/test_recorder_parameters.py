@@ -88,6 +88,18 @@ def test_an_arm_knows_what_was_varied_and_how_many_samples_all_ranks_train_on() 
     assert {planned.arm.samples_per_step for planned in with_samples(RECIPE, arms, 4)} == {0}
 
 
+def test_an_arm_with_larger_batches_trains_on_so_many_times_the_samples() -> None:
+    arms = (Arm("small", "", baseline=True), Arm("large", "", samples_factor=3))
+    counted = replace(RECIPE, arms=arms, varied="large", samples_per_rank=lambda parameters: 8)
+
+    def told(vary: list[str]) -> list[int]:
+        planned = with_samples(counted, planned_arms(counted, Parameters(), vary), 2)
+        return [one.arm.samples_per_step for one in planned]
+
+    assert told([]) == [16, 48]
+    assert told(["rate=0.5,1"]) == [48, 48]
+
+
 @pytest.mark.parametrize("samples", [0, -1, 2.5, None, "8"])
 def test_what_is_no_number_of_samples_is_refused(samples: object) -> None:
     wrong = replace(RECIPE, samples_per_rank=lambda parameters: samples)

@@ -179,6 +179,7 @@ class Thread:
 class Arm:
     """One variant of an experiment. An arm that is not `timed` is only traced, as a reference.
 
+    `samples_factor`: how many times the samples that the recipe tells a step of this arm trains on.
     A recording fills in the rest: `samples_per_step`, that one step of all ranks together trains on, 0 where nobody
     said; `varied`, the parameters that `--vary` gave this arm.
     """
@@ -189,6 +190,7 @@ class Arm:
     timed: bool = True
     samples_per_step: int = 0
     varied: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    samples_factor: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,8 @@ __all__ = ["Context", "PairedBatches"]
 class Context:
     """This rank, as a recipe sees it. `facts` are written into the manifest's environment.
 
-    `steps_per_half` steps run before the next arm has its turn.
+    `steps_per_half` steps run before the next arm has its turn. `say` tells whoever watches the recording a line; rank
+    0 has the word, so say nothing while steps are timed.
     """
 
     rank: int
@@ -32,6 +33,7 @@ class Context:
     phase: Phases
     steps_per_half: int = 1
     facts: dict[str, str | int | float] = field(default_factory=dict)
+    say: Callable[[str], None] = print  # into the rank's log
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
         """The model on the device, under DDP when there is more than one rank; what was got is checked and noted."""

@@ -29,7 +29,7 @@ def run_rank(plan: Plan, entry: Entry, world: World) -> None:
     phases = Phases(entry.recipe.phases, on_enter=pulse.beat)
     rank = Rank(plan, world, phases, pulse)
     context = Context(
-        world.rank, world.local_rank, world.size, world.device, phases, plan.steps_per_half, facts=rank.facts
+        world.rank, world.local_rank, world.size, world.device, phases, plan.steps_per_half, rank.facts, rank.say
     )
     steps = _build(plan, entry, context)
     for arm in recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question)):

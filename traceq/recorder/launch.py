@@ -23,6 +23,7 @@ from traceq.recorder.ending import mark
 from traceq.recorder.news import News
 from traceq.recorder.plan import Plan
 from traceq.recorder.pulse import create_pulses, read_pulses
+from traceq.recorder.stalled import find_desync
 from traceq.recorder.variables import inherited
 
 __all__ = ["launch"]
@@ -85,6 +86,10 @@ def _explain(plan: Plan, failed: ChildFailedError, pulse: Path, scratch: Path) -
         for rank, failure in failed.failures.items()
     ]
     failures += _still_leaving(plan, {failure.rank for failure in failures}, scratch)
+    desync = find_desync(plan.folder) if all(failure.is_secondary for failure in failures) else ""
+    if desync:
+        mark(plan.folder, "failed", desync)
+        return RecordingFailed(f"{plan.folder.stalled(0).parent}: {desync}")
     beats = {rank: beats for rank, (_, _, beats) in enumerate(read_pulses(pulse))}
     cause = find_cause(failures, beats)
     mark(plan.folder, "failed", f"rank {cause.rank}: {cause.text}")

@@ -112,12 +112,14 @@ def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -
         return tuple(PlannedArm(arm, arm.name, plain(parameters)) for arm in recipe.arms)
     axes = [_axis(text) for text in vary]
     runs = recipe.varied or recipe.baseline.name
+    factor = next(arm.samples_factor for arm in recipe.arms if arm.name == runs)
     arms: list[PlannedArm] = []
     for combination in itertools.product(*axes):
         values = checked(parameters, dict(combination))
         name = ",".join(f"{key}={value}" for key, value in combination)
         varied = {key: plain(values)[key] for key, _ in combination}
-        arm = Arm(_folder_name(name), f"{runs} with {name}", baseline=not arms, varied=varied)
+        meaning = f"{runs} with {name}"
+        arm = Arm(_folder_name(name), meaning, baseline=not arms, varied=varied, samples_factor=factor)
         arms.append(PlannedArm(arm, runs, plain(values)))
     if len({planned.arm.name for planned in arms}) < len(arms):
         raise UsageFault(f"--vary {' '.join(vary)}: two arms are the same")
@@ -132,7 +134,8 @@ def with_samples(recipe: Recipe[Any], arms: Sequence[PlannedArm], num_ranks: int
     for planned in arms:
         samples = recipe.samples_per_rank(checked(recipe.parameters, planned.parameters))
         check_samples(samples, "Recipe(samples_per_rank=)")
-        found.append(replace(planned, arm=replace(planned.arm, samples_per_step=samples * num_ranks)))
+        samples *= num_ranks * planned.arm.samples_factor
+        found.append(replace(planned, arm=replace(planned.arm, samples_per_step=samples)))
     return tuple(found)
 
 

@@ -29,8 +29,9 @@ class Recipe(Generic[P]):
     same optimizer, so that nothing but the arm differs. `parameters` is a frozen dataclass whose defaults are the
     recipe's; annotate with Literal or msgspec.Meta to have values checked before anything starts.
     `varied` is the arm that `--vary` turns into one arm a value (the baseline unless named). `samples_per_rank` tells
-    from the parameters how many samples a step of one rank trains on, gradient accumulation included: arms that differ
-    in that are then compared by the time a sample takes.
+    from the parameters how many samples a step of one rank trains on, gradient accumulation included (of an arm that
+    takes larger batches, `Arm(samples_factor=)` times as many): arms that differ in that are then compared by the time
+    a sample takes.
     """
 
     question: str
@@ -55,8 +56,9 @@ def check_phase(name: str) -> None:
 
 def check_arm(name: str) -> None:
     """UsageFault for a name that cannot be a folder of a run."""
-    if not _ARM.fullmatch(name) or set(name) <= {"."} or name in {"steps", "logs"}:
-        raise UsageFault(f"arm {name!r}: only letters, digits and _.=,+- name a folder; steps and logs are taken")
+    if not _ARM.fullmatch(name) or set(name) <= {"."} or name in {"steps", "logs", "stalled"}:
+        taken = "steps, logs and stalled are taken"
+        raise UsageFault(f"arm {name!r}: only letters, digits and _.=,+- name a folder; {taken}")
 
 
 def check_names(recipe: Recipe[Any], where: str) -> None:

@@ -13,6 +13,7 @@ from traceq.recorder.catalogue import find
 from traceq.recorder.experiment import run_rank
 from traceq.recorder.plan import Plan
 from traceq.recorder.processes import die_with_parent
+from traceq.recorder.stalled import leave_flight
 from traceq.recorder.world import join_world, leave_world
 
 __all__ = ["main"]
@@ -30,6 +31,9 @@ def main() -> None:
         run_rank(plan, find(plan.recipe), world)
     except SystemExit as left:
         raise RuntimeError(f"the recipe left with sys.exit({left.code})") from left
+    except BaseException as fault:
+        leave_flight(plan.folder, world, fault)
+        raise
     leave_world()
 
 

@@ -1,7 +1,7 @@
 """A run on disk: what is called what, and its manifest. Shared by the writer and the reader.
 
 Format 1 (2026): run.json, <arm>/rank<r>.json.gz, <arm>/rank<r>.stacks.json.gz, <arm>/rank<r>.flight.json,
-steps/rank<r>.jsonl, logs/rank<r>.log.
+steps/rank<r>.jsonl, logs/rank<r>.log; stalled/rank<r>.flight.json if a collective never ended.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class RunFolder:
     def flight(self, arm: str, rank: int) -> Path:
         """Flight-recorder entries of the profiled window."""
         return self.path / arm / f"rank{rank}.flight.json"
+
+    def stalled(self, rank: int) -> Path:
+        """All flight-recorder entries of a rank that waited for its peers in vain."""
+        return self.path / "stalled" / f"rank{rank}.flight.json"
 
     def read_manifest(self) -> Manifest:
         """The manifest, checked; UnreadableInput when it is missing, damaged or of a newer format."""

@@ -1,0 +1,83 @@
+"""What does it cost that all ranks agree before they branch, and what happens when they do not?
+
+Skip this batch? Save now? Stop early? A rank that decides for itself leaves the others in a collective that it never
+issues. So trainers let ranks agree first, often one question at a time: an all-reduce of a scalar and an `.item()`
+each. All questions fit into one all-reduce, and one wait.
+
+The answer is a verdict on `one_by_one` and on `together` against `none`, in which no rank asks: what agreement costs,
+with its syncs and collectives in the phase `agree`. With k questions `one_by_one` has k of either, `together` one.
+
+`--set fault=desync` shows why they ask: at its `fault_at`-th step the last rank decides by its own flag and gathers
+what no other rank gathers. Then the recording ends when the first collective times out (90 s), and says which
+collective differs, on which rank, and at which line; `traceq show RUN/stalled` shows it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from traceq.recorder import Arm, Context, Recipe, Step
+
+from .phases import PHASES
+
+__all__ = ["recipe"]
+
+NEVER = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What `--set` and `--vary` can change."""
+
+    size: Literal["tiny", "small", "base", "3b"] = "tiny"
+    batch_size: Annotated[int, Meta(ge=1)] = 8
+    questions: Annotated[int, Meta(ge=1)] = 5
+    fault: Literal["none", "desync"] = "none"
+    fault_at: Annotated[int, Meta(ge=1)] = 20
+    num_workers: Annotated[int, Meta(ge=0)] = 1
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+
+def build(context: Context, parameters: Parameters) -> Step:
+    """One training step for all arms; they differ in how ranks agree on whether to skip the batch."""
+    import torch
+
+    from .agreement import agreed_one_by_one, agreed_together, gathered_alone, not_agreed
+    from .training import Training
+
+    training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
+    limits = torch.full((parameters.questions,), NEVER, device=context.device)
+    agree = {"none": not_agreed, "one_by_one": agreed_one_by_one, "together": agreed_together}
+    strays = parameters.fault == "desync" and context.rank == context.world_size - 1
+    num_steps = 0
+
+    def step(arm: str) -> None:
+        nonlocal num_steps
+        num_steps += 1
+        training.begin(context.phase)
+        with context.phase("agree"):
+            flags = (training.last_loss > limits).float()
+            if strays and num_steps == parameters.fault_at:
+                gathered_alone(flags)
+            training.count_outlier(any(agree[arm](flags)))
+        training.finish(context.phase)
+
+    return step
+
+
+recipe = Recipe(
+    question="What does it cost that ranks agree before they branch, and how does it end when they do not?",
+    arms=(
+        Arm("none", "no rank asks another", baseline=True),
+        Arm("one_by_one", "an all-reduce and an .item() for each question"),
+        Arm("together", "one all-reduce and one wait for all questions"),
+    ),
+    phases=(*PHASES[:2], "agree", *PHASES[2:]),
+    parameters=Parameters(),
+    build=build,
+    varied="one_by_one",
+    samples_per_rank=lambda parameters: parameters.batch_size,
+)

@@ -1,0 +1,82 @@
+"""Is activation checkpointing worth its time: what does it recompute, what does it free, and does a larger batch pay?
+
+With checkpointing a transformer block keeps its input only; backward computes the rest again. That costs about one more
+forward pass of the blocks, and frees what they would have kept. Whether it pays is seen only when the memory is spent:
+`on_larger` takes batches of twice the size, and is compared by the time a sample takes.
+
+The answer is two verdicts against `off`: `on` (what recomputing costs a step, with the ops that backward runs again)
+and `on_larger` (the time of a sample, so samples/s). The memory that forward leaves for backward is counted from its
+tensors, and stands in the run's environment as `held_bytes.<arm>`; on CUDA each step's peak is beside its time.
+`--vary batch_size=8,16,32` shows where throughput stops to grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from traceq.recorder import Arm, Context, Recipe, Step
+
+from .phases import PHASES
+
+__all__ = ["recipe"]
+
+LARGER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What `--set` and `--vary` can change."""
+
+    size: Literal["tiny", "small", "base", "3b"] = "tiny"
+    batch_size: Annotated[int, Meta(ge=1)] = 4
+    num_workers: Annotated[int, Meta(ge=0)] = 1
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+
+def build(context: Context, parameters: Parameters) -> Step:
+    """One training step for all arms; they differ in what blocks keep, and `on_larger` in its batches."""
+    from .held import held_bytes
+    from .training import Training
+    from .vla import SIZES, Block
+
+    seed, num_workers = parameters.seed, parameters.num_workers
+    training = Training.build(context, parameters.size, parameters.batch_size, num_workers, seed)
+    episodes = SIZES[parameters.size].episodes(seed, context.rank)
+    larger = context.batches(episodes, LARGER * parameters.batch_size, num_workers)
+    trainings = {"off": training, "on": training, "on_larger": replace(training, batches=larger)}
+    blocks = [module for module in training.model.modules() if isinstance(module, Block)]
+
+    def choose(arm: str) -> Training:
+        for block in blocks:
+            block.recomputes = arm != "off"
+        return trainings[arm]
+
+    for arm, factor in {"off": 1, "on": 1, "on_larger": LARGER}.items():
+        batch = episodes.batch(factor * parameters.batch_size).to(context.device)
+        context.facts[f"held_bytes.{arm}"] = held_bytes(partial(choose(arm).forward, batch))
+
+    def step(arm: str) -> None:
+        chosen = choose(arm)
+        chosen.begin(context.phase)
+        chosen.finish(context.phase)
+
+    return step
+
+
+recipe = Recipe(
+    question="What does activation checkpointing cost, what does it free, and does a larger batch pay for it?",
+    arms=(
+        Arm("off", "every activation is kept until backward", baseline=True),
+        Arm("on", "blocks keep their input, and backward computes the rest again"),
+        Arm("on_larger", f"the same with {LARGER} times the batch", samples_factor=LARGER),
+    ),
+    phases=PHASES,
+    parameters=Parameters(),
+    build=build,
+    varied="on",
+    samples_per_rank=lambda parameters: parameters.batch_size,
+)

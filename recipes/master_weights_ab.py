@@ -1,0 +1,93 @@
+"""Weights in bfloat16: may Adam's state be bfloat16 too, or does it take float32 masters, and where should they lie?
+
+bfloat16 keeps 8 bits of a number, so an update smaller than about 1/256 of a weight is rounded away, as most are at the
+usual learning rates. Masters in float32 keep them; with their moments they take 12 bytes a parameter beside the weight,
+where bfloat16 moments take 4. Left on the CPU they free the device, and pay with a copy of all gradients to the host
+and of all weights back in every `optim_step`, for which the host waits.
+
+Before anything is timed each arm trains `loss_steps` steps on the same batch, from the same weights. The run's
+environment holds where that ended (`loss.<arm>`), what the optimizer steps on (`state.<arm>`) and the bytes of weights,
+masters and moments (`state_bytes.<arm>`).
+
+The answer is a verdict on either arm with masters against `bf16`, with the copies that came in `optim_step`. Each arm
+has a model of its own. On a CPU `masters_on_cpu` is `masters` once more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from traceq.recorder import Arm, Context, Recipe, Step
+
+from .phases import PHASES
+
+__all__ = ["recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What `--set` and `--vary` can change."""
+
+    size: Literal["tiny", "small", "base", "3b"] = "tiny"
+    batch_size: Annotated[int, Meta(ge=1)] = 8
+    loss_steps: Annotated[int, Meta(ge=1)] = 30
+    num_workers: Annotated[int, Meta(ge=0)] = 1
+    seed: Annotated[int, Meta(ge=0)] = 0
+
+
+def build(context: Context, parameters: Parameters) -> Step:
+    """One training step for all arms, which differ in the dtype and the place of what the optimizer steps on."""
+    from contextlib import nullcontext
+
+    import torch
+    from torch import nn
+
+    from .masters import state_bytes, state_text
+    from .training import Training
+    from .vla import SIZES, Size, VisionLanguageAction
+
+    def in_bfloat16(size: Size) -> nn.Module:
+        return VisionLanguageAction(replace(size, weights=torch.bfloat16))
+
+    def train() -> Training:
+        size, batch_size, num_workers = parameters.size, parameters.batch_size, parameters.num_workers
+        return Training.build(context, size, batch_size, num_workers, parameters.seed, in_bfloat16)
+
+    trainings = {
+        "bf16": train(),
+        "masters": train().with_masters(context.device),
+        "masters_on_cpu": train().with_masters(torch.device("cpu")),
+    }
+    batch = SIZES[parameters.size].episodes(parameters.seed, context.rank).batch(parameters.batch_size)
+    for arm, training in trainings.items():
+        for _ in range(parameters.loss_steps):
+            torch.manual_seed(parameters.seed)
+            training.forward(batch.to(context.device))
+            training.update(lambda _: nullcontext())
+        context.facts[f"loss.{arm}"] = float(training.last_loss)
+        context.facts[f"state.{arm}"] = state_text(training.optimizer)
+        context.facts[f"state_bytes.{arm}"] = state_bytes(training.model, training.optimizer)
+
+    def step(arm: str) -> None:
+        trainings[arm].begin(context.phase)
+        trainings[arm].finish(context.phase)
+
+    return step
+
+
+recipe = Recipe(
+    question="What do float32 master weights cost beside bfloat16 weights, on the device or left on the CPU?",
+    arms=(
+        Arm("bf16", "weights and moments in bfloat16", baseline=True),
+        Arm("masters", "weights in bfloat16, masters and moments in float32 on the device"),
+        Arm("masters_on_cpu", "masters and moments on the CPU: gradients go there and weights come back every step"),
+    ),
+    phases=PHASES,
+    parameters=Parameters(),
+    build=build,
+    varied="masters",
+    samples_per_rank=lambda parameters: parameters.batch_size,
+)

@@ -1,0 +1,75 @@
+"""The parts that recipes are made of, each on a model of two layers."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="a recipe is a torch program")
+pytest.importorskip("accelerate", reason="the recipes gather metrics through accelerate")
+
+import torch
+from torch import nn
+from traceq.recipes.gradients import Use, uses_of, words
+from traceq.recipes.held import held_bytes
+from traceq.recipes.vla import SIZES, Block, VisionLanguageAction
+
+
+class Gated(nn.Module):
+    """One parameter of each use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(2, 3)
+        self.shut = nn.Linear(2, 3, bias=False)
+        self.spare = nn.Linear(4, 5)
+        self.fixed = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self) -> torch.Tensor:
+        x = torch.ones(1, 2)
+        return (self.used(x) * self.fixed + 0 * self.shut(x)).sum()
+
+
+def test_each_parameter_is_told_what_becomes_of_it() -> None:
+    model = Gated()
+    found = uses_of(model, model())
+    assert {f"{each.module}.{each.name}": each.use for each in found} == {
+        ".fixed": Use.FROZEN,
+        "used.weight": Use.USED,
+        "used.bias": Use.USED,
+        "shut.weight": Use.ZERO_GRAD,
+        "spare.weight": Use.UNUSED,
+        "spare.bias": Use.UNUSED,
+    }
+    assert all(parameter.grad is None for parameter in model.parameters())
+    lines = list(words(found))
+    assert lines[1] == "  spare: 2 tensors, 25 parameters: weight [5, 4], bias [5]"
+    assert lines[5] == "  the model itself: 1 tensor, 3 parameters: fixed [3]"
+    assert lines[6:] == ["USED      2 tensors, 9 parameters"]
+
+
+def test_held_is_what_outlives_the_call_and_views_count_once() -> None:
+    x, kept = torch.ones(10), []
+
+    def forward() -> None:
+        kept.extend([x.view(2, 5), (x + 1).view(5, 2)])
+        kept.append(kept[1][0])
+        (x * 2).sum()
+
+    assert held_bytes(forward) == 10 * 4
+
+
+def test_a_recomputed_model_has_the_same_gradients() -> None:
+    size = SIZES["tiny"]
+    model = VisionLanguageAction(size)
+    batch = size.episodes(seed=0, rank=0).batch(2)
+
+    def gradients(recomputes: bool) -> list[torch.Tensor]:
+        for block in (module for module in model.modules() if isinstance(module, Block)):
+            block.recomputes = recomputes
+        torch.manual_seed(1)
+        model.zero_grad()
+        model(batch).backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    for plain, again in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(plain, again)
