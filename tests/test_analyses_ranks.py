@@ -119,7 +119,7 @@ def test_the_finding_says_what_keeps_the_straggler() -> None:
     assert (finding.code, finding.key, finding.ns) == ("straggler", "rank 1", 463_000)
     assert finding.text == (
         "rank 1 is the straggler: the others wait 463 us of a step for it, 463 us with nothing to do; "
-        "its host_bound in load takes 460 us more than theirs, 400 us of it aten::sort"
+        "its host bound in load takes 460 us more than theirs, 400 us of it aten::sort"
     )
 
 

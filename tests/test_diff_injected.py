@@ -27,9 +27,10 @@ from injection import (
     within,
 )
 
-from traceq.diff.actors import LAUNCHES, kernel_name
+from traceq.diff.actors import LAUNCHES
 from traceq.diff.diff import diff
 from traceq.diff.result import Cause, Diff
+from traceq.links.kernel_names import kernel_family
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_a_slower_kernel_is_found_with_all_that_it_costs(compare: Any, name: str
     found = compare(rows, with_slower_kernel(rows, slow, 3000))
     first, *others = found.causes
     assert (first.kind, first.delta_num, first.count_ns) == ("kernel", 0, 0)
-    assert first.name.rpartition(LAUNCHES)[2] == kernel_name(slow["name"])
+    assert first.name.rpartition(LAUNCHES)[2] == kernel_family(slow["name"])
     assert first.delta_ns * found.traced.num_a == pytest.approx(3_000_000, rel=0.02)
     assert abs(total(others)) < 0.01 * abs(found.traced.delta_ns)
 

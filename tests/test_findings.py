@@ -23,10 +23,12 @@ from builder import (
 from rich.console import Console
 
 from traceq.analyses.registry import analyze
+from traceq.analyses.sheet import sheet
 from traceq.model import Run, Trace
 from traceq.renderers.markdown import sheet_to_markdown
 from traceq.renderers.text import print_sheet
-from traceq.report import Finding, Report, Sheet, Source, Unknown
+from traceq.report import Cell, Column, Finding, Report, Sheet, Source, Table, Unknown
+from traceq.units import Unit
 
 
 def findings(analysis: str, *events: Event) -> list[tuple[str, int]]:
@@ -282,3 +284,48 @@ def test_of_several_ranks_the_worst_is_named() -> None:
     (found,) = analyze(Run("", (fast, slow)), "dataload").findings
     assert found.ns == 40_000
     assert found.text.endswith("(rank 1)")
+
+
+def text_of(*events: Event) -> str:
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        print_sheet(sheet(Run("trace", (build(*events),))), console)
+    return capture.get()
+
+
+WAITS = (
+    op("aten::nonzero", 4, 70),
+    launch(1, 1, 1),
+    kernel("a", 3, 40, 1),
+    call("cudaStreamSynchronize", 5, 60),
+    annotation("enumerate(DataLoader)#x", 70, 30),
+    launch(180, 2, 2),
+    kernel("b", 190, 10, 2),
+)
+
+
+def test_nothing_is_said_of_steps_where_a_trace_has_none() -> None:
+    text = text_of(*WAITS).partition("Steps\n")
+    assert "stream sync at aten::nonzero in forward blocks the host 60.0 us of the trace" in text[0]
+    assert "Critical path of the trace" in text[2]
+    assert "a step" not in text[0] + text[2]
+    assert "blocks the host 60.0 us a step" in text_of(step(0, 200), *WAITS)
+
+
+def test_columns_that_are_empty_in_every_row_are_left_out() -> None:
+    columns = Column("rank", "rank", Unit.COUNT), Column("line", "line"), Column("ns", "time", Unit.NS)
+    told = Table("t", "T", columns, ((0, "", None), (1, "", 0))).told
+    assert [column.key for column in told.columns] == ["rank", "ns"]
+    assert told.rows == ((0, None), (1, 0))
+    assert Table("t", "T", columns, ()).told.columns == columns
+
+
+def test_phases_without_anything_are_no_rows_and_work_without_a_launch_is() -> None:
+    def names(*events: Event) -> list[Cell]:
+        (view,) = report("phases", *events).views
+        return [row[0] for row in view.rows]
+
+    work = step(0, 100), launch(10, 2, 1), kernel("a", 20, 10, 1)
+    assert names(*work) == ["forward"]
+    assert names(*work, kernel("b", 5, 2)) == ["forward", "before_window"]
+    assert names(*work, kernel("b", 50, 2)) == ["forward", "unattributed"]

@@ -42,10 +42,17 @@ def test_the_module_is_the_path_to_the_innermost() -> None:
         "/x/accelerate/y.py(3): f",
         "threading.py(9): run",
         "contextlib.py(7): inner",
+        "typing.py(359): inner",
+        "/usr/lib/python3.12/json/decoder.py(5): decode",
     ],
 )
 def test_a_frame_that_only_passes_calls_on_is_nobodys_line(library: str) -> None:
     assert origin(frame("train.py(88): main", 0, 100), frame(library, 10, 60))[2] == "train.py:88 main"
+
+
+@pytest.mark.parametrize("own", ["profile.py(88): main", "/usr/lib/python3.12/site-packages/model/net.py(88): main"])
+def test_a_frame_of_ones_own_may_be_called_like_the_librarys_or_be_installed(own: str) -> None:
+    assert origin(frame(own, 0, 100))[2] == f"{own.rpartition('/')[2].partition('(')[0]}:88 main"
 
 
 def test_the_op_is_the_one_that_copies_not_the_one_around_it() -> None:

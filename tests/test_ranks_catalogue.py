@@ -65,7 +65,7 @@ def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() ->
     assert [round(gpu_ns[rank] / 1e6) for rank in range(4)] == [3070, 3069, 37, 3068]
     finding = straggler("torchrec-v100-straggler-4r")
     assert "the others wait 1.01 s of a step for it" in finding.text
-    assert "its host_bound in ## forward ## takes 1.00 s more than theirs" in finding.text
+    assert "its host bound in ## forward ## takes 1.00 s more than theirs" in finding.text
     assert finding.text.endswith("of it Python in # running sparse arch, before _AlltoAllSingle")
     why = {
         row["rank"]: (row["late_phase"], row["late_what"]) for row in table(job("torchrec-v100-straggler-4r"), "ranks")
@@ -74,7 +74,7 @@ def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() ->
 
 
 def test_the_late_rank_of_nanogpt_is_late_in_its_optimizer() -> None:
-    assert "its host_bound in optimizer takes 5.37 ms more than theirs" in straggler("nanogpt-h100-8r").text
+    assert "its host bound in optimizer takes 5.37 ms more than theirs" in straggler("nanogpt-h100-8r").text
 
 
 @pytest.mark.parametrize(

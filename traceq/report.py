@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from traceq.model import Caveat
@@ -33,6 +33,15 @@ class Table:
     single: bool = False
     note: str = ""
 
+    @property
+    def told(self) -> Table:
+        """The same without columns that are empty in every row, for people."""
+        at = [n for n in range(len(self.columns)) if any(row[n] not in ("", None) for row in self.rows)]
+        if not self.rows or len(at) == len(self.columns):
+            return self
+        rows = tuple(tuple(row[n] for n in at) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[n] for n in at), rows=rows)
+
     def __str__(self) -> str:
         """The table in plain text, columns aligned."""
         lines = [[column.title or column.key for column in self.columns], *self._texts()]
@@ -56,7 +65,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A thing worth a reader's time: `severity` high, medium or low; `ns` of a step, at most what its remedy gives;
+    """A thing worth a reader's time: `severity` high, medium or low; `ns` of a step that its remedy is about;
     `key` the row it is about; `instead_of`: what it tells better, as codes of findings or beginnings of their keys."""
 
     code: str
@@ -92,12 +101,12 @@ class Report:
 
     def __str__(self) -> str:
         """Findings and views in plain text."""
-        return "\n\n".join([*(finding.text for finding in self.findings), *map(str, self.views)])
+        return "\n\n".join([*(finding.text for finding in self.findings), *(str(view.told) for view in self.views)])
 
     def _repr_html_(self) -> str:
         """Findings and views in a notebook."""
         found = "".join(f"<p>{escape(finding.text)}</p>" for finding in self.findings)
-        return found + "".join(view._repr_html_() for view in self.views)
+        return found + "".join(view.told._repr_html_() for view in self.views)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.analyses.bandwidth import algbw_gbps, busbw_gbps
 from traceq.analyses.tally import group
+from traceq.analyses.wording import over_ranks
 from traceq.links.activity import Doing, activity
 from traceq.links.collectives import NAMES, Calls, Kernels, collective_calls, collective_kernels
 from traceq.links.launches import device_work
@@ -194,5 +195,4 @@ def _view(run: Run, rows: list[_Row]) -> Table:
     if not on_device:
         view = (*view[:6], view[7], Column("host_ns", "host time", Unit.NS))
         shown = [(*row[:6], *row[7:9]) for row in shown]
-    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
-    return Table("collectives", f"Collectives ({over}whole trace)", view, tuple(shown))
+    return Table("collectives", f"Collectives ({over_ranks(run)})", view, tuple(shown))

@@ -30,7 +30,8 @@ def analyze(run: Run) -> Report:
     )
     caveats = tuple(caveat for trace in run.traces for caveat in (*_lost_device(trace), *_several_devices(trace)))
     table = Table("coverage", "Coverage", _COLUMNS, (row,), single=True)
-    return Report("coverage", (table,), (table,) if any(row[1:]) else (), caveats=caveats)
+    told = row[1] or row[3]  # what was launched before the window stands among the phases
+    return Report("coverage", (table,), (table,) if told else (), caveats=caveats)
 
 
 def _lost_device(trace: Trace) -> list[Caveat]:

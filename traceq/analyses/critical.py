@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.analyses.wording import a_step, more_rows, python_place, stepwise
 from traceq.links.critical import On, critical_path
+from traceq.links.kernel_names import short_kernel
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
 from traceq.links.steps import steps
 from traceq.model import Run, Trace
-from traceq.report import Column, Report, Table
+from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit, format_value
 
-POSITION = 44
+POSITION = 60
 
-_TOP = 8
+_TOP = 6
 _COLUMNS = (
     Column("key", "key"),
     Column("rank", "rank", Unit.COUNT),
@@ -62,19 +64,24 @@ def _total(rows: list[_Row]) -> int:
 
 def _view(run: Run, trace: Trace, rows: list[_Row]) -> Table:
     total = _total(rows)
-    shown = []
-    for _, _, kind, phase, name, line, num, _, step_ns in rows[:_TOP]:
-        shown.append((kind, phase, _short(str(name)), line, num, step_ns, 100 * int(step_ns) / total))
+    told: dict[tuple[Cell, ...], list[int]] = {}
+    for _, _, kind, phase, name, line, num, _, step_ns in rows:
+        both = told.setdefault((kind, phase, _said(str(kind), str(name)), line), [0, 0])
+        both[:] = both[0] + int(num), both[1] + int(step_ns)
+    longest = sorted(told.items(), key=lambda item: -item[1][1])
+    shown = [(*words, num, step_ns, 100 * step_ns / total) for words, (num, step_ns) in longest[:_TOP]]
     sums: dict[str, int] = {}
     for row in rows:
         sums[str(row[2])] = sums.get(str(row[2]), 0) + int(row[8])
     largest = sorted(sums.items(), key=lambda item: -item[1])[:4]
-    said = ", ".join(f"{kind} {format_value(100 * ns / total, Unit.PERCENT)}" for kind, ns in largest)
-    on = f" of rank {trace.rank}, the slowest" if len(run.traces) > 1 else ""
-    return Table("critical", f"Critical path of a step{on}", _VIEW, tuple(shown), note=f"In all: {said}.")
+    parts = ", ".join(f"{kind} {format_value(100 * ns / total, Unit.PERCENT)}" for kind, ns in largest)
+    on = f" (rank {trace.rank}, the slowest)" if len(run.traces) > 1 else ""
+    note = f"In all: {parts}. {more_rows(len(told) - _TOP)}".strip()
+    return Table("critical", f"Critical path of {a_step(trace)}{on}", stepwise(_VIEW, run), tuple(shown), note=note)
 
 
-def _short(name: str) -> str:
-    """A kernel's name for people: without its return type, anonymous namespaces and its arguments."""
-    name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    return name.partition("(")[0] or name
+def _said(kind: str, name: str) -> str:
+    """The name for people: `elementwise_kernel<MulFunctor>`, `Memcpy DtoH`, `between ops`."""
+    if kind == "python":
+        return python_place(name)
+    return short_kernel(name).strip() if kind in ("kernel", "collective", "copy") else name

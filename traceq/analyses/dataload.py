@@ -10,6 +10,7 @@ from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import Spans, intersect, measure, measure_within, spans
 from traceq.links.activity import IDLE, activity
 from traceq.links.launches import device_work
+from traceq.links.loading import LOADER
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
@@ -21,7 +22,7 @@ from traceq.units import Unit, format_value
 POSITION = 25
 
 _STARVED_PCT = 5.0
-_LOADS = re.compile(r"^enumerate\(DataLoader\)|^(## )?data_?load", re.IGNORECASE)
+_LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 _COLUMNS = (
     Column("rank", "rank", Unit.COUNT),
     Column("step", "step", Unit.COUNT),
@@ -72,7 +73,7 @@ def _starved(trace: Trace) -> Finding | None:
     each_ns = round(idle_ns / len(window))
     share = format_value(100 * idle_ns / whole_ns, Unit.PERCENT)
     text = (
-        f"starved: the step waits up to {format_value(each_ns, Unit.NS)} ({share}) for the data loader: more workers, "
+        f"starved: the step waits {format_value(each_ns, Unit.NS)} ({share}) for the data loader: more workers, "
         "a larger prefetch_factor, or less work for each sample"
     )
     return Finding("starved", "high", text, each_ns, instead_of=("host_bound", "dataload_wait"))

@@ -25,13 +25,18 @@ _COLUMNS = (
     Column("gpu_ns", "GPU time", Unit.NS),
 )
 
+OTHERS = "(others)"
+_LEAST = 0.001
+"""Part of a rank's kernel time from which a row stands for itself."""
+
 _Row = tuple[int, str, str, str, str, str, int, int]
 
 
 def analyze(run: Run) -> Report:
     """Kernels that ran twice or more with one op, shapes and grid, over the whole trace, longest first.
 
-    Those whose op or shapes the trace does not tell are left out.
+    Those whose op or shapes the trace does not tell are left out. What takes less than 0.1 % of a rank's kernel time is
+    one row, OTHERS.
     """
     rows = tuple(row for trace in run.traces for row in _rows(trace))
     has_shapes = any((trace.events.shapes >= 0).any() for trace in run.traces)
@@ -42,15 +47,19 @@ def analyze(run: Run) -> Report:
 
 def _rows(trace: Trace) -> list[_Row]:
     events, kernels, found = trace.events, launched_kernels(trace), phases(trace)
-    told = np.flatnonzero((kernels.op >= 0) & (events.shapes[kernels.op] >= 0))
-    row, op = device_work(trace).rows[kernels.work[told]], kernels.op[told]
-    phase = found.of_work[kernels.work[told]]
+    sized = np.flatnonzero((kernels.op >= 0) & (events.shapes[kernels.op] >= 0))
+    row, op = device_work(trace).rows[kernels.work[sized]], kernels.op[sized]
+    phase = found.of_work[kernels.work[sized]]
     groups = group([phase, events.name[op], events.shapes[op], events.name[row], events.grid[row]])
-    num, gpu_ns = groups.count(), groups.sum(kernels.ns[told])
+    num, gpu_ns = groups.count(), groups.sum(kernels.ns[sized])
     texts = (*events.strings, "")  # a grid that is absent is -1
-    return [
-        (trace.rank, found.names[key[0]], *(texts[text] for text in key[1:]), num[at], gpu_ns[at])
-        for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist()
-        if num[at] > 1
-        for key in (groups.keys[at].tolist(),)
-    ]
+    again = [at for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist() if num[at] > 1]
+    told = [at for at in again if gpu_ns[at] >= _LEAST * int(kernels.ns.sum())]
+    rows: list[_Row] = []
+    for at in told:
+        phase_of, op_of, shapes, name, grid = groups.keys[at].tolist()
+        words = found.names[phase_of], texts[op_of], texts[shapes], texts[name], texts[grid]
+        rows.append((trace.rank, *words, num[at], gpu_ns[at]))
+    if rest := again[len(told) :]:
+        rows.append((trace.rank, "", "", "", OTHERS, "", sum(num[at] for at in rest), sum(gpu_ns[at] for at in rest)))
+    return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.analyses.wording import more_rows, over_ranks
 from traceq.links.activity import Doing, activity
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
@@ -15,7 +16,7 @@ from traceq.units import Unit
 
 POSITION = 78
 
-_TOP = 8
+_TOP = 5
 _TELLING = 0.1
 """Share of the trace in which the device must wait for its host before people are shown what the host does."""
 
@@ -62,7 +63,6 @@ def _view(run: Run, rows: tuple[_Row, ...]) -> Table:
     longest = sorted(sums.items(), key=lambda item: -item[1][1])
     everything = sum(self_ns for _, self_ns in sums.values()) or 1
     shown = tuple((p, name, num, ns, 100 * ns / everything) for (p, name), (num, ns) in longest[:_TOP])
-    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
-    rest = f"{len(longest) - _TOP:,} more rows in --json." if len(longest) > _TOP else ""
     columns = (*_COLUMNS[1:], Column("share", "share", Unit.PERCENT))
-    return Table("host", f"Host ops by self time ({over}whole trace)", columns, shown, note=rest)
+    rest = more_rows(len(longest) - _TOP)
+    return Table("host", f"Host ops by self time ({over_ranks(run)})", columns, shown, note=rest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.analyses.wording import a_step, more_rows, python_place, stepwise
 from traceq.links.activity import Doing
 from traceq.links.idleness import Cause, idleness
 from traceq.links.launches import device_work
@@ -14,9 +15,9 @@ from traceq.model import Run, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit, format_value
 
-POSITION = 35
+POSITION = 58
 
-_TOP = 8
+_TOP = 6
 _TELLING = 0.02
 """Idle part of a step from which people are shown what fills it."""
 
@@ -91,16 +92,14 @@ def _view(run: Run, rows: tuple[_Row, ...], idle_ns: float, step_ns: float) -> T
         merged.setdefault(tuple(row[at] for at in _SHOWN), []).append(row)
     largest = sorted(merged.items(), key=lambda item: -sum(row[9] for row in item[1]))
     shown = []
-    for words, same in largest[:_TOP]:
+    for (cause, op, *where), same in largest[:_TOP]:
         each_ns = sum(row[9] for row in same)
         gaps, longest = sum(row[7] for row in same), max(row[10] for row in same)
-        shown.append((*words, gaps, each_ns / len(run.traces), longest, 100 * each_ns / step_ns))
-    what = (
-        "The device idles" if any(len(device_work(trace)) for trace in run.traces) else "The main thread runs no op for"
-    )
+        what = python_place(str(op)) if cause == "python" else op
+        shown.append((cause, what, *where, gaps, each_ns / len(run.traces), longest, 100 * each_ns / step_ns))
+    has_device = any(len(device_work(trace)) for trace in run.traces)
+    who = "The device idles" if has_device else "The main thread runs no op for"
     idle, share = format_value(idle_ns / len(run.traces), Unit.NS), format_value(100 * idle_ns / step_ns, Unit.PERCENT)
-    rest = f"; {len(largest) - _TOP:,} more rows in --json" if len(largest) > _TOP else ""
+    note = f"{who} {idle} of {a_step(run.traces[0])}, {share}. {more_rows(len(largest) - _TOP)}".strip()
     of = " (mean of ranks)" if len(run.traces) > 1 else ""
-    return Table(
-        "idle", f"What fills idle time{of}", _VIEW, tuple(shown), note=f"{what} {idle} of a step, {share}{rest}."
-    )
+    return Table("idle", f"What fills idle time{of}", stepwise(_VIEW, run), tuple(shown), note=note)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.analyses.wording import more_rows, over_ranks
+from traceq.links.kernel_names import short_kernel
 from traceq.links.kernels import launched_kernels
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
@@ -14,7 +16,7 @@ from traceq.units import Unit, format_value
 
 POSITION = 70
 
-_TOP, _TELLING = 10, 0.1
+_TOP, _TELLING = 6, 0.1
 _COLUMNS = (
     Column("key", "key"),
     Column("rank", "rank", Unit.COUNT),
@@ -29,31 +31,24 @@ _Row = tuple[str, int, str, str, int, int]
 
 
 def analyze(run: Run) -> Report:
-    """Kernels by phase and name, longest first, over the whole trace."""
+    """Kernels by phase and name, longest first, over the whole trace; people see variants of one kernel as one."""
     rows = tuple(row for trace in run.traces for row in _rows(trace))
     sums: dict[tuple[str, str], list[int]] = {}
     for _, _, phase, name, num, gpu_ns in rows:
-        total = sums.setdefault((phase, name), [0, 0])
+        total = sums.setdefault((phase, short_kernel(name)), [0, 0])
         total[0] += num
         total[1] += gpu_ns
     longest = sorted(sums.items(), key=lambda item: -item[1][1])
     everything = sum(gpu_ns for _, gpu_ns in sums.values()) or 1
-    shown = tuple((p, _short(name), num, ns, 100 * ns / everything) for (p, name), (num, ns) in longest[:_TOP])
-    rest = f"{len(longest) - _TOP:,} more rows in --json." if len(longest) > _TOP else ""
+    shown = tuple((*words, num, ns, 100 * ns / everything) for words, (num, ns) in longest[:_TOP])
+    rest = more_rows(len(longest) - _TOP)
     tiny = np.concatenate([launched_kernels(trace).tiny for trace in run.traces] or [np.empty(0, np.bool_)])
     if len(tiny) and tiny.mean() >= _TELLING:
         share = format_value(100 * float(tiny.mean()), Unit.PERCENT)
         rest = f"{share} of {len(tiny):,} kernels are tiny: under 10 us, or shorter than their launch. {rest}".strip()
-    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
     columns = (*_COLUMNS[2:], Column("share", "share", Unit.PERCENT))
-    view = Table("kernels", f"Kernels ({over}whole trace)", columns, shown, note=rest)
+    view = Table("kernels", f"Kernels ({over_ranks(run)})", columns, shown, note=rest)
     return Report("kernels", (Table("kernels", "Kernels", _COLUMNS, rows),), (view,) if rows else ())
-
-
-def _short(name: str) -> str:
-    """A kernel's name for people: without its return type, torch's and anonymous namespaces, and its arguments."""
-    name = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
-    return name.partition("(")[0] or name
 
 
 def _rows(trace: Trace) -> list[_Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.wording import per_step
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.activity import Doing, activity
@@ -92,10 +93,10 @@ def _launch_bound(trace: Trace) -> Finding | None:
         return None
     by_phase = np.bincount(done.phase, waited, len(phases(trace).names))
     names = [phases(trace).names[at] for at in np.argsort(-by_phase)[:2].tolist() if by_phase[at] >= total_ns / 5]
-    each_ns, what = round(total_ns / len(counted)), "a step" if known.marked else "of the trace"
+    each_ns = round(total_ns / len(counted))
     text = (
-        f"launch-bound: in {' and '.join(names)} the device waits up to {format_value(each_ns, Unit.NS)} {what} for "
-        f"launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny): CUDA graphs, torch.compile, or "
-        "larger batches"
+        f"launch-bound: in {' and '.join(names)} the device waits {format_value(each_ns, Unit.NS)} {per_step(trace)} "
+        f"for launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny): CUDA graphs, torch.compile, "
+        "or larger batches"
     )
     return Finding("launch_bound", "high", text, each_ns, instead_of=("host_bound",))

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.analyses.wording import over_ranks, per_step, the_step
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.blocking import Kind, blocking_calls
@@ -20,7 +21,7 @@ from traceq.model import Category, Run, Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
-POSITION = 60
+POSITION = 62
 
 _COLUMNS = (
     Column("rank", "rank", Unit.COUNT),
@@ -40,8 +41,8 @@ def analyze(run: Run) -> Report:
     sums: dict[str, list[int]] = {}
     for _, kind, *values in rows:
         sums[kind] = [a + b for a, b in zip(sums.get(kind, [0, 0, 0]), values, strict=True)]
-    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
-    view = Table("memcpy", f"Copies ({over}whole trace)", _COLUMNS[1:], tuple((k, *v) for k, v in sums.items()))
+    largest = sorted(sums.items(), key=lambda item: -item[1][2])
+    view = Table("memcpy", f"Copies ({over_ranks(run)})", _COLUMNS[1:], tuple((k, *v) for k, v in largest))
     found = on_the_worst_rank(run, _unpinned)
     views = (view,) if rows else ()
     return Report("memcpy", (Table("memcpy", "Copies", _COLUMNS, rows),), views, found)
@@ -78,13 +79,12 @@ def _unpinned(trace: Trace) -> Finding | None:
     if saved_ns < _TELLING * step_ns:
         return None
     blocked, saved = (format_value(ns, Unit.NS) for ns in (blocked_ns, saved_ns))
-    what = "a step" if known.marked else "of the trace"
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
     line = origin.texts[int(origin.line[longest])]
     at = f" ({line})" if line else ""
     text = (
-        f"pageable H2D copies{at} block the host {blocked} {what}; without these waits it is up to {saved} shorter "
-        "(replay): pin_memory=True and non_blocking=True, one batch ahead"
+        f"pageable HtoD copies{at} block the host {blocked} {per_step(trace)}; without these waits {the_step(trace)} "
+        f"is {saved} shorter (replay): pin_memory=True and non_blocking=True, one batch ahead"
     )
     return Finding("pageable_copies", "medium", text, saved_ns, instead_of=("htod|",))
 

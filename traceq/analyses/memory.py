@@ -27,7 +27,7 @@ _COLUMNS = (
     Column("rank", "rank", Unit.COUNT),
     Column("device", "device"),
     Column("phase", "phase"),
-    Column("num", "allocations", Unit.COUNT),
+    Column("num", "allocs, frees", Unit.COUNT),
     Column("allocated_bytes", "allocated", Unit.BYTES),
     Column("freed_bytes", "freed", Unit.BYTES),
     Column("growth_bytes", "growth", Unit.DELTA_BYTES),
@@ -151,7 +151,7 @@ def _retries(trace: Trace) -> Finding | None:
         return None
     each = format_value(num_frees / num_steps, Unit.MEAN)
     text = (
-        f"the allocator returns memory to the driver {each} times a step, which blocks up to "
-        f"{format_value(cost_ns, Unit.NS)} of it: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or less memory"
+        f"the allocator returns memory to the driver {each} times a step; in its calls the device idles "
+        f"{format_value(cost_ns, Unit.NS)} a step: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or less memory"
     )
     return Finding("allocator_retries", "high", text, cost_ns, instead_of=("alloc_wait",))

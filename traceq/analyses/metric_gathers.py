@@ -76,7 +76,7 @@ def _in_every_step(trace: Trace) -> Finding | None:
     if num_steps < 2 or len(np.unique(step)) < num_steps or each_ns < _TELLING * float(np.diff(window).mean()):
         return None
     text = (
-        f"metrics are exchanged in every step, {format_value(len(mine) / num_steps, Unit.MEAN)} collectives that hold "
-        f"it up by {format_value(each_ns, Unit.NS)} at most: gather them every n-th step"
+        f"metrics are exchanged in every step, {format_value(len(mine) / num_steps, Unit.MEAN)} collectives, "
+        f"{format_value(each_ns, Unit.NS)} of it exposed: gather them every n-th step"
     )
     return Finding("metric_gathers", "medium", text, each_ns)

@@ -74,7 +74,9 @@ def analyze(run: Run) -> Report:
         Table("module_kernels", "Kernels of modules", _KERNEL_COLUMNS, kernels),
     )
     on = f"rank {told[0].rank}, " if len(run.traces) > 1 and told else ""
-    unknown = () if has_frames or not run.traces else (Unknown("nn.Modules and Python lines", "with_stack=True"),)
+    has_lines = any(trace.lines is not None or len(trace.events.stacks.row) for trace in run.traces)
+    missing = Unknown("nn.Modules" if has_lines else "nn.Modules and Python lines", "with_stack=True")
+    unknown = () if has_frames or not run.traces else (missing,)
     return Report("modules", tables, (_view(told[0], on),) if told else (), unknown=unknown)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from traceq.analyses.tally import group
+from traceq.analyses.wording import MOST_RANKS, a_step, more_rows, per_step
 from traceq.links.activity import Doing, activity
 from traceq.links.phases import phases
 from traceq.links.steps import steps
@@ -28,13 +30,16 @@ _COLUMNS = (
 _CATEGORIES = tuple(doing.name.lower() for doing in Doing)
 _TELLING = {
     "host_bound": (10.0, "the device waits while the host prepares the next launch"),
-    "exposed_comm": (10.0, "ranks exchange data while nothing computes: overlap it, or exchange less"),
-    "exposed_memcpy": (5.0, "copies run while nothing computes: overlap them, or copy less"),
+    "exposed_comm": (10.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
+    "exposed_memcpy": (5.0, "copies run while nothing computes; overlap them, or copy less"),
     "sync_wait": (2.0, "the host waits for the device, which then has nothing to do"),
     "alloc_wait": (2.0, "the allocator asks the driver for memory"),
-    "dataload_wait": (5.0, "the step waits for the data loader"),
+    "dataload_wait": (5.0, "the main thread waits for the data loader"),
 }
 """Category -> (percent of the step from which it is worth a line, what it means)."""
+
+_APART = 0.05
+"""Part of a step by which ranks must differ to be shown one by one."""
 
 _Row = tuple[int, int, str, str, int]
 
@@ -44,8 +49,8 @@ def analyze(run: Run) -> Report:
     rows = tuple(row for trace in run.traces for row in _rows(trace))
     table = Table("partition", "Partition", _COLUMNS, rows)
     views = [_matrix(run, rows)] if rows else []
-    if len(run.traces) > 1:
-        views.append(_by_rank(run, rows))
+    if rows and len(run.traces) > 1 and (by_rank := _by_rank(run, rows)).rows:
+        views.append(by_rank)
     return Report("partition", (table,), tuple(views), tuple(_findings(run, rows)))
 
 
@@ -82,24 +87,33 @@ def _findings(run: Run, rows: Sequence[_Row]) -> list[Finding]:
     for category, (least_pct, meaning) in _TELLING.items():
         share = 100 * sums.get(category, 0.0) / whole if whole else 0.0
         if share >= least_pct:
-            what = "a step" if steps(run.traces[0]).marked else "the trace"
-            cost = f"{format_value(sums[category], Unit.NS)} of {what}, {format_value(share, Unit.PERCENT)}"
-            text = f"{category}: {cost}: {meaning}"
+            each, part = format_value(sums[category], Unit.NS), format_value(share, Unit.PERCENT)
+            text = f"{category.replace('_', ' ')}, {each} {per_step(run.traces[0])} ({part}): {meaning}"
             findings.append(Finding(category, "medium", text, round(sums[category])))
     return findings
 
 
 def _matrix(run: Run, rows: Sequence[_Row]) -> Table:
     """Phase by category: ns of a step, mean over ranks."""
+    order = list(dict.fromkeys(name for trace in run.traces for name in phases(trace).in_order))
     means = [(phase, category, ns / len(run.traces)) for _, phase, category, ns in _means(run, rows)]
+    means.sort(key=lambda cell: order.index(cell[0]))
     of = " (mean of ranks)" if len(run.traces) > 1 else ""
-    what = "A step" if steps(run.traces[0]).marked else "The whole trace"
+    what = a_step(run.traces[0]).capitalize()
     return _cross(f"{what}, part by part{of}", "phase", means, total=True)
 
 
 def _by_rank(run: Run, rows: Sequence[_Row]) -> Table:
+    """Where ranks spend a step on different things; no rows where they do not."""
     means = [(f"rank {rank}", category, ns) for rank, _, category, ns in _means(run, rows)]
-    return _cross("A step, by rank", "rank", means, total=False)
+    table = _cross(f"{a_step(run.traces[0]).capitalize()}, by rank", "rank", means, total=False)
+    columns = np.array([[float(value or 0.0) for value in row[1:]] for row in table.rows], np.float64)
+    apart = np.ptp(columns, axis=0).max()
+    if apart < _APART * columns[:, -1].mean():
+        return replace(table, rows=())
+    longest = np.sort(np.argsort(-columns[:, -1], kind="stable")[:MOST_RANKS])
+    shown = tuple(table.rows[at] for at in longest.tolist())
+    return replace(table, rows=shown, note=more_rows(len(table.rows) - len(shown)))
 
 
 def _cross(title: str, heading: str, cells: list[tuple[str, str, float]], *, total: bool) -> Table:
@@ -108,6 +122,7 @@ def _cross(title: str, heading: str, cells: list[tuple[str, str, float]], *, tot
     for row, category, ns in cells:
         sums[row, category] = sums.get((row, category), 0.0) + ns
     lines = list(dict.fromkeys(row for row, _ in sums))
+    total = total and len(lines) > 1
     categories = [category for category in _CATEGORIES if any(c == category for _, c in sums)]
     whole = sum(sums.values())
     body: list[tuple[Cell, ...]] = []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analyses.wording import over_ranks
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find, intersect, measure, spans
 from traceq.links.activity import Doing, activity
@@ -30,9 +31,9 @@ _COLUMNS = (
     Column("num_gpu_ops", "GPU ops", Unit.COUNT),
 )
 _RULES = {
-    "recorded": "declared by the recording",
-    "annotations": "the main thread's outermost annotations",
-    "structure": "inferred from optimizer, data loader and autograd, as no annotations tile the step",
+    "recorded": "Phases are declared by the recording",
+    "annotations": "Phases are the main thread's outermost annotations",
+    "structure": "Phases are inferred from optimizer, data loader and autograd",
 }
 
 
@@ -89,7 +90,7 @@ def _long_backward(trace: Trace) -> Finding | None:
     each_ns = round(excess_ns / int(known.counted.sum()))
     text = (
         f"backward takes {ns[1] / ns[0]:.1f} times as long as forward and computes {ratio:.1f} times as long, where "
-        f"2 is usual: it {why}; up to {format_value(each_ns, Unit.NS)} a step"
+        f"2 is usual: it {why}; {format_value(each_ns, Unit.NS)} a step above that"
     )
     return Finding("long_backward", "medium", text, each_ns)
 
@@ -99,8 +100,9 @@ def _called(trace: Trace, name: re.Pattern[str]) -> list[int]:
 
 
 def _view(run: Run, rows: Sequence[_Row]) -> Table:
-    """Sums over ranks, and GPU busy time of a step as the mean over ranks."""
-    names = list(dict.fromkeys(row[1] for row in rows))
+    """Sums over ranks, and GPU busy time of a step as the mean over ranks; phases with nothing in them are left out."""
+    order = dict.fromkeys(name for trace in run.traces for name in phases(trace).in_order)
+    names = [name for name in order if any(row[1] == name and any(row[3:]) for row in rows)]
     num_steps = float(np.mean([len(steps(trace)) for trace in run.traces]))
     shown: list[tuple[Cell, ...]] = []
     for name in names:
@@ -108,10 +110,12 @@ def _view(run: Run, rows: Sequence[_Row]) -> Table:
         total: list[int] = mine.sum(axis=0).tolist()
         shown.append((name, *total, total[1] / num_steps / len(run.traces)))
     columns: tuple[Column, ...] = (*_COLUMNS[1:2], *_COLUMNS[3:], Column("per_step_ns", "GPU busy a step", Unit.NS))
-    note = f"Phases: {_RULES[rows[0][2]]}."
+    note = f"{_RULES[rows[0][2]]}."
     if all(len(device_work(trace)) == 0 for trace in run.traces):
         columns, shown = columns[:2], [row[:2] for row in shown if row[1]]
     else:
-        note += " Launches from other threads count to what the step's thread is in."
-    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
-    return Table("phases", f"Phases ({over}whole trace)", columns, tuple(shown), note=note)
+        strays = {BEFORE_WINDOW, UNATTRIBUTED} & set(names)
+        note += f" GPU work counts where it was launched{'' if strays else ', and none lacks its launch'}."
+        if num_steps == len(run.traces) == 1:
+            columns, shown = columns[:-1], [row[:-1] for row in shown]
+    return Table("phases", f"Phases ({over_ranks(run)})", columns, tuple(shown), note=note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from traceq.analyses.lateness import Lateness, busy_ns, lateness
 from traceq.analyses.skew import skew_table, skew_view
+from traceq.analyses.wording import MOST_RANKS, more_rows
 from traceq.intervals import intersect, measure, spans
 from traceq.links.activity import Doing, activity
 from traceq.links.clocks import Clocks, clocks
 from traceq.links.instances import match
 from traceq.links.issued import Issued, are_of_one_job, issued_by_traces
+from traceq.links.loading import LOADER
 from traceq.links.steps import steps
 from traceq.links.waits import Waits, waits
 from traceq.model import Caveat, Run, Trace
@@ -47,7 +50,9 @@ _COLUMNS = (
     Column("late_before", "before"),
 )
 _SUMS = (6, 7, 8)
+_WAITS, _VERDICT, _STRAGGLER = 6, 11, "straggler"
 _VIEW = (1, 3, 4, 6, 7, 8, 9, 10, 11)
+_LOADS = re.compile(f"^Python in {LOADER}")
 _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
@@ -136,7 +141,7 @@ def _window_ns(trace: Trace) -> int:
 
 
 def _verdict(rank: int, late: _Late | None) -> str:
-    return "balanced" if late is None else "straggler" if rank == late.rank else "waits"
+    return "balanced" if late is None else _STRAGGLER if rank == late.rank else "waits"
 
 
 def _row(
@@ -179,9 +184,11 @@ def _view(rows: Sequence[tuple[Cell, ...]], late: _Late | None) -> Table:
         value, num_steps = row[at], row[2]
         return value / num_steps if at in _SUMS and isinstance(value, int) and isinstance(num_steps, int) else value
 
-    shown = tuple(tuple(each(row, at) for at in _VIEW) for row in rows)
+    longest = sorted(rows, key=lambda row: (row[_VERDICT] != _STRAGGLER, -int(row[_WAITS] or 0)))[:MOST_RANKS]
+    shown = tuple(tuple(each(row, at) for at in _VIEW) for row in rows if row in longest)
     who = "balanced: no rank keeps the others waiting" if late is None else f"rank {late.rank} keeps the others waiting"
     note = f"{who[0].upper()}{who[1:]}. A wait lasts from a rank's own start to the latest; idle: nothing computes."
+    note = f"{note} {more_rows(len(rows) - len(shown))}".strip()
     return Table(
         "ranks", "Ranks (waits and transfers of a step)", tuple(_COLUMNS[at] for at in _VIEW), shown, note=note
     )
@@ -198,11 +205,11 @@ def _finding(late: _Late) -> Finding:
 def _because(cause: Lateness) -> str:
     """What keeps it, in words."""
     more = format_value(cause.excess_ns, Unit.NS)
-    text = f"its {cause.category} in {cause.phase} takes {more} more than theirs"
+    text = f"its {cause.category.replace('_', ' ')} in {cause.phase} takes {more} more than theirs"
     if cause.what and cause.what_excess_ns > 0:
         part = format_value(cause.what_excess_ns, Unit.NS)
         at = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
-        text += f", {part} of it {cause.what}{at}"
+        text += f", {part} of it {'the data loader' if _LOADS.match(cause.what) else cause.what}{at}"
     return text
 
 

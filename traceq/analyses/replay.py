@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.wording import a_step, stepwise, the_step
 from traceq.intervals import find
 from traceq.links.blocking import blocking_calls
 from traceq.links.graph import dependency_graph
@@ -15,7 +16,7 @@ from traceq.model import Run, Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
-POSITION = 42
+POSITION = 59
 
 _COLUMNS = (
     Column("rank", "rank", Unit.COUNT),
@@ -23,10 +24,14 @@ _COLUMNS = (
     Column("num", "num", Unit.COUNT),
     Column("blocked_ns", "blocks", Unit.NS),
     Column("saved_ns", "saves", Unit.NS),
-    Column("step_ns", "step", Unit.NS),
+    Column("step_ns", "left", Unit.NS),
 )
 _NOTHING, _ALL, _LOADER = "nothing", "all syncs", "data loader"
 
+_SHOWN = 0.005
+"""Part of a step that something must give back for people to see the table."""
+_SHORT = 0.01
+"""Part of a step that replay cannot explain, or that it adds, from which people are told."""
 _WORTH, _FAR_MORE = 0.02, 1.5
 """Part of a step, and times the sum of what the kinds save one by one, from which the sum of all is worth a word."""
 
@@ -38,11 +43,11 @@ def analyze(run: Run) -> Report:
     """Step times by replay, mean over the counted steps; `nothing` removed shows how well replay knows the trace."""
     rows = {trace.rank: _rows(trace) for trace in run.traces}
     table = Table("replay", "Replay", _COLUMNS, tuple(row for found in rows.values() for row in found))
-    telling = [found for found in rows.values() if any(row[4] for row in found[1:])]
+    telling = [found for found in rows.values() if any(row[4] >= _SHOWN * _step(found) for row in found[1:])]
     if not telling:
         return Report("replay", (table,))
     slowest = max(telling, key=_step)
-    return Report("replay", (table,), (_view(run, slowest),), tuple(_findings(slowest)))
+    return Report("replay", (table,), (_view(run, slowest),), tuple(_findings(run.traces[0], slowest)))
 
 
 def _step(rows: list[_Row]) -> int:
@@ -74,7 +79,7 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     return [*kinds, *together, *loader]
 
 
-def _findings(rows: list[_Row]) -> list[Finding]:
+def _findings(trace: Trace, rows: list[_Row]) -> list[Finding]:
     """Syncs that only give time back together: without one of them the host waits for the same work in the next."""
     saved = {row[1]: row[4] for row in rows[1:]}
     alone = sum(saved_ns for name, saved_ns in saved.items() if name not in (_ALL, _LOADER))
@@ -82,7 +87,10 @@ def _findings(rows: list[_Row]) -> list[Finding]:
     if together < _WORTH * _step(rows) or together < _FAR_MORE * alone:
         return []
     all_ns, alone_ns = format_value(together, Unit.NS), format_value(alone, Unit.NS)
-    text = f"all syncs together cost {all_ns} of a step (replay), kind by kind {alone_ns}: each hides behind the next"
+    text = (
+        f"without all its syncs {the_step(trace)} is {all_ns} shorter (replay), kind by kind only {alone_ns}: each "
+        "hides behind the next"
+    )
     return [Finding("joint_syncs", "medium", text, together)]
 
 
@@ -91,8 +99,19 @@ def _mean(ns: NDArray[np.int64]) -> int:
 
 
 def _view(run: Run, rows: list[_Row]) -> Table:
-    rank, _, _, _, short_ns, got_ns = rows[0]
-    on = f" of rank {rank}, the slowest" if len(run.traces) > 1 else ""
-    observed, got = (format_value(ns, Unit.NS) for ns in (short_ns + got_ns, got_ns))
-    note = f"Replay of what depends on what; with nothing removed it gives {got} of {observed}."
-    return Table("replay", f"A step{on} without its waits", _COLUMNS[1:], tuple(row[1:] for row in rows[1:]), note=note)
+    trace = next(trace for trace in run.traces if trace.rank == rows[0][0])
+    on = f" (rank {trace.rank}, the slowest)" if len(run.traces) > 1 else ""
+    title, shown = f"{a_step(trace).capitalize()} without its waits{on}", tuple(row[1:] for row in rows[1:])
+    return Table("replay", title, stepwise(_COLUMNS[1:], run), shown, note=_note(trace, rows))
+
+
+def _note(trace: Trace, rows: list[_Row]) -> str:
+    """How far the replay can be believed, and where it counts a step longer than the other tables."""
+    whole_ns, got_ns = _step(rows), rows[0][5]
+    window = steps(trace).window[steps(trace).counted]
+    whole, got = format_value(whole_ns, Unit.NS), format_value(got_ns, Unit.NS)
+    if whole_ns - got_ns >= _SHORT * whole_ns:
+        return f"Replay explains {got} of {whole}."
+    if whole_ns - float(np.diff(window).mean()) >= _SHORT * whole_ns:
+        return f"Until all that was launched in {the_step(trace)} is done, which takes {whole}."
+    return ""

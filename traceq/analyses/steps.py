@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.wording import MOST_RANKS, more_rows
 from traceq.intervals import measure_within, spans
 from traceq.links.steps import steps
 from traceq.model import Category, Caveat, Run, Trace
@@ -47,7 +48,10 @@ def analyze(run: Run) -> Report:
     drawn = [_each(trace) for trace in run.traces]
     columns = (*_VIEW, _EACH) if any(drawn) else _VIEW
     lines = [(*_summary(trace), each)[: len(columns)] for trace, each in zip(run.traces, drawn, strict=True)]
-    view = Table("steps", "Steps", columns, tuple(lines), note=_note(run))
+    longest = sorted(lines, key=lambda line: -float(line[2] or 0))[:MOST_RANKS]
+    shown = tuple(line for line in lines if line in longest)
+    note = f"{_note(run)} {more_rows(len(lines) - len(shown))}".strip()
+    view = Table("steps", "Steps", columns, shown, note=note)
     caveats = tuple(caveat for trace in run.traces for caveat in _caveats(trace))
     return Report("steps", (table,), (view,), caveats=caveats[:1])
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.analyses.tally import Groups, group
+from traceq.analyses.wording import more_rows, over_ranks, per_step, stepwise
 from traceq.intervals import find
 from traceq.links.graph import dependency_graph
 from traceq.links.modules import modules, modules_at
@@ -21,7 +22,7 @@ from traceq.units import Unit, format_value
 
 POSITION = 40
 
-_TOP = 12
+_TOP = 8
 _MOST_FINDINGS = 3
 _THRESHOLD = 0.001
 _LONG = 0.01
@@ -159,12 +160,12 @@ def _view(run: Run, rows: list[_Row]) -> Table:
     for same in merged[:_TOP]:
         label = min((row.label for row in same), key=labels.index)
         merged_cells: dict[str, Cell] = {key: _sum(same, key) for key in numbers}
-        merged_cells |= {"label": label, "replay_ns": max(row.replay_ns for row in same)}
+        merged_cells |= {"op": same[0].op or same[0].call, "label": label.replace("_", " ")}
+        merged_cells["replay_ns"] = max(row.replay_ns for row in same)
         shown.append(tuple(merged_cells.get(key, getattr(same[0], key)) for key in keys))
     columns = tuple(column for column in _COLUMNS if column.key in keys)
     columns = tuple(sorted(columns, key=lambda column: keys.index(column.key)))
-    over = f"sum of {len(run.traces)} ranks, " if len(run.traces) > 1 else ""
-    return Table("syncs", f"Syncs ({over}whole trace)", columns, tuple(shown), note=_note(merged))
+    return Table("syncs", f"Syncs ({over_ranks(run)})", stepwise(columns, run), tuple(shown), note=_note(merged))
 
 
 def _sum(rows: list[_Row], key: str) -> int:
@@ -174,13 +175,13 @@ def _sum(rows: list[_Row], key: str) -> int:
 def _note(merged: list[list[_Row]]) -> str:
     everything = [row for same in merged for row in same]
     num, cost = _sum(everything, "num"), format_value(_sum(everything, "cost_ns"), Unit.NS)
-    more = f" {len(merged) - _TOP} more rows in --json." if len(merged) > _TOP else ""
+    more = f" {more_rows(len(merged) - _TOP)}".rstrip()
     if all(row.kind == "scalar" for row in everything):
         return (
             f"{num:,} reads of a tensor's value by Python: on an accelerator each one is a device-to-host sync.{more}"
         )
-    lines = "" if any(row.line for row in everything) else " No Python lines: record with stacks to see them."
-    return f"{num:,} syncs cost {cost} of device time together.{more}{lines}"
+    syncs_cost = "syncs cost" if num > 1 else "sync costs"
+    return f"{num:,} {syncs_cost} {cost} of device time{' together' if num > 1 else ''}.{more}"
 
 
 def _findings(run: Run, rows: list[_Row]) -> list[Finding]:
@@ -208,10 +209,10 @@ def _finding(run: Run, row: _Row, code: str, severity: str) -> Finding:
     where = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
     on = f" on rank {row.rank}" if len(run.traces) > 1 else ""
     blocks, saves, idles = (format_value(ns, Unit.NS) for ns in (row.step_blocked_ns, row.replay_ns, row.step_cost_ns))
-    said = f"{row.kind} sync at {where} in {row.phase}{on} blocks the host {blocks} a step"
+    said = f"{row.kind} sync at {where} in {row.phase}{on} blocks the host {blocks} {per_step(run.traces[0])}"
     if code == "free_sync":
-        return Finding(
-            code, severity, f"{said}, but removing it saves {saves} (replay): leave it", row.replay_ns, row.key
-        )
-    more = f"; removing it saves {saves} (replay), the device idles {idles} right behind it"
-    return Finding(code, severity, said + more, row.replay_ns, row.key)
+        said += f", but removing it saves {saves} (replay): leave it"
+    else:
+        said += f"; removing it saves {saves} (replay)"
+        said += f", the device idles {idles} right behind it" if row.step_cost_ns else ""
+    return Finding(code, severity, said, row.replay_ns, row.key)

@@ -17,6 +17,7 @@ from traceq.diff.places import python_places
 from traceq.links.activity import is_communication
 from traceq.links.blocking import blocking_calls
 from traceq.links.collectives import NAMES, collective_calls, collective_kernels
+from traceq.links.kernel_names import kernel_family
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
@@ -28,7 +29,7 @@ from traceq.links.syncs import KINDS as SYNC_KINDS
 from traceq.links.syncs import syncs
 from traceq.model import Category, Trace
 
-__all__ = ["KINDS", "LAUNCHES", "Actors", "actors", "kernel_name"]
+__all__ = ["KINDS", "LAUNCHES", "Actors", "actors"]
 
 LAUNCHES = " > "
 """Between the name of an op and that of what it launched."""
@@ -42,8 +43,6 @@ _RESIDUAL = (
     (_HOST, "tail of the trace"),
     (_HOST, "data loader"),
 )
-_NCCL = re.compile(r"^nccl(Dev|Sym|SymDev|Symk|SymkDev)?Kernel_(?P<name>[A-Za-z]+)")
-_MANGLED, _LENGTH = re.compile(r"^_ZN?K?(?=\d)"), re.compile(r"\d{1,3}")
 _INSTANCE = re.compile(r"_\d+$")
 _ATEN = re.compile(r"^aten::")
 _VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
@@ -145,29 +144,6 @@ def actors(trace: Trace) -> Actors:
     )
 
 
-def kernel_name(name: str) -> str:
-    """A kernel's name without return type, template arguments, arguments and nccl's changing prefix; a mangled one as
-    it was written, so far."""
-    found = _NCCL.match(name)
-    if found:
-        return f"nccl {found['name']}"
-    name = _demangled(name)
-    name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    return re.split(r"[<(]", name, maxsplit=1)[0] or name
-
-
-def _demangled(name: str) -> str:
-    """`_ZN7cutlass13device_kernelI...` as `cutlass::device_kernel`."""
-    begins = _MANGLED.match(name)
-    if begins is None:
-        return name
-    parts, at = [], begins.end()
-    while length := _LENGTH.match(name, at):
-        at = length.end() + int(length[0])
-        parts.append(name[length.end() : at])
-    return "::".join(part for part in parts if not part.startswith("_GLOBAL_")) or name
-
-
 def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
     events, work = trace.events, device_work(trace)
     category = events.category[work.rows]
@@ -230,7 +206,7 @@ def _device_names(
 def _device_name(name: str) -> str:
     if found := _COPY.match(name):
         return found["kind"]
-    return "Memset" if name.startswith("Memset") else kernel_name(name)
+    return "Memset" if name.startswith("Memset") else kernel_family(name)
 
 
 def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:

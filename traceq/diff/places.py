@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.analyses.tally import group
 from traceq.intervals import Spans
+from traceq.links.loading import LOADER
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import Nest, nest, python_frames, tracks
@@ -20,7 +21,7 @@ from traceq.model import Category, Trace
 __all__ = ["Place", "PythonPlaces", "python_places"]
 
 _STEP = re.compile(r"^ProfilerStep#\d+$")
-_STRUCTURE = re.compile(r"^(enumerate\(DataLoader\)|Optimizer\.(step|zero_grad))#")
+_STRUCTURE = re.compile(rf"^({LOADER}|Optimizer\.(step|zero_grad))#")
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 _BETWEEN = "Python between ops"
 

@@ -35,7 +35,7 @@ def waterfall(diff: Diff) -> Table:
     changed = sorted((cell for cell in diff.cells if cell.delta_ns), key=lambda cell: -abs(cell.delta_ns))
     whole = diff.traced.delta_ns
     rows: list[tuple[Cell, ...]] = [
-        (cell.phase, cell.category, cell.a_ns, cell.b_ns, cell.delta_ns, share(cell.delta_ns, whole))
+        (cell.phase, cell.category.replace("_", " "), cell.a_ns, cell.b_ns, cell.delta_ns, share(cell.delta_ns, whole))
         for cell in changed[:_TOP]
     ]
     rest = changed[_TOP:]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from traceq.intervals import Spans, covers, distinct, find, first_come, spans
 from traceq.links.blocking import BlockingCalls, blocking_calls
 from traceq.links.launches import DeviceWork, device_work
+from traceq.links.loading import loading
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
@@ -51,7 +52,6 @@ HOST_CAUSED = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT, Doing.HOST_BOUND)
 _COMMUNICATION = re.compile(r"nccl|rccl|cross_device_reduce", re.IGNORECASE)
 _COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):")
 _COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
-_DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,11 +171,11 @@ def _on_cpu(trace: Trace) -> Activity:
     ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
     computes = ops[~matching(events, ops, _COMMUNICATION_OP) & ~matching(events, ops, _COMMUNICATION_ROW)]
     computes = computes[tracks(trace)[computes] == own]
-    loads = marks[matching(events, marks, _DATALOAD) & (tracks(trace)[marks] == own)]
     talks = marks[matching(events, marks, _COMMUNICATION_ROW)]
     layers = [
-        (code, spans(events.ts[rows], events.end[rows]))
-        for code, rows in ((Doing.DATALOAD_WAIT, loads), (Doing.EXPOSED_COMM, talks), (Doing.CPU_COMPUTE, computes))
+        (Doing.DATALOAD_WAIT, loading(trace)),
+        (Doing.EXPOSED_COMM, spans(events.ts[talks], events.end[talks])),
+        (Doing.CPU_COMPUTE, spans(events.ts[computes], events.end[computes])),
     ]
     edges = _line(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
     doing = np.full(len(edges) - 1, Doing.PYTHON, np.int8)

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from traceq.intervals import Spans, covers, distinct, find
 from traceq.links.activity import is_communication
 from traceq.links.graph import Graph, dependency_graph
-from traceq.links.labels import Labels, loading
+from traceq.links.labels import Labels
 from traceq.links.launches import DeviceWork, device_work
+from traceq.links.loading import loading
 from traceq.links.memo import once_per_trace
-from traceq.links.nesting import host_ops, tracks
 from traceq.links.phases import phases
 from traceq.links.replay import lasts
-from traceq.links.steps import main_track, steps
+from traceq.links.steps import steps
+from traceq.links.turns import whose_turn
 from traceq.model import Category, Trace
 
 __all__ = ["CriticalPath", "On", "critical_path"]
@@ -209,7 +210,7 @@ def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[n
         ids, inverse = np.unique(events.name[work.rows[work_of[on_device]]], return_inverse=True)
         name[on_device] = labels.numbered(tuple(events.strings[at] for at in ids.tolist()))[inverse]
     host = np.flatnonzero(np.isin(on, (On.HOST_OP, On.SYNC_RETURN)))
-    track = _threads(trace, parts[host, 0])
+    track = whose_turn(trace, parts[host, 0])
     name[host], line[host] = labels.on_host(track, parts[host])
     middle = parts[:, 0] + (parts[:, 1] - parts[:, 0]) // 2
     loads = host[covers(loading(trace), middle[host]) & (on[host] == On.HOST_OP)]
@@ -218,15 +219,3 @@ def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[n
     on[between] = On.PYTHON
     name[between] = labels.around(track[np.searchsorted(host, between)], middle[between])
     return CriticalPath(tuple(labels.texts), parts, on, phase, name, line, segment)
-
-
-def _threads(trace: Trace, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[K]: the thread whose turn it is: the main one, or one that launches, while only that is in an op."""
-    own, work, ops = main_track(trace), device_work(trace), host_ops(trace)
-    track = np.full(len(at), own)
-    free = ops[own].at(at) < 0 if own in ops else np.ones(len(at), np.bool_)
-    launching = distinct(tracks(trace)[work.call[work.linked]]) if len(work) else track[:0]
-    for number in launching.tolist():
-        if number != own and number in ops:
-            track[free & (ops[number].at(at) >= 0)] = number
-    return track

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from traceq.intervals import distinct, measure_within, spans
 from traceq.links.blocking import Kind, blocking_calls
-from traceq.links.labels import loading
 from traceq.links.launches import DeviceWork, device_work
+from traceq.links.loading import loading
 from traceq.links.memo import once_per_trace
 from traceq.links.nesting import host_ops, tracks
 from traceq.links.origins import CLOCK_SKEW_NS

@@ -6,7 +6,6 @@ frame, so that each answers for its self time and for no other's.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -15,11 +14,13 @@ from numpy.typing import NDArray
 
 from traceq.intervals import Spans, covers, distinct, find
 from traceq.links.activity import IDLE, Activity, Doing, activity
-from traceq.links.labels import Labels, loading
+from traceq.links.labels import Labels
 from traceq.links.launches import device_work
+from traceq.links.loading import loading
 from traceq.links.memo import once_per_trace
-from traceq.links.nesting import Nest, host_ops, tracks
+from traceq.links.nesting import tracks
 from traceq.links.steps import main_track, steps
+from traceq.links.turns import in_an_op, whose_turn
 from traceq.model import Category, Trace
 
 __all__ = ["Cause", "Idleness", "idleness"]
@@ -46,7 +47,6 @@ _CAUSE = {
     Doing.DATALOAD_WAIT: Cause.DATA_LOADER,
     Doing.PYTHON: Cause.PYTHON,
 }
-_DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,25 +100,16 @@ def _idle_pieces(trace: Trace) -> NDArray[np.int64]:
 def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64], NDArray[np.int64]]:
     """(parts, the piece of the activity that each belongs to, the thread that is looked at): cut where an op, an
     annotation or a Python frame begins or ends."""
-    events, ops, whole = trace.events, host_ops(trace), done.parts[idle]
+    events, whole = trace.events, done.parts[idle]
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
     edges = distinct(whole.ravel(), events.ts[rows], events.end[rows])
     at = find(whole, edges[:-1]) if len(edges) else np.empty(0, np.int64)
     parts, piece = np.column_stack([edges[:-1], edges[1:]])[at >= 0], idle[at[at >= 0]]
     own, work = main_track(trace), device_work(trace)
-    track = np.full(len(parts), own)
+    track = whose_turn(trace, parts[:, 0])
     if len(work):
         launching = np.where(done.owner[piece] >= 0, tracks(trace)[work.call[done.owner[piece]]], own)
         for number in distinct(launching[launching != own]).tolist():
             mine = np.flatnonzero(launching == number)
-            track[mine[_in_an_op(ops, number, parts[mine, 0])]] = number
-        others = tracks(trace)[work.call[work.linked]]
-        for number in np.unique(others[others != own]).tolist():  # the main thread waits for another
-            mine = np.flatnonzero((track == own) & ~_in_an_op(ops, own, parts[:, 0]))
-            track[mine[_in_an_op(ops, number, parts[mine, 0])]] = number
+            track[mine[in_an_op(trace, number, parts[mine, 0])]] = number
     return parts, piece, track
-
-
-def _in_an_op(ops: dict[int, Nest], track: int, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool[K]: an op of the thread is open."""
-    return ops[track].at(instants) >= 0 if track in ops else np.zeros(len(instants), np.bool_)

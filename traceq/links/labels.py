@@ -7,30 +7,18 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, distinct, spans
-from traceq.links.memo import once_per_trace
+from traceq.intervals import Spans, distinct
+from traceq.links.loading import LOADER
 from traceq.links.names import matching
 from traceq.links.nesting import nest, tracks
 from traceq.links.origins import origins
 from traceq.links.phases import phases
-from traceq.links.steps import main_track
 from traceq.links.syncs import syncs
 from traceq.model import Category, Trace
 
-__all__ = ["Labels", "loading"]
+__all__ = ["Labels"]
 
-_DATALOAD = re.compile(r"^enumerate\(DataLoader\)")
-_NO_PLACE = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\))")
-
-
-@once_per_trace
-def loading(trace: Trace) -> Spans:
-    """Instants at which the main thread waits for the data loader."""
-    events = trace.events
-    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, _DATALOAD)]
-    rows = rows[tracks(trace)[rows] == main_track(trace)]
-    return spans(events.ts[rows], events.end[rows])
+_NO_PLACE = re.compile(rf"^(ProfilerStep#|{LOADER})")
 
 
 class Labels:

@@ -29,7 +29,8 @@ _COPYING_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
 _FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
 _PASSES_ON = re.compile(
     r"(^|/)(torch|torch_xla|accelerate|tqdm|multiprocessing|concurrent|asyncio|importlib|traceq/recorder)/"
-    r"|(^|/)(threading|contextlib|functools|runpy)\.py\("
+    r"|(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)"
+    r"|(^|/)(threading|contextlib|functools|runpy|typing|weakref|warnings|inspect|abc|enum|dataclasses|copy)\.py\("
 )
 _MODULE = re.compile(r"^nn\.Module: ")
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from traceq.intervals import Spans, covers, distinct, empty, find, first_come, intersect, measure, spans
 from traceq.links.launches import device_work
+from traceq.links.loading import LOADER
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
@@ -27,14 +28,14 @@ OTHER, BEFORE_WINDOW, UNATTRIBUTED = "other", "before_window", "unattributed"
 
 _COVERED = 0.8
 _NO_PHASE = re.compile(
-    r"^(nccl:|gloo:|hccl:|xccl:|Optimizer\.|enumerate\(DataLoader\)|ProfilerStep"
+    rf"^(nccl:|gloo:|hccl:|xccl:|Optimizer\.|{LOADER}|ProfilerStep"
     r"|DistributedDataParallel\.|FullyShardedDataParallel\.|FSDP::|## Call CompiledFxGraph)"
 )
 _STRUCTURE = ("optimizer", "zero_grad", "dataload", "backward", "forward")
 _NAMED = {
     "optimizer": re.compile(r"^Optimizer\.step#"),
     "zero_grad": re.compile(r"^Optimizer\.zero_grad#"),
-    "dataload": re.compile(r"^enumerate\(DataLoader\)"),
+    "dataload": re.compile(f"^{LOADER}"),
 }
 _AUTOGRAD = re.compile(r"^autograd::engine")
 _BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
@@ -69,6 +70,12 @@ class Phases:
     def other(self) -> int:
         """Number of OTHER."""
         return len(self.names) - 3
+
+    @property
+    def in_order(self) -> tuple[str, ...]:
+        """The names as the main thread comes to them first."""
+        numbers, first = np.unique(self.main.label, return_index=True)
+        return tuple(dict.fromkeys((*(self.names[at] for at in numbers[np.argsort(first)].tolist()), *self.names)))
 
     def at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[K]: phase number of the main thread at each instant."""

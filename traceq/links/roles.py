@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.links.collectives import NAMES, Calls, collective_calls
+from traceq.links.loading import LOADER
 from traceq.links.memo import once_per_trace
 from traceq.links.phases import phases
 from traceq.links.surroundings import Surroundings, surroundings
@@ -77,7 +78,7 @@ _NORM = re.compile(r"^aten::(linalg_vector_norm|linalg_norm|norm|_foreach_norm)$
 _DISTRIBUTES_INPUT = re.compile(r"kjt|sparse_data_dist|SparseFeatures", re.IGNORECASE)
 _PASSES_ON = re.compile(
     r"^(aten::|c10d::|record_param_comms$|profiler::|autograd::|nccl:|gloo:|hccl:|xccl:"
-    r"|ProfilerStep|Optimizer\.|DistributedDataParallel\.|enumerate\(DataLoader\)|Torch-Compiled Region)"
+    rf"|ProfilerStep|Optimizer\.|DistributedDataParallel\.|{LOADER}|Torch-Compiled Region)"
 )
 _INTEGERS = re.compile(r"^(u?int|bool)")
 

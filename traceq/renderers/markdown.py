@@ -13,7 +13,7 @@ def sheet_to_markdown(sheet: Sheet) -> str:
     """Findings, tables and doubts."""
     parts = [f"**{safe(source_line(sheet.source))}**"]
     parts += ["\n".join(f"- {safe(finding.text)}" for finding in sheet.telling[:MOST_FINDINGS])]
-    parts += [table_to_markdown(view) for report in sheet.reports for view in report.views]
+    parts += [table_to_markdown(view.told) for report in sheet.reports for view in report.views]
     parts += ["\n".join(f"> {safe(caveat.text)}" for caveat in sheet.all_caveats)]
     parts += [safe(unknown_line(sheet))] if sheet.unknown else []
     return "\n\n".join(part for part in parts if part) + "\n"

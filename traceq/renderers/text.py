@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from traceq.report import Column, Sheet, Source, Table
-from traceq.units import Unit, format_value
+from traceq.units import Unit, format_ranks, format_value
 
 __all__ = ["MOST_FINDINGS", "plain", "print_line", "print_sheet", "print_table", "source_line", "unknown_line"]
 
@@ -31,7 +31,7 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
     for report in sheet.reports:
         for view in report.views:
             console.print()
-            print_table(view, console)
+            print_table(view.told, console)
     if sheet.unknown:
         console.print()
         print_line(plain(unknown_line(sheet), style="dim"), console)
@@ -47,11 +47,11 @@ def unknown_line(sheet: Sheet) -> str:
 
 def source_line(source: Source) -> str:
     """`path · device · ranks · torch · events`, without what is not known."""
-    ranks = ", ".join(map(str, source.ranks)) if len(source.ranks) <= 8 else f"{len(source.ranks)} ranks"
+    ranks = f"rank{'s' if len(source.ranks) > 1 else ''} {format_ranks(source.ranks)} of {source.world_size}"
     parts = [
         source.path,
         source.device,
-        f"rank {ranks} of {source.world_size}" if source.ranks else "",
+        ranks if source.ranks else "",
         f"torch {source.torch}" if source.torch else "",
         f"{source.num_events:,} events" if source.num_events else "",
     ]

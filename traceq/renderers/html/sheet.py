@@ -34,7 +34,7 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
             element("nav", *(element("a", escape(report.name), href=f"#{report.name}") for report in reports)),
         ),
         *_moments(run),
-        *(element("section", _heading(report), *_drawn(report), *map(table, report.views)) for report in reports),
+        *(element("section", _heading(report), *_drawn(report), *_tables(report)) for report in reports),
     ]
     return page(f"traceq: {sheet.source.path}", body)
 
@@ -49,6 +49,10 @@ def _findings(sheet: Sheet) -> str:
 
 def _heading(report: Report) -> str:
     return element("h2", escape(report.name.replace("_", " ")), id=report.name)
+
+
+def _tables(report: Report) -> Iterator[str]:
+    return (table(view.told) for view in report.views)
 
 
 def _drawn(report: Report) -> Iterator[str]:

@@ -1,0 +1,56 @@
+"""What all reports call the same things: the step that times are given for, and what a view leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from traceq.links.steps import steps
+from traceq.model import Run, Trace
+from traceq.report import Column
+
+__all__ = ["MOST_RANKS", "a_step", "more_rows", "over_ranks", "per_step", "python_place", "stepwise", "the_step"]
+
+MOST_RANKS = 8
+"""Ranks that people see one by one."""
+
+
+def per_step(trace: Trace) -> str:
+    """`a step`, behind a time; `of the trace` where that has no steps."""
+    return "a step" if steps(trace).marked else "of the trace"
+
+
+def a_step(trace: Trace) -> str:
+    """`a step`; `the trace` where that has no steps."""
+    return "a step" if steps(trace).marked else "the trace"
+
+
+def the_step(trace: Trace) -> str:
+    """`the step`; `the trace` where that has no steps."""
+    return "the step" if steps(trace).marked else "the trace"
+
+
+def stepwise(columns: tuple[Column, ...], run: Run) -> tuple[Column, ...]:
+    """Headings that end in `a step` without it where there are no steps."""
+    if run.traces and steps(run.traces[0]).marked:
+        return columns
+    return tuple(
+        replace(column, title=column.title.removesuffix("a step").strip() or "time")
+        if column.title.endswith("a step")
+        else column
+        for column in columns
+    )
+
+
+def python_place(annotation: str) -> str:
+    """Where Python runs in no op: `in DistributedDataParallel.forward`, else `between ops`."""
+    return f"in {annotation}" if annotation else "between ops"
+
+
+def over_ranks(run: Run) -> str:
+    """`sum of 8 ranks, whole trace`: what counts are of."""
+    return f"sum of {len(run.traces)} ranks, whole trace" if len(run.traces) > 1 else "whole trace"
+
+
+def more_rows(num: int) -> str:
+    """`12 more rows in --json.`; "" where a view holds all."""
+    return f"{num:,} more row{'s' if num > 1 else ''} in --json." if num > 0 else ""
