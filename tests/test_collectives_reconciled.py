@@ -56,6 +56,44 @@ def test_a_kernel_is_its_calls_whatever_it_is_called_and_on_any_stream(kernel_na
     assert counts(collectives(*one)) == [("all_reduce", 1, 1, 0, 20)]
 
 
+@pytest.mark.parametrize(
+    ("kernel_name", "collective"),
+    [
+        ("void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16**)", "all_reduce"),
+        ("_ZN4c10d12_GLOBAL__N_126one_shot_all_reduce_kernelIN3c108BFloat16ELi16EEEvPPT_", "all_reduce"),
+        ("void c10d::(anonymous namespace)::two_shot_all_reduce_kernel_inplace<float, 16, 8>(float**)", "all_reduce"),
+        ("void c10d::multimem_one_shot_all_reduce_kernel<float, 16>(float*, float*)", "all_reduce"),
+        ("multimem_all_gather_kernel<16>(char*, char*)", "all_gather"),
+        ("multimem_reduce_scatter_kernel", "reduce_scatter"),
+        ("all_gather_into_symm_mem_kernel", "all_gather"),
+        ("c10d::nvshmem_extension::allToAllV(void*, void*, long*)", "all_to_all"),
+        ("nvshmemi_broadcast_kernel(int)", "broadcast"),
+        ("void barrier_on_stream_kernel_nvshmem_threadgroup()", None),
+        ("nvshmem_barrier_all_kernel()", "unknown"),
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)", "all_to_all"),
+        ("void deep_ep::internode_ll::combine<true, 7168, 11, 9>(void*)", "all_to_all"),
+        ("void deep_ep::intranode::notify_dispatch<8>(int const*)", "all_to_all"),
+        ("ncclSymkDevKernel_AllGather_STMC(ncclSymkDevWorkArgs)", "all_gather"),
+        ("void deep_ep::layout::get_dispatch_layout<256, 32>(long const*)", None),
+        ("void moe::dispatch_kernel<8>(x)", None),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(x)", None),
+        ("void at::native::_scatter_gather_elementwise_kernel<128, 8>(x)", None),
+        ("vectorized_gather_kernel", None),
+        ("multi_tensor_apply_kernel", None),
+        ("gemm<multimem_epilogue, nvshmem_team>(x)", None),
+        ("gemm_multimem_all_reduce_epilogue", None),
+        ("all_gather_matmul_prologue", None),
+        ("symmetric_quantize_kernel", None),
+        ("triton_red_fused_one_shot_0", None),
+    ],
+)
+def test_kernels_of_symmetric_memory_and_of_other_libraries_are_told_by_name(
+    kernel_name: str, collective: str | None
+) -> None:
+    found = collectives(launch(10, 1, 1), kernel(kernel_name, 30, 20, 1))
+    assert counts(found) == ([(collective, 0, 1, 0, 20)] if collective else [])
+
+
 def test_a_kernel_of_another_kind_than_its_call_is_still_its_calls() -> None:
     """The name is that of a representative kernel: a small reduce-scatter can run as a Generic or an AllReduce."""
     kernels = kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, 20, 1)

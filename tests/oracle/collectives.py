@@ -36,13 +36,17 @@ SIZES = {
     "byte": 1, "char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 COMMUNICATION = re.compile(r"nccl|rccl|cross_device_reduce", re.IGNORECASE)
+CUSTOM = ("one_shot_all_reduce", "two_shot_all_reduce", "multimem_", "nvshmem")
 ANNOTATION = re.compile(r"(?:nccl|gloo|hccl):(.*)")
 DIRECTIONS = {"DEVICE_TO_HOST": "DtoH", "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_DEVICE": "DtoD"}
 
 
 def is_communication(op: Event) -> bool:
     """Whether a device op is a collective's kernel."""
-    return op.cat == "kernel" and bool(COMMUNICATION.search(op.name) or op.args.get("collective name"))
+    called = op.name.replace("(anonymous namespace)::", "").split("<")[0].split("(")[0].split("::")
+    custom = any(part.startswith(CUSTOM) for part in called[-1].split() + called)
+    custom |= called[0].endswith("deep_ep") and called[-1] in ("dispatch", "combine")
+    return op.cat == "kernel" and bool(custom or COMMUNICATION.search(op.name) or op.args.get("collective name"))
 
 
 def collectives(trace: Trace) -> dict[str, Any]:

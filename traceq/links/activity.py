@@ -49,7 +49,14 @@ IDLE = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT, Doing.HOST_BOUND, Doing.LAUNCH_LATENC
 HOST_CAUSED = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT, Doing.HOST_BOUND)
 """The device does nothing because the host has not yet launched the next piece of work."""
 
-_COMMUNICATION = re.compile(r"nccl|rccl|cross_device_reduce", re.IGNORECASE)
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|cross_device_reduce"
+    r"|^([^<(]|\(anonymous namespace\))*"  # not in the arguments of a template
+    r"(\b|(?<=\d))"  # a mangled name has its length before it
+    r"(one_shot_all_reduce|two_shot_all_reduce|multimem_|nvshmem|all_gather_\w*symm"
+    r"|deep_ep::(\w+::)*(cached_)?(notify_)?(dispatch|combine)\b)",
+    re.IGNORECASE,
+)
 _COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):")
 _COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
 

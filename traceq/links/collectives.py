@@ -47,7 +47,7 @@ _BOTH_SIDES = re.compile(r"^c10d::.*(base|into_tensor)")
 _COALESCED = re.compile(r"^[nhx]ccl:coalesced$")
 _NO_DATA = re.compile(r"wait|barrier|^([nhx]ccl:)?coalesced$")
 _PATTERNS = (
-    ("all_to_all", re.compile(r"all_?to_?all")),
+    ("all_to_all", re.compile(r"all_?to_?all|deep_ep::")),
     ("reduce_scatter", re.compile(r"reduce_?scatter")),
     ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce")),
     ("all_gather", re.compile(r"all_?gather")),
@@ -134,7 +134,8 @@ def collective_kernels(trace: Trace) -> Kernels:
     own = _message_of(trace, work.rows[kernels])
     told = _named(trace, np.where(own >= 0, events.messages.name[own] if len(events.messages.row) else -1, -1))
     by_family = _named(trace, events.name[work.rows[kernels]])
-    name = np.where(own >= 0, told, by_family)
+    by_family = np.where(by_family >= 0, by_family, NAMES.index("unknown"))  # a barrier's kernel
+    name = np.where(told >= 0, told, by_family)
     return Kernels(kernels, call, np.where(call >= 0, calls.name[call] if len(calls) else 0, name), is_copy)
 
 
