@@ -62,6 +62,11 @@ def roles(*events: Event, **metadata: Any) -> list[str]:
             comms("allreduce", 85, 5, BIG),
             "clip_norm",
         ),
+        (
+            frame("deepspeed/runtime/zero/partitioned_param_coordinator.py(276): fetch_sub_module", 10, 20),
+            comms("_allgather_base", 12, 5, BIG),
+            "forward",
+        ),
         (annotation("evaluation", 10, 90), comms("reduce_mystery", 20, 5, (-1, -1)), "unknown"),
     ],
 )

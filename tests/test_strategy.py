@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builder import Event, annotation, build, call, comms, kernel, launch, op, read_text, step, table
+from builder import AUTOGRAD, Event, annotation, build, call, comms, kernel, launch, op, read_text, step, table
 
 from traceq.analyses.registry import analyze
 from traceq.model import Run, Trace
@@ -203,6 +203,108 @@ def test_every_call_has_a_kernel_or_the_reason_why_not_is_given() -> None:
     assert kernels(*both, *barrier) == (3, 2, "explained", "1 of barriers")
     stray = [launch(90, 1, 3), kernel(nccl, 92, 5, 3)]
     assert kernels(*both, *stray) == (3, 2, "unexplained", "1 whose call is not in the trace")
+
+
+FETCHES, BUCKETS, PERSISTENT = (6000, 5000, 1000), (6500, 5600), 10
+
+
+def partitioned(*, start: int = 0, number: int = 0, fetches: tuple[int, ...] = FETCHES) -> list[Event]:
+    """One step of DeepSpeed's ZeRO-3: layers are fetched before they run, but the last, still there, not for backward;
+    gradients leave in two buckets, and what all ranks keep is gathered after the update."""
+    forward, backward, marks = [], [], []
+    for n, size in enumerate(fetches):
+        forward.append(comms("_allgather_base", start + 10 + 20 * n, 5, (size // 4, size)))
+        forward += [op("PreBackwardFunctionForModule", start + 17 + 20 * n, 2), op("aten::mm", start + 20 + 20 * n, 5)]
+    for n, size in enumerate(fetches[-2::-1]):
+        at, engine = start + 200 + 20 * n, "autograd::engine::evaluate_function: "
+        marks.append(op(engine + "PreBackwardFunctionForModuleBackward", at, 8, tid=AUTOGRAD))
+        backward.append(comms("_allgather_base", at + 1, 5, (size // 4, size), tid=AUTOGRAD))
+        marks.append(op(engine + "torch::autograd::AccumulateGrad", at + 10, 8, tid=AUTOGRAD))
+        bucket = BUCKETS[n]
+        backward.append(comms("_reduce_scatter_base", at + 11, 5, (bucket, bucket // 4), tid=AUTOGRAD))
+    update = annotation("Optimizer.step#AdamW.step", start + 300, 50)
+    kept = comms("allgather", start + 360, 5, (PERSISTENT // 2, 2 * PERSISTENT))
+    return [step(start, 400, number), *forward, *marks, *backward, update, kept]
+
+
+def test_partitioned_parameters_are_gathered_by_fetch_and_reduced_by_bucket() -> None:
+    found, checked = told(build(*partitioned(), *partitioned(start=400, number=1)))
+    assert (found["strategy"], found["verdict"], found["num_units"]) == ("ZeRO-3", "exact", None)
+    assert found["rule"] == "parameters are gathered for forward and again for backward, gradients reduce-scattered"
+    assert found["parameters"] == sum(FETCHES)
+    assert of_roles(checked, steps=2) == {
+        "parameter_gather_forward": (3, sum(FETCHES)),
+        "parameter_gather_backward": (2, 11_000),
+        "gradient_reduction": (2, sum(BUCKETS)),
+        "parameter_gather_step": (1, 2 * PERSISTENT),
+    }
+
+
+def test_a_fetch_that_one_step_lacks_is_not_explained_away() -> None:
+    steps = [partitioned(start=400 * n, number=n, fetches=FETCHES if n else FETCHES[1:]) for n in range(3)]
+    found, checked = told(build(*(event for one in steps for event in one)))
+    assert (found["strategy"], found["verdict"]) == ("ZeRO-3", "unexplained")
+    off = {row["role"]: row["reason"] for row in checked if row["verdict"] == "unexplained"}
+    assert off == {
+        "parameter_gather_forward": "1 call short and 6,000 elements short, in 1 of 3 steps",
+        "parameter_gather_backward": "1 call short and 6,000 elements short, in 1 of 3 steps",
+        "gradient_reduction": "1 call short and 5,600 elements short, in 1 of 3 steps",
+    }
+
+
+def test_without_marks_of_partitioned_parameters_a_bare_gather_carries_activations() -> None:
+    bare = [e for e in partitioned() if "PreBackward" not in e["name"] and e["tid"] != AUTOGRAD]
+    assert told(build(*bare))[0]["strategy"] == "TP"
+
+
+ACTIVATION, NUM_MICRO = 4096, 3
+
+
+def stage(*, first: bool = False, last: bool = False, trains: bool = True) -> list[Event]:
+    """A step of a pipeline stage: micro-batches come in and go on, then their gradients the other way."""
+    events, whole = [step(0, 1000), op("autograd::engine::evaluate_function: MmBackward0", 500, 5)], 2 * [ACTIVATION]
+    for n in range(NUM_MICRO):
+        forward, backward = 10 + 50 * n, 510 + 50 * n
+        events += [] if first else [comms("recv", forward, 5, whole)]
+        events += [] if last else [comms("send", forward + 20, 5, whole)]
+        events += [] if last or not trains else [comms("recv", backward, 5, whole)]
+        events += [] if first or not trains else [comms("send", backward + 20, 5, whole)]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("events", "num"),
+    [(stage(first=True), NUM_MICRO), (stage(), 2 * NUM_MICRO), (stage(last=True), NUM_MICRO)],
+    ids=["first", "middle", "last"],
+)
+def test_a_stage_of_a_pipeline_receives_as_much_as_it_sends(events: list[Event], num: int) -> None:
+    found, checked = told(build(*events))
+    assert (found["strategy"], found["verdict"]) == ("PP", "exact")
+    assert [(row["num"], row["expected_num"], row["elements"]) for row in checked] == [
+        (num, num, num * ACTIVATION),
+        (num, num, num * ACTIVATION),
+    ]
+
+
+def test_a_message_that_is_not_answered_is_named() -> None:
+    lost = next(e for e in reversed(stage()) if e.get("args", {}).get("Collective name") == "recv")
+    found, checked = told(build(*(e for e in stage() if e != lost)))
+    assert found["verdict"] == "unexplained"
+    assert [row["reason"] for row in checked if row["reason"]] == [
+        "1 call short and 4,096 elements short, in 1 of 1 step"
+    ]
+
+
+def test_a_pipeline_that_only_infers_sends_one_way() -> None:
+    found, _ = told(build(*stage(first=True, trains=False)))
+    assert (found["strategy"], found["verdict"]) == ("PP", "explained")
+    assert found["reason"] == "activation_exchange: messages go one way: the trace has no backward pass"
+
+
+def test_a_pipeline_of_replicas_reduces_gradients_too() -> None:
+    engine = op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 900, 20)
+    found, _ = told(build(*stage(), engine, comms("allreduce", 905, 5, (500, 500))))
+    assert (found["strategy"], found["verdict"]) == ("DDP + PP", "exact")
 
 
 def test_ranks_that_share_nothing_and_a_rank_alone_have_no_strategy() -> None:

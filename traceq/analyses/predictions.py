@@ -133,14 +133,14 @@ def _count(off: int, what: str) -> str:
 
 
 def _sharded(trace: Trace, found: Issues) -> list[Check]:
-    """FSDP and ZeRO-3: a gather for each unit's forward, one for the backward of each that was resharded, a reduction
-    for each; as many elements are reduced as gathered."""
+    """FSDP: a gather for each unit's forward, one for the backward of each that was resharded, a reduction for each; as
+    many elements are reduced as gathered."""
     forward, backward = (found.per_step(found.of(role)) for role in (Role.GATHER_FORWARD, Role.GATHER_BACKWARD))
     scattered = found.of(Role.GRADIENT) & found.called("reduce_scatter")
     gradients = found.per_step(scattered)
     passes, reductions = units(trace), marks_per_step(trace, _UNIT_REDUCES)
     if not passes.any():
-        passes = reductions = _usual(forward.num)
+        return _partitioned(found)
     again = _gathered_again(trace, passes, backward.num)
     sums = found.per_step(found.of(Role.GRADIENT) & ~scattered)
     batches = micro_batches(trace)
@@ -151,6 +151,13 @@ def _sharded(trace: Trace, found: Issues) -> list[Check]:
         _check(Role.GRADIENT, gradients, reductions, whole, "units reduce nothing: frozen, or no_sync"),
         *([_check(Role.GRADIENT, sums, gradients.num, None)] if sums else []),
     ]
+
+
+def _partitioned(found: Issues) -> list[Check]:
+    """ZeRO-3, whose units leave no marks: it gathers by fetch and reduces by bucket, each step as most steps do."""
+    roles = (Role.GATHER_FORWARD, Role.GATHER_BACKWARD, Role.GRADIENT, Role.GATHER_STEP)
+    several = [(role, found.per_step(found.of(role))) for role in roles]
+    return [_check(role, got, _usual(got.num), _usual(got.elements)) for role, got in several]
 
 
 def _gathered_again(trace: Trace, passes: Counts, backward: Counts) -> Counts:
@@ -213,8 +220,8 @@ def _buckets(trace: Trace, found: Issues, mine: NDArray[np.bool_]) -> str:
 
 
 def _exchanges(found: Issues) -> list[Check]:
-    """Tensor and expert parallelism: the backward pass mirrors each exchange of the forward pass."""
-    mine, checked = found.of(Role.ACTIVATIONS), []
+    """Tensor and expert parallelism: the backward pass mirrors each exchange of the forward pass; then messages."""
+    mine, checked = found.of(Role.ACTIVATIONS), _messages(found)
     passes = bool(found.backward.any()) or bool(found.of(Role.GRADIENT).any())
     for name, mirror in _MIRRORS:
         forward = found.per_step(mine & ~found.backward & found.called(name))
@@ -226,6 +233,17 @@ def _exchanges(found: Issues) -> list[Check]:
             usual = _check(Role.ACTIVATIONS, forward, _usual(forward.num))
             checked += [usual, _mirrored(forward, backward, parts_differ=name == "all_to_all")]
     return checked
+
+
+def _messages(found: Issues) -> list[Check]:
+    """Pipeline stages: for each activation that goes one way between two of them a gradient of its size comes back."""
+    mine = found.of(Role.ACTIVATIONS)
+    sent, received = (found.per_step(mine & found.called(name)) for name in ("send", "recv"))
+    if bool(sent) != bool(received):
+        why = "messages go one way: the trace has no backward pass"
+        return [_check(Role.ACTIVATIONS, sent or received, None, note=why)]
+    sends = _check(Role.ACTIVATIONS, sent, _usual(sent.num), _usual(sent.elements))
+    return [sends, _check(Role.ACTIVATIONS, received, sent.num, sent.elements)] if sent else []
 
 
 def _mirrored(forward: PerStep, backward: PerStep, *, parts_differ: bool) -> Check:

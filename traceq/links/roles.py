@@ -15,6 +15,7 @@ from traceq.links.collectives import NAMES, Calls, collective_calls
 from traceq.links.loading import LOADER
 from traceq.links.memo import once_per_trace
 from traceq.links.phases import phases
+from traceq.links.steps import steps
 from traceq.links.surroundings import Surroundings, surroundings
 from traceq.model import Trace
 
@@ -66,7 +67,11 @@ _FSDP_REDUCES = re.compile(r"^FSDP::(root_)?post_backward|^FullyShardedDataParal
 _GATHERS_BACKWARD = re.compile(
     r"^FSDP::(pre_backward|backward_prefetch)|^FullyShardedDataParallel\._pre_backward|PreBackwardFunction"
 )
-_GATHERS_FORWARD = re.compile(r"^FSDP::(pre_forward|all_gather)|^FullyShardedDataParallel\._pre_forward")
+_GATHERS_FORWARD = re.compile(
+    r"^FSDP::(pre_forward|all_gather)|^FullyShardedDataParallel\._pre_forward|\.py\(\d+\): fetch_sub_module$"
+)
+_PARTITIONS = re.compile(r"PreBackwardFunction")
+"""What DeepSpeed leaves in the backward pass of each module whose parameters are partitioned."""
 _AUTOGRAD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 _BACKWARD_PHASE = re.compile(r"backward", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
@@ -113,6 +118,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
     whole, few = _holds_integers(trace, calls), _holds_few(calls)
     accumulates, optimizer = around.within(_ACCUMULATES), around.within(_OPTIMIZER)
     in_an_op = around.within(_AUTOGRAD) | around.within_an_op_besides(_PASSES_ON)
+    fetches = gathers & ~in_an_op & ~whole & ~few & bool(len(around.named(_PARTITIONS)))
     return [
         (Role.GRADIENT, reduces & around.within(_FSDP_REDUCES)),
         (Role.GATHER_BACKWARD, gathers & around.within(_GATHERS_BACKWARD)),
@@ -127,6 +133,8 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
         (Role.STATISTICS, around.within(_NORMALIZES)),
         (Role.INDICES, exchanges & (whole | around.within(_DISTRIBUTES_INPUT)) | (gathers & whole & in_an_op)),
         (Role.METRIC, ~exchanges & around.within(_MEASURES)),
+        (Role.GATHER_STEP, fetches & _after_update(trace, around)),
+        (Role.GATHER_FORWARD, fetches),
         (Role.ACTIVATIONS, exchanges | (~broadcasts & in_an_op)),
     ]
 
@@ -163,6 +171,14 @@ def _holds_integers(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
     distinct, inverse = np.unique(dtype, return_inverse=True)
     whole = np.array([d >= 0 and bool(_INTEGERS.match(strings[d])) for d in distinct.tolist()])[inverse]
     return np.asarray((calls.message >= 0) & whole[calls.message])
+
+
+def _after_update(trace: Trace, around: Surroundings) -> NDArray[np.bool_]:
+    """bool[C]: the optimizer's step ended before it within the same step; nowhere in a trace without steps."""
+    host = steps(trace).host
+    began = np.searchsorted(host[:, 0], around.at, "right") - 1
+    updated = around.since(around.named(_OPTIMIZER)) >= host[began, 0]
+    return np.asarray(updated & (began >= 0) & steps(trace).marked)
 
 
 def _after_backward(around: Surroundings) -> NDArray[np.bool_]:
