@@ -183,7 +183,8 @@ def repeated(trace: Trace, events: int) -> Trace:
 
 def _side_tables(one: Events, times: int, span: int) -> dict[str, Any]:
     found = {}
-    for name, key, step in (("messages", "row", len(one)), ("stacks", "row", len(one)), ("allocations", "ts", span)):
+    steps = (("messages", "row", len(one)), ("stacks", "row", len(one)), ("allocations", "ts", span))
+    for name, key, step in (*steps, ("waits", "row", len(one))):
         table = getattr(one, name)
         tiled = {column.name: np.tile(getattr(table, column.name), times) for column in fields(table)}
         tiled[key] += np.repeat(np.arange(times), len(getattr(table, key))) * step

@@ -61,7 +61,7 @@ def assert_same(found: Scan | str, expected: Scan | str) -> None:
 
 
 def assert_same_tables(found: Events, expected: Events) -> None:
-    for table in ("", "messages", "stacks", "allocations"):
+    for table in ("", "messages", "stacks", "allocations", "waits"):
         ours, theirs = (getattr(events, table) if table else events for events in (found, expected))
         for column in fields(ours):
             if column.name not in SIDE_TABLES:

@@ -218,6 +218,14 @@ def test_allocations_and_shapes_of_every_year_are_kept() -> None:
     assert [events.strings[text] if text >= 0 else "" for text in events.shapes.tolist()] == ["[[2,3]]", "[[4]]", ""]
 
 
+def test_the_event_that_a_synchronize_waits_for_is_kept_where_its_row_names_stream_and_record() -> None:
+    names = "wait_on_stream", "wait_on_cuda_event_record_corr_id"
+    rows = [dict(zip(names, told, strict=True)) for told in ((20, 32), (-1, -1), (20, -1), ("21", "33"))]
+    syncs = [row("cuda_sync", "Event Sync", n, 1, correlation=n, stream=-1, **told) for n, told in enumerate(rows)]
+    found = build(op("aten::mm", 0, 1, wait_on_stream=3, wait_on_cuda_event_record_corr_id=4), *syncs).events.waits
+    assert (found.row.tolist(), found.stream.tolist(), found.record.tolist()) == ([1, 4], [20, 21], [32, 33])
+
+
 def test_an_mtia_copy_gets_the_name_that_other_devices_give_it() -> None:
     trace = build(
         row("mtia_runtime", "launch", 0, 2, correlation=1),

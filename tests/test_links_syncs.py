@@ -122,6 +122,49 @@ def test_a_stream_named_by_its_cuda_sync_row_is_the_one_waited_for() -> None:
     assert syncs(*events, row("cuda_sync", "Stream Sync", 20, 1, correlation=5, stream=7)) == [("stream", 50, 10)]
 
 
+def event_sync(corr: int, **told: int) -> Event:
+    """The `cuda_sync` row of an event synchronize: it stands on no stream of its own."""
+    return row("cuda_sync", "Event Sync", 20, 50, tid=-1, correlation=corr, stream=-1, device=0, **told)
+
+
+RECORDED = (
+    launch(1, 1, 1),
+    kernel("before", 10, 20, 1, stream=9),
+    call("cudaEventRecord", 3, 1, 2),
+    launch(5, 1, 3),
+    kernel("after", 30, 10, 3, stream=9),
+    launch(7, 1, 4),
+    kernel("elsewhere", 10, 50, 4, stream=7),
+    call("cudaEventRecord", 9, 1, 5),
+    wait("cudaEventSynchronize", 20, 50, corr=6),
+)
+ON_STREAM_9 = {"wait_on_stream": 9, "wait_on_cuda_event_record_corr_id": 2}
+
+
+@pytest.mark.parametrize(
+    ("told", "waited"),
+    [
+        (ON_STREAM_9, 10),
+        ({"wait_on_stream": 9, "wait_on_cuda_event_record_corr_id": 5}, 20),
+        ({"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 5}, 40),
+        ({"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 2}, 0),
+        ({"wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1}, 40),
+        ({"wait_on_stream": 9, "wait_on_cuda_event_record_corr_id": 77}, 40),
+        ({}, 40),
+    ],
+    ids=["the first record", "the second", "another stream", "nothing yet", "unresolved", "before the trace", "untold"],
+)
+def test_an_event_synchronize_waits_for_what_was_on_the_stream_when_its_event_was_recorded(
+    told: dict[str, int], waited: int
+) -> None:
+    """Untold, and on CUDA 12.9 and later: whatever had ended by the return of the call, here at 60."""
+    assert syncs(*RECORDED, event_sync(6, **told)) == [("event", 50, waited)]
+
+
+def test_a_row_tells_only_of_the_call_of_its_own_correlation() -> None:
+    assert syncs(*RECORDED, event_sync(8, **ON_STREAM_9)) == [("event", 50, 40)]
+
+
 def cost(*events: Event) -> tuple[int, int]:
     """(starved us, cost us) of the only sync."""
     (found,) = table(build(step(0, 80), *events), "syncs")

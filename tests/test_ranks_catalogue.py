@@ -91,7 +91,7 @@ def without(trace: Trace, gone: int) -> Trace:
     keep = np.arange(len(events)) != gone
     columns = {f.name: getattr(events, f.name) for f in fields(Events)}
     shorter = {name: column[keep] for name, column in columns.items() if isinstance(column, np.ndarray)}
-    shorter |= {name: _without(columns[name], gone) for name in ("messages", "stacks")}
+    shorter |= {name: _without(columns[name], gone) for name in ("messages", "stacks", "waits")}
     return replace(trace, events=replace(events, **shorter))
 
 

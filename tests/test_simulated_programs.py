@@ -1,7 +1,6 @@
 """Some hundred simulated programs of one rank: every analysis against what was simulated, to the nanosecond.
 
-Thousands under `-m slow`. What a sync waits for is known where the trace says so: event synchronizes never do, and
-stream synchronizes only by `cuda_sync` rows; the tests on exact waits use programs and traces in which it is.
+Thousands under `-m slow`. What a stream or an event synchronize waits for is known by its `cuda_sync` row.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from builder import table
 from simulator import Job, Timeline, a_job, run_of, simulate
 from simulator.instants import Piece, idle, partition, windows
 from simulator.savings import cost, starved, wait
-from simulator.timeline import Block
 
 from traceq.model import Run
 
@@ -55,17 +53,12 @@ def case(seed: int) -> Case:
     return Case(job, timelines[0], run_of(job, timelines, stacks=seed % 3 > 0, sync_rows=True))
 
 
-def says_what_it_waits_for(block: Block) -> bool:
-    return block.kind != "event"
-
-
 @every_program
 def test_the_partition_is_what_happened_at_every_instant(seeds: range) -> None:
     for seed in seeds:
         one = case(seed)
         found = {(row["step"], row["phase"], row["category"]): row["ns"] for row in one.rows("partition")}
-        if all(map(says_what_it_waits_for, one.timeline.blocks)):
-            assert found == +partition(one.timeline), seed
+        assert found == +partition(one.timeline), seed
         by_step = Counter({step: 0 for step, _, _ in found})
         for (step, _, _), ns in found.items():
             by_step[step] += ns
@@ -129,8 +122,7 @@ def test_syncs_are_those_that_kept_the_host_with_what_they_waited_for_and_what_t
     for seed in seeds:
         one, sums = case(seed), Counter[str]()
         expected = expected_syncs(one, stacks=seed % 3 > 0)
-        known = all(map(says_what_it_waits_for, one.timeline.blocks))
-        exact = ("num", "bytes", "blocked_ns", *(("wait_ns", "starved_ns", "cost_ns") if known else ()))
+        exact = ("num", "bytes", "blocked_ns", "wait_ns", "starved_ns", "cost_ns")
         for row in one.rows("syncs"):
             mine = expected.pop((row["kind"], row["op"], row["phase"], row["line"], row["module"]))
             assert {key: row[key] for key in exact} == {key: mine[key] for key in exact}, (seed, row)
@@ -157,8 +149,6 @@ def test_idle_time_is_filled_by_what_the_host_was_at(seeds: range) -> None:
     """By cause, phase and op; an op has its self time, on whichever thread it is."""
     for seed in seeds:
         one = case(seed)
-        if not all(map(says_what_it_waits_for, one.timeline.blocks)):
-            continue
         windows_ = zip(one.rows("steps"), windows(one.timeline), strict=True)
         whole = [window for row, window in windows_ if not row["partial"]] or windows(one.timeline)
         expected: Counter[tuple[str, str, str]] = Counter()

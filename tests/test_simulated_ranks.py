@@ -1,6 +1,6 @@
 """Some simulated jobs of several ranks: collectives, their exposed time and the partition against what was simulated.
 
-Hundreds more under `-m slow`. What a sync waits for is named, but for events.
+Hundreds more under `-m slow`. What a sync waits for is named.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def test_the_partition_of_every_rank_is_what_happened(seeds: range) -> None:
         for row in table(run_of(job, timelines, sync_rows=True), "partition"):
             found[row["rank"]][row["step"], row["phase"], row["category"]] = row["ns"]
         for timeline in timelines:
-            if not any(block.kind == "event" for block in timeline.blocks):
-                assert found[timeline.rank] == +partition(timeline), (seed, timeline.rank)
+            assert found[timeline.rank] == +partition(timeline), (seed, timeline.rank)
 
 
 @pytest.mark.parametrize("seeds", CASES)

@@ -15,6 +15,7 @@ __all__ = [
     "CallStacks",
     "Category",
     "Caveat",
+    "EventWaits",
     "Events",
     "Flight",
     "Manifest",
@@ -82,6 +83,21 @@ class CallStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class EventWaits:
+    """Events that `cuda_sync` rows wait for, where they tell which: `row` int64[M] into Events; `stream` int64[M], on
+    which it was recorded; `record` int64[M], correlation id of the call that recorded it."""
+
+    row: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    record: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, table: NDArray[np.int64]) -> EventWaits:
+        """From int64[M, 3], the columns in this order."""
+        return cls(row=table[:, 0].copy(), stream=table[:, 1].copy(), record=table[:, 2].copy())
+
+
+@dataclass(frozen=True, slots=True)
 class Allocations:
     """What allocators gave and took (`[memory]` rows), M of them in file order. -1 = absent.
 
@@ -146,6 +162,7 @@ class Events:
     messages: Messages
     stacks: CallStacks
     allocations: Allocations
+    waits: EventWaits
 
     def __len__(self) -> int:
         return len(self.ts)

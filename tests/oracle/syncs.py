@@ -65,14 +65,14 @@ def find_syncs(trace: Trace) -> list[Sync]:
         return scalars(trace)
     ends, found = Ends(trace), []
     copies = {call.row: op for op in trace.device_ops if op.cat == "memcpy" and (call := trace.launches.get(op.row))}
-    streams = known_streams(trace)
+    streams, records = known_streams(trace), known_events(trace)
     own = profilers_own(trace)
     for calls in threads(trace):
         previous: Event | None = None
         for at, call in enumerate(calls):
             following = calls[at + 1] if at + 1 < len(calls) else None
             if call.row != own:
-                sync = read_call(call, previous, following, copies, streams, ends)
+                sync = read_call(call, previous, following, copies, streams, records, ends)
                 if sync:
                     found.append(sync)
             previous = call
@@ -85,6 +85,7 @@ def read_call(
     following: Event | None,
     copies: dict[int, Event],
     streams: dict[int, tuple[str, str]],
+    records: dict[int, tuple[tuple[str, str], int]],
     ends: Ends,
 ) -> Sync | None:
     """The sync that this call is or completes, if any."""
@@ -101,7 +102,9 @@ def read_call(
         done = ends.launched_before(call.start, stream) if stream else ends.last_by(call.end)
         return finish("stream", call, call, done)
     if call.name.endswith("EventSynchronize"):
-        return finish("event", call, call, ends.last_by(call.end))
+        recorded = records.get(integer(call.args.get("correlation")))
+        done = ends.launched_before(recorded[1], recorded[0]) if recorded else ends.last_by(call.end)
+        return finish("event", call, call, done)
     if call.name.endswith(("DeviceSynchronize", "CtxSynchronize")):
         return finish("device", call, call, ends.launched_before(call.start, None))
     return None
@@ -161,6 +164,18 @@ def known_streams(trace: Trace) -> dict[int, tuple[str, str]]:
     """Correlation of a synchronize -> its stream, where a `cuda_sync` row tells it."""
     rows = [e for e in trace.events if e.cat == "cuda_sync" and integer(e.args.get("stream")) >= 0]
     return {integer(e.args.get("correlation")): e.stream for e in rows if "stream sync" in e.name.lower()}
+
+
+def known_events(trace: Trace) -> dict[int, tuple[tuple[str, str], int]]:
+    """Correlation of a synchronize -> stream and time of the record that it waits for, where both are in the trace."""
+    calls = {integer(e.args.get("correlation")): e.start for e in trace.events if e.cat == "runtime"}
+    found = {}
+    for row in trace.events:
+        record = integer(row.args.get("wait_on_cuda_event_record_corr_id")) if row.cat == "cuda_sync" else -1
+        if record > 0 and record in calls and integer(row.args.get("wait_on_stream")) >= 0:
+            stream = (str(row.args.get("device")), str(row.args.get("wait_on_stream")))
+            found[integer(row.args.get("correlation"))] = stream, calls[record]
+    return found
 
 
 def profilers_own(trace: Trace) -> int:

@@ -101,7 +101,8 @@ PyObject* take(PyObject* self, PyObject*) {
     Scanner& scanner = of(self);
     PyObject* const threads = list_of(scanner.threads, as_bytes);
     scanner.threads.clear();
-    return Py_BuildValue("NNNN", threads, taken(scanner.sent), taken(scanner.stacks), taken(scanner.allocations));
+    return Py_BuildValue(
+        "NNNNN", threads, taken(scanner.sent), taken(scanner.stacks), taken(scanner.allocations), taken(scanner.waits));
 }
 
 PyObject* intern(PyObject* self, PyObject* text) {
@@ -126,7 +127,7 @@ PyObject* num_dropped(PyObject* self, void*) { return PyLong_FromLongLong(of(sel
 
 PyMethodDef scanner_methods[] = {
     {"scan", scan, METH_VARARGS, "scan(text, start, stop, comma_due, columns, row) -> (verdict, position, row, comma_due)"},
-    {"take", take, METH_NOARGS, "take() -> (names of threads, int64[M, 3] messages, int64[M, 2] stacks, int64[M, 9] allocations)"},
+    {"take", take, METH_NOARGS, "take() -> (names of threads, int64[M, 3] messages, int64[M, 2] stacks, int64[M, 9] allocations, int64[M, 3] waits)"},
     {"intern", intern, METH_O, "intern(bytes) -> number"},
     {"strings", strings, METH_NOARGS, "strings() -> [str]"},
     {"messages", messages, METH_NOARGS, "messages() -> [JSON of the arguments, NUL, name]"},

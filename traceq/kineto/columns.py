@@ -20,11 +20,11 @@ from traceq.kineto.events import RawArgs, RawEvent
 from traceq.kineto.interning import NAME_DECIDES, Digits, Interner, Kinds, Texts
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
-from traceq.model import Allocations, CallStacks, Category, Events
+from traceq.model import Allocations, CallStacks, Category, Events, EventWaits
 
 __all__ = ["DTYPES", "SIDE_TABLES", "ColumnBuilder", "to_int"]
 
-SIDE_TABLES = ("strings", "messages", "stacks", "allocations")
+SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits")
 """Fields of Events that are no columns."""
 _NO_ARGS = RawArgs()
 _LONGEST_NS = 10**18
@@ -40,6 +40,7 @@ def _among(*categories: Category) -> NDArray[np.bool_]:
 
 _ON_DEVICE = _among(Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC)
 _LINKED = _ON_DEVICE | _among(Category.RUNTIME)
+_SYNC = _among(Category.SYNC)
 _CPU_OP = _among(Category.CPU_OP)
 _ON_HOST = _among(Category.CPU_OP, Category.ANNOTATION)
 _WITH_MESSAGES = _ON_HOST | _among(Category.KERNEL)
@@ -74,6 +75,7 @@ class ColumnBuilder:
     _messages: MessageRows = field(default_factory=MessageRows)
     _stacks: list[tuple[int, int]] = field(default_factory=list)
     _allocations: list[NDArray[np.int64]] = field(default_factory=list)
+    _waits: list[NDArray[np.int64]] = field(default_factory=list)
     _kinds: Kinds = field(default_factory=Kinds)
     _digits: Digits = field(init=False)
     _grids: dict[bytes, int] = field(default_factory=dict)
@@ -142,6 +144,7 @@ class ColumnBuilder:
         )
         self._note_messages(args, events, np.flatnonzero(_WITH_MESSAGES[category]), names)
         self._note_stacks(on_host, host)
+        self._note_waits(args, np.flatnonzero(_SYNC[category]))
 
         def spread(rows: NDArray[np.int64], values: NDArray[Any], dtype: type = np.int64) -> NDArray[Any]:
             column: NDArray[Any] = np.full(len(args), -1, dtype)
@@ -201,6 +204,13 @@ class ColumnBuilder:
             if stack:
                 self._stacks.append((self.num_rows + int(rows[at]), self.strings[_as_text(stack)]))
 
+    def _note_waits(self, args: Sequence[RawArgs], rows: NDArray[np.int64]) -> None:
+        """Note which event a row waits for, if it names both the stream and the call that recorded it."""
+        mine = [args[at] for at in rows.tolist()]
+        stream, record = _ints([a.wait_on_stream for a in mine]), _ints([a.event_record for a in mine])
+        table = np.column_stack([self.num_rows + rows, stream, record])
+        self._waits.append(table[(stream >= 0) & (record > 0)])
+
     def _note_allocations(self, events: list[RawEvent]) -> None:
         """Note instants that tell of memory; one without a usable time counts as dropped."""
         if not events:
@@ -238,6 +248,7 @@ class ColumnBuilder:
             messages=self._messages.build(),
             stacks=CallStacks(row=stacks[:, 0].copy(), text=stacks[:, 1].astype(np.int32)),
             allocations=Allocations.of(np.concatenate([np.empty((0, 9), np.int64), *self._allocations])),
+            waits=EventWaits.of(np.concatenate([np.empty((0, 3), np.int64), *self._waits])),
             **columns,
         )
 

@@ -23,6 +23,8 @@ class RawArgs(msgspec.Struct, gc=False):
     size: Any = -1  # of an MTIA copy
     direction: Any = None  # of an MTIA copy
     grid: Any = None
+    wait_on_stream: Any = -1  # of a cuda_sync row, as the next
+    event_record: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=-1)
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
     forward_thread: Any = msgspec.field(name="Fwd thread id", default=-1)
     call_stack: Any = msgspec.field(name="Call stack", default=None)

@@ -24,7 +24,7 @@ from traceq.kineto.messages import MOST, MessageRows
 from traceq.kineto.scanned import Damage, Scan, check_size
 from traceq.kineto.source import Source
 from traceq.kineto.tape import Tape
-from traceq.model import Allocations, CallStacks, Events, Messages, Thread
+from traceq.model import Allocations, CallStacks, Events, EventWaits, Messages, Thread
 
 _NUMBERED = tuple(column.name for column in fields(Events) if column.name not in SIDE_TABLES)
 
@@ -35,7 +35,7 @@ try:
 except ImportError as fault:
     MISSING = str(fault)
 else:
-    if getattr(_scan, "COLUMNS", "").split() != list(_NUMBERED):
+    if getattr(_scan, "COLUMNS", "").split() != [*_NUMBERED, *SIDE_TABLES]:
         MISSING = "it was built from other sources; install traceq again"
 
 __all__ = ["MISSING", "scan_natively"]
@@ -112,6 +112,7 @@ class _Columns:
         self._messages: list[Messages] = []
         self._stacks: list[CallStacks] = []
         self._allocations: list[Allocations] = []
+        self._waits: list[EventWaits] = []
 
     @property
     def num_dropped(self) -> int:
@@ -147,6 +148,7 @@ class _Columns:
         self._stacks.append(CallStacks(events.stacks.row + first, _renumbered(events.stacks.text, ids)))
         pid, tid = (_renumbered(texts, ids) for texts in (events.allocations.pid, events.allocations.tid))
         self._allocations.append(replace(events.allocations, pid=pid, tid=tid))
+        self._waits.append(replace(events.waits, row=events.waits.row + first))
 
     def _take_side_tables(self) -> None:
         """What the scanner found so far comes before what the reference finds next."""
@@ -154,12 +156,13 @@ class _Columns:
         noted = ColumnBuilder(threads=self.threads)
         for text in threads:
             noted.note_thread(_decode_event(text))
-        sent, stacks, allocations = (
-            np.frombuffer(table, np.int64).reshape(-1, width) for table, width in zip(tables, (3, 2, 9), strict=True)
+        sent, stacks, allocations, waits = (
+            np.frombuffer(table, np.int64).reshape(-1, width) for table, width in zip(tables, (3, 2, 9, 3), strict=True)
         )
         self._sent.append(sent)
         self._stacks.append(CallStacks(stacks[:, 0], stacks[:, 1].astype(np.int32)))
         self._allocations.append(Allocations.of(allocations))
+        self._waits.append(EventWaits.of(waits))
 
     def _interned(self, texts: Sequence[str]) -> NDArray[np.int32]:
         return np.array([self._scanner.intern(text.encode("utf-8", "surrogatepass")) for text in texts], np.int32)
@@ -183,6 +186,7 @@ class _Columns:
             messages=_in_order(messages),
             stacks=_in_order(_joined(CallStacks, self._stacks)),
             allocations=_joined(Allocations, self._allocations),
+            waits=_in_order(_joined(EventWaits, self._waits)),
             strings=tuple(self._scanner.strings()),
             **self._table.rows(0, self.num_rows),
         )

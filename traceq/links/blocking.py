@@ -15,7 +15,7 @@ from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
 from traceq.links.steps import steps
-from traceq.model import Category, Trace
+from traceq.model import Category, Events, Trace
 
 __all__ = ["BlockingCalls", "Kind", "blocking_calls"]
 
@@ -181,8 +181,8 @@ def _awaited(
     end: NDArray[np.int64],
     copy: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Latest end of what each call waits for, <= its end: its copy, its stream, its device, else (an event, or a stream
-    that the trace does not name) anything that had ended by then.
+    """Latest end of what each call waits for, <= its end: its copy, its stream, what its event was recorded behind, its
+    device, else (an event or a stream that the trace does not name) anything that had ended by then.
 
     Where nothing had ended, its start.
     """
@@ -191,11 +191,13 @@ def _awaited(
     ends = np.sort(work.end)
     done = np.searchsorted(ends, end, "right")
     awaited = np.where(done > 0, ends[done - 1], start)
-    stream = _stream_of_call(trace, calls)
+    recorded_on, recorded = _event_of_call(trace, calls)
+    stream = np.where(recorded_on >= 0, recorded_on, _stream_of_call(trace, calls))
+    until = np.where(recorded_on >= 0, recorded, start)
     for number in np.unique(stream[stream >= 0]).tolist():
         mine = np.flatnonzero(stream == number)
         on_stream = work.linked & (work.stream == number)
-        awaited[mine] = _latest_end(trace, work, on_stream, start[mine])
+        awaited[mine] = _latest_end(trace, work, on_stream, until[mine])
     whole_device = matching(trace.events, calls, _WAITS[Kind.DEVICE])
     awaited[whole_device] = _latest_end(trace, work, work.linked, start[whole_device])
     awaited = np.where(copy >= 0, work.end[copy], awaited)
@@ -216,6 +218,37 @@ def _stream_of_call(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]
     waits_on_stream = matching(events, calls, _WAITS[Kind.STREAM])
     device = np.maximum(events.device[rows[at]], 0).astype(np.int64)
     return np.where(same & waits_on_stream, device * 2**32 + events.stream[rows[at]], -1)
+
+
+def _event_of_call(trace: Trace, calls: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(stream, as DeviceWork numbers it, on which the event was recorded that a call waits for; ns, when), -1 where no
+    `cuda_sync` row of the same correlation tells, or the recording call is not in the trace."""
+    events, waits = trace.events, trace.events.waits
+    if len(waits.row) == 0:
+        return np.full(len(calls), -1), np.full(len(calls), -1)
+    device = np.maximum(events.device[waits.row], 0).astype(np.int64)
+    records = _rows_of(events, events.rows(Category.RUNTIME), waits.record)
+    known = records >= 0
+    of_call = _positions(events.correlation[waits.row[known]], events.correlation[calls])
+    of_call[~matching(events, calls, _WAITS[Kind.EVENT])] = -1
+    stream = np.r_[(device * 2**32 + waits.stream)[known], -1]
+    recorded = np.r_[events.ts[records[known]], -1]
+    return stream[of_call], recorded[of_call]
+
+
+def _rows_of(events: Events, rows: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of some rows the first with each correlation id, -1 where none has it."""
+    at = _positions(events.correlation[rows], wanted)
+    return np.where(at >= 0, rows[at], -1) if len(rows) else at
+
+
+def _positions(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Position of the first of each wanted id among some ids, -1 where it is absent or no id."""
+    order = np.argsort(ids, kind="stable")
+    if len(ids) == 0:
+        return np.full(len(wanted), -1)
+    at = order[np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)]
+    return np.where((wanted > 0) & (ids[at] == wanted), at, -1)
 
 
 def _latest_end(

@@ -11,7 +11,7 @@ constexpr int kDeepest = 100;
 enum Field : int {
     kPh, kName, kCat, kPid, kTid, kTs, kDur, kArgs,
     kExternalId, kExternalId2021, kCorrelation, kDevice, kStream, kBytes, kSize, kDirection, kGrid, kSequence,
-    kForwardThread, kCallStack, kLabel, kMessageSequence, kDims2021,
+    kForwardThread, kCallStack, kLabel, kMessageSequence, kDims2021, kWaitOnStream, kEventRecord,
     kCollective, kElementsIn, kElementsOut, kDtype, kGroup, kGroupSize, kRanks, kDims, kTypes,  // those of Messages
     kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress,                      // those of Allocations
     kNumFields,
@@ -32,8 +32,9 @@ constexpr Key kArgsKeys[] = {  // the fields of RawArgs
     {"Group size", kGroupSize}, {"Process Group Ranks", kRanks}, {"Input Dims", kDims}, {"Input type", kTypes},
     {"Bytes", kMemoryBytes}, {"Total Allocated", kAllocated}, {"Total Reserved", kReserved},
     {"Device Type", kDeviceType}, {"Device Id", kDeviceId}, {"Addr", kAddress},
+    {"wait_on_stream", kWaitOnStream}, {"wait_on_cuda_event_record_corr_id", kEventRecord},
 };
-constexpr size_t kLongestKey = 19;
+constexpr size_t kLongestKey = 33;
 
 class KeyTable {  // keys by their length; the first and last eight bytes tell most of them apart
 public:

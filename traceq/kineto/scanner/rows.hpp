@@ -25,8 +25,9 @@ enum Column : int {
     cBytes, cSequence, cForwardThread, kNumColumns,
 };
 constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
-constexpr char kColumnNames[] =
-    "ts dur category name cat pid tid grid shapes types device stream correlation external_id bytes sequence forward_thread";
+constexpr char kColumnNames[] =  // and the side tables, which Python keeps
+    "ts dur category name cat pid tid grid shapes types device stream correlation external_id bytes sequence forward_thread "
+    "strings messages stacks allocations waits";
 
 struct Columns {  // room for so many rows, lent by Python
     char* at[kNumColumns];
@@ -45,6 +46,7 @@ public:
     std::vector<std::array<int64_t, 9>> allocations; // the columns of Allocations
     std::vector<std::array<int64_t, 3>> sent;        // row, number of the message, `Seq`
     std::vector<std::array<int64_t, 2>> stacks;      // row, number of the string
+    std::vector<std::array<int64_t, 3>> waits;       // the columns of EventWaits
     std::vector<std::string> threads;                // metadata events that name one
     int64_t num_dropped = 0;
     size_t position = 0, row = 0;  // what stands before it is in the rows before this one
@@ -208,12 +210,15 @@ private:
         set(cSequence, args.sequence);
         set(cForwardThread, args.forward_thread);
         if (!args.stack.empty()) stacks.push_back({int64_t(row), strings.intern(args.stack)});
+        if (args.wait_on_stream >= 0 && args.event_record > 0)
+            waits.push_back({int64_t(row), args.wait_on_stream, args.event_record});
         ++row;
         return true;
     }
 
     struct Arguments {
         int64_t device = -1, stream = -1, correlation = -1, external_id = -1, bytes = -1, sequence = -1, forward_thread = -1;
+        int64_t wait_on_stream = -1, event_record = -1;
         bool has_grid = false;
         Text stack;
     };
@@ -227,7 +232,8 @@ private:
         if (category < kKernel || category > kSync) return true;
         args.has_grid = event_.given(kGrid);
         return integer(kCorrelation, args.correlation) && integer(kDevice, args.device) && integer(kStream, args.stream) &&
-               first_of(kBytes, kSize, args.bytes) && (!args.has_grid || read_grid());
+               first_of(kBytes, kSize, args.bytes) && (!args.has_grid || read_grid()) &&
+               (category != kSync || (integer(kWaitOnStream, args.wait_on_stream) && integer(kEventRecord, args.event_record)));
     }
 
     Reading time(Field field, int64_t& out) const {
