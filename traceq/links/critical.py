@@ -25,7 +25,7 @@ from traceq.links.steps import steps
 from traceq.links.turns import whose_turn
 from traceq.model import Category, Trace
 
-__all__ = ["CriticalPath", "On", "critical_path"]
+__all__ = ["Back", "CriticalPath", "On", "Stretches", "critical_path", "edges_back", "last_work", "named", "stretches"]
 
 _NEVER = np.iinfo(np.int64).min
 
@@ -60,7 +60,7 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Back:
+class Back:
     """Where the path goes from each piece of work: `to` int64[D], the work that ended last of what it waited for, -1
     for none; `over` int64[D] ns, that end; `returned`, `launched` int64[D] ns: when the host came back from waiting for
     it, and when it launched this; -1 where the host has no part in it. `kind` int64[D] of On; `reach` int64[D] ns: the
@@ -76,7 +76,7 @@ class _Back:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stretches:
+class Stretches:
     """Stretches of the path, by start: `start` int64[S] ns, each lasts to the next; `on` int64[S]; `work` int64[S], the
     work that runs or comes next, -1 for the host's last."""
 
@@ -88,18 +88,19 @@ class _Stretches:
 @once_per_trace
 def critical_path(trace: Trace) -> CriticalPath:
     """The path through each counted step, from its end to its start; it adds up to them."""
-    found, back = steps(trace), _back(trace)
+    found = steps(trace)
     starts = found.window[:, 0]
     windows = np.column_stack([starts, starts + lasts(trace)])[found.counted]
-    pieces = [_stretches(trace, back, int(start), int(end)) for start, end in windows.tolist()]
+    pieces = [stretches(trace, start, end) for start, end in windows.tolist()]
     start = np.concatenate([piece.start for piece in pieces])
     last = np.concatenate([np.r_[piece.start[1:], end] for piece, end in zip(pieces, windows[:, 1], strict=True)])
     on = np.concatenate([piece.on for piece in pieces])
     work = np.concatenate([piece.work for piece in pieces])
-    return _named(trace, np.column_stack([start, last]), on, work)
+    return named(trace, np.column_stack([start, last]), on, work)
 
 
-def _back(trace: Trace) -> _Back:
+@once_per_trace
+def edges_back(trace: Trace) -> Back:
     """By edges without slack: another stream's work first, then the stream's own, then the launch."""
     graph, work = dependency_graph(trace), device_work(trace)
     edges, size = graph.awaits, len(work)
@@ -118,7 +119,7 @@ def _back(trace: Trace) -> _Back:
     to[by_launch[there]] = held[1][last[there]]
     over[by_launch[there]] = held[2][last[there]]
     returned[by_launch[there]] = held[0][last[there]]
-    return _Back(to, over, returned, launched, _kinds(trace), np.maximum.accumulate(work.end), held)
+    return Back(to, over, returned, launched, _kinds(trace), np.maximum.accumulate(work.end), held)
 
 
 def _held(graph: Graph, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -130,16 +131,26 @@ def _held(graph: Graph, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np
     return end, on, np.minimum(work.end[on], end)
 
 
-def _stretches(trace: Trace, back: _Back, start: int, end: int) -> _Stretches:
-    """The path from `end` back to `start`."""
-    work = device_work(trace)
-    inside = np.arange(np.searchsorted(back.reach, start, "right"), np.searchsorted(work.start, end, "left"))
+def last_work(trace: Trace, start: int, end: int) -> int:
+    """Index into DeviceWork of what a stretch of time ends with, or else of what its host waited for last; -1 if there
+    is none."""
+    work, back = device_work(trace), edges_back(trace)
+    ends_it = np.flatnonzero((work.end == end) & (work.start < end))
+    if len(ends_it):
+        return int(ends_it[0])
+    returned, awaited, _ = back.held
+    at = int(np.searchsorted(returned, end, "right")) - 1
+    return int(awaited[at]) if at >= 0 and returned[at] > start else -1
+
+
+def stretches(trace: Trace, start: int, end: int, before: int = -1) -> Stretches:
+    """The path from `end` back to `start`; what led to the work `before` that begins at the end, if it is given."""
+    work, back = device_work(trace), edges_back(trace)
+    until = max(int(np.searchsorted(work.start, end, "left")), before + 1)
+    inside = np.arange(np.searchsorted(back.reach, start, "right"), until)
     inside = inside[work.end[inside] > start]
-    lasts_to = inside[work.end[inside] == end]
-    tail: list[tuple[int, int]] = []
-    first = lasts_to[:1]
-    if len(first) == 0:  # the host is the last
-        first, tail = _from_host(back, start, end)
+    first = before if before >= 0 else last_work(trace, start, end)
+    tail = _from_host(back, start, end) if before < 0 and (first < 0 or work.end[first] != end) else []
     mine = _reached(back, inside, first)
     by_host, queued = mine[back.launched[mine] >= 0], mine[back.launched[mine] < 0]
     returned = by_host[back.returned[by_host] >= 0]
@@ -160,25 +171,25 @@ def _stretches(trace: Trace, back: _Back, start: int, end: int) -> _Stretches:
     order = np.argsort(begins, kind="stable")
     begins, on, of_work = begins[order], on[order], of_work[order]
     kept = np.r_[begins[1:] > begins[:-1], np.ones(min(len(begins), 1), np.bool_)] & (begins < end)
-    return _Stretches(begins[kept], on[kept], of_work[kept])
+    return Stretches(begins[kept], on[kept], of_work[kept])
 
 
-def _from_host(back: _Back, start: int, end: int) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-    """(the work that the host waited for last, if that was within the step; (start, On) of the host's stretches)."""
-    returned, awaited, over = back.held
+def _from_host(back: Back, start: int, end: int) -> list[tuple[int, int]]:
+    """(start, On) of the host's last stretches: since what it waited for last, if that was within the step."""
+    returned, _, over = back.held
     at = int(np.searchsorted(returned, end, "right")) - 1
     if at < 0 or returned[at] <= start:
-        return awaited[:0], [(start, On.HOST_OP)]
-    return awaited[at : at + 1], [(int(over[at]), On.SYNC_RETURN), (int(returned[at]), On.HOST_OP)]
+        return [(start, On.HOST_OP)]
+    return [(int(over[at]), On.SYNC_RETURN), (int(returned[at]), On.HOST_OP)]
 
 
-def _reached(back: _Back, inside: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
+def _reached(back: Back, inside: NDArray[np.int64], first: int) -> NDArray[np.int64]:
     """Work among `inside` (ascending) that the path reaches from `first`, by doubling the length of each jump."""
-    if len(first) == 0 or len(inside) == 0:
+    if first < 0 or len(inside) == 0:
         return inside[:0]
     place = np.minimum(np.searchsorted(inside, back.to[inside]), len(inside) - 1)
     jump = np.where(inside[place] == back.to[inside], place, np.arange(len(inside)))
-    reached: NDArray[np.bool_] = inside == first[0]
+    reached: NDArray[np.bool_] = inside == first
     for _ in range(len(inside).bit_length()):
         reached[jump[reached]] = True
         jump = jump[jump]
@@ -190,7 +201,7 @@ def _kinds(trace: Trace) -> NDArray[np.int64]:
     return np.where(is_communication(trace), On.COLLECTIVE, np.where(category == Category.KERNEL, On.KERNEL, On.COPY))
 
 
-def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[np.int64]) -> CriticalPath:
+def named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[np.int64]) -> CriticalPath:
     """The stretches with names; those of the host cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), Labels(trace)
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
