@@ -85,6 +85,23 @@ def test_a_step_that_the_host_ends_last_ends_on_the_host() -> None:
     assert path(*events) == [("python", "", 20), ("data_loader", "", 30), ("python", "", 10)]
 
 
+def test_work_that_runs_on_from_one_step_into_the_next_is_cut_where_that_begins() -> None:
+    """The windows end with z, a and b; b already runs while a ends the step before."""
+    first = step(0, 20, 0), launch(2, 1, 1), kernel("z", 7, 5, 1)
+    second = step(20, 20, 1), launch(22, 1, 2), kernel("a", 27, 28, 2)
+    third = step(40, 20, 2), launch(42, 1, 3), kernel("b", 47, 23, 3, stream=8)
+    assert path(*first, *second, *third) == [
+        ("python", "", 2),
+        ("launch_latency", "", 5),
+        ("kernel", "z", 5),
+        ("python", "", 8),
+        ("python", "", 2),
+        ("launch_latency", "", 5),
+        ("kernel", "a", 28),
+        ("kernel", "b", 15),
+    ]
+
+
 def test_rows_are_what_the_path_leads_through_added_up() -> None:
     one = launch(2, 1, 1), kernel("a", 7, 40, 1), launch(5, 1, 2), kernel("a", 49, 20, 2)
     rows = {(row["kind"], row["name"]): (row["num"], row["ns"]) for row in table(build(step(0, 20), *one), "critical")}

@@ -79,6 +79,14 @@ def test_measures_count_instants(some: list[tuple[int, int]], ranges: list[tuple
     assert within.tolist() == [drawn(a)[start:end].sum() for start, end in ranges]
 
 
+@given(pairs, pairs)
+def test_what_two_have_in_common_is_as_long_as_their_intersection(
+    first: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    a, b = spans(*columns(first)), spans(*columns(other))
+    assert intervals.measure_common(a, b) == (drawn(a) & drawn(b)).sum()
+
+
 @given(pairs, instants)
 def test_an_instant_is_found_in_the_part_that_holds_it(some: list[tuple[int, int]], asked: list[int]) -> None:
     a = spans(*columns(some))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,12 +18,15 @@ __all__ = [
     "first_come",
     "intersect",
     "measure",
+    "measure_common",
     "measure_within",
     "num_until",
     "spans",
     "subtract",
     "union",
 ]
+
+Number = TypeVar("Number", np.int64, np.int32)
 
 Spans = NDArray[np.int64]
 """int64[N, 2]: half-open [start, end) in ns, sorted by start, disjoint and not touching."""
@@ -45,10 +50,10 @@ def spans(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
     return np.column_stack([starts[opens], reach[closes]])
 
 
-def distinct(*instants: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[K]: all of them, ascending, each once; np.unique hashes them first, which takes several times as long."""
-    everything = np.sort(np.concatenate(instants)) if instants else np.empty(0, np.int64)
-    once: NDArray[np.int64] = everything[np.r_[True, everything[1:] != everything[:-1]][: len(everything)]]
+def distinct(*numbers: NDArray[Number]) -> NDArray[Number]:
+    """[K]: all of them, ascending, each once; np.unique hashes them first, which takes several times as long."""
+    everything = np.sort(np.concatenate(numbers))
+    once: NDArray[Number] = everything[np.r_[True, everything[1:] != everything[:-1]][: len(everything)]]
     return once
 
 
@@ -105,6 +110,12 @@ def measure_within(a: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64])
     return up_to(np.maximum(starts, ends)) - up_to(starts)
 
 
+def measure_common(a: Spans, b: Spans) -> int:
+    """Total length in ns of what is in a and b."""
+    few, many = sorted((a, b), key=len)
+    return int(measure_within(many, few[:, 0], few[:, 1]).sum())
+
+
 def first_come(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
     """Each instant to the interval that started first: disjoint parts int64[M, 2], and the index of each one's owner.
 
@@ -121,7 +132,8 @@ def find(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
     if len(parts) == 0:
         return np.full(len(instants), -1)
     at = num_until(parts[:, 0], instants) - 1
-    return np.where((at >= 0) & (instants < parts[at, 1]), at, -1)
+    ends = parts[:, 1]
+    return np.where((at >= 0) & (instants < ends[at]), at, -1)
 
 
 def num_until(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -174,9 +174,10 @@ class Events:
 
     def rows(self, *categories: Category) -> NDArray[np.int64]:
         """Rows of these categories, ascending."""
-        wanted = np.zeros(len(Category), np.bool_)
-        wanted[list(categories)] = True
-        return np.flatnonzero(wanted[self.category])
+        wanted = np.zeros(len(self), np.bool_)
+        for category in categories:
+            wanted |= self.category == int(category)
+        return np.flatnonzero(wanted)
 
     def text(self, row: int) -> str:
         """Name of one event."""

@@ -158,7 +158,7 @@ def _exposed(trace: Trace, num_work: int) -> NDArray[np.int64]:
     """int64[D] ns: time that each piece of device work runs while nothing computes, as a collective or a copy."""
     done = activity(trace)
     total = np.zeros(num_work, np.int64)
-    mine = np.isin(done.doing, (Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY))
+    mine = done.among(Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY)
     if num_work:
         np.add.at(total, done.owner[mine], done.ns[mine])
     return total

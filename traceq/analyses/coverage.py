@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from traceq.intervals import distinct
 from traceq.links.launches import device_work
 from traceq.links.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.model import Category, Caveat, Run, Trace
@@ -47,7 +46,7 @@ def _lost_device(trace: Trace) -> list[Caveat]:
 
 def _several_devices(trace: Trace) -> list[Caveat]:
     """One process with several devices: they are looked at as one."""
-    devices = np.unique(trace.events.device[device_work(trace).rows])
+    devices = distinct(trace.events.device[device_work(trace).rows])
     if len(devices) < 2:
         return []
     text = f"rank {trace.rank}: work of {len(devices)} devices in one process; idle is when none of them runs"

@@ -59,7 +59,8 @@ def analyze(run: Run) -> Report:
 def _rows(trace: Trace, path: CriticalPath, num_steps: int) -> list[_Row]:
     known = phases(trace).names
     groups = group([path.on, path.phase, path.name, path.line])
-    num = np.bincount(group([groups.of_row, path.segment]).keys[:, 0], minlength=len(groups.keys)).tolist()
+    per_segment = group([path.segment, groups.of_row])  # segments ascend, which sorts in no time
+    num = np.bincount(per_segment.keys[:, 1], minlength=len(groups.keys)).tolist()
     rows: list[_Row] = []
     for at, ns in enumerate(groups.sum(path.parts[:, 1] - path.parts[:, 0])):
         on, phase, name, line = groups.keys[at].tolist()

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from traceq.analyses.worst import on_the_worst_rank
-from traceq.intervals import Spans, intersect, measure, measure_within, spans
+from traceq.intervals import Spans, intersect, measure_common, measure_within, spans
 from traceq.links.activity import IDLE, activity
 from traceq.links.launches import device_work
 from traceq.links.loading import LOADER
@@ -67,7 +67,7 @@ def _starved(trace: Trace) -> Finding | None:
     """The loader holds up the step for more than 5 % of it."""
     known = steps(trace)
     window = known.window[known.counted]
-    idle_ns, whole_ns = measure(intersect(_idle(trace), spans(window[:, 0], window[:, 1]))), int(np.diff(window).sum())
+    idle_ns, whole_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
     if not known.marked or 100 * idle_ns <= _STARVED_PCT * whole_ns:
         return None
     each_ns = round(idle_ns / len(window))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from traceq.intervals import intersect, measure, spans
+from traceq.intervals import distinct, measure, measure_common, spans
 from traceq.links.activity import is_communication
 from traceq.links.launches import device_work
 from traceq.links.steps import steps
@@ -45,10 +43,10 @@ def _rows(trace: Trace) -> list[_Row]:
     computes = (events.category[work.rows] == Category.KERNEL) & ~is_communication(trace)
     window = spans(steps(trace).window[:, 0], steps(trace).window[:, 1])
     rows: list[_Row] = []
-    for number in np.unique(device).tolist():
+    for number in distinct(device).tolist():
         mine = device == number
         busy, compute = (
-            measure(intersect(spans(work.start[some], work.end[some]), window)) for some in (mine, mine & computes)
+            measure_common(spans(work.start[some], work.end[some]), window) for some in (mine, mine & computes)
         )
         total, idle = int((work.end - work.start)[mine].sum()), measure(window) - busy
         share = round(100 * busy / measure(window), 3) if len(window) else 0.0

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from traceq.analyses.wording import per_step
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
-from traceq.links.activity import Doing, activity
+from traceq.links.activity import Doing, activity, in_counted_steps
 from traceq.links.kernels import launched_kernels
 from traceq.links.phases import phases
 from traceq.links.steps import steps
@@ -52,19 +52,20 @@ def _rows(trace: Trace) -> list[_Row]:
         return []
     of_kernel, size = known.of_work[kernels.work], len(known.names)
 
-    def total(phase: NDArray[np.int64], values: NDArray[np.int64] | NDArray[np.bool_]) -> list[int]:
+    def total(phase: NDArray[np.int64], values: NDArray[np.int64]) -> list[int]:
         sums = np.zeros(size, np.int64)
         np.add.at(sums, phase, values)
         return list(map(int, sums))
 
     inside = find(steps(trace).window, done.parts[:, 0]) >= 0
-    window_ns = total(done.phase, np.where(inside, done.ns, 0))
-    bound_ns = total(done.phase, np.where(inside & (done.doing == Doing.HOST_BOUND), done.ns, 0))
+    window_ns = total(done.phase[inside], done.ns[inside])
+    bound = inside & (done.doing == Doing.HOST_BOUND)
+    bound_ns = total(done.phase[bound], done.ns[bound])
     columns = zip(
         known.names,
         np.bincount(of_kernel, minlength=size).tolist(),
-        total(of_kernel, kernels.tiny),
-        total(of_kernel, np.where(kernels.tiny, kernels.ns, 0)),
+        np.bincount(of_kernel[kernels.tiny], minlength=size).tolist(),
+        total(of_kernel[kernels.tiny], kernels.ns[kernels.tiny]),
         window_ns,
         bound_ns,
         strict=True,
@@ -79,17 +80,20 @@ def _rows(trace: Trace) -> list[_Row]:
 def _launch_bound(trace: Trace) -> Finding | None:
     """The device idles in many short gaps, each until the host has launched the next kernel; a gap that a sync left is
     the sync's."""
-    known, done, found = steps(trace), activity(trace), launched_kernels(trace)
+    known, found = steps(trace), launched_kernels(trace)
+    tiny_pct = 100 * float(found.tiny.mean()) if len(found.tiny) else 0.0
+    if tiny_pct < _TINY_PCT:
+        return None
+    done = activity(trace)
     gaps = done.when(Doing.HOST_BOUND)
     gaps = gaps[gaps[:, 1] - gaps[:, 0] <= _LONGEST_GAP_NS]
     starving = find(gaps, syncs(trace).start + syncs(trace).blocked)
     gaps = np.delete(gaps, starving[starving >= 0], axis=0)
     counted = known.window[known.counted]
     waited = np.where(find(gaps, done.parts[:, 0]) >= 0, done.ns, 0)
-    waited[find(counted, done.parts[:, 0]) < 0] = 0
+    waited[~in_counted_steps(trace)] = 0
     whole_ns, total_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
-    tiny_pct = 100 * float(found.tiny.mean()) if len(found.tiny) else 0.0
-    if tiny_pct < _TINY_PCT or 100 * total_ns < _BOUND_PCT * whole_ns:
+    if 100 * total_ns < _BOUND_PCT * whole_ns:
         return None
     by_phase = np.bincount(done.phase, waited, len(phases(trace).names))
     names = [phases(trace).names[at] for at in np.argsort(-by_phase)[:2].tolist() if by_phase[at] >= total_ns / 5]

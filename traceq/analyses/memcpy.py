@@ -13,7 +13,7 @@ from traceq.intervals import find
 from traceq.links.blocking import Kind, blocking_calls
 from traceq.links.graph import dependency_graph
 from traceq.links.launches import device_work
-from traceq.links.names import matching
+from traceq.links.names import matching, names_of
 from traceq.links.replay import saved_a_step
 from traceq.links.steps import steps
 from traceq.links.syncs import syncs
@@ -53,7 +53,7 @@ def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
     mine = np.flatnonzero(events.category[work.rows] == Category.MEMCPY)
     rows = work.rows[mine]
     kinds: dict[str, int] = {}
-    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    names, inverse = names_of(events, rows)
     of_name = [kinds.setdefault(_kind(events.strings[name]), len(kinds)) for name in names.tolist()]
     groups = group([np.array(of_name, np.int64)[inverse]])
     label = list(kinds)

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from traceq.analyses.tally import group
 from traceq.analyses.worst import on_the_worst_rank
-from traceq.intervals import covers, find, spans
-from traceq.links.activity import Doing, activity
+from traceq.intervals import covers, distinct, find, spans
+from traceq.links.activity import Doing, activity, in_counted_steps
 from traceq.links.collectives import NAMES, collective_calls, collective_kernels
 from traceq.links.launches import device_work
 from traceq.links.roles import Role, collective_roles
@@ -49,7 +49,7 @@ def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
     mine, step = _metrics(trace)
     names = group([collective_calls(trace).name[mine]])
     return [
-        (trace.rank, NAMES[name], num, len(np.unique(step[own])), _exposed_ns(trace, mine[own]))
+        (trace.rank, NAMES[name], num, len(distinct(step[own])), _exposed_ns(trace, mine[own]))
         for at, ((name,), num) in enumerate(zip(names.keys.tolist(), names.count(), strict=True))
         for own in (names.of_row == at,)
     ]
@@ -57,8 +57,8 @@ def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
 
 def _exposed_ns(trace: Trace, mine: NDArray[np.int64]) -> int:
     """Time of the counted windows in which only these collectives run."""
-    done, known, calls = activity(trace), steps(trace), collective_calls(trace)
-    exposed = (done.doing == Doing.EXPOSED_COMM) & (find(known.window[known.counted], done.parts[:, 0]) >= 0)
+    done, calls = activity(trace), collective_calls(trace)
+    exposed = done.among(Doing.EXPOSED_COMM) & in_counted_steps(trace)
     if len(device_work(trace)):
         kernels = collective_kernels(trace)
         exposed &= np.isin(done.owner, kernels.work[np.isin(kernels.call, mine)])
@@ -73,7 +73,7 @@ def _in_every_step(trace: Trace) -> Finding | None:
     (mine, step), known = _metrics(trace), steps(trace)
     num_steps, window = int(known.counted.sum()), known.window[known.counted]
     each_ns = round(_exposed_ns(trace, mine) / num_steps)
-    if num_steps < 2 or len(np.unique(step)) < num_steps or each_ns < _TELLING * float(np.diff(window).mean()):
+    if num_steps < 2 or len(distinct(step)) < num_steps or each_ns < _TELLING * float(np.diff(window).mean()):
         return None
     text = (
         f"metrics are exchanged in every step, {format_value(len(mine) / num_steps, Unit.MEAN)} collectives, "

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analyses.worst import on_the_worst_rank
-from traceq.intervals import Spans, covers, find, spans
-from traceq.links.activity import IDLE, Doing, activity
+from traceq.intervals import Spans, covers, spans
+from traceq.links.activity import IDLE, Doing, activity, in_counted_steps
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
@@ -83,7 +83,7 @@ def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> _Optimizer:
     launched = work.linked & (tracks(trace)[work.call] == track) & covers(inside, events.ts[work.call])
     ops = events.rows(Category.CPU_OP, Category.ANNOTATION)
     ops = ops[(tracks(trace)[ops] == track) & covers(inside, events.ts[ops])]
-    ran = np.r_[np.setdiff1d(ops, rows), work.rows[launched]]
+    ran = np.r_[np.setdiff1d(ops, rows, assume_unique=True), work.rows[launched]]
     found = _STEP.match(events.text(int(rows[0])))
     name = found["name"] if found else ""
     return _Optimizer(
@@ -105,12 +105,11 @@ def _implementation(trace: Trace, ran: NDArray[np.int64]) -> str:
 
 def _window_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> int:
     """Time of the counted windows in which work of the optimizer runs, or nothing runs while the host is in it."""
-    done, known = activity(trace), steps(trace)
-    idle = np.isin(done.doing, [code for code in IDLE if code is not Doing.LAUNCH_LATENCY]) | (done.owner < 0)
+    done = activity(trace)
+    idle = done.among(*(code for code in IDLE if code is not Doing.LAUNCH_LATENCY)) | (done.owner < 0)
     of_work = launched[done.owner] if len(launched) else np.zeros(len(idle), np.bool_)
     mine = np.where(idle, covers(inside, done.parts[:, 0]), of_work)
-    counted = find(known.window[known.counted], done.parts[:, 0]) >= 0
-    return int(done.ns[mine & counted].sum())
+    return int(done.ns[mine & in_counted_steps(trace)].sum())
 
 
 def _unfused(trace: Trace) -> Finding | None:

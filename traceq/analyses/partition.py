@@ -9,6 +9,7 @@ import numpy as np
 
 from traceq.analyses.tally import group
 from traceq.analyses.wording import MOST_RANKS, a_step, more_rows, per_step
+from traceq.intervals import find
 from traceq.links.activity import Doing, activity
 from traceq.links.phases import phases
 from traceq.links.steps import steps
@@ -56,8 +57,8 @@ def analyze(run: Run) -> Report:
 
 def _rows(trace: Trace) -> list[_Row]:
     done, found = activity(trace), steps(trace)
-    step = np.searchsorted(found.window[:, 0], done.parts[:, 0], "right") - 1
-    inside = (step >= 0) & (done.parts[:, 0] < found.window[step, 1])
+    step = find(found.window, done.parts[:, 0])
+    inside = step >= 0
     cells = group([step[inside], done.phase[inside], done.doing[inside]])
     names = phases(trace).names
     totals = cells.sum(done.ns[inside])

@@ -9,8 +9,8 @@ import numpy as np
 
 from traceq.analyses.wording import over_ranks
 from traceq.analyses.worst import on_the_worst_rank
-from traceq.intervals import find, intersect, measure, spans
-from traceq.links.activity import Doing, activity
+from traceq.intervals import measure, measure_common, spans
+from traceq.links.activity import Doing, activity, in_counted_steps
 from traceq.links.launches import device_work
 from traceq.links.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.links.steps import steps
@@ -60,9 +60,9 @@ def _rows(trace: Trace) -> list[_Row]:
     for number, name in enumerate(found.names):
         mine = found.of_work == number
         parts = found.main.parts[found.main.label == number]
-        cpu_ns = measure(intersect(parts, stepped))
+        cpu_ns = measure_common(parts, stepped)
         if number == found.other:
-            cpu_ns = measure(stepped) - measure(intersect(found.main.parts, stepped))
+            cpu_ns = measure(stepped) - measure_common(found.main.parts, stepped)
         if mine.any() or cpu_ns or name in (BEFORE_WINDOW, UNATTRIBUTED):
             busy = measure(spans(work.start[mine], work.end[mine]))
             total = int((work.end - work.start)[mine].sum())
@@ -77,7 +77,7 @@ def _long_backward(trace: Trace) -> Finding | None:
     On a CPU the time of hooks is within that of the autograd engine's ops: it cannot be told there.
     """
     known, done = steps(trace), activity(trace)
-    counted = find(known.window[known.counted], done.parts[:, 0]) >= 0
+    counted = in_counted_steps(trace)
     ns, computing_ns = (
         [int(done.ns[mine & np.isin(done.phase, _called(trace, name))].sum()) for name in (_FORWARD, _BACKWARD)]
         for mine in (counted & (done.doing != Doing.EXPOSED_COMM), counted & (done.doing == Doing.COMPUTE))

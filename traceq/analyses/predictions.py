@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.collectives import collective_calls, collective_kernels
 from traceq.links.launches import device_work
 from traceq.links.names import matching
@@ -72,7 +73,7 @@ def _kernels(trace: Trace) -> list[Check]:
     by_graph = ~linked & (launch >= 0) & matching(trace.events, launch, _GRAPH)
     of_barrier = ~linked & (launch >= 0) & surroundings(trace, launch).within(_BARRIER)
     alone = ~linked & ~early & ~by_graph & ~of_barrier
-    carried = len(np.unique(kernels.call[linked]))
+    carried = len(distinct(kernels.call[linked]))
     told = (
         (int(early.sum()), "launched before the window"),
         (int(by_graph.sum()), "launched by a graph"),
@@ -106,7 +107,7 @@ def _check(
     off = got.elements - elements if elements is not None and sized else np.zeros_like(got.num)
     verdict, reason = (EXPLAINED, note) if note else (EXACT, "")
     if off_num.any() or off.any():
-        is_short = fewer and (off_num <= 0).all() and (off <= 0).all() and len(np.unique(off_num)) == 1
+        is_short = fewer and (off_num <= 0).all() and (off <= 0).all() and len(distinct(off_num)) == 1
         verdict, reason = (EXPLAINED, fewer) if is_short else (UNEXPLAINED, _over(off_num, off))
     return Check(
         ROLES[role],
@@ -189,8 +190,8 @@ def _replicated(trace: Trace, found: Issues) -> list[Check]:
 
 def _usual(values: Counts) -> Counts:
     """The most frequent value, for every step; of equally frequent ones the largest."""
-    distinct, count = np.unique(values, return_counts=True)
-    return np.full_like(values, distinct[len(distinct) - 1 - int(np.argmax(count[::-1]))])
+    seen, count = np.unique(values, return_counts=True)
+    return np.full_like(values, seen[len(seen) - 1 - int(np.argmax(count[::-1]))])
 
 
 def _padding(gathered: PerStep, gradients: PerStep) -> str:

@@ -44,7 +44,6 @@ def command(
     from traceq.renderers.diff_json import diffs_to_json
     from traceq.renderers.diff_markdown import diffs_to_markdown
     from traceq.renderers.diff_text import print_diffs
-    from traceq.renderers.html import diffs_to_html
 
     if as_json + as_markdown + (html is not None) > 1:
         raise UsageFault("--json, --markdown and --html: choose one")
@@ -56,6 +55,8 @@ def command(
         one = diff(a, b, threshold_pct=percent)
         found = Diffs(one.a_name, (one,))
     if html is not None:
+        from traceq.renderers.html import diffs_to_html  # takes a tenth of the start, and few ask for it
+
         write_page(html, diffs_to_html(found))
     elif as_json:
         typer.echo(diffs_to_json(found))

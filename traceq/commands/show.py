@@ -33,7 +33,6 @@ def command(
     from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
     from traceq.commands._ranks import parse_ranks
-    from traceq.renderers.html import sheet_to_html
     from traceq.renderers.json import sheet_to_json
     from traceq.renderers.markdown import sheet_to_markdown
     from traceq.renderers.text import print_sheet
@@ -48,6 +47,8 @@ def command(
         run = read(path, strict=strict, ranks=chosen)
         found = sheet(run, only or ())
         if html is not None:
+            from traceq.renderers.html import sheet_to_html  # takes a tenth of the start, and few ask for it
+
             write_page(html, sheet_to_html(found, run))
         elif as_json:
             typer.echo(sheet_to_json(found))

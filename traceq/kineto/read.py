@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from traceq.errors import UnreadableInput
+from traceq.intervals import distinct
 from traceq.kineto.categories import RUNTIME_DEVICE
 from traceq.kineto.columns import to_int
 from traceq.kineto.scan import scan
@@ -118,8 +118,8 @@ def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
         return "cpu"
     if names and names[0]:
         return names[0]
-    cats = {events.strings[int(i)].lower() for i in np.unique(events.cat[device_rows])}
-    calls = {events.strings[int(i)] for i in np.unique(events.name[events.rows(Category.RUNTIME)])}
+    cats = {events.strings[int(i)].lower() for i in distinct(events.cat[device_rows])}
+    calls = {events.strings[int(i)] for i in distinct(events.name[events.rows(Category.RUNTIME)])}
     for text in sorted(cats) + sorted(calls):
         for prefix, kind in RUNTIME_DEVICE.items():
             if text.startswith(prefix):

@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, covers, distinct, find, first_come, spans
+from traceq.intervals import Spans, covers, distinct, find, first_come, num_until, spans
 from traceq.links.blocking import BlockingCalls, blocking_calls
 from traceq.links.launches import DeviceWork, device_work
 from traceq.links.loading import loading
@@ -24,7 +24,7 @@ from traceq.links.phases import phases
 from traceq.links.steps import extent, main_track, steps
 from traceq.model import Category, Trace
 
-__all__ = ["HOST_CAUSED", "IDLE", "Activity", "Doing", "activity", "is_communication"]
+__all__ = ["HOST_CAUSED", "IDLE", "Activity", "Doing", "activity", "in_counted_steps", "is_communication"]
 
 
 class Doing(IntEnum):
@@ -78,9 +78,16 @@ class Activity:
         """int64[M]: length of each piece."""
         return self.parts[:, 1] - self.parts[:, 0]
 
+    def among(self, *doing: Doing) -> NDArray[np.bool_]:
+        """bool[M]: the pieces of these categories."""
+        mine = np.zeros(len(self.doing), np.bool_)
+        for code in doing:
+            mine |= self.doing == int(code)
+        return mine
+
     def when(self, *doing: Doing) -> Spans:
         """Instants of these categories."""
-        mine = np.isin(self.doing, doing)
+        mine = self.among(*doing)
         return spans(self.parts[mine, 0], self.parts[mine, 1])
 
 
@@ -88,6 +95,13 @@ class Activity:
 def activity(trace: Trace) -> Activity:
     """The whole trace, from its first to its last instant; no piece straddles a step's window."""
     return _on_device(trace) if len(device_work(trace)) else _on_cpu(trace)
+
+
+@once_per_trace
+def in_counted_steps(trace: Trace) -> NDArray[np.bool_]:
+    """bool[M]: pieces of the activity that lie in the window of a counted step."""
+    found = steps(trace)
+    return covers(found.window[found.counted], activity(trace).parts[:, 0])
 
 
 @once_per_trace
@@ -118,10 +132,10 @@ def _on_device(trace: Trace) -> Activity:
     doing, owner, call = np.full(len(at), -1, np.int8), np.full(len(at), -1), np.full(len(at), -1)
     for code, (parts, owners) in reversed(list(enumerate(running))):
         found = find(parts, at)
-        doing[found >= 0] = code
-        owner[found >= 0] = owners[found[found >= 0]]
-    phase = phases(trace).at(at)
-    phase[owner >= 0] = phases(trace).of_work[owner[owner >= 0]]
+        inside = np.flatnonzero(found >= 0)
+        doing[inside], owner[inside] = code, owners[found[inside]]
+    phase, busy = phases(trace).at(at), np.flatnonzero(owner >= 0)
+    phase[busy] = phases(trace).of_work[owner[busy]]
     idle = np.flatnonzero(owner < 0)
     doing[idle], owner[idle], call[idle] = _idle(trace, work, calls, at[idle])
     queued = np.flatnonzero(doing == Doing.LAUNCH_LATENCY)
@@ -142,7 +156,7 @@ def _idle(
     """(why the device idles at each instant, index into DeviceWork of the next launched op, into BlockingCalls of the
     call that waits); -1 without one."""
     linked = np.flatnonzero(work.linked)
-    after = np.searchsorted(work.start[linked], at, "right")
+    after = num_until(work.start[linked], at)
     comes = after < len(linked)
     upcoming = linked[np.minimum(after, len(linked) - 1)] if len(linked) else np.zeros(len(at), np.int64)
     launch = work.call[upcoming]
@@ -163,7 +177,7 @@ def _idle(
 def _open_call(calls: BlockingCalls, track: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
     """Index of the blocking call that is open at each instant on the given thread, -1 where none is."""
     found = np.full(len(at), -1)
-    for number in np.unique(calls.track).tolist():
+    for number in distinct(calls.track).tolist():
         mine = np.flatnonzero(calls.track == number)
         parts, owners = first_come(calls.start[mine], calls.end[mine])
         asked = np.flatnonzero(track == number)

@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import covers, empty, spans
+from traceq.intervals import covers, distinct, empty, spans
 from traceq.links.launches import DeviceWork, device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
@@ -123,13 +123,11 @@ def _wait_kinds(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int8]:
 
 def _copy_kinds(trace: Trace, work: DeviceWork, copy: NDArray[np.int64]) -> NDArray[np.int8]:
     """DTOH or HTOD by the name of the copy; -1 for others."""
-    rows = work.rows[copy]
-    kind = np.where(
-        matching(trace.events, rows, _TO_HOST),
-        Kind.DTOH,
-        np.where(matching(trace.events, rows, _TO_DEVICE), Kind.HTOD, -1),
-    )
-    return np.where(copy >= 0, kind, -1).astype(np.int8)
+    kind, copies = np.full(len(copy), -1, np.int8), np.flatnonzero(copy >= 0)
+    rows = work.rows[copy[copies]]
+    kind[copies[matching(trace.events, rows, _TO_DEVICE)]] = Kind.HTOD
+    kind[copies[matching(trace.events, rows, _TO_HOST)]] = Kind.DTOH
+    return kind
 
 
 def _synchronize_that_follows(
@@ -150,11 +148,13 @@ def _waits_alone(
 
     A copy that begins after its call has returned was staged, and nobody waited for it.
     """
-    events = trace.events
-    synchronous = ~matching(events, calls, _ASYNC)
-    returned = events.end[calls]
+    events, waits, copies = trace.events, np.zeros(len(calls), np.bool_), np.flatnonzero(copy >= 0)
+    calls, copy = calls[copies], copy[copies]
+    returned = events.ts[calls] + events.dur[calls]
     over = (work.start[copy] < returned) & (work.end[copy] <= returned + TOLERANCE_NS)
-    return (copy >= 0) & (synchronous | (over & matching(events, work.rows[copy], _PAGEABLE)))
+    synchronous = ~matching(events, calls, _ASYNC)
+    waits[copies] = synchronous | (over & matching(events, work.rows[copy], _PAGEABLE))
+    return waits
 
 
 def _is_profilers_own(
@@ -194,7 +194,7 @@ def _awaited(
     recorded_on, recorded = _event_of_call(trace, calls)
     stream = np.where(recorded_on >= 0, recorded_on, _stream_of_call(trace, calls))
     until = np.where(recorded_on >= 0, recorded, start)
-    for number in np.unique(stream[stream >= 0]).tolist():
+    for number in distinct(stream[stream >= 0]).tolist():
         mine = np.flatnonzero(stream == number)
         on_stream = work.linked & (work.stream == number)
         awaited[mine] = _latest_end(trace, work, on_stream, until[mine])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.activity import is_communication
 from traceq.links.gloo import gloo_pairs
 from traceq.links.launches import device_work
@@ -154,7 +155,7 @@ def _last_of_coalesced(trace: Trace, calls: Calls, launches: NDArray[np.int64]) 
     host = events.rows(Category.CPU_OP, Category.ANNOTATION)
     groups = host[matching(events, host, _COALESCED)]
     found = np.full(len(launches), -1)
-    for track in np.unique(of_row[groups]).tolist():
+    for track in distinct(of_row[groups]).tolist():
         mine = np.flatnonzero((launches >= 0) & (of_row[launches] == track))
         around = nest(events, groups[of_row[groups] == track])
         mine = mine[around.at(events.ts[launches[mine]]) >= 0]
@@ -198,8 +199,8 @@ def _moving(
 
 def _named(trace: Trace, name: NDArray[np.int32]) -> NDArray[np.int64]:
     """Index into NAMES by text; -1 for waits, barriers and -1."""
-    distinct, inverse = np.unique(name, return_inverse=True)
-    numbers = [name_number(trace.events.strings[text]) if text >= 0 else -1 for text in distinct.tolist()]
+    texts, inverse = np.unique(name, return_inverse=True)
+    numbers = [name_number(trace.events.strings[text]) if text >= 0 else -1 for text in texts.tolist()]
     return np.array(numbers, np.int64)[inverse] if len(name) else np.empty(0, np.int64)
 
 
@@ -257,7 +258,7 @@ def _enclosing_call(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> 
     index = np.full(len(trace.events), -1)
     index[calls.rows] = np.arange(len(calls))
     of_row = tracks(trace)
-    for track in np.unique(of_row[calls.rows]):
+    for track in distinct(of_row[calls.rows]):
         inside = nest(trace.events, calls.rows[of_row[calls.rows] == track])
         mine = np.flatnonzero((launches >= 0) & (of_row[launches] == track))
         at = inside.at(trace.events.ts[launches[mine]])

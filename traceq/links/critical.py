@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from traceq.intervals import Spans, covers, distinct, find
 from traceq.links.activity import is_communication
+from traceq.links.cuts import host_cuts
 from traceq.links.graph import Graph, dependency_graph
 from traceq.links.labels import Labels
 from traceq.links.launches import DeviceWork, device_work
 from traceq.links.loading import loading
 from traceq.links.memo import once_per_trace
+from traceq.links.names import names_of
 from traceq.links.phases import phases
 from traceq.links.replay import lasts
 from traceq.links.steps import steps
@@ -85,7 +87,6 @@ class Stretches:
     work: NDArray[np.int64]
 
 
-@once_per_trace
 def critical_path(trace: Trace) -> CriticalPath:
     """The path through each counted step, from its end to its start; it adds up to them."""
     found = steps(trace)
@@ -204,29 +205,28 @@ def _kinds(trace: Trace) -> NDArray[np.int64]:
 def named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[np.int64]) -> CriticalPath:
     """The stretches with names; those of the host cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), Labels(trace)
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
-    hosts = whole[on == On.HOST_OP]
-    cuts = distinct(events.ts[rows], events.end[rows])
+    hosts, cuts = whole[on == On.HOST_OP], host_cuts(trace)
     edges = distinct(whole.ravel(), cuts[covers(hosts, cuts)])
     segment = find(whole, edges[:-1])
     parts, segment = np.column_stack([edges[:-1], edges[1:]])[segment >= 0], segment[segment >= 0]
+    del edges
     on, work_of = on[segment], work_of[segment]
     name, line = np.zeros(len(on), np.int64), np.zeros(len(on), np.int64)
     phase = phases(trace).at(parts[:, 0])
-    on_device = np.flatnonzero(np.isin(on, (On.KERNEL, On.COLLECTIVE, On.COPY)))
+    is_host = (on == On.HOST_OP) | (on == On.SYNC_RETURN)
     if len(work):
-        phase = np.where(
-            (work_of >= 0) & ~np.isin(on, (On.HOST_OP, On.SYNC_RETURN)), phases(trace).of_work[work_of], phase
-        )
-        ids, inverse = np.unique(events.name[work.rows[work_of[on_device]]], return_inverse=True)
+        ahead = np.flatnonzero((work_of >= 0) & ~is_host)
+        phase[ahead] = phases(trace).of_work[work_of[ahead]]
+        on_device = np.flatnonzero((on == On.KERNEL) | (on == On.COLLECTIVE) | (on == On.COPY))
+        ids, inverse = names_of(events, work.rows[work_of[on_device]])
         name[on_device] = labels.numbered(tuple(events.strings[at] for at in ids.tolist()))[inverse]
-    host = np.flatnonzero(np.isin(on, (On.HOST_OP, On.SYNC_RETURN)))
+    host = np.flatnonzero(is_host)
     track = whose_turn(trace, parts[host, 0])
     name[host], line[host] = labels.on_host(track, parts[host])
-    middle = parts[:, 0] + (parts[:, 1] - parts[:, 0]) // 2
-    loads = host[covers(loading(trace), middle[host]) & (on[host] == On.HOST_OP)]
+    middle = parts[host, 0] + (parts[host, 1] - parts[host, 0]) // 2
+    loads = host[covers(loading(trace), middle) & (on[host] == On.HOST_OP)]
     on[loads], name[loads], line[loads] = On.DATA_LOADER, 0, 0
-    between = np.flatnonzero((on == On.HOST_OP) & (name == 0))
-    on[between] = On.PYTHON
-    name[between] = labels.around(track[np.searchsorted(host, between)], middle[between])
+    between = np.flatnonzero((on[host] == On.HOST_OP) & (name[host] == 0))
+    on[host[between]] = On.PYTHON
+    name[host[between]] = labels.around(track[between], middle[between])
     return CriticalPath(tuple(labels.texts), parts, on, phase, name, line, segment)

@@ -81,12 +81,12 @@ class Graph:
 def dependency_graph(trace: Trace) -> Graph:
     """The graph of a whole trace; without a device only the host line."""
     work = device_work(trace)
-    streams, stream = np.unique(work.stream, return_inverse=True)
-    stream = stream.reshape(-1)
+    streams = distinct(work.stream)
+    stream = np.searchsorted(streams, work.stream)
     before = _before(work, stream)
     turn = _turns(trace, work, stream)
     place = np.empty(len(work), np.int64)
-    place[np.lexsort((np.arange(len(work)), turn))] = np.arange(len(work))
+    place[np.argsort(turn, kind="stable")] = np.arange(len(work))
     least = np.iinfo(np.int64).min
     launched = np.where(work.linked, trace.events.ts[work.call], least) if len(work) else work.start
     done = np.where(before >= 0, work.end[before], least) if len(work) else work.start
@@ -123,10 +123,10 @@ def _slack(ready: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int64]
 
 def _before(work: DeviceWork, stream: NDArray[np.int64]) -> NDArray[np.int64]:
     """Index of the work that started before each on the same stream, -1 for the first."""
-    order = np.argsort(stream, kind="stable")
     before = np.full(len(work), -1)
-    same = stream[order[1:]] == stream[order[:-1]]
-    before[order[1:][same]] = order[:-1][same]
+    for number in range(int(stream.max(initial=-1)) + 1):
+        mine = np.flatnonzero(stream == number)
+        before[mine[1:]] = mine[:-1]
     return before
 
 
@@ -184,9 +184,9 @@ def _driving(trace: Trace) -> NDArray[np.int64]:
     if len(calls) == 0:
         return np.empty(0, np.int64)
     work = device_work(trace)
-    launching = np.unique(tracks(trace)[work.call[work.linked]])
+    launching = distinct(tracks(trace)[work.call[work.linked]])
     main_ops = host_ops(trace).get(own)
-    main_idles = main_ops.at(calls.start) < 0 if main_ops is not None else np.ones(len(calls), np.bool_)
+    main_idles = ~main_ops.is_open(calls.start) if main_ops is not None else np.ones(len(calls), np.bool_)
     chosen = np.flatnonzero((calls.track == own) | (main_idles & np.isin(calls.track, launching)))
     reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, calls.end[chosen]])[:-1]
     alone: NDArray[np.int64] = chosen[calls.start[chosen] >= reach]
@@ -204,14 +204,14 @@ def _awaited_work(
     last = np.where(at >= 0, order[at], -1) if len(order) else at
     last = np.where(calls.copy[chosen] >= 0, calls.copy[chosen], last)
     named = np.flatnonzero((last >= 0) & ~calls.is_alloc[chosen])
-    pairs = [np.column_stack([named, last[named]])]
+    pairs = [named * len(work) + last[named]]
     whole = np.flatnonzero(calls.kind[chosen] == Kind.DEVICE)
     for number in range(int(stream.max(initial=-1)) + 1):
         mine = np.flatnonzero(stream == number)
         at = np.searchsorted(turn[mine], calls.start[chosen[whole]], "left") - 1
-        pairs.append(np.column_stack([whole[at >= 0], mine[at[at >= 0]]]))
-    waits = np.unique(np.concatenate(pairs), axis=0)
-    return waits[:, 0], waits[:, 1]
+        pairs.append(whole[at >= 0] * len(work) + mine[at[at >= 0]])
+    hold, on = np.divmod(distinct(*pairs), max(len(work), 1))
+    return hold, on
 
 
 def _launch_cost(trace: Trace, work: DeviceWork) -> int:

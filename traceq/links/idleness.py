@@ -12,16 +12,16 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, covers, distinct, find
-from traceq.links.activity import IDLE, Activity, Doing, activity
+from traceq.intervals import Spans, covers, distinct, find, num_until
+from traceq.links.activity import IDLE, Activity, Doing, activity, in_counted_steps
+from traceq.links.cuts import host_cuts
 from traceq.links.labels import Labels
 from traceq.links.launches import device_work
 from traceq.links.loading import loading
-from traceq.links.memo import once_per_trace
 from traceq.links.nesting import tracks
 from traceq.links.steps import main_track, steps
 from traceq.links.turns import in_an_op, whose_turn
-from traceq.model import Category, Trace
+from traceq.model import Trace
 
 __all__ = ["Cause", "Idleness", "idleness"]
 
@@ -65,7 +65,6 @@ class Idleness:
     gap: NDArray[np.int64]
 
 
-@once_per_trace
 def idleness(trace: Trace) -> Idleness:
     """All idle pieces; without a device those in which the main thread waits for data or runs Python between ops."""
     done, idle = activity(trace), _idle_pieces(trace)
@@ -76,7 +75,7 @@ def idleness(trace: Trace) -> Idleness:
     cause[host[covers(loading(trace), middle[host])]] = Cause.DATA_LOADER
     found = Labels(trace)
     name, line = np.zeros(len(parts), np.int64), np.zeros(len(parts), np.int64)
-    host = np.flatnonzero(np.isin(cause, (Cause.HOST_OP, Cause.PYTHON)))
+    host = np.flatnonzero((cause == Cause.HOST_OP) | (cause == Cause.PYTHON))
     name[host], line[host] = found.on_host(track[host], parts[host])
     between = host[name[host] == 0]
     cause[between] = Cause.PYTHON
@@ -85,24 +84,22 @@ def idleness(trace: Trace) -> Idleness:
     name[waits], line[waits] = found.of_syncs(done.call[piece[waits]])
     queued = np.flatnonzero(cause == Cause.LAUNCH_QUEUE)
     name[queued], line[queued] = found.of_launches(device_work(trace).call[done.owner[piece[queued]]])
-    step = np.searchsorted(steps(trace).window[:, 0], parts[:, 0], "right")
+    step = num_until(steps(trace).window[:, 0], parts[:, 0])
     begins = np.r_[True, (parts[1:, 0] != parts[:-1, 1]) | (step[1:] != step[:-1])][: len(parts)]
     return Idleness(tuple(found.texts), parts, doing, cause, done.phase[piece], name, line, np.cumsum(begins))
 
 
 def _idle_pieces(trace: Trace) -> NDArray[np.int64]:
     """Pieces of the activity that are idle and lie in a counted step."""
-    done, windows = activity(trace), steps(trace).window[steps(trace).counted]
     wanted = IDLE if len(device_work(trace)) else (Doing.DATALOAD_WAIT, Doing.PYTHON)
-    return np.flatnonzero(np.isin(done.doing, wanted) & (find(windows, done.parts[:, 0]) >= 0))
+    return np.flatnonzero(activity(trace).among(*wanted) & in_counted_steps(trace))
 
 
 def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64], NDArray[np.int64]]:
     """(parts, the piece of the activity that each belongs to, the thread that is looked at): cut where an op, an
     annotation or a Python frame begins or ends."""
-    events, whole = trace.events, done.parts[idle]
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
-    edges = distinct(whole.ravel(), events.ts[rows], events.end[rows])
+    whole, cuts = done.parts[idle], host_cuts(trace)
+    edges = distinct(whole.ravel(), cuts[covers(whole, cuts)])
     at = find(whole, edges[:-1]) if len(edges) else np.empty(0, np.int64)
     parts, piece = np.column_stack([edges[:-1], edges[1:]])[at >= 0], idle[at[at >= 0]]
     own, work = main_track(trace), device_work(trace)

@@ -55,8 +55,8 @@ class Labels:
         rows = events.rows(Category.ANNOTATION)
         rows = rows[~matching(events, rows, _NO_PLACE)]
         phase_names = set(phases(self.trace).names)
-        known = [at for at, name in enumerate(events.strings) if name in phase_names]
-        rows = rows[~np.isin(events.name[rows], known)]
+        is_phase = np.array([name in phase_names for name in events.strings], np.bool_)
+        rows = rows[~is_phase[events.name[rows]]]
         names = np.zeros(len(at), np.int64)
         for number in distinct(track).tolist():
             mine, inside = np.flatnonzero(track == number), nest(events, rows[of_row[rows] == number])

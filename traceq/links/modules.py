@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.backward import forward_op, is_backward
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
@@ -54,7 +55,7 @@ def modules(trace: Trace) -> Modules:
     rows = events.rows(Category.PYTHON)
     rows = rows[matching(events, rows, _MODULE)]
     of_row, own = tracks(trace)[rows], main_track(trace)
-    frames = {int(track): nest(events, rows[of_row == track]) for track in np.unique(of_row)}
+    frames = {int(track): nest(events, rows[of_row == track]) for track in distinct(of_row)}
     number, paths, parent = np.full(len(events.strings), -1), list[str](), list[int]()
     for track in sorted(frames, key=lambda track: track != own):
         found = frames[track]
@@ -76,7 +77,9 @@ def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int6
     The innermost one that runs; in a backward op the module of its forward op.
     """
     found = np.full(len(instants), -1)
-    for number in np.unique(track).tolist():
+    if len(modules(trace)) == 0:
+        return found
+    for number in distinct(track).tolist():
         mine = np.flatnonzero(track == number)
         inside = _open(trace, number, instants[mine])
         found[mine] = np.where(inside >= 0, inside, _through_backward(trace, number, instants[mine]))
@@ -115,10 +118,10 @@ def _through_backward(trace: Trace, track: int, instants: NDArray[np.int64]) -> 
 def _of_forward_ops(trace: Trace) -> NDArray[np.int64]:
     """int64[N]: module of each row of Events that is a forward op of some backward op, else -1."""
     found = np.full(len(trace.events), -1)
-    rows = np.unique(forward_op(trace))
+    rows = distinct(forward_op(trace))
     rows = rows[rows >= 0]
     of_row = tracks(trace)[rows]
-    for track in np.unique(of_row).tolist():
+    for track in distinct(of_row).tolist():
         mine = rows[of_row == track]
         found[mine] = _open(trace, track, trace.events.ts[mine])
     return found

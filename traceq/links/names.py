@@ -1,4 +1,4 @@
-"""Which rows carry a name that matches: the pattern is tried once per distinct name, not once per row."""
+"""Names of rows: each is looked at once, however many rows carry it, and found by a table instead of by sorting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.model import Events
 
-__all__ = ["matching"]
+__all__ = ["matching", "names_of"]
 
 
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -19,3 +19,10 @@ def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) 
     for name in np.flatnonzero(hits).tolist():
         hits[name] = pattern.search(events.strings[name]) is not None
     return np.asarray(hits[names])
+
+
+def names_of(events: Events, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(string ids of the distinct names of some rows, ascending; which of them each row carries)."""
+    names, is_used = events.name[rows], np.zeros(len(events.strings), np.bool_)
+    is_used[names] = True
+    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[names]

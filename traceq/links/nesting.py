@@ -31,13 +31,20 @@ class Nest:
         found = num_until(self.start, instants) - 1
         pending = np.flatnonzero(found >= 0)
         while len(pending := pending[self.end[found[pending]] <= instants[pending]]):
-            found[pending] = self.parent[found[pending]]
-            pending = pending[found[pending] >= 0]
+            around = self.parent[found[pending]]
+            found[pending] = around
+            pending = pending[around >= 0]
         return found
+
+    def is_open(self, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """bool[K]: any interval is open at each instant."""
+        num = num_until(self.start, instants)
+        reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(self.end)]
+        return np.asarray(reach[num] > instants)
 
     def behind(self) -> NDArray[np.int64]:
         """int64[M]: index of the first later interval that is not inside each, M where there is none."""
-        return len(self.end) - 1 - _previous_greater(self.end[::-1])[::-1]
+        return len(self.end) - 1 - _previous(self.end[::-1], np.less_equal)[::-1]
 
     def index_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[K]: index of the interval of each row of Events, -1 for a row that is none of these."""
@@ -49,8 +56,13 @@ class Nest:
 
     def first_enclosing(self, found: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
         """From each index (itself included) upwards to the first interval that is `wanted` (bool[M]), else -1."""
+        reach = np.maximum.accumulate(np.where(wanted, self.end, np.iinfo(np.int64).min))
+        around = reach >= self.end  # else it has no wanted one above it, and need not look for it level by level
         found = found.copy()
         pending = np.flatnonzero(found >= 0)
+        hopeless = ~around[found[pending]]
+        found[pending[hopeless]] = NONE
+        pending = pending[~hopeless]
         while len(pending := pending[~wanted[found[pending]]]):
             found[pending] = self.parent[found[pending]]
             pending = pending[found[pending] >= 0]
@@ -67,28 +79,24 @@ class Nest:
 def nest(events: Events, rows: NDArray[np.int64]) -> Nest:
     """The nest of some rows of one thread."""
     start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
-    order = np.lexsort((rows, -end, start))
+    order = np.argsort(start, kind="stable")
+    same = np.diff(start[order]) == 0
+    tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False][: len(rows)])
+    among = order[tied]  # few, where all rows are nearly in order already
+    order[tied] = among[np.lexsort((rows[among], -end[among], start[among]))]
     rows, start, end = rows[order], start[order], end[order]
-    return Nest(rows, start, end, _previous_not_smaller(end))
+    return Nest(rows, start, end, _previous(end, np.less))
 
 
-def _previous_not_smaller(ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index of the nearest earlier element that is >= each, -1 where none is; by pointer jumping."""
+def _previous(ends: NDArray[np.int64], passes: np.ufunc) -> NDArray[np.int64]:
+    """Index of the nearest earlier end that each does not pass by (np.less: that is not less), -1 where none is; by
+    pointer jumping."""
     before = np.arange(-1, len(ends) - 1)
-    pending = np.flatnonzero((before >= 0) & (ends[before] < ends))
+    pending = 1 + np.flatnonzero(passes(ends[:-1], ends[1:]))
     while len(pending):
-        before[pending] = before[before[pending]]
-        pending = pending[(before[pending] >= 0) & (ends[before[pending]] < ends[pending])]
-    return before
-
-
-def _previous_greater(ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index of the nearest earlier element that is > each, -1 where none is."""
-    before = np.arange(-1, len(ends) - 1)
-    pending = np.flatnonzero((before >= 0) & (ends[before] <= ends))
-    while len(pending):
-        before[pending] = before[before[pending]]
-        pending = pending[(before[pending] >= 0) & (ends[before[pending]] <= ends[pending])]
+        earlier = before[before[pending]]
+        before[pending] = earlier
+        pending = pending[(earlier >= 0) & passes(ends[earlier], ends[pending])]
     return before
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from traceq.intervals import distinct
 from traceq.links.memo import once_per_trace
-from traceq.links.names import matching
+from traceq.links.names import matching, names_of
 from traceq.links.nesting import Nest, host_ops, python_frames
 from traceq.links.phases import phases
 from traceq.links.steps import main_track, steps
@@ -137,7 +137,7 @@ def _op_around(
 
 def _names(trace: Trace, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
     """Text number of the name of each op found."""
-    names, inverse = np.unique(trace.events.name[ops.rows[found]], return_inverse=True)
+    names, inverse = names_of(trace.events, ops.rows[found])
     numbers = np.array([_number(texts, trace.events.strings[name]) for name in names.tolist()], np.int64)
     return np.where(found >= 0, numbers[inverse], 0)
 
@@ -147,7 +147,7 @@ def _user_lines(trace: Trace, frames: Nest, at: NDArray[np.int64], texts: dict[s
     events = trace.events
     own = matching(events, frames.rows, _FRAME) & ~matching(events, frames.rows, _PASSES_ON)
     found = frames.first_enclosing(frames.at(at), own)
-    names, inverse = np.unique(events.name[frames.rows[found]], return_inverse=True)
+    names, inverse = names_of(events, frames.rows[found])
     numbers = np.array([_number(texts, source_line(events.strings[name])) for name in names.tolist()], np.int64)
     return np.where(found >= 0, numbers[inverse], 0)
 
@@ -156,7 +156,7 @@ def _modules(trace: Trace, frames: Nest, at: NDArray[np.int64], texts: dict[str,
     """Innermost nn.Module at each instant."""
     events = trace.events
     found = frames.first_enclosing(frames.at(at), matching(events, frames.rows, _MODULE))
-    names, inverse = np.unique(events.name[frames.rows[found]], return_inverse=True)
+    names, inverse = names_of(events, frames.rows[found])
     numbers = [_number(texts, events.strings[name].removeprefix("nn.Module: ")) for name in names.tolist()]
     return np.where(found >= 0, np.array(numbers, np.int64)[inverse], 0)
 
@@ -200,7 +200,7 @@ def _embedded_lines(trace: Trace, ops: Nest, found: NDArray[np.int64], texts: di
     numbers = [_number(texts, line) for line in trace.lines.lines]
     table: dict[int, NDArray[np.int64]] = {}
     line = np.zeros(len(found), np.int64)
-    for code in np.unique(key[top[found >= 0]]).tolist():
+    for code in distinct(key[top[found >= 0]]).tolist():
         phase, name = divmod(code, len(trace.events.strings))
         known = trace.lines.table.get(f"{names[phase]}|{trace.events.strings[name]}", ())
         table[code] = np.array([numbers[i] for i in known], np.int64)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, covers, distinct, empty, find, first_come, intersect, measure, spans
+from traceq.intervals import Spans, covers, distinct, empty, find, first_come, measure, measure_common, spans
 from traceq.links.launches import device_work
 from traceq.links.loading import LOADER
 from traceq.links.memo import once_per_trace
@@ -150,14 +150,14 @@ def _cover_the_steps(trace: Trace, rows: NDArray[np.int64]) -> bool:
     host = steps(trace).host
     stepped = spans(host[:, 0], host[:, 1])
     annotated = spans(trace.events.ts[rows], trace.events.end[rows])
-    return measure(intersect(annotated, stepped)) >= _COVERED * measure(stepped)
+    return measure_common(annotated, stepped) >= _COVERED * measure(stepped)
 
 
 def _from_rows(trace: Trace, rows: NDArray[np.int64], names: Sequence[str]) -> tuple[Timeline, dict[int, Timeline]]:
     """Timelines of the threads that carry annotations named like phases: (main thread's, the others')."""
     number = {name: index for index, name in enumerate(names)}
     of_row = tracks(trace)[rows]
-    timelines = {int(t): _timeline(trace, rows[of_row == t], number) for t in np.unique(of_row)}
+    timelines = {int(t): _timeline(trace, rows[of_row == t], number) for t in distinct(of_row)}
     main = timelines.pop(main_track(trace), Timeline(empty(), np.empty(0, np.int64)))
     return main, timelines
 
@@ -183,7 +183,7 @@ def _structure(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     layers = [*_layers(trace, named, own), spans(events.ts[open_backward], events.end[open_backward])]
     main = _layered([*layers, spans(host[:, 0], host[:, 1])])
     others: dict[int, Timeline] = {}
-    for track in np.unique(np.r_[of_row[np.concatenate(list(named.values()))], backward_threads]).tolist():
+    for track in distinct(of_row[np.concatenate(list(named.values()))], np.array(backward_threads, np.int64)).tolist():
         if track != own:
             backward = everywhere.reshape(1, 2) if track in backward_threads else empty()
             others[track] = _layered([*_layers(trace, named, track), backward])
@@ -215,5 +215,5 @@ def _backward_threads(trace: Trace) -> list[int]:
     marks = ops[matching(events, ops, _BACKWARD) | (events.forward_thread[ops] > 0)]
     engine = events.rows(Category.ANNOTATION)
     marks = np.r_[marks, engine[matching(events, engine, _AUTOGRAD)]]
-    found: list[int] = np.unique(tracks(trace)[marks]).tolist()
+    found: list[int] = distinct(tracks(trace)[marks]).tolist()
     return [track for track in found if track != main_track(trace)]

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.intervals import distinct
-from traceq.links.memo import once_per_trace
 from traceq.links.nesting import Nest, nest, tracks
 from traceq.model import Category, Trace
 
@@ -25,7 +24,6 @@ class SelfTimes:
     ns: NDArray[np.int64]
 
 
-@once_per_trace
 def self_times(trace: Trace) -> SelfTimes:
     """Self time of every CPU op and runtime call."""
     rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME)

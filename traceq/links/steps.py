@@ -57,7 +57,7 @@ def extent(trace: Trace) -> tuple[int, int]:
     """(start, end) ns of everything that host and device did; the profiler's own rows do not count."""
     events = trace.events
     own = (Category.PROFILER, Category.OVERHEAD, Category.DEVICE_ANNOTATION, Category.SYNC)
-    rows = np.flatnonzero(~np.isin(events.category, own))
+    rows = events.rows(*(category for category in Category if category not in own))
     rows = rows if len(rows) else np.arange(len(events))
     return int(events.ts[rows].min()), int(events.end[rows].max())
 

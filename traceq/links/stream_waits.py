@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.launches import DeviceWork, device_work
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
@@ -41,10 +42,10 @@ def awaits(trace: Trace, place: NDArray[np.int64], ready: NDArray[np.int64]) -> 
     calls = trace.events.rows(Category.RUNTIME)
     calls = calls[matching(trace.events, calls, _WAIT)]
     first = _first_after(trace, work, place, calls)
-    called = _behind_other_streams(work, place, np.unique(first[first >= 0]))
+    called = _behind_other_streams(work, place, distinct(first[first >= 0]))
     late = _coincident(trace, work, place, ready, calls)
-    pairs = np.unique(np.column_stack([np.r_[called[0], late[0]], np.r_[called[1], late[1]]]), axis=0)
-    return Awaits(pairs[:, 0], pairs[:, 1])
+    pairs = distinct(called[0] * len(work) + called[1], late[0] * len(work) + late[1])
+    return Awaits(*np.divmod(pairs, max(len(work), 1)))
 
 
 def _first_after(
@@ -57,7 +58,7 @@ def _first_after(
     launched, stream = events.ts[work.call[linked]], _named_stream(trace, calls)
     first = np.full(len(calls), -1)
     for of_call, of_work in ((of_row[calls], of_row[work.call[linked]]), (stream, work.stream[linked])):
-        for number in np.unique(of_call[of_call >= 0]).tolist():
+        for number in distinct(of_call[of_call >= 0]).tolist():
             asked, mine = np.flatnonzero(of_call == number), linked[of_work == number]
             at = np.searchsorted(launched[of_work == number], events.end[calls[asked]], "left")
             first[asked] = np.r_[mine, -1][at]
@@ -86,7 +87,7 @@ def _behind_other_streams(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(work, on): each of `waiting` behind the last work launched before it on every other stream, if over by then."""
     found: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
-    for number in np.unique(work.stream).tolist():
+    for number in distinct(work.stream).tolist():
         mine = np.flatnonzero(work.stream == number)
         mine = mine[np.argsort(place[mine])]
         at = np.searchsorted(place[mine], place[waiting]) - 1

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import covers, spans
+from traceq.intervals import covers, distinct, spans
+from traceq.links.names import names_of
 from traceq.links.nesting import tracks
 from traceq.model import Category, Trace
 
@@ -44,7 +45,7 @@ class Surroundings:
         """bool[K]: one of these rows is open on its thread."""
         events, of_row = self.trace.events, tracks(self.trace)
         inside = np.zeros(len(self.of), np.bool_)
-        for track in np.unique(of_row[self.of]).tolist():
+        for track in distinct(of_row[self.of]).tolist():
             mine, around = of_row[self.of] == track, rows[of_row[rows] == track]
             inside[mine] = covers(spans(events.ts[around], events.end[around]), self.at[mine])
         return inside
@@ -69,5 +70,5 @@ def surroundings(trace: Trace, of: NDArray[np.int64]) -> Surroundings:
     """What stands around some rows of the host."""
     events = trace.events
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
-    distinct, name_of_row = np.unique(events.name[rows], return_inverse=True)
-    return Surroundings(trace, of, rows, tuple(events.strings[name] for name in distinct.tolist()), name_of_row)
+    names, name_of_row = names_of(events, rows)
+    return Surroundings(trace, of, rows, tuple(events.strings[name] for name in names.tolist()), name_of_row)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import covers, measure_within, spans
+from traceq.intervals import covers, distinct, measure_within, spans
 from traceq.links.activity import HOST_CAUSED, IDLE, activity
 from traceq.links.blocking import BlockingCalls, Kind, blocking_calls
 from traceq.links.launches import device_work
@@ -85,7 +85,7 @@ def _on_cpu(trace: Trace) -> Syncs:
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
     marks = marks[matching(events, marks, _OPTIMIZER)]
     own_counters = np.zeros(len(rows), np.bool_)
-    for track in np.unique(of_row[marks]):
+    for track in distinct(of_row[marks]):
         inside = spans(*(time[marks[of_row[marks] == track]] for time in (events.ts, events.end)))
         own_counters |= (of_row[rows] == track) & covers(inside, events.ts[rows])
     rows = rows[~own_counters]

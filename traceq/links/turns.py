@@ -31,4 +31,4 @@ def whose_turn(trace: Trace, at: NDArray[np.int64]) -> NDArray[np.int64]:
 def in_an_op(trace: Trace, track: int, at: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool[K]: an op of the thread is open."""
     ops = host_ops(trace).get(track)
-    return ops.at(at) >= 0 if ops is not None else np.zeros(len(at), np.bool_)
+    return ops.is_open(at) if ops is not None else np.zeros(len(at), np.bool_)
