@@ -80,6 +80,31 @@ def test_work_that_waits_for_another_stream_leads_the_path_there() -> None:
     ]
 
 
+def silent(until: int, began: int = 10) -> list[tuple[str, str, float]]:
+    """The allocator waits in aten::cat from 22 until it frees, and a collective runs from `began` to 3000."""
+    nccl = "ncclDevKernel_SendRecv(x)"
+    events = (
+        step(0, 3200),
+        launch(5, 1, 1),
+        kernel(nccl, began, 3000 - began, 1, stream=8),
+        call("cudaEventQuery", 20, 2),
+    )
+    freed = op("aten::cat", 18, until + 30 - 18), call("cudaEventQuery", until, 1), launch(until + 10, 1, 2)
+    return path(*events, *freed, kernel("b", until + 15, 300, 2))
+
+
+def test_a_wait_that_no_row_shows_is_seen_by_the_collective_that_ends_just_before_the_host_goes_on() -> None:
+    assert silent(3030)[2:] == [
+        ("collective", "ncclDevKernel_SendRecv(x)", 2990),
+        ("sync_return", "aten::cat", 30),
+        ("host_op", "aten::cat", 10),
+        ("launch_latency", "", 5),
+        ("kernel", "b", 300),
+    ]
+    assert "collective" not in [kind for kind, _, _ in silent(3200)]
+    assert "collective" not in [kind for kind, _, _ in silent(3030, began=400)]
+
+
 def test_a_step_that_the_host_ends_last_ends_on_the_host() -> None:
     events = step(0, 60), launch(2, 1, 1), kernel("a", 7, 4, 1), annotation(LOADER, 20, 30)
     assert path(*events) == [("python", "", 20), ("data_loader", "", 30), ("python", "", 10)]

@@ -21,15 +21,18 @@ from traceq.links.launches import DeviceWork, device_work
 from traceq.links.loading import loading
 from traceq.links.memo import once_per_trace
 from traceq.links.names import names_of
+from traceq.links.nesting import tracks
 from traceq.links.phases import phases
 from traceq.links.replay import lasts
-from traceq.links.steps import steps
+from traceq.links.steps import main_track, steps
 from traceq.links.turns import whose_turn
 from traceq.model import Category, Trace
 
 __all__ = ["Back", "CriticalPath", "On", "Stretches", "critical_path", "edges_back", "last_work", "named", "stretches"]
 
 _NEVER = np.iinfo(np.int64).min
+_LONG_NS = 1_000_000
+_SOON_NS = 100_000
 
 
 class On(IntEnum):
@@ -114,7 +117,7 @@ def edges_back(trace: Trace) -> Back:
     over[to >= 0] = np.minimum(work.end[to], work.start)[to >= 0]
     by_launch = np.flatnonzero((to < 0) & (graph.by_launch == 0))
     launched[by_launch] = trace.events.ts[work.call[by_launch]]
-    held = _held(graph, work)
+    held = _held(trace, graph, work)
     last = np.searchsorted(held[0], launched[by_launch], "right") - 1
     there = last >= 0
     to[by_launch[there]] = held[1][last[there]]
@@ -123,13 +126,37 @@ def edges_back(trace: Trace) -> Back:
     return Back(to, over, returned, launched, _kinds(trace), np.maximum.accumulate(work.end), held)
 
 
-def _held(graph: Graph, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _held(
+    trace: Trace, graph: Graph, work: DeviceWork
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Waits that held the host up, by end: (end, work awaited, its end)."""
     holds = graph.holds
     binding = np.flatnonzero((holds.by_work == 0) & (holds.by_host[holds.hold] > 0))
-    binding = binding[np.argsort(holds.end[holds.hold[binding]], kind="stable")]
-    end, on = holds.end[holds.hold[binding]], holds.on[binding]
+    silent_end, silent_on = _silent_waits(trace, work)
+    end, on = np.r_[holds.end[holds.hold[binding]], silent_end], np.r_[holds.on[binding], silent_on]
+    order = np.argsort(end, kind="stable")
+    end, on = end[order], on[order]
     return end, on, np.minimum(work.end[on], end)
+
+
+def _silent_waits(trace: Trace, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(end, work awaited) of waits that no row shows, as torch's allocator waits for events before it frees.
+
+    The main thread calls nothing for long, while a collective runs nearly all that time, and goes on once it is over.
+    """
+    events, talks = trace.events, np.flatnonzero(is_communication(trace))
+    calls = events.rows(Category.RUNTIME)
+    calls = calls[tracks(trace)[calls] == main_track(trace)]
+    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    if len(talks) == 0 or len(calls) == 0:
+        return talks[:0], talks[:0]
+    start, end = np.maximum.accumulate(events.end[calls])[:-1], events.ts[calls][1:]
+    talks = talks[np.argsort(work.end[talks], kind="stable")]
+    at = np.searchsorted(work.end[talks], end, "right") - 1
+    on = talks[at]
+    soon = (at >= 0) & (end - work.end[on] <= _SOON_NS) & (end - start >= _LONG_NS)
+    waits = soon & (work.start[on] - start <= (end - start) // 10)
+    return end[waits], on[waits]
 
 
 def last_work(trace: Trace, start: int, end: int) -> int:
