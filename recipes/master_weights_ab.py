@@ -10,8 +10,8 @@ environment holds where that ended (`loss.<arm>`), what the optimizer steps on (
 masters and moments (`state_bytes.<arm>`).
 
 The answer is a verdict on either arm with masters against `bf16`, with the copies that came in `optim_step`. Each arm
-has a model of its own. On a CPU `masters_on_cpu` is `masters` once more: how far the two differ is what two models in
-other memory differ by.
+has a model of its own, so a verdict holds for these models in this process. On a CPU `masters_on_cpu` is `masters` once
+more: how far the two differ there is no cost of either.
 """
 
 from __future__ import annotations
