@@ -90,17 +90,44 @@ class Stretches:
     work: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Inside:
+    """Work that runs within a step, P pairs by work: `step`, `work` int64[P]; `runs` bool[P], not all do; of each piece
+    of work `first` int64[D], the step of its first pair, and `at` int64[D + 1], that pair."""
+
+    step: NDArray[np.int64]
+    work: NDArray[np.int64]
+    runs: NDArray[np.bool_]
+    first: NDArray[np.int64]
+    at: NDArray[np.int64]
+
+    def pair(self, step: NDArray[np.int64], work: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[X]: the pair of each step and work, -1 where that work does not run within the step."""
+        pair = self.at[work] + step - self.first[work]
+        there = (work >= 0) & (pair >= self.at[work]) & (pair < self.at[work + 1])
+        there[there] = self.runs[pair[there]]
+        return np.where(there, pair, -1)
+
+
 def critical_path(trace: Trace) -> CriticalPath:
-    """The path through each counted step, from its end to its start; it adds up to them."""
-    found = steps(trace)
-    starts = found.window[:, 0]
-    windows = np.column_stack([starts, starts + lasts(trace)])[found.counted]
-    pieces = [stretches(trace, start, end) for start, end in windows.tolist()]
-    start = np.concatenate([piece.start for piece in pieces])
-    last = np.concatenate([np.r_[piece.start[1:], end] for piece, end in zip(pieces, windows[:, 1], strict=True)])
-    on = np.concatenate([piece.on for piece in pieces])
-    work = np.concatenate([piece.work for piece in pieces])
-    return named(trace, np.column_stack([start, last]), on, work)
+    """The path through each counted step, from its end to its start; it adds up to them. All steps are walked at once:
+    `stretches` for each would take several times as long where there are many."""
+    found, back, work = steps(trace), edges_back(trace), device_work(trace)
+    start = found.window[found.counted, 0]
+    end = start + lasts(trace)[found.counted]
+    inside = _inside(work, start, end)
+    begins, tail = _ends(work, back, inside, start, end)
+    mine = _reached_in_steps(inside, back.to, begins[begins >= 0])
+    step, at, on, of_work = _all_stretches(work, back, inside.step[mine], inside.work[mine], tail)
+    at = np.maximum(at, start[step])
+    order = np.lexsort((at, step))
+    step, at, on, of_work = step[order], at[order], on[order], of_work[order]
+    lasts_any_time = np.r_[(at[1:] > at[:-1]) | (step[1:] != step[:-1]), True]
+    kept = np.flatnonzero(lasts_any_time & (at < end[step]))
+    step, at, until = step[kept], at[kept], end[step[kept]]
+    followed = np.flatnonzero(step[1:] == step[:-1])
+    until[followed] = at[followed + 1]
+    return named(trace, np.column_stack([at, until]), on[kept], of_work[kept])
 
 
 @once_per_trace
@@ -222,6 +249,83 @@ def _reached(back: Back, inside: NDArray[np.int64], first: int) -> NDArray[np.in
         reached[jump[reached]] = True
         jump = jump[jump]
     return inside[reached]
+
+
+def _inside(work: DeviceWork, start: NDArray[np.int64], end: NDArray[np.int64]) -> _Inside:
+    """Work within steps [start, end) int64[K] ns, by start."""
+    first = np.searchsorted(np.maximum.accumulate(end), work.start, "right")
+    num = np.maximum(np.searchsorted(start, work.end, "left") - first, 0)
+    at = np.r_[0, np.cumsum(num)]
+    of_work = np.repeat(np.arange(len(work)), num)
+    step = np.arange(len(of_work)) - (at[:-1] - first)[of_work]
+    return _Inside(step, of_work, work.start[of_work] < end[step], first, at)
+
+
+_Tail = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""(step, ns, On) of the stretches between the last work on the path and the end of a step."""
+
+
+def _ends(
+    work: DeviceWork, back: Back, inside: _Inside, start: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], _Tail]:
+    """(the pair with which the path of each step ends, -1 without one; the host's stretches behind it).
+
+    The work that ends with the step; where none does the host is the last, and before it what it waited for last, if
+    that was within the step.
+    """
+    last = np.flatnonzero(inside.runs & (work.end[inside.work] == end[inside.step]))[::-1]
+    pair = np.full(len(end), -1)
+    pair[inside.step[last]] = last  # of several the first is written last, and stays
+    returned, awaited, over = back.held
+    by_host = np.flatnonzero(pair < 0)
+    at = np.searchsorted(returned, end[by_host], "right") - 1
+    waited = at >= 0
+    waited[waited] = returned[at[waited]] > start[by_host[waited]]
+    alone, by_host, at = by_host[~waited], by_host[waited], at[waited]
+    pair[by_host] = inside.pair(by_host, awaited[at])
+    tail = (
+        np.r_[by_host, by_host, alone],
+        np.r_[over[at], returned[at], start[alone]],
+        np.repeat([int(On.SYNC_RETURN), int(On.HOST_OP), int(On.HOST_OP)], [len(at), len(at), len(alone)]),
+    )
+    return pair, tail
+
+
+def _reached_in_steps(inside: _Inside, to: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pairs, ascending, that the paths reach from those that they begin with, by doubling the length of each jump."""
+    onward = inside.pair(inside.step, to[inside.work])
+    jump = np.where(onward >= 0, onward, np.arange(len(onward)))
+    reached = np.zeros(len(jump), np.bool_)
+    reached[begins] = True
+    for _ in range(int(np.bincount(inside.step).max(initial=0)).bit_length()):
+        reached[jump[reached]] = True
+        jump = jump[jump]
+    return np.flatnonzero(reached)
+
+
+def _all_stretches(
+    work: DeviceWork, back: Back, step: NDArray[np.int64], mine: NDArray[np.int64], tail: _Tail
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(step, begin ns, On, the work that runs or comes next, -1 for the host's last) of each stretch of the path; of
+    those that begin together the last one counts."""
+    launched = back.launched[mine] >= 0
+    by_host, queued = np.flatnonzero(launched), np.flatnonzero(~launched)
+    returned = by_host[back.returned[mine[by_host]] >= 0]
+    is_known = back.to[mine[queued]] >= 0
+    stretches = (
+        (back.over, On.SYNC_RETURN, returned),
+        (back.returned, On.HOST_OP, by_host),
+        (back.launched, On.LAUNCH_LATENCY, by_host),
+        (back.over, On.QUEUE, queued[is_known]),
+        (back.over, On.BEFORE, queued[~is_known]),
+        *((work.start, kind, np.flatnonzero(back.kind[mine] == kind)) for kind in (On.KERNEL, On.COLLECTIVE, On.COPY)),
+    )
+    return (
+        np.concatenate([tail[0], *(step[rows] for _, _, rows in stretches)]),
+        np.concatenate([tail[1], *(begin[mine[rows]] for begin, _, rows in stretches)]),
+        np.concatenate([tail[2], *(np.full(len(rows), int(on)) for _, on, rows in stretches)]),
+        np.concatenate([np.full(len(tail[0]), -1), *(mine[rows] for _, _, rows in stretches)]),
+    )
 
 
 def _kinds(trace: Trace) -> NDArray[np.int64]:
