@@ -40,6 +40,10 @@ CHARTS = {
     "partition": Chart(("show", _JOB, "--ranks", "1"), "A step, part by part"),
     "by_rank": Chart(("show", _JOB), "A step, by rank"),
     "sync": Chart(("show", _JOB, "--ranks", "1"), "as it went"),
+    "collectives": Chart(("show", _JOB), "Collectives"),
+    "kernels": Chart(("show", _JOB), "Kernels"),
+    "memory": Chart(("show", _JOB), "Memory"),
+    "findings": Chart(("show", str(RUN / "on")), "The time that each finding is about"),
     "intervals": Chart(("diff", str(RUN)), "Cost of a step"),
 }
 _FIGURE = re.compile(r"<figure>(<svg.*?</svg>)<figcaption>(.*?)</figcaption>", re.DOTALL)

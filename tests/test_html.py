@@ -139,6 +139,29 @@ def test_a_step_as_it_went_has_each_category_about_as_long_as_the_partition(tmp_
     assert [one.end_ns for one in spent[:-1]] == [one.start_ns for one in spent[1:]]
 
 
+def test_what_ranks_something_is_drawn_as_it_ranks_it(tmp_path: Path) -> None:
+    """Of the example: collectives exposed and hidden add up to their time on the device, memory to its peak."""
+    job = str(ROOT / "fixtures" / "example" / "job")
+    run("show", job, "--html", str(tmp_path / "job.html"))
+    titles = [unescape(text) for text in re.findall(r"<title>([^<]*)</title>", (tmp_path / "job.html").read_text())]
+    assert {
+        "all_reduce · gradient reduction · backward · float32 · exposed comm: 8.20 ms",
+        "all_reduce · gradient reduction · backward · float32 · hidden: 5.39 ms",
+        "backward · ampere_sgemm_64x64_nt: 16.0 ms",
+        "forward: 20.0 MiB",
+    } <= set(titles)
+
+
+def test_findings_are_drawn_by_the_time_they_are_about(tmp_path: Path) -> None:
+    recorded = str(ROOT / "fixtures" / "outlier_ab" / "on")
+    run("show", recorded, "--html", str(tmp_path / "on.html"))
+    page = (tmp_path / "on.html").read_text()
+    [figure] = re.findall(r"<figure>(<svg.*?</svg>)<figcaption>The time that each finding is about", page, re.DOTALL)
+    shown = [text for text in re.findall(r"<title>([^<]*)</title>", figure) if text.endswith(" ms")]
+    found = [one for one in sheet(traceq.read(recorded)).telling if one.ns > 0]
+    assert [unescape(text).partition("…")[0][:40] for text in shown] == [one.text[:40] for one in found]
+
+
 def test_only_one_form_at_a_time_and_one_path_a_page(tmp_path: Path) -> None:
     path = str(trace(tmp_path / "trace.json"))
     with pytest.raises(UsageFault, match="choose one"):

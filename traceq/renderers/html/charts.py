@@ -34,17 +34,22 @@ _INK = "currentColor"
 _MARK = re.compile(r'<(path|text) aria-label="([^"]*)"([^>]*)/>')
 
 
-def bars(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str]) -> str:
-    """Stacked bars, one a row: `row`, `category`, `ms`."""
+def bars(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str], title: str = "ms") -> str:
+    """Stacked bars, one a row: `row`, `category`, `ms`, or what else the title says."""
     alt = _altair()
     known = [_COLOURS.get(category, _SUM) for category in categories]
     chart = (
         alt.Chart(_data(marks))
         .mark_bar()
         .encode(
-            x=alt.X("ms:Q", title="ms", stack="zero"),
+            x=alt.X("ms:Q", title=title, stack="zero"),
             y=alt.Y("row:N", sort=list(rows), title=None),
-            color=alt.Color("category:N", scale=alt.Scale(domain=list(categories), range=known), title=None),
+            color=alt.Color(
+                "category:N",
+                scale=alt.Scale(domain=list(categories), range=known),
+                legend=alt.Legend() if len(categories) > 1 else None,
+                title=None,
+            ),
             order=alt.Order("place:Q"),
             description="said:N",
         )

@@ -10,6 +10,7 @@ from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, said
 from traceq.renderers.html.markup import element, page, table
 from traceq.renderers.html.moments import moments
+from traceq.renderers.html.ranking import about, ranking
 from traceq.renderers.text import MOST_FINDINGS, source_line
 from traceq.report import Report, Sheet, Table
 from traceq.units import Unit
@@ -33,6 +34,7 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
             *(element("p", escape(caveat.text), of="caveat") for caveat in sheet.all_caveats),
             element("nav", *(element("a", escape(report.name), href=f"#{report.name}") for report in reports)),
         ),
+        *([_figure(svg, "The time that each finding is about")] if (svg := about(sheet.telling)) else []),
         *_moments(run),
         *(element("section", _heading(report), *_drawn(report), *_tables(report)) for report in reports),
     ]
@@ -61,6 +63,8 @@ def _drawn(report: Report) -> Iterator[str]:
         if view.key == "partition":
             by_rank = view.columns[0].key == "rank"
             yield _figure(_heat(view) if by_rank else _bars(view), view.title)
+        elif svg := ranking(view):
+            yield _figure(svg, view.title)
     if report.name == "steps":
         steps = [found for found in report.tables if found.key == "steps" and len(found.rows) > 1]
         yield from (_figure(_points(found), "Every step") for found in steps)
