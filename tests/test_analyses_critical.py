@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step, table
+from builder import Event, annotation, build, call, kernel, launch, memcpy, op, read_text, step, table, text
 from simulator import a_job, run_of
 
 from traceq.kineto.read import read_trace
@@ -204,3 +204,10 @@ def assert_tiled(trace: Trace) -> None:
         total[int(np.searchsorted(starts, start, "right")) - 1] += end - start
     assert [total[number] for number in np.flatnonzero(counted).tolist()] == lasts(trace)[counted].tolist()
     assert (found.parts[1:, 0] >= found.parts[:-1, 1]).all()
+
+
+@pytest.mark.parametrize("origin", [-2, -6, -1_000])
+def test_times_before_zero_are_times_like_any_other(origin: int) -> None:
+    events = step(1, 3, 0), kernel("a", 5, 1, 1), launch(3, 1, 1), kernel("before", 0, 1), kernel("between", 2, 1)
+    moved = read_text(text(*events, origin=origin))
+    assert table(moved, "critical") == table(build(*events), "critical")

@@ -106,7 +106,7 @@ def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
         whole = (1, meetings.num_steps - 1)
         run = recorded(rng, replace(meetings, late=late, jitter=8 * US), cut=rng.random() < 0.3, around=whole)
         (finding,) = analyze(run, "ranks").findings
-        on_host, on_device = ("cpu_compute",) * 2 if meetings.backend == "gloo" else ("host_bound", "compute")
+        on_host, on_device = ("cpu compute",) * 2 if meetings.backend == "gloo" else ("host bound", "compute")
         assert finding.key == f"rank {late.rank}", seed
         expected = f"its {on_device if late.in_kernel else on_host} in {meetings.phase_of(late.place)} takes"
         assert expected in finding.text, (seed, finding.text)

@@ -68,8 +68,8 @@ class CriticalPath:
 class Back:
     """Where the path goes from each piece of work: `to` int64[D], the work that ended last of what it waited for, -1
     for none; `over` int64[D] ns, that end; `returned`, `launched` int64[D] ns: when the host came back from waiting for
-    it, and when it launched this; -1 where the host has no part in it. `kind` int64[D] of On; `reach` int64[D] ns: the
-    latest end up to each; `held`: waits that held the host up, by end: (end, work awaited, its end)."""
+    it, and when it launched this; the least int64 where the host has no part in it. `kind` int64[D] of On; `reach`
+    int64[D] ns: the latest end up to each; `held`: waits that held the host up, by end: (end, work awaited, its end)."""
 
     to: NDArray[np.int64]
     over: NDArray[np.int64]
@@ -136,7 +136,7 @@ def edges_back(trace: Trace) -> Back:
     graph, work = dependency_graph(trace), device_work(trace)
     edges, size = graph.awaits, len(work)
     to, over = np.full(size, -1), np.full(size, _NEVER)
-    returned, launched = np.full(size, -1), np.full(size, -1)
+    returned, launched = np.full(size, _NEVER), np.full(size, _NEVER)
     own = (graph.by_stream == 0) & (graph.before >= 0)
     to[own] = graph.before[own]
     binding = np.flatnonzero(graph.by_await == 0)
@@ -207,8 +207,8 @@ def stretches(trace: Trace, start: int, end: int, before: int = -1) -> Stretches
     first = before if before >= 0 else last_work(trace, start, end)
     tail = _from_host(back, start, end) if before < 0 and (first < 0 or work.end[first] != end) else []
     mine = _reached(back, inside, first)
-    by_host, queued = mine[back.launched[mine] >= 0], mine[back.launched[mine] < 0]
-    returned = by_host[back.returned[by_host] >= 0]
+    by_host, queued = mine[back.launched[mine] > _NEVER], mine[back.launched[mine] == _NEVER]
+    returned = by_host[back.returned[by_host] > _NEVER]
     known, unknown = queued[back.to[queued] >= 0], queued[back.to[queued] < 0]
     kinds = [(np.flatnonzero(back.kind[mine] == on), on) for on in (On.KERNEL, On.COLLECTIVE, On.COPY)]
     stretches = (  # of those that begin together the last one counts
@@ -308,9 +308,9 @@ def _all_stretches(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(step, begin ns, On, the work that runs or comes next, -1 for the host's last) of each stretch of the path; of
     those that begin together the last one counts."""
-    launched = back.launched[mine] >= 0
+    launched = back.launched[mine] > _NEVER
     by_host, queued = np.flatnonzero(launched), np.flatnonzero(~launched)
-    returned = by_host[back.returned[mine[by_host]] >= 0]
+    returned = by_host[back.returned[mine[by_host]] > _NEVER]
     is_known = back.to[mine[queued]] >= 0
     stretches = (
         (back.over, On.SYNC_RETURN, returned),
