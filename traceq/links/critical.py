@@ -69,7 +69,7 @@ class Back:
     """Where the path goes from each piece of work: `to` int64[D], the work that ended last of what it waited for, -1
     for none; `over` int64[D] ns, that end; `returned`, `launched` int64[D] ns: when the host came back from waiting for
     it, and when it launched this; the least int64 where the host has no part in it. `kind` int64[D] of On; `reach`
-    int64[D] ns: the latest end up to each; `held`: waits that held the host up, by end: (end, work awaited, its end)."""
+    int64[D] ns: the latest end up to each; `held`: (end, work awaited, its end) of waits that held the host up."""
 
     to: NDArray[np.int64]
     over: NDArray[np.int64]
