@@ -28,7 +28,7 @@ from traceq.links.steps import main_track, steps
 from traceq.links.turns import whose_turn
 from traceq.model import Category, Trace
 
-__all__ = ["Back", "CriticalPath", "On", "Stretches", "critical_path", "edges_back", "last_work", "named", "stretches"]
+__all__ = ["Back", "CriticalPath", "On", "critical_path", "edges_back", "last_work", "path_through"]
 
 _NEVER = np.iinfo(np.int64).min
 _LONG_NS = 1_000_000
@@ -81,53 +81,67 @@ class Back:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretches:
-    """Stretches of the path, by start: `start` int64[S] ns, each lasts to the next; `on` int64[S]; `work` int64[S], the
-    work that runs or comes next, -1 for the host's last."""
-
-    start: NDArray[np.int64]
-    on: NDArray[np.int64]
-    work: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Inside:
-    """Work that runs within a step, P pairs by work: `step`, `work` int64[P]; `runs` bool[P], not all do; of each piece
-    of work `first` int64[D], the step of its first pair, and `at` int64[D + 1], that pair."""
+    """Work that runs within a leg, P pairs by work: `leg`, `work` int64[P]; `runs` bool[P], not all do; of each piece
+    of work `first` int64[D], the leg of its first pair, and `at` int64[D + 1], that pair."""
 
-    step: NDArray[np.int64]
+    leg: NDArray[np.int64]
     work: NDArray[np.int64]
     runs: NDArray[np.bool_]
     first: NDArray[np.int64]
     at: NDArray[np.int64]
 
-    def pair(self, step: NDArray[np.int64], work: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[X]: the pair of each step and work, -1 where that work does not run within the step."""
-        pair = self.at[work] + step - self.first[work]
+    def pair(self, leg: NDArray[np.int64], work: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[X]: the pair of each leg and work, -1 where that work does not run within the leg."""
+        pair = self.at[work] + leg - self.first[work]
         there = (work >= 0) & (pair >= self.at[work]) & (pair < self.at[work + 1])
         there[there] = self.runs[pair[there]]
         return np.where(there, pair, -1)
 
 
 def critical_path(trace: Trace) -> CriticalPath:
-    """The path through each counted step, from its end to its start; it adds up to them. All steps are walked at once:
-    `stretches` for each would take several times as long where there are many."""
-    found, back, work = steps(trace), edges_back(trace), device_work(trace)
+    """The path through each counted step, from its end to its start; it adds up to them."""
+    found = steps(trace)
     start = found.window[found.counted, 0]
-    end = start + lasts(trace)[found.counted]
+    return path_through(trace, start, start + lasts(trace)[found.counted], np.full(len(start), -1))
+
+
+def path_through(
+    trace: Trace, start: NDArray[np.int64], end: NDArray[np.int64], before: NDArray[np.int64]
+) -> CriticalPath:
+    """The path back from each `end` to its `start`: legs int64[K] ns, disjoint and ascending, all walked at once.
+
+    Where `before` int64[K] is a piece of work, which begins with the end of the leg, what led to that; else (-1) what
+    the leg ends with.
+    """
+    back, work = edges_back(trace), device_work(trace)
     inside = _inside(work, start, end)
-    begins, tail = _ends(work, back, inside, start, end)
-    mine = _reached_in_steps(inside, back.to, begins[begins >= 0])
-    step, at, on, of_work = _all_stretches(work, back, inside.step[mine], inside.work[mine], tail)
-    at = np.maximum(at, start[step])
-    order = np.lexsort((at, step))
-    step, at, on, of_work = step[order], at[order], on[order], of_work[order]
-    lasts_any_time = np.r_[(at[1:] > at[:-1]) | (step[1:] != step[:-1]), True]
-    kept = np.flatnonzero(lasts_any_time & (at < end[step]))
-    step, at, until = step[kept], at[kept], end[step[kept]]
-    followed = np.flatnonzero(step[1:] == step[:-1])
+    begins, tail = _ends(work, back, inside, start, end, before)
+    mine = _reached(inside, back.to, begins[begins >= 0])
+    leads = np.flatnonzero(before >= 0)
+    leads = leads[inside.pair(leads, before[leads]) < 0]
+    of_leg, of_work = np.r_[inside.leg[mine], leads], np.r_[inside.work[mine], before[leads]]
+    leg, at, on, of_work = _stretches(work, back, of_leg, of_work, tail)
+    at = np.maximum(at, start[leg])
+    order = np.lexsort((at, leg))
+    leg, at, on, of_work = leg[order], at[order], on[order], of_work[order]
+    lasts_any_time = np.r_[(at[1:] > at[:-1]) | (leg[1:] != leg[:-1]), np.ones(min(len(at), 1), np.bool_)]
+    kept = np.flatnonzero(lasts_any_time & (at < end[leg]))
+    leg, at, until = leg[kept], at[kept], end[leg[kept]]
+    followed = np.flatnonzero(leg[1:] == leg[:-1])
     until[followed] = at[followed + 1]
-    return named(trace, np.column_stack([at, until]), on[kept], of_work[kept])
+    return _named(trace, np.column_stack([at, until]), on[kept], of_work[kept])
+
+
+def last_work(trace: Trace, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[K]: index into DeviceWork of what each of some legs ends with, or else of what its host waited for last; -1
+    if there is none."""
+    work = device_work(trace)
+    inside = _inside(work, start, end)
+    pair, _ = _ends(work, edges_back(trace), inside, start, end, np.full(len(start), -1))
+    found = np.full(len(pair), -1)
+    found[pair >= 0] = inside.work[pair[pair >= 0]]
+    return found
 
 
 @once_per_trace
@@ -186,98 +200,41 @@ def _silent_waits(trace: Trace, work: DeviceWork) -> tuple[NDArray[np.int64], ND
     return end[waits], on[waits]
 
 
-def last_work(trace: Trace, start: int, end: int) -> int:
-    """Index into DeviceWork of what a stretch of time ends with, or else of what its host waited for last; -1 if there
-    is none."""
-    work, back = device_work(trace), edges_back(trace)
-    ends_it = np.flatnonzero((work.end == end) & (work.start < end))
-    if len(ends_it):
-        return int(ends_it[0])
-    returned, awaited, _ = back.held
-    at = int(np.searchsorted(returned, end, "right")) - 1
-    return int(awaited[at]) if at >= 0 and returned[at] > start else -1
-
-
-def stretches(trace: Trace, start: int, end: int, before: int = -1) -> Stretches:
-    """The path from `end` back to `start`; what led to the work `before` that begins at the end, if it is given."""
-    work, back = device_work(trace), edges_back(trace)
-    until = max(int(np.searchsorted(work.start, end, "left")), before + 1)
-    inside = np.arange(np.searchsorted(back.reach, start, "right"), until)
-    inside = inside[work.end[inside] > start]
-    first = before if before >= 0 else last_work(trace, start, end)
-    tail = _from_host(back, start, end) if before < 0 and (first < 0 or work.end[first] != end) else []
-    mine = _reached(back, inside, first)
-    by_host, queued = mine[back.launched[mine] > _NEVER], mine[back.launched[mine] == _NEVER]
-    returned = by_host[back.returned[by_host] > _NEVER]
-    known, unknown = queued[back.to[queued] >= 0], queued[back.to[queued] < 0]
-    kinds = [(np.flatnonzero(back.kind[mine] == on), on) for on in (On.KERNEL, On.COLLECTIVE, On.COPY)]
-    stretches = (  # of those that begin together the last one counts
-        *((np.array([time]), on, np.full(1, -1)) for time, on in tail),
-        (back.over[returned], On.SYNC_RETURN, returned),
-        (back.returned[by_host], On.HOST_OP, by_host),
-        (back.launched[by_host], On.LAUNCH_LATENCY, by_host),
-        (back.over[known], On.QUEUE, known),
-        (back.over[unknown], On.BEFORE, unknown),
-        *((work.start[mine[at]], on, mine[at]) for at, on in kinds),
-    )
-    begins = np.maximum(np.concatenate([at for at, _, _ in stretches]), start)
-    on = np.concatenate([np.full(len(at), int(number)) for at, number, _ in stretches])
-    of_work = np.concatenate([rows for _, _, rows in stretches])
-    order = np.argsort(begins, kind="stable")
-    begins, on, of_work = begins[order], on[order], of_work[order]
-    kept = np.r_[begins[1:] > begins[:-1], np.ones(min(len(begins), 1), np.bool_)] & (begins < end)
-    return Stretches(begins[kept], on[kept], of_work[kept])
-
-
-def _from_host(back: Back, start: int, end: int) -> list[tuple[int, int]]:
-    """(start, On) of the host's last stretches: since what it waited for last, if that was within the step."""
-    returned, _, over = back.held
-    at = int(np.searchsorted(returned, end, "right")) - 1
-    if at < 0 or returned[at] <= start:
-        return [(start, On.HOST_OP)]
-    return [(int(over[at]), On.SYNC_RETURN), (int(returned[at]), On.HOST_OP)]
-
-
-def _reached(back: Back, inside: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-    """Work among `inside` (ascending) that the path reaches from `first`, by doubling the length of each jump."""
-    if first < 0 or len(inside) == 0:
-        return inside[:0]
-    place = np.minimum(np.searchsorted(inside, back.to[inside]), len(inside) - 1)
-    jump = np.where(inside[place] == back.to[inside], place, np.arange(len(inside)))
-    reached: NDArray[np.bool_] = inside == first
-    for _ in range(len(inside).bit_length()):
-        reached[jump[reached]] = True
-        jump = jump[jump]
-    return inside[reached]
-
-
 def _inside(work: DeviceWork, start: NDArray[np.int64], end: NDArray[np.int64]) -> _Inside:
-    """Work within steps [start, end) int64[K] ns, by start."""
+    """Work within legs [start, end) int64[K] ns, by start."""
     first = np.searchsorted(np.maximum.accumulate(end), work.start, "right")
     num = np.maximum(np.searchsorted(start, work.end, "left") - first, 0)
     at = np.r_[0, np.cumsum(num)]
     of_work = np.repeat(np.arange(len(work)), num)
-    step = np.arange(len(of_work)) - (at[:-1] - first)[of_work]
-    return _Inside(step, of_work, work.start[of_work] < end[step], first, at)
+    leg = np.arange(len(of_work)) - (at[:-1] - first)[of_work]
+    return _Inside(leg, of_work, work.start[of_work] < end[leg], first, at)
 
 
 _Tail = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""(step, ns, On) of the stretches between the last work on the path and the end of a step."""
+"""(leg, ns, On) of the stretches between the last work on the path and the end of a leg."""
 
 
 def _ends(
-    work: DeviceWork, back: Back, inside: _Inside, start: NDArray[np.int64], end: NDArray[np.int64]
+    work: DeviceWork,
+    back: Back,
+    inside: _Inside,
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    before: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], _Tail]:
-    """(the pair with which the path of each step ends, -1 without one; the host's stretches behind it).
+    """(the pair with which the path of each leg ends, -1 without one; the host's stretches behind it).
 
-    The work that ends with the step; where none does the host is the last, and before it what it waited for last, if
-    that was within the step.
+    What led to the work `before`, if that is given; else the work that ends with the leg. Where none does the host is
+    the last, and before it what it waited for last, if that was within the leg.
     """
-    last = np.flatnonzero(inside.runs & (work.end[inside.work] == end[inside.step]))[::-1]
+    last = np.flatnonzero(inside.runs & (work.end[inside.work] == end[inside.leg]))[::-1]
     pair = np.full(len(end), -1)
-    pair[inside.step[last]] = last  # of several the first is written last, and stays
+    pair[inside.leg[last]] = last  # of several the first is written last, and stays
+    leads = np.flatnonzero(before >= 0)
+    own = inside.pair(leads, before[leads])
+    pair[leads] = np.where(own >= 0, own, inside.pair(leads, back.to[before[leads]]))
     returned, awaited, over = back.held
-    by_host = np.flatnonzero(pair < 0)
+    by_host = np.flatnonzero((pair < 0) & (before < 0))
     at = np.searchsorted(returned, end[by_host], "right") - 1
     waited = at >= 0
     waited[waited] = returned[at[waited]] > start[by_host[waited]]
@@ -291,22 +248,22 @@ def _ends(
     return pair, tail
 
 
-def _reached_in_steps(inside: _Inside, to: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.int64]:
+def _reached(inside: _Inside, to: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pairs, ascending, that the paths reach from those that they begin with, by doubling the length of each jump."""
-    onward = inside.pair(inside.step, to[inside.work])
+    onward = inside.pair(inside.leg, to[inside.work])
     jump = np.where(onward >= 0, onward, np.arange(len(onward)))
     reached = np.zeros(len(jump), np.bool_)
     reached[begins] = True
-    for _ in range(int(np.bincount(inside.step).max(initial=0)).bit_length()):
+    for _ in range(int(np.bincount(inside.leg).max(initial=0)).bit_length()):
         reached[jump[reached]] = True
         jump = jump[jump]
     return np.flatnonzero(reached)
 
 
-def _all_stretches(
-    work: DeviceWork, back: Back, step: NDArray[np.int64], mine: NDArray[np.int64], tail: _Tail
+def _stretches(
+    work: DeviceWork, back: Back, leg: NDArray[np.int64], mine: NDArray[np.int64], tail: _Tail
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(step, begin ns, On, the work that runs or comes next, -1 for the host's last) of each stretch of the path; of
+    """(leg, begin ns, On, the work that runs or comes next, -1 for the host's last) of each stretch of the path; of
     those that begin together the last one counts."""
     launched = back.launched[mine] > _NEVER
     by_host, queued = np.flatnonzero(launched), np.flatnonzero(~launched)
@@ -321,7 +278,7 @@ def _all_stretches(
         *((work.start, kind, np.flatnonzero(back.kind[mine] == kind)) for kind in (On.KERNEL, On.COLLECTIVE, On.COPY)),
     )
     return (
-        np.concatenate([tail[0], *(step[rows] for _, _, rows in stretches)]),
+        np.concatenate([tail[0], *(leg[rows] for _, _, rows in stretches)]),
         np.concatenate([tail[1], *(begin[mine[rows]] for begin, _, rows in stretches)]),
         np.concatenate([tail[2], *(np.full(len(rows), int(on)) for _, on, rows in stretches)]),
         np.concatenate([np.full(len(tail[0]), -1), *(mine[rows] for _, _, rows in stretches)]),
@@ -333,7 +290,7 @@ def _kinds(trace: Trace) -> NDArray[np.int64]:
     return np.where(is_communication(trace), On.COLLECTIVE, np.where(category == Category.KERNEL, On.KERNEL, On.COPY))
 
 
-def named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[np.int64]) -> CriticalPath:
+def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[np.int64]) -> CriticalPath:
     """The stretches with names; those of the host cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), Labels(trace)
     hosts, cuts = whole[on == On.HOST_OP], host_cuts(trace)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from traceq.intervals import Spans
 from traceq.links.clocks import Clocks, clocks
 from traceq.links.collectives import collective_calls, collective_kernels
-from traceq.links.critical import CriticalPath, edges_back, last_work, named, stretches
+from traceq.links.critical import CriticalPath, edges_back, last_work, path_through
 from traceq.links.instances import match
 from traceq.links.issued import Issued, are_of_one_job, issued_by_traces
 from traceq.links.launches import device_work
@@ -80,10 +80,12 @@ def job_path(traces: Sequence[Trace]) -> JobPath | Caveat | None:
         return _none("no step was counted on all ranks")
     meetings = _meetings(traces, issued, waits(issued, instances, times), times)
     stops = [_stops(trace, meetings.wait[:, at], meetings.work[:, at]) for at, trace in enumerate(traces)]
+    own = [window + shift for shift in ahead.tolist()]
+    ends_with = [last_work(trace, mine[:, 0], mine[:, 1]) for trace, mine in zip(traces, own, strict=True)]
     legs = [
         leg
-        for (start, end), rank in zip(window.tolist(), last.tolist(), strict=True)
-        for leg in _legs(traces, meetings, stops, ahead, _Leg(rank, start, end, -1))
+        for at, ((start, end), rank) in enumerate(zip(window.tolist(), last.tolist(), strict=True))
+        for leg in _legs(traces, meetings, stops, ahead, _Leg(rank, start, end, -1), int(ends_with[rank][at]))
     ]
     paths = tuple(
         _path(trace, [leg for leg in legs if leg.rank == at], int(ahead[at])) for at, trace in enumerate(traces)
@@ -171,13 +173,15 @@ def _legs(
     stops: Sequence[NDArray[np.int64]],
     ahead: NDArray[np.int64],
     step: _Leg,
+    ends_with: int,
 ) -> list[_Leg]:
-    """The path of one step, from its end to its start; a collective is left for another rank but once."""
+    """The path of one step, from its end to its start; a collective is left for another rank but once. `ends_with` is
+    the work that the step ends with on its last rank, -1 without one."""
     legs, seen = [], set[int]()
     rank, time, before = step.rank, step.end, -1
     while True:
         trace, own = traces[rank], int(ahead[rank])
-        first = int(edges_back(trace).to[before]) if before >= 0 else last_work(trace, step.start + own, time + own)
+        first = int(edges_back(trace).to[before]) if before >= 0 else ends_with
         met = int(stops[rank][first]) if first >= 0 else -1
         cut = step.start if met < 0 or met in seen else min(_all_came(trace, meetings, met, rank) - own, time)
         legs.append(_Leg(rank, max(cut, step.start), time, before))
@@ -197,9 +201,5 @@ def _all_came(trace: Trace, meetings: _Meetings, met: int, rank: int) -> int:
 def _path(trace: Trace, legs: Sequence[_Leg], ahead: int) -> CriticalPath:
     """What the legs of one rank lead through."""
     legs = sorted((leg for leg in legs if leg.end > leg.start), key=lambda leg: leg.start)
-    parts = [stretches(trace, leg.start + ahead, leg.end + ahead, leg.before) for leg in legs]
-    none = np.empty(0, np.int64)
-    ends = [np.r_[part.start[1:], leg.end + ahead] for part, leg in zip(parts, legs, strict=True)]
-    start, end = np.concatenate([none, *(part.start for part in parts)]), np.concatenate([none, *ends])
-    on, work = (np.concatenate([none, *column]) for column in ([p.on for p in parts], [p.work for p in parts]))
-    return named(trace, np.column_stack([start, end]), on, work)
+    columns = np.array([(leg.start + ahead, leg.end + ahead, leg.before) for leg in legs], np.int64).reshape(-1, 3)
+    return path_through(trace, *columns.T)
