@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from builder import Event, annotation, call, kernel, launch, memcpy, op, step, text, write
 from golden_files import check_golden
+from json_shape import fits
 from rich.console import Console
 
 from traceq.cli import main
@@ -215,27 +216,12 @@ DIFF: dict[str, Any] = {
 }
 
 
-def fits(value: Any, shape: Any, where: str = "diff") -> None:
-    """Every key that is promised is there, with a value of its type; there may be more."""
-    if isinstance(shape, dict):
-        assert shape.keys() <= value.keys(), (where, shape.keys() - value.keys())
-        for key, inner in shape.items():
-            fits(value[key], inner, f"{where}.{key}")
-    elif isinstance(shape, list):
-        assert value, where
-        for item in value:
-            fits(item, shape[0], where)
-    else:
-        assert isinstance(value, shape), (where, value)
-        assert not isinstance(value, bool) or shape is bool, where
-
-
 def test_json_keeps_its_contract(run: Path, shell: Shell) -> None:
     code, out, err = shell(run / "off", run / "on", "--json")
     found = json.loads(out)
     assert (code, err, found["schema"]) == (0, "", "traceq.diff/1")
     found["warnings"] = found["warnings"] or [{"code": "", "text": ""}]
-    fits(found, DIFF)
+    fits(found, DIFF, "diff")
     assert {cause["kind"] for cause in found["causes"]} <= {"sync", "collective", "kernel", "memcpy", "host"}
     assert (found["verdict"]["name"], found["traced"]["delta_ns"], found["residual_ns"]) == ("material", 200_000, 0)
     first = found["causes"][0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builder import annotation, call, comms, kernel, launch, memcpy, op, step, write
+from json_shape import fits
 
 from traceq.cli import main
 
@@ -95,21 +96,6 @@ SHOW: dict[str, Any] = {
     "findings": [{"code": str, "severity": str, "text": str, "ns": int, "key": str}],
     "warnings": [{"code": str, "text": str}],
 }
-
-
-def fits(value: Any, shape: Any, where: str) -> None:
-    """Every key that is promised is there, with a value of its type, in every row; each list has a row."""
-    if isinstance(shape, dict):
-        assert shape.keys() <= value.keys(), (where, shape.keys() - value.keys())
-        for key, inner in shape.items():
-            fits(value[key], inner, f"{where}.{key}")
-    elif isinstance(shape, list):
-        assert value, where
-        for row in value:
-            fits(row, shape[0], where)
-    else:
-        assert isinstance(value, shape), (where, value)
-        assert not isinstance(value, bool) or shape is bool, where
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Simulated jobs of eight ranks: no alarm where nothing is wrong, and the right name where something is.
 
-Some of each kind by default, a thousand under `-m slow`.
+Some of each kind by default, a thousand under `-m many`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,9 @@ from traceq.model import Run
 FEW = 15
 CASES = [
     pytest.param(range(FEW), id=f"{FEW} cases"),
-    pytest.param(range(FEW, 1000), id="the rest of a thousand", marks=pytest.mark.slow),
+    pytest.param(range(FEW, 1000), id="the rest of a thousand", marks=pytest.mark.many),
 ]
 FIRST_STEP = 10
-
-
-@pytest.fixture(autouse=True)
-def a_thousand_only_when_asked_for(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("slow") and request.config.option.markexpr != "slow":
-        pytest.skip("a thousand cases take minutes: pytest -m slow")
 
 
 def a_plan(rng: random.Random, length: int, *, alike: bool = False) -> list[tuple[str, int]]:

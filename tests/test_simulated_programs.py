@@ -1,6 +1,6 @@
 """Some hundred simulated programs of one rank: every analysis against what was simulated, to the nanosecond.
 
-Thousands under `-m slow`. What a stream or an event synchronize waits for is known by its `cuda_sync` row.
+Thousands under `-m many`. What a stream or an event synchronize waits for is known by its `cuda_sync` row.
 """
 
 from __future__ import annotations
@@ -23,15 +23,9 @@ from traceq.model import Run
 FEW, MANY = 150, 4000
 CASES = [
     pytest.param(range(FEW), id=f"{FEW} programs"),
-    pytest.param(range(FEW, MANY), id=f"the rest of {MANY}", marks=pytest.mark.slow),
+    pytest.param(range(FEW, MANY), id=f"the rest of {MANY}", marks=pytest.mark.many),
 ]
 every_program = pytest.mark.parametrize("seeds", CASES)
-
-
-@pytest.fixture(autouse=True)
-def thousands_only_when_asked_for(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("slow") and request.config.option.markexpr != "slow":
-        pytest.skip("thousands of programs take minutes: pytest -m slow")
 
 
 @dataclass(frozen=True)

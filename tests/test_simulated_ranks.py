@@ -1,6 +1,6 @@
 """Some simulated jobs of several ranks: collectives, their exposed time and the partition against what was simulated.
 
-Hundreds more under `-m slow`. What a sync waits for is named.
+Hundreds more under `-m many`. What a sync waits for is named.
 """
 
 from __future__ import annotations
@@ -18,14 +18,8 @@ from traceq.analyses.registry import analyze
 FEW, MANY = 20, 600
 CASES = [
     pytest.param(range(FEW), id=f"{FEW} jobs"),
-    pytest.param(range(FEW, MANY), id=f"the rest of {MANY}", marks=pytest.mark.slow),
+    pytest.param(range(FEW, MANY), id=f"the rest of {MANY}", marks=pytest.mark.many),
 ]
-
-
-@pytest.fixture(autouse=True)
-def hundreds_only_when_asked_for(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("slow") and request.config.option.markexpr != "slow":
-        pytest.skip("hundreds of jobs take minutes: pytest -m slow")
 
 
 @pytest.mark.parametrize("seeds", CASES)

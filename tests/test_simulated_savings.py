@@ -25,14 +25,8 @@ from traceq.model import Run
 FEW, MANY = 120, 3000
 CASES = [
     pytest.param(range(FEW), id=f"{FEW} programs"),
-    pytest.param(range(FEW, MANY), id=f"the rest of {MANY}", marks=pytest.mark.slow),
+    pytest.param(range(FEW, MANY), id=f"the rest of {MANY}", marks=pytest.mark.many),
 ]
-
-
-@pytest.fixture(autouse=True)
-def thousands_only_when_asked_for(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("slow") and request.config.option.markexpr != "slow":
-        pytest.skip("thousands of programs take minutes: pytest -m slow")
 
 
 @pytest.mark.parametrize("seeds", CASES)

@@ -33,6 +33,23 @@ class Clocks:
         """bool[G]: the group's clocks can be set against each other."""
         return np.asarray(np.isfinite(self.offset).any(axis=1))
 
+    @property
+    def ahead(self) -> NDArray[np.float64]:
+        """float64[R] ns that each clock is ahead of the first, through groups that have ranks in common, the widest
+        first; NaN where no group leads to."""
+        ahead = np.full(self.offset.shape[1], np.nan)
+        ahead[:1] = 0
+        told = np.isfinite(self.offset)
+        for _ in range(len(ahead)):
+            joins = (told & np.isfinite(ahead)).any(axis=1) & (told & np.isnan(ahead)).any(axis=1)
+            if not joins.any():
+                break
+            group = int(np.argmax(np.where(joins, told.sum(axis=1), -1)))
+            by = int(np.flatnonzero(told[group] & np.isfinite(ahead))[0])
+            new = told[group] & np.isnan(ahead)
+            ahead[new] = ahead[by] + self.offset[group, new] - self.offset[group, by]
+        return ahead
+
 
 def clocks(issued: Issued, instances: Instances) -> Clocks:
     """Offsets of each group's clocks from their median, by the collectives of that group which all its ranks ran.

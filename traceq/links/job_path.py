@@ -71,7 +71,7 @@ def job_path(traces: Sequence[Trace]) -> JobPath | Caveat | None:
         return None
     instances = match(issued)
     times = clocks(issued, instances)
-    offset = _offsets(times, len(issued.ranks))
+    offset = times.ahead
     if issued.ranks != tuple(trace.rank for trace in traces) or np.isnan(offset).any():
         return _none("the ranks' clocks cannot be set against each other")
     ahead = np.rint(offset).astype(np.int64) - np.array([trace.base_time_ns for trace in traces])
@@ -95,23 +95,6 @@ def job_path(traces: Sequence[Trace]) -> JobPath | Caveat | None:
 
 def _none(why: str) -> Caveat:
     return Caveat("no_job_path", f"no critical path across ranks: {why}")
-
-
-def _offsets(times: Clocks, num_ranks: int) -> NDArray[np.float64]:
-    """float64[R] ns that each clock is ahead of the first, through groups that have ranks in common, the widest first;
-    NaN where no group leads to."""
-    offset = np.full(num_ranks, np.nan)
-    offset[:1] = 0
-    told = np.isfinite(times.offset)
-    for _ in range(num_ranks):
-        joins = (told & np.isfinite(offset)).any(axis=1) & (told & np.isnan(offset)).any(axis=1)
-        if not joins.any():
-            break
-        group = int(np.argmax(np.where(joins, told.sum(axis=1), -1)))
-        by = int(np.flatnonzero(told[group] & np.isfinite(offset))[0])
-        new = told[group] & np.isnan(offset)
-        offset[new] = offset[by] + times.offset[group, new] - times.offset[group, by]
-    return offset
 
 
 def _steps(traces: Sequence[Trace], ahead: NDArray[np.int64]) -> tuple[NDArray[np.int64], Spans, NDArray[np.int64]]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.model import Events
 
-__all__ = ["matching", "names_of"]
+__all__ = ["matching", "names_of", "numbers_used"]
 
 
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -23,6 +23,11 @@ def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) 
 
 def names_of(events: Events, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(string ids of the distinct names of some rows, ascending; which of them each row carries)."""
-    names, is_used = events.name[rows], np.zeros(len(events.strings), np.bool_)
-    is_used[names] = True
-    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[names]
+    return numbers_used(events.name[rows], len(events.strings))
+
+
+def numbers_used(numbers: NDArray[np.int32], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(the distinct ones of some numbers below `size`, ascending; which of them each is); -1 counts as the last."""
+    is_used = np.zeros(size, np.bool_)
+    is_used[numbers] = True
+    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[numbers]

@@ -10,7 +10,7 @@ from traceq.diff.sheet import causes_table, matrix, ranks_table, waterfall
 from traceq.model import Pairs
 from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, said
-from traceq.renderers.html.markup import element, page, table
+from traceq.renderers.html.markup import element, figure, page, table
 from traceq.renderers.text import source_line
 from traceq.report import Table
 from traceq.stats import Comparison, job_ns
@@ -56,12 +56,8 @@ def _section(diff: Diff, *, several: bool) -> Iterator[str]:
     yield from (element("p", escape(caveat.text), of="caveat") for caveat in diff.caveats)
     if diff.traced is not None:
         found = waterfall(diff)
-        yield _figure(_waterfall(found), found.title)
+        yield figure(_waterfall(found), found.title)
         yield from (table(one) for one in (found, ranks_table(diff), causes_table(diff)) if one.rows)
-
-
-def _figure(svg: str, caption: str) -> str:
-    return element("figure", svg, element("figcaption", escape(caption)))
 
 
 def _waterfall(found: Table) -> str:
@@ -93,7 +89,7 @@ def _intervals(diffs: Diffs) -> Iterator[str]:
         by_sample = any(comparison.samples for _, comparison in known)
         what = f"as many samples as a step of {diffs.baseline} has" if by_sample else "a step"
         caption = f"Cost of {what} against {diffs.baseline}, unprofiled, with its 95 % interval"
-        yield _figure(charts.intervals(marks, [name for name, _ in known], theta_ms), caption)
+        yield figure(charts.intervals(marks, [name for name, _ in known], theta_ms), caption)
 
 
 def _interval(name: str, found: Comparison) -> Mark:
@@ -113,4 +109,4 @@ def _samples(pairs: Sequence[Pairs]) -> Iterator[str]:
             marks += [{"row": name, "ms": ns / _MS, "said": said(name, ns)} for ns in job_ns(found, of_b=of_b).tolist()]
     if marks:
         rows = list(dict.fromkeys(str(mark["row"]) for mark in marks))
-        yield _figure(charts.points(marks, rows, "ms a step"), "Every unprofiled step, on the slowest rank")
+        yield figure(charts.points(marks, rows, "ms a step"), "Every unprofiled step, on the slowest rank")

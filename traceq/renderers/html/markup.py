@@ -11,7 +11,7 @@ from importlib.resources import files
 from traceq.report import Table
 from traceq.units import Unit, format_value
 
-__all__ = ["element", "page", "table"]
+__all__ = ["element", "figure", "page", "table"]
 
 _MOST_ROWS = 500
 
@@ -24,6 +24,11 @@ def element(tag: str, *inside: str, **attributes: str) -> str:
         if value
     )
     return f"<{tag}{told}>{''.join(inside)}</{tag}>"
+
+
+def figure(svg: str, caption: str) -> str:
+    """A picture with a line below it."""
+    return element("figure", svg, element("figcaption", escape(caption)))
 
 
 def page(title: str, body: Iterable[str]) -> str:

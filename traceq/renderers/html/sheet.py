@@ -8,7 +8,7 @@ from html import escape
 from traceq.model import Run
 from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, said
-from traceq.renderers.html.markup import element, page, table
+from traceq.renderers.html.markup import element, figure, page, table
 from traceq.renderers.html.moments import moments
 from traceq.renderers.html.ranking import about, ranking
 from traceq.renderers.text import MOST_FINDINGS, source_line
@@ -34,7 +34,7 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
             *(element("p", escape(caveat.text), of="caveat") for caveat in sheet.all_caveats),
             element("nav", *(element("a", escape(report.name), href=f"#{report.name}") for report in reports)),
         ),
-        *([_figure(svg, "The time that each finding is about")] if (svg := about(sheet.telling)) else []),
+        *([figure(svg, "The time that each finding is about")] if (svg := about(sheet.telling)) else []),
         *_moments(run),
         *(element("section", _heading(report), *_drawn(report), *_tables(report)) for report in reports),
     ]
@@ -62,16 +62,12 @@ def _drawn(report: Report) -> Iterator[str]:
     for view in report.views:
         if view.key == "partition":
             by_rank = view.columns[0].key == "rank"
-            yield _figure(_heat(view) if by_rank else _bars(view), view.title)
+            yield figure(_heat(view) if by_rank else _bars(view), view.title)
         elif svg := ranking(view):
-            yield _figure(svg, view.title)
+            yield figure(svg, view.title)
     if report.name == "steps":
         steps = [found for found in report.tables if found.key == "steps" and len(found.rows) > 1]
-        yield from (_figure(_points(found), "Every step") for found in steps)
-
-
-def _figure(svg: str, caption: str) -> str:
-    return element("figure", svg, element("figcaption", escape(caption)))
+        yield from (figure(_points(found), "Every step") for found in steps)
 
 
 def _crossed(view: Table) -> tuple[list[str], list[str], list[Mark]]:
@@ -133,4 +129,4 @@ def _moments(run: Run) -> Sequence[str]:
     ]
     rows = list(dict.fromkeys(one.row for one in found.moments))
     svg = charts.strip(marks, rows, list(dict.fromkeys(one.name for one in found.moments)))
-    return (_figure(svg, f"{found.step} of rank {run.traces[0].rank}, as it went"),)
+    return (figure(svg, f"{found.step} of rank {run.traces[0].rank}, as it went"),)

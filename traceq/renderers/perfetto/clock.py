@@ -35,10 +35,7 @@ def one_clock(run: Run) -> OneClock:
     instances = match(issued)
     known = clocks(issued, instances)
     index = {trace.rank: at for at, trace in enumerate(run.traces)}
-    if len(known.offset):
-        widest = int(np.isfinite(known.offset).sum(axis=1).argmax())
-        for rank, ahead in zip(issued.ranks, np.nan_to_num(known.offset[widest]).tolist(), strict=True):
-            offset[index[rank]] -= round(ahead)
+    offset[[index[rank] for rank in issued.ranks]] -= np.rint(np.nan_to_num(known.ahead)).astype(np.int64)
     found = waits(issued, instances, known)
     for at, rank in enumerate(issued.ranks):
         calls = found.instances.call[:, at]

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.links.launches import device_work
+from traceq.links.names import numbers_used
 from traceq.links.nesting import tracks
 from traceq.links.steps import main_track
 from traceq.model import Trace
@@ -23,16 +24,16 @@ def recorded(trace: Trace, parent: int, first_flow: int) -> tuple[list[Track], S
     The tracks' uuids follow `parent`; flows are numbered from `first_flow` on.
     """
     events = trace.events
-    track = tracks(trace)
-    keys, of_row = np.unique(np.column_stack([track, lanes(track, events.ts, events.end)]), axis=0, return_inverse=True)
-    of_row = of_row.reshape(-1)
-    is_device = np.zeros(len(keys), np.bool_)
+    track, lane = tracks(trace), lanes(tracks(trace), events.ts, events.end)
+    joint = track * (lane.max(initial=0) + 1) + lane
+    _, first, of_row = np.unique(joint, return_index=True, return_inverse=True)
+    is_device = np.zeros(len(first), np.bool_)
     is_device[of_row[device_work(trace).rows]] = True
-    first_order = np.where(is_device, _DEVICE, np.where(keys[:, 0] == main_track(trace), _MAIN_THREAD, _OTHER_THREADS))
-    order = first_order + np.arange(len(keys))
+    is_main = track[first] == main_track(trace)
+    order = np.where(is_device, _DEVICE, np.where(is_main, _MAIN_THREAD, _OTHER_THREADS)) + np.arange(len(first))
     described = [
         Track(parent + 1 + at, name, place, parent)
-        for at, (name, place) in enumerate(zip(_track_names(trace, of_row), order.tolist(), strict=True))
+        for at, (name, place) in enumerate(zip(_track_names(trace, first), order.tolist(), strict=True))
     ]
     name, names = _used(events.name, events.strings)
     category, categories = _used(events.cat, events.strings)
@@ -49,10 +50,9 @@ def recorded(trace: Trace, parent: int, first_flow: int) -> tuple[list[Track], S
     )
 
 
-def _track_names(trace: Trace, of_row: NDArray[np.int64]) -> list[str]:
-    """The trace's name of each thread or stream, else its number."""
+def _track_names(trace: Trace, first: NDArray[np.int64]) -> list[str]:
+    """The trace's name of the thread or stream of each of these rows, else its number."""
     events = trace.events
-    first = np.unique(of_row, return_index=True)[1]
     known = {(thread.pid, thread.tid): thread.name.strip() for thread in trace.threads}
     found = []
     for row in first.tolist():
@@ -63,8 +63,9 @@ def _track_names(trace: Trace, of_row: NDArray[np.int64]) -> list[str]:
 
 def _used(ids: NDArray[np.int32], strings: tuple[str, ...]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """(index of each, the texts that occur)."""
-    distinct, inverse = np.unique(ids, return_inverse=True)
-    return inverse.astype(np.int64), tuple(strings[number] if number >= 0 else "" for number in distinct.tolist())
+    distinct, inverse = numbers_used(ids, len(strings) + 1)
+    texts = (*strings, "")
+    return inverse, tuple(texts[number] for number in distinct.tolist())
 
 
 def _flows(trace: Trace, first: int) -> NDArray[np.int64]:
