@@ -51,6 +51,9 @@ def fits(value: Any, kind: str, name: str, told: Keys) -> None:
     if kind.startswith("list of "):
         for inner in value:
             fits(inner, kind.removeprefix("list of ").removesuffix("s"), name, told)
+    elif kind == "numbers by name":
+        assert value, name
+        assert all(isinstance(number, KINDS["number"]) for number in value.values()), name
     elif kind == "object":
         seldom = {"arm"} if name == "source" else set()
         assert value.keys() | seldom == told[name].keys(), name
@@ -74,7 +77,7 @@ def test_show_is_as_the_page_says(path: str) -> None:
 
 def test_tables_without_rows_are_as_the_page_says() -> None:
     tables = [table for report in analyze_all(read(JOB)) for table in report.tables]
-    assert {table.key: {column.key for column in table.columns} for table in tables} == {
+    assert {table.key: {part.key for part in (*table.columns, *table.parts)} for table in tables} == {
         table.key: page("show")[table.key].keys() for table in tables
     }
 

@@ -24,6 +24,7 @@ __all__ = [
     "Run",
     "SourceLines",
     "Thread",
+    "Timings",
     "Trace",
 ]
 
@@ -269,6 +270,28 @@ class Pairs:
         return self.a == self.b
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Timings:
+    """S unprofiled steps of one arm, the same ones on each of R ranks; warm-up and what settles after it left out.
+
+    `phases`: P names. `step_ns` int64[R, S], `phase_ns` int64[R, S, P]: by the device where `by_device`, else by the
+    host; `host_phase_ns` likewise always by the host. `since_pause` int64[S]: steps since the recording last paused.
+    `peak_allocated`, `peak_reserved` int64[R]: bytes of the device, 0 without one; `peak_process` int64[R]: bytes of
+    the whole process, 0 with one. `num_warmup`: steps before the first that could count.
+    """
+
+    phases: tuple[str, ...]
+    step_ns: NDArray[np.int64]
+    phase_ns: NDArray[np.int64]
+    host_phase_ns: NDArray[np.int64]
+    since_pause: NDArray[np.int64]
+    peak_allocated: NDArray[np.int64]
+    peak_reserved: NDArray[np.int64]
+    peak_process: NDArray[np.int64]
+    num_warmup: int
+    by_device: bool
+
+
 @dataclass(frozen=True, slots=True)
 class SourceLines:
     """Python line of the n-th outermost host op of a name within a phase and step, from a window with stacks.
@@ -341,6 +364,7 @@ class Run:
     pairs: tuple[Pairs, ...] = ()
     caveats: tuple[Caveat, ...] = ()
     flights: tuple[Flight, ...] = ()
+    timings: Timings | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:

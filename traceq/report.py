@@ -24,7 +24,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns. `key` names it in JSON; `single` marks one row that is an object there, not a list."""
+    """Rows under columns. `key` names it in JSON; `single` marks one row that is an object there, not a list, or null
+    without a row. `parts` of such a row are tables of a name and a number: objects within it."""
 
     key: str
     title: str
@@ -32,6 +33,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     single: bool = False
     note: str = ""
+    parts: tuple[Table, ...] = ()
 
     @property
     def told(self) -> Table:

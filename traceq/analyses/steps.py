@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.perturbation import perturbation_words
 from traceq.analyses.wording import MOST_RANKS, more_rows
 from traceq.intervals import measure_within, spans
 from traceq.links.steps import steps
@@ -50,7 +51,7 @@ def analyze(run: Run) -> Report:
     lines = [(*_summary(trace), each)[: len(columns)] for trace, each in zip(run.traces, drawn, strict=True)]
     longest = sorted(lines, key=lambda line: -float(line[2] or 0))[:MOST_RANKS]
     shown = tuple(line for line in lines if line in longest)
-    note = f"{_note(run)} {more_rows(len(lines) - len(shown))}".strip()
+    note = " ".join(filter(None, [_note(run), perturbation_words(run), more_rows(len(lines) - len(shown))]))
     view = Table("steps", "Steps", columns, shown, note=note)
     caveats = tuple(caveat for trace in run.traces for caveat in _caveats(trace))
     return Report("steps", (table,), (view,), caveats=caveats[:1])

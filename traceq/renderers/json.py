@@ -37,4 +37,10 @@ def sheet_to_json(sheet: Sheet) -> str:
 def _rows(table: Table) -> object:
     keys = [column.key for column in table.columns]
     rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
-    return rows[0] if table.single else rows
+    if not table.single:
+        return rows
+    return (
+        {**rows[0], **{part.key: {str(name): value for name, value in part.rows} for part in table.parts}}
+        if rows
+        else None
+    )

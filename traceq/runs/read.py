@@ -14,6 +14,7 @@ from traceq.runs.embedded import decode
 from traceq.runs.flight import is_flight, read_flight, read_flights
 from traceq.runs.layout import RunFolder
 from traceq.runs.samples import read_pairs
+from traceq.runs.timings import read_timings
 
 __all__ = ["read", "read_arms", "read_timing", "with_traces"]
 
@@ -74,7 +75,8 @@ def _untraced(path: Path, manifest: Manifest, arm: str = "") -> Run:
         known = ", ".join(each.name for each in manifest.arms)
         raise UnreadableInput(str(path / arm), "no such arm", f"one of {known}")
     arm, pairs = arm or manifest.baseline, read_pairs(RunFolder(path).steps)
-    return Run(str(path / arm), (), manifest, arm, pairs, tuple(_run_caveats(manifest)))
+    timings = read_timings(RunFolder(path).steps, arm)
+    return Run(str(path / arm), (), manifest, arm, pairs, tuple(_run_caveats(manifest)), timings=timings)
 
 
 def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None) -> Run:
@@ -89,7 +91,8 @@ def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: 
         traces, flights, caveats = found.traces, found.flights, [*caveats, *found.caveats]
     elif manifest.status == "complete" and any(known.name == arm and known.timed for known in manifest.arms):
         caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
-    return Run(str(folder if traces else path), traces, manifest, arm, pairs, tuple(caveats), flights)
+    timings = read_timings(RunFolder(path).steps, arm)
+    return Run(str(folder if traces else path), traces, manifest, arm, pairs, tuple(caveats), flights, timings=timings)
 
 
 def _run_caveats(manifest: Manifest) -> Iterable[Caveat]:

@@ -1,7 +1,7 @@
 """Unprofiled samples on disk: one JSON line a step, one a pair. Written by ranks, read without torch.
 
 Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks; a pair may have `num_looks` and CPU times. Unknown
-keys are ignored.
+keys are ignored. Older recordings know no -2, no `device_phases` and no `reserved_bytes`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.model import Pairs
 
-__all__ = ["ClocksLine", "Line", "PairLine", "StepLine", "pairs_of", "read_lines", "read_pairs"]
+__all__ = ["ClocksLine", "Line", "PairLine", "StepLine", "pairs_of", "rank_files", "read_lines", "read_pairs"]
 
 
-class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind"):
-    """One unprofiled step. `pair` is -1 for warm-up and for the steps after a collection.
+class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_defaults=True):
+    """One unprofiled step. `pair` is -1 for warm-up, and -2 for steps that settle after a collection.
 
     `phases` ns by name; `wall_ns` from the end of the previous step; `cpu_ns` of the main thread; `device_ns` between
-    the step-end events of the device, 0 without one; `peak_bytes` of the half (CUDA) or of the process (CPU).
+    the step-end events of the device, 0 without one; `device_phases` ns by name between the events of each phase;
+    `peak_bytes` allocated in the half (CUDA) or by the process (CPU), `reserved_bytes` by CUDA's allocator.
     """
 
     arm: str
@@ -38,6 +39,8 @@ class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind"):
     cpu_ns: int
     device_ns: int
     peak_bytes: int
+    device_phases: Mapping[str, int] = {}
+    reserved_bytes: int = 0
 
 
 class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):
@@ -84,10 +87,15 @@ def read_lines(path: Path) -> Iterator[Line]:
                 raise UnreadableInput(f"{path}: line {number}", str(fault), "a step, a pair or clocks") from fault
 
 
+def rank_files(folder: Path) -> list[Path]:
+    """Files of a run's `steps` folder, by rank."""
+    return sorted(folder.glob("rank*.jsonl"), key=lambda path: int(path.stem.removeprefix("rank")))
+
+
 def read_pairs(folder: Path) -> tuple[Pairs, ...]:
     """Comparisons found in a run's `steps` folder, in the order they were first run; pairs complete on all ranks."""
-    files = sorted(folder.glob("rank*.jsonl"), key=lambda path: int(path.stem.removeprefix("rank")))
-    return pairs_of([[line for line in read_lines(path) if isinstance(line, PairLine)] for path in files])
+    ranks = [[line for line in read_lines(path) if isinstance(line, PairLine)] for path in rank_files(folder)]
+    return pairs_of(ranks)
 
 
 def pairs_of(ranks: Sequence[Sequence[PairLine]]) -> tuple[Pairs, ...]:

@@ -1,0 +1,182 @@
+"""Where does the time of a step go that no profiler slowed down?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from traceq.analyses.phase_times import PhaseTimes, job_of, phase_times
+from traceq.model import Manifest, Run, Timings
+from traceq.report import Cell, Column, Report, Table
+from traceq.units import Unit, format_value
+
+POSITION = 6
+
+BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
+_TIMES = (
+    Column("phase", "phase"),
+    Column("mean_ns", "mean", Unit.NS),
+    Column("median_ns", "median", Unit.NS),
+    Column("p95_ns", "p95", Unit.NS),
+    Column("share_pct", "share", Unit.PERCENT),
+    Column("host_ns", "host, mean", Unit.NS),
+)
+_PROFILE = tuple(
+    Column(key)
+    for key in (
+        "arm",
+        "warmup",
+        "measured",
+        "num_processes",
+        "distributed_type",
+        "batch_size",
+        "grad_accum",
+        "num_workers",
+        "prefetch_factor",
+        "samples_per_step",
+        "clock",
+        "global_step_time_s",
+        "global_samples_per_sec",
+        "slowest_rank",
+        "peak_alloc_gb_worst",
+        "peak_reserved_gb_worst",
+        "peak_rss_gb_worst",
+        "note",
+    )
+)
+_BY_NAME = (Column("name"), Column("s"))
+_PARTS = ("phase_means_s", "phase_medians_s", "phase_p95_s", "per_rank_step_time_s")
+_GIVEN = ("batch_size", "grad_accum", "num_workers", "prefetch_factor")
+_PER_NS = _PER_BYTE = 1e-9
+_BLURRED = (
+    "DeepSpeed clips, steps and zeroes gradients within one call, and reduces them within backward: what unscale_clip "
+    "and zero_grad_sched lack is in optim_step."
+)
+_BY_HOST = "By the host's clock: of a device phases tell when work was launched, not when it ran."
+
+
+def analyze(run: Run) -> Report:
+    """Phases of the unprofiled steps of the run's arm, and the job's pace; nothing where no steps were recorded."""
+    timings, manifest = run.timings, run.manifest
+    if timings is None or manifest is None:
+        return Report("step_profile", (_profile(()), _by_rank(())))
+    times = phase_times(timings)
+    rows = tuple(
+        (rank, *row) for rank in range(len(timings.step_ns)) for row in _rows([phase.of(rank) for phase in times])
+    )
+    profile = _profile((_figures(run, timings, manifest),), _parts(times, timings))
+    return Report("step_profile", (profile, _by_rank(rows)), (_view(run, timings, manifest, times),))
+
+
+def _profile(rows: tuple[tuple[Cell, ...], ...], parts: Sequence[Sequence[tuple[str, float]]] = ((),) * 4) -> Table:
+    objects = (Table(key, "", _BY_NAME, tuple(part)) for key, part in zip(_PARTS, parts, strict=True))
+    return Table("step_profile", "", _PROFILE, rows, single=True, parts=tuple(objects))
+
+
+def _by_rank(rows: tuple[tuple[Cell, ...], ...]) -> Table:
+    return Table("step_phases", "Phases of unprofiled steps", (Column("rank", "rank", Unit.COUNT), *_TIMES), rows)
+
+
+def _rows(times: Sequence[PhaseTimes]) -> list[tuple[Cell, ...]]:
+    """A row a phase; shares add up to 100 %."""
+    whole = sum(phase.mean for phase in times)
+    return [
+        (
+            phase.name,
+            round(phase.mean),
+            round(phase.median),
+            round(phase.p95),
+            100 * phase.mean / whole,
+            round(phase.host_ns.mean()),
+        )
+        for phase in times
+    ]
+
+
+def _figures(run: Run, timings: Timings, manifest: Manifest) -> tuple[Cell, ...]:
+    """The values of `step_profile` that are no parts."""
+    job, arm = job_of(run, timings), manifest.arm(run.arm)
+    given = {**manifest.parameters, **(arm.varied if arm else {})}
+    return (
+        run.arm,
+        timings.num_warmup,
+        timings.step_ns.shape[1],
+        len(timings.step_ns),
+        _wrapper(manifest),
+        *(given.get(key) for key in _GIVEN),
+        job.samples or None,
+        "device" if timings.by_device else "host",
+        job.step_ns * _PER_NS,
+        job.samples_per_second,
+        job.slowest,
+        *(_gigabytes(timings, kind) for kind in ("peak_allocated", "peak_reserved", "peak_process")),
+        " ".join(_doubts(timings, manifest)),
+    )
+
+
+def _parts(times: Sequence[PhaseTimes], timings: Timings) -> list[list[tuple[str, float]]]:
+    """Seconds by name of a phase, the aggregate `backward_step` among them, and by rank."""
+    known = {phase.name: phase for phase in times}
+    mine = [known[name] for name in BACKWARD_STEP if name in known]
+    if len(mine) == len(BACKWARD_STEP):
+        together = (np.sum([getattr(phase, clock) for phase in mine], axis=0) for clock in ("ns", "host_ns"))
+        times = (*times, PhaseTimes("backward_step", *together))
+    kinds = [[(phase.name, getattr(phase, kind) * _PER_NS) for phase in times] for kind in ("mean", "median", "p95")]
+    ranks = [(str(rank), mean * _PER_NS) for rank, mean in enumerate(timings.step_ns.mean(axis=1).tolist())]
+    return [*kinds, ranks]
+
+
+def _view(run: Run, timings: Timings, manifest: Manifest, times: Sequence[PhaseTimes]) -> Table:
+    num_ranks, num_steps = timings.step_ns.shape
+    whole = PhaseTimes("total", timings.step_ns, np.sum([phase.host_ns for phase in times], axis=0))
+    rows = [row for row in _rows(times) if row[1]] + _rows([whole])
+    columns = _TIMES if timings.by_device else _TIMES[:-1]
+    ranks = f"mean of {num_ranks} ranks, " if num_ranks > 1 else ""
+    clock = ", by the device's clock" if timings.by_device else ""
+    title = f"An unprofiled step, by phase ({ranks}{num_steps:,} steps{clock})"
+    note = " ".join([_pace(run, timings), *_memory(timings), *_doubts(timings, manifest)])
+    return Table("step_phases", title, columns, tuple(row[: len(columns)] for row in rows), note=note)
+
+
+def _pace(run: Run, timings: Timings) -> str:
+    """`The job's step: 46.7 ms, that of rank 1, the slowest (46.6 to 46.7 ms); 343 samples/s.`"""
+    job = job_of(run, timings)
+    pace = f"; {_rate(job.samples_per_second)} samples/s" if job.samples_per_second else ""
+    if len(job.ranks_ns) == 1:
+        return f"A step takes {format_value(job.step_ns, Unit.NS)}{pace}."
+    fastest = format_value(min(job.ranks_ns), Unit.NS)
+    step = format_value(job.step_ns, Unit.NS)
+    return (
+        f"The job's step takes {step}, as long as on rank {job.slowest}, the slowest ({fastest} on the fastest){pace}."
+    )
+
+
+def _rate(value: float) -> str:
+    return format_value(value, Unit.COUNT if value >= 100 else Unit.MEAN)
+
+
+def _memory(timings: Timings) -> list[str]:
+    """Peaks of the worst rank, as far as they are known."""
+    peaks = [int(peak.max()) for peak in (timings.peak_allocated, timings.peak_reserved, timings.peak_process)]
+    kinds = ("allocated", "reserved", "of the process")
+    told = [f"{format_value(peak, Unit.BYTES)} {kind}" for peak, kind in zip(peaks, kinds, strict=True) if peak]
+    worst = " of the worst rank" if len(timings.step_ns) > 1 else ""
+    return [f"Peak memory{worst}: {', '.join(told)}."] if told else []
+
+
+def _gigabytes(timings: Timings, kind: str) -> float | None:
+    """Most bytes of any rank, in 10^9; None where that was not recorded."""
+    peak = int(getattr(timings, kind).max())
+    return peak * _PER_BYTE if peak else None
+
+
+def _wrapper(manifest: Manifest) -> str:
+    """What the recipe wrapped its model in; "" where it does not tell."""
+    return str(manifest.environment.get("wrapper", ""))
+
+
+def _doubts(timings: Timings, manifest: Manifest) -> list[str]:
+    """Why phases may not be what their names say."""
+    blurred = [_BLURRED] if "deepspeed" in _wrapper(manifest).lower() else []
+    return [*blurred, *([_BY_HOST] if timings.peak_allocated.any() and not timings.by_device else [])]
