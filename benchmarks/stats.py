@@ -1,5 +1,6 @@
 """How often the 95 % interval of `traceq.stats` covers the truth, and how many pairs a verdict takes; the same for
-recordings that stop when they know, and how often what one half leaves to the next is noticed.
+recordings that stop when they know, for one change in two places, and how often what one half leaves to the next is
+noticed.
 
     python benchmarks/stats.py [--replications 1000]
 
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from traceq.model import Pairs
 from traceq.recorder.schedule import group_sizes
-from traceq.stats import LOOKS, Comparison, VerdictName, compare_pairs, job_ns
+from traceq.stats import LOOKS, Comparison, VerdictName, compare_pairs, interaction, job_ns
 from traceq.stats.shift import shift_between
 
 Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step
@@ -153,6 +154,27 @@ def carry(rng: np.random.Generator, replications: int) -> Table:
     return table
 
 
+def joint(rng: np.random.Generator, replications: int) -> Table:
+    """Share of 95 % intervals of the difference of two costs that hold it, and of verdicts, by that difference."""
+    table = Table(title=f"one change in two places, {NUM_PAIRS} pairs each, noise 1 %, {replications:,} replications")
+    for heading in ("noise", "covered at 0", "at 1 %", "at 0: material", "at 1 %: material", "at 3 %: material"):
+        table.add_column(heading, justify="left" if heading == "noise" else "right")
+    for noise in NOISES:
+        found = {
+            delta_pct: [
+                interaction(
+                    _compare(rng, noise, NUM_PAIRS, 1.0, 1.0), _compare(rng, noise, NUM_PAIRS, 1.0, 1.0 + delta_pct)
+                )
+                for _ in range(replications)
+            ]
+            for delta_pct in (0.0, 1.0, 3.0)
+        }
+        covered = [np.mean([covers(one.ci95_ns, delta_pct) for one in found[delta_pct]]) for delta_pct in (0.0, 1.0)]
+        material = [np.mean([one.verdict.name == "material" for one in runs]) for runs in found.values()]
+        table.add_row(noise.__name__, *(f"{share:.1%}" for share in (*covered, *material)))
+    return table
+
+
 def _has(comparison: Comparison, code: str) -> bool:
     return any(caveat.code == code for caveat in comparison.caveats)
 
@@ -242,6 +264,7 @@ def main() -> None:
     console.print(coverage(np.random.default_rng(options.seed), options.replications))
     console.print(power(np.random.default_rng(options.seed), options.replications // 5))
     console.print(carry(np.random.default_rng(options.seed), options.replications))
+    console.print(joint(np.random.default_rng(options.seed), options.replications))
     console.print(errors(np.random.default_rng(options.seed), options.replications))
     console.print(stopping(np.random.default_rng(options.seed), options.replications // 2))
 

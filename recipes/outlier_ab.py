@@ -5,10 +5,16 @@ one byte from the device to the host, for which the host waits. It stands in the
 vision-language-action training step: AdamW, clipped gradients, a learning-rate schedule, a loader with workers, and
 five metrics gathered over all ranks.
 
-The answer is three verdicts: `on` against `off` (what the check costs), `deferred` against `off` (whether reading the
-flag only now and then avoids it), and `off` against itself (what this machine calls noise). `absent` is traced, never
-timed: a step without even the call, whose ops have to be those of `off`.
-`--set stall_us=2000` makes `on` wait that long: a known truth to test the method against.
+Neighbours hide each other: where the trainer fetches its metrics at every step the host waits anyway, and the check
+only moves that wait; where nothing else waits, the check alone keeps the host from running ahead. So each question is
+asked twice, beside the metrics and in steps that leave them out (`off_alone`, `on_alone`, `deferred_alone`).
+
+The answer is a verdict on `on` (what the check costs) and on `deferred` (whether reading the flag only now and then
+avoids it), each against the `off` of its own surroundings; how far the two costs of a check lie apart, with an
+interval: what neighbours hide of it, or add to it; `off_alone` against `off` (what the metrics cost), and `off` against
+itself (what this machine calls noise). `absent` is traced, never timed: a step without even the call, whose ops have to
+be those of `off`. `--set stall_us=2000` makes checked steps wait that long: a known truth to test the method against,
+and no neighbour hides it.
 """
 
 from __future__ import annotations
@@ -25,6 +31,8 @@ from .phases import PHASES
 
 __all__ = ["recipe"]
 
+ALONE = "_alone"
+
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
@@ -40,7 +48,7 @@ class Parameters:
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step for all arms; they differ in the check and in nothing else."""
+    """One training step for all arms; they differ in the check, and those alone leave the trainer's metrics out."""
     import torch
 
     from .outliers import DeferredCheck, outlier_seen
@@ -50,19 +58,23 @@ def build(context: Context, parameters: Parameters) -> Step:
     deferred = DeferredCheck(parameters.check_every, torch.zeros((), dtype=torch.bool, device=context.device))
 
     def step(arm: str) -> None:
+        check = arm.removesuffix(ALONE)
         with context.phase("dataload_wait"):
             batch = training.next_batch()
         with context.phase("forward"):
-            if arm == "off":
+            if check == "off":
                 training.count_outlier(outlier_seen(batch.actions, batch.state, threshold=0.0))
-            elif arm == "on":
+            elif check == "on":
                 training.count_outlier(outlier_seen(batch.actions, batch.state, parameters.threshold))
-            elif arm == "deferred":
+            elif check == "deferred":
                 training.count_outlier(deferred.outlier_seen(batch.actions, batch.state, parameters.threshold))
             training.forward(batch)
-            if arm == "on":
+            if check == "on":
                 _stall(parameters.stall_us)  # here the loader's worker is done: beside it a stall is partly free
-        training.finish(context.phase)
+        training.update(context.phase)
+        with context.phase("sync_gather"):
+            if check == arm:
+                training.gather()
 
     return step
 
@@ -80,6 +92,9 @@ recipe = Recipe(
         Arm("off", "the check is called with threshold 0 and returns before any work", baseline=True),
         Arm("on", "the check runs at every step, and the host waits for its answer"),
         Arm("deferred", "the answer stays on the device and is fetched every check_every steps"),
+        Arm("off_alone", "off without the trainer's metrics, so that nothing else waits for the device"),
+        Arm("on_alone", "the check at every step, and no metrics", against="off_alone", repeats="on"),
+        Arm("deferred_alone", "the deferred check, and no metrics", against="off_alone", repeats="deferred"),
         Arm("absent", "the step without the call, traced as a reference", timed=False),
     ),
     phases=PHASES,

@@ -12,6 +12,7 @@ import pytest
 from builder import write
 from terminal import traceq
 from test_diff_explain import with_item
+from test_diff_joint import diffs_of
 from test_diff_samples import compared, manifest
 from test_json_contract import SHOW
 
@@ -92,6 +93,12 @@ def test_what_is_promised_is_on_the_page() -> None:
 def test_diff_is_as_the_page_says() -> None:
     found = shown("diff", FIXTURES / "outlier_ab")
     fits(found, "object", found["schema"], page("diff"))
+
+
+def test_a_change_in_two_places_is_as_the_page_says() -> None:
+    told = json.loads(diffs_to_json(diffs_of(here_ms=1.0, there_ms=3.0)))
+    fits(told, "object", told["schema"], page("diff"))
+    assert told["joint"]
 
 
 def test_a_sync_and_samples_in_a_diff_are_as_the_page_says(tmp_path: Path) -> None:

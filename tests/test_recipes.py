@@ -10,7 +10,7 @@ import pytest
 from builder import table
 from recording import Started, start
 
-from traceq.diff.diff import diff_runs
+from traceq.diff.diff import diff_run, diff_runs
 from traceq.links.nesting import tracks
 from traceq.links.phases import phases
 from traceq.links.steps import main_track
@@ -30,9 +30,9 @@ def started(folder: Path, name: str, *options: str) -> Started:
     return start(folder, "--ranks", "2", "--steps", "2", "--trace-steps", "2", *options, recipe=name)
 
 
-def recorded(folder: Path, name: str, *options: str) -> Path:
-    """The run of such a recording."""
-    done = started(folder, name, *options).finish()
+def recorded(folder: Path, name: str, *options: str, seconds: float = 60) -> Path:
+    """The run of such a recording, which takes so long at most."""
+    done = started(folder, name, *options).finish(seconds)
     assert done.code == 0, done.stderr
     return done.out
 
@@ -65,6 +65,31 @@ def test_metrics_fetched_every_second_step_sync_half_as_often_and_sums_gather_on
     assert {arm: syncs(run, "sync_gather") for arm, run in arms.items()} == {"every": 10, "every_kth": 5, "summed": 0}
     gathers = {arm: collectives(run, "sync_gather") for arm, run in arms.items()}
     assert gathers == {"every": {"all_gather": 10}, "every_kth": {"all_gather": 5}, "summed": {"all_gather": 1}}
+
+
+@pytest.mark.recipes
+def test_the_check_is_compared_beside_the_metrics_and_without_them(tmp_path: Path) -> None:
+    out = recorded(tmp_path, "outlier_ab", "--set", "batch_size=1", "--set", "check_every=2", seconds=150)
+    arms = {arm: read(out / arm) for arm in ("off", "on", "deferred", "off_alone", "on_alone", "deferred_alone")}
+    found = {arm: (syncs(run, "forward"), syncs(run, "sync_gather")) for arm, run in arms.items()}
+    beside = {"off": (0, 10), "on": (2, 10), "deferred": (1, 10)}
+    assert found == beside | {f"{arm}_alone": (num, 0) for arm, (num, _) in beside.items()}
+    assert {arm: collectives(run, "sync_gather")["all_gather"] for arm, run in arms.items() if "alone" in arm} == {
+        "off_alone": 0,
+        "on_alone": 0,
+        "deferred_alone": 0,
+    }
+    diffs = diff_run(out)
+    assert {diff.b_name: diff.a_name for diff in diffs.diffs} == {
+        "on": "off",
+        "deferred": "off",
+        "off_alone": "off",
+        "on_alone": "off_alone",
+        "deferred_alone": "off_alone",
+    }
+    assert [(one.repeats, one.arm) for one in diffs.joint] == [("on", "on_alone"), ("deferred", "deferred_alone")]
+    costs = {diff.b_name: diff.comparison.delta_ns for diff in diffs.diffs if diff.comparison}
+    assert diffs.joint[0].interaction.delta_ns == costs["on_alone"] - costs["on"]
 
 
 @pytest.mark.recipes

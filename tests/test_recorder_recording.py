@@ -22,15 +22,16 @@ pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("accelerate", reason="the outlier recipe gathers metrics through accelerate")
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("recording")]
 
+RECIPE = Path(__file__).parents[1] / "fixtures" / "outlier_ab.py"
 ARMS = ("off", "on", "deferred", "absent")
 STALL_NS = 20_000_000
 
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """Two ranks, the least number of steps, and a check that stalls its arm for 20 ms."""
+    """Two ranks, the least number of steps and arms, and a check that stalls its arm for 20 ms."""
     options = ["--ranks", "2", "--steps", "2", "--trace-steps", "2", "--set", "batch_size=1", "--set", "stall_us=20000"]
-    done = start(tmp_path_factory.mktemp("recording"), *options, recipe="outlier_ab").finish()
+    done = start(tmp_path_factory.mktemp("recording"), *options, recipe=str(RECIPE)).finish()
     assert done.code == 0, done.stderr
     return done
 

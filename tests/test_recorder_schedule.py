@@ -66,6 +66,12 @@ def test_the_baseline_is_compared_with_each_timed_arm_and_with_itself() -> None:
     assert comparisons(ARMS) == (("off", "on"), ("off", "deferred"), ("off", "off"))
 
 
+def test_an_arm_is_compared_with_the_one_it_names() -> None:
+    arms = (*ARMS, Arm("off_alone", ""), Arm("on_alone", "", against="off_alone", repeats="on"))
+    found = (("off", "on"), ("off", "deferred"), ("off", "off_alone"), ("off_alone", "on_alone"), ("off", "off"))
+    assert comparisons(arms) == found
+
+
 def test_a_pair_runs_b_second_where_it_says_so() -> None:
     group = schedule([("a", "b")], (16,), seed=0)[0]
     assert [group.halves(index) for index in range(16)] == [("a", "b") if b else ("b", "a") for b in group.b_second]

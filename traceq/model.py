@@ -198,6 +198,8 @@ class Thread:
 class Arm:
     """One variant of an experiment. An arm that is not `timed` is only traced, as a reference.
 
+    `against`: the arm that it is compared with; "" for the baseline. `repeats`: the arm whose change it makes once more
+    in other surroundings, those of `against`: what the change costs here and there is compared, too.
     `samples_factor`: how many times the samples that the recipe tells a step of this arm trains on.
     A recording fills in the rest: `samples_per_step`, that one step of all ranks together trains on, 0 where nobody
     said; `varied`, the parameters that `--vary` gave this arm.
@@ -210,6 +212,8 @@ class Arm:
     samples_per_step: int = 0
     varied: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     samples_factor: int = 1
+    against: str = ""
+    repeats: str = ""
 
 
 @dataclass(frozen=True, slots=True)

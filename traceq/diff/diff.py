@@ -11,6 +11,7 @@ from traceq.diff.comparable import comparable, confounders, ranks_apart
 from traceq.diff.decide import decide, decide_cpu
 from traceq.diff.explain import explain
 from traceq.diff.free import is_free
+from traceq.diff.joint import joint
 from traceq.diff.rank_words import rank_words
 from traceq.diff.ranks import alone, explained_rank, rank_deltas, waits_in
 from traceq.diff.result import Cause, CellDelta, Diff, Diffs, RankDelta, Traced
@@ -34,7 +35,10 @@ def diff(a: str | Path | Run, b: str | Path | Run, *, threshold_pct: float = THR
 
 
 def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
-    """Every other timed arm of a recorded run against its baseline. Raises UnreadableInput, UsageFault."""
+    """Every other timed arm of a recorded run against its baseline, or the arm that it stands against.
+
+    Raises UnreadableInput, UsageFault.
+    """
     if recordings := recordings_in(Path(path)):
         raise UsageFault(f"{path}: {len(recordings)} recorded runs, one side of a diff; {_sides_of(recordings)}")
     if Path(path).exists() and not RunFolder(Path(path)).manifest_path.is_file():
@@ -42,16 +46,23 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
     arms = read_arms(path)
     manifest = arms[0].manifest
     assert manifest is not None
-    timed = {arm.name for arm in manifest.arms if arm.timed}
-    baseline = next(run for run in arms if run.arm == manifest.baseline)
-    others = [run for run in arms if run.arm in timed and run.arm != manifest.baseline]
+    by_name = {run.arm: run for run in arms}
+    baseline, others = by_name[manifest.baseline], [arm for arm in manifest.arms if arm.timed and not arm.baseline]
     if not others:
         raise UsageFault(
             f"{path}: only one arm, {manifest.baseline}; expected two, or a second path to compare it with"
         )
-    reference = next((run for run in arms if run.arm not in timed and run.traces), None)
-    diffs = tuple(diff_runs(baseline, other, reference=reference, threshold_pct=threshold_pct) for other in others)
-    return Diffs(manifest.baseline, diffs, baseline.caveats, baseline.pairs)
+    reference = next((by_name[arm.name] for arm in manifest.arms if not arm.timed and by_name[arm.name].traces), None)
+    diffs = tuple(
+        diff_runs(
+            by_name[arm.against or manifest.baseline],
+            by_name[arm.name],
+            reference=None if arm.against else reference,
+            threshold_pct=threshold_pct,
+        )
+        for arm in others
+    )
+    return Diffs(manifest.baseline, diffs, baseline.caveats, baseline.pairs, tuple(joint(manifest.arms, diffs)))
 
 
 def _sides_of(recordings: Sequence[Path]) -> str:
@@ -76,7 +87,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
     traced, cells, causes = _explained(a.run, b.run, ranks)
     a_name, b_name = _names(a, b)
     doubts = _doubts(decided, steps, traced)
-    words = verdict_words(a_name, b_name, can, decided, _missing(a, b))
+    words = verdict_words(a_name, b_name, can, decided, _missing(a, b), _control(a))
     words = (*words, *cpu_words(decide_cpu(a, b, threshold_pct, samples)), *sample_words(decided, steps))
     if traced is not None:
         believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
@@ -105,6 +116,11 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
             )
         ),
     )
+
+
+def _control(a: Side) -> str:
+    """The arm that a recording runs against itself; "" where there is none."""
+    return a.run.manifest.baseline if a.run.manifest else ""
 
 
 def _is_noise(found: Comparison | None) -> bool:

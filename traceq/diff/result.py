@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from traceq.model import Caveat, Pairs
 from traceq.report import Source
-from traceq.stats import Comparison
+from traceq.stats import Comparison, Interaction
 
-__all__ = ["Cause", "CellDelta", "Chain", "Comparable", "Diff", "Diffs", "RankDelta", "Traced", "share"]
+__all__ = ["Cause", "CellDelta", "Chain", "Comparable", "Diff", "Diffs", "Joint", "RankDelta", "Traced", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,25 @@ class Diff:
 
 
 @dataclass(frozen=True, slots=True)
+class Joint:
+    """A change that `arm` makes once more, in other surroundings than `repeats`: what it costs there, minus here."""
+
+    repeats: str
+    arm: str
+    interaction: Interaction
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Diffs:
-    """A recorded run: every other arm against the baseline, in the recipe's order; its unprofiled `pairs`."""
+    """A recorded run: every other arm against the baseline, or the arm that it stands against, in the recipe's order;
+    its unprofiled `pairs`; `joint` has a row for each change that was made in two places."""
 
     baseline: str
     diffs: tuple[Diff, ...]
     caveats: tuple[Caveat, ...] = ()
     pairs: tuple[Pairs, ...] = ()
+    joint: tuple[Joint, ...] = ()
 
 
 def share(part_ns: int, delta_ns: int) -> float | None:

@@ -107,9 +107,11 @@ def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
-    """One row an arm: its step, and its delta to the baseline; `narrow` leaves out what else the answers say."""
+    """One row an arm: its step, and its delta to the baseline, or to the arm that a column names; `narrow` leaves out
+    what else the answers say."""
     columns = (
         Column("arm", "arm"),
+        Column("against", "against"),
         Column("step", "step", Unit.NS),
         Column("delta", "delta", Unit.DELTA_NS),
         Column("pct", "delta", Unit.DELTA_PERCENT),
@@ -118,20 +120,27 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
         Column("pairs", "pairs", Unit.COUNT),
         Column("verdict", "verdict"),
     )
-    shown = tuple(column for column in columns if not narrow or column.key in ("arm", "step", "pct", "verdict"))
+    one_baseline = {found.a_name for found in diffs.diffs} == {diffs.baseline}
+    left_out = {"against"} if one_baseline else set()
+    left_out |= {"delta", "low", "high", "pairs"} if narrow else set()
+    shown = tuple(column for column in columns if column.key not in left_out)
     rows = tuple(_matrix_row(found, shown) for found in diffs.diffs)
     by_sample = any(found.comparison and found.comparison.samples for found in diffs.diffs)
     note = "An arm that trains on another number of samples a step has its delta by the time of a sample." * by_sample
-    return Table("matrix", f"Unprofiled steps, against {diffs.baseline}", shown, rows, note=note)
+    title = "Unprofiled steps" + f", against {diffs.baseline}" * one_baseline
+    return Table("matrix", title, shown, rows, note=note)
 
 
 def _matrix_row(found: Diff, columns: tuple[Column, ...]) -> tuple[Cell, ...]:
     c = found.comparison
     if c is None or found.steps is None:
-        return tuple({"arm": found.b_name, "verdict": "no steps"}.get(column.key) for column in columns)
+        return tuple(
+            {"arm": found.b_name, "against": found.a_name, "verdict": "no steps"}.get(column.key) for column in columns
+        )
     low, high = (None, None) if c.ci95_ns is None else map(c.each, c.ci95_ns)
     cells: dict[str, Cell] = {
         "arm": found.b_name,
+        "against": found.a_name,
         "step": found.steps.b_ns,
         "delta": c.each(c.delta_ns),
         "pct": c.delta_pct,

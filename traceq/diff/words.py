@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from traceq.diff.ledger import line_function
-from traceq.diff.result import Cause, Comparable, Traced
-from traceq.stats import Comparison
+from traceq.diff.result import Cause, Comparable, Diff, Traced
+from traceq.stats import Comparison, Interaction
 from traceq.units import Unit, format_value
 
-__all__ = ["cause_words", "cpu_words", "sample_words", "short_name", "verdict_words"]
+__all__ = ["cause_words", "cpu_words", "joint_words", "sample_words", "short_name", "verdict_words"]
 
 _NAMES = {
     "in_the_noise": "in the noise",
@@ -29,10 +29,10 @@ _NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: 
 
 
 def verdict_words(
-    a_name: str, b_name: str, can: Comparable, found: Comparison | None, missing: str = ""
+    a_name: str, b_name: str, can: Comparable, found: Comparison | None, missing: str = "", control: str = ""
 ) -> tuple[str, ...]:
     """One or two lines: the cost of B against A with its interval, the verdict, and why; without a comparison what is
-    missing for one."""
+    missing for one. `control` is the arm that ran against itself, A unless named."""
     if not can.ok:
         reasons = "; ".join(can.reasons)
         return (f"Not comparable ({reasons}): what follows says where the time goes, not what a change costs.",)
@@ -43,7 +43,11 @@ def verdict_words(
     interval = f", 95 % interval {_interval(found)}" if found.ci95_ns else ""
     verdict, threshold = found.verdict, format_value(found.verdict.threshold_pct, Unit.PERCENT)
     floor = found.noise_floor_ns
-    noise = f" {a_name} against itself shows up to {format_value(floor, Unit.NS)} here." if floor is not None else ""
+    noise = (
+        f" {control or a_name} against itself shows up to {format_value(floor, Unit.NS)} here."
+        if floor is not None
+        else ""
+    )
     return (
         f"{b_name} {cost} a {_per(found)} ({percent}{interval}): {_NAMES[verdict.name]} at the {threshold} threshold.",
         f"Why: {verdict.reason}.{noise}",
@@ -59,6 +63,24 @@ def sample_words(found: Comparison | None, steps: Comparison | None) -> tuple[st
     a_num, b_num = found.samples
     trains = f"A step trains on {b_num:,} samples instead of {a_num:,} and takes {b_ns} instead of {a_ns}"
     return (f"{trains}: {_delta(steps.delta_ns)}{interval}.",)
+
+
+def joint_words(here: Diff, there: Diff, found: Interaction) -> str:
+    """`on costs 394 us a step against off, on_alone costs 650 us a step against off_alone: +256 us there ...`."""
+    costs = ", ".join(
+        f"{one.b_name} {_cost(one.comparison.delta_ns)} a step against {one.a_name}"
+        for one in (here, there)
+        if one.comparison
+    )
+    interval = f" (95 % interval {' to '.join(map(_delta, found.ci95_ns))})" if found.ci95_ns else ""
+    name = found.verdict.name
+    meaning = ""
+    if name == "in_the_noise":
+        meaning = ": what stands around it does not matter to it"
+    elif name != "inconclusive":
+        does = "hides" if found.delta_ns > 0 else "adds"
+        meaning = f": {there.a_name} lacks what {does} so much of it"
+    return f"{costs}: {_delta(found.delta_ns)} there{interval}, {_NAMES[name]}{meaning}."
 
 
 def cpu_words(found: Comparison | None) -> tuple[str, ...]:

@@ -62,7 +62,8 @@ def check_arm(name: str) -> None:
 
 
 def check_names(recipe: Recipe[Any], where: str) -> None:
-    """UsageFault unless phases and arms can be written, and exactly one timed arm is the baseline."""
+    """UsageFault unless phases and arms can be written, exactly one timed arm is the baseline, and what arms name is
+    timed, too."""
     for name in recipe.phases:
         check_phase(name)
     for arm in recipe.arms:
@@ -72,5 +73,9 @@ def check_names(recipe: Recipe[Any], where: str) -> None:
         raise UsageFault(f"{where}: two arms have the same name: {', '.join(names)}")
     if [arm.timed for arm in recipe.arms if arm.baseline] != [True]:
         raise UsageFault(f"{where}: exactly one timed arm has to be the baseline")
+    timed = {arm.name for arm in recipe.arms if arm.timed}
+    for arm in recipe.arms:
+        if unknown := {arm.against, arm.repeats} - {""} - (timed - {arm.name}):
+            raise UsageFault(f"{where}: arm {arm.name!r} names {', '.join(sorted(unknown))}: no other timed arm")
     if recipe.varied and recipe.varied not in names:
         raise UsageFault(f"{where}: varied={recipe.varied!r} is none of its arms: {', '.join(names)}")

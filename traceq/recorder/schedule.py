@@ -46,10 +46,10 @@ class Group:
 
 
 def comparisons(arms: Sequence[Arm]) -> tuple[tuple[str, str], ...]:
-    """The baseline against each other timed arm, and against itself: the A/A control."""
+    """What each timed arm is compared with, and that arm; the baseline against itself: the A/A control."""
     (baseline,) = (arm.name for arm in arms if arm.baseline)
-    others = [arm.name for arm in arms if arm.timed and not arm.baseline]
-    return (*((baseline, other) for other in others), (baseline, baseline))
+    others = [arm for arm in arms if arm.timed and not arm.baseline]
+    return (*((arm.against or baseline, arm.name) for arm in others), (baseline, baseline))
 
 
 def pairs_for(steps: int, steps_per_half: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from traceq.diff.result import Diff, Diffs, RankDelta
+from traceq.diff.result import Diff, Diffs, Joint, RankDelta
 from traceq.report import Source
 from traceq.stats import Comparison
 
@@ -16,8 +16,27 @@ DIFF_SCHEMA, DIFFS_SCHEMA = "traceq.diff/1", "traceq.diffs/1"
 def diffs_to_json(diffs: Diffs) -> str:
     """One object; a diff alone is not wrapped in a list."""
     found = [_diff(diff) for diff in diffs.diffs]
-    document = found[0] if len(found) == 1 else {"schema": DIFFS_SCHEMA, "baseline": diffs.baseline, "diffs": found}
+    several = {
+        "schema": DIFFS_SCHEMA,
+        "baseline": diffs.baseline,
+        "diffs": found,
+        "joint": [_joint(one) for one in diffs.joint],
+    }
+    document = found[0] if len(found) == 1 else several
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+
+
+def _joint(one: Joint) -> dict[str, object]:
+    found = one.interaction
+    return {
+        "arm": one.arm,
+        "repeats": one.repeats,
+        "delta_ns": found.delta_ns,
+        "ci95_ns": found.ci95_ns,
+        "ci90_ns": found.ci90_ns,
+        "verdict": found.verdict.name,
+        "words": one.words,
+    }
 
 
 def _diff(diff: Diff) -> dict[str, object]:

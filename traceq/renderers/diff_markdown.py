@@ -12,6 +12,7 @@ __all__ = ["diffs_to_markdown"]
 def diffs_to_markdown(diffs: Diffs) -> str:
     """The matrix of the arms, then each answer with its tables."""
     parts = [table_to_markdown(matrix(diffs))] if len(diffs.diffs) > 1 else []
+    parts += [safe(one.words) for one in diffs.joint]
     parts += [safe(line) for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)]
     parts += [part for diff in diffs.diffs for part in _diff(diff)]
     return "\n\n".join(parts) + "\n"

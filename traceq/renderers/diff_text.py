@@ -16,29 +16,31 @@ _NARROW = 100
 _STYLES = {"material": "bold red", "detectable": "yellow", "in_the_noise": "bold green", "inconclusive": "yellow"}
 
 
-def print_diff(diff: Diff, console: Console) -> None:
-    """Write one diff to a console."""
+def print_diff(diff: Diff, console: Console, *, tables: bool = True) -> None:
+    """Write one diff to a console, or its words alone."""
     style = _STYLES[diff.comparison.verdict.name] if diff.comparison else "yellow"
     for at, line in enumerate(diff.words):
         print_line(plain(line, style=style if at == 0 else ""), console)
-    if diff.traced is not None:
+    if diff.traced is not None and tables:
         for table in (waterfall(diff), ranks_table(diff), causes_table(diff, width=console.width)):
             if table.rows:
                 _print_table(table, console)
 
 
 def print_diffs(diffs: Diffs, console: Console) -> None:
-    """Write all arms of a run: each answer, the matrix of the arms, then each explanation."""
+    """Write all arms of a run: the matrix of the arms, what the same change costs in two places, then each answer and
+    its explanation; of a change that was explained before, words alone."""
+    repeated = {one.arm for one in diffs.joint}
     if len(diffs.diffs) > 1:
         _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
-    for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free):
+    for line in (*(one.words for one in diffs.joint), *dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)):
         console.print()
         print_line(plain(line), console)
     for diff in diffs.diffs:
         console.print()
         if len(diffs.diffs) > 1:
             console.print(Text(f"── {diff.b_name} against {diff.a_name} ", style="bold"))
-        print_diff(diff, console)
+        print_diff(diff, console, tables=diff.b_name not in repeated)
 
 
 def _print_table(table: Table, console: Console) -> None:

@@ -8,6 +8,7 @@ drift, autocorrelation and heavy tails do not spoil it: `benchmarks/stats.py` pr
 from __future__ import annotations
 
 from traceq.stats.comparison import Comparison, compare_pairs, compare_values, job_ns
+from traceq.stats.interaction import Interaction, interaction
 from traceq.stats.looks import LOOKS
 from traceq.stats.samples import Samples, samples_apart
 from traceq.stats.shift import Interval
@@ -16,12 +17,14 @@ from traceq.stats.verdict import Verdict, VerdictName
 __all__ = [
     "LOOKS",
     "Comparison",
+    "Interaction",
     "Interval",
     "Samples",
     "Verdict",
     "VerdictName",
     "compare_pairs",
     "compare_values",
+    "interaction",
     "job_ns",
     "samples_apart",
 ]

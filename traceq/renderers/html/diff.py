@@ -29,6 +29,7 @@ def diffs_to_html(diffs: Diffs) -> str:
             "header",
             *(element("p", escape(line), of="source") for line in _sources(diffs)),
             *map(_verdict, diffs.diffs),
+            *(element("p", escape(one.words)) for one in diffs.joint),
             *(element("p", escape(line)) for line in dict.fromkeys(one.free for one in diffs.diffs if one.free)),
         ),
         *_intervals(diffs),

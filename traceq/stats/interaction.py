@@ -1,0 +1,47 @@
+"""Whether the same change costs as much in one place as in another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from traceq.stats.comparison import Comparison
+from traceq.stats.looks import level_of
+from traceq.stats.shift import Interval, Shift
+from traceq.stats.verdict import PAIRS, Threshold, Verdict, decide
+
+__all__ = ["Interaction", "interaction"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """What a change costs there, minus what it costs here, ns of a step; the intervals are None where either is."""
+
+    delta_ns: int
+    ci95_ns: Interval | None
+    ci90_ns: Interval | None
+    verdict: Verdict
+
+
+def interaction(here: Comparison, there: Comparison) -> Interaction:
+    """There minus here, for two comparisons that share no pair; the threshold is in percent of A's step here.
+
+    The ends of both intervals make one of their difference, each as far from the estimate as the two distances that
+    add up to it by squares (Donner and Zou, Statistical Methods in Medical Research 21, 2012: MOVER).
+    """
+    ci95 = _difference(here.delta_ns, here.ci95_ns, there.delta_ns, there.ci95_ns)
+    ci90 = _difference(here.delta_ns, here.ci90_ns, there.delta_ns, there.ci90_ns)
+    mean = there.mean_delta_ns - here.mean_delta_ns
+    level = level_of(max(here.num_looks, there.num_looks))
+    shift = Shift(there.delta_ns - here.delta_ns, mean, math.inf, ci95, ci90, level)
+    threshold = Threshold(here.verdict.threshold_pct, here.a_ns)
+    return Interaction(shift.delta, ci95, ci90, decide(shift, threshold, PAIRS, (here.num_pairs, there.num_pairs)))
+
+
+def _difference(here_ns: int, here: Interval | None, there_ns: int, there: Interval | None) -> Interval | None:
+    if not (here and there):
+        return None
+    delta = there_ns - here_ns
+    below = math.hypot(there_ns - there[0], here[1] - here_ns)
+    above = math.hypot(there[1] - there_ns, here_ns - here[0])
+    return round(delta - below), round(delta + above)
