@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from typing import Any
 
 import msgspec
@@ -67,7 +69,14 @@ LAYOUTS = {
     "indented": lambda value: json.dumps(value, indent=4, ensure_ascii=False).encode(),
     "a line each": lambda value: msgspec.json.encode(value).replace(b"},{", b"},\r\n{"),
     "airy": lambda value: json.dumps(value, separators=(" ,\n\t ", " : ")).encode(),
+    "ragged": lambda value: _ragged(json.dumps(value, separators=(" \0,\0", "\0:\0"))),
 }
+
+
+def _ragged(text: str) -> bytes:
+    """Each blank of another kind than the last: a NUL stands for it, which JSON has nowhere else."""
+    dice = random.Random(text)
+    return re.sub("\0", lambda _: dice.choice(["", "", " ", "\n  ", "\t"]), text).encode()
 
 
 @st.composite

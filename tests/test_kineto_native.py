@@ -187,7 +187,7 @@ def test_allocations_keep_their_order_where_the_readers_take_turns() -> None:
 
 def test_the_scanner_keeps_the_arguments_that_the_reference_keeps() -> None:
     source = Path(native.__file__).with_name("scanner").joinpath("event.hpp").read_text()
-    block = source[source.index("kArgsKeys[] = {") : source.index("kLongestKey")]
+    block = source[source.index("kArgsKeys[] = {") : source.index("struct Gap")]
     for field in msgspec.structs.fields(RawArgs):
         assert f'{{"{field.encode_name}", k' in block
     assert block.count('{"') == len(msgspec.structs.fields(RawArgs))

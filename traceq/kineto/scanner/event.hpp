@@ -1,7 +1,8 @@
-// Second reading: the grammar of one event, and where in it the values are that are kept.
+// The grammar of one event, and where in it the values are that are kept.
 #pragma once
 
-#include "quotes.hpp"
+#include <vector>
+
 #include "text.hpp"
 
 namespace {
@@ -34,42 +35,65 @@ constexpr Key kArgsKeys[] = {  // the fields of RawArgs
     {"Device Type", kDeviceType}, {"Device Id", kDeviceId}, {"Addr", kAddress},
     {"wait_on_stream", kWaitOnStream}, {"wait_on_cuda_event_record_corr_id", kEventRecord},
 };
-constexpr size_t kLongestKey = 33;
 
-class KeyTable {  // keys by their length; the first and last eight bytes tell most of them apart
-public:
-    template <size_t N> explicit KeyTable(const Key (&keys)[N]) {
-        for (const Key& key : keys) {
-            char padded[kLongestKey + 8] = {};
-            std::memcpy(padded, key.text.data(), key.text.size());
-            Bucket& bucket = of_size_[key.text.size()];
-            bucket.entries[bucket.count++] = {load8(padded), load8(padded + tail(key.text)), &key};
+// What stands between two values of an object, from behind the one to the next: `, "tid": `. A trace repeats a few hundred
+// of them in few orders; so each is parsed once, and from then on looked for where it is likely.
+struct Gap {
+    static constexpr int kIgnored = -1, kClose = -2;
+    static constexpr size_t kLongest = 48, kMostFollowers = 8;
+
+    char text[kLongest];
+    size_t size = 0, num_followers = 0;
+    int field = kIgnored;  // of the value behind it
+    Gap* followers[kMostFollowers];
+
+    TRACEQ_INLINE Gap* next(const char* p) const {  // nullptr where the one at p never followed this one
+        for (size_t i = 0; i < num_followers; ++i) {
+            Gap* const gap = followers[i];
+            if (is_same(gap->text, p, gap->size) && (!is_blank(p[gap->size]) || gap->field == kClose)) return gap;
         }
+        return nullptr;
     }
-    TRACEQ_INLINE int find(Text text) const {  // -1 where it is none of them
-        if (text.size() > kLongestKey || text.empty()) return -1;
-        const uint64_t mask = text.size() < 8 ? (uint64_t{1} << 8 * text.size()) - 1 : ~uint64_t{0};
-        const uint64_t first = load8(text.data()) & mask, last = load8(text.data() + tail(text)) & mask;
-        const Bucket& bucket = of_size_[text.size()];
-        for (int i = 0; i < bucket.count; ++i) {
-            const Entry& entry = bucket.entries[i];
-            if (entry.first == first && entry.last == last && (text.size() <= 16 || entry.key->text == text)) return entry.key->field;
-        }
-        return -1;
+};
+
+class Gaps {  // of objects that have these keys
+public:
+    Gaps() = default;
+    template <size_t N> explicit Gaps(const Key (&keys)[N]) : keys_(keys), keys_end_(keys + N) {}
+    Gap opening;  // behind no value: the brace belongs to the gap after this one
+
+    int find(Text name) const {
+        for (const Key* key = keys_; key < keys_end_; ++key)
+            if (key->text == name) return key->field;
+        return Gap::kIgnored;
+    }
+
+    Gap* note(Gap& before, Text text, int field, bool is_plain) {
+        if (text.size() > Gap::kLongest || !is_plain) return set(passing_, {}, text.size(), field);
+        Gap* found = gaps_;
+        while (found < gaps_ + count_ && (found->size != text.size() || std::memcmp(found->text, text.data(), text.size()))) ++found;
+        if (found == gaps_ + kMost) return set(passing_, {}, text.size(), field);
+        if (found == gaps_ + count_) ++count_, set(*found, text, text.size(), field);
+        const size_t at = before.num_followers < Gap::kMostFollowers ? before.num_followers++ : turn_++ % Gap::kMostFollowers;
+        return before.followers[at] = found;
     }
 
 private:
-    struct Entry { uint64_t first, last; const Key* key; };
-    struct Bucket { Entry entries[5]; int count; };
-    static size_t tail(Text text) { return text.size() < 8 ? 0 : text.size() - 8; }
-    Bucket of_size_[kLongestKey + 1] = {};
+    static Gap* set(Gap& gap, Text text, size_t size, int field) {
+        if (!text.empty()) std::memcpy(gap.text, text.data(), text.size());
+        gap.size = size, gap.field = field;
+        return &gap;
+    }
+
+    static constexpr size_t kMost = 256;
+    const Key *keys_ = nullptr, *keys_end_ = nullptr;
+    Gap gaps_[kMost], passing_;
+    size_t count_ = 0, turn_ = 0;
 };
-const KeyTable event_keys(kEventKeys), args_keys(kArgsKeys);
 
 struct Event {
     Text value[kNumFields];  // as written, quotes included
     uint64_t present;
-    bool odd;  // some of its strings are not plain ASCII
     bool has(Field field) const { return present & bit(field); }
     bool given(Field field) const { return has(field) && value[field][0] != 'n'; }
 };
@@ -77,13 +101,18 @@ struct Event {
 // Parses one event. Each method takes the place where something starts and gives the place behind it, or nullptr where
 // it is no JSON or goes on past the text; `fault` is then the place of the trouble.
 struct Parser {
-    const char* base;
-    const char* limit;      // end of the text; zeros follow
-    const uint32_t* quote;  // the next quote, as an offset from base
+    Event event;
+    std::vector<Text> odd;  // its strings that hold more than plain ASCII, quotes included: not checked any further
     const char* fault = nullptr;
-    bool exotic = false;    // saw a number that is not plainly an int64 or a short decimal
 
-    const char* fail(const char* at) { fault = at; return nullptr; }
+    const char* parse(const char* p) {
+        event.present = 0;
+        odd.clear();
+        return *p == '{' ? object(p, 0, event_gaps_) : fail(p);
+    }
+
+private:
+    std::nullptr_t fail(const char* at) { fault = at; return nullptr; }
 
     TRACEQ_INLINE const char* number(const char* p) {
         const char* const begin = p;
@@ -95,12 +124,12 @@ struct Parser {
             p = skip_digits(p);
         }
         if ((*p | 0x20) == 'e') {
-            exotic = true;
+            exotic_ = true;
             p += p[1] == '+' || p[1] == '-' ? 2 : 1;
             if (!is_digit(*p)) return fail(p);
             p = skip_digits(p);
         }
-        exotic |= p - begin > 20;
+        exotic_ |= p - begin > 20;
         return p;
     }
 
@@ -109,17 +138,28 @@ struct Parser {
     }
 
     TRACEQ_INLINE const char* string(const char* p) {
-        if (quote[1] == kNoToken) return fail(limit);
-        if (base + quote[0] != p) return fail(p);
-        quote += 2;
-        return base + quote[-1] + 1;
+        const char* const end = skip_plain(p + 1);
+        return *end == '"' ? end + 1 : odd_string(p, end);
+    }
+
+    const char* odd_string(const char* begin, const char* p) {
+        for (; *p != '"'; p = skip_plain(p + 1)) {
+            p += *p == '\\';
+            if (static_cast<unsigned char>(*p) < 0x20) return fail(p);  // the end of the text is a zero
+        }
+        odd.push_back(between(begin, p + 1));
+        return p + 1;
+    }
+
+    TRACEQ_INLINE const char* value(const char* p, int depth) {  // as any; what is most frequent is here
+        return *p == '"' ? string(p) : is_digit(*p) ? number(p) : any(p, depth);
     }
 
     const char* any(const char* p, int depth) {
         switch (*p) {
             case '"': return string(p);
             case '[': return array(p, depth);
-            case '{': return object(p, depth, [this](Text, const char* at, int below) { return value(at, below); });
+            case '{': return object(p, depth, other_gaps_);
             case 't': return word(p, "true");
             case 'f': return word(p, "false");
             case 'n': return word(p, "null");
@@ -131,69 +171,67 @@ struct Parser {
         if (depth > kDeepest) return fail(p);
         p = skip_space(p + 1);
         if (*p == ']') return p + 1;
-        while (true) {
+        for (;; p = skip_space(p + 1)) {
             if (!(p = value(p, depth + 1))) return nullptr;
             p = skip_space(p);
             if (*p == ']') return p + 1;
             if (*p != ',') return fail(p);
-            p = skip_space(p + 1);
         }
     }
 
-    // `member(key, place of its value, depth)` parses each value.
-    template <class Member> TRACEQ_INLINE const char* object(const char* p, int depth, Member member) {
+    const char* object(const char* p, int depth, Gaps& gaps) {
         if (depth > kDeepest) return fail(p);
-        p = skip_space(p + 1);
-        if (*p == '}') return p + 1;
-        while (true) {
-            const char* const key = p + 1;
-            if (*p != '"') return fail(p);
-            if (!(p = string(p))) return nullptr;
-            const Text name = between(key, p - 1);
-            p = skip_space(p);
-            if (*p != ':') return fail(p);
-            if (!(p = member(name, skip_space(p + 1), depth + 1))) return nullptr;
-            p = skip_space(p);
-            if (*p == '}') return p + 1;
-            if (*p != ',') return fail(p);
-            p = skip_space(p + 1);
+        for (Gap* gap = &gaps.opening;;) {
+            Gap* next = gap->next(p);
+            if (!next && !(next = parse_gap(gaps, *gap, p))) return nullptr;
+            p += next->size;
+            if (next->field == Gap::kClose) return p;
+            if (!(p = member(next->field, p, depth + 1))) return nullptr;
+            gap = next;
         }
     }
 
-    TRACEQ_INLINE const char* value(const char* p, int depth) {  // as any; what is most frequent is here
-        return *p == '"' ? string(p) : is_digit(*p) ? number(p) : any(p, depth);
+    Gap* parse_gap(Gaps& gaps, Gap& before, const char* const begin) {
+        const bool opens = &before == &gaps.opening;
+        const char* p = opens ? begin : skip_space(begin);
+        const bool comma = *p == ',';
+        if (opens || comma) p = skip_space(p + 1);
+        if (*p == '}' && !comma) return gaps.note(before, between(begin, p + 1), Gap::kClose, true);
+        const char* const key = p + 1;
+        const size_t num_odd = odd.size();
+        if (*p != '"' || (!opens && !comma)) return fail(p);
+        if (!(p = string(p))) return nullptr;
+        const Text name = between(key, p - 1);
+        const bool is_plain = odd.size() == num_odd;
+        if (!is_plain && name.find('\\') != Text::npos) return fail(p);
+        if (*(p = skip_space(p)) != ':') return fail(p);
+        p = skip_space(p + 1);
+        return gaps.note(before, between(begin, p), gaps.find(name), is_plain);
     }
 
-    TRACEQ_INLINE const char* known(Event& event, int field, const char* p, int depth) {
+    TRACEQ_INLINE const char* member(int field, const char* p, int depth) {
         if (field < 0) return value(p, depth);
-        exotic = false;
+        if (field == kArgs) return args(p, depth);
+        exotic_ = false;
         const char* const end = value(p, depth);
         if (!end) return nullptr;
-        if (exotic && !(kUninterpreted & bit(field))) return fail(p);
+        if (exotic_ && !(kUninterpreted & bit(field))) return fail(p);
         event.value[field] = between(p, end);
         event.present |= bit(field);
         return end;
     }
 
-    const char* args(Event& event, const char* p, int depth) {
+    const char* args(const char* p, int depth) {
         event.present &= kEventFields;  // of two `args` the last one counts
         if (*p == 'n') return word(p, "null");
         if (*p != '{') return fail(p);
-        const char* const end = object(p, depth, [this, &event](Text key, const char* at, int below) {
-            return known(event, args_keys.find(key), at, below);
-        });
+        const char* const end = object(p, depth, args_gaps_);
         event.present |= bit(kArgs);
         return end;
     }
 
-    const char* event(Event& event, const char* p) {
-        event.present = 0;
-        if (*p != '{') return fail(p);
-        return object(p, 0, [this, &event](Text key, const char* at, int depth) {
-            const int field = event_keys.find(key);
-            return field == kArgs ? args(event, at, depth) : known(event, field, at, depth);
-        });
-    }
+    bool exotic_ = false;  // saw a number that is not plainly an int64 or a short decimal
+    Gaps event_gaps_{kEventKeys}, args_gaps_{kArgsKeys}, other_gaps_;
 };
 
 }  // namespace

@@ -18,7 +18,6 @@ namespace {
 enum Category : int { kByName = -2, kUnknown = -1, kCpuOp = 1, kAnnotation = 2, kRuntime = 4, kKernel = 5, kSync = 8 };
 
 constexpr int64_t kLongestNs = 1000000000000000000;
-constexpr size_t kStretch = 128 << 10;
 
 enum Column : int {
     cTs, cDur, cCategory, cName, cCat, cPid, cTid, cGrid, cShapes, cTypes, cDevice, cStream, cCorrelation, cExternalId,
@@ -55,36 +54,8 @@ public:
 
     // Reads base[position:to], which kPadding writable bytes follow.
     Verdict scan(char* base, size_t to, const Columns& columns) {
+        const char* const limit = base + to;
         std::memset(base + to, 0, kPadding);
-        index_.clear();
-        token_ = odd_ = 0;
-        for (size_t indexed = position;;) {
-            drop_used_quotes();
-            const size_t pending = indexed > position ? indexed - position : 0;
-            const size_t enough = indexed + pending + 1;  // a long event is not parsed again for each stretch
-            while (indexed < to && indexed < enough) indexed = index_stretch(base, indexed, to);
-            const Verdict verdict = walk(base, base + to, columns);
-            if (verdict != kMore || indexed >= to) return verdict;
-        }
-    }
-
-private:
-    void drop_used_quotes() {
-        index_.count -= token_;
-        if (token_) std::memmove(index_.quotes.data(), index_.quotes.data() + token_, index_.count * sizeof(uint32_t));
-        token_ = 0;
-    }
-
-    size_t index_stretch(const char* base, size_t from, size_t to) {
-        const size_t end = from + (to - from < kStretch ? (to - from + 63) / 64 * 64 : kStretch);
-        if (index_.quotes.size() < index_.count + kStretch + 64) index_.quotes.resize(2 * index_.count + kStretch + 64);
-        indexer_(index_, base, from, end);
-        index_.quotes[index_.count] = index_.quotes[index_.count + 1] = kNoToken;
-        return end;
-    }
-
-    Verdict walk(const char* base, const char* limit, const Columns& columns) {
-        Parser parser{base, limit, nullptr};
         const auto stop = [limit](const char* at) { return at + 16 >= limit ? kMore : kHandOver; };
         while (row < columns.room) {
             const char* start = skip_space(base + position);
@@ -95,36 +66,21 @@ private:
             if (*start != '{') return stop(start);
             position = size_t(start - base);
             comma_due = false;
-            const uint32_t* const first = index_.quotes.data() + token_;
-            parser.quote = first;
-            const char* const end = parser.event(event_, start);
-            if (!end) return stop(parser.fault);
-            event_.odd = is_odd(position, size_t(end - base));
-            if (event_.odd && !is_sound(base, first, parser.quote)) return kHandOver;
-            if (!emit(between(start, end), columns)) return kHandOver;
-            token_ = size_t(parser.quote - index_.quotes.data());
+            const char* const end = parser_.parse(start);
+            if (!end) return stop(parser_.fault);
+            if (!is_sound() || !emit(between(start, end), columns)) return kHandOver;
             position = size_t(end - base);
             comma_due = true;
         }
         return kFull;
     }
 
-    bool is_odd(size_t start, size_t end) {
-        while (odd_ < index_.odd.size() && index_.odd[odd_] + 64 <= start) ++odd_;
-        return odd_ < index_.odd.size() && index_.odd[odd_] < end;
-    }
-
+private:
     // ---- strings that are not plain ASCII: rare, and Python's to judge
 
-    bool is_sound(const char* base, const uint32_t* quote, const uint32_t* end) {  // each string of an event
-        for (; quote < end; quote += 2) {
-            const Text text = between(base + quote[0], base + quote[1] + 1);
-            bool is_plain = true;
-            for (const char c : text) is_plain &= c >= 0x20 && c < 0x7f && c != '\\';
-            if (is_plain) continue;
-            const bool is_key = *skip_space(text.data() + text.size()) == ':';
-            if ((is_key && text.find('\\') != Text::npos) || !decode(text, scratch_)) return false;
-        }
+    bool is_sound() {  // each string of an event
+        for (const Text text : parser_.odd)
+            if (!decode(text, scratch_)) return false;
         return true;
     }
 
@@ -151,7 +107,7 @@ private:
     bool emit(Text whole, const Columns& columns) {
         if (!event_.has(kPh)) return true;
         const Text ph = event_.value[kPh];
-        if (event_.odd && ph.find('\\') != Text::npos) return false;
+        if (!parser_.odd.empty() && ph.find('\\') != Text::npos) return false;
         if (ph == "\"X\"") return emit_complete(columns);
         if (ph != "\"M\"" && ph != "\"i\"") return true;
         Text name;
@@ -255,7 +211,7 @@ private:
             int64_t ignored;
             return out.size() <= 18 && out != "-0" && read_integer(out, ignored);
         }
-        if (event_.odd && out.find('\\') != Text::npos) {
+        if (!parser_.odd.empty() && out.find('\\') != Text::npos) {
             if (!decode(out, scratch)) return false;
             out = scratch;
         } else {
@@ -295,7 +251,7 @@ private:
     bool rename_copy(Text& name) {  // an MTIA copy gets the name that every other device gives it
         if (name != "dma_request" || !event_.has(kArgs)) return true;
         Text direction;
-        if (event_.has(kDirection) && (event_.value[kDirection][0] != '"' || event_.odd)) return false;
+        if (event_.has(kDirection) && (event_.value[kDirection][0] != '"' || !parser_.odd.empty())) return false;
         if (event_.has(kDirection)) direction = event_.value[kDirection];
         copy_ = "Memcpy ";
         copy_ += direction == "\"DEVICE_TO_HOST\"" ? "DtoH" : direction == "\"HOST_TO_DEVICE\"" ? "HtoD"
@@ -327,14 +283,12 @@ private:
     }
 
     PyObject *categorise_, *decode_;
-    Index index_;
-    Event event_{};
-    size_t token_ = 0, odd_ = 0;
+    Parser parser_;
+    const Event& event_ = parser_.event;
     std::string name_, copy_, cat_, pid_, tid_, grid_, stack_, scratch_;
     int32_t last_cat_ = -1, last_pid_ = -1, last_tid_ = -1, last_grid_ = -1, last_shapes_ = -1, last_types_ = -1;
     std::vector<int> kinds_;
     std::unordered_map<std::string, int> kinds_by_name_;
-    Indexer indexer_ = best_indexer();
 };
 
 }  // namespace

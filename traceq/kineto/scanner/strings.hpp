@@ -28,19 +28,8 @@ public:
 private:
     struct Entry { Text text; uint32_t hash; };
 
-    static TRACEQ_INLINE uint64_t short_word(const char* p, size_t size) {  // fewer than eight bytes, as a number
-        if (size >= 4) return load4(p) | load4(p + size - 4) << 32;
-        const auto byte = [p](size_t i) { return uint64_t(static_cast<unsigned char>(p[i])); };
-        return size ? byte(0) | byte(size / 2) << 8 | byte(size - 1) << 16 : 0;
-    }
-
     static TRACEQ_INLINE bool is_same(Text one, Text other) {
-        if (one.size() != other.size()) return false;
-        if (one.size() < 8) return short_word(one.data(), one.size()) == short_word(other.data(), one.size());
-        const char *a = one.data(), *b = other.data(), *const last = a + one.size() - 8;
-        for (; a < last; a += 8, b += 8)
-            if (load8(a) != load8(b)) return false;
-        return load8(last) == load8(other.data() + one.size() - 8);
+        return one.size() == other.size() && ::is_same(one.data(), other.data(), one.size());
     }
 
     uint32_t hash_of(Text text) const {
