@@ -16,6 +16,7 @@ from typing import Any
 import builder
 import pytest
 from builder import annotation, kernel, launch, op, write
+from fleet import MS, Fleet, play
 from typer.testing import CliRunner
 
 import traceq
@@ -123,6 +124,19 @@ def test_a_cell_keeps_its_number(folder: Path) -> None:
 def test_pictures_say_what_they_show_when_one_points_at_them(page: str) -> None:
     titles = re.findall(r"<title>([^<]* [µun]?s[^<]*)</title>", page)
     assert len(titles) >= 3
+
+
+@pytest.mark.parametrize(("num_ranks", "columns", "late"), [(12, 12, {"9"}), (136, 17, {"node001", "node009"})])
+def test_ranks_are_a_heat_map_with_a_column_for_each_or_of_many_for_each_host(
+    tmp_path: Path, num_ranks: int, columns: int, late: set[str]
+) -> None:
+    fleet = Fleet(num_ranks, layers=1, steps=2, late_ranks=(9, 72), late_ns=30 * MS)
+    play(fleet).write(tmp_path / "job")
+    run("show", str(tmp_path / "job"), "--only", "clusters", "--html", str(tmp_path / "page.html"))
+    cells = re.findall(r"<title>(\w+) · forward, over the median: (.*?)</title>", (tmp_path / "page.html").read_text())
+    assert len(cells) == columns
+    assert {column for column, over in cells if over == "30.0 ms"} == late
+    assert {column for column, over in cells if over.endswith(" ms")} == late
 
 
 def test_a_step_as_it_went_has_each_category_about_as_long_as_the_partition(tmp_path: Path) -> None:

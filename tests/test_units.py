@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.units import Unit, bar, format_value, sparkline
+from traceq.units import Unit, bar, format_value, shades, sparkline
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,8 @@ def test_a_curve_stands_on_zero_and_keeps_what_sticks_out() -> None:
     assert sparkline([]) == ""
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([1] * 99 + [2], width=10) == "▅▅▅▅▅▅▅▅▅█"
+
+
+def test_cells_are_darker_for_more_and_a_dot_below_a_tenth() -> None:
+    assert shades([-3, 0, 0.09, 0.1, 0.24, 0.25, 0.5, 0.75, 1]) == "···░░▒▓██"
+    assert shades([]) == ""

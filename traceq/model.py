@@ -312,7 +312,8 @@ class Trace:
     """One rank's profiled window. `base_time_ns` + `events.ts` is absolute time.
 
     `embedded` is what a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`, `arm`,
-    `pairs` and `lines`. `versions` are (what, text): drivers, nccl, and what else the profiler noted of itself.
+    `pairs` and `lines`. `versions` are (what, text): drivers, nccl, and what else the profiler noted of itself. `host`:
+    the name of the machine, "" where nothing tells it.
     """
 
     path: str
@@ -332,6 +333,7 @@ class Trace:
     num_dropped: int = 0
     versions: tuple[tuple[str, str], ...] = ()
     caveats: tuple[Caveat, ...] = ()
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-__all__ = ["Unit", "bar", "format_ranks", "format_value", "sparkline"]
+__all__ = ["Unit", "bar", "format_ranks", "format_value", "shades", "sparkline"]
 
 
 class Unit(Enum):
@@ -48,6 +48,12 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
     return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * max(stretch) / highest)))] for stretch in stretches)
 
 
+def shades(shares: Sequence[float]) -> str:
+    """`··▒█`: a cell for each share of the darkest, below a tenth a dot."""
+    return "".join("·░▒▓█"[0 if share < _LIGHT else min(4, 1 + int(4 * share))] for share in shares)
+
+
+_LIGHT = 0.1
 _FULL = "█"
 _ROUNDS_UP = 0.9995  # 999.9 us reads as 1.00 ms, not as 1,000 us
 

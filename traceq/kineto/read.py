@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from math import inf
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from traceq.model import Category, Caveat, Events, Trace
 __all__ = ["read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
+_HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
@@ -88,6 +89,7 @@ def _trace(path: Path, found: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         num_dropped=found.damage.num_dropped,
         versions=_versions(metadata, world),
         caveats=caveats,
+        host=_host(metadata, path, events),
     )
 
 
@@ -107,6 +109,19 @@ def _rank(world: dict[str, Any], path: Path) -> int:
         return rank
     found = re.search(r"rank[-_]?(\d+)", path.name)
     return int(found[1]) if found else 0
+
+
+def _host(metadata: Mapping[str, msgspec.Raw], path: Path, events: Events) -> str:
+    """Name of the machine: as the profiler noted it (since 2025), else from the name that tensorboard_trace_handler
+    gave the file, which still stands in the metadata of one that was renamed; "" where neither tells."""
+    if host := str(_decoded(metadata, "host_name", str)):
+        return host
+    processes = {events.strings[at] for at in distinct(events.pid).tolist() if at >= 0}
+    for name in (path.name, PurePosixPath(_decoded(metadata, "traceName", str)).name):
+        found = _HANDLERS_NAME.match(name)
+        if found is not None and found[2] in processes:  # else it is a name that someone made up
+            return found[1]
+    return ""
 
 
 def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:

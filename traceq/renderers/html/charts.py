@@ -64,7 +64,7 @@ def heat(marks: Sequence[Mark], rows: Sequence[str], columns: Sequence[str]) -> 
         alt.Chart(_data(marks))
         .mark_rect()
         .encode(
-            x=alt.X("column:N", sort=list(columns), title=None, axis=alt.Axis(labelAngle=0)),
+            x=alt.X("column:N", sort=list(columns), title=None, axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
             y=alt.Y("row:N", sort=list(rows), title=None),
             color=alt.Color("ms:Q", scale=alt.Scale(scheme="cividis", reverse=True), title="ms"),
             description="said:N",

@@ -10,6 +10,7 @@ from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, said
 from traceq.renderers.html.markup import element, figure, page, table
 from traceq.renderers.html.moments import moments
+from traceq.renderers.html.rank_map import rank_map
 from traceq.renderers.html.ranking import about, ranking
 from traceq.renderers.text import MOST_FINDINGS, source_line
 from traceq.report import Report, Sheet, Table
@@ -58,7 +59,7 @@ def _tables(report: Report) -> Iterator[str]:
 
 
 def _drawn(report: Report) -> Iterator[str]:
-    """The pictures of an analysis: of times by two keys, bars; of ranks, a heat map; of steps, every step."""
+    """The pictures of an analysis: of times by two keys, bars; of ranks, heat maps; of steps, every step."""
     for view in report.views:
         if view.key == "partition":
             by_rank = view.columns[0].key == "rank"
@@ -68,6 +69,9 @@ def _drawn(report: Report) -> Iterator[str]:
     if report.name == "steps":
         steps = [found for found in report.tables if found.key == "steps" and len(found.rows) > 1]
         yield from (figure(_points(found), "Every step") for found in steps)
+    if report.name == "clusters":
+        times = [found for found in report.tables if found.key == "rank_phases" and found.rows]
+        yield from (figure(rank_map(found), "Own time of a step over the median of each phase") for found in times)
 
 
 def _crossed(view: Table) -> tuple[list[str], list[str], list[Mark]]:
