@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from traceq.model import Arm
 from traceq.recorder.context import PairedBatches
-from traceq.recorder.schedule import PAIRS_PER_GROUP, comparisons, group_sizes, pairs_for, schedule
+from traceq.recorder.schedule import (
+    PAIRS_PER_GROUP,
+    STEPS_ALONE,
+    comparisons,
+    group_sizes,
+    pairs_alone,
+    pairs_for,
+    schedule,
+)
 from traceq.stats import LOOKS
 
 ARMS = (Arm("off", "", baseline=True), Arm("on", ""), Arm("deferred", ""), Arm("absent", "", timed=False))
@@ -94,3 +102,18 @@ def test_both_halves_of_a_pair_are_given_the_same_batches(steps_per_half: int, b
         assert first == second
         assert not seen & set(first)
         seen |= set(first)
+
+
+@given(st.integers(0, 5_000), st.sampled_from([1, 8]), seeds)
+def test_an_arm_alone_runs_the_steps_asked_for_each_order_as_often(steps: int, per_half: int, seed: int) -> None:
+    num_pairs, counted = pairs_alone(steps, per_half), 2 * max(1, per_half - 1)
+    assert 0 <= num_pairs * counted - steps < 2 * counted
+    groups = schedule(comparisons(ARMS[:1]), (num_pairs,), seed, STEPS_ALONE // (2 * per_half))
+    assert sum(len(group.b_second) for group in groups) == num_pairs
+    assert all(2 * sum(group.b_second) == len(group.b_second) for group in groups)
+    assert all(2 * per_half * len(group.b_second) <= STEPS_ALONE for group in groups)
+
+
+def test_two_hundred_steps_of_an_arm_alone_are_one_group_of_just_two_hundred() -> None:
+    assert (pairs_alone(200, 1), pairs_alone(300, 1), pairs_alone(200, 8)) == (100, 150, 16)
+    assert group_sizes((100,), STEPS_ALONE // 2) == (100,)

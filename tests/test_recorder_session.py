@@ -25,7 +25,7 @@ from traceq.runs.samples import read_pairs
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), reason="counts the steps of a CPU")]
 
-NEEDED = 2 * 16 + 2 + 16 + 3 + 4  # a group, its settling pair, warm-up, a step with stacks, a window of two
+NEEDED = 32 + 2 + 20 + 3 + 4  # timed steps, a settling pair, warm-up, a step with stacks, a window of two
 
 
 def train(recording: Session, num_steps: int) -> int:

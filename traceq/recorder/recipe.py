@@ -31,7 +31,8 @@ class Recipe(Generic[P]):
     `varied` is the arm that `--vary` turns into one arm a value (the baseline unless named). `samples_per_rank` tells
     from the parameters how many samples a step of one rank trains on, gradient accumulation included (of an arm that
     takes larger batches, `Arm(samples_factor=)` times as many): arms that differ in that are then compared by the time
-    a sample takes.
+    a sample takes. `steps`: how many unprofiled steps of each arm are measured where nobody says; 0 leaves it to the
+    device.
     """
 
     question: str
@@ -41,6 +42,7 @@ class Recipe(Generic[P]):
     arms: tuple[Arm, ...] = (Arm("run", "the step as it is", baseline=True),)
     varied: str = ""
     samples_per_rank: Callable[[P], int] | None = None
+    steps: int = 0
 
     @property
     def baseline(self) -> Arm:

@@ -12,14 +12,24 @@ from itertools import pairwise
 
 from traceq.model import Arm
 
-__all__ = ["PAIRS_PER_GROUP", "Group", "comparisons", "group_sizes", "pairs_for", "schedule"]
+__all__ = [
+    "PAIRS_PER_GROUP",
+    "STEPS_ALONE",
+    "Group",
+    "comparisons",
+    "group_sizes",
+    "pairs_alone",
+    "pairs_for",
+    "schedule",
+]
 
 PAIRS_PER_GROUP = 16
+STEPS_ALONE = 512  # of a group, where one arm has nobody to take turns with: what feeds it is disturbed less often
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Adjacent pairs of one comparison, 16 or fewer. `b_second[i]` is True where the i-th pair runs A then B.
+    """Adjacent pairs of one comparison. `b_second[i]` is True where the i-th pair runs A then B.
 
     `num_looks`: at how many numbers of pairs its comparison may stop.
     """
@@ -58,23 +68,35 @@ def pairs_for(steps: int, steps_per_half: int) -> int:
     return -(-halves // PAIRS_PER_GROUP) * PAIRS_PER_GROUP
 
 
-def group_sizes(looks: Sequence[int]) -> tuple[int, ...]:
+def pairs_alone(steps: int, steps_per_half: int) -> int:
+    """An even number of pairs that measures at least `steps` steps of the only arm, which both halves run.
+
+    Of a half of several steps the first one settles.
+    """
+    halves = -(-steps // max(1, steps_per_half - 1))
+    return 2 * -(-halves // 4)
+
+
+def group_sizes(looks: Sequence[int], most: int = PAIRS_PER_GROUP) -> tuple[int, ...]:
     """Pairs of each group, so that every look comes at the end of one: 16, or the 8 between 16 and 24 pairs."""
     sizes: list[int] = []
     for before, look in pairwise((0, *looks)):
-        whole, rest = divmod(look - before, PAIRS_PER_GROUP)
-        sizes += [*[PAIRS_PER_GROUP] * whole, *[rest] * bool(rest)]
+        whole, rest = divmod(look - before, most)
+        sizes += [*[most] * whole, *[rest] * bool(rest)]
     return tuple(sizes)
 
 
-def schedule(compared: Sequence[tuple[str, str]], looks: Sequence[int], seed: int) -> tuple[Group, ...]:
-    """Groups of all comparisons in the order they run, as far as the last look; comparisons take turns.
+def schedule(
+    compared: Sequence[tuple[str, str]], looks: Sequence[int], seed: int, most: int = PAIRS_PER_GROUP
+) -> tuple[Group, ...]:
+    """Groups, of `most` pairs or fewer, of all comparisons in the order they run, as far as the last look; comparisons
+    take turns.
 
     The same seed gives every rank the same order.
     """
     rng = random.Random(seed)
     groups, first_pair = [], 0
-    for size in group_sizes(looks):
+    for size in group_sizes(looks, most):
         for a, b in rng.sample(list(compared), len(compared)):
             b_second = [True, False] * (size // 2)
             rng.shuffle(b_second)

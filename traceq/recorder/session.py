@@ -77,7 +77,7 @@ def record(
     """Record the loop in the block: `for batch in rec.steps(loader)`, with `rec.phase(name)` inside.
 
     Works under plain python, torchrun and accelerate launch; every rank has to run it, in step. `steps` unprofiled
-    steps are timed (rounded up to whole groups: 32 on CPU, 256 on CUDA), then one step with stacks and `trace_steps`
+    steps are timed (rounded up to fours, on CUDA to 28), then one step with stacks and `trace_steps`
     are profiled. A loop that ends before that leaves a run marked failed, and a line on stderr, which say how far it
     came. While steps are timed Python's collector is off, and runs between groups. Ranks without a process group are
     given one for the block. `samples_per_rank`, what a step of this rank trains on, lets `traceq diff` compare loops
@@ -124,7 +124,7 @@ def _plan(world: World, out: str | Path | None, arm: Arm, steps: int, trace_step
         out=path,
         device=world.device.type,
         num_ranks=world.size,
-        steps=steps // 2,  # both halves of a pair are this arm's
+        steps=steps,
         trace_steps=trace_steps,
         seed=seed,
         parameters={},

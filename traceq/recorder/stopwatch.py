@@ -9,21 +9,22 @@ from time import perf_counter_ns, thread_time_ns
 
 import torch
 
-from traceq.recorder.peak import peak_bytes
-from traceq.recorder.phases import Phases
+from traceq.recorder.peak import NO_PEAK, Peak, peak
+from traceq.recorder.phases import PhaseEvents, Phases
 
 __all__ = ["StepTime", "Stopwatch", "counted_cpu_ns", "counted_ns"]
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One step, from the end of the step before it. `device_ns` is 0 without a device."""
+    """One step, from the end of the step before it. Without a device `device_ns` is 0, and `device_phases` empty."""
 
     wall_ns: int
     cpu_ns: int
     device_ns: int
-    peak_bytes: int
+    peak: Peak
     phases: dict[str, int]
+    device_phases: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,14 @@ class _Mark:
     wall_ns: int
     cpu_ns: int
     event: torch.cuda.Event | None
-    peak_bytes: int
+    peak: Peak
     phases: dict[str, int]
+    events: Sequence[PhaseEvents]
 
 
 class Stopwatch:
-    """Marks ends of steps; hands out the times between them once a group is over."""
+    """Marks ends of steps; hands out the times between them once a group is over. In its block the device's clock runs
+    along with phases, too."""
 
     __slots__ = ("_marks", "_phases", "device")
 
@@ -45,14 +48,19 @@ class Stopwatch:
         self._phases = phases
         self._marks: list[_Mark] = []
 
+    def __enter__(self) -> Stopwatch:
+        self._phases.event = _event if self.device.type == "cuda" else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._phases.event = None
+
     def mark(self, *, half_ended: bool = True) -> None:
         """A step ends here. Peak memory is read where a half ends: it costs the host tens of us on CUDA."""
-        event = None
-        if self.device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-        peak = peak_bytes(self.device) if half_ended else 0
-        self._marks.append(_Mark(perf_counter_ns(), thread_time_ns(), event, peak, self._phases.take()))
+        event = _event() if self.device.type == "cuda" else None
+        most = peak(self.device) if half_ended else NO_PEAK
+        phases, events = self._phases.take(), self._phases.take_events()
+        self._marks.append(_Mark(perf_counter_ns(), thread_time_ns(), event, most, phases, events))
 
     def take(self) -> list[StepTime]:
         """Times between the marks so far, oldest first, and forget them. Waits for the device: between groups only."""
@@ -62,17 +70,33 @@ class Stopwatch:
         return [_between(before, after) for before, after in pairwise(marks)]
 
 
+def _event() -> torch.cuda.Event:
+    """A point on the current stream whose time the device notes when it gets there."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
 def _between(before: _Mark, after: _Mark) -> StepTime:
     device_ns = 0
     if before.event is not None and after.event is not None:
-        device_ns = round(before.event.elapsed_time(after.event) * 1e6)
+        device_ns = _elapsed_ns(before.event, after.event)
+    device_phases: dict[str, int] = {}
+    for found in after.events:
+        device_phases[found.name] = device_phases.get(found.name, 0) + _elapsed_ns(found.began, found.ended)
     return StepTime(
         wall_ns=after.wall_ns - before.wall_ns,
         cpu_ns=after.cpu_ns - before.cpu_ns,
         device_ns=device_ns,
-        peak_bytes=after.peak_bytes,
+        peak=after.peak,
         phases=after.phases,
+        device_phases=device_phases,
     )
+
+
+def _elapsed_ns(began: torch.cuda.Event, ended: torch.cuda.Event) -> int:
+    milliseconds: float = began.elapsed_time(ended)
+    return round(milliseconds * 1e6)
 
 
 def counted_ns(half: Sequence[StepTime]) -> int:

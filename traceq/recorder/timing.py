@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from traceq.recorder.clocks import clock_facts, read_clocks
 from traceq.recorder.journal import Journal
 from traceq.recorder.looks import groups_until_decided
+from traceq.recorder.peak import forget_peak
 from traceq.recorder.plan import Plan
 from traceq.recorder.rank import Rank
-from traceq.recorder.schedule import Group, comparisons, pairs_for, schedule
+from traceq.recorder.schedule import STEPS_ALONE, Group, comparisons, pairs_alone, pairs_for, schedule
 from traceq.recorder.stopwatch import StepTime, Stopwatch, counted_cpu_ns, counted_ns
 from traceq.runs.samples import ClocksLine, Line, PairLine, StepLine
+from traceq.runs.timings import SETTLING, WARM_UP
 
 __all__ = ["num_timed_steps", "timed_steps"]
-
-UNCOUNTED = -1
 
 
 def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
@@ -28,9 +28,10 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     found: list[PairLine] = []
     clocks: list[ClocksLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, _collector_off():
+    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, _collector_off(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         journal.write(warm_up)
+        forget_peak(rank.world.device)
         for group in groups_until_decided(rank, warm_up, found) if rank.plan.max_minutes else _groups(rank.plan):
             gc.collect()
             rank.world.barrier()
@@ -50,8 +51,10 @@ def num_timed_steps(plan: Plan) -> int:
 
 
 def _groups(plan: Plan) -> tuple[Group, ...]:
-    compared = comparisons([planned.arm for planned in plan.arms])
-    return schedule(compared, (pairs_for(plan.steps, plan.steps_per_half),), plan.seed)
+    compared, per_half = comparisons([planned.arm for planned in plan.arms]), plan.steps_per_half
+    if len(compared) == 1:
+        return schedule(compared, (pairs_alone(plan.steps, per_half),), plan.seed, STEPS_ALONE // (2 * per_half))
+    return schedule(compared, (pairs_for(plan.steps, per_half),), plan.seed)
 
 
 def _warm_up_order(plan: Plan) -> list[str]:
@@ -66,7 +69,8 @@ def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line
     stopwatch.mark()
     for draw, arm in enumerate(order):
         yield from _half(rank, stopwatch, arm, draw)
-    return [line for arm, half in zip(order, _by_half(rank, stopwatch), strict=True) for line in _uncounted(arm, half)]
+    halves = _by_half(rank, stopwatch)
+    return [line for arm, half in zip(order, halves, strict=True) for line in _uncounted(arm, half, WARM_UP)]
 
 
 def _group(rank: Rank, stopwatch: Stopwatch, group: Group) -> Generator[str, None, list[Line]]:
@@ -77,7 +81,8 @@ def _group(rank: Rank, stopwatch: Stopwatch, group: Group) -> Generator[str, Non
         for arm in pair:
             yield from _half(rank, stopwatch, arm, group.first_pair + position)
     halves = _by_half(rank, stopwatch)
-    lines: list[Line] = [line for arm, half in zip(order[0], halves, strict=False) for line in _uncounted(arm, half)]
+    settling = zip(order[0], halves, strict=False)
+    lines: list[Line] = [line for arm, half in settling for line in _uncounted(arm, half, SETTLING)]
     for index in range(len(group.b_second)):
         lines += _pair(group, index, halves[2 + 2 * index], halves[3 + 2 * index])
     return lines
@@ -104,9 +109,9 @@ def _pair(group: Group, index: int, first: Sequence[StepTime], second: Sequence[
     yield PairLine(group.a, group.b, pair, group.b_second[index], *times_ns, group.num_looks, *cpu_ns)
 
 
-def _uncounted(arm: str, half: Sequence[StepTime]) -> Iterator[StepLine]:
+def _uncounted(arm: str, half: Sequence[StepTime], why: int) -> Iterator[StepLine]:
     for index, time in enumerate(half):
-        yield _step(arm, time, a="", b="", pair=UNCOUNTED, half=0, index=index)
+        yield _step(arm, time, a="", b="", pair=why, half=0, index=index)
 
 
 def _step(arm: str, time: StepTime, *, a: str, b: str, pair: int, half: int, index: int) -> StepLine:
@@ -121,7 +126,9 @@ def _step(arm: str, time: StepTime, *, a: str, b: str, pair: int, half: int, ind
         wall_ns=time.wall_ns,
         cpu_ns=time.cpu_ns,
         device_ns=time.device_ns,
-        peak_bytes=time.peak_bytes,
+        peak_bytes=time.peak.allocated,
+        device_phases=time.device_phases,
+        reserved_bytes=time.peak.reserved,
     )
 
 
