@@ -91,6 +91,19 @@ def test_after_norms_of_gradients_it_is_their_norm() -> None:
     assert roles(ACCUMULATES, OPTIMIZER, op("aten::_foreach_norm", 10, 5), call) == ["gradient_reduction"]
 
 
+def test_a_gather_behind_the_update_is_of_parameters_until_another_forward_pass_begins() -> None:
+    gather = comms("_allgather_base", 190, 5, BIG)
+    assert roles(ACCUMULATES, OPTIMIZER, gather) == ["parameter_gather_step"]
+    assert roles(ACCUMULATES, OPTIMIZER, op("aten::linear", 184, 3), gather) == ["activation_exchange"]
+
+
+def test_of_few_elements_more_than_one_a_rank_are_fetched_and_one_a_rank_is_a_metric() -> None:
+    fetched = op("PreBackwardFunctionForModule", 20, 2)
+    parameter, metric = comms("_allgather_base", 10, 5, (5, 10)), comms("_allgather_base", 30, 5, (1, 2))
+    assert roles(fetched, parameter, **world(0, 2, "nccl")) == ["parameter_gather_forward"]
+    assert roles(fetched, metric, **world(0, 2, "nccl")) == ["metric"]
+
+
 def test_a_large_sum_in_forward_is_of_activations() -> None:
     late = comms("allreduce", 10, 5, BIG)
     assert roles(ACCUMULATES, OPTIMIZER, late) == ["activation_exchange"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builder import AUTOGRAD, Event, annotation, build, call, comms, kernel, launch, op, read_text, step, table
+from builder import AUTOGRAD, Event, annotation, build, call, comms, kernel, launch, op, read_text, step, table, world
 
 from traceq.analyses.registry import analyze
 from traceq.model import Run, Trace
@@ -66,6 +66,71 @@ def test_what_torch_issues_is_exactly_what_its_strategy_predicts(
     assert of_roles(checked, steps=2) == expected
     assert {row["verdict"] for row in checked} == {"exact"}
     assert all(row["expected_num"] in (row["num"], None) for row in checked)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "expected"),
+    [
+        ("zero2", "ZeRO-1 or 2", {"gradient_reduction": (1, PARAMETERS), "parameter_gather_step": (1, PARAMETERS)}),
+        (
+            "zero3",  # fetches three blocks whole, the embedding, and the head
+            "ZeRO-3",
+            {
+                "parameter_gather_forward": (5, PARAMETERS),
+                "parameter_gather_backward": (5, PARAMETERS),
+                "gradient_reduction": (1, PARAMETERS),
+            },
+        ),
+    ],
+)
+def test_what_deepspeed_issues_is_exactly_what_zero_predicts(
+    name: str, strategy: str, expected: dict[str, tuple[int, int]]
+) -> None:
+    found, checked = told(read(FIXTURES / f"{name}.json.gz"))
+    assert (found["strategy"], found["parameters"]) == (strategy, PARAMETERS)
+    assert of_roles(checked, steps=2) == expected | {"clip_norm": (1, 1)}
+    exact = [row for row in checked if row["role"] != "clip_norm"]
+    assert {row["verdict"] for row in exact} == {"exact"}
+    assert all((row["num"], row["elements"]) == (row["expected_num"], row["expected_elements"]) for row in exact)
+
+
+def zero(*, start: int, number: int, reduced: int, gathered: tuple[int, ...]) -> list[Event]:
+    """One step of ZeRO-2 on two ranks: gradients are reduced by one call, parameters gathered when they are updated."""
+    accumulates = op(
+        "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", start + 10, 20, tid=AUTOGRAD
+    )
+    reduces = comms("allreduce", start + 12, 5, (reduced, reduced), tid=AUTOGRAD)
+    gathers = [comms("_allgather_base", start + 70 + 5 * n, 4, (size // 2, size)) for n, size in enumerate(gathered)]
+    update = annotation("Optimizer.step#AdamW.step", start + 40, 20)
+    return [step(start, 100, number), accumulates, reduces, update, *gathers]
+
+
+@pytest.mark.parametrize(
+    ("gathered", "verdict", "predicted"),
+    [
+        ((1002,), "exact", 1002),  # whole parts
+        ((1004,), "exact", 1004),  # even ones
+        ((1006,), "explained", None),
+        ((9000,), "unexplained", 1001),
+    ],
+)
+def test_zero_gathers_what_it_reduced_in_equal_parts(
+    gathered: tuple[int, ...], verdict: str, predicted: int | None
+) -> None:
+    events = zero(start=0, number=0, reduced=1001, gathered=gathered)
+    found, checked = told(build(*events, **world(0, 2, "nccl")))
+    assert (found["strategy"], found["verdict"]) == ("ZeRO-1 or 2", verdict)
+    assert checked[1]["expected_elements"] == predicted
+
+
+def test_zero_gathers_by_the_same_number_of_calls_wherever_as_much_is_updated() -> None:
+    sizes = [(1000,), (4000, 4000), (1000,), (4000, 4000)]
+    steps = [zero(start=100 * n, number=n, reduced=sum(of), gathered=of) for n, of in enumerate(sizes)]
+    assert told(build(*(event for one in steps for event in one), **world(0, 2, "nccl")))[0]["verdict"] == "exact"
+    sizes += [(1000,), (500, 500)]
+    steps = [zero(start=100 * n, number=n, reduced=sum(of), gathered=of) for n, of in enumerate(sizes)]
+    found, _ = told(build(*(event for one in steps for event in one), **world(0, 2, "nccl")))
+    assert found["reason"] == "parameter_gather_step: 1 call over, in 1 of 6 steps"
 
 
 def test_two_micro_batches_gather_and_reduce_twice() -> None:

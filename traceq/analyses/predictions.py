@@ -170,15 +170,17 @@ def _gathered_again(trace: Trace, passes: Counts, backward: Counts) -> Counts:
 
 
 def _replicated(trace: Trace, found: Issues) -> list[Check]:
-    """DDP, ZeRO-1 and 2: the same gradients every step, in buckets; as many elements gathered after it as reduced."""
+    """DDP, ZeRO-1 and 2: the same gradients every step, in buckets; then as many elements are gathered as were reduced,
+    by as many calls in all steps of that size."""
     mine = found.of(Role.GRADIENT)
     gradients, gathered = found.per_step(mine), found.per_step(found.of(Role.GATHER_STEP))
     if gathered:
-        padding = _padding(gathered, gradients)
-        reduced, back = (None, None) if padding else (gathered.elements, gradients.elements)
+        parts = _in_equal_parts(gradients.elements, gathered.elements, trace.world_size)
+        padding = _padding(gathered, gradients) if (gathered.elements != parts).any() else ""
+        reduced, back = (None, None) if padding else (gradients.elements, parts)
         return [
-            _check(Role.GRADIENT, gradients, None, reduced, note=padding),
-            _check(Role.GATHER_STEP, gathered, None, back, note=padding),
+            _check(Role.GRADIENT, gradients, _as_usual(gradients), reduced, note=padding),
+            _check(Role.GATHER_STEP, gathered, _as_usual(gathered), back, note=padding),
         ]
     if not gradients:
         return []
@@ -192,6 +194,18 @@ def _usual(values: Counts) -> Counts:
     """The most frequent value, for every step; of equally frequent ones the largest."""
     seen, count = np.unique(values, return_counts=True)
     return np.full_like(values, seen[len(seen) - 1 - int(np.argmax(count[::-1]))])
+
+
+def _as_usual(got: PerStep) -> Counts:
+    """int64[S]: the usual number of calls of the steps that move as many elements; an optimizer may skip some."""
+    return np.array([_usual(got.num[got.elements == mine])[0] for mine in got.elements], np.int64)
+
+
+def _in_equal_parts(elements: Counts, gathered: Counts, num_ranks: int) -> Counts:
+    """int64[S]: these elements, or as many more as make the parts of all ranks equal (and even, as DeepSpeed has them),
+    whichever is gathered in every step."""
+    rounded = (-(-elements // multiple) * multiple for multiple in (num_ranks, 2 * num_ranks) if multiple > 0)
+    return next((padded for padded in rounded if (padded == gathered).all()), elements)
 
 
 def _padding(gathered: PerStep, gradients: PerStep) -> str:

@@ -79,6 +79,8 @@ _DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 _CLIPS = re.compile(r"clip_grad_norm|^FSDP::clip")
 _NORMALIZES = re.compile(r"^SyncBatchNorm(Backward[0-9]*)?$")
 _MEASURES = re.compile(r"^(?!.*\.py\().*(metric|accuracy)|\.py\(\d+\): .*(metric|accuracy)", re.IGNORECASE)
+_COMPUTES = re.compile(r"^aten::(linear|addmm|mm|bmm|matmul|conv\w*|embedding|layer_norm|rms_norm|_?scaled_dot\w+)$")
+"""What no forward pass does without."""
 _NORM = re.compile(r"^aten::(linalg_vector_norm|linalg_norm|norm|_foreach_norm)$")
 _DISTRIBUTES_INPUT = re.compile(r"kjt|sparse_data_dist|SparseFeatures", re.IGNORECASE)
 _PASSES_ON = re.compile(
@@ -118,7 +120,9 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
     whole, few = _holds_integers(trace, calls), _holds_few(calls)
     accumulates, optimizer = around.within(_ACCUMULATES), around.within(_OPTIMIZER)
     in_an_op = around.within(_AUTOGRAD) | around.within_an_op_besides(_PASSES_ON)
-    fetches = gathers & ~in_an_op & ~whole & ~few & bool(len(around.named(_PARTITIONS)))
+    loose, updated = gathers & ~in_an_op & ~whole, _after_update(trace, around)
+    fetches = loose & bool(len(around.named(_PARTITIONS)))
+    several = calls.elements > trace.world_size  # else a number of each rank's
     return [
         (Role.GRADIENT, reduces & around.within(_FSDP_REDUCES)),
         (Role.GATHER_BACKWARD, gathers & around.within(_GATHERS_BACKWARD)),
@@ -133,8 +137,9 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
         (Role.STATISTICS, around.within(_NORMALIZES)),
         (Role.INDICES, exchanges & (whole | around.within(_DISTRIBUTES_INPUT)) | (gathers & whole & in_an_op)),
         (Role.METRIC, ~exchanges & around.within(_MEASURES)),
-        (Role.GATHER_STEP, fetches & _after_update(trace, around)),
-        (Role.GATHER_FORWARD, fetches),
+        (Role.GATHER_STEP, loose & ~few & updated & ~_computed_since_update(around)),
+        (Role.GATHER_STEP, fetches & ~few & updated),
+        (Role.GATHER_FORWARD, fetches & (~few | (several & ~updated))),
         (Role.ACTIVATIONS, exchanges | (~broadcasts & in_an_op)),
     ]
 
@@ -179,6 +184,12 @@ def _after_update(trace: Trace, around: Surroundings) -> NDArray[np.bool_]:
     began = np.searchsorted(host[:, 0], around.at, "right") - 1
     updated = around.since(around.named(_OPTIMIZER)) >= host[began, 0]
     return np.asarray(updated & (began >= 0) & steps(trace).marked)
+
+
+def _computed_since_update(around: Surroundings) -> NDArray[np.bool_]:
+    """bool[C]: another forward pass has begun since the optimizer's step."""
+    computed = around.since(around.named(_COMPUTES, ops_only=True))
+    return computed > around.since(around.named(_OPTIMIZER))
 
 
 def _after_backward(around: Surroundings) -> NDArray[np.bool_]:

@@ -20,6 +20,7 @@ from traceq.model import Category, Trace
 
 __all__ = ["Issues", "PerStep", "issues", "marks_per_step", "strategy_of"]
 
+_DDP = re.compile(r"^DistributedDataParallel\.forward$")
 _FSDP1 = re.compile(r"^FullyShardedDataParallel\.")
 _FSDP2 = re.compile(r"^FSDP::")
 
@@ -131,7 +132,11 @@ def _of_parameters(trace: Trace, found: Issues) -> tuple[str, str] | None:
         return name, f"parameters are gathered for forward {again}, gradients reduce-scattered"
     if step and (scattered or reduced):
         how = "reduce-scattered" if scattered else "all-reduced"
-        return "ZeRO-2" if scattered else "ZeRO-1", f"gradients are {how}, parameters gathered after the update"
+        by_ddp = bool(
+            marks_per_step(trace, _DDP).any()
+        )  # around torch's own ZeRO-1; all-reduces do not tell the others
+        name = "ZeRO-2" if scattered else "ZeRO-1" if by_ddp else "ZeRO-1 or 2"
+        return name, f"gradients are {how}, parameters gathered after the update"
     if scattered or reduced:
         return "DDP", "gradients are reduced, parameters never gathered"
     return None
