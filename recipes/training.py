@@ -60,7 +60,9 @@ class Training:
         """Everything on the context's device, the model that `make` makes wrapped and verified."""
         chosen = SIZES[size]
         torch.manual_seed(seed)
-        model = context.wrap(make(chosen), **wrapping)
+        with context.device:  # billions of weights take minutes to draw on the host
+            made = make(chosen)
+        model = context.wrap(made, **wrapping)
         optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
         return cls(
             model=model,

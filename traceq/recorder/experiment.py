@@ -28,6 +28,8 @@ def run_rank(plan: Plan, entry: Entry, world: World) -> None:
     pulse = Pulse(plan.pulse, world.local_rank)
     phases = Phases(entry.recipe.phases, on_enter=pulse.beat)
     rank = Rank(plan, world, phases, pulse)
+    if world.shares_device:
+        rank.say(f"{world.size} ranks share the GPUs they find: gloo goes between them, not NCCL")
     context = Context(
         world.rank, world.local_rank, world.size, world.device, phases, plan.steps_per_half, rank.facts, rank.say
     )

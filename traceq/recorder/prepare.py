@@ -150,9 +150,9 @@ def _num_ranks(wanted: int | None, device: str, world_size: int) -> int:
         return world_size
     import torch
 
-    most = torch.cuda.device_count() if device == "cuda" else max(8, 4 * (os.cpu_count() or 1))
-    _check_range("--ranks", wanted, 1, most)
-    return wanted or (most if device == "cuda" else DEFAULT_CPU_RANKS)
+    num_devices = torch.cuda.device_count() if device == "cuda" else 0
+    _check_range("--ranks", wanted, 1, max(8, 4 * (num_devices or os.cpu_count() or 1)))
+    return wanted or num_devices or DEFAULT_CPU_RANKS
 
 
 def _check_range(option: str, value: int | None, least: int, most: int) -> None:

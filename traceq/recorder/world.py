@@ -35,6 +35,11 @@ class World:
         """gloo or nccl; none without a process group."""
         return str(dist.get_backend()) if dist.is_initialized() else "none"
 
+    @property
+    def shares_device(self) -> bool:
+        """Ranks of this host take turns on its GPUs, which are fewer."""
+        return self.device.type == "cuda" and _ranks_here() > torch.cuda.device_count()
+
     def barrier(self) -> None:
         """Wait until every rank is here."""
         if dist.is_initialized():
@@ -54,13 +59,14 @@ class World:
 
 
 def join_world(device: str) -> World:
-    """Start (or adopt) the process group of `RANK` and `WORLD_SIZE`; alone, a world of one. `device`: cpu or cuda."""
+    """Start (or adopt) the process group of `RANK` and `WORLD_SIZE`; alone, a world of one. `device`: cpu or cuda.
+
+    More ranks than GPUs share them, and talk by gloo.
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     place = torch.device("cpu")
     if device == "cuda":
-        if local_rank >= torch.cuda.device_count():
-            raise TraceqError(f"local rank {local_rank}: found {torch.cuda.device_count()} GPUs; expected one a rank")
-        place = torch.device("cuda", local_rank)
+        place = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(place)
     if not dist.is_initialized():
         _start(place)
@@ -111,7 +117,12 @@ def _lent_group(place: torch.device) -> Iterator[None]:
 
 
 def _start(place: torch.device) -> None:
-    backend = "nccl" if place.type == "cuda" else "gloo"
+    by_nccl = place.type == "cuda" and _ranks_here() <= torch.cuda.device_count()  # nccl refuses two ranks on one GPU
     alone: dict[str, Any] = {} if "RANK" in os.environ else {"store": HashStore(), "rank": 0, "world_size": 1}
-    device_id = place if place.type == "cuda" else None
-    dist.init_process_group(backend, timeout=TIMEOUT, device_id=device_id, **alone)
+    bound: dict[str, Any] = {"backend": "nccl", "device_id": place} if by_nccl else {"backend": "gloo"}
+    dist.init_process_group(timeout=TIMEOUT, **bound, **alone)
+
+
+def _ranks_here() -> int:
+    """How many ranks this host has."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
