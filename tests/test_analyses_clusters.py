@@ -17,6 +17,7 @@ from traceq.analyses.clusters import merge
 from traceq.analyses.rank_times import PhaseTimes
 from traceq.analyses.registry import analyze
 from traceq.links.activity import Doing
+from traceq.links.job import job_of
 from traceq.model import Run, Trace
 from traceq.report import Report
 
@@ -161,6 +162,7 @@ class Drawn:
         return {frozenset(range(self.num_ranks)).difference(*late), *late}
 
 
+JOB = job_of(Run("job", ()))
 KINDS = ("nobody", "one rank", "one host", "two hosts", "two hosts apart", "scattered")
 
 
@@ -218,7 +220,7 @@ def check(report: Report, case: Drawn, tolerance_ms: float) -> None:
 def test_clusters_are_those_that_a_seed_has_drawn() -> None:
     for seed in range(DRAWN):
         case = drawn(seed)
-        check(merge(told_of(case, seed)), case, tolerance_ms=4)
+        check(merge(JOB, told_of(case, seed)), case, tolerance_ms=4)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from oracle.syncs import find_syncs
 from terminal import traceq
 from typer.testing import CliRunner
 
-from traceq.analyses.partition import analyze as analyze_partition
+from traceq.analyses.registry import analyze
 from traceq.cli import app
 from traceq.diff.diff import diff_runs
 from traceq.diff.ledger import ledger
@@ -93,7 +93,7 @@ def oracle_cells(path: Path, counted: Any) -> Counter[tuple[str, str]]:
 
 
 def shown_cells(rank: int, run: Run, counted: Any) -> Counter[tuple[str, str]]:
-    table = analyze_partition(run).tables[0]
+    table = analyze(run, "partition").tables[0]
     keys = [column.key for column in table.columns]
     rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
     cells: Counter[tuple[str, str]] = Counter()

@@ -165,8 +165,8 @@ def defined(path: Path) -> set[str]:
 
 
 def is_analysis(path: Path) -> bool:
-    """A module that the registry finds: it is called by its contract, `analyze` and `POSITION`, and not imported."""
-    return place(path) == "analyses" and {"analyze", "POSITION"} <= defined(path)
+    """A module that the registry finds: it is called by its contract, and not imported."""
+    return place(path) == "analyses" and {"summarize", "merge", "POSITION"} <= defined(path)
 
 
 def holds_only_a_docstring(path: Path) -> bool:

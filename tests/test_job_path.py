@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from builder import Event, build, comms, kernel, launch, op, step, table, world
+from numpy.typing import NDArray
 from simulator import US, run_of, simulate
 from simulator.arrivals import arrivals
 from simulator.kineto import BASE_NS, ORIGIN_NS
 from simulator.meetings import Late, Meetings
 
 from traceq.analyses.registry import analyze
-from traceq.links.critical import On
-from traceq.links.job_path import JobPath, job_path
+from traceq.links.critical import CriticalPath, On
+from traceq.links.job import job_of
+from traceq.links.job_path import JobPath, job_path, path_along, trail
 from traceq.model import Caveat, Run, Trace
 from traceq.runs.read import read
 
@@ -37,10 +41,28 @@ def rank(number: int, *events: Event, size: int = 2, ahead: int = 0, steps: int 
     return build(step(0, 50, steps), *events, **world(number, size), origin=ahead)
 
 
+@dataclass(frozen=True)
+class Found:
+    """The path of a job, and on each rank what it leads through."""
+
+    number: NDArray[np.int64]
+    window: NDArray[np.int64]
+    ahead: NDArray[np.int64]
+    paths: tuple[CriticalPath, ...]
+
+
+def path_of(traces: Sequence[Trace]) -> Found | Caveat | None:
+    found = job_path(job_of(Run("job", tuple(traces))), [trail(trace) for trace in traces])
+    if not isinstance(found, JobPath):
+        return found
+    paths = tuple(path_along(trace, legs) for trace, legs in zip(traces, found.legs, strict=True))
+    return Found(found.number, found.window, found.ahead, paths)
+
+
 def pieces(*traces: Trace) -> list[tuple[int, str, str, float]]:
     """(rank, kind, name, us) of the job's path in order of time; neighbours alike are one."""
-    found = job_path(traces)
-    assert isinstance(found, JobPath)
+    found = path_of(traces)
+    assert isinstance(found, Found)
     told: list[tuple[int, int, int, str, str]] = []
     for trace, path, ahead in zip(traces, found.paths, found.ahead.tolist(), strict=True):
         for (start, end), on, name in zip(path.parts.tolist(), path.on.tolist(), path.name.tolist(), strict=True):
@@ -123,7 +145,7 @@ def test_clocks_are_joined_through_a_rank_of_two_groups() -> None:
 
 
 def refused(*traces: Trace) -> str:
-    found = job_path(traces)
+    found = path_of(traces)
     assert isinstance(found, Caveat)
     return found.text
 
@@ -144,11 +166,11 @@ def test_a_path_is_refused_where_the_windows_hold_other_steps() -> None:
 
 def test_ranks_that_never_meet_and_one_rank_alone_have_no_path_of_a_job() -> None:
     alone = launch(2, 1, 1), kernel("a", 7, 80, 1)
-    assert job_path([rank(0, *alone), rank(1, *alone)]) is None
-    assert job_path([rank(0, *EARLY)]) is None
+    assert path_of([rank(0, *alone), rank(1, *alone)]) is None
+    assert path_of([rank(0, *EARLY)]) is None
 
 
-def assert_adds_up(found: JobPath) -> None:
+def assert_adds_up(found: Found) -> None:
     """Its pieces tile the steps on one clock."""
     parts = np.concatenate([path.parts - ahead for path, ahead in zip(found.paths, found.ahead, strict=True)])
     parts = parts[np.argsort(parts[:, 0])]
@@ -158,7 +180,7 @@ def assert_adds_up(found: JobPath) -> None:
     assert total.tolist() == (found.window[:, 1] - found.window[:, 0]).tolist()
 
 
-def rank_at(found: JobPath, instant: int) -> int:
+def rank_at(found: Found, instant: int) -> int:
     """On whose path an instant of the common clock is."""
     (rank,) = (
         at
@@ -178,8 +200,8 @@ def test_the_path_lies_on_the_late_rank_before_the_collective_that_it_is_late_fo
         offsets = tuple(rng.randrange(-5_000_000, 5_000_000) for _ in range(4))
         job = Meetings(plan, num_ranks=4, jitter=8 * US, late=late, offsets=offsets).job(rng)
         timelines = simulate(job)
-        found = job_path(run_of(job, timelines).traces)
-        assert isinstance(found, JobPath), seed
+        found = path_of(run_of(job, timelines).traces)
+        assert isinstance(found, Found), seed
         assert_adds_up(found)
         met = arrivals(timelines)
         origin = BASE_NS + ORIGIN_NS + offsets[0]
@@ -194,8 +216,8 @@ def test_the_path_lies_on_the_late_rank_before_the_collective_that_it_is_late_fo
 def test_the_path_of_a_real_job_adds_up_to_its_steps(name: str) -> None:
     if not (TRACES / name).is_dir():
         pytest.skip(f"no traces beside this checkout, in {TRACES}")
-    found = job_path(read(TRACES / name).traces)
-    assert isinstance(found, JobPath)
+    found = path_of(read(TRACES / name).traces)
+    assert isinstance(found, Found)
     assert_adds_up(found)
 
 

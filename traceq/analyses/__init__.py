@@ -1,1 +1,1 @@
-"""One file, one question: `analyze(run) -> Report`."""
+"""One file, one question: `summarize(trace)` on every rank, `merge(job, parts) -> Report` on what the ranks left."""

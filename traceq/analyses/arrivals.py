@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.links.collectives import NAMES, name_number
-from traceq.model import Flight, Run
+from traceq.links.job import Job
+from traceq.model import Flight, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_ranks
 
@@ -74,9 +75,13 @@ class _Stuck:
     ranks: tuple[_Rank, ...]
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> None:
+    """Nothing: a profiled window does not tell who is missing."""
+
+
+def merge(job: Job, parts: Sequence[None]) -> Report:
     """The first collective of each group that did not end everywhere; nothing for parts of a recording that went on."""
-    stuck = _all_stuck([flight for flight in run.flights if not flight.is_window])
+    stuck = _all_stuck([flight for flight in job.flights if not flight.is_window])
     rows = tuple(rank.cells(one.group, one.sequence) for one in stuck for rank in one.ranks)
     table = Table("arrivals", "Arrivals", _COLUMNS, rows)
     keys = [column.key for column in _COLUMNS]

@@ -13,7 +13,8 @@ from traceq.analyses.rank_times import PhaseTimes, RankTimes, phase_times, side_
 from traceq.analyses.spread import each_rank, heat_view, spread_table
 from traceq.analyses.wording import MOST_RANKS, more_rows
 from traceq.links.activity import Doing
-from traceq.model import Run, Trace
+from traceq.links.job import Job
+from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_ranks, format_value
 
@@ -52,18 +53,16 @@ class _Cluster:
     category: str
 
 
-def analyze(run: Run) -> Report:
-    """Clusters of like ranks, how times spread over ranks, and each rank's own time by phase."""
-    return merge([summarize(trace) for trace in run.traces])
-
-
 def summarize(trace: Trace) -> PhaseTimes:
-    """All that is kept of a rank: what it spends a step on, by phase."""
+    """What a rank spends a step on, by phase."""
     return phase_times(trace)
 
 
-def merge(parts: Sequence[PhaseTimes]) -> Report:
-    """The report on all ranks; nothing for a single one, and views only for more than people would read one by one."""
+def merge(job: Job, parts: Sequence[PhaseTimes]) -> Report:
+    """Clusters of like ranks, how times spread over them, and each rank's own time by phase; nothing for one rank.
+
+    Views only for more ranks than people would read one by one.
+    """
     found = side_by_side(parts) if len(parts) > 1 else None
     clusters = _clusters(found) if found is not None else []
     rows = tuple(_row(found, cluster) for cluster in clusters) if found is not None else ()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analyses.bandwidth import algbw_gbps, busbw_gbps
+from traceq.analyses.rows import Part, each_of, of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import over_ranks
 from traceq.links.activity import Doing, activity
 from traceq.links.collectives import NAMES, Calls, Kernels, collective_calls, collective_kernels
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
 from traceq.links.roles import ROLES, Role, collective_roles
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit
 
@@ -83,11 +86,17 @@ class _Row:
         return tuple(values.values())
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> Part[_Row]:
     """Calls and kernels of collectives over the whole trace; kernels without a call are rows with 0 calls."""
-    rows = [row for trace in run.traces for row in _rows(trace)]
-    table = Table("collectives", "Collectives", _COLUMNS, tuple(row.cells for row in rows))
-    return Report("collectives", (table,), (_view(run, rows),) if rows else ())
+    return Part(tuple(_rows(trace)))
+
+
+def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
+    """The rows of all ranks; people see sums over them."""
+    rows = of_all(parts)
+    cells = each_of(parts, lambda part: [row.cells for row in part.rows])
+    table = Table("collectives", "Collectives", _COLUMNS, cells)
+    return Report("collectives", (table,), (_view(job, rows),) if rows else ())
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -173,7 +182,7 @@ def _size(trace: Trace, ranks: int) -> int | None:
     return ranks if ranks > 0 else trace.world_size if trace.world_size > 1 else None
 
 
-def _view(run: Run, rows: list[_Row]) -> Table:
+def _view(job: Job, rows: Sequence[_Row]) -> Table:
     """Sums over ranks and groups, by collective, phase and dtype; without a device the time of the calls' threads."""
     on_device = any(row.num_kernels or row.num_copies for row in rows)
     merged: dict[tuple[Cell, ...], list[int]] = {}
@@ -195,4 +204,4 @@ def _view(run: Run, rows: list[_Row]) -> Table:
     if not on_device:
         view = (*view[:6], view[7], Column("host_ns", "host time", Unit.NS))
         shown = [(*row[:6], *row[7:9]) for row in shown]
-    return Table("collectives", f"Collectives ({over_ranks(run)})", view, tuple(shown))
+    return Table("collectives", f"Collectives ({over_ranks(job)})", view, tuple(shown))

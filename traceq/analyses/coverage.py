@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from traceq.intervals import distinct
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
-from traceq.model import Category, Caveat, Run, Trace
+from traceq.model import Category, Caveat, Trace
 from traceq.report import Column, Report, Table
 from traceq.units import Unit
 
@@ -19,15 +23,25 @@ _COLUMNS = (
 )
 
 
-def analyze(run: Run) -> Report:
-    """Sums over ranks; the times are sums of device work."""
-    row = (
-        sum(len(device_work(trace)) for trace in run.traces),
-        sum(_sum_ns(trace, UNATTRIBUTED) for trace in run.traces),
-        sum(_sum_ns(trace, BEFORE_WINDOW) for trace in run.traces),
-        sum(trace.num_dropped for trace in run.traces),
-    )
-    caveats = tuple(caveat for trace in run.traces for caveat in (*_lost_device(trace), *_several_devices(trace)))
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """The columns' values of one rank, and what it makes doubtful."""
+
+    values: tuple[int, int, int, int]
+    caveats: tuple[Caveat, ...]
+
+
+def summarize(trace: Trace) -> _Rank:
+    """The times are sums of device work."""
+    strays = _sum_ns(trace, UNATTRIBUTED), _sum_ns(trace, BEFORE_WINDOW)
+    caveats = (*_lost_device(trace), *_several_devices(trace))
+    return _Rank((len(device_work(trace)), *strays, trace.num_dropped), caveats)
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """Sums over ranks."""
+    row = tuple(sum(part.values[at] for part in parts) for at in range(len(_COLUMNS)))
+    caveats = tuple(caveat for part in parts for caveat in part.caveats)
     table = Table("coverage", "Coverage", _COLUMNS, (row,), single=True)
     told = row[1] or row[3]  # what was launched before the window stands among the phases
     return Report("coverage", (table,), (table,) if told else (), caveats=caveats)

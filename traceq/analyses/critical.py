@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import a_step, more_rows, python_place, stepwise
 from traceq.links.critical import CriticalPath, On, critical_path
-from traceq.links.job_path import JobPath, job_path
+from traceq.links.job import Job
+from traceq.links.job_path import JobPath, Legs, Trail, job_path, path_along, trail
 from traceq.links.kernel_names import short_kernel
-from traceq.links.launches import device_work
+from traceq.links.outline import Outline
 from traceq.links.phases import phases
 from traceq.links.steps import steps
-from traceq.model import Caveat, Run, Trace
+from traceq.model import Caveat, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit, format_value
 
@@ -35,25 +38,36 @@ _COLUMNS = (
 )
 _VIEW = (*_COLUMNS[2:7], _COLUMNS[8], Column("share", "share", Unit.PERCENT))
 
-_Row = tuple[int | str, ...]
+_Row = tuple[str, int, str, str, str, str, int, int, int]
 
 
-def analyze(run: Run) -> Report:
-    """The critical path of the counted steps by what it leads through; on each rank the rows add up to its steps, those
-    of the job's path to the job's."""
-    by_rank = {trace.rank: _rows(trace, critical_path(trace), int(steps(trace).counted.sum())) for trace in run.traces}
-    table = Table("critical", "Critical path", _COLUMNS, tuple(row for rows in by_rank.values() for row in rows))
-    found = job_path(run.traces)
-    of_job = _rows_of_job(run, found) if isinstance(found, JobPath) else []
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, and what its path comes to of the collectives in which ranks meet."""
+
+    rows: tuple[_Row, ...]
+    trail: Trail
+
+
+def summarize(trace: Trace) -> _Rank:
+    """The critical path of the counted steps by what it leads through; the rows add up to the steps."""
+    return _Rank(tuple(_rows(trace, critical_path(trace), int(steps(trace).counted.sum()))), trail(trace))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks, and those of the job's path, which add up to the job's steps."""
+    table = Table("critical", "Critical path", _COLUMNS, of_all(parts))
+    found = job_path(job, [part.trail for part in parts])
+    of_job = _rows_of_job(job, found) if isinstance(found, JobPath) else []
     tables = (table, Table("job_path", "Critical path across ranks", _COLUMNS, tuple(of_job)))
     caveats = (found,) if isinstance(found, Caveat) else ()
-    traces = [trace for trace in run.traces if len(device_work(trace))]
-    if not traces:
+    ranks = [(rank, part.rows) for rank, part in zip(job.ranks, parts, strict=True) if rank.has_device]
+    if not ranks:
         return Report("critical", tables)
     if of_job:
-        return Report("critical", tables, (_view_of_job(run, of_job),))
-    slowest = max(traces, key=lambda trace: _total(by_rank[trace.rank]))
-    return Report("critical", tables, (_view(run, slowest, by_rank[slowest.rank]),), caveats=caveats)
+        return Report("critical", tables, (_view_of_job(job, of_job),))
+    slowest = max(ranks, key=lambda each: _total(each[1]))
+    return Report("critical", tables, (_view(job, *slowest),), caveats=caveats)
 
 
 def _rows(trace: Trace, path: CriticalPath, num_steps: int) -> list[_Row]:
@@ -66,33 +80,40 @@ def _rows(trace: Trace, path: CriticalPath, num_steps: int) -> list[_Row]:
         on, phase, name, line = groups.keys[at].tolist()
         words = (On(on).name.lower().replace("_", " "), known[phase], path.texts[name], path.texts[line])
         rows.append(("|".join(words), trace.rank, *words, num[at], ns, round(ns / num_steps)))
-    return sorted(rows, key=lambda row: (-int(row[7]), str(row[0])))
+    return sorted(rows, key=lambda row: (-row[7], row[0]))
 
 
-def _rows_of_job(run: Run, found: JobPath) -> list[_Row]:
-    pairs = zip(run.traces, found.paths, strict=True)
-    rows = [row for trace, path in pairs if len(path.parts) for row in _rows(trace, path, len(found.number))]
-    return sorted(rows, key=lambda row: (-int(row[7]), int(row[1]), str(row[0])))
+def _rows_of_job(job: Job, found: JobPath) -> list[_Row]:
+    both, num_steps = zip(job.ranks, found.legs, strict=True), len(found.number)
+    led = [(rank.rank, (legs, num_steps)) for rank, legs in both if len(legs)]
+    rows = [row for of_rank in job.look(_rows_along, led) for row in of_rank]
+    return sorted(rows, key=lambda row: (-row[7], row[1], row[0]))
+
+
+def _rows_along(trace: Trace, asked: tuple[Legs, int]) -> list[_Row]:
+    """The rows of some legs of one rank."""
+    legs, num_steps = asked
+    return _rows(trace, path_along(trace, legs), num_steps)
 
 
 def _total(rows: Sequence[_Row]) -> int:
-    return sum(int(row[8]) for row in rows)
+    return sum(row[8] for row in rows)
 
 
-def _view(run: Run, trace: Trace, rows: Sequence[_Row]) -> Table:
+def _view(job: Job, rank: Outline, rows: Sequence[_Row]) -> Table:
     total = _total(rows)
     shown, num_left = _longest(rows, 2)
     sums: dict[str, int] = {}
     for row in rows:
-        sums[str(row[2])] = sums.get(str(row[2]), 0) + int(row[8])
+        sums[row[2]] = sums.get(row[2], 0) + row[8]
     largest = sorted(sums.items(), key=lambda item: -item[1])[:4]
     parts = ", ".join(f"{kind} {format_value(100 * ns / total, Unit.PERCENT)}" for kind, ns in largest)
-    on = f" (rank {trace.rank}, the slowest)" if len(run.traces) > 1 else ""
+    on = f" (rank {rank.rank}, the slowest)" if len(job.ranks) > 1 else ""
     note = f"In all: {parts}. {more_rows(num_left)}".strip()
-    return Table("critical", f"Critical path of {a_step(trace)}{on}", stepwise(_VIEW, run), shown, note=note)
+    return Table("critical", f"Critical path of {a_step(rank.steps)}{on}", stepwise(_VIEW, job), shown, note=note)
 
 
-def _view_of_job(run: Run, rows: Sequence[_Row]) -> Table:
+def _view_of_job(job: Job, rows: Sequence[_Row]) -> Table:
     """The longest pieces on any rank, and how much of the path is on each."""
     shown, num_left = _longest(rows, 1)
     of_rank = {rank: [row for row in rows if row[1] == rank] for rank in {row[1] for row in rows}}
@@ -101,16 +122,16 @@ def _view_of_job(run: Run, rows: Sequence[_Row]) -> Table:
     told = [f"{format_value(_total(of_rank[rank]), Unit.NS)} of {total} on rank {rank}" for rank in ranks]
     others = [f"the rest on {len(told) - _MOST_RANKS} more"] if len(told) > _MOST_RANKS else []
     note = f"{', '.join([*told[:_MOST_RANKS], *others])}. {more_rows(num_left)}".strip()
-    title = f"Critical path of {a_step(run.traces[0])} through the ranks"
-    return Table("job_path", title, stepwise((_COLUMNS[1], *_VIEW), run), shown, note=note)
+    title = f"Critical path of {a_step(job.ranks[0].steps)} through the ranks"
+    return Table("job_path", title, stepwise((_COLUMNS[1], *_VIEW), job), shown, note=note)
 
 
 def _longest(rows: Sequence[_Row], first: int) -> tuple[tuple[tuple[Cell, ...], ...], int]:
     """(the longest pieces from the column `first` on, those of one name for people together; how many are left)."""
     told: dict[tuple[Cell, ...], list[int]] = {}
     for row in rows:
-        both = told.setdefault((*row[first:4], _said(str(row[2]), str(row[4])), row[5]), [0, 0])
-        both[:] = both[0] + int(row[6]), both[1] + int(row[8])
+        both = told.setdefault((*row[first:4], _said(row[2], row[4]), row[5]), [0, 0])
+        both[:] = both[0] + row[6], both[1] + row[8]
     longest = sorted(told.items(), key=lambda item: -item[1][1])
     total = _total(rows)
     shown = tuple((*words, num, step_ns, 100 * step_ns / total) for words, (num, step_ns) in longest[:_TOP])

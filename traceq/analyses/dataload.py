@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analyses.rows import Part, of_all
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import Spans, intersect, measure_common, measure_within, spans
 from traceq.links.activity import IDLE, activity
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.loading import LOADER
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
 from traceq.links.steps import main_track, steps
-from traceq.model import Category, Run, Trace
+from traceq.model import Category, Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -30,12 +33,18 @@ _COLUMNS = (
     Column("idle_ns", "device idles meanwhile", Unit.NS),
 )
 
+_Row = tuple[int, int, int, int]
 
-def analyze(run: Run) -> Report:
+
+def summarize(trace: Trace) -> Part[_Row]:
     """Time of each step that its main thread is in the data loader, and in which of it the device has nothing to do."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    found = on_the_worst_rank(run, _starved)
-    return Report("dataload", (Table("dataload", "Data loader", _COLUMNS, rows),), findings=found)
+    return Part(tuple(_rows(trace)), _starved(trace))
+
+
+def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
+    """The rows of all ranks, and the rank that waits longest."""
+    found = on_the_worst_rank(job, (part.finding for part in parts))
+    return Report("dataload", (Table("dataload", "Data loader", _COLUMNS, of_all(parts)),), findings=found)
 
 
 @once_per_trace
@@ -54,7 +63,7 @@ def _idle(trace: Trace) -> Spans:
     return intersect(_loading(trace), activity(trace).when(*IDLE))
 
 
-def _rows(trace: Trace) -> list[tuple[int, int, int, int]]:
+def _rows(trace: Trace) -> list[_Row]:
     if len(_loading(trace)) == 0:
         return []
     host, window = steps(trace).host, steps(trace).window

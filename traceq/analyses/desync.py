@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.instances import match
-from traceq.links.issued import are_of_one_job, has_point_to_point, issued_by_flights, issued_by_traces
+from traceq.links.issued import issued_by_flights, issued_by_ranks
+from traceq.links.job import Job
 from traceq.links.mismatch import Did, Mismatch, first_mismatches
 from traceq.links.nesting import tracks
 from traceq.links.origins import origins
+from traceq.links.own_calls import own_calls
 from traceq.links.phases import phases
 from traceq.links.steps import extent, main_track
-from traceq.model import Caveat, Flight, Run, Trace
+from traceq.model import Caveat, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_ranks
 
@@ -81,79 +85,95 @@ class _Row:
         return (self.key, self.source, found.group, *where, did.rank, did.how, *what, self.phase, self.line)
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lines:
+    """Python lines of one rank's own calls, int64[C] into `texts`."""
+
+    texts: tuple[str, ...]
+    line: NDArray[np.int64]
+
+    def of(self, call: int) -> str:
+        """That of one call; "" where the trace does not tell."""
+        return self.texts[int(self.line[call])]
+
+
+def summarize(trace: Trace) -> _Lines:
+    """Where each collective was called; one that another thread issued, as backward does, where the main thread was."""
+    rows = own_calls(trace).called.row
+    start, end = trace.events.ts[rows], trace.events.end[rows]
+    own = origins(trace, tracks(trace)[rows], start, end)
+    main = origins(trace, np.full(len(rows), main_track(trace)), start, start)
+    line = np.where(own.line > 0, own.line, main.line + len(own.texts))
+    texts, told = (*own.texts, *main.texts), distinct(line)
+    return _Lines(tuple(texts[text] for text in told.tolist()), np.searchsorted(told, line))
+
+
+def merge(job: Job, parts: Sequence[_Lines]) -> Report:
     """The first mismatch of every group of ranks; nothing for a single rank, and nothing for a window cut short."""
     rows: list[_Row] = []
     caveats: list[Caveat] = []
-    if not run.traces:
-        rows = _in_flights(run.flights, {})
-    elif len(run.traces) > 1 and are_of_one_job(run.traces):
-        sound = [trace for trace in run.traces if not any(caveat.code in _LOSSES for caveat in trace.caveats)]
-        if len(sound) < len(run.traces):
-            lost = [str(trace.rank) for trace in run.traces if trace not in sound]
-            text = f"ranks {', '.join(lost)} lost events: their collectives are not compared with those of others"
+    if not job.ranks:
+        rows = _in_flights(job)
+    elif len(job.ranks) > 1 and job.is_one:
+        lost = [any(caveat.code in _LOSSES for caveat in rank.caveats) for rank in job.ranks]
+        if any(lost):
+            numbers = ", ".join(str(rank.rank) for rank, is_lost in zip(job.ranks, lost, strict=True) if is_lost)
+            text = f"ranks {numbers} lost events: their collectives are not compared with those of others"
             caveats.append(Caveat("not_compared", text))
-        rows = [*_in_traces(sound), *_in_flights(run.flights, {trace.rank: trace for trace in run.traces})]
+        rows = [*_in_traces(job, parts, [at for at, is_lost in enumerate(lost) if not is_lost]), *_in_flights(job)]
     table = Table("desync", "Desync", _COLUMNS, tuple(row.cells for row in rows))
     finding = (_finding(rows),) if rows else ()
     return Report("desync", (table,), (_view(rows),) if rows else (), finding, tuple(caveats))
 
 
-def _in_traces(traces: Sequence[Trace]) -> list[_Row]:
+def _in_traces(job: Job, parts: Sequence[_Lines], sound: Sequence[int]) -> list[_Row]:
     """Groups that the traces do not tell apart cannot be compared where ranks also send to each other."""
-    issued = issued_by_traces(traces)
+    calls = [job.calls[at] for at in sound]
+    is_all = len(sound) == len(job.ranks)
+    issued = job.issued if is_all else issued_by_ranks([job.ranks[at] for at in sound], calls)
     named = issued.groups and all(issued.groups)
-    if len(issued.ranks) < 2 or (not named and has_point_to_point(traces)):
+    if len(issued.ranks) < 2 or (not named and any(own.sends for own in calls)):
         return []
-    of_rank = {trace.rank: trace for trace in traces}
+    lines = {job.ranks[at].rank: at for at in sound}
+    nth = issued.nth
     rows = []
-    for found in first_mismatches(issued, match(issued)):
+    for found in first_mismatches(issued, job.instances if is_all else match(issued)):
         for did in found.did:
-            row = int(issued.called.row[did.call]) if did.call >= 0 else -1
-            phase = issued.phases[int(issued.phase[did.call])] if did.call >= 0 else ""
-            rows.append(_Row("trace", found, did, phase, _line_of_row(of_rank[did.rank], row)))
+            there = did.call >= 0
+            phase = issued.phases[int(issued.phase[did.call])] if there else ""
+            line = parts[lines[did.rank]].of(int(nth[did.call])) if there else ""
+            rows.append(_Row("trace", found, did, phase, line))
     return rows
 
 
-def _in_flights(flights: Sequence[Flight], of_rank: dict[int, Trace]) -> list[_Row]:
+def _in_flights(job: Job) -> list[_Row]:
     """The line is the recorder's where it has stacks, else what the main thread was in at that moment."""
-    issued = issued_by_flights(flights)
-    of_flight = {flight.rank: flight for flight in flights}
+    issued = issued_by_flights(job.flights)
+    of_flight, known = {flight.rank: flight for flight in job.flights}, {rank.rank for rank in job.ranks}
+    both = [
+        (found, did)
+        for found in (first_mismatches(issued, match(issued)) if len(job.flights) > 1 else ())
+        for did in found.did
+    ]
+    asked = [(did.rank, int(issued.called.at[did.call])) for _, did in both if did.call >= 0 and did.rank in known]
+    told = iter(job.look(_phase_and_line, asked))
     rows = []
-    for found in first_mismatches(issued, match(issued)) if len(flights) > 1 else ():
-        for did in found.did:
-            phase, line = "", ""
-            if did.call >= 0:
-                phase, line = _phase_and_line(of_rank.get(did.rank), int(issued.called.at[did.call]))
-                line = of_flight[did.rank].line[int(issued.called.row[did.call])] or line
-            rows.append(_Row("flight recorder", found, did, phase, line))
+    for found, did in both:
+        phase, line = next(told) if did.call >= 0 and did.rank in known else ("", "")
+        if did.call >= 0:
+            line = of_flight[did.rank].line[int(issued.called.row[did.call])] or line
+        rows.append(_Row("flight recorder", found, did, phase, line))
     return rows
 
 
-def _line_of_row(trace: Trace, row: int) -> str:
-    """Python line of a call; of one that another thread issued, as backward does, that of the main thread then; ""
-    where the trace does not tell."""
-    if row < 0:
-        return ""
-    start, end = int(trace.events.ts[row]), int(trace.events.end[row])
-    own = _line(trace, int(tracks(trace)[row]), start, end)
-    return own or _line(trace, main_track(trace), start, start)
-
-
-def _phase_and_line(trace: Trace | None, absolute: int) -> tuple[str, str]:
-    """What the main thread was in, and where, at an absolute time; "" without a trace, and outside it."""
-    if trace is None:
-        return "", ""
+def _phase_and_line(trace: Trace, absolute: int) -> tuple[str, str]:
+    """What the main thread was in, and where, at an absolute time; "" outside the trace."""
     (start, end), at = extent(trace), absolute - trace.base_time_ns
     if not start <= at < end:
         return "", ""
-    found = phases(trace)
-    return found.names[int(found.at(np.array([at]))[0])], _line(trace, main_track(trace), at, at)
-
-
-def _line(trace: Trace, track: int, start: int, end: int) -> str:
-    found = origins(trace, *(np.array([value]) for value in (track, start, end)))
-    return found.texts[int(found.line[0])]
+    found, now = phases(trace), np.array([at])
+    where = origins(trace, np.array([main_track(trace)]), now, now)
+    return found.names[int(found.at(now)[0])], where.texts[int(where.line[0])]
 
 
 def _or_none(value: int) -> int | None:

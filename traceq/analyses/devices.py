@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from traceq.analyses.rows import Part, of_all
 from traceq.intervals import distinct, measure, measure_common, spans
 from traceq.links.activity import is_communication
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.steps import steps
-from traceq.model import Category, Run, Trace
+from traceq.model import Category, Trace
 from traceq.report import Column, Report, Table
 from traceq.units import Unit
 
@@ -26,12 +30,16 @@ _COLUMNS = (
 _Row = tuple[int, int, int, int, int, int, int, float]
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> Part[_Row]:
     """Work of each device: how much of it over the whole trace, and of all windows the time in which it does anything,
     computes, and idles."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    table = Table("devices", "Devices", _COLUMNS, rows)
-    several = [row for row in rows if sum(row[0] == other[0] for other in rows) > 1]
+    return Part(tuple(_rows(trace)))
+
+
+def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
+    """The rows of all ranks; people see those of processes with several devices."""
+    table = Table("devices", "Devices", _COLUMNS, of_all(parts))
+    several = [row for part in parts if len(part.rows) > 1 for row in part.rows]
     note = "The partition below is of all devices of a process: idle there is when none of them runs."
     view = Table("devices", "Devices (all steps)", _COLUMNS, tuple(several), note=note)
     return Report("devices", (table,), (view,) if several else ())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
+from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
+from traceq.links.job import Job
 from traceq.links.kernels import launched_kernels
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Column, Report, Table, Unknown
 from traceq.units import Unit
 
@@ -32,17 +37,30 @@ _LEAST = 0.001
 _Row = tuple[int, str, str, str, str, str, int, int]
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, and whether it tells what they rest on."""
+
+    rows: tuple[_Row, ...]
+    has_shapes: bool
+    has_kernels: bool
+
+
+def summarize(trace: Trace) -> _Rank:
     """Kernels that ran twice or more with one op, shapes and grid, over the whole trace, longest first.
 
     Those whose op or shapes the trace does not tell are left out. What takes less than 0.1 % of a rank's kernel time is
     one row, OTHERS.
     """
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    has_shapes = any((trace.events.shapes >= 0).any() for trace in run.traces)
-    has_kernels = any(len(launched_kernels(trace).work) for trace in run.traces)
-    unknown = (Unknown("shapes", "record_shapes=True"),) if has_kernels and not has_shapes else ()
-    return Report("duplicates", (Table("duplicates", "Duplicates", _COLUMNS, rows),), unknown=unknown)
+    has_shapes = bool((trace.events.shapes >= 0).any())
+    return _Rank(tuple(_rows(trace)), has_shapes, len(launched_kernels(trace).work) > 0)
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks."""
+    lacking = any(part.has_kernels for part in parts) and not any(part.has_shapes for part in parts)
+    unknown = (Unknown("shapes", "record_shapes=True"),) if lacking else ()
+    return Report("duplicates", (Table("duplicates", "Duplicates", _COLUMNS, of_all(parts)),), unknown=unknown)
 
 
 def _rows(trace: Trace) -> list[_Row]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
+from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import more_rows, over_ranks
 from traceq.links.activity import Doing, activity
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
 from traceq.links.self_time import self_times
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Column, Report, Table
 from traceq.units import Unit
 
@@ -31,10 +36,23 @@ _COLUMNS = (
 _Row = tuple[int, str, str, int, int]
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows; `waits`: its device waits for the host long enough to tell people."""
+
+    rows: tuple[_Row, ...]
+    waits: bool
+
+
+def summarize(trace: Trace) -> _Rank:
     """Self time of ops and runtime calls by phase and name, over all threads and the whole trace, longest first."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    view = (_view(run, rows),) if rows and any(_waits_for_host(trace) for trace in run.traces) else ()
+    return _Rank(tuple(_rows(trace)), _waits_for_host(trace))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks; people see sums over them."""
+    rows = of_all(parts)
+    view = (_view(job, rows),) if rows and any(part.waits for part in parts) else ()
     return Report("host", (Table("host", "Host", _COLUMNS, rows),), view)
 
 
@@ -54,7 +72,7 @@ def _waits_for_host(trace: Trace) -> bool:
     return len(device_work(trace)) == 0 or bound >= _TELLING * int(done.ns.sum())
 
 
-def _view(run: Run, rows: tuple[_Row, ...]) -> Table:
+def _view(job: Job, rows: Sequence[_Row]) -> Table:
     sums: dict[tuple[str, str], list[int]] = {}
     for _, phase, name, num, self_ns in rows:
         total = sums.setdefault((phase, name), [0, 0])
@@ -65,4 +83,4 @@ def _view(run: Run, rows: tuple[_Row, ...]) -> Table:
     shown = tuple((p, name, num, ns, 100 * ns / everything) for (p, name), (num, ns) in longest[:_TOP])
     columns = (*_COLUMNS[1:], Column("share", "share", Unit.PERCENT))
     rest = more_rows(len(longest) - _TOP)
-    return Table("host", f"Host ops by self time ({over_ranks(run)})", columns, shown, note=rest)
+    return Table("host", f"Host ops by self time ({over_ranks(job)})", columns, shown, note=rest)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
+from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import a_step, more_rows, python_place, stepwise
 from traceq.links.activity import Doing
 from traceq.links.idleness import Cause, idleness
-from traceq.links.launches import device_work
+from traceq.links.job import Job
 from traceq.links.phases import phases
 from traceq.links.steps import steps
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit, format_value
 
@@ -49,15 +53,28 @@ _SHOWN = (2, 5, 6, 4)
 _Row = tuple[str, int, str, str, str, str, str, int, int, int, int]
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, and its step, ns."""
+
+    rows: tuple[_Row, ...]
+    step_ns: float
+
+
+def summarize(trace: Trace) -> _Rank:
     """Idle time of the counted steps by cause, op, line and phase; adds up to the idle categories of the partition.
 
     A gap in which several things happen counts for each, with the part that each fills.
     """
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    step_ns = sum(_step_ns(trace) for trace in run.traces)
+    return _Rank(tuple(_rows(trace)), _step_ns(trace))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks; people see the mean over them."""
+    rows = of_all(parts)
+    step_ns = sum(part.step_ns for part in parts)
     idle_ns = sum(row[9] for row in rows)
-    view = (_view(run, rows, idle_ns, step_ns),) if rows and idle_ns >= _TELLING * step_ns else ()
+    view = (_view(job, rows, idle_ns, step_ns),) if rows and idle_ns >= _TELLING * step_ns else ()
     return Report("idle", (Table("idle", "Idle time", _COLUMNS, rows),), view)
 
 
@@ -85,21 +102,20 @@ def _step_ns(trace: Trace) -> float:
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
-def _view(run: Run, rows: tuple[_Row, ...], idle_ns: float, step_ns: float) -> Table:
+def _view(job: Job, rows: Sequence[_Row], idle_ns: float, step_ns: float) -> Table:
     """The largest rows, mean over ranks."""
-    merged: dict[tuple[Cell, ...], list[_Row]] = {}
+    merged: dict[tuple[Cell, ...], list[int]] = {}
     for row in rows:
-        merged.setdefault(tuple(row[at] for at in _SHOWN), []).append(row)
-    largest = sorted(merged.items(), key=lambda item: -sum(row[9] for row in item[1]))
+        total = merged.setdefault(tuple(row[at] for at in _SHOWN), [0, 0, 0])
+        total[:] = total[0] + row[7], total[1] + row[9], max(total[2], row[10])
+    largest = sorted(merged.items(), key=lambda item: -item[1][1])
+    num_ranks = len(job.ranks)
     shown = []
-    for (cause, op, *where), same in largest[:_TOP]:
-        each_ns = sum(row[9] for row in same)
-        gaps, longest = sum(row[7] for row in same), max(row[10] for row in same)
+    for (cause, op, *where), (gaps, each_ns, longest) in largest[:_TOP]:
         what = python_place(str(op)) if cause == "python" else op
-        shown.append((cause, what, *where, gaps, each_ns / len(run.traces), longest, 100 * each_ns / step_ns))
-    has_device = any(len(device_work(trace)) for trace in run.traces)
-    who = "The device idles" if has_device else "The main thread runs no op for"
-    idle, share = format_value(idle_ns / len(run.traces), Unit.NS), format_value(100 * idle_ns / step_ns, Unit.PERCENT)
-    note = f"{who} {idle} of {a_step(run.traces[0])}, {share}. {more_rows(len(largest) - _TOP)}".strip()
-    of = " (mean of ranks)" if len(run.traces) > 1 else ""
-    return Table("idle", f"What fills idle time{of}", stepwise(_VIEW, run), tuple(shown), note=note)
+        shown.append((cause, what, *where, gaps, each_ns / num_ranks, longest, 100 * each_ns / step_ns))
+    who = "The device idles" if any(rank.has_device for rank in job.ranks) else "The main thread runs no op for"
+    idle, share = format_value(idle_ns / num_ranks, Unit.NS), format_value(100 * idle_ns / step_ns, Unit.PERCENT)
+    note = f"{who} {idle} of {a_step(job.ranks[0].steps)}, {share}. {more_rows(len(largest) - _TOP)}".strip()
+    of = " (mean of ranks)" if num_ranks > 1 else ""
+    return Table("idle", f"What fills idle time{of}", stepwise(_VIEW, job), tuple(shown), note=note)

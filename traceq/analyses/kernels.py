@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
+from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import more_rows, over_ranks
+from traceq.links.job import Job
 from traceq.links.kernel_names import short_kernel
 from traceq.links.kernels import launched_kernels
 from traceq.links.launches import device_work
 from traceq.links.phases import phases
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Column, Report, Table
 from traceq.units import Unit, format_value
 
@@ -26,13 +31,27 @@ _COLUMNS = (
     Column("gpu_ns", "GPU time", Unit.NS),
 )
 
-
 _Row = tuple[str, int, str, str, int, int]
 
 
-def analyze(run: Run) -> Report:
-    """Kernels by phase and name, longest first, over the whole trace; people see variants of one kernel as one."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, its kernels, and how many of them are tiny."""
+
+    rows: tuple[_Row, ...]
+    num: int
+    num_tiny: int
+
+
+def summarize(trace: Trace) -> _Rank:
+    """Kernels by phase and name, longest first, over the whole trace."""
+    tiny = launched_kernels(trace).tiny
+    return _Rank(tuple(_rows(trace)), len(tiny), int(tiny.sum()))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks; people see sums over them, and variants of one kernel as one."""
+    rows = of_all(parts)
     sums: dict[tuple[str, str], list[int]] = {}
     for _, _, phase, name, num, gpu_ns in rows:
         total = sums.setdefault((phase, short_kernel(name)), [0, 0])
@@ -42,12 +61,12 @@ def analyze(run: Run) -> Report:
     everything = sum(gpu_ns for _, gpu_ns in sums.values()) or 1
     shown = tuple((*words, num, ns, 100 * ns / everything) for words, (num, ns) in longest[:_TOP])
     rest = more_rows(len(longest) - _TOP)
-    tiny = np.concatenate([launched_kernels(trace).tiny for trace in run.traces] or [np.empty(0, np.bool_)])
-    if len(tiny) and tiny.mean() >= _TELLING:
-        share = format_value(100 * float(tiny.mean()), Unit.PERCENT)
-        rest = f"{share} of {len(tiny):,} kernels are tiny: under 10 us, or shorter than their launch. {rest}".strip()
+    num_all, num_tiny = sum(part.num for part in parts), sum(part.num_tiny for part in parts)
+    if num_all and num_tiny / num_all >= _TELLING:
+        share = format_value(100 * num_tiny / num_all, Unit.PERCENT)
+        rest = f"{share} of {num_all:,} kernels are tiny: under 10 us, or shorter than their launch. {rest}".strip()
     columns = (*_COLUMNS[2:], Column("share", "share", Unit.PERCENT))
-    view = Table("kernels", f"Kernels ({over_ranks(run)})", columns, shown, note=rest)
+    view = Table("kernels", f"Kernels ({over_ranks(job)})", columns, shown, note=rest)
     return Report("kernels", (Table("kernels", "Kernels", _COLUMNS, rows),), (view,) if rows else ())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from traceq.analyses.tally import group
 from traceq.intervals import Spans, intersect, measure, measure_within, spans, subtract
 from traceq.links.activity import Activity, Doing, activity
 from traceq.links.blocking import blocking_calls
+from traceq.links.job import Look
 from traceq.links.launches import device_work
 from traceq.links.names import matching
 from traceq.links.nesting import Nest, host_ops, nest, tracks
@@ -21,7 +22,7 @@ from traceq.links.phases import phases
 from traceq.links.steps import main_track, steps
 from traceq.model import Category, Trace
 
-__all__ = ["Lateness", "busy_ns", "lateness"]
+__all__ = ["Cell", "Lateness", "busy_ns", "cells_of", "lateness"]
 
 _NOT_A_CAUSE = (Doing.EXPOSED_COMM, Doing.TAIL)
 _COMPUTES = (Doing.COMPUTE, Doing.CPU_COMPUTE)
@@ -30,7 +31,11 @@ _IN_A_CALL = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT)
 PYTHON = "Python"
 _IN_MARK = "Python in "
 
-_Cell = tuple[str, Doing]
+_MOST_OTHERS = 16
+"""Ranks that the late one is compared with in detail; where there are more, so many from the first to the last."""
+
+Cell = tuple[str, int]
+"""(phase, Doing)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +53,38 @@ class Lateness:
     before: str
 
 
-def busy_ns(trace: Trace) -> int:
+def busy_ns(cells: Mapping[Cell, float]) -> int:
     """Time of a counted step in which the rank itself computes, ns."""
-    return round(sum(ns for (_, doing), ns in _cells(trace).items() if doing in _COMPUTES))
+    return round(sum(ns for (_, doing), ns in cells.items() if doing in _COMPUTES))
 
 
-def lateness(late: Trace, others: Sequence[Trace]) -> Lateness | None:
-    """The largest excess of the late rank; None where no cell of its is longer than the others'."""
-    own, theirs = _cells(late), [_cells(trace) for trace in others]
-    excess = {cell: ns - _median([cells.get(cell, 0.0) for cells in theirs]) for cell, ns in own.items()}
+def lateness(look: Look, cells: Mapping[int, Mapping[Cell, float]], late: int) -> Lateness | None:
+    """The largest excess of the late rank, by the cells of all; None where no cell of its is longer than the others'.
+
+    What is in that cell is looked up on that rank and on _MOST_OTHERS at most.
+    """
+    own, theirs = cells[late], [told for rank, told in cells.items() if rank != late]
+    excess = {cell: ns - _median([told.get(cell, 0.0) for told in theirs]) for cell, ns in own.items()}
     cell = max((cell for cell in excess if cell[1] not in _NOT_A_CAUSE), key=lambda cell: excess[cell], default=None)
     if cell is None or excess[cell] <= 0:
         return None
-    contents = [_contents(trace, cell) for trace in others]
-    inside = {
-        what: ns - _median([told.get(what, 0.0) for told in contents]) for what, ns in _contents(late, cell).items()
-    }
+    others = [rank for rank in cells if rank != late]
+    spread = np.unique(np.linspace(0, len(others) - 1, min(len(others), _MOST_OTHERS)).round().astype(np.int64))
+    mine, *contents = look(_contents, [(late, cell), *((others[at], cell) for at in spread.tolist())])
+    inside = {what: ns - _median([told.get(what, 0.0) for told in contents]) for what, ns in mine.items()}
     what = max(inside, key=lambda name: inside[name], default="")
-    phase, doing = cell
-    line = _line(late, cell, what)
-    before = _op_after_python(late, cell, what)
-    return Lateness(phase, doing.name.lower(), round(excess[cell]), what, round(inside.get(what, 0.0)), line, before)
+    line, before = look(_where, [(late, (cell, what))])[0]
+    phase, doing = cell[0], Doing(cell[1]).name.lower()
+    return Lateness(phase, doing, round(excess[cell]), what, round(inside.get(what, 0.0)), line, before)
+
+
+def cells_of(trace: Trace) -> dict[Cell, float]:
+    """ns of a counted step by phase and category."""
+    done, (inside, num) = activity(trace), _counted(trace)
+    cells = group([done.phase[inside], done.doing[inside]])
+    names = phases(trace).names
+    totals = cells.sum(done.ns[inside])
+    return {(names[p], d): ns / num for (p, d), ns in zip(cells.keys.tolist(), totals, strict=True)}
 
 
 def _median(values: Sequence[float]) -> float:
@@ -83,16 +99,7 @@ def _counted(trace: Trace) -> tuple[NDArray[np.bool_], int]:
     return inside, int(found.counted.sum())
 
 
-def _cells(trace: Trace) -> dict[_Cell, float]:
-    """ns of a counted step by phase and category."""
-    done, (inside, num) = activity(trace), _counted(trace)
-    cells = group([done.phase[inside], done.doing[inside]])
-    names = phases(trace).names
-    totals = cells.sum(done.ns[inside])
-    return {(names[p], Doing(d)): ns / num for (p, d), ns in zip(cells.keys.tolist(), totals, strict=True)}
-
-
-def _pieces(trace: Trace, cell: _Cell) -> tuple[NDArray[np.int64], int]:
+def _pieces(trace: Trace, cell: Cell) -> tuple[NDArray[np.int64], int]:
     """(indices of the pieces of activity of a cell in counted steps, number of those steps)."""
     done, (inside, num), names = activity(trace), _counted(trace), phases(trace).names
     if cell[0] not in names:
@@ -100,7 +107,7 @@ def _pieces(trace: Trace, cell: _Cell) -> tuple[NDArray[np.int64], int]:
     return np.flatnonzero(inside & (done.phase == names.index(cell[0])) & (done.doing == cell[1])), num
 
 
-def _contents(trace: Trace, cell: _Cell) -> dict[str, float]:
+def _contents(trace: Trace, cell: Cell) -> dict[str, float]:
     """ns of a counted step by what a cell is made of."""
     done, (pieces, num) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE:
@@ -153,7 +160,13 @@ def _annotations(trace: Trace) -> Nest:
     return nest(trace.events, rows[~matching(trace.events, rows, wide)])
 
 
-def _line(trace: Trace, cell: _Cell, what: str) -> str:
+def _where(trace: Trace, asked: tuple[Cell, str]) -> tuple[str, str]:
+    """(line, op that follows) of the longest stay in what made the rank late."""
+    cell, what = asked
+    return _line(trace, cell, what), _op_after_python(trace, cell, what)
+
+
+def _line(trace: Trace, cell: Cell, what: str) -> str:
     """Python line of the longest single stay in what made the rank late; "" where the trace does not tell."""
     done, (pieces, _) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE or len(pieces) == 0:
@@ -181,7 +194,7 @@ def _longest_stay(trace: Trace, wanted: Spans, what: str) -> tuple[int, int]:
     return int(trace.events.ts[row]), int(trace.events.end[row])
 
 
-def _op_after_python(trace: Trace, cell: _Cell, what: str) -> str:
+def _op_after_python(trace: Trace, cell: Cell, what: str) -> str:
     """The outermost op that begins where the longest stay in Python, within the annotation it is named by, ends."""
     if not what.startswith(PYTHON) or cell[1] in (*_ON_DEVICE, *_IN_A_CALL):
         return ""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.rows import Part, of_all
 from traceq.analyses.wording import per_step
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.activity import Doing, activity, in_counted_steps
+from traceq.links.job import Job
 from traceq.links.kernels import launched_kernels
 from traceq.links.phases import phases
 from traceq.links.steps import steps
 from traceq.links.syncs import syncs
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -36,14 +40,18 @@ _COLUMNS = (
 _Row = tuple[int, str, int, int, int, int, int, float]
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> Part[_Row]:
     """Kernels, tiny kernels, and the share of its time in which the device waits for a launch, of each phase.
 
     Kernels are those of the whole trace, times those of its windows.
     """
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    found = on_the_worst_rank(run, _launch_bound)
-    return Report("launches", (Table("launches", "Launches", _COLUMNS, rows),), findings=found)
+    return Part(tuple(_rows(trace)), _launch_bound(trace))
+
+
+def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
+    """The rows of all ranks, and the rank that waits longest for launches."""
+    found = on_the_worst_rank(job, (part.finding for part in parts))
+    return Report("launches", (Table("launches", "Launches", _COLUMNS, of_all(parts)),), findings=found)
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -99,7 +107,7 @@ def _launch_bound(trace: Trace) -> Finding | None:
     names = [phases(trace).names[at] for at in np.argsort(-by_phase)[:2].tolist() if by_phase[at] >= total_ns / 5]
     each_ns = round(total_ns / len(counted))
     text = (
-        f"launch-bound: in {' and '.join(names)} the device waits {format_value(each_ns, Unit.NS)} {per_step(trace)} "
+        f"launch-bound: in {' and '.join(names)} the device waits {format_value(each_ns, Unit.NS)} {per_step(known)} "
         f"for launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny): CUDA graphs, torch.compile, "
         "or larger batches"
     )

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analyses.rows import Part, of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import over_ranks, per_step, the_step
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.blocking import Kind, blocking_calls
 from traceq.links.graph import dependency_graph
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.names import matching, names_of
 from traceq.links.replay import saved_a_step
 from traceq.links.steps import steps
 from traceq.links.syncs import syncs
-from traceq.model import Category, Run, Trace
+from traceq.model import Category, Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -34,21 +37,28 @@ _TELLING = 0.01
 _PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _KIND = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
+_Row = tuple[int, str, int, int, int]
 
-def analyze(run: Run) -> Report:
+
+def summarize(trace: Trace) -> Part[_Row]:
     """Copies by kind, over the whole trace."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    return Part(tuple(_rows(trace)), _unpinned(trace))
+
+
+def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
+    """The rows of all ranks; people see sums over them."""
+    rows = of_all(parts)
     sums: dict[str, list[int]] = {}
     for _, kind, *values in rows:
         sums[kind] = [a + b for a, b in zip(sums.get(kind, [0, 0, 0]), values, strict=True)]
     largest = sorted(sums.items(), key=lambda item: -item[1][2])
-    view = Table("memcpy", f"Copies ({over_ranks(run)})", _COLUMNS[1:], tuple((k, *v) for k, v in largest))
-    found = on_the_worst_rank(run, _unpinned)
+    view = Table("memcpy", f"Copies ({over_ranks(job)})", _COLUMNS[1:], tuple((k, *v) for k, v in largest))
+    found = on_the_worst_rank(job, (part.finding for part in parts))
     views = (view,) if rows else ()
     return Report("memcpy", (Table("memcpy", "Copies", _COLUMNS, rows),), views, found)
 
 
-def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
+def _rows(trace: Trace) -> list[_Row]:
     work, events = device_work(trace), trace.events
     mine = np.flatnonzero(events.category[work.rows] == Category.MEMCPY)
     rows = work.rows[mine]
@@ -83,7 +93,7 @@ def _unpinned(trace: Trace) -> Finding | None:
     line = origin.texts[int(origin.line[longest])]
     at = f" ({line})" if line else ""
     text = (
-        f"pageable HtoD copies{at} block the host {blocked} {per_step(trace)}; without these waits {the_step(trace)} "
+        f"pageable HtoD copies{at} block the host {blocked} {per_step(known)}; without these waits {the_step(known)} "
         f"is {saved} shorter (replay): pin_memory=True and non_blocking=True, one batch ahead"
     )
     return Finding("pageable_copies", "medium", text, saved_ns, instead_of=("htod|",))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.blocking import Kind
+from traceq.links.job import Job
 from traceq.links.memory import MemoryUse, memory_use
 from traceq.links.names import matching
 from traceq.links.origins import origins
 from traceq.links.phases import phases
 from traceq.links.steps import steps
 from traceq.links.syncs import syncs
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Column, Finding, Report, Table, Unknown
 from traceq.units import Unit, format_value
 
@@ -69,18 +72,32 @@ class _Peak:
     line: str
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's phases and peaks, of each device, and what its allocator gave back."""
+
+    rows: tuple[_Row, ...]
+    peaks: tuple[_Peak, ...]
+    finding: Finding | None
+
+
+def summarize(trace: Trace) -> _Rank:
     """Peak and growth of each phase, and where the peak is, from `[memory]` rows; calls of the allocator in steps."""
-    uses = [(trace, use) for trace in run.traces for use in memory_use(trace)]
-    rows = [row for trace, use in uses for row in _rows(trace, use)]
-    peaks = [_peak(trace, use) for trace, use in uses]
+    uses = memory_use(trace)
+    rows = tuple(row for use in uses for row in _rows(trace, use))
+    return _Rank(rows, tuple(_peak(trace, use) for use in uses), _retries(trace))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks; people see the fullest device."""
+    peaks = [peak for part in parts for peak in part.peaks]
     tables = (
-        Table("memory", "Memory", _COLUMNS, tuple(rows)),
+        Table("memory", "Memory", _COLUMNS, of_all(parts)),
         Table("memory_peaks", "Peaks", _PEAK_COLUMNS, tuple(_cells(peak) for peak in peaks)),
     )
-    found = on_the_worst_rank(run, _retries)
-    unknown = () if uses else (Unknown("memory", "profile_memory=True"),)
-    views = (_view(run, rows, peaks),) if uses else ()
+    found = on_the_worst_rank(job, (part.finding for part in parts))
+    unknown = () if peaks else (Unknown("memory", "profile_memory=True"),)
+    views = (_view(job, parts, peaks),) if peaks else ()
     return Report("memory", tables, views, found, unknown=unknown)
 
 
@@ -125,11 +142,11 @@ def _peak(trace: Trace, use: MemoryUse) -> _Peak:
     )
 
 
-def _view(run: Run, rows: list[_Row], peaks: list[_Peak]) -> Table:
+def _view(job: Job, parts: Sequence[_Rank], peaks: Sequence[_Peak]) -> Table:
     """Phases of the device with the highest peak; of the CPU only where no other device is told of."""
     fullest = max(peaks, key=lambda peak: (peak.device != "cpu", peak.peak_bytes))
-    mine = [row[2:] for row in rows if row[:2] == (fullest.rank, fullest.device)]
-    on = f", rank {fullest.rank}, the fullest" if len(run.traces) > 1 else ""
+    mine = [row[2:] for row in of_all(parts) if row[:2] == (fullest.rank, fullest.device)]
+    on = f", rank {fullest.rank}, the fullest" if len(job.ranks) > 1 else ""
     of = f" of {format_value(fullest.reserved_bytes, Unit.BYTES)} reserved" if fullest.reserved_bytes else ""
     where = f" at {fullest.line}" * bool(fullest.line) + f" ({fullest.op})" * bool(fullest.op)
     note = f"Peak {format_value(fullest.peak_bytes, Unit.BYTES)}{of} in {fullest.phase}{where}."

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.rows import Part, of_all
 from traceq.analyses.tally import group
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import covers, distinct, find, spans
 from traceq.links.activity import Doing, activity, in_counted_steps
 from traceq.links.collectives import NAMES, collective_calls, collective_kernels
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.roles import Role, collective_roles
 from traceq.links.steps import steps
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -28,12 +32,18 @@ _COLUMNS = (
     Column("exposed_ns", "exposed", Unit.NS),
 )
 
+_Row = tuple[int, str, int, int, int]
 
-def analyze(run: Run) -> Report:
+
+def summarize(trace: Trace) -> Part[_Row]:
     """Collectives that carry metrics, in the counted steps: how many, in how many of the steps, how long exposed."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    found = on_the_worst_rank(run, _in_every_step)
-    table = Table("metric_gathers", "Metrics", _COLUMNS, rows)
+    return Part(tuple(_rows(trace)), _in_every_step(trace))
+
+
+def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
+    """The rows of all ranks, and the rank that they cost most."""
+    found = on_the_worst_rank(job, (part.finding for part in parts))
+    table = Table("metric_gathers", "Metrics", _COLUMNS, of_all(parts))
     return Report("metric_gathers", (table,), findings=found)
 
 
@@ -45,7 +55,7 @@ def _metrics(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return mine, step[mine]
 
 
-def _rows(trace: Trace) -> list[tuple[int, str, int, int, int]]:
+def _rows(trace: Trace) -> list[_Row]:
     mine, step = _metrics(trace)
     names = group([collective_calls(trace).name[mine]])
     return [

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.rows import each_of, of_all
 from traceq.analyses.tally import group
 from traceq.intervals import covers, distinct
+from traceq.links.job import Job
 from traceq.links.kernels import launched_kernels
 from traceq.links.launches import device_work
 from traceq.links.modules import modules, modules_at, modules_of_work
 from traceq.links.nesting import host_ops
 from traceq.links.phases import phases
 from traceq.links.steps import main_track, steps
-from traceq.model import Category, Run, Trace
+from traceq.model import Category, Trace
 from traceq.report import Cell, Column, Report, Table, Unknown
 from traceq.units import Unit
 
@@ -60,24 +62,42 @@ class _Tally:
     tree: NDArray[np.int64]
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, those of its kernels, and what people see of it; None without modules."""
+
+    rows: tuple[tuple[Cell, ...], ...]
+    kernels: tuple[tuple[Cell, ...], ...]
+    view: Table | None
+    has_frames: bool
+    has_lines: bool
+
+
+def summarize(trace: Trace) -> _Rank:
     """Host time, device time and kernels of each module and phase over the whole trace; those of a phase add up to it.
 
     Backward counts to the module whose forward it differentiates.
     """
-    told = [trace for trace in run.traces if len(modules(trace))]
-    has_frames = any(len(trace.events.rows(Category.PYTHON)) for trace in run.traces)
-    rows = tuple(row for trace in told for row in _rows(trace))
-    kernels = tuple(row for trace in told for row in _kernel_rows(trace))
+    has_frames = len(trace.events.rows(Category.PYTHON)) > 0
+    has_lines = trace.lines is not None or len(trace.events.stacks.row) > 0
+    if len(modules(trace)) == 0:
+        return _Rank((), (), None, has_frames, has_lines)
+    return _Rank(tuple(_rows(trace)), tuple(_kernel_rows(trace)), _view(trace), has_frames, has_lines)
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks; people see the first that has modules."""
     tables = (
-        Table("modules", "Modules", _COLUMNS, rows),
-        Table("module_kernels", "Kernels of modules", _KERNEL_COLUMNS, kernels),
+        Table("modules", "Modules", _COLUMNS, of_all(parts)),
+        Table("module_kernels", "Kernels of modules", _KERNEL_COLUMNS, each_of(parts, lambda part: part.kernels)),
     )
-    on = f"rank {told[0].rank}, " if len(run.traces) > 1 and told else ""
-    has_lines = any(trace.lines is not None or len(trace.events.stacks.row) for trace in run.traces)
+    told = [(rank, part.view) for rank, part in zip(job.ranks, parts, strict=True) if part.view is not None]
+    on = f"rank {told[0][0].rank}, " if len(parts) > 1 and told else ""
+    views = tuple(replace(view, title=f"Modules ({on}whole trace)") for _, view in told[:1])
+    has_lines = any(part.has_lines for part in parts)
     missing = Unknown("nn.Modules" if has_lines else "nn.Modules and Python lines", "with_stack=True")
-    unknown = () if has_frames or not run.traces else (missing,)
-    return Report("modules", tables, (_view(told[0], on),) if told else (), unknown=unknown)
+    unknown = () if any(part.has_frames for part in parts) or not parts else (missing,)
+    return Report("modules", tables, views, unknown=unknown)
 
 
 def _tally(trace: Trace) -> _Tally:
@@ -131,7 +151,7 @@ def _kernel_rows(trace: Trace) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _view(trace: Trace, of: str) -> Table:
+def _view(trace: Trace) -> Table:
     """The kinds of modules that take most, each with what is inside it, as a tree."""
     tree, known = _tally(trace).tree.sum(axis=1), modules(trace)
     kind = [_NUMBER.sub("", path) for path in known.paths]
@@ -150,7 +170,7 @@ def _view(trace: Trace, of: str) -> Table:
     lines.append((_NO_MODULE, None, *tree[-1].tolist()[: 1 + 2 * by], 100 * int(tree[-1, by]) / whole))
     columns = (_COLUMNS[2], _NUM, *_COLUMNS[3 : 4 + 2 * by], Column("share", "share", Unit.PERCENT))
     note = "A module counts with those inside it, and backward with the module it differentiates."
-    return Table("modules", f"Modules ({of}whole trace)", columns, tuple(lines), note=note)
+    return Table("modules", "Modules (whole trace)", columns, tuple(lines), note=note)
 
 
 def _telling(ns: Mapping[str, int], whole: int) -> list[str]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.rows import Part, of_all
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import Spans, covers, spans
 from traceq.links.activity import IDLE, Doing, activity, in_counted_steps
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
 from traceq.links.steps import steps
-from traceq.model import Category, Run, Trace
+from traceq.model import Category, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -60,11 +63,15 @@ class _Optimizer:
         return tuple(getattr(self, column.key) for column in _COLUMNS)
 
 
-def analyze(run: Run) -> Report:
-    """Optimizers of each rank, by `Optimizer.step#*` ranges: fused, compiled, foreach or a loop over tensors."""
-    rows = tuple(found.cells for trace in run.traces for found in _optimizers(trace))
-    table = Table("optimizers", "Optimizers", _COLUMNS, rows)
-    return Report("optimizer", (table,), findings=on_the_worst_rank(run, _unfused))
+def summarize(trace: Trace) -> Part[tuple[Cell, ...]]:
+    """Optimizers of a rank, by `Optimizer.step#*` ranges: fused, compiled, foreach or a loop over tensors."""
+    return Part(tuple(found.cells for found in _optimizers(trace)), _unfused(trace))
+
+
+def merge(job: Job, parts: Sequence[Part[tuple[Cell, ...]]]) -> Report:
+    """The optimizers of all ranks, and the rank that fusing gives most."""
+    table = Table("optimizers", "Optimizers", _COLUMNS, of_all(parts))
+    return Report("optimizer", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
 
 
 @once_per_trace

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import MOST_RANKS, a_step, more_rows, per_step
 from traceq.intervals import find
 from traceq.links.activity import Doing, activity
+from traceq.links.job import Job
 from traceq.links.phases import phases
 from traceq.links.steps import steps
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, bar, format_value
 
@@ -43,16 +45,33 @@ _APART = 0.05
 """Part of a step by which ranks must differ to be shown one by one."""
 
 _Row = tuple[int, int, str, str, int]
+_Mean = tuple[int, str, str, float]
+"""(rank, phase, category, ns of a counted step) of a cell."""
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, and its phases as the main thread comes to them."""
+
+    rows: tuple[_Row, ...]
+    in_order: tuple[str, ...]
+
+
+def summarize(trace: Trace) -> _Rank:
     """Exact partition of every window by phase and category."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
+    return _Rank(tuple(_rows(trace)), phases(trace).in_order)
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks; people see means over them, and ranks that differ."""
+    rows = of_all(parts)
+    means = _means(job, rows)
     table = Table("partition", "Partition", _COLUMNS, rows)
-    views = [_matrix(run, rows)] if rows else []
-    if rows and len(run.traces) > 1 and (by_rank := _by_rank(run, rows)).rows:
+    order = list(dict.fromkeys(name for part in parts for name in part.in_order))
+    views = [_matrix(job, means, order)] if rows else []
+    if rows and len(job.ranks) > 1 and (by_rank := _by_rank(job, means)).rows:
         views.append(by_rank)
-    return Report("partition", (table,), tuple(views), tuple(_findings(run, rows)))
+    return Report("partition", (table,), tuple(views), tuple(_findings(job, means)))
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -68,9 +87,8 @@ def _rows(trace: Trace) -> list[_Row]:
     ]
 
 
-def _means(run: Run, rows: Sequence[_Row]) -> list[tuple[int, str, str, float]]:
-    """(rank, phase, category, ns of a counted step) of each cell."""
-    counted = {trace.rank: set(np.flatnonzero(steps(trace).counted).tolist()) for trace in run.traces}
+def _means(job: Job, rows: Sequence[_Row]) -> list[_Mean]:
+    counted = {rank.rank: set(np.flatnonzero(rank.steps.counted).tolist()) for rank in job.ranks}
     return [
         (rank, phase, category, ns / len(counted[rank]))
         for rank, step, phase, category, ns in rows
@@ -78,36 +96,35 @@ def _means(run: Run, rows: Sequence[_Row]) -> list[tuple[int, str, str, float]]:
     ]
 
 
-def _findings(run: Run, rows: Sequence[_Row]) -> list[Finding]:
+def _findings(job: Job, means: Sequence[_Mean]) -> list[Finding]:
     """Categories of lost time that take a telling share of the step, mean over ranks."""
     sums: dict[str, float] = {}
-    for _, _, category, ns in _means(run, rows):
-        sums[category] = sums.get(category, 0.0) + ns / len(run.traces)
+    for _, _, category, ns in means:
+        sums[category] = sums.get(category, 0.0) + ns / len(job.ranks)
     whole = sum(sums.values())
     findings = []
     for category, (least_pct, meaning) in _TELLING.items():
         share = 100 * sums.get(category, 0.0) / whole if whole else 0.0
         if share >= least_pct:
             each, part = format_value(sums[category], Unit.NS), format_value(share, Unit.PERCENT)
-            text = f"{category.replace('_', ' ')}, {each} {per_step(run.traces[0])} ({part}): {meaning}"
+            text = f"{category.replace('_', ' ')}, {each} {per_step(job.ranks[0].steps)} ({part}): {meaning}"
             findings.append(Finding(category, "medium", text, round(sums[category])))
     return findings
 
 
-def _matrix(run: Run, rows: Sequence[_Row]) -> Table:
+def _matrix(job: Job, means: Sequence[_Mean], order: Sequence[str]) -> Table:
     """Phase by category: ns of a step, mean over ranks."""
-    order = list(dict.fromkeys(name for trace in run.traces for name in phases(trace).in_order))
-    means = [(phase, category, ns / len(run.traces)) for _, phase, category, ns in _means(run, rows)]
-    means.sort(key=lambda cell: order.index(cell[0]))
-    of = " (mean of ranks)" if len(run.traces) > 1 else ""
-    what = a_step(run.traces[0]).capitalize()
-    return _cross(f"{what}, part by part{of}", "phase", means, total=True)
+    cells = [(phase, category, ns / len(job.ranks)) for _, phase, category, ns in means]
+    cells.sort(key=lambda cell: order.index(cell[0]))
+    of = " (mean of ranks)" if len(job.ranks) > 1 else ""
+    what = a_step(job.ranks[0].steps).capitalize()
+    return _cross(f"{what}, part by part{of}", "phase", cells, total=True)
 
 
-def _by_rank(run: Run, rows: Sequence[_Row]) -> Table:
+def _by_rank(job: Job, means: Sequence[_Mean]) -> Table:
     """Where ranks spend a step on different things; no rows where they do not."""
-    means = [(f"rank {rank}", category, ns) for rank, _, category, ns in _means(run, rows)]
-    table = _cross(f"{a_step(run.traces[0]).capitalize()}, by rank", "rank", means, total=False)
+    cells = [(f"rank {rank}", category, ns) for rank, _, category, ns in means]
+    table = _cross(f"{a_step(job.ranks[0].steps).capitalize()}, by rank", "rank", cells, total=False)
     columns = np.array([[float(value or 0.0) for value in row[1:]] for row in table.rows], np.float64)
     apart = np.ptp(columns, axis=0).max()
     if apart < _APART * columns[:, -1].mean():

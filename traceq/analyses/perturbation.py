@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.links.steps import steps
-from traceq.model import Run, Trace
+from traceq.links.job import Job
+from traceq.links.outline import Outline
+from traceq.model import Trace
 from traceq.report import Column, Report, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["analyze", "perturbation_words"]
+__all__ = ["merge", "perturbation_words", "summarize"]
 
 POSITION = 12
 
@@ -37,7 +39,11 @@ class _Slowdown:
     num_profiled: int
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> None:
+    """Nothing: what is compared are the steps, which every rank leaves."""
+
+
+def merge(job: Job, parts: Sequence[None]) -> Report:
     """Traced steps of each rank against its unprofiled ones of the same arm; no rows without these. People read it
     below the steps."""
     rows = tuple(
@@ -49,14 +55,14 @@ def analyze(run: Run) -> Report:
             found.num_profiled,
             100 * (found.profiled_ns / found.unprofiled_ns - 1),
         )
-        for found in _slowdowns(run)
+        for found in _slowdowns(job)
     )
     return Report("perturbation", (Table("perturbation", "What the profiler costs", _COLUMNS, rows),))
 
 
-def perturbation_words(run: Run) -> str:
+def perturbation_words(job: Job) -> str:
     """`The profiler makes them 1.14 times as long: unprofiled 48.2 ms (median of 64).`, of the job; "" if unknown."""
-    found = _slowdowns(run)
+    found = _slowdowns(job)
     if not found:
         return ""
     profiled_ns, unprofiled_ns = (
@@ -66,28 +72,28 @@ def perturbation_words(run: Run) -> str:
     return f"Profiled they take {profiled_ns / unprofiled_ns:.2f} times as long as unprofiled ({median})."
 
 
-def _slowdowns(run: Run) -> list[_Slowdown]:
-    found = ((trace, _unprofiled(run, trace.rank)) for trace in run.traces if steps(trace).marked)
-    return [_slowdown(trace, unprofiled) for trace, unprofiled in found if unprofiled.size]
+def _slowdowns(job: Job) -> list[_Slowdown]:
+    found = ((rank, _unprofiled(job, rank.rank)) for rank in job.ranks if rank.steps.marked)
+    return [_slowdown(rank, unprofiled) for rank, unprofiled in found if unprofiled.size]
 
 
-def _slowdown(trace: Trace, unprofiled: NDArray[np.int64]) -> _Slowdown:
-    known = steps(trace)
+def _slowdown(rank: Outline, unprofiled: NDArray[np.int64]) -> _Slowdown:
+    known = rank.steps
     window = known.window[known.counted]
     profiled_ns = float(np.mean(window[:, 1] - window[:, 0]))
-    return _Slowdown(trace.rank, float(np.median(unprofiled)), len(unprofiled), profiled_ns, len(window))
+    return _Slowdown(rank.rank, float(np.median(unprofiled)), len(unprofiled), profiled_ns, len(window))
 
 
-def _unprofiled(run: Run, rank: int) -> NDArray[np.int64]:
+def _unprofiled(job: Job, rank: int) -> NDArray[np.int64]:
     """int64[N] ns: unprofiled steps of the run's arm on a rank, or of halves, which is what a copied trace knows."""
-    if run.timings is not None:
-        known = run.timings.step_ns
+    if job.timings is not None:
+        known = job.timings.step_ns
         return known[rank] if rank < len(known) else known[:0].ravel()
     halves = [
         times[rank]
-        for pairs in run.pairs
+        for pairs in job.pairs
         for name, of_b in ((pairs.a, False), (pairs.b, True))
-        if name == run.arm
+        if name == job.arm
         for times in [np.where(pairs.b_second == of_b, pairs.second_ns, pairs.first_ns)]
         if rank < len(times)
     ]

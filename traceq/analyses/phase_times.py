@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.model import Run, Timings
+from traceq.model import Manifest, Timings
 
-__all__ = ["OTHER", "Job", "PhaseTimes", "job_of", "phase_times"]
+__all__ = ["OTHER", "Pace", "PhaseTimes", "pace_of", "phase_times"]
 
 OTHER = "other"
 
@@ -43,7 +43,7 @@ class PhaseTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Pace:
     """A step of all ranks together: `step_ns` is the mean of the slowest one, `ranks_ns` those of all; `samples` that a
     step trains on, 0 where nobody said."""
 
@@ -66,9 +66,9 @@ def phase_times(timings: Timings) -> tuple[PhaseTimes, ...]:
     return (*found, PhaseTimes(OTHER, rest, np.zeros_like(rest) if timings.by_device else rest))
 
 
-def job_of(run: Run, timings: Timings) -> Job:
-    """The job's step, from the unprofiled steps of the run's arm."""
-    arm = run.manifest.arm(run.arm) if run.manifest else None
+def pace_of(manifest: Manifest | None, arm_name: str, timings: Timings) -> Pace:
+    """The job's step, from the unprofiled steps of an arm."""
+    arm = manifest.arm(arm_name) if manifest else None
     ranks_ns = timings.step_ns.mean(axis=1)
     slowest = int(ranks_ns.argmax())
-    return Job(float(ranks_ns[slowest]), slowest, tuple(ranks_ns.tolist()), arm.samples_per_step if arm else 0)
+    return Pace(float(ranks_ns[slowest]), slowest, tuple(ranks_ns.tolist()), arm.samples_per_step if arm else 0)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from traceq.analyses.rows import of_all
 from traceq.analyses.wording import over_ranks
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import measure, measure_common, spans
 from traceq.links.activity import Doing, activity, in_counted_steps
+from traceq.links.job import Job
 from traceq.links.launches import device_work
 from traceq.links.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.links.steps import steps
-from traceq.model import Category, Run, Trace
+from traceq.model import Category, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -43,11 +46,26 @@ _FAR_OVER, _RECOMPUTES, _TELLING = 3.0, 2.6, 0.05
 _Row = tuple[int, str, str, int, int, int, int, int]
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, its phases as the main thread comes to them, and what is odd about them."""
+
+    rows: tuple[_Row, ...]
+    in_order: tuple[str, ...]
+    finding: Finding | None
+
+
+def summarize(trace: Trace) -> _Rank:
     """Host and device time of each phase over the whole trace; before_window and unattributed are always listed."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    views = (_view(run, rows),) if rows else ()
-    found = on_the_worst_rank(run, _long_backward)
+    return _Rank(tuple(_rows(trace)), phases(trace).in_order, _long_backward(trace))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks; people see sums over them."""
+    rows = of_all(parts)
+    order = tuple(dict.fromkeys(name for part in parts for name in part.in_order))
+    views = (_view(job, rows, order),) if rows else ()
+    found = on_the_worst_rank(job, (part.finding for part in parts))
     return Report("phases", (Table("phases", "Phases", _COLUMNS, rows),), views, found)
 
 
@@ -99,23 +117,23 @@ def _called(trace: Trace, name: re.Pattern[str]) -> list[int]:
     return [number for number, phase in enumerate(phases(trace).names) if name.search(phase)]
 
 
-def _view(run: Run, rows: Sequence[_Row]) -> Table:
+def _view(job: Job, rows: Sequence[_Row], order: Sequence[str]) -> Table:
     """Sums over ranks, and GPU busy time of a step as the mean over ranks; phases with nothing in them are left out."""
-    order = dict.fromkeys(name for trace in run.traces for name in phases(trace).in_order)
-    names = [name for name in order if any(row[1] == name and any(row[3:]) for row in rows)]
-    num_steps = float(np.mean([len(steps(trace)) for trace in run.traces]))
+    sums: dict[str, list[int]] = {}
+    for row in rows:
+        sums[row[1]] = [a + b for a, b in zip(sums.get(row[1], [0] * 5), row[3:], strict=True)]
+    names = [name for name in order if any(sums.get(name, ()))]
+    num_steps = float(np.mean([len(rank.steps) for rank in job.ranks]))
     shown: list[tuple[Cell, ...]] = []
     for name in names:
-        mine = np.array([row[3:] for row in rows if row[1] == name], np.int64)
-        total: list[int] = mine.sum(axis=0).tolist()
-        shown.append((name, *total, total[1] / num_steps / len(run.traces)))
+        shown.append((name, *sums[name], sums[name][1] / num_steps / len(job.ranks)))
     columns: tuple[Column, ...] = (*_COLUMNS[1:2], *_COLUMNS[3:], Column("per_step_ns", "GPU busy a step", Unit.NS))
     note = f"{_RULES[rows[0][2]]}."
-    if all(len(device_work(trace)) == 0 for trace in run.traces):
+    if not any(rank.has_device for rank in job.ranks):
         columns, shown = columns[:2], [row[:2] for row in shown if row[1]]
     else:
         strays = {BEFORE_WINDOW, UNATTRIBUTED} & set(names)
         note += f" GPU work counts where it was launched{'' if strays else ', and none lacks its launch'}."
-        if num_steps == len(run.traces) == 1:
+        if num_steps == len(job.ranks) == 1:
             columns, shown = columns[:-1], [row[:-1] for row in shown]
-    return Table("phases", f"Phases ({over_ranks(run)})", columns, tuple(shown), note=note)
+    return Table("phases", f"Phases ({over_ranks(job)})", columns, tuple(shown), note=note)

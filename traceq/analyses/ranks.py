@@ -8,18 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.analyses.lateness import Lateness, busy_ns, lateness
+from traceq.analyses.lateness import Cell as StepCell
+from traceq.analyses.lateness import Lateness, busy_ns, cells_of, lateness
 from traceq.analyses.skew import skew_table, skew_view
 from traceq.analyses.wording import MOST_RANKS, more_rows
-from traceq.intervals import intersect, measure, spans
+from traceq.intervals import Spans, intersect, measure, spans
 from traceq.links.activity import Doing, activity
-from traceq.links.clocks import Clocks, clocks
-from traceq.links.instances import match
-from traceq.links.issued import Issued, are_of_one_job, issued_by_traces
+from traceq.links.job import Job
 from traceq.links.loading import LOADER
-from traceq.links.steps import steps
-from traceq.links.waits import Waits, waits
-from traceq.model import Caveat, Run, Trace
+from traceq.links.outline import Outline
+from traceq.links.own_calls import own_calls
+from traceq.model import Caveat, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -77,46 +76,61 @@ class _Late:
     cause: Lateness | None
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rank:
+    """What one rank does in a counted step, ns by phase and Doing, and when it is in a collective and nothing computes,
+    ns by its own clock."""
+
+    cells: tuple[tuple[StepCell, float], ...]
+    exposed: Spans
+
+
+def summarize(trace: Trace) -> _Rank:
+    """What the others are compared with, and where waits are idle."""
+    called = own_calls(trace).called
+    ran = called.start >= 0
+    inside = spans(called.start[ran] - trace.base_time_ns, called.end[ran] - trace.base_time_ns)
+    return _Rank(tuple(cells_of(trace).items()), intersect(inside, activity(trace).when(Doing.EXPOSED_COMM)))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Waits of every rank, and the straggler if there is one; nothing for a single rank."""
-    if len(run.traces) < 2:
+    if len(job.ranks) < 2:
         return Report("ranks", (Table("ranks", "Ranks", _COLUMNS, ()), skew_table(None, None)))
-    together = are_of_one_job(run.traces)
-    issued = issued_by_traces(run.traces if together else ())
-    instances = match(issued)
-    times = clocks(issued, instances)
-    found = waits(issued, instances, times)
-    waited = _waited(run.traces, issued, found)
-    late = _straggler(run.traces, waited)
+    waited = _waited(job, parts)
+    cells = {rank.rank: dict(part.cells) for rank, part in zip(job.ranks, parts, strict=True)}
+    late = _straggler(job, waited, cells)
     verdicts = {rank: _verdict(rank, late) for rank in waited}
-    rows = tuple((*_row(trace, issued, waited, times, verdicts), *_why(trace, late)) for trace in run.traces)
-    skew = skew_table(issued, found)
+    rows = tuple(
+        (*_row(job, rank, busy_ns(cells[rank.rank]), waited, verdicts), *_why(rank.rank, late)) for rank in job.ranks
+    )
+    skew = skew_table(job.issued, job.waits)
     views = (_view(rows, late), skew_view(skew)) if waited else ()
     findings = (_finding(late),) if late is not None else ()
     table = Table("ranks", "Ranks", _COLUMNS, rows)
-    caveats = _caveats(run.traces, issued, found, times) if together else (_NOT_ONE_JOB,)
-    return Report("ranks", (table, skew), views, findings, caveats)
+    return Report("ranks", (table, skew), views, findings, _caveats(job) if job.is_one else (_NOT_ONE_JOB,))
 
 
-def _waited(traces: Sequence[Trace], issued: Issued, found: Waits) -> dict[int, _Waited]:
+def _waited(job: Job, parts: Sequence[_Rank]) -> dict[int, _Waited]:
     """By rank; ranks without a counted collective are left out."""
+    issued, found = job.issued, job.waits
     counted = found.counted[:, None] & (found.duration >= 0)
-    of_rank = {trace.rank: trace for trace in traces}
+    index = {rank.rank: at for at, rank in enumerate(job.ranks)}
     waited = {}
     for at, rank in enumerate(issued.ranks):
         mine = np.flatnonzero(counted[:, at])
         if len(mine) == 0:
             continue
-        trace, wait = of_rank[rank], found.wait[mine, at]
-        start = issued.called.start[found.instances.call[mine, at]] - trace.base_time_ns
-        idle = intersect(spans(start, start + wait), activity(trace).when(Doing.EXPOSED_COMM))
+        wait = found.wait[mine, at]
+        start = issued.called.start[found.instances.call[mine, at]] - job.ranks[index[rank]].base_time_ns
+        idle = intersect(spans(start, start + wait), parts[index[rank]].exposed)
         transfer_ns = int((found.duration[mine, at] - wait).sum())
         num_steps = len(np.unique(issued.called.step[found.instances.call[mine, at]]))
         waited[rank] = _Waited(len(mine), num_steps, int(wait.sum()), measure(idle), transfer_ns)
     return waited
 
 
-def _straggler(traces: Sequence[Trace], waited: dict[int, _Waited]) -> _Late | None:
+def _straggler(job: Job, waited: dict[int, _Waited], cells: dict[int, dict[StepCell, float]]) -> _Late | None:
     """The rank that waits least: less than a quarter of the others' median, if this is a twentieth of the time.
 
     The time is the shortest window, as only collectives that all ranks ran count.
@@ -124,19 +138,19 @@ def _straggler(traces: Sequence[Trace], waited: dict[int, _Waited]) -> _Late | N
     if len(waited) < 2:
         return None
     rank = min(waited, key=lambda one: waited[one].wait_ns)
-    others = [trace for trace in traces if trace.rank in waited and trace.rank != rank]
-    typical = float(np.median([waited[trace.rank].wait_ns for trace in others]))
-    window = min(_window_ns(trace) for trace in traces if trace.rank in waited)
+    others = [own for other, own in waited.items() if other != rank]
+    typical = float(np.median([own.wait_ns for own in others]))
+    window = min(_window_ns(one) for one in job.ranks if one.rank in waited)
     if waited[rank].wait_ns >= _LATE * typical or typical < _TELLING * window:
         return None
-    late = next(trace for trace in traces if trace.rank == rank)
-    exposed = float(np.median([waited[trace.rank].exposed_ns for trace in others]))
+    exposed = float(np.median([own.exposed_ns for own in others]))
     num_steps = waited[rank].num_steps
-    return _Late(rank, round(typical / num_steps), round(exposed / num_steps), lateness(late, others))
+    cause = lateness(job.look, {one: told for one, told in cells.items() if one in waited}, rank)
+    return _Late(rank, round(typical / num_steps), round(exposed / num_steps), cause)
 
 
-def _window_ns(trace: Trace) -> int:
-    window = steps(trace).window
+def _window_ns(rank: Outline) -> int:
+    window = rank.steps.window
     return int(window[-1, 1] - window[0, 0])
 
 
@@ -145,28 +159,29 @@ def _verdict(rank: int, late: _Late | None) -> str:
 
 
 def _row(
-    trace: Trace, issued: Issued, waited: dict[int, _Waited], times: Clocks, verdicts: dict[int, str]
+    job: Job, rank: Outline, busy_ns: int, waited: dict[int, _Waited], verdicts: dict[int, str]
 ) -> tuple[Cell, ...]:
-    found = steps(trace)
+    found = rank.steps
     window_ns = (found.window[:, 1] - found.window[:, 0])[found.counted]
-    own = waited.get(trace.rank)
+    own = waited.get(rank.rank)
     sums = (own.num, own.wait_ns, own.exposed_ns, own.transfer_ns) if own else (0, None, None, None)
-    clock = _clock(issued, times, trace.rank)
+    clock = _clock(job, rank.rank)
     mean_ns = round(float(np.mean(window_ns)))
-    step = (own.num_steps if own else 0, mean_ns, busy_ns(trace))
-    return (f"rank {trace.rank}", trace.rank, *step, *sums, *clock, verdicts.get(trace.rank, ""))
+    step = (own.num_steps if own else 0, mean_ns, busy_ns)
+    return (f"rank {rank.rank}", rank.rank, *step, *sums, *clock, verdicts.get(rank.rank, ""))
 
 
-def _why(trace: Trace, late: _Late | None) -> tuple[Cell, ...]:
+def _why(rank: int, late: _Late | None) -> tuple[Cell, ...]:
     """What keeps the straggler; nothing for the others."""
-    if late is None or late.rank != trace.rank or (cause := late.cause) is None:
+    if late is None or late.rank != rank or (cause := late.cause) is None:
         return ("", "", None, "", None, "", "")
     excess = (cause.phase, cause.category, cause.excess_ns, cause.what, cause.what_excess_ns)
     return (*excess, cause.line, cause.before)
 
 
-def _clock(issued: Issued, times: Clocks, rank: int) -> tuple[int | None, int | None]:
+def _clock(job: Job, rank: int) -> tuple[int | None, int | None]:
     """(offset, uncertainty) ns in the largest group in which this rank's clock is known."""
+    issued, times = job.issued, job.clocks
     if rank not in issued.ranks:
         return None, None
     at = issued.ranks.index(rank)
@@ -213,12 +228,13 @@ def _because(cause: Lateness) -> str:
     return text
 
 
-def _caveats(traces: Sequence[Trace], issued: Issued, found: Waits, times: Clocks) -> tuple[Caveat, ...]:
+def _caveats(job: Job) -> tuple[Caveat, ...]:
+    issued, times = job.issued, job.clocks
     caveats = []
-    if left_out := sorted({trace.rank for trace in traces} - set(issued.ranks)):
+    if left_out := sorted({rank.rank for rank in job.ranks} - set(issued.ranks)):
         text = f"ranks {', '.join(map(str, left_out))}: other rows name their collectives; left out of the comparison"
         caveats.append(Caveat("ranks_left_out", text))
-    refused = sorted({issued.groups[g] for g in np.unique(found.instances.group).tolist() if not times.known[g]})
+    refused = sorted({issued.groups[g] for g in np.unique(job.waits.instances.group).tolist() if not times.known[g]})
     if refused:
         which = ", ".join(f"group {name}" if name else "all ranks" for name in refused)
         text = f"ends of collectives scatter too much to compare clocks ({which}): waits are by duration"

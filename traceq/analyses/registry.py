@@ -1,4 +1,8 @@
-"""Every module of this package that has an `analyze` is an analysis; `POSITION` orders them in a report."""
+"""Every module of this package that has a `summarize` and a `merge` is an analysis; `POSITION` orders them in a report.
+
+`summarize(trace)` is what one rank leaves when its events are gone, `merge(job, parts)` the report on all of them, by
+what each rank left, in the order of the ranks: one function each, wherever the ranks are read.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,17 @@ from types import ModuleType
 
 from traceq import analyses
 from traceq.errors import UsageFault
+from traceq.links.job import job_of
 from traceq.model import Run
 from traceq.report import Report
 
-__all__ = ["analyze", "analyze_all", "names"]
+__all__ = ["analysis", "analyze", "analyze_all", "chosen", "names"]
 
 
 @cache
 def _modules() -> dict[str, ModuleType]:
     modules = (import_module(f"{analyses.__name__}.{found.name}") for found in pkgutil.iter_modules(analyses.__path__))
-    found = [module for module in modules if hasattr(module, "analyze") and hasattr(module, "POSITION")]
+    found = [module for module in modules if all(hasattr(module, name) for name in ("POSITION", "summarize", "merge"))]
     found.sort(key=lambda module: module.POSITION)
     return {module.__name__.rpartition(".")[2]: module for module in found}
 
@@ -30,22 +35,31 @@ def names() -> tuple[str, ...]:
     return tuple(_modules())
 
 
-def analyze(run: Run, name: str) -> Report:
-    """One analysis of a run. Raises UsageFault for a name that is none."""
+def chosen(only: Sequence[str]) -> tuple[str, ...]:
+    """Those asked for, or all, in the order of a report. Raises UsageFault for a name that is none."""
+    for name in only:
+        analysis(name)
+    return tuple(name for name in names() if not only or name in only)
+
+
+def analysis(name: str) -> ModuleType:
+    """The module of one analysis. Raises UsageFault for a name that is none."""
     if name not in _modules():
         close = get_close_matches(name, names(), n=1)
-        raise UsageFault(f"no analysis '{name}'" + (f"; did you mean '{close[0]}'? " if close else "; ") + _choice())
-    report: Report = _modules()[name].analyze(run)
-    return report
+        choice = "choose from " + ", ".join(names())
+        raise UsageFault(f"no analysis '{name}'" + (f"; did you mean '{close[0]}'? " if close else "; ") + choice)
+    return _modules()[name]
+
+
+def analyze(run: Run, name: str) -> Report:
+    """One analysis of a run. Raises UsageFault for a name that is none."""
+    return analyze_all(run, (name,))[0]
 
 
 def analyze_all(run: Run, only: Sequence[str] = ()) -> tuple[Report, ...]:
     """Several analyses of a run, or all of them, in the order of a report."""
-    unknown = [name for name in only if name not in _modules()]
-    if unknown:
-        analyze(run, unknown[0])
-    return tuple(analyze(run, name) for name in names() if not only or name in only)
-
-
-def _choice() -> str:
-    return "choose from " + ", ".join(names())
+    job = job_of(run)
+    return tuple(
+        module.merge(job, tuple(module.summarize(trace) for trace in run.traces))
+        for module in map(analysis, chosen(only))
+    )

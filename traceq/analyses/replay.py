@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analyses.rows import Part, of_all
 from traceq.analyses.wording import a_step, stepwise, the_step
 from traceq.intervals import find
 from traceq.links.blocking import blocking_calls
 from traceq.links.graph import dependency_graph
+from traceq.links.job import Job
+from traceq.links.outline import Outline
 from traceq.links.replay import lasts, replay_as_is, saved_a_step
 from traceq.links.steps import steps
 from traceq.links.syncs import KINDS
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -39,18 +44,23 @@ _Row = tuple[int, str, int, int, int, int]
 """(rank, what is removed, how many in the trace, and of a step: ns of host time that go, ns saved, ns left)."""
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> Part[_Row]:
     """Step times by replay, mean over the counted steps; `nothing` removed shows how well replay knows the trace."""
-    rows = {trace.rank: _rows(trace) for trace in run.traces}
-    table = Table("replay", "Replay", _COLUMNS, tuple(row for found in rows.values() for row in found))
-    telling = [found for found in rows.values() if any(row[4] >= _SHOWN * _step(found) for row in found[1:])]
+    return Part(tuple(_rows(trace)))
+
+
+def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
+    """The rows of all ranks; people see the slowest of those on which something gives time back."""
+    table = Table("replay", "Replay", _COLUMNS, of_all(parts))
+    ranks = [(rank, part.rows) for rank, part in zip(job.ranks, parts, strict=True)]
+    telling = [(rank, rows) for rank, rows in ranks if any(row[4] >= _SHOWN * _step(rows) for row in rows[1:])]
     if not telling:
         return Report("replay", (table,))
-    slowest = max(telling, key=_step)
-    return Report("replay", (table,), (_view(run, slowest),), tuple(_findings(run.traces[0], slowest)))
+    rank, slowest = max(telling, key=lambda each: _step(each[1]))
+    return Report("replay", (table,), (_view(job, rank, slowest),), tuple(_findings(job, slowest)))
 
 
-def _step(rows: list[_Row]) -> int:
+def _step(rows: Sequence[_Row]) -> int:
     """Observed ns of a step."""
     return rows[0][4] + rows[0][5]
 
@@ -79,7 +89,7 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     return [*kinds, *together, *loader]
 
 
-def _findings(trace: Trace, rows: list[_Row]) -> list[Finding]:
+def _findings(job: Job, rows: Sequence[_Row]) -> list[Finding]:
     """Syncs that only give time back together: without one of them the host waits for the same work in the next."""
     saved = {row[1]: row[4] for row in rows[1:]}
     alone = sum(saved_ns for name, saved_ns in saved.items() if name not in (_ALL, _LOADER))
@@ -87,8 +97,9 @@ def _findings(trace: Trace, rows: list[_Row]) -> list[Finding]:
     if together < _WORTH * _step(rows) or together < _FAR_MORE * alone:
         return []
     all_ns, alone_ns = format_value(together, Unit.NS), format_value(alone, Unit.NS)
+    step = the_step(job.ranks[0].steps)
     text = (
-        f"without all its syncs {the_step(trace)} is {all_ns} shorter (replay), kind by kind only {alone_ns}: each "
+        f"without all its syncs {step} is {all_ns} shorter (replay), kind by kind only {alone_ns}: each "
         "hides behind the next"
     )
     return [Finding("joint_syncs", "medium", text, together)]
@@ -98,20 +109,19 @@ def _mean(ns: NDArray[np.int64]) -> int:
     return round(float(ns.mean()))
 
 
-def _view(run: Run, rows: list[_Row]) -> Table:
-    trace = next(trace for trace in run.traces if trace.rank == rows[0][0])
-    on = f" (rank {trace.rank}, the slowest)" if len(run.traces) > 1 else ""
-    title, shown = f"{a_step(trace).capitalize()} without its waits{on}", tuple(row[1:] for row in rows[1:])
-    return Table("replay", title, stepwise(_COLUMNS[1:], run), shown, note=_note(trace, rows))
+def _view(job: Job, rank: Outline, rows: Sequence[_Row]) -> Table:
+    on = f" (rank {rank.rank}, the slowest)" if len(job.ranks) > 1 else ""
+    title, shown = f"{a_step(rank.steps).capitalize()} without its waits{on}", tuple(row[1:] for row in rows[1:])
+    return Table("replay", title, stepwise(_COLUMNS[1:], job), shown, note=_note(rank, rows))
 
 
-def _note(trace: Trace, rows: list[_Row]) -> str:
+def _note(rank: Outline, rows: Sequence[_Row]) -> str:
     """How far the replay can be believed, and where it counts a step longer than the other tables."""
     whole_ns, got_ns = _step(rows), rows[0][5]
-    window = steps(trace).window[steps(trace).counted]
+    window = rank.steps.window[rank.steps.counted]
     whole, got = format_value(whole_ns, Unit.NS), format_value(got_ns, Unit.NS)
     if whole_ns - got_ns >= _SHORT * whole_ns:
         return f"Replay explains {got} of {whole}."
     if whole_ns - float(np.diff(window).mean()) >= _SHORT * whole_ns:
-        return f"Until all that was launched in {the_step(trace)} is done, which takes {whole}."
+        return f"Until all that was launched in {the_step(rank.steps)} is done, which takes {whole}."
     return ""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceq.analyses.phase_times import PhaseTimes, job_of, phase_times
-from traceq.model import Manifest, Run, Timings
+from traceq.analyses.phase_times import PhaseTimes, pace_of, phase_times
+from traceq.links.job import Job
+from traceq.model import Manifest, Timings, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit, format_value
 
@@ -56,17 +57,21 @@ _BLURRED = (
 _BY_HOST = "By the host's clock: of a device phases tell when work was launched, not when it ran."
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> None:
+    """Nothing: profiled steps have no part in it."""
+
+
+def merge(job: Job, parts: Sequence[None]) -> Report:
     """Phases of the unprofiled steps of the run's arm, and the job's pace; nothing where no steps were recorded."""
-    timings, manifest = run.timings, run.manifest
+    timings, manifest = job.timings, job.manifest
     if timings is None or manifest is None:
         return Report("step_profile", (_profile(()), _by_rank(())))
     times = phase_times(timings)
     rows = tuple(
         (rank, *row) for rank in range(len(timings.step_ns)) for row in _rows([phase.of(rank) for phase in times])
     )
-    profile = _profile((_figures(run, timings, manifest),), _parts(times, timings))
-    return Report("step_profile", (profile, _by_rank(rows)), (_view(run, timings, manifest, times),))
+    profile = _profile((_figures(job, timings, manifest),), _parts(times, timings))
+    return Report("step_profile", (profile, _by_rank(rows)), (_view(job, timings, manifest, times),))
 
 
 def _profile(rows: tuple[tuple[Cell, ...], ...], parts: Sequence[Sequence[tuple[str, float]]] = ((),) * 4) -> Table:
@@ -94,22 +99,22 @@ def _rows(times: Sequence[PhaseTimes]) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _figures(run: Run, timings: Timings, manifest: Manifest) -> tuple[Cell, ...]:
+def _figures(job: Job, timings: Timings, manifest: Manifest) -> tuple[Cell, ...]:
     """The values of `step_profile` that are no parts."""
-    job, arm = job_of(run, timings), manifest.arm(run.arm)
+    pace, arm = pace_of(manifest, job.arm, timings), manifest.arm(job.arm)
     given = {**manifest.parameters, **(arm.varied if arm else {})}
     return (
-        run.arm,
+        job.arm,
         timings.num_warmup,
         timings.step_ns.shape[1],
         len(timings.step_ns),
         _wrapper(manifest),
         *(given.get(key) for key in _GIVEN),
-        job.samples or None,
+        pace.samples or None,
         "device" if timings.by_device else "host",
-        job.step_ns * _PER_NS,
-        job.samples_per_second,
-        job.slowest,
+        pace.step_ns * _PER_NS,
+        pace.samples_per_second,
+        pace.slowest,
         *(_gigabytes(timings, kind) for kind in ("peak_allocated", "peak_reserved", "peak_process")),
         " ".join(_doubts(timings, manifest)),
     )
@@ -127,7 +132,7 @@ def _parts(times: Sequence[PhaseTimes], timings: Timings) -> list[list[tuple[str
     return [*kinds, ranks]
 
 
-def _view(run: Run, timings: Timings, manifest: Manifest, times: Sequence[PhaseTimes]) -> Table:
+def _view(job: Job, timings: Timings, manifest: Manifest, times: Sequence[PhaseTimes]) -> Table:
     num_ranks, num_steps = timings.step_ns.shape
     whole = PhaseTimes("total", timings.step_ns, np.sum([phase.host_ns for phase in times], axis=0))
     rows = [row for row in _rows(times) if row[1]] + _rows([whole])
@@ -135,20 +140,20 @@ def _view(run: Run, timings: Timings, manifest: Manifest, times: Sequence[PhaseT
     ranks = f"mean of {num_ranks} ranks, " if num_ranks > 1 else ""
     clock = ", by the device's clock" if timings.by_device else ""
     title = f"An unprofiled step, by phase ({ranks}{num_steps:,} steps{clock})"
-    note = " ".join([_pace(run, timings), *_memory(timings), *_doubts(timings, manifest)])
+    note = " ".join([_pace(job, timings), *_memory(timings), *_doubts(timings, manifest)])
     return Table("step_phases", title, columns, tuple(row[: len(columns)] for row in rows), note=note)
 
 
-def _pace(run: Run, timings: Timings) -> str:
+def _pace(job: Job, timings: Timings) -> str:
     """`The job's step: 46.7 ms, that of rank 1, the slowest (46.6 to 46.7 ms); 343 samples/s.`"""
-    job = job_of(run, timings)
-    pace = f"; {_rate(job.samples_per_second)} samples/s" if job.samples_per_second else ""
-    if len(job.ranks_ns) == 1:
-        return f"A step takes {format_value(job.step_ns, Unit.NS)}{pace}."
-    fastest = format_value(min(job.ranks_ns), Unit.NS)
-    step = format_value(job.step_ns, Unit.NS)
+    pace = pace_of(job.manifest, job.arm, timings)
+    rate = f"; {_rate(pace.samples_per_second)} samples/s" if pace.samples_per_second else ""
+    step = format_value(pace.step_ns, Unit.NS)
+    if len(pace.ranks_ns) == 1:
+        return f"A step takes {step}{rate}."
+    fastest = format_value(min(pace.ranks_ns), Unit.NS)
     return (
-        f"The job's step takes {step}, as long as on rank {job.slowest}, the slowest ({fastest} on the fastest){pace}."
+        f"The job's step takes {step}, as long as on rank {pace.slowest}, the slowest ({fastest} on the fastest){rate}."
     )
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analyses.perturbation import perturbation_words
+from traceq.analyses.rows import of_all
 from traceq.analyses.wording import MOST_RANKS, more_rows
 from traceq.intervals import measure_within, spans
-from traceq.links.steps import steps
-from traceq.model import Category, Caveat, Run, Trace
+from traceq.links.job import Job
+from traceq.links.outline import Outline
+from traceq.links.steps import Steps, steps
+from traceq.model import Category, Caveat, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit, format_value, sparkline
 
@@ -40,20 +46,32 @@ _EACH = Column("each", "each step")
 _CURVE = 5  # steps that make one
 
 
-def analyze(run: Run) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, and what is doubtful about its steps."""
+
+    rows: tuple[tuple[Cell, ...], ...]
+    caveats: tuple[Caveat, ...]
+
+
+def summarize(trace: Trace) -> _Rank:
     """Windows of all steps. The window is the device's where there is device work and more than one step."""
-    rows = tuple(row for trace in run.traces for row in _rows(trace))
-    table = Table("steps", "Steps", _COLUMNS, rows)
-    if not run.traces:
+    return _Rank(tuple(_rows(trace)), tuple(_caveats(trace)))
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """The rows of all ranks; people see one line for each of the slowest."""
+    table = Table("steps", "Steps", _COLUMNS, of_all(parts))
+    if not job.ranks:
         return Report("steps", (table,))
-    drawn = [_each(trace) for trace in run.traces]
+    drawn = [_each(rank.steps) for rank in job.ranks]
     columns = (*_VIEW, _EACH) if any(drawn) else _VIEW
-    lines = [(*_summary(trace), each)[: len(columns)] for trace, each in zip(run.traces, drawn, strict=True)]
+    lines = [(*_summary(rank), each)[: len(columns)] for rank, each in zip(job.ranks, drawn, strict=True)]
     longest = sorted(lines, key=lambda line: -float(line[2] or 0))[:MOST_RANKS]
     shown = tuple(line for line in lines if line in longest)
-    note = " ".join(filter(None, [_note(run), perturbation_words(run), more_rows(len(lines) - len(shown))]))
+    note = " ".join(filter(None, [_note(job), perturbation_words(job), more_rows(len(lines) - len(shown))]))
     view = Table("steps", "Steps", columns, shown, note=note)
-    caveats = tuple(caveat for trace in run.traces for caveat in _caveats(trace))
+    caveats = tuple(caveat for part in parts for caveat in part.caveats)
     return Report("steps", (table,), (view,), caveats=caveats[:1])
 
 
@@ -75,14 +93,14 @@ def _overhead(trace: Trace) -> NDArray[np.int64]:
     return measure_within(spans(events.ts[rows], events.end[rows]), host[:, 0], host[:, 1])
 
 
-def _summary(trace: Trace) -> tuple[Cell, ...]:
-    found = steps(trace)
+def _summary(rank: Outline) -> tuple[Cell, ...]:
+    found = rank.steps
     counted = found.counted
     window_ns = (found.window[:, 1] - found.window[:, 0])[counted]
     host_ns = (found.host[:, 1] - found.host[:, 0])[counted]
     lag_ns = (found.window[:, 1] - found.host[:, 1])[counted]
     return (
-        trace.rank,
+        rank.rank,
         int(counted.sum()),
         float(np.mean(window_ns)),
         int(window_ns.min()),
@@ -92,20 +110,20 @@ def _summary(trace: Trace) -> tuple[Cell, ...]:
     )
 
 
-def _each(trace: Trace) -> str:
+def _each(found: Steps) -> str:
     """The counted steps as a curve; "" where there are too few to make one."""
-    found = steps(trace)
     window_ns = (found.window[:, 1] - found.window[:, 0])[found.counted]
     return sparkline(window_ns.tolist()) if len(window_ns) >= _CURVE else ""
 
 
-def _note(run: Run) -> str:
-    if not steps(run.traces[0]).marked:
+def _note(job: Job) -> str:
+    first = job.ranks[0].steps
+    if not first.marked:
         return ""
-    num_left_out = sum(int((~steps(trace).counted).sum()) for trace in run.traces)
+    num_left_out = sum(int((~rank.steps.counted).sum()) for rank in job.ranks)
     windows = "partial first window is" if num_left_out == 1 else f"{num_left_out} partial first windows are"
     left_out = f"; the {windows} left out" if num_left_out else ""
-    kind = "to the end of the device work it launched" if steps(run.traces[0]).by_device else "as the host ran it"
+    kind = "to the end of the device work it launched" if first.by_device else "as the host ran it"
     return f"A step lasts {kind}{left_out}."
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.analyses.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, units
+from traceq.links.job import Job
 from traceq.links.roles import Role
 from traceq.links.strategies import issues, strategy_of
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit
 
@@ -90,9 +91,8 @@ class _Rank:
         )
 
 
-def analyze(run: Run) -> Report:
-    """The strategy of every rank, and each role's calls and elements against what it predicts, over all its steps."""
-    ranks = [_of_rank(trace) for trace in run.traces]
+def merge(job: Job, ranks: Sequence[_Rank]) -> Report:
+    """The strategies and checks of all ranks; people see the first of the worst."""
     summary = Table("strategy", "Strategy", _COLUMNS, tuple(rank.cells for rank in ranks))
     rows = tuple(row for rank in ranks for row in rank.check_cells)
     checked = Table("strategy_checks", "What the strategy predicts", _CHECK_COLUMNS, rows)
@@ -100,7 +100,8 @@ def analyze(run: Run) -> Report:
     return Report("strategy", (summary, checked), (_view(told),) if told else (), tuple(_findings(told)))
 
 
-def _of_rank(trace: Trace) -> _Rank:
+def summarize(trace: Trace) -> _Rank:
+    """The strategy of a rank, and each role's calls and elements against what it predicts, over all its steps."""
     found, (name, rule) = issues(trace), strategy_of(trace)
     checked = checks(trace)
     passes, of_units = int(micro_batches(trace).max(initial=1)), units(trace)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from traceq.analyses.rows import Part, each_of, of_all
 from traceq.analyses.tally import Groups, group
 from traceq.analyses.wording import more_rows, over_ranks, per_step, stepwise
 from traceq.intervals import find
 from traceq.links.graph import dependency_graph
+from traceq.links.job import Job
 from traceq.links.modules import modules, modules_at
 from traceq.links.nesting import tracks
 from traceq.links.phases import phases
 from traceq.links.replay import saved_a_step
-from traceq.links.steps import steps
+from traceq.links.steps import Steps, steps
 from traceq.links.syncs import KINDS, syncs
-from traceq.model import Run, Trace
+from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_value
 
@@ -80,11 +83,16 @@ class _Row:
         return tuple(getattr(self, column.key) for column in _COLUMNS)
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> Part[_Row]:
     """Syncs by kind, op, line and phase over the whole trace; what a row costs is device time lost to it."""
-    rows = [row for trace in run.traces for row in _rows(trace)]
-    table = Table("syncs", "Syncs", _COLUMNS, tuple(row.cells for row in rows))
-    return Report("syncs", (table,), (_view(run, rows),) if rows else (), tuple(_findings(run, rows)))
+    return Part(tuple(_rows(trace)))
+
+
+def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
+    """The rows of all ranks; people see sums over them, and findings where they matter most."""
+    rows = of_all(parts)
+    table = Table("syncs", "Syncs", _COLUMNS, each_of(parts, lambda part: [row.cells for row in part.rows]))
+    return Report("syncs", (table,), (_view(job, rows),) if rows else (), tuple(_findings(job, rows)))
 
 
 def _rows(trace: Trace) -> list[_Row]:
@@ -147,7 +155,7 @@ def _label(trace: Trace, *, wait_ns: int, cost_ns: int) -> str:
     return "costly" if cost_ns >= threshold else "waits_but_free" if wait_ns >= threshold else "harmless"
 
 
-def _view(run: Run, rows: list[_Row]) -> Table:
+def _view(job: Job, rows: Sequence[_Row]) -> Table:
     """Rows summed over ranks, the costliest first."""
     by_key: dict[str, list[_Row]] = {}
     for row in rows:
@@ -165,7 +173,7 @@ def _view(run: Run, rows: list[_Row]) -> Table:
         shown.append(tuple(merged_cells.get(key, getattr(same[0], key)) for key in keys))
     columns = tuple(column for column in _COLUMNS if column.key in keys)
     columns = tuple(sorted(columns, key=lambda column: keys.index(column.key)))
-    return Table("syncs", f"Syncs ({over_ranks(run)})", stepwise(columns, run), tuple(shown), note=_note(merged))
+    return Table("syncs", f"Syncs ({over_ranks(job)})", stepwise(columns, job), tuple(shown), note=_note(merged))
 
 
 def _sum(rows: list[_Row], key: str) -> int:
@@ -184,10 +192,10 @@ def _note(merged: list[list[_Row]]) -> str:
     return f"{num:,} {syncs_cost} {cost} of device time{' together' if num > 1 else ''}.{more}"
 
 
-def _findings(run: Run, rows: list[_Row]) -> list[Finding]:
+def _findings(job: Job, rows: Sequence[_Row]) -> list[Finding]:
     """Rows whose removal would make a step shorter, then those that wait long and may stay; each on the rank where it
     matters most."""
-    step_ns = {trace.rank: _step_ns(trace) for trace in run.traces}
+    step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
     worst: dict[str, _Row] = {}
     for row in sorted(rows, key=lambda row: (-row.replay_ns, -row.step_blocked_ns)):
         worst.setdefault(row.key, row)
@@ -195,21 +203,21 @@ def _findings(run: Run, rows: list[_Row]) -> list[Finding]:
     blocking = sorted(worst.values(), key=lambda row: -row.step_blocked_ns)
     free = [row for row in blocking if row not in saving and row.step_blocked_ns >= _LONG * step_ns[row.rank]]
     return [
-        *(_finding(run, row, "costly_sync", "high") for row in saving[:_MOST_FINDINGS]),
-        *(_finding(run, row, "free_sync", "low") for row in free[:1]),
+        *(_finding(job, row, "costly_sync", "high") for row in saving[:_MOST_FINDINGS]),
+        *(_finding(job, row, "free_sync", "low") for row in free[:1]),
     ]
 
 
-def _step_ns(trace: Trace) -> float:
-    windows = steps(trace).window[steps(trace).counted]
+def _step_ns(found: Steps) -> float:
+    windows = found.window[found.counted]
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
-def _finding(run: Run, row: _Row, code: str, severity: str) -> Finding:
+def _finding(job: Job, row: _Row, code: str, severity: str) -> Finding:
     where = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
-    on = f" on rank {row.rank}" if len(run.traces) > 1 else ""
+    on = f" on rank {row.rank}" if len(job.ranks) > 1 else ""
     blocks, saves, idles = (format_value(ns, Unit.NS) for ns in (row.step_blocked_ns, row.replay_ns, row.step_cost_ns))
-    said = f"{row.kind} sync at {where} in {row.phase}{on} blocks the host {blocks} {per_step(run.traces[0])}"
+    said = f"{row.kind} sync at {where} in {row.phase}{on} blocks the host {blocks} {per_step(job.ranks[0].steps)}"
     if code == "free_sync":
         said += f", but removing it saves {saves} (replay): leave it"
     else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from traceq.model import Pairs, Run
+from traceq.links.job import Job
+from traceq.model import Pairs, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.stats import job_ns
 from traceq.units import Unit
@@ -20,10 +23,14 @@ _COLUMNS = (
 )
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> None:
+    """Nothing: profiled steps have no part in it."""
+
+
+def merge(job: Job, parts: Sequence[None]) -> Report:
     """Median step of the job (the slowest rank) in each arm of a recording; nothing for other traces."""
-    rows = tuple(_row(pairs) for pairs in run.pairs if pairs.b_second.size)
-    note = "" if all(pairs.is_control for pairs in run.pairs) else "`traceq diff` on the run decides from these."
+    rows = tuple(_row(pairs) for pairs in job.pairs if pairs.b_second.size)
+    note = "" if all(pairs.is_control for pairs in job.pairs) else "`traceq diff` on the run decides from these."
     view = Table("unprofiled", "Unprofiled steps (job: the slowest rank)", _COLUMNS, rows, note=note)
     return Report("unprofiled", views=(view,) if rows else ())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceq.links.steps import steps
-from traceq.model import Run, Trace
+from traceq.links.job import Job
+from traceq.links.steps import Steps
 from traceq.report import Column
 
 __all__ = ["MOST_RANKS", "a_step", "more_rows", "over_ranks", "per_step", "python_place", "stepwise", "the_step"]
@@ -14,24 +14,24 @@ MOST_RANKS = 8
 """Ranks that people see one by one."""
 
 
-def per_step(trace: Trace) -> str:
+def per_step(found: Steps) -> str:
     """`a step`, behind a time; `of the trace` where that has no steps."""
-    return "a step" if steps(trace).marked else "of the trace"
+    return "a step" if found.marked else "of the trace"
 
 
-def a_step(trace: Trace) -> str:
+def a_step(found: Steps) -> str:
     """`a step`; `the trace` where that has no steps."""
-    return "a step" if steps(trace).marked else "the trace"
+    return "a step" if found.marked else "the trace"
 
 
-def the_step(trace: Trace) -> str:
+def the_step(found: Steps) -> str:
     """`the step`; `the trace` where that has no steps."""
-    return "the step" if steps(trace).marked else "the trace"
+    return "the step" if found.marked else "the trace"
 
 
-def stepwise(columns: tuple[Column, ...], run: Run) -> tuple[Column, ...]:
+def stepwise(columns: tuple[Column, ...], job: Job) -> tuple[Column, ...]:
     """Headings that end in `a step` without it where there are no steps."""
-    if run.traces and steps(run.traces[0]).marked:
+    if job.ranks and job.ranks[0].steps.marked:
         return columns
     return tuple(
         replace(column, title=column.title.removesuffix("a step").strip() or "time")
@@ -46,9 +46,9 @@ def python_place(annotation: str) -> str:
     return f"in {annotation}" if annotation else "between ops"
 
 
-def over_ranks(run: Run) -> str:
+def over_ranks(job: Job) -> str:
     """`sum of 8 ranks, whole trace`: what counts are of."""
-    return f"sum of {len(run.traces)} ranks, whole trace" if len(run.traces) > 1 else "whole trace"
+    return f"sum of {len(job.ranks)} ranks, whole trace" if len(job.ranks) > 1 else "whole trace"
 
 
 def more_rows(num: int) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 
-from traceq.model import Run, Trace
+from traceq.links.job import Job
 from traceq.report import Finding
 
 __all__ = ["on_the_worst_rank"]
 
 
-def on_the_worst_rank(run: Run, rule: Callable[[Trace], Finding | None]) -> tuple[Finding, ...]:
-    """What a rule finds on the rank where it gives back most, which is named if there are several; nothing if it finds
-    nothing on any."""
-    found = [(finding, trace.rank) for trace in run.traces if (finding := rule(trace)) is not None]
-    if not found:
+def on_the_worst_rank(job: Job, found: Iterable[Finding | None]) -> tuple[Finding, ...]:
+    """What a rule found on the rank where it gives back most, which is named if there are several; nothing if it found
+    nothing on any. `found` in the order of the ranks."""
+    told = [(finding, rank.rank) for finding, rank in zip(found, job.ranks, strict=True) if finding is not None]
+    if not told:
         return ()
-    finding, rank = max(found, key=lambda each: each[0].ns)
-    return (replace(finding, text=f"{finding.text} (rank {rank})") if len(run.traces) > 1 else finding,)
+    finding, rank = max(told, key=lambda each: each[0].ns)
+    return (replace(finding, text=f"{finding.text} (rank {rank})") if len(job.ranks) > 1 else finding,)

@@ -133,15 +133,22 @@ def path_through(
     return _named(trace, np.column_stack([at, until]), on[kept], of_work[kept])
 
 
-def last_work(trace: Trace, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[K]: index into DeviceWork of what each of some legs ends with, or else of what its host waited for last; -1
-    if there is none."""
-    work = device_work(trace)
-    inside = _inside(work, start, end)
-    pair, _ = _ends(work, edges_back(trace), inside, start, end, np.full(len(start), -1))
-    found = np.full(len(pair), -1)
-    found[pair >= 0] = inside.work[pair[pair >= 0]]
-    return found
+def last_work(trace: Trace, end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(int64[K]: index into DeviceWork of what a leg ends with that ends at each of some instants, or else of what its
+    host waited for last, -1 if there is none; int64[K] ns: a leg that begins later has none either)."""
+    work, found = device_work(trace), np.full(len(end), -1)
+    with_it = np.flatnonzero(np.isin(work.end, end) & (work.start < work.end))[::-1]
+    order = np.argsort(end, kind="stable")
+    found[order[np.searchsorted(end[order], work.end[with_it])]] = with_it  # of several the first is written last
+    until = end.copy()
+    returned, awaited, _ = edges_back(trace).held
+    by_host = np.flatnonzero(found < 0)
+    at = np.searchsorted(returned, end[by_host], "right") - 1
+    by_host, at = by_host[at >= 0], at[at >= 0]
+    ran = work.start[awaited[at]] < end[by_host]
+    by_host, at = by_host[ran], at[ran]
+    found[by_host], until[by_host] = awaited[at], np.minimum(returned[at], work.end[awaited[at]])
+    return found, until
 
 
 @once_per_trace

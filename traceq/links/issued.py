@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.links.called import Called, joined
-from traceq.links.collectives import NAMES, collective_calls, name_number
-from traceq.links.own_calls import POINT_TO_POINT, SAME_EVERYWHERE, OwnCalls, own_calls
-from traceq.links.phases import phases
-from traceq.links.steps import extent, steps
-from traceq.model import Flight, Trace
+from traceq.links.collectives import NAMES, name_number
+from traceq.links.outline import Outline
+from traceq.links.own_calls import POINT_TO_POINT, SAME_EVERYWHERE, OwnCalls
+from traceq.model import Flight
 
-__all__ = ["Issued", "are_of_one_job", "has_point_to_point", "issued_by_flights", "issued_by_traces"]
+__all__ = ["Issued", "are_of_one_job", "issued_by_flights", "issued_by_ranks"]
 
 _WALL_CLOCK_NS = 10**18
 _ONE_JOB_NS = 60 * 10**9
@@ -54,6 +53,12 @@ class Issued:
         return len(self.rank)
 
     @property
+    def nth(self) -> NDArray[np.int64]:
+        """int64[C]: index of each call among its rank's own."""
+        nth: NDArray[np.int64] = np.arange(len(self)) - np.searchsorted(self.rank, self.rank)
+        return nth
+
+    @property
     def active(self) -> NDArray[np.bool_]:
         """bool[G, R]: issued something in the group."""
         active = np.zeros_like(self.member)
@@ -69,52 +74,46 @@ class _Texts(dict[str, int]):
         return self.setdefault(text, len(self)) if text else -1
 
 
-def are_of_one_job(traces: Sequence[Trace]) -> bool:
+def are_of_one_job(ranks: Sequence[Outline]) -> bool:
     """Windows that are years or minutes apart by the wall clock were recorded one after the other.
 
     Times that count from a machine's start say nothing about this.
     """
-    start, end = (np.array([extent(trace)[side] + trace.base_time_ns for trace in traces]) for side in (0, 1))
+    start, end = (np.array([rank.extent[side] + rank.base_time_ns for rank in ranks]) for side in (0, 1))
     order = np.argsort(start)
     gaps = start[order][1:] - np.maximum.accumulate(end[order])[:-1]
     return bool((start < _WALL_CLOCK_NS).any() or (gaps < _ONE_JOB_NS).all())
 
 
-def has_point_to_point(traces: Sequence[Trace]) -> bool:
-    """Some rank sends to another: then ranks need not issue the same collectives."""
-    return any(bool(np.isin(collective_calls(trace).name, POINT_TO_POINT).any()) for trace in traces)
-
-
-def issued_by_traces(traces: Sequence[Trace]) -> Issued:
-    """The calls of several ranks' traces. A rank whose calls are known by another kind of row is left out."""
-    levels = Counter(own_calls(trace).level for trace in traces if own_calls(trace).level)
+def issued_by_ranks(ranks: Sequence[Outline], calls: Sequence[OwnCalls]) -> Issued:
+    """The calls of several ranks. A rank whose calls are known by another kind of row is left out."""
+    levels = Counter(part.level for part in calls if part.level)
     level = max(sorted(levels), key=lambda name: levels[name], default="")
-    traces = [trace for trace in traces if own_calls(trace).level in (level, "")]
-    parts = [own_calls(trace) for trace in traces]
+    both = [(rank, part) for rank, part in zip(ranks, calls, strict=True) if part.level in (level, "")]
+    parts = [part for _, part in both]
     called = Called.of_all([part.called for part in parts])
     if any(part.is_loose for part in parts):
         scattered = called.name == NAMES.index("reduce_scatter")
         name = np.where(scattered, NAMES.index("all_reduce"), called.name)
         called = replace(called, name=name, elements=np.full(len(called), -1))
     groups, dtypes, names = _Texts(), _Texts(), _Texts()
-    rank = joined([np.full(len(part.called), index) for index, part in enumerate(parts)])
-    group = joined([_groups(trace, part, groups) for trace, part in zip(traces, parts, strict=True)])
-    strings = [(*trace.events.strings, "") for trace in traces]
-    whole = [steps(trace).number[[0, -1]] if steps(trace).marked else np.array([1, 0]) for trace in traces]
-    ranks = tuple(trace.rank for trace in traces)
+    index = joined([np.full(len(part.called), at) for at, part in enumerate(parts)])
+    group = joined([_groups(part, groups) for part in parts])
+    known = [rank.steps for rank, _ in both]
+    numbers = tuple(rank.rank for rank, _ in both)
     return Issued(
-        ranks=ranks,
+        ranks=numbers,
         groups=tuple(name or members for name, _, members in (text.partition("\t") for text in groups)),
-        rank=rank,
+        rank=index,
         group=group,
-        dtype=joined([_numbers(dtypes, texts, p.dtype) for texts, p in zip(strings, parts, strict=True)]),
-        phase=joined([_numbers(names, phases(t).names, p.phase) for t, p in zip(traces, parts, strict=True)]),
+        dtype=joined([_numbers(dtypes, part.texts, part.dtype) for part in parts]),
+        phase=joined([_numbers(names, part.phases, part.phase) for part in parts]),
         called=called,
         dtypes=tuple(dtypes),
         phases=tuple(names),
-        whole=np.array(whole, np.int64).reshape(-1, 2),
-        marked=np.array([steps(trace).marked for trace in traces], np.bool_),
-        member=_members(groups, ranks, group, rank),
+        whole=np.array([s.number[[0, -1]] if s.marked else np.array([1, 0]) for s in known], np.int64).reshape(-1, 2),
+        marked=np.array([s.marked for s in known], np.bool_),
+        member=_members(groups, numbers, group, index),
     )
 
 
@@ -162,9 +161,9 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
     )
 
 
-def _groups(trace: Trace, part: OwnCalls, groups: _Texts) -> NDArray[np.int64]:
+def _groups(part: OwnCalls, groups: _Texts) -> NDArray[np.int64]:
     """Number of each call's group: ranks of one name but other members are another group."""
-    strings = (*trace.events.strings, "")
+    strings = (*part.texts, "")
     pairs, inverse = np.unique(np.column_stack([part.group, part.members]), axis=0, return_inverse=True)
     numbers = _ints(groups.number(f"{strings[name]}\t{strings[members]}") for name, members in pairs.tolist())
     return numbers[inverse.reshape(-1)] if len(numbers) else part.group

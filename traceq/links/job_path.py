@@ -13,118 +13,173 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.intervals import Spans
-from traceq.links.clocks import Clocks, clocks
 from traceq.links.collectives import collective_calls, collective_kernels
 from traceq.links.critical import CriticalPath, edges_back, last_work, path_through
-from traceq.links.instances import match
-from traceq.links.issued import Issued, are_of_one_job, issued_by_traces
+from traceq.links.job import Job
 from traceq.links.launches import device_work
+from traceq.links.outline import Outline
+from traceq.links.own_calls import own_calls
 from traceq.links.replay import lasts
 from traceq.links.steps import steps
-from traceq.links.waits import Waits, latest_rank, waits
+from traceq.links.waits import latest_rank
 from traceq.model import Caveat, Trace
 
-__all__ = ["JobPath", "job_path"]
+__all__ = ["JobPath", "Legs", "Trail", "job_path", "path_along", "trail"]
+
+_MOST_RANKS = 32
+"""Ranks that the path may lead through: what it passes on each of them is read from the events."""
+
+Legs = NDArray[np.int64]
+"""int64[L, 3]: times on one rank, (start, end) ns by its own clock, up to the start of a piece of its device work, or
+to a step's end (-1)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trail:
+    """What the path of one rank comes to, of its C own calls and K steps.
+
+    `work` int64[C]: index into DeviceWork of what begins each call on the device, -1 where it launched nothing;
+    `start`, `end` int64[C] ns of that; `onward` int64[C]: the call that the path comes to next, back from what led to
+    that, -1 for none. `lasts` int64[K] ns, from the start of each window to the end of the last thing that was launched
+    in the step; `last` int64[K]: the call that the path comes to first from there, -1 for none, or if the step began
+    after `until` int64[K] ns.
+    """
+
+    work: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    onward: NDArray[np.int64]
+    lasts: NDArray[np.int64]
+    last: NDArray[np.int64]
+    until: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobPath:
     """`number` int64[K] of ProfilerStep#N; `window` int64[K, 2] ns, the job's steps on one clock: each begins with the
-    end of the one before, the first with the last rank. `paths` of R ranks: what of the steps is spent on each, by its
-    own clock; together they are as long as the steps. `ahead` int64[R] ns, to take from the own clock's times."""
+    end of the one before, the first with the last rank. `legs` of R ranks: what of the steps is spent on each; together
+    they are as long as the steps. `ahead` int64[R] ns, to take from the own clock's times."""
 
     number: NDArray[np.int64]
     window: Spans
-    paths: tuple[CriticalPath, ...]
+    legs: tuple[Legs, ...]
     ahead: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Meetings:
-    """B collectives among R ranks: `work` int64[B, R] into DeviceWork, what begins it on each rank, -1 without one;
-    `wait` int64[B, R] ns, 0 where it is less than the clocks can tell; `latest` int64[B] the rank that came last."""
+    """B collectives among R ranks: `call` int64[B, R], the rank's own call if that began device work, else -1; `wait`
+    int64[B, R] ns, 0 where it is less than the clocks can tell; `latest` int64[B] the rank that came last."""
 
-    work: NDArray[np.int64]
+    call: NDArray[np.int64]
     wait: NDArray[np.int64]
     latest: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Leg:
-    """Time on one rank, ns by the common clock: up to the start of the work `before`, or to the step's end (-1)."""
+    """Time on one rank, ns by the common clock: up to the start of the own `call`, or to the step's end (-1)."""
 
     rank: int
     start: int
     end: int
-    before: int
+    call: int
 
 
-def job_path(traces: Sequence[Trace]) -> JobPath | Caveat | None:
+def trail(trace: Trace) -> Trail:
+    """What the path of a trace comes to."""
+    back, work, found = edges_back(trace), device_work(trace), steps(trace)
+    begins = _first_work(trace, own_calls(trace).called.row)
+    calls = np.flatnonzero(begins >= 0)
+    next_call = np.full(len(work), -1)
+    next_call[begins[calls]] = calls
+    next_call = _next(next_call, back.to)
+    onward, last = np.full(len(begins), -1), np.full(len(found), -1)
+    led = calls[back.to[begins[calls]] >= 0]
+    onward[led] = next_call[back.to[begins[led]]]
+    long = lasts(trace)
+    ends_with, until = last_work(trace, found.window[:, 0] + long)
+    last[ends_with >= 0] = next_call[ends_with[ends_with >= 0]]
+    start, end = np.full((2, len(begins)), -1)
+    start[calls], end[calls] = work.start[begins[calls]], work.end[begins[calls]]
+    return Trail(begins, start, end, onward, long, last, until)
+
+
+def path_along(trace: Trace, legs: Legs) -> CriticalPath:
+    """What the legs of one rank lead through."""
+    return path_through(trace, *legs.T)
+
+
+def job_path(job: Job, trails: Sequence[Trail]) -> JobPath | Caveat | None:
     """The path through the steps that all ranks counted; a caveat where the ranks cannot be set against each other,
     None where there is no device, or no rank that another could wait for."""
-    if len(traces) < 2 or not all(len(device_work(trace)) for trace in traces):
+    if len(job.ranks) < 2 or not all(rank.has_device for rank in job.ranks):
         return None
-    if not are_of_one_job(traces):
+    if not job.is_one:
         return _none("the traces were recorded one after the other")
-    issued = issued_by_traces(traces)
-    if len(issued) == 0:
+    if len(job.issued) == 0:
         return None
-    instances = match(issued)
-    times = clocks(issued, instances)
-    offset = times.ahead
-    if issued.ranks != tuple(trace.rank for trace in traces) or np.isnan(offset).any():
+    offset = job.clocks.ahead
+    if job.issued.ranks != tuple(rank.rank for rank in job.ranks) or np.isnan(offset).any():
         return _none("the ranks' clocks cannot be set against each other")
-    ahead = np.rint(offset).astype(np.int64) - np.array([trace.base_time_ns for trace in traces])
-    number, window, last = _steps(traces, ahead)
+    ahead = np.rint(offset).astype(np.int64) - np.array([rank.base_time_ns for rank in job.ranks])
+    number, window, last = _steps(job.ranks, trails, ahead)
     if len(number) == 0:
         return _none("no step was counted on all ranks")
-    meetings = _meetings(traces, issued, waits(issued, instances, times), times)
-    stops = [_stops(trace, meetings.wait[:, at], meetings.work[:, at]) for at, trace in enumerate(traces)]
-    own = [window + shift for shift in ahead.tolist()]
-    ends_with = [last_work(trace, mine[:, 0], mine[:, 1]) for trace, mine in zip(traces, own, strict=True)]
+    meetings = _meetings(job, trails)
+    stops = [_stops(own, meetings.wait[:, at], meetings.call[:, at]) for at, own in enumerate(trails)]
     legs = [
         leg
-        for at, ((start, end), rank) in enumerate(zip(window.tolist(), last.tolist(), strict=True))
-        for leg in _legs(traces, meetings, stops, ahead, _Leg(rank, start, end, -1), int(ends_with[rank][at]))
+        for (start, end), rank, first in zip(window.tolist(), last[0].tolist(), last[1].tolist(), strict=True)
+        for leg in _legs(trails, meetings, stops, ahead, _Leg(rank, start, end, first))
     ]
-    paths = tuple(
-        _path(trace, [leg for leg in legs if leg.rank == at], int(ahead[at])) for at, trace in enumerate(traces)
-    )
-    return JobPath(number, window, paths, ahead)
+    num_ranks = len({leg.rank for leg in legs if leg.end > leg.start})
+    if num_ranks > _MOST_RANKS:
+        return _none(f"it leads through {num_ranks} of {len(job.ranks)} ranks, more than the {_MOST_RANKS} to look at")
+    own = (_own(trails[at], [leg for leg in legs if leg.rank == at], shift) for at, shift in enumerate(ahead.tolist()))
+    return JobPath(number, window, tuple(own), ahead)
 
 
 def _none(why: str) -> Caveat:
     return Caveat("no_job_path", f"no critical path across ranks: {why}")
 
 
-def _steps(traces: Sequence[Trace], ahead: NDArray[np.int64]) -> tuple[NDArray[np.int64], Spans, NDArray[np.int64]]:
-    """(number int64[K], window int64[K, 2] ns on one clock, index of the rank that is last to end int64[K])."""
-    found = [steps(trace) for trace in traces]
+def _steps(
+    ranks: Sequence[Outline], trails: Sequence[Trail], ahead: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Spans, NDArray[np.int64]]:
+    """(number int64[K], window int64[K, 2] ns on one clock, int64[2, K]: index of the rank that is last to end, and the
+    own call to which its path comes first)."""
+    found = [rank.steps for rank in ranks]
     common = set.intersection(*(set(own.number[own.counted].tolist()) for own in found))
     number = np.array(sorted(common) if len({own.marked for own in found}) == 1 else [], np.int64)
-    start, end = np.empty((2, len(traces), len(number)), np.int64)
-    for at, (trace, own) in enumerate(zip(traces, found, strict=True)):
+    start, end, first, until = np.empty((4, len(ranks), len(number)), np.int64)
+    for at, (own, its) in enumerate(zip(found, trails, strict=True)):
         mine = [int(np.flatnonzero((own.number == one) & own.counted)[0]) for one in number.tolist()]
         start[at] = own.window[mine, 0] - ahead[at]
-        end[at] = start[at] + lasts(trace)[mine]
+        end[at] = start[at] + its.lasts[mine]
+        first[at], until[at] = its.last[mine], its.until[mine] - ahead[at]
     reach = np.maximum.accumulate(end.max(axis=0, initial=np.iinfo(np.int64).min))
     window = np.column_stack([np.maximum(start.max(axis=0), np.r_[start[:, :1].max(axis=0), reach[:-1]]), reach])
+    last, each = end.argmax(axis=0), np.arange(len(number))
+    comes_to = np.where(window[:, 0] < until[last, each], first[last, each], -1)
     is_some = window[:, 1] > window[:, 0]
-    return number[is_some], window[is_some], end.argmax(axis=0)[is_some]
+    return number[is_some], window[is_some], np.stack([last, comes_to])[:, is_some]
 
 
-def _meetings(traces: Sequence[Trace], issued: Issued, found: Waits, times: Clocks) -> _Meetings:
-    """The collectives that wait for all, by what begins them on each rank."""
+def _meetings(job: Job, trails: Sequence[Trail]) -> _Meetings:
+    """The collectives that wait for all, by the own call that begins them on each rank."""
+    found = job.waits
     each, latest = np.arange(len(found)), latest_rank(found)
-    within = np.nan_to_num(times.uncertainty[found.instances.group])
-    work = np.full(found.wait.shape, -1)
-    for at, trace in enumerate(traces):
-        called = found.instances.call[:, at]
-        work[called >= 0, at] = _first_work(trace, issued.called.row[called[called >= 0]])
+    within = np.nan_to_num(job.clocks.uncertainty[found.instances.group])
+    called = found.instances.call
+    call = np.where(called >= 0, job.issued.nth[called], -1)
+    for at, own in enumerate(trails):
+        mine = np.flatnonzero(call[:, at] >= 0)
+        call[mine[own.work[call[mine, at]] < 0], at] = -1
     sure = found.wait > within + within[each, latest][:, None]
-    sure &= (work >= 0) & (work[each, latest] >= 0)[:, None]
+    sure &= (call >= 0) & (call[each, latest] >= 0)[:, None]
     sure[each, latest] = False
-    return _Meetings(work, np.where(sure, found.wait, 0), latest)
+    return _Meetings(call, np.where(sure, found.wait, 0), latest)
 
 
 def _first_work(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -137,52 +192,56 @@ def _first_work(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(of_row[rows] < none, of_row[rows], -1)
 
 
-def _stops(trace: Trace, wait: NDArray[np.int64], work: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[D]: index of the first collective that the path meets back from each piece of work, itself included, in
-    which this rank waits; -1 where it meets none."""
-    back = edges_back(trace)
-    meeting = np.full(len(back.to), -1)
-    meeting[work[wait > 0]] = np.flatnonzero(wait > 0)
-    here = np.arange(len(back.to))
-    jump = np.where((meeting >= 0) | (back.to < 0), here, back.to)
+def _next(marked: NDArray[np.int64], to: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[N]: the first mark (not -1) that is met from each of N places, itself included, on the way that `to` leads;
+    -1 where none is met."""
+    here = np.arange(len(to))
+    jump = np.where((marked >= 0) | (to < 0), here, to)
     for _ in range(len(here).bit_length()):
         jump = jump[jump]
-    return meeting[jump]
+    return marked[jump]
+
+
+def _stops(own: Trail, wait: NDArray[np.int64], call: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[C]: index of the first collective that the path meets back from each own call, itself included, in which
+    this rank waits; -1 where it meets none."""
+    meeting = np.full(len(own.work), -1)
+    meeting[call[wait > 0]] = np.flatnonzero(wait > 0)
+    return _next(meeting, own.onward)
 
 
 def _legs(
-    traces: Sequence[Trace],
+    trails: Sequence[Trail],
     meetings: _Meetings,
     stops: Sequence[NDArray[np.int64]],
     ahead: NDArray[np.int64],
     step: _Leg,
-    ends_with: int,
 ) -> list[_Leg]:
-    """The path of one step, from its end to its start; a collective is left for another rank but once. `ends_with` is
-    the work that the step ends with on its last rank, -1 without one."""
+    """The path of one step, from its end to its start; a collective is left for another rank but once. The call of
+    `step` is the one to which the path comes first, -1 without one."""
     legs, seen = [], set[int]()
-    rank, time, before = step.rank, step.end, -1
+    rank, time, call, comes_to = step.rank, step.end, -1, step.call
     while True:
-        trace, own = traces[rank], int(ahead[rank])
-        first = int(edges_back(trace).to[before]) if before >= 0 else ends_with
-        met = int(stops[rank][first]) if first >= 0 else -1
-        cut = step.start if met < 0 or met in seen else min(_all_came(trace, meetings, met, rank) - own, time)
-        legs.append(_Leg(rank, max(cut, step.start), time, before))
+        met = int(stops[rank][comes_to]) if comes_to >= 0 else -1
+        free = met < 0 or met in seen
+        cut = step.start if free else min(_all_came(trails[rank], meetings, met, rank) - int(ahead[rank]), time)
+        legs.append(_Leg(rank, max(cut, step.start), time, call))
         if cut <= step.start:
             return legs
         seen.add(met)
         rank, time = int(meetings.latest[met]), cut
-        before = int(meetings.work[met, rank])
+        call = int(meetings.call[met, rank])
+        comes_to = int(trails[rank].onward[call])
 
 
-def _all_came(trace: Trace, meetings: _Meetings, met: int, rank: int) -> int:
+def _all_came(own: Trail, meetings: _Meetings, met: int, rank: int) -> int:
     """When the last rank came to a collective, ns by the clock of one that waits in it."""
-    work, at = device_work(trace), meetings.work[met, rank]
-    return int(min(work.start[at] + meetings.wait[met, rank], work.end[at]))
+    call = meetings.call[met, rank]
+    return int(min(own.start[call] + meetings.wait[met, rank], own.end[call]))
 
 
-def _path(trace: Trace, legs: Sequence[_Leg], ahead: int) -> CriticalPath:
-    """What the legs of one rank lead through."""
+def _own(own: Trail, legs: Sequence[_Leg], ahead: int) -> Legs:
+    """The legs of one rank by its own clock."""
     legs = sorted((leg for leg in legs if leg.end > leg.start), key=lambda leg: leg.start)
-    columns = np.array([(leg.start + ahead, leg.end + ahead, leg.before) for leg in legs], np.int64).reshape(-1, 3)
-    return path_through(trace, *columns.T)
+    rows = [(leg.start + ahead, leg.end + ahead, int(own.work[leg.call]) if leg.call >= 0 else -1) for leg in legs]
+    return np.array(rows, np.int64).reshape(-1, 3)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.intervals import distinct
 from traceq.links.called import Called
 from traceq.links.collectives import NAMES, Calls, collective_calls, collective_kernels, name_number
 from traceq.links.gloo import gloo_pairs
@@ -32,12 +33,15 @@ SAME_EVERYWHERE = tuple(NAMES.index(n) for n in ("all_reduce", "all_gather", "re
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnCalls:
-    """One trace's calls; `group`, `members`, `dtype` are string ids of the trace, `phase` its phase numbers. `level` is
-    the kind of row that calls are known by; `is_loose`: by gloo's own names, among which a reduce-scatter is an
-    all_reduce."""
+    """One rank's calls; `group`, `members`, `dtype` int64[C] into `texts`, -1 = absent; `phase` int64[C] into `phases`.
+    `level` is the kind of row that calls are known by; `is_loose`: by gloo's own names, among which a reduce-scatter is
+    an all_reduce. `sends`: some of the rank's calls are messages to another, which are left out."""
 
     level: str
     is_loose: bool
+    sends: bool
+    texts: tuple[str, ...]
+    phases: tuple[str, ...]
     group: NDArray[np.int64]
     members: NDArray[np.int64]
     dtype: NDArray[np.int64]
@@ -53,12 +57,18 @@ def own_calls(trace: Trace) -> OwnCalls:
     pairs = gloo_pairs(trace, calls.rows) if level == "gloo" and trace.backend == "gloo" else None
     own = _by_ops(trace, calls, *pairs) if pairs is not None else _by_calls(trace, calls)
     moves = (own.called.name >= 0) & ~np.isin(own.called.name, POINT_TO_POINT)
+    ids = np.stack([own.group[moves], own.members[moves], own.dtype[moves]])
+    told = distinct(ids[ids >= 0])
+    group, members, dtype = np.where(ids >= 0, np.searchsorted(told, ids), -1)
     return OwnCalls(
         level,
         is_loose=level == "gloo" and pairs is None,
-        group=own.group[moves],
-        members=own.members[moves],
-        dtype=own.dtype[moves],
+        sends=bool(np.isin(calls.name, POINT_TO_POINT).any()),
+        texts=tuple(events.strings[text] for text in told.tolist()),
+        phases=phases(trace).names,
+        group=group,
+        members=members,
+        dtype=dtype,
         phase=own.phase[moves],
         called=own.called.some(moves),
     )
@@ -86,17 +96,28 @@ def _called(
     )
 
 
-def _by_calls(trace: Trace, calls: Calls) -> OwnCalls:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Calls:
+    """Calls with string ids of the trace: `group`, `members`, `dtype` int64[C]; `phase` int64[C]."""
+
+    group: NDArray[np.int64]
+    members: NDArray[np.int64]
+    dtype: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    called: Called
+
+
+def _by_calls(trace: Trace, calls: Calls) -> _Calls:
     """By the calls' own rows."""
     told = _Told(trace, calls.message)
     elements = np.maximum(told.column("elements_in"), told.column("elements_out"))
     of_group = {"group_size": told.column("group_size"), "sequence": told.column("sequence")}
     called = _called(trace, calls.rows, _times(trace, calls), calls.name, elements, size=calls.size, **of_group)
     group, members, dtype = (told.column(name) for name in ("group", "ranks", "dtype"))
-    return OwnCalls("", is_loose=False, group=group, members=members, dtype=dtype, phase=calls.phase, called=called)
+    return _Calls(group, members, dtype, calls.phase, called)
 
 
-def _by_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[np.int64]) -> OwnCalls:
+def _by_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[np.int64]) -> _Calls:
     """By the `c10d` ops, with the times of gloo's rows: `ran` int64[ops] into Calls or -1.
 
     The row of an op may be that of its neighbour, so its dtype counts only where the elements are those of the op.
@@ -112,7 +133,7 @@ def _by_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[np.
     )
     dtype = np.where(by_row.column("elements_in") == elements, by_row.column("dtype"), -1)
     phase = phases(trace).on(tracks(trace)[ops], events.ts[ops])
-    return OwnCalls("", is_loose=False, group=absent, members=absent, dtype=dtype, phase=phase, called=called)
+    return _Calls(absent, absent, dtype, phase, called)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import numpy as np
 from traceq.analyses.registry import analyze
 from traceq.errors import TraceqError
 from traceq.links.instances import match
-from traceq.links.issued import Issued, are_of_one_job, has_point_to_point, issued_by_flights, issued_by_traces
+from traceq.links.issued import Issued, issued_by_flights
+from traceq.links.job import job_of
 from traceq.model import Run
 
 __all__ = ["IDENTICAL", "first_mismatch"]
@@ -20,15 +21,16 @@ def first_mismatch(run: Run) -> str:
     a rule that compares nothing must not pass."""
     if len(run.traces) < 2:
         raise _refusal(run, f"it compares ranks, and there is one: rank {run.ranks[0]}")
-    if not are_of_one_job(run.traces):
+    job = job_of(run)
+    if not job.is_one:
         raise _refusal(run, "the windows are minutes apart, not of one job")
     report = analyze(run, "desync")
     if report.findings:
         return report.findings[0].text
     if lost := [caveat.text for caveat in report.caveats if caveat.code == "not_compared"]:
         raise _refusal(run, lost[0])
-    issued = issued_by_traces(run.traces)
-    if not (issued.groups and all(issued.groups)) and has_point_to_point(run.traces):
+    issued = job.issued
+    if not (issued.groups and all(issued.groups)) and any(calls.sends for calls in job.calls):
         raise _refusal(run, "ranks send to each other, and the trace does not tell its groups apart")
     compared = _compared(issued) | _compared(issued_by_flights(run.flights))
     if alone := sorted(set(run.ranks) - compared):

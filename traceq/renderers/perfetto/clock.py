@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.links.clocks import clocks
-from traceq.links.instances import match
-from traceq.links.issued import are_of_one_job, issued_by_traces
-from traceq.links.waits import waits
+from traceq.links.job import job_of
 from traceq.model import Run
 
 __all__ = ["OneClock", "one_clock"]
@@ -29,14 +26,12 @@ def one_clock(run: Run) -> OneClock:
     """Absolute times, each rank's clock set right by as much as collectives tell; ranks of several jobs as they are."""
     waiting = tuple(np.full(len(trace.events), -1) for trace in run.traces)
     offset = np.array([trace.base_time_ns for trace in run.traces], np.int64)
-    if len(run.traces) < 2 or not are_of_one_job(run.traces):
+    job = job_of(run)
+    if len(run.traces) < 2 or not job.is_one:
         return OneClock(offset, waiting)
-    issued = issued_by_traces(run.traces)
-    instances = match(issued)
-    known = clocks(issued, instances)
+    issued, found = job.issued, job.waits
     index = {trace.rank: at for at, trace in enumerate(run.traces)}
-    offset[[index[rank] for rank in issued.ranks]] -= np.rint(np.nan_to_num(known.ahead)).astype(np.int64)
-    found = waits(issued, instances, known)
+    offset[[index[rank] for rank in issued.ranks]] -= np.rint(np.nan_to_num(job.clocks.ahead)).astype(np.int64)
     for at, rank in enumerate(issued.ranks):
         calls = found.instances.call[:, at]
         ran = np.flatnonzero((calls >= 0) & (found.wait[:, at] >= 0))
