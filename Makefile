@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint fuzz recipes strategies bench clean
+.PHONY: demo test lint fuzz recipes faults strategies bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record outlier_ab on two CPU ranks and say what the check costs
@@ -37,6 +37,9 @@ fuzz: $(VENV)/.test
 
 recipes: $(VENV)/.test ## does each recipe show what it says it shows?
 	$(BIN)/python -m pytest -m "recipes or not recipes" tests/test_recipes.py
+
+faults: $(VENV)/.test ## does a recording end well whatever happens to it, and whoever started it?
+	$(BIN)/python -m pytest -m "faults or not faults" tests/test_recorder_failures.py tests/test_recorder_killed.py tests/test_recorder_launchers.py
 
 strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
 	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/test_strategy.py tests/test_flight_dumps.py

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+INJECTED = Path(__file__).parent / "injected"
+PEERS_GIVE_UP_S = 90  # what takes less was not waited for until a collective timed out
 LINEAR = Path(__file__).parent / "recipes" / "linear.py"
 MAIN = [sys.executable, "-c", "from traceq.cli import main; main()", "record", "--device", "cpu"]
 
@@ -43,8 +46,8 @@ class Started:
             time.sleep(0.02)
         self.process.send_signal(number)
 
-    def finish(self, seconds: float = 60) -> Recording:
-        """Wait for it, so long at most."""
+    def finish(self, seconds: float = PEERS_GIVE_UP_S - 5) -> Recording:
+        """Wait for it, so long at most: a machine may be slow, but no rank may wait for one that is gone."""
         start = time.monotonic()
         stdout, stderr = self.process.communicate(timeout=seconds)
         return Recording(self.out, self.process.returncode, stdout, stderr, time.monotonic() - start)
@@ -57,12 +60,48 @@ class Started:
         return found
 
 
-def start(folder: Path, *options: str, recipe: str = str(LINEAR)) -> Started:
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one rank: SIGKILL (or another), _exit3, exit, raise or hang; `seconds` after its start, or after
+    that file is there. `program` is a word of the command line of ranks.
+    """
+
+    rank: int
+    seconds: float
+    how: str
+    after: str = ""
+    program: str = "traceq.recorder.worker"
+
+    def variables(self, folder: Path) -> dict[str, str]:
+        """By which it reaches the rank. When it happens there is a file `folder`/fired."""
+        return {
+            "PYTHONPATH": os.pathsep.join([str(INJECTED), os.environ.get("PYTHONPATH", "")]),
+            "TRACEQ_TEST_FAULT": json.dumps(asdict(self) | {"fired": str(folder / "fired")}),
+        }
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """In which words it may be told."""
+        if self.how.startswith("SIG"):
+            return (f"killed by {self.how}",)
+        before_the_end = "left with exit code 0, before the recording was over"
+        return {
+            "exit": ("RuntimeError: the recipe left with sys.exit(0)", before_the_end),
+            "raise": ("ValueError: a fault of my own",),
+            "_exit0": (before_the_end,),
+            "_exit3": ("left with exit code 3",),
+            "hang": ("stopped answering; the other ranks waited for it until they gave up",),
+        }[self.how]
+
+
+def start(folder: Path, *options: str, recipe: str = str(LINEAR), fault: Fault | None = None) -> Started:
     """Start a recording into `folder`/run."""
     out, scratch = folder / "run", folder / "scratch"
     scratch.mkdir()
     outer = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "COLUMNS")
     environment = {key: value for key, value in os.environ.items() if key not in outer} | {"TMPDIR": str(scratch)}
+    if fault:
+        environment |= fault.variables(folder)
     process = subprocess.Popen(
         [*MAIN, "--recipe", recipe, "--out", str(out), *options],
         stdout=subprocess.PIPE,

@@ -23,7 +23,7 @@ def test_an_exception_of_a_ranks_own_beats_its_peers() -> None:
 
 
 def test_a_rank_the_launcher_ended_is_not_to_blame() -> None:
-    cause = find_cause([Failure(0, -signal.SIGTERM), Failure(1, 3)], {0: 1, 1: 9})
+    cause = find_cause([Failure(0, None), Failure(1, 3)], {0: 1, 1: 9})
     assert (cause.rank, cause.text) == (1, "left with exit code 3")
 
 
@@ -39,8 +39,26 @@ def test_an_abort_by_the_watchdog_is_a_peers_failure() -> None:
 
 
 def test_a_hang_is_blamed_on_the_rank_the_others_waited_for() -> None:
-    assert find_cause([Failure(0, 1, LATE), Failure(1, -signal.SIGTERM)], {0: 5, 1: 5}).rank == 1
-    assert find_cause([Failure(r, 1, LATE) for r in (0, 2)], {0: 5, 1: 4, 2: 5}).rank == 1
+    assert find_cause([Failure(0, 1, LATE), Failure(1, None)], {0: 5, 1: 5}).rank == 1
+    waiting = [Failure(0, 1, LATE, at_ns=2), Failure(1, None), Failure(2, None), Failure(3, 1, LATE, at_ns=1)]
+    assert find_cause(waiting, {0: 5, 1: 5, 2: 4, 3: 5}).rank == 2
+    assert find_cause([Failure(0, 1, LATE, at_ns=1), Failure(1, 1, LATE, at_ns=2)], {0: 5, 1: 4}).rank == 1
+
+
+def test_a_rank_that_ended_without_a_word_did_not_end_for_another() -> None:
+    told = Failure(0, 1, "ValueError: who knows why", at_ns=1)
+    for code, text in ((-signal.SIGTERM, "killed by SIGTERM"), (-40, "killed by signal 40")):
+        assert find_cause([told, Failure(1, code)], {0: 1, 1: 9}).text == text
+    left = find_cause([told, Failure(1, 0)], {0: 1, 1: 9})
+    assert (left.rank, left.text) == (1, "left with exit code 0, before the recording was over")
+    assert find_cause([told, Failure(1, -signal.SIGABRT)], {0: 1, 1: 1}).rank == 0
+
+
+def test_of_several_that_tell_a_fault_the_first_is_named() -> None:
+    told = [Failure(0, 1, "ValueError: later", at_ns=9), Failure(1, 1, "ValueError: first", at_ns=8)]
+    assert find_cause(told, {0: 1, 1: 9}).rank == 1
+    lost = [Failure(0, 1, PEER, at_ns=9), Failure(1, 1, "BrokenPipeError: [Errno 32] Broken pipe", at_ns=8)]
+    assert find_cause(lost, {0: 1, 1: 9}).rank == 1
 
 
 @pytest.mark.parametrize("message", ["", "   \n"])

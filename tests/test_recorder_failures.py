@@ -32,7 +32,6 @@ def test_a_rank_that_ends_early_ends_the_command_and_is_named(tmp_path: Path, en
     started = start(tmp_path, *SHORT, "--set", f"end={end}")
     done = started.finish()
     assert done.code == 1
-    assert done.seconds < 15
     assert told in next(line for line in done.stderr.splitlines() if line.startswith("traceq:"))
     assert started.left_running() == []
     folder = RunFolder(done.out)
@@ -50,7 +49,7 @@ def test_a_signal_to_the_launcher_ends_its_ranks(
     started = start(tmp_path, *LONG)
     started.signal_when_measuring(number)
     done = started.finish()
-    assert (done.code, done.seconds < 10) == (code, True)
+    assert done.code == code
     assert started.left_running() == []
     assert RunFolder(done.out).read_manifest().status == status
     assert "Traceback" not in done.stderr

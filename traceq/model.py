@@ -223,6 +223,7 @@ class Manifest:
     `run_id` tells two recordings apart, whatever their folders are called. `status` is recording, complete, failed or
     interrupted; `fault` says why. `environment` comes from an allow-list of keys. `phases` are the names of the
     recipe's phases, in order. `started` is when, in UTC (ISO 8601); "" where an older traceq recorded.
+    `hosts` is where each rank ran, by rank; empty until they have met.
     """
 
     version: int
@@ -238,6 +239,7 @@ class Manifest:
     fault: str = ""
     environment: Mapping[str, str | int | float] = field(default_factory=dict)
     started: str = ""
+    hosts: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> str:

@@ -7,35 +7,41 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Cause", "Failure", "find_cause"]
+__all__ = ["Cause", "Failure", "find_cause", "is_of_a_peer"]
 
 _OF_A_PEER = re.compile(
     r"connection (closed|reset|refused)|connection was (closed|reset)|broken pipe|timed out waiting|watchdog|"
     r"collective operation timeout|socket timeout|remote process exited|ncclRemoteError|ncclSystemError|"
-    r"DistBackendError|DistNetworkError|no response from peer|recvbytes|sendbytes|"
-    r"read from .* failed|timed out after \d+ ?(ms|seconds)",
+    r"DistBackendError|DistNetworkError|DistStoreError|no response from peer|recvbytes|sendbytes|"
+    r"connectFullMesh|read from .* failed|timed out after \d+ ?(ms|seconds)|^ended by SIG\w+$",
     re.IGNORECASE,
 )
-_ENDED_BY_LAUNCHER = {-signal.SIGTERM, -signal.SIGINT}
+_WAITED = re.compile(r"timed out|timeout", re.IGNORECASE)
+_NAMES = {int(number): number.name for number in signal.Signals}
+_OF_A_LIBRARY = {1, -signal.SIGABRT}  # a rank's own as often as what a library makes of a lost peer: its log tells
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How one rank ended. `exit_code` < 0 is a signal; `message` is its exception, if it told one."""
+    """How one rank ended: `exit_code` < 0 is a signal, None a rank that went on until the launcher ended it.
+
+    `message` is its exception, if it told one, at `at_ns`.
+    """
 
     rank: int
-    exit_code: int
+    exit_code: int | None
     message: str = ""
     log_tail: str = ""
+    at_ns: int = 0
 
     @property
     def is_secondary(self) -> bool:
-        """A peer or the launcher is the reason. SIGABRT is a watchdog's as often as a rank's own: its log tells."""
-        if self.exit_code in _ENDED_BY_LAUNCHER:
-            return True
-        if self.exit_code < 0 and self.exit_code != -signal.SIGABRT:
-            return False
-        return bool(_OF_A_PEER.search(self.message or self.log_tail))
+        """A peer or the launcher is the reason."""
+        if self.message:
+            return is_of_a_peer(self.message)
+        if self.exit_code in _OF_A_LIBRARY:
+            return is_of_a_peer(self.log_tail)
+        return self.exit_code is None
 
     @property
     def text(self) -> str:
@@ -43,9 +49,11 @@ class Failure:
         last = next((line.strip() for line in reversed(self.message.splitlines()) if line.strip()), "")
         if last:
             return last
+        if self.exit_code is None:
+            return "stopped answering; the other ranks waited for it until they gave up"
         if self.exit_code < 0:
-            return f"killed by {signal.Signals(-self.exit_code).name}"
-        return f"left with exit code {self.exit_code}"
+            return f"killed by {_NAMES.get(-self.exit_code, f'signal {-self.exit_code}')}"
+        return f"left with exit code {self.exit_code}" + ("" if self.exit_code else ", before the recording was over")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +64,31 @@ class Cause:
     text: str
 
 
-def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> Cause:
-    """A signal or an exception of a rank's own comes first; if there are only waiters, the rank they waited for.
+def is_of_a_peer(text: str) -> bool:
+    """The words are those of a rank that lost its peers, or waited for them in vain."""
+    return bool(_OF_A_PEER.search(text))
 
+
+def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> Cause:
+    """A rank that ended on its own account comes first; if there are only waiters, the rank they waited for.
+
+    Of several, one that died without a word: it cannot have waited for anybody. Then who told its fault first.
     `beats`: phases entered by each rank. A hang ends in its peers' timeouts: the rank with the fewest beats is late.
     """
     own = [failure for failure in failures if not failure.is_secondary]
-    if own:
-        signalled = [failure for failure in own if failure.exit_code < 0]
-        first = min(signalled or own, key=lambda failure: beats.get(failure.rank, 0))
-        return Cause(first.rank, first.text)
-    waiting = {failure.rank for failure in failures if failure.exit_code not in _ENDED_BY_LAUNCHER}
-    late = min(beats, key=lambda rank: (beats[rank], rank in waiting))
-    if waiting and late not in waiting:
-        return Cause(late, "stopped answering; the other ranks waited for it until they gave up")
-    first = min(failures, key=lambda failure: beats.get(failure.rank, 0))
+    first = min(own, key=_precedence) if own else _late(failures, beats)
     return Cause(first.rank, first.text)
+
+
+def _precedence(failure: Failure) -> tuple[int, int]:
+    if failure.message:
+        return 1, failure.at_ns
+    return (2 if failure.exit_code in _OF_A_LIBRARY else 0), 0
+
+
+def _late(failures: Sequence[Failure], beats: Mapping[int, int]) -> Failure:
+    """Of ranks that only waited, or never answered: the one that the others waited for."""
+    silent = [failure for failure in failures if failure.exit_code is None and not failure.message]
+    if not silent and not any(_WAITED.search(failure.message) for failure in failures):
+        return min(failures, key=lambda failure: failure.at_ns)  # connections were lost: the first to say so knows
+    return min(silent or failures, key=lambda failure: (beats.get(failure.rank, 0), failure.at_ns))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traceq.errors import TraceqError
+from traceq.recorder.signals import Stopped
 from traceq.runs.layout import RunFolder
 
 __all__ = ["mark", "status_after"]
@@ -25,4 +26,4 @@ def mark(folder: RunFolder, status: str, fault: str) -> None:
 
 def status_after(fault: BaseException) -> str:
     """interrupted or failed."""
-    return "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed"
+    return "interrupted" if isinstance(fault, (KeyboardInterrupt, Stopped)) else "failed"

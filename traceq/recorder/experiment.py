@@ -18,6 +18,7 @@ from traceq.recorder.recipe import Step
 from traceq.recorder.timing import num_timed_steps, timed_steps
 from traceq.recorder.tracing import num_traced_steps, traced_steps
 from traceq.recorder.world import World
+from traceq.recorder.wrappers import doubt, wrapper_facts
 from traceq.runs.samples import pairs_of
 
 __all__ = ["num_steps", "recorded_steps", "run_rank"]
@@ -25,7 +26,7 @@ __all__ = ["num_steps", "recorded_steps", "run_rank"]
 
 def run_rank(plan: Plan, entry: Entry, world: World) -> None:
     """Record this rank's part of a recipe. All ranks call it."""
-    pulse = Pulse(plan.pulse, world.local_rank)
+    pulse = Pulse(plan.pulse, world.rank)
     phases = Phases(entry.recipe.phases, on_enter=pulse.beat)
     rank = Rank(plan, world, phases, pulse)
     if world.shares_device:
@@ -42,8 +43,12 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Iterator[str]:
     """Yields the arm of each step to run, in order; the run is complete on disk when it ends."""
     if not rank.plan.max_minutes:  # else the timing itself finds out how many there may be
         rank.pulse.expect(num_steps(rank.plan))
+    manifest = replace(manifest, hosts=tuple(peer.host for peer in rank.world.peers))
     rank.publish(manifest)
     pairs = pairs_of(rank.world.gather((yield from timed_steps(rank))))
+    rank.facts.update(wrapper_facts(rank.facts))
+    if dropped := doubt(rank.facts):
+        rank.say(f"traceq: note: {dropped}")
     rank.pulse.expect(num_traced_steps(rank.plan))
     known = rank.publish(manifest)
     for planned in rank.plan.arms if rank.plan.trace_steps else ():

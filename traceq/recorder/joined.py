@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch.distributed as dist
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.recorder.blame import Failure
+from traceq.recorder.blame import is_of_a_peer
 from traceq.recorder.catalogue import find
-from traceq.recorder.ending import mark, status_after
 from traceq.recorder.experiment import run_rank
+from traceq.recorder.faults import words
+from traceq.recorder.parting import note_end
 from traceq.recorder.plan import Plan
 from traceq.recorder.prepare import Request, prepare, resolve_device
+from traceq.recorder.shared import check_shared
+from traceq.recorder.signals import Stopped, stoppable
 from traceq.recorder.world import World, join_world, leave_world
 
 __all__ = ["record_joined"]
 
 
 def record_joined(request: Request) -> Plan | None:
-    """Record this rank's part; the plan on rank 0 and None on the others. All ranks call it."""
-    world = join_world(resolve_device(request.device))
-    plan = _agree(request, world)
-    try:
-        run_rank(plan, find(plan.recipe), world)
-    except BaseException as fault:
-        _mark_own(plan, world, fault)
-        raise
+    """Record this rank's part; the plan on rank 0 and None on the others. All ranks call it.
+
+    RecordingFailed on a rank that lost its peers says which of them failed, if that can be told.
+    """
+    with stoppable() as ignore_signals:
+        try:
+            world = join_world(resolve_device(request.device))
+            plan = _agree(request, world)
+            _record(plan, world, ignore_signals)
+        except Stopped as stopped:
+            raise stopped.as_exit from None
     leave_world()
     return plan if world.rank == 0 else None
+
+
+def _record(plan: Plan, world: World, ignore_signals: Callable[[], None]) -> None:
+    try:
+        try:
+            run_rank(plan, find(plan.recipe), world)
+        except BaseException:
+            ignore_signals()
+            raise
+    except BaseException as fault:  # a signal may have come between
+        text = note_end(plan, world, fault)
+        if not isinstance(fault, Stopped) and is_of_a_peer(words(fault)):
+            raise RecordingFailed(f"{plan.out}: {text}") from fault
+        raise
 
 
 def _agree(request: Request, world: World) -> Plan:
@@ -41,11 +63,6 @@ def _agree(request: Request, world: World) -> Plan:
     dist.broadcast_object_list(message, src=0)
     if isinstance(message[0], str):
         raise RecordingFailed(f"rank 0: {message[0]}")
-    return Plan.from_bytes(message[0])
-
-
-def _mark_own(plan: Plan, world: World, fault: BaseException) -> None:
-    """A rank that only lost its peers leaves it to them to say why the run ended, but for rank 0."""
-    text = f"{type(fault).__name__}: {fault}"
-    if world.rank == 0 or not Failure(world.rank, 1, text).is_secondary:
-        mark(plan.folder, status_after(fault), f"rank {world.rank}: {text}")
+    plan = Plan.from_bytes(message[0])
+    check_shared(plan.folder.path, world)
+    return plan

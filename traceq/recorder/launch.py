@@ -2,166 +2,92 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread, current_thread, main_thread
+from threading import Event, Thread
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch._C._distributed_c10d import TCPStore
 
 from traceq.errors import RecordingFailed
 from traceq.recorder.blame import Failure, find_cause
 from traceq.recorder.ending import mark
+from traceq.recorder.faults import words
 from traceq.recorder.news import News
+from traceq.recorder.outcome import tail, wait_for_ranks
 from traceq.recorder.plan import Plan
+from traceq.recorder.processes import running
 from traceq.recorder.pulse import create_pulses, read_pulses
+from traceq.recorder.signals import Stopped, stoppable
 from traceq.recorder.stalled import find_desync
-from traceq.recorder.variables import inherited
+from traceq.recorder.variables import rank_variables
 
 __all__ = ["launch"]
 
 _WORKER = "traceq.recorder.worker"
-_TAIL_LINES = 15
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # those that elastic handles
 
 
 def launch(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> None:
     """Run every rank of the plan; RecordingFailed names the rank that failed first and why, with its log's tail.
 
-    `on_progress(steps_ended, steps_planned)` and `on_news(line)` are called from another thread.
+    `on_progress(steps_ended, steps_planned)` and `on_news(line)` may be called from another thread.
     KeyboardInterrupt and SystemExit(143) pass after the ranks are gone; the manifest then says so.
     """
-    with _own_signals():
-        try:
+    try:
+        with stoppable():
             _run_ranks(plan, on_progress, on_news)
-        except (SignalException, KeyboardInterrupt) as stopped:
-            _ignore_signals()  # elastic's handlers are still there: the next one would raise in whatever runs by then
-            number = getattr(stopped, "sigval", signal.SIGINT)
-            mark(plan.folder, "interrupted", f"ended by {signal.Signals(number).name}")
-            if number == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            raise SystemExit(128 + number) from None
+    except Stopped as stopped:
+        mark(plan.folder, "interrupted", words(stopped))
+        raise stopped.as_exit from None
+    except OSError as fault:
+        mark(plan.folder, "failed", words(fault))
+        raise
 
 
 def _run_ranks(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> None:
+    """The plan's ranks, from their start to their end; RecordingFailed unless the run is complete."""
     with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
-        pulse = Path(scratch) / "pulse"
-        create_pulses(pulse, plan.num_ranks)
+        plan = replace(plan, scratch=scratch)
         plan_path = Path(scratch) / "plan.json"
-        news = Path(scratch) / "news"
-        plan_path.write_bytes(replace(plan, pulse=str(pulse), news=str(news)).to_bytes())
+        plan_path.write_bytes(plan.to_bytes())
+        create_pulses(Path(plan.pulse), plan.num_ranks)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        ranks = range(plan.num_ranks)
+        command = [sys.executable, "-u", "-m", _WORKER, str(plan_path)]
+        variables = [rank_variables(rank, plan.num_ranks, store.port) for rank in ranks]
         try:
-            with _quiet(), inherited(plan.num_ranks), _watched(pulse, on_progress, News(news), on_news):
-                elastic_launch(_config(plan, scratch), sys.executable)("-u", "-m", _WORKER, str(plan_path))
-        except ChildFailedError as failed:
-            raise _explain(plan, failed, pulse, Path(scratch)) from None
+            with (
+                running(command, variables, [plan.folder.log(rank) for rank in ranks]) as processes,
+                _watched(plan, on_progress, on_news),
+            ):
+                failures = wait_for_ranks(processes, plan)
+        finally:
+            plan.folder.sweep()
+        if failures and not plan.folder.is_complete:
+            raise _explain(plan, failures)
+        for failure in failures:
+            on_news(f"traceq: note: rank {failure.rank}: {failure.text}; by then the run was complete")
 
 
-def _config(plan: Plan, scratch: str) -> LaunchConfig:
-    return LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=plan.num_ranks,
-        run_id=plan.run_id,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.1,
-        # each rank writes its own log; this catches what is said before it can
-        logs_specs=DefaultLogsSpecs(log_dir=scratch, redirects=Std.ALL),
-    )
-
-
-def _explain(plan: Plan, failed: ChildFailedError, pulse: Path, scratch: Path) -> RecordingFailed:
-    failures = [
-        Failure(rank, failure.exitcode, _message(failure.error_file_data), _tail(plan, rank, scratch))
-        for rank, failure in failed.failures.items()
-    ]
-    failures += _still_leaving(plan, {failure.rank for failure in failures}, scratch)
+def _explain(plan: Plan, failures: Sequence[Failure]) -> RecordingFailed:
     desync = find_desync(plan.folder) if all(failure.is_secondary for failure in failures) else ""
     if desync:
         mark(plan.folder, "failed", desync)
         return RecordingFailed(f"{plan.folder.stalled(0).parent}: {desync}")
-    beats = {rank: beats for rank, (_, _, beats) in enumerate(read_pulses(pulse))}
+    beats = {rank: progress.phases_entered for rank, progress in enumerate(read_pulses(Path(plan.pulse)))}
     cause = find_cause(failures, beats)
     mark(plan.folder, "failed", f"rank {cause.rank}: {cause.text}")
     log = plan.folder.log(cause.rank)
-    return RecordingFailed(f"{log}: rank {cause.rank}: {cause.text}\n{_tail(plan, cause.rank, scratch)}".rstrip())
-
-
-def _still_leaving(plan: Plan, known: set[int], scratch: Path) -> Iterator[Failure]:
-    """Ranks that had told their fault and were not yet gone when elastic saw a peer of theirs fail."""
-    for rank in set(range(plan.num_ranks)) - known:
-        for path in scratch.glob(f"*/attempt_0/{rank}/error.json"):
-            try:
-                message = _message(json.loads(path.read_bytes()))
-            except (OSError, ValueError):  # it was cut short, too
-                continue
-            if message:
-                yield Failure(rank, 1, message, _tail(plan, rank, scratch))
-
-
-def _message(error_file: object) -> str:
-    """The exception elastic's error file tells of: `{"message": {"message": ...}}`, or a text, or nothing."""
-    message = error_file.get("message", "") if isinstance(error_file, dict) else ""
-    text = str(message.get("message", "") if isinstance(message, dict) else message).strip()
-    return "" if text == "<NONE>" else text
-
-
-def _tail(plan: Plan, rank: int, scratch: Path) -> str:
-    """Last lines of a rank's log, or of what it said before it had one."""
-    early = sorted(scratch.glob(f"*/attempt_0/{rank}/stderr.log"))
-    for path in (plan.folder.log(rank), *early):
-        text = path.read_text(errors="replace").strip() if path.is_file() else ""
-        if text:
-            return "\n".join(f"  {line}" for line in text.splitlines()[-_TAIL_LINES:])
-    return ""
+    return RecordingFailed(f"{log}: rank {cause.rank}: {cause.text}\n{tail(plan, cause.rank)}".rstrip())
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """Elastic leaves its handlers behind: after the block there are the ones from before, but after a signal none."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if signal.getsignal(number) != signal.SIG_IGN and current_thread() is main_thread():
-                signal.signal(number, handler)
-
-
-def _ignore_signals() -> None:
-    """From here the process only ends; a second Ctrl-C has nothing left to stop, as ranks die with it."""
-    if current_thread() is main_thread():
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Elastic reports every fault in its own long form; ours is one line and the rank's log."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # each of its loggers has a level of its own
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-@contextmanager
-def _watched(
-    pulse: Path, on_progress: Callable[[int, int], None], news: News, on_news: Callable[[str], None]
-) -> Iterator[None]:
+def _watched(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> Iterator[None]:
     """Report the slowest rank's steps and all news, several times a second while the block runs and once after it."""
-    over = Event()
+    over, news = Event(), News(Path(plan.news))
 
     def watch() -> None:
         is_over = False
@@ -169,8 +95,8 @@ def _watched(
             is_over = over.wait(0.2)
             for line in news.take():
                 on_news(line)
-            ranks = read_pulses(pulse)
-            on_progress(min(ended for ended, _, _ in ranks), max(planned for _, planned, _ in ranks))
+            ranks = read_pulses(Path(plan.pulse))
+            on_progress(min(rank.steps_ended for rank in ranks), max(rank.steps_planned for rank in ranks))
 
     thread = Thread(target=watch, daemon=True)
     thread.start()

@@ -35,8 +35,8 @@ class Plan:
     """One recording. `steps` = measured unprofiled steps an arm and comparison, `trace_steps` = profiled ones an arm.
 
     `max_minutes` > 0: timing goes on until every comparison is decided, or for that long, whatever `steps` says.
-    `reseeds`: both halves of a pair draw the same random numbers. `pulse` and `news` are the launcher's files, of
-    counters and of lines for people.
+    `reseeds`: both halves of a pair draw the same random numbers. `scratch` is the launcher's folder, for what goes
+    between it and its ranks; "" for ranks that someone else started.
     """
 
     recipe: str
@@ -50,8 +50,7 @@ class Plan:
     parameters: Values
     arms: tuple[PlannedArm, ...]
     max_minutes: float = 0.0
-    pulse: str = ""
-    news: str = ""
+    scratch: str = ""
     reseeds: bool = True
     started: str = ""
 
@@ -59,6 +58,21 @@ class Plan:
     def folder(self) -> RunFolder:
         """Where the run is written."""
         return RunFolder(Path(self.out))
+
+    @property
+    def pulse(self) -> str:
+        """The launcher's file of counters; "" without a launcher of ours."""
+        return f"{self.scratch}/pulse" if self.scratch else ""
+
+    @property
+    def news(self) -> str:
+        """The launcher's file of lines for people; "" without a launcher of ours."""
+        return f"{self.scratch}/news" if self.scratch else ""
+
+    @property
+    def faults(self) -> str:
+        """The folder in which ranks tell what ended them."""
+        return f"{self.scratch}/faults" if self.scratch else str(self.folder.faults)
 
     @property
     def warmup_steps(self) -> int:

@@ -19,6 +19,7 @@ Step: TypeAlias = Callable[[str], None]
 
 _PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts anything else: quotes, backslashes, non-ASCII
 _ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
+_TAKEN = ("steps", "logs", "stalled", "faults")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ def check_phase(name: str) -> None:
 
 def check_arm(name: str) -> None:
     """UsageFault for a name that cannot be a folder of a run."""
-    if not _ARM.fullmatch(name) or set(name) <= {"."} or name in {"steps", "logs", "stalled"}:
-        taken = "steps, logs and stalled are taken"
+    if not _ARM.fullmatch(name) or set(name) <= {"."} or name in _TAKEN:
+        taken = f"{', '.join(_TAKEN)} are taken"
         raise UsageFault(f"arm {name!r}: only letters, digits and _.=,+- name a folder; {taken}")
 
 

@@ -11,14 +11,16 @@ from typing import TypeVar
 
 from traceq.errors import TraceqError
 from traceq.model import Arm
-from traceq.recorder.ending import mark, status_after
+from traceq.recorder.ending import mark
 from traceq.recorder.experiment import num_steps, recorded_steps
+from traceq.recorder.parting import note_end
 from traceq.recorder.phases import Phases
 from traceq.recorder.plan import Plan, PlannedArm, check_samples
 from traceq.recorder.prepare import DEFAULT_STEPS, fresh_folder, now, resolve_device
 from traceq.recorder.pulse import Pulse
 from traceq.recorder.rank import Rank
 from traceq.recorder.recipe import check_arm
+from traceq.recorder.shared import check_shared
 from traceq.recorder.world import World, running_world
 
 __all__ = ["Session", "record"]
@@ -96,8 +98,7 @@ def record(
         try:
             yield Session(rank, question)
         except BaseException as fault:
-            if world.rank == 0:
-                mark(plan.folder, status_after(fault), _told(fault))
+            note_end(plan, world, fault)
             raise
         if not rank.pulse.is_over:
             _tell_of_early_end(rank)
@@ -110,8 +111,7 @@ def _tell_of_early_end(rank: Rank) -> None:
         f"traceq: {rank.plan.out}: the recording is incomplete: {text}; "
         "give it more batches, or fewer steps: traceq.record(..., steps=)"
     )
-    if rank.world.rank == 0:
-        mark(rank.plan.folder, "failed", text)
+    mark(rank.plan.folder, "failed", text)
 
 
 def _plan(world: World, out: str | Path | None, arm: Arm, steps: int, trace_steps: int) -> Plan:
@@ -145,8 +145,5 @@ def _shared_folder(world: World, out: Path | None, arm: str) -> str:
     path, fault = world.share((path, fault))
     if fault:
         raise TraceqError(fault)
+    check_shared(Path(path), world)
     return path
-
-
-def _told(fault: BaseException) -> str:
-    return f"{type(fault).__name__}: {fault}".rstrip(": ")

@@ -11,28 +11,26 @@ import msgspec
 from traceq.analyses.registry import analyze
 from traceq.links.origins import user_line
 from traceq.model import Run
-from traceq.recorder.blame import Failure
+from traceq.recorder.blame import is_of_a_peer
+from traceq.recorder.faults import words
 from traceq.recorder.flight import dump_stalled
-from traceq.recorder.world import World
 from traceq.runs.flight import read_flights
 from traceq.runs.layout import RunFolder
 
-__all__ = ["find_desync", "leave_flight"]
+__all__ = ["find_desync", "leave_flight", "wait_for_flights"]
 
 PEERS_S = 5.0
 
 
-def leave_flight(folder: RunFolder, world: World, fault: BaseException) -> None:
-    """Write what this rank issued, if what ended it is that peers did not answer; then wait a little for theirs.
+def leave_flight(folder: RunFolder, rank: int, fault: BaseException) -> bool:
+    """Write what this rank issued, if what ended it is that peers did not answer; False if there was nothing."""
+    return is_of_a_peer(words(fault)) and dump_stalled(folder.stalled(rank), _line(fault))
 
-    Ranks give up at about the same time, and the first that leaves has the others killed.
-    """
-    if world.size == 1 or not Failure(world.rank, 1, f"{type(fault).__name__}: {fault}").is_secondary:
-        return
-    if not dump_stalled(folder.stalled(world.rank), _line(fault)):
-        return
+
+def wait_for_flights(folder: RunFolder, num_ranks: int) -> None:
+    """Wait a little for those of the peers: ranks give up at about the same time, and who leaves has others killed."""
     until = time.monotonic() + PEERS_S
-    while time.monotonic() < until and not all(folder.stalled(rank).is_file() for rank in range(world.size)):
+    while time.monotonic() < until and not all(folder.stalled(rank).is_file() for rank in range(num_ranks)):
         time.sleep(0.05)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,21 +15,42 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from traceq.errors import TraceqError
+from traceq.recorder.variables import adopt_srun
 
-__all__ = ["World", "join_world", "leave_world", "running_world"]
+__all__ = ["Peer", "World", "join_world", "leave_world", "running_world"]
 
 T = TypeVar("T")
 TIMEOUT = timedelta(seconds=90)  # the default of 30 minutes hides a hang
 
 
 @dataclass(frozen=True, slots=True)
+class Peer:
+    """Where one rank runs."""
+
+    host: str
+    pid: int
+
+    @property
+    def is_gone(self) -> bool:
+        """Its process has ended, as far as this host can tell."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except OSError as fault:
+            return isinstance(fault, ProcessLookupError)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class World:
-    """Rank, number of ranks, and the device this rank computes on."""
+    """Rank, number of ranks, the device this rank computes on, and where all ranks run, by rank."""
 
     rank: int
     local_rank: int
     size: int
     device: torch.device
+    peers: tuple[Peer, ...] = ()
 
     @property
     def backend(self) -> str:
@@ -70,27 +92,38 @@ def join_world(device: str) -> World:
         torch.cuda.set_device(place)
     if not dist.is_initialized():
         _start(place)
-    return World(dist.get_rank(), local_rank, dist.get_world_size(), place)
+    return _met(local_rank, place)
 
 
 @contextmanager
 def running_world(device: str) -> Iterator[World]:
     """The world of a running program: its process group, or one rank; ranks without a group have one for the block."""
     place = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
+    if not dist.is_initialized():
+        adopt_srun()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if dist.is_initialized():
-        yield World(dist.get_rank(), local_rank, dist.get_world_size(), place)
+        yield _met(local_rank, place)
     elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
         with _lent_group(place):
-            yield World(dist.get_rank(), local_rank, dist.get_world_size(), place)
+            yield _met(local_rank, place)
     else:
-        yield World(0, 0, 1, place)
+        yield World(0, 0, 1, place, (_own(),))
 
 
 def leave_world() -> None:
     """Tear the process group down; nothing when there is none."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _met(local_rank: int, place: torch.device) -> World:
+    world = World(dist.get_rank(), local_rank, dist.get_world_size(), place)
+    return replace(world, peers=tuple(world.gather(_own())))
+
+
+def _own() -> Peer:
+    return Peer(socket.gethostname(), os.getpid())
 
 
 @contextmanager
@@ -124,5 +157,7 @@ def _start(place: torch.device) -> None:
 
 
 def _ranks_here() -> int:
-    """How many ranks this host has."""
+    """How many ranks of this host see the GPUs that this one sees: srun may show each task its own."""
+    if "SLURM_GPUS_PER_TASK" in os.environ:
+        return 1
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

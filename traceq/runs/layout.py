@@ -1,7 +1,8 @@
 """A run on disk: what is called what, and its manifest. Shared by the writer and the reader.
 
 Format 1 (2026): run.json, <arm>/rank<r>.json.gz, <arm>/rank<r>.stacks.json.gz, <arm>/rank<r>.flight.json,
-steps/rank<r>.jsonl, logs/rank<r>.log; stalled/rank<r>.flight.json if a collective never ended.
+steps/rank<r>.jsonl, logs/rank<r>.log; stalled/rank<r>.flight.json if a collective never ended; faults/rank<r>.json
+if a rank that someone else started ended early.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 import msgspec
 
@@ -63,6 +65,11 @@ class RunFolder:
         """All flight-recorder entries of a rank that waited for its peers in vain."""
         return self.path / "stalled" / f"rank{rank}.flight.json"
 
+    @property
+    def faults(self) -> Path:
+        """Folder of the exceptions that ended ranks which someone else started."""
+        return self.path / "faults"
+
     def read_manifest(self) -> Manifest:
         """The manifest, checked; UnreadableInput when it is missing, damaged or of a newer format."""
         where = str(self.manifest_path)
@@ -76,16 +83,26 @@ class RunFolder:
             raise UnreadableInput(where, f"format {manifest.version}", f"at most {FORMAT}: a newer traceq wrote it")
         return manifest
 
+    @property
+    def is_complete(self) -> bool:
+        """Everything that was to be recorded is on disk."""
+        return self.read_manifest().status == "complete"
+
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace `run.json` in one move: a reader sees the old one or the new one."""
         with replaced(self.manifest_path) as part:
             part.write_bytes(msgspec.json.format(to_json_bytes(manifest), indent=2) + b"\n")
 
+    def sweep(self) -> None:
+        """Remove what a rank was about to write when it was killed."""
+        for part in self.path.rglob(".*.part"):
+            part.unlink(missing_ok=True)
+
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, moved onto it if the block succeeds and removed if it does not."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{token_hex(4)}.part")  # several ranks may write one file
     try:
         yield part
         os.replace(part, path)
