@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Episodes(Dataset[Sample]):
-    """Endless samples: the i-th is drawn from (seed, rank, i)."""
+    """Endless samples: the i-th is drawn from (seed, rank, i), and takes `load_us` longer than that."""
 
     image_size: int
     text_length: int
@@ -37,12 +38,15 @@ class Episodes(Dataset[Sample]):
     action_size: int
     seed: int
     rank: int
+    load_us: int = 0
 
     def batch(self, size: int) -> Sample:
         """The first `size` samples, in this process."""
         return Sample(*map(torch.stack, zip(*(self[index] for index in range(size)), strict=True)))
 
     def __getitem__(self, index: int) -> Sample:
+        if self.load_us:
+            time.sleep(self.load_us * 1e-6)
         generator = torch.Generator().manual_seed((self.seed * 1009 + self.rank) * 2**32 + index)
         return Sample(
             image=torch.randn(3, self.image_size, self.image_size, generator=generator),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -55,20 +55,27 @@ class Training:
         num_workers: int,
         seed: int,
         make: Callable[[Size], nn.Module] = VisionLanguageAction,
+        prefetch_factor: int = 2,
+        batches_per_step: int = 1,
+        load_us: int = 0,
         **wrapping: Any,
     ) -> Training:
-        """Everything on the context's device, the model that `make` makes wrapped and verified."""
+        """Everything on the context's device, the model that `make` makes wrapped and verified.
+
+        `load_us`: so much longer takes each sample in the loader.
+        """
         chosen = SIZES[size]
         torch.manual_seed(seed)
         with context.device:  # billions of weights take minutes to draw on the host
             made = make(chosen)
         model = context.wrap(made, **wrapping)
         optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+        episodes = replace(chosen.episodes(seed, context.rank), load_us=load_us)
         return cls(
             model=model,
             optimizer=optimizer,
             scheduler=_schedule(optimizer),
-            batches=context.batches(chosen.episodes(seed, context.rank), batch_size, num_workers),
+            batches=context.batches(episodes, batch_size, num_workers, prefetch_factor, batches_per_step),
             accelerator=_accelerator(context),
             device=context.device,
             autocast=chosen.autocast and context.device.type == "cuda",
@@ -113,9 +120,23 @@ class Training:
 
     def update(self, phase: Phase) -> None:
         """From the loss to new weights, each part in its phase."""
-        assert self.loss is not None
         with phase("bwd"):
-            self.scaler.scale(self.loss).backward()  # type: ignore[no-untyped-call]
+            self.backward()
+        self.apply(phase)
+
+    def backward(self, share: float = 1.0) -> None:
+        """Gradients of that share of the loss, added to those that are there."""
+        assert self.loss is not None
+        self.scaler.scale(self.loss * share if share < 1 else self.loss).backward()  # type: ignore[no-untyped-call]
+
+    def gradients_kept(self) -> AbstractContextManager[object]:
+        """In the block, ranks keep their gradients to themselves: a later backward reduces them, too."""
+        no_sync = getattr(self.model, "no_sync", None)
+        kept: AbstractContextManager[object] = no_sync() if no_sync is not None else nullcontext()
+        return kept
+
+    def apply(self, phase: Phase) -> None:
+        """From gradients to new weights, each part in its phase."""
         with phase("unscale_clip"):
             self.scaler.unscale_(self.optimizer)
             self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRAD_NORM)

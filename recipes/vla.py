@@ -81,11 +81,13 @@ SIZES = {
 
 
 class Attention(nn.Module):
-    """Multi-head attention over `context`, over the input itself when there is none."""
+    """Multi-head attention over `context`, over the input itself when there is none. `eager`: op by op, which keeps the
+    whole matrix of weights."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
+        self.eager = False
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
@@ -94,9 +96,15 @@ class Attention(nn.Module):
         query = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         key_value = self.key_value(x if context is None else context)
         key, value = key_value.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value)
+        mixed = _attention(query, key, value) if self.eager else F.scaled_dot_product_attention(query, key, value)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights = (query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5).softmax(-1)
+    mixed: Tensor = weights @ value
+    return mixed
 
 
 class Block(nn.Module):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builder import table
 from recording import Started, start
 
+from traceq.analyses.registry import analyze
 from traceq.diff.diff import diff_run, diff_runs
 from traceq.links.nesting import tracks
 from traceq.links.phases import phases
@@ -21,6 +23,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("accelerate", reason="the recipes gather metrics through accelerate")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
+PHASES = ("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather")
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
 
@@ -35,6 +38,13 @@ def recorded(folder: Path, name: str, *options: str, seconds: float = 60) -> Pat
     done = started(folder, name, *options).finish(seconds)
     assert done.code == 0, done.stderr
     return done.out
+
+
+def profile(run: Run) -> dict[str, Any]:
+    """`step_profile` as the JSON has it."""
+    found = analyze(run, "step_profile").tables[0]
+    parts = {part.key: dict(part.rows) for part in found.parts}
+    return dict(zip((column.key for column in found.columns), found.rows[0], strict=True)) | parts
 
 
 def syncs(run: Run, phase: str) -> int:
@@ -185,3 +195,55 @@ def test_masters_keep_small_updates_and_cost_copies_in_the_optimizers_step(tmp_p
     assert facts["loss.masters"] == facts["loss.masters_on_cpu"] != facts["loss.bf16"]
     copies = {arm: ops(run, "optim_step")["aten::copy_"] for arm, run in arms.items()}
     assert copies["masters"] == copies["masters_on_cpu"] > copies["bf16"]
+
+
+@pytest.mark.recipes
+def test_a_step_of_four_batches_trains_on_four_times_the_samples_and_exchanges_gradients_once(tmp_path: Path) -> None:
+    options = ("--steps", "8", "--set", "batch_size=2", "--set", "grad_accum=4", "--set", "load_us=3000")
+    done = started(tmp_path, "step_profile", *options).finish(seconds=150)
+    assert done.code == 0, done.stderr
+    run = read(done.out)
+    found = profile(run)
+    assert (found["warmup"], found["measured"], found["num_processes"]) == (8, 8, 2)
+    assert (found["grad_accum"], found["samples_per_step"]) == (4, 2 * 4 * 2)
+    assert found["distributed_type"] == "DistributedDataParallel"
+    assert found["global_samples_per_sec"] == pytest.approx(16 / found["global_step_time_s"])
+    assert found["phase_means_s"].keys() == {*PHASES, "other", "backward_step"}
+    accumulated, once = (ops(run, phase) for phase in ("forward", "optim_step"))
+    assert accumulated["DistributedDataParallel.forward"] == 4 * 2
+    assert once["Optimizer.step#AdamW.step"] == 2
+    assert collectives(run, "bwd")["all_reduce"] == 2 * 2  # two buckets, after the last batch of either step
+    assert accumulated["aten::scaled_dot_product_attention"] > 0 == accumulated[SEARCH]
+    assert once["aten::_foreach_lerp_"] > 0 == ops(run, "bwd")["aten::gelu"]
+    # each of the eight samples of a rank's step sleeps 3 ms in the one worker: a step cannot be shorter
+    assert found["global_step_time_s"] > 8 * 0.003
+    told = done.stdout.splitlines()
+    assert told[0].startswith("An unprofiled step, by phase (mean of 2 ranks, 8 steps)")
+    shares = [float(line.split()[-2]) for line in told[2:] if line.rstrip().endswith("%")]
+    assert shares[-1] == 100.0
+    assert sum(shares[:-1]) == pytest.approx(100, abs=0.3)
+    assert told[-2:] == [f"traceq show {done.out}/run", f"traceq open {done.out}/run"]
+
+
+@pytest.mark.recipes
+def test_any_two_values_of_a_parameter_are_compared_and_without_an_optimizer_there_is_no_update(tmp_path: Path) -> None:
+    out = recorded(tmp_path, "step_profile", "--set", "batch_size=1", "--vary", "no_optim=false,true", seconds=150)
+    arms = {arm: read(out / arm) for arm in ("no_optim=false", "no_optim=true")}
+    steps = {arm: ops(run, "optim_step")["Optimizer.step#AdamW.step"] for arm, run in arms.items()}
+    assert steps == {"no_optim=false": 2, "no_optim=true": 0}
+    update = {arm: profile(run)["phase_means_s"]["optim_step"] for arm, run in arms.items()}
+    assert update["no_optim=false"] > update["no_optim=true"] == 0
+    assert diff_runs(*arms.values()).comparison is not None
+
+
+@pytest.mark.recipes
+def test_what_a_step_is_made_with_is_what_it_runs(tmp_path: Path) -> None:
+    changes = ("find_unused=true", "optimizer=fused", "attention=eager", "checkpointing=true", "batch_size=1")
+    run = read(
+        recorded(tmp_path, "step_profile", *(word for change in changes for word in ("--set", change)), seconds=150)
+    )
+    forward = ops(run, "forward")
+    assert forward[SEARCH] == 2
+    assert forward["aten::scaled_dot_product_attention"] == 0 < forward["aten::softmax"]
+    assert ops(run, "bwd")["aten::gelu"] == forward["aten::gelu"] > 0
+    assert ops(run, "optim_step")["aten::_fused_adamw_"] == 2

@@ -128,6 +128,16 @@ def test_where_deepspeed_blurs_the_phases_it_is_said() -> None:
     assert profile(recorded([line(10)], environment={"wrapper": "none"}))["note"] == ""
 
 
+@pytest.mark.parametrize(
+    ("file", "strategy", "is_blurred"),
+    [("zero2", "ZeRO-1 or 2", True), ("zero3", "ZeRO-3", True), ("zero1", "ZeRO-1", False), ("ddp", "DDP", False)],
+)
+def test_of_a_loop_the_trace_tells_how_ranks_share_the_work(file: str, strategy: str, is_blurred: bool) -> None:
+    (trace,) = read(FIXTURE.parent / "strategies" / f"{file}.json.gz").traces
+    found = profile(profiled(recorded([line(10)]), trace))
+    assert (found["distributed_type"], bool(found["note"])) == (strategy, is_blurred)
+
+
 def test_what_the_arm_was_given_comes_before_what_the_recipe_was() -> None:
     arm = Arm("run", "", baseline=True, varied={"batch_size": 16})
     given = {"batch_size": 8, "num_workers": 2, "prefetch_factor": 4, "grad_accum": 3}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from traceq.analyses.phase_times import PhaseTimes, pace_of, phase_times
 from traceq.links.job import Job
+from traceq.links.strategies import strategy_of
 from traceq.model import Manifest, Timings, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit, format_value
@@ -50,6 +52,7 @@ _BY_NAME = (Column("name"), Column("s"))
 _PARTS = ("phase_means_s", "phase_medians_s", "phase_p95_s", "per_rank_step_time_s")
 _GIVEN = ("batch_size", "grad_accum", "num_workers", "prefetch_factor")
 _PER_NS = _PER_BYTE = 1e-9
+_BY_DEEPSPEED = re.compile(r"DeepSpeed|ZeRO-[23]|or 2")
 _BLURRED = (
     "DeepSpeed clips, steps and zeroes gradients within one call, and reduces them within backward: what unscale_clip "
     "and zero_grad_sched lack is in optim_step."
@@ -57,11 +60,12 @@ _BLURRED = (
 _BY_HOST = "By the host's clock: of a device phases tell when work was launched, not when it ran."
 
 
-def summarize(trace: Trace) -> None:
-    """Nothing: profiled steps have no part in it."""
+def summarize(trace: Trace) -> str:
+    """The strategy that the rank's trace shows."""
+    return strategy_of(trace)[0]
 
 
-def merge(job: Job, parts: Sequence[None]) -> Report:
+def merge(job: Job, parts: Sequence[str]) -> Report:
     """Phases of the unprofiled steps of the run's arm, and the job's pace; nothing where no steps were recorded."""
     timings, manifest = job.timings, job.manifest
     if timings is None or manifest is None:
@@ -70,8 +74,9 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
     rows = tuple(
         (rank, *row) for rank in range(len(timings.step_ns)) for row in _rows([phase.of(rank) for phase in times])
     )
-    profile = _profile((_figures(job, timings, manifest),), _parts(times, timings))
-    return Report("step_profile", (profile, _by_rank(rows)), (_view(job, timings, manifest, times),))
+    distributed = _distributed(manifest, parts)
+    profile = _profile((_figures(job, timings, manifest, distributed),), _parts(times, timings))
+    return Report("step_profile", (profile, _by_rank(rows)), (_view(job, timings, distributed, times),))
 
 
 def _profile(rows: tuple[tuple[Cell, ...], ...], parts: Sequence[Sequence[tuple[str, float]]] = ((),) * 4) -> Table:
@@ -99,7 +104,7 @@ def _rows(times: Sequence[PhaseTimes]) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _figures(job: Job, timings: Timings, manifest: Manifest) -> tuple[Cell, ...]:
+def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str) -> tuple[Cell, ...]:
     """The values of `step_profile` that are no parts."""
     pace, arm = pace_of(manifest, job.arm, timings), manifest.arm(job.arm)
     given = {**manifest.parameters, **(arm.varied if arm else {})}
@@ -108,7 +113,7 @@ def _figures(job: Job, timings: Timings, manifest: Manifest) -> tuple[Cell, ...]
         timings.num_warmup,
         timings.step_ns.shape[1],
         len(timings.step_ns),
-        _wrapper(manifest),
+        distributed,
         *(given.get(key) for key in _GIVEN),
         pace.samples or None,
         "device" if timings.by_device else "host",
@@ -116,7 +121,7 @@ def _figures(job: Job, timings: Timings, manifest: Manifest) -> tuple[Cell, ...]
         pace.samples_per_second,
         pace.slowest,
         *(_gigabytes(timings, kind) for kind in ("peak_allocated", "peak_reserved", "peak_process")),
-        " ".join(_doubts(timings, manifest)),
+        " ".join(_doubts(distributed, timings)),
     )
 
 
@@ -132,7 +137,7 @@ def _parts(times: Sequence[PhaseTimes], timings: Timings) -> list[list[tuple[str
     return [*kinds, ranks]
 
 
-def _view(job: Job, timings: Timings, manifest: Manifest, times: Sequence[PhaseTimes]) -> Table:
+def _view(job: Job, timings: Timings, distributed: str, times: Sequence[PhaseTimes]) -> Table:
     num_ranks, num_steps = timings.step_ns.shape
     whole = PhaseTimes("total", timings.step_ns, np.sum([phase.host_ns for phase in times], axis=0))
     rows = [row for row in _rows(times) if row[1]] + _rows([whole])
@@ -140,25 +145,18 @@ def _view(job: Job, timings: Timings, manifest: Manifest, times: Sequence[PhaseT
     ranks = f"mean of {num_ranks} ranks, " if num_ranks > 1 else ""
     clock = ", by the device's clock" if timings.by_device else ""
     title = f"An unprofiled step, by phase ({ranks}{num_steps:,} steps{clock})"
-    note = " ".join([_pace(job, timings), *_memory(timings), *_doubts(timings, manifest)])
+    note = " ".join([_pace(job, timings), *_memory(timings), *_doubts(distributed, timings)])
     return Table("step_phases", title, columns, tuple(row[: len(columns)] for row in rows), note=note)
 
 
 def _pace(job: Job, timings: Timings) -> str:
-    """`The job's step: 46.7 ms, that of rank 1, the slowest (46.6 to 46.7 ms); 343 samples/s.`"""
+    """`The job's step takes 46.7 ms (rank 1, the slowest; the fastest 40.1 ms): 343 samples/s.`"""
     pace = pace_of(job.manifest, job.arm, timings)
-    rate = f"; {_rate(pace.samples_per_second)} samples/s" if pace.samples_per_second else ""
-    step = format_value(pace.step_ns, Unit.NS)
-    if len(pace.ranks_ns) == 1:
-        return f"A step takes {step}{rate}."
-    fastest = format_value(min(pace.ranks_ns), Unit.NS)
-    return (
-        f"The job's step takes {step}, as long as on rank {pace.slowest}, the slowest ({fastest} on the fastest){rate}."
-    )
-
-
-def _rate(value: float) -> str:
-    return format_value(value, Unit.COUNT if value >= 100 else Unit.MEAN)
+    step, fastest = format_value(pace.step_ns, Unit.NS), format_value(min(pace.ranks_ns), Unit.NS)
+    apart = "" if step == fastest else f" (rank {pace.slowest}, the slowest; the fastest {fastest})"
+    rate = pace.samples_per_second
+    told = f": {format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN)} samples/s" if rate else ""
+    return f"The job's step takes {step}{apart}{told}."
 
 
 def _memory(timings: Timings) -> list[str]:
@@ -176,12 +174,12 @@ def _gigabytes(timings: Timings, kind: str) -> float | None:
     return peak * _PER_BYTE if peak else None
 
 
-def _wrapper(manifest: Manifest) -> str:
-    """What the recipe wrapped its model in; "" where it does not tell."""
-    return str(manifest.environment.get("wrapper", ""))
+def _distributed(manifest: Manifest, strategies: Sequence[str]) -> str:
+    """What the recipe wrapped its model in; of a loop, which does not tell, the strategy that its trace shows."""
+    return str(manifest.environment.get("wrapper", "")) or (strategies[0] if strategies else "")
 
 
-def _doubts(timings: Timings, manifest: Manifest) -> list[str]:
+def _doubts(distributed: str, timings: Timings) -> list[str]:
     """Why phases may not be what their names say."""
-    blurred = [_BLURRED] if "deepspeed" in _wrapper(manifest).lower() else []
+    blurred = [_BLURRED] if _BY_DEEPSPEED.search(distributed) else []
     return [*blurred, *([_BY_HOST] if timings.peak_allocated.any() and not timings.by_device else [])]

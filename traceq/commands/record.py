@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+PROFILES = ("step_profile",)
+"""Analyses that tell what a recording of one arm was made for."""
+
 
 class Until(StrEnum):
     """What ends the timing."""
@@ -84,6 +87,7 @@ def command(
     request.check()
     plan = _join(request) if joins else _launch(request)
     if plan is not None:
+        _print_profile(plan)
         for line in _next_commands(plan):
             typer.echo(line)
 
@@ -115,6 +119,21 @@ def _launch(request: Request) -> Plan:
         raise
     typer.echo(f"recorded in {time.monotonic() - start:.0f} s", err=True)
     return plan
+
+
+def _print_profile(plan: Plan) -> None:
+    """Where an unprofiled step's time goes, of the only arm; several arms are compared by the commands that follow."""
+    from traceq.analyses.registry import analyze_all
+    from traceq.commands._output import stdout
+    from traceq.renderers.text import print_table
+    from traceq.runs.read import read_timing
+
+    if len(plan.arms) > 1 or not plan.steps:
+        return
+    for report in analyze_all(read_timing(plan.out), PROFILES):
+        for view in report.views:
+            print_table(view.told, stdout())
+            typer.echo()
 
 
 @contextmanager

@@ -51,10 +51,18 @@ class Context:
         self.facts["wrapper_world_size"] = dist.get_world_size()
         return model
 
-    def batches(self, dataset: Dataset[Any], batch_size: int, num_workers: int = 1) -> Iterator[Any]:
+    def batches(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        num_workers: int = 1,
+        prefetch_factor: int = 2,
+        batches_per_step: int = 1,
+    ) -> Iterator[Any]:
         """Endless batches of a real loader with workers; both halves of a pair are given the same ones.
 
-        `dataset[i]` is asked for every i >= 0; it has to differ between ranks itself.
+        `dataset[i]` is asked for every i >= 0; it has to differ between ranks itself. Each worker has up to
+        `prefetch_factor` batches in hand.
         """
         from torch.utils.data import DataLoader
 
@@ -62,8 +70,9 @@ class Context:
 
         loader = DataLoader(
             dataset,
-            batch_sampler=PairedBatches(batch_size, self.steps_per_half),
+            batch_sampler=PairedBatches(batch_size, self.steps_per_half * batches_per_step),
             num_workers=num_workers,
+            prefetch_factor=prefetch_factor if num_workers else None,
             pin_memory=self.device.type == "cuda",
             worker_init_fn=die_with_parent,
         )
@@ -75,11 +84,11 @@ class PairedBatches:
     """Indices of endless batches in blocks of one half; each block comes twice, once for each half of a pair."""
 
     batch_size: int
-    steps_per_half: int
+    batches_per_half: int
 
     def __iter__(self) -> Iterator[list[int]]:
         for block in count():
             for _ in range(2):
-                for step in range(self.steps_per_half):
-                    first = (block * self.steps_per_half + step) * self.batch_size
+                for batch in range(self.batches_per_half):
+                    first = (block * self.batches_per_half + batch) * self.batch_size
                     yield list(range(first, first + self.batch_size))

@@ -75,7 +75,7 @@ def _untraced(path: Path, manifest: Manifest, arm: str = "") -> Run:
         known = ", ".join(each.name for each in manifest.arms)
         raise UnreadableInput(str(path / arm), "no such arm", f"one of {known}")
     arm, pairs = arm or manifest.baseline, read_pairs(RunFolder(path).steps)
-    timings = read_timings(RunFolder(path).steps, arm)
+    timings = read_timings(RunFolder(path).steps, arm, manifest.phases)
     return Run(str(path / arm), (), manifest, arm, pairs, tuple(_run_caveats(manifest)), timings=timings)
 
 
@@ -91,7 +91,7 @@ def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: 
         traces, flights, caveats = found.traces, found.flights, [*caveats, *found.caveats]
     elif manifest.status == "complete" and any(known.name == arm and known.timed for known in manifest.arms):
         caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
-    timings = read_timings(RunFolder(path).steps, arm)
+    timings = read_timings(RunFolder(path).steps, arm, manifest.phases)
     return Run(str(folder if traces else path), traces, manifest, arm, pairs, tuple(caveats), flights, timings=timings)
 
 

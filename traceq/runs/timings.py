@@ -18,21 +18,20 @@ WARM_UP, SETTLING = -1, -2
 """What stands for the pair of a step before anything counts, and of the steps that follow a pause."""
 
 
-def read_timings(folder: Path, arm: str) -> Timings | None:
-    """What a run's `steps` folder holds of an arm; None where no step of it counts."""
-    return timings_of(
-        [[line for line in read_lines(path) if isinstance(line, StepLine)] for path in rank_files(folder)], arm
-    )
+def read_timings(folder: Path, arm: str, phases: Sequence[str] = ()) -> Timings | None:
+    """What a run's `steps` folder holds of an arm; None where no step of it counts. `phases`: those it may have."""
+    ranks = [[line for line in read_lines(path) if isinstance(line, StepLine)] for path in rank_files(folder)]
+    return timings_of(ranks, arm, phases)
 
 
-def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str) -> Timings | None:
+def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[str] = ()) -> Timings | None:
     """The arm's steps that count, as many as every rank has that has any; None without one."""
     found = [steps for lines in ranks if (steps := tuple(_counted(lines, arm)))]
     if not found:
         return None
     ranks_steps = [steps[: min(map(len, found))] for steps in found]
     lines = [[step.line for step in steps] for steps in ranks_steps]
-    names = tuple(dict.fromkeys(name for mine in lines for line in mine for name in line.phases))
+    names = tuple(dict.fromkeys([*phases, *(name for mine in lines for line in mine for name in line.phases)]))
     by_device = all(line.device_ns and bool(line.device_phases) == bool(line.phases) for mine in lines for line in mine)
     on_device = bool(lines[0][0].device_ns)
     host_ns = _table([[line.phases for line in mine] for mine in lines], names)
