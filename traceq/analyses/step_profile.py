@@ -74,7 +74,7 @@ def merge(job: Job, parts: Sequence[str]) -> Report:
     rows = tuple(
         (rank, *row) for rank in range(len(timings.step_ns)) for row in _rows([phase.of(rank) for phase in times])
     )
-    distributed = _distributed(manifest, parts)
+    distributed = _distributed(manifest, job.arm, parts)
     profile = _profile((_figures(job, timings, manifest, distributed),), _parts(times, timings))
     return Report("step_profile", (profile, _by_rank(rows)), (_view(job, timings, distributed, times),))
 
@@ -174,9 +174,9 @@ def _gigabytes(timings: Timings, kind: str) -> float | None:
     return peak * _PER_BYTE if peak else None
 
 
-def _distributed(manifest: Manifest, strategies: Sequence[str]) -> str:
+def _distributed(manifest: Manifest, arm: str, strategies: Sequence[str]) -> str:
     """What the recipe wrapped its model in; of a loop, which does not tell, the strategy that its trace shows."""
-    return str(manifest.environment.get("wrapper", "")) or (strategies[0] if strategies else "")
+    return str(manifest.told_of(arm).get("wrapper", "")) or (strategies[0] if strategies else "")
 
 
 def _doubts(distributed: str, timings: Timings) -> list[str]:

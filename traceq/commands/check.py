@@ -47,7 +47,7 @@ def command(
     num_broken = 0
     for path in paths:
         run = read(path, strict=True)
-        num_ranks = run.manifest.num_ranks if run.manifest and path.is_dir() else len(run.traces)
+        num_ranks = run.manifest.ranks_of(run.arm) if run.manifest and path.is_dir() else len(run.traces)
         if len(run.traces) < num_ranks:
             raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
         print_caveats(run.caveats)

@@ -30,7 +30,8 @@ def command(
 def _described(entry: Entry) -> str:
     """The docstring, then arms and parameters as two aligned lists."""
     arms = [(arm.name, _role(arm.baseline, arm.timed) + arm.meaning) for arm in entry.recipe.arms]
-    lines = [f"{entry.name}: {entry.text}", "", "arms", *_aligned(arms)]
+    apart = ", each in processes of its own (--replicates N)" if entry.recipe.apart else ""
+    lines = [f"{entry.name}: {entry.text}", "", f"arms{apart}", *_aligned(arms)]
     parameters = entry.parameters
     if parameters:
         lines += ["", "parameters (--set KEY=VALUE, --vary KEY=A,B)", *_aligned(parameters)]

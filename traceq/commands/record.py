@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from traceq.commands._progress import shown_progress
-from traceq.errors import TraceqError
+from traceq.errors import RecordingFailed, TraceqError, UsageFault
 
 if TYPE_CHECKING:
+    from traceq.model import Arm
     from traceq.recorder.plan import Plan
     from traceq.recorder.prepare import Request
 
@@ -58,13 +59,20 @@ def command(
     trace_steps: int = typer.Option(3, "--trace-steps", help="Profiled steps of each arm; 0 only times."),
     changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Set a parameter of the recipe."),
     vary: list[str] = typer.Option([], "--vary", metavar="KEY=A,B", help="Make an arm of each value."),
+    replicates: int | None = typer.Option(
+        None,
+        "--replicates",
+        help="Processes of each arm, where arms cannot share one; 4 give a verdict.",
+        show_default="1, on CUDA 4",
+    ),
     device: Device = typer.Option(Device.auto, "--device", help="Where the ranks compute."),
     out: Path | None = typer.Option(None, "--out", help="The run's folder.", show_default="traceq-runs/RECIPE-TIME"),
 ) -> None:
     """Run an experiment on every rank: unprofiled timing first, then a short profiled window of each arm.
 
     Arms take turns in one process, in shuffled pairs; the baseline also runs against itself, which shows the noise.
-    Before that each arm runs 20 steps to warm up, fewer when fewer are measured.
+    Before that each arm runs 20 steps to warm up, fewer when fewer are measured. Arms that cannot share a process run
+    apart, in short processes one after another.
 
     traceq record --recipe outlier_ab --set stall_us=2000
     """
@@ -83,13 +91,22 @@ def command(
         vary=tuple(vary),
         device=device.value,
         out=out,
+        replicates=replicates,
     )
-    request.check()
+    entry, *_ = request.check()
+    if joins and entry.recipe.apart:
+        raise UsageFault(
+            f"--recipe {recipe}: each arm has processes of its own, and those of torchrun, accelerate launch or srun "
+            "cannot be started again; run traceq record without them: it starts the ranks itself"
+        )
     plan = _join(request) if joins else _launch(request)
-    if plan is not None:
-        _print_profile(plan)
-        for line in _next_commands(plan):
-            typer.echo(line)
+    if plan is None:
+        return
+    _print_profile(plan)
+    arms = plan.folder.read_manifest().arms
+    for line in _next_commands(plan, [arm for arm in arms if not arm.status]):
+        typer.echo(line)
+    _tell_of_arms([arm for arm in arms if arm.status], may_run_out=entry.recipe.next_arms is not None)
 
 
 def _join(request: Request) -> Plan | None:
@@ -113,7 +130,7 @@ def _launch(request: Request) -> Plan:
     start = time.monotonic()
     try:
         with _named_disk(tempfile.gettempdir()), shown_progress() as (on_progress, on_news):
-            launch(plan, on_progress, on_news)
+            launch(plan, entry.recipe, on_progress, on_news)
     except (KeyboardInterrupt, SystemExit):  # the latter after any other signal that ends a process
         typer.echo(f"interrupted; {plan.out} keeps what was measured", err=True)
         raise
@@ -145,14 +162,23 @@ def _named_disk(where: str) -> Iterator[None]:
         raise TraceqError(f"{fault.filename or where}: {fault.strerror or fault}") from fault
 
 
-def _next_commands(plan: Plan) -> list[str]:
+def _tell_of_arms(ended: Sequence[Arm], *, may_run_out: bool) -> None:
+    """Say which arms did not come to their end. One that ran out of memory is a failure, unless it was sought."""
+    for arm in ended:
+        typer.echo(f"traceq: note: arm {arm.name}: {arm.ended}", err=True)
+    out = [arm.name for arm in ended if arm.status == "out of memory"]
+    if out and not may_run_out:
+        raise RecordingFailed(f"out of memory in {', '.join(out)}; the other arms are complete")
+
+
+def _next_commands(plan: Plan, arms: Sequence[Arm]) -> list[str]:
     """What a user would type next, ready to be copied."""
     folder = plan.folder
-    arms = [planned.arm for planned in plan.arms]
-    baseline = next(arm.name for arm in arms if arm.baseline)
+    baseline = next((arm.name for arm in arms if arm.baseline), "")
     other = next((arm.name for arm in arms if arm.timed and not arm.baseline), baseline)
-    commands: list[tuple[str, ...]] = [] if other == baseline else [("diff", plan.out)]
-    if plan.trace_steps and other != baseline:
+    can_diff = baseline and other != baseline
+    commands: list[tuple[str, ...]] = [("diff", plan.out)] if can_diff else []
+    if plan.trace_steps and can_diff:
         commands.append(("diff", str(folder.trace(baseline, 0)), str(folder.trace(other, 0))))
     if plan.trace_steps:
         commands += [("show", str(folder.path / other)), ("open", str(folder.path / other))]

@@ -44,7 +44,7 @@ def _device(run: Run, *, traced: bool) -> object:
 
 
 def _num_ranks(run: Run, *, traced: bool) -> object:
-    return run.traces[0].world_size if traced else run.manifest.num_ranks if run.manifest else None
+    return run.traces[0].world_size if traced else run.manifest.ranks_of(run.arm) if run.manifest else None
 
 
 def _batch(side: Side) -> dict[str, object]:
@@ -128,7 +128,7 @@ def _varied(run: Run) -> Iterable[str]:
 
 
 def _environment(run: Run) -> dict[str, str | int | float]:
-    return dict(run.manifest.environment) if run.manifest else {}
+    return dict(run.manifest.told_of(run.arm)) if run.manifest else {}
 
 
 def _told_apart(key: str, a: Sequence[object], b: Sequence[object]) -> Iterator[str]:

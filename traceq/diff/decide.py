@@ -29,6 +29,7 @@ def decide(a: Side, b: Side, can: Comparable, threshold_pct: float, samples: Sam
     elif of_a.size and of_b.size:
         found = compare_values(of_a, of_b, threshold_pct=threshold_pct, samples=samples)
         found = replace(found, caveats=(*found.caveats, *_not_paired(a, b), *_one_after_the_other(a, b)))
+        found = _advised(found, a, b)
     elif a.run.traces and b.run.traces:
         ranks = set(a.run.ranks) & set(b.run.ranks) or {*a.run.ranks, *b.run.ranks}
         found = _of_means(_job_steps(a.run, ranks), _job_steps(b.run, ranks), threshold_pct, samples)
@@ -48,8 +49,8 @@ def decide_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None) 
 
 
 def _not_paired(a: Side, b: Side) -> tuple[Caveat, ...]:
-    """Two arms of one recording that never took turns."""
-    if a.is_repeated or b.is_repeated or not _of_one_run(a.run, b.run):
+    """Two arms of one process that never took turns."""
+    if a.is_repeated or b.is_repeated or not _of_one_run(a.run, b.run) or _are_apart(a.run):
         return ()
     names = f"{a.run.arm} and {b.run.arm}"
     return (
@@ -66,6 +67,18 @@ def _one_after_the_other(a: Side, b: Side) -> tuple[Caveat, ...]:
         return ()
     text = "all processes of one side ran before the other's: what changed meanwhile is in it; let the sides alternate"
     return (Caveat("not_interleaved", text),)
+
+
+def _are_apart(run: Run) -> bool:
+    return run.manifest is not None and run.manifest.apart
+
+
+def _advised(found: Comparison, a: Side, b: Side) -> Comparison:
+    """Arms that ran apart, too rarely for an interval: what to record instead."""
+    if found.ci95_ns or not (_are_apart(a.run) and _are_apart(b.run)):
+        return found
+    reason = f"{found.verdict.reason} (traceq record --replicates 4)"
+    return replace(found, verdict=replace(found.verdict, reason=reason))
 
 
 def _on_cpu(pairs: Pairs | None) -> Pairs | None:

@@ -17,10 +17,10 @@ from traceq.diff.ranks import alone, explained_rank, rank_deltas, waits_in
 from traceq.diff.result import Cause, CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.diff.side import Side
 from traceq.diff.words import cause_words, cpu_words, sample_words, verdict_words
-from traceq.errors import UsageFault
+from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Caveat, Run
 from traceq.runs.layout import RunFolder
-from traceq.runs.read import read_arms
+from traceq.runs.read import left_nothing, read_arms
 from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison, samples_apart
 
@@ -47,7 +47,13 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
     manifest = arms[0].manifest
     assert manifest is not None
     by_name = {run.arm: run for run in arms}
-    baseline, others = by_name[manifest.baseline], [arm for arm in manifest.arms if arm.timed and not arm.baseline]
+    ended = {run.arm: Caveat("arm_ended", f"arm {run.arm}: {why}") for run in arms if (why := left_nothing(run))}
+    if manifest.baseline in ended:
+        raise UnreadableInput(str(path), ended[manifest.baseline].text, "the baseline, which others are compared with")
+    timed = [arm for arm in manifest.arms if arm.timed and not arm.baseline]
+    baseline, others = by_name[manifest.baseline], [arm for arm in timed if not {arm.name, arm.against} & ended.keys()]
+    if timed and not others:
+        raise UnreadableInput(str(path), "; ".join(found.text for found in ended.values()), "an arm to compare")
     if not others:
         raise UsageFault(
             f"{path}: only one arm, {manifest.baseline}; expected two, or a second path to compare it with"
@@ -62,7 +68,8 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
         )
         for arm in others
     )
-    return Diffs(manifest.baseline, diffs, baseline.caveats, baseline.pairs, tuple(joint(manifest.arms, diffs)))
+    told = tuple(replace(found, caveats=(*found.caveats, *ended.values())) for found in diffs)
+    return Diffs(manifest.baseline, told, baseline.caveats, baseline.pairs, tuple(joint(manifest.arms, diffs)))
 
 
 def _sides_of(recordings: Sequence[Path]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceq.diff.result import Cause, Diff, Diffs, share
 from traceq.diff.words import short_name
 from traceq.report import Cell, Column, Table
+from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
 __all__ = ["causes_table", "matrix", "ranks_table", "waterfall"]
@@ -109,6 +110,7 @@ def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
     """One row an arm: its step, and its delta to the baseline, or to the arm that a column names; `narrow` leaves out
     what else the answers say."""
+    are_processes = any(found.comparison and _num_processes(found.comparison) for found in diffs.diffs)
     columns = (
         Column("arm", "arm"),
         Column("against", "against"),
@@ -117,7 +119,7 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
         Column("pct", "delta", Unit.DELTA_PERCENT),
         Column("low", "95 % from", Unit.DELTA_NS),
         Column("high", "to", Unit.DELTA_NS),
-        Column("pairs", "pairs", Unit.COUNT),
+        Column("pairs", "processes" if are_processes else "pairs", Unit.COUNT),
         Column("verdict", "verdict"),
     )
     one_baseline = {found.a_name for found in diffs.diffs} == {diffs.baseline}
@@ -146,10 +148,15 @@ def _matrix_row(found: Diff, columns: tuple[Column, ...]) -> tuple[Cell, ...]:
         "pct": c.delta_pct,
         "low": low,
         "high": high,
-        "pairs": c.num_pairs,
+        "pairs": c.num_pairs or _num_processes(c),
         "verdict": c.verdict.name.replace("_", " "),
     }
     return tuple(cells[column.key] for column in columns)
+
+
+def _num_processes(found: Comparison) -> int:
+    """Processes a side, of the side with fewer; 0 where the steps are paired or traced."""
+    return min(found.num_a, found.num_b) if found.unprofiled and not found.num_pairs else 0
 
 
 def _cell(cause: Cause, key: str) -> Cell:

@@ -13,7 +13,7 @@ from traceq.links.issued import Issued, are_of_one_job, issued_by_ranks
 from traceq.links.outline import Outline, outline
 from traceq.links.own_calls import OwnCalls, own_calls
 from traceq.links.waits import Waits, waits
-from traceq.model import Caveat, Flight, Manifest, Pairs, Run, Timings, Trace
+from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
 __all__ = ["Each", "Job", "Look", "job_of"]
 
@@ -62,6 +62,7 @@ class Job:
     caveats: tuple[Caveat, ...] = ()
     flights: tuple[Flight, ...] = ()
     timings: Timings | None = None
+    processes: tuple[Processes, ...] = ()
 
     @cached_property
     def is_one(self) -> bool:
@@ -107,4 +108,5 @@ def job_of(run: Run) -> Job:
         run.caveats,
         run.flights,
         run.timings,
+        run.processes,
     )

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from traceq.model import Arm
 from traceq.recorder.context import Context
-from traceq.recorder.recipe import Recipe, Step
+from traceq.recorder.recipe import Outcome, Recipe, Skip, Step
 
-__all__ = ["Arm", "Context", "Recipe", "Step"]
+__all__ = ["Arm", "Context", "Outcome", "Recipe", "Skip", "Step"]

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Cause", "Failure", "find_cause", "is_of_a_peer"]
+__all__ = ["Cause", "Failed", "Failure", "find_cause", "is_of_a_peer"]
 
 _OF_A_PEER = re.compile(
     r"connection (closed|reset|refused)|connection was (closed|reset)|broken pipe|timed out waiting|watchdog|"
@@ -17,6 +17,8 @@ _OF_A_PEER = re.compile(
     re.IGNORECASE,
 )
 _WAITED = re.compile(r"timed out|timeout", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc", re.IGNORECASE)
+_SKIP = "Skip: "
 _NAMES = {int(number): number.name for number in signal.Signals}
 _OF_A_LIBRARY = {1, -signal.SIGABRT}  # a rank's own as often as what a library makes of a lost peer: its log tells
 
@@ -58,10 +60,28 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The rank to look at first, and why."""
+    """The rank to look at first, and why; `told` is all it said."""
 
     rank: int
     text: str
+    told: str = ""
+
+    @property
+    def of_arm(self) -> tuple[str, str]:
+        """Status and fault of an arm that ran alone, where it is no fault of the recording's; "" and "" else."""
+        if self.told.startswith(_SKIP):
+            return "skipped", self.told.removeprefix(_SKIP)
+        short = next((line.strip() for line in self.told.splitlines() if _OUT_OF_MEMORY.search(line)), "")
+        return ("out of memory", f"rank {self.rank}: {short}") if short else ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Ranks that did not come to their end: what the manifest says, what the user is told, and the `of_arm` of it."""
+
+    fault: str
+    text: str
+    of_arm: tuple[str, str] = ("", "")
 
 
 def is_of_a_peer(text: str) -> bool:
@@ -77,7 +97,7 @@ def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> Cause:
     """
     own = [failure for failure in failures if not failure.is_secondary]
     first = min(own, key=_precedence) if own else _late(failures, beats)
-    return Cause(first.rank, first.text)
+    return Cause(first.rank, first.text, first.message or first.log_tail)
 
 
 def _precedence(failure: Failure) -> tuple[int, int]:

@@ -23,7 +23,8 @@ class Context:
     """This rank, as a recipe sees it. `facts` are written into the manifest's environment.
 
     `steps_per_half` steps run before the next arm has its turn. `say` tells whoever watches the recording a line; rank
-    0 has the word, so say nothing while steps are timed.
+    0 has the word, so say nothing while steps are timed. `arm` is the one that runs in this process, and whose
+    `facts` these are; "" for all of them.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class Context:
     steps_per_half: int = 1
     facts: dict[str, str | int | float] = field(default_factory=dict)
     say: Callable[[str], None] = print  # into the rank's log
+    arm: str = ""
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
         """The model on the device, under DDP when there is more than one rank; what was got is checked and noted."""

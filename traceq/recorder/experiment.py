@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from traceq.model import Manifest
+from traceq.recorder.alone import alone_steps
 from traceq.recorder.catalogue import Entry
 from traceq.recorder.context import Context
 from traceq.recorder.parameters import checked
@@ -31,11 +32,21 @@ def run_rank(plan: Plan, entry: Entry, world: World) -> None:
     rank = Rank(plan, world, phases, pulse)
     if world.shares_device:
         rank.say(f"{world.size} ranks share the GPUs they find: gloo goes between them, not NCCL")
+    is_alone = plan.process >= 0
     context = Context(
-        world.rank, world.local_rank, world.size, world.device, phases, plan.steps_per_half, rank.facts, rank.say
+        world.rank,
+        world.local_rank,
+        world.size,
+        world.device,
+        phases,
+        plan.steps_per_half,
+        rank.facts,
+        rank.say,
+        plan.arms[0].runs if is_alone else "",
     )
     steps = _build(plan, entry, context)
-    for arm in recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question)):
+    asked = alone_steps(rank) if is_alone else recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question))
+    for arm in asked:
         steps[arm](arm)
 
 

@@ -9,18 +9,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
 from traceq.errors import RecordingFailed
-from traceq.recorder.blame import Failure, find_cause
+from traceq.recorder.apart import record_apart
+from traceq.recorder.blame import Failed, Failure, find_cause
 from traceq.recorder.ending import mark
 from traceq.recorder.faults import words
 from traceq.recorder.news import News
-from traceq.recorder.outcome import tail, wait_for_ranks
+from traceq.recorder.outcome import begin_logs, tail, wait_for_ranks
 from traceq.recorder.plan import Plan
 from traceq.recorder.processes import running
 from traceq.recorder.pulse import create_pulses, read_pulses
+from traceq.recorder.recipe import Recipe
 from traceq.recorder.signals import Stopped, stoppable
 from traceq.recorder.stalled import find_desync
 from traceq.recorder.variables import rank_variables
@@ -30,7 +33,9 @@ __all__ = ["launch"]
 _WORKER = "traceq.recorder.worker"
 
 
-def launch(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> None:
+def launch(
+    plan: Plan, recipe: Recipe[Any], on_progress: Callable[[int, int], None], on_news: Callable[[str], None]
+) -> None:
     """Run every rank of the plan; RecordingFailed names the rank that failed first and why, with its log's tail.
 
     `on_progress(steps_ended, steps_planned)` and `on_news(line)` may be called from another thread.
@@ -38,50 +43,57 @@ def launch(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callabl
     """
     try:
         with stoppable():
-            _run_ranks(plan, on_progress, on_news)
+            if plan.replicates:
+                failed = record_apart(plan, recipe, _run_ranks, on_progress, on_news)
+            else:
+                failed = _run_ranks(plan, on_progress, on_news)
     except Stopped as stopped:
         mark(plan.folder, "interrupted", words(stopped))
         raise stopped.as_exit from None
     except OSError as fault:
         mark(plan.folder, "failed", words(fault))
         raise
+    if failed:
+        mark(plan.folder, "failed", failed.fault)
+        raise RecordingFailed(failed.text)
 
 
-def _run_ranks(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> None:
-    """The plan's ranks, from their start to their end; RecordingFailed unless the run is complete."""
+def _run_ranks(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> Failed | None:
+    """The plan's ranks, from their start to their end; why they failed, unless the run is complete."""
     with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
         plan = replace(plan, scratch=scratch)
         plan_path = Path(scratch) / "plan.json"
         plan_path.write_bytes(plan.to_bytes())
         create_pulses(Path(plan.pulse), plan.num_ranks)
+        logs = [plan.folder.log(rank) for rank in range(plan.num_ranks)]
+        begin_logs(logs, plan.log_head)
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         ranks = range(plan.num_ranks)
         command = [sys.executable, "-u", "-m", _WORKER, str(plan_path)]
-        variables = [rank_variables(rank, plan.num_ranks, store.port) for rank in ranks]
+        variables = [rank_variables(rank, plan.num_ranks, store.port, plan.sharing) for rank in ranks]
         try:
             with (
-                running(command, variables, [plan.folder.log(rank) for rank in ranks]) as processes,
+                running(command, variables, logs) as processes,
                 _watched(plan, on_progress, on_news),
             ):
                 failures = wait_for_ranks(processes, plan)
         finally:
             plan.folder.sweep()
         if failures and not plan.folder.is_complete:
-            raise _explain(plan, failures)
+            return _explain(plan, failures)
         for failure in failures:
             on_news(f"traceq: note: rank {failure.rank}: {failure.text}; by then the run was complete")
+    return None
 
 
-def _explain(plan: Plan, failures: Sequence[Failure]) -> RecordingFailed:
+def _explain(plan: Plan, failures: Sequence[Failure]) -> Failed:
     desync = find_desync(plan.folder) if all(failure.is_secondary for failure in failures) else ""
     if desync:
-        mark(plan.folder, "failed", desync)
-        return RecordingFailed(f"{plan.folder.stalled(0).parent}: {desync}")
+        return Failed(desync, f"{plan.folder.stalled(0).parent}: {desync}")
     beats = {rank: progress.phases_entered for rank, progress in enumerate(read_pulses(Path(plan.pulse)))}
     cause = find_cause(failures, beats)
-    mark(plan.folder, "failed", f"rank {cause.rank}: {cause.text}")
-    log = plan.folder.log(cause.rank)
-    return RecordingFailed(f"{log}: rank {cause.rank}: {cause.text}\n{tail(plan, cause.rank)}".rstrip())
+    fault, log = f"rank {cause.rank}: {cause.text}", plan.folder.log(cause.rank)
+    return Failed(fault, f"{log}: {fault}\n{tail(plan, cause.rank)}".rstrip(), cause.of_arm)
 
 
 @contextmanager

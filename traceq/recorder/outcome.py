@@ -16,7 +16,7 @@ from traceq.recorder.plan import Plan
 from traceq.recorder.processes import wait_for_end
 from traceq.recorder.pulse import read_pulses
 
-__all__ = ["tail", "wait_for_ranks"]
+__all__ = ["begin_logs", "tail", "wait_for_ranks"]
 
 _TAIL_LINES = 15
 _STACK = "(most recent call first):\n"
@@ -39,6 +39,14 @@ def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Failur
             break
         patience_s = _LEAVING_S
     return _failures(processes, plan)
+
+
+def begin_logs(logs: Sequence[Path], head: str) -> None:
+    """Append the line that parts what a process writes from what those before it wrote."""
+    for log in logs:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            file.write(head)
 
 
 def tail(plan: Plan, rank: int) -> str:
@@ -72,7 +80,8 @@ def _last_words(plan: Plan, rank: int) -> str:
 
 def _log(plan: Plan, rank: int) -> str:
     path = plan.folder.log(rank)
-    return path.read_text(errors="replace").strip() if path.is_file() else ""
+    text = path.read_text(errors="replace") if path.is_file() else ""
+    return (text.rpartition(plan.log_head)[2] if plan.log_head else text).strip()
 
 
 def _settled(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Failure]:

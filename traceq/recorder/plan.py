@@ -16,7 +16,7 @@ from traceq.recorder.parameters import Values, checked, plain, split_assignment
 from traceq.recorder.recipe import Recipe
 from traceq.runs.layout import FORMAT, RunFolder
 
-__all__ = ["MAX_WARMUP_STEPS", "Plan", "PlannedArm", "check_samples", "planned_arms", "with_samples"]
+__all__ = ["MAX_WARMUP_STEPS", "Plan", "PlannedArm", "check_samples", "planned_arm", "planned_arms", "with_samples"]
 
 MAX_WARMUP_STEPS = 20
 
@@ -36,7 +36,9 @@ class Plan:
 
     `max_minutes` > 0: timing goes on until every comparison is decided, or for that long, whatever `steps` says.
     `reseeds`: both halves of a pair draw the same random numbers. `scratch` is the launcher's folder, for what goes
-    between it and its ranks; "" for ranks that someone else started.
+    between it and its ranks; "" for ranks that someone else started. `replicates` > 0: arms run apart, in so many
+    processes each; `process` is which of all these a rank is given, with the one arm that it runs, and -1 before that;
+    cores are then divided among `sharing` ranks, those of the arm that has most.
     """
 
     recipe: str
@@ -53,6 +55,9 @@ class Plan:
     scratch: str = ""
     reseeds: bool = True
     started: str = ""
+    replicates: int = 0
+    process: int = -1
+    sharing: int = 0
 
     @property
     def folder(self) -> RunFolder:
@@ -73,6 +78,11 @@ class Plan:
     def faults(self) -> str:
         """The folder in which ranks tell what ended them."""
         return f"{self.scratch}/faults" if self.scratch else str(self.folder.faults)
+
+    @property
+    def log_head(self) -> str:
+        """The line in a rank's log at which one process of an arm that runs apart begins; "" where one has it alone."""
+        return f"process {self.process}: arm {self.arms[0].arm.name}\n" if self.process >= 0 else ""
 
     @property
     def warmup_steps(self) -> int:
@@ -108,6 +118,7 @@ class Plan:
             num_ranks=self.num_ranks,
             seed=self.seed,
             started=self.started,
+            apart=self.replicates > 0,
         )
 
     def to_bytes(self) -> bytes:
@@ -123,21 +134,27 @@ class Plan:
 def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -> tuple[PlannedArm, ...]:
     """The recipe's own arms, or one for each combination of varied values, the first of them the baseline."""
     if not vary:
-        return tuple(PlannedArm(arm, arm.name, plain(parameters)) for arm in recipe.arms)
+        return tuple(planned_arm(arm, parameters) for arm in recipe.arms)
     axes = [_axis(text) for text in vary]
     runs = recipe.varied or recipe.baseline.name
-    factor = next(arm.samples_factor for arm in recipe.arms if arm.name == runs)
+    base = next(arm for arm in recipe.arms if arm.name == runs)
     arms: list[PlannedArm] = []
     for combination in itertools.product(*axes):
-        values = checked(parameters, dict(combination))
+        values = checked(parameters, {**base.varied, **dict(combination)})
         name = ",".join(f"{key}={value}" for key, value in combination)
         varied = {key: plain(values)[key] for key, _ in combination}
         meaning = f"{runs} with {name}"
-        arm = Arm(_folder_name(name), meaning, baseline=not arms, varied=varied, samples_factor=factor)
+        arm = Arm(_folder_name(name), meaning, baseline=not arms, varied=varied, samples_factor=base.samples_factor)
+        arm = replace(arm, num_ranks=base.num_ranks)
         arms.append(PlannedArm(arm, runs, plain(values)))
     if len({planned.arm.name for planned in arms}) < len(arms):
         raise UsageFault(f"--vary {' '.join(vary)}: two arms are the same")
     return tuple(arms)
+
+
+def planned_arm(arm: Arm, parameters: object) -> PlannedArm:
+    """An arm of the recipe with the parameters that it has for itself. Raises UsageFault."""
+    return PlannedArm(arm, arm.name, plain(checked(parameters, arm.varied)))
 
 
 def with_samples(recipe: Recipe[Any], arms: Sequence[PlannedArm], num_ranks: int) -> tuple[PlannedArm, ...]:
@@ -148,7 +165,7 @@ def with_samples(recipe: Recipe[Any], arms: Sequence[PlannedArm], num_ranks: int
     for planned in arms:
         samples = recipe.samples_per_rank(checked(recipe.parameters, planned.parameters))
         check_samples(samples, "Recipe(samples_per_rank=)")
-        samples *= num_ranks * planned.arm.samples_factor
+        samples *= (planned.arm.num_ranks or num_ranks) * planned.arm.samples_factor
         found.append(replace(planned, arm=replace(planned.arm, samples_per_step=samples)))
     return tuple(found)
 

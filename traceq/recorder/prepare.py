@@ -21,6 +21,8 @@ __all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "now", "prepare", "resolv
 DEFAULT_STEPS = {"cpu": 64, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
 DEFAULT_MINUTES = 10.0
+DEFAULT_REPLICATES = {"cpu": 1, "cuda": 4}  # 4 give an interval; on a CPU each costs ten seconds an arm and more
+MAX_REPLICATES = 100
 MAX_STEPS = 100_000
 MAX_TRACE_STEPS = 50
 
@@ -39,6 +41,7 @@ class Request:
     vary: tuple[str, ...] = ()
     device: str = "auto"
     out: Path | None = None
+    replicates: int | None = None
 
     def check(self) -> tuple[Entry, object, tuple[PlannedArm, ...]]:
         """The recipe, its parameters and its arms; UsageFault for whatever names nothing or is out of range."""
@@ -47,19 +50,29 @@ class Request:
         entry = find(self.recipe)
         parameters = checked(entry.recipe.parameters, overrides(self.changes))
         arms = planned_arms(entry.recipe, parameters, self.vary)
-        self._check_until(arms)
+        self._check_until(arms, apart=entry.recipe.apart)
+        if self.replicates is not None and not entry.recipe.apart:
+            raise UsageFault(
+                f"--replicates {self.replicates}: the arms of {self.recipe} share a process; --steps times more of them"
+            )
+        _check_range("--replicates", self.replicates, 1, MAX_REPLICATES)
         _check_range("--steps", self.steps, 0, MAX_STEPS)
         _check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
         if not self.trace_steps and self.steps == 0:
             raise UsageFault("--steps 0 and --trace-steps 0: nothing would be recorded")
         return entry, parameters, arms
 
-    def _check_until(self, arms: Sequence[PlannedArm]) -> None:
+    def _check_until(self, arms: Sequence[PlannedArm], *, apart: bool) -> None:
         """UsageFault for what makes no sense with, or without, `--until decided`."""
         if not self.until_decided:
             if self.max_minutes is not None:
                 raise UsageFault(f"--max-minutes {self.max_minutes:g}: caps --until decided; add it, or use --steps")
             return
+        if apart:
+            raise UsageFault(
+                f"--until decided: each arm of {self.recipe} has processes of its own, and it takes four to decide "
+                "anything; --replicates N says how many"
+            )
         if self.steps is not None:
             raise UsageFault(
                 f"--steps {self.steps}: --until decided finds out how many it takes; leave one of them out"
@@ -77,6 +90,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
     entry, parameters, arms = request.check()
     device = resolve_device(request.device)
     num_ranks = _num_ranks(request.ranks, device, world_size)
+    _check_ranks(arms, num_ranks)
     arms = with_samples(entry.recipe, arms, num_ranks)
     out = fresh_folder(request.out, entry.name)
     seed = secrets.randbelow(2**31)
@@ -93,6 +107,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         parameters=plain(parameters),
         arms=arms,
         started=now(),
+        replicates=(request.replicates or DEFAULT_REPLICATES[device]) if entry.recipe.apart else 0,
     )
     try:
         plan.folder.write_manifest(plan.manifest(entry.name, entry.recipe.question, entry.recipe.phases))
@@ -153,6 +168,13 @@ def _num_ranks(wanted: int | None, device: str, world_size: int) -> int:
     num_devices = torch.cuda.device_count() if device == "cuda" else 0
     _check_range("--ranks", wanted, 1, max(8, 4 * (num_devices or os.cpu_count() or 1)))
     return wanted or num_devices or DEFAULT_CPU_RANKS
+
+
+def _check_ranks(arms: Sequence[PlannedArm], num_ranks: int) -> None:
+    """UsageFault for an arm that needs more ranks than there are; one with fewer than all needs two of them."""
+    for arm in (planned.arm for planned in arms if planned.arm.num_ranks):
+        if not arm.num_ranks < num_ranks:
+            raise UsageFault(f"--ranks {num_ranks}: arm {arm.name} has {arm.num_ranks} already; expected more")
 
 
 def _check_range(option: str, value: int | None, least: int, most: int) -> None:

@@ -35,6 +35,10 @@ class Rank:
             self.plan.folder.write_manifest(known)
         return known
 
+    def note(self, arm: str, what: str, value: str) -> None:
+        """Keep a fact about an arm, under its name where arms share a process."""
+        self.facts[what if self.plan.process >= 0 else f"{what}.{arm}"] = value
+
     def say(self, text: str) -> None:
         """Tell whoever watches the recording; rank 0 has the word."""
         if self.world.rank == 0:

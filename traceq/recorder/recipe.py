@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from traceq.errors import UsageFault
+from traceq.errors import TraceqError, UsageFault
 from traceq.model import Arm
 from traceq.recorder.context import Context
 
-__all__ = ["Recipe", "Step", "check_arm", "check_names", "check_phase"]
+__all__ = ["Outcome", "Recipe", "Skip", "Step", "check_arm", "check_names", "check_phase"]
 
 P = TypeVar("P")
 Step: TypeAlias = Callable[[str], None]
@@ -20,6 +20,22 @@ Step: TypeAlias = Callable[[str], None]
 _PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts anything else: quotes, backslashes, non-ASCII
 _ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
 _TAKEN = ("steps", "logs", "stalled", "faults")
+
+
+class Skip(TraceqError):
+    """Raised by `build`, on every rank, where an arm that runs apart cannot run here: the others do, and the run says
+    why this one did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an arm that ran apart ended: `arm.status` is "" if well, else "skipped" or "out of memory"; `arm.facts` are
+    what its `build` noted. `step_ns` is the median unprofiled step of the job, `peak_bytes` the most memory of any
+    rank; both are 0 where no step was timed."""
+
+    arm: Arm
+    step_ns: int
+    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,10 @@ class Recipe(Generic[P]):
     takes larger batches, `Arm(samples_factor=)` times as many): arms that differ in that are then compared by the time
     a sample takes. `steps`: how many unprofiled steps of each arm are measured where nobody says; 0 leaves it to the
     device.
+    `apart`: arms cannot share a process, so each has processes of its own (`Context.arm` tells which it is), one after
+    another; a process is then what is repeated. Of such a recipe an arm may have parameters (`Arm(varied=)`) and a
+    number of ranks (`Arm(num_ranks=)`) of its own, and `next_arms(parameters, outcomes)` may name further arms when the
+    ones before them have run, until it names none.
     """
 
     question: str
@@ -44,6 +64,8 @@ class Recipe(Generic[P]):
     varied: str = ""
     samples_per_rank: Callable[[P], int] | None = None
     steps: int = 0
+    apart: bool = False
+    next_arms: Callable[[P, Sequence[Outcome]], Sequence[Arm]] | None = None
 
     @property
     def baseline(self) -> Arm:
@@ -82,3 +104,5 @@ def check_names(recipe: Recipe[Any], where: str) -> None:
             raise UsageFault(f"{where}: arm {arm.name!r} names {', '.join(sorted(unknown))}: no other timed arm")
     if recipe.varied and recipe.varied not in names:
         raise UsageFault(f"{where}: varied={recipe.varied!r} is none of its arms: {', '.join(names)}")
+    if not recipe.apart and (recipe.next_arms or any(arm.num_ranks or arm.varied for arm in recipe.arms)):
+        raise UsageFault(f"{where}: next_arms=, and Arm(num_ranks=) or Arm(varied=), need Recipe(apart=True)")

@@ -17,7 +17,7 @@ from traceq.recorder.stopwatch import StepTime, Stopwatch, counted_cpu_ns, count
 from traceq.runs.samples import ClocksLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
 
-__all__ = ["num_timed_steps", "timed_steps"]
+__all__ = ["collector_off", "num_timed_steps", "step_line", "timed_steps"]
 
 
 def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
@@ -28,7 +28,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     found: list[PairLine] = []
     clocks: list[ClocksLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, _collector_off(), stopwatch:
+    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, collector_off(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         journal.write(warm_up)
         forget_peak(rank.world.device)
@@ -103,7 +103,7 @@ def _pair(group: Group, index: int, first: Sequence[StepTime], second: Sequence[
     pair = group.first_pair + index
     for half, (arm, times) in enumerate(zip(group.halves(index), (first, second), strict=True)):
         for position, time in enumerate(times):
-            yield _step(arm, time, a=group.a, b=group.b, pair=pair, half=half, index=position)
+            yield step_line(arm, time, a=group.a, b=group.b, pair=pair, half=half, index=position)
     times_ns = counted_ns(first), counted_ns(second)
     cpu_ns = counted_cpu_ns(first), counted_cpu_ns(second)
     yield PairLine(group.a, group.b, pair, group.b_second[index], *times_ns, group.num_looks, *cpu_ns)
@@ -111,10 +111,21 @@ def _pair(group: Group, index: int, first: Sequence[StepTime], second: Sequence[
 
 def _uncounted(arm: str, half: Sequence[StepTime], why: int) -> Iterator[StepLine]:
     for index, time in enumerate(half):
-        yield _step(arm, time, a="", b="", pair=why, half=0, index=index)
+        yield step_line(arm, time, pair=why, index=index)
 
 
-def _step(arm: str, time: StepTime, *, a: str, b: str, pair: int, half: int, index: int) -> StepLine:
+def step_line(
+    arm: str,
+    time: StepTime,
+    *,
+    pair: int,
+    a: str = "",
+    b: str = "",
+    half: int = 0,
+    index: int = 0,
+    process: int = -1,
+) -> StepLine:
+    """A step as it is written."""
     return StepLine(
         arm=arm,
         a=a,
@@ -129,6 +140,7 @@ def _step(arm: str, time: StepTime, *, a: str, b: str, pair: int, half: int, ind
         peak_bytes=time.peak.allocated,
         device_phases=time.device_phases,
         reserved_bytes=time.peak.reserved,
+        process=process,
     )
 
 
@@ -138,7 +150,8 @@ def _by_half(rank: Rank, stopwatch: Stopwatch) -> list[Sequence[StepTime]]:
 
 
 @contextmanager
-def _collector_off() -> Iterator[None]:
+def collector_off() -> Iterator[None]:
+    """Python's collector does not run in the block."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 from traceq.errors import RecordingFailed
-from traceq.model import Manifest, Pairs
+from traceq.model import Manifest, Pairs, Processes
 from traceq.recorder.flight import dump_flight
 from traceq.recorder.lines import read_source_lines
 from traceq.recorder.plan import Plan
@@ -19,14 +19,16 @@ from traceq.runs.embedded import Embedded, encode
 __all__ = ["num_traced_steps", "traced_steps"]
 
 
-def traced_steps(rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, ...]) -> Iterator[str]:
-    """Yields the arm once for each step to run; the traces are on disk when it ends."""
+def traced_steps(
+    rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, ...] = (), processes: tuple[Processes, ...] = ()
+) -> Iterator[str]:
+    """Yields the arm once for each step to run; the traces, which carry the samples, are on disk when it ends."""
     folder, number = rank.plan.folder, rank.world.rank
     stacks = folder.stacks(arm, number)
     yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
     rank.world.barrier()  # exporting stalls ranks unequally
     lines = read_source_lines(stacks, rank.phases.names)
-    embedded = encode(Embedded(replace(manifest, status="complete"), arm, pairs, lines))
+    embedded = encode(Embedded(replace(manifest, status="complete"), arm, pairs, lines, processes))
     since_ns = yield from _window(rank, arm, Window(folder.trace(arm, number), rank.plan.trace_steps, embedded))
     _note_collectives(rank, arm, dump_flight(folder.flight(arm, number), since_ns))
     rank.world.barrier()
@@ -57,4 +59,4 @@ def _note_collectives(rank: Rank, arm: str, seen: Counter[str]) -> None:
         raise RecordingFailed(
             f"arm {arm}: DDP on {rank.world.size} ranks, and no all_reduce in its window: {dict(seen)}"
         )
-    rank.facts[f"collectives.{arm}"] = ", ".join(f"{name} {num}" for name, num in sorted(seen.items()))
+    rank.note(arm, "collectives", ", ".join(f"{name} {num}" for name, num in sorted(seen.items())))

@@ -31,8 +31,11 @@ def adopt_srun() -> None:
     os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
 
 
-def rank_variables(rank: int, num_ranks: int, port: int) -> dict[str, str]:
-    """What a rank of this machine alone is given: its place, where it meets the others, its share of the cores."""
+def rank_variables(rank: int, num_ranks: int, port: int, sharing: int = 0) -> dict[str, str]:
+    """What a rank of this machine alone is given: its place, where it meets the others, its share of the cores.
+
+    `sharing`: among how many the cores are divided, if not among these ranks.
+    """
     place = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -44,7 +47,7 @@ def rank_variables(rank: int, num_ranks: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is the launcher's, so it outlives every rank
     }
-    return place | _wanted(num_ranks)
+    return place | _wanted(sharing or num_ranks)
 
 
 def _wanted(num_ranks: int) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """What a trace carries besides its events, so that one copied file can be diffed with a verdict.
 
 It stands under the top-level key `traceq` of the trace, as base64 of JSON: Kineto corrupts quotes in metadata.
-Format 1 (2026): manifest, arm, pairs (`num_looks`, then 1, and CPU times may be absent), lines; `lines.table` holds
-runs of [line, count].
+Format 1 (2026): manifest, arm, pairs (`num_looks`, then 1, and CPU times may be absent), processes (may be absent),
+lines; `lines.table` holds runs of [line, count].
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
-from traceq.model import Manifest, Pairs, SourceLines
+from traceq.model import Manifest, Pairs, Processes, SourceLines
 from traceq.runs.layout import to_json_bytes
 
 __all__ = ["KEY", "Embedded", "decode", "encode"]
@@ -28,12 +28,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
-    """What one trace knows about its run: all ranks' unprofiled pairs, and its own rank's Python lines."""
+    """What one trace knows about its run: all ranks' unprofiled pairs, or processes as far as they had run by then; and
+    its own rank's Python lines."""
 
     manifest: Manifest
     arm: str
     pairs: tuple[Pairs, ...] = ()
     lines: SourceLines | None = None
+    processes: tuple[Processes, ...] = ()
 
 
 class _Pairs(msgspec.Struct):
@@ -47,6 +49,14 @@ class _Pairs(msgspec.Struct):
     second_cpu_ns: list[list[int]] | None = None
 
 
+class _Processes(msgspec.Struct):
+    arm: str
+    process: list[int]
+    median_ns: list[int]
+    num_steps: list[int]
+    peak_bytes: list[int]
+
+
 class _Lines(msgspec.Struct):
     lines: list[str]
     table: dict[str, list[tuple[int, int]]]
@@ -57,6 +67,7 @@ class _Document(msgspec.Struct):
     manifest: Manifest
     arm: str
     pairs: list[_Pairs]
+    processes: list[_Processes] = []
     lines: _Lines | None = None
 
 
@@ -67,6 +78,7 @@ def encode(embedded: Embedded) -> str:
         "manifest": embedded.manifest,
         "arm": embedded.arm,
         "pairs": embedded.pairs,
+        "processes": embedded.processes,
         "lines": None if embedded.lines is None else _packed(embedded.lines),
     }
     return base64.b64encode(to_json_bytes(document)).decode("ascii")
@@ -87,6 +99,7 @@ def decode(text: str) -> Embedded:
         arm=document.arm,
         pairs=tuple(_unpacked_pairs(pairs) for pairs in document.pairs),
         lines=None if document.lines is None else _unpacked(document.lines),
+        processes=tuple(_unpacked_processes(processes) for processes in document.processes),
     )
 
 
@@ -111,6 +124,11 @@ def _unpacked_pairs(pairs: _Pairs) -> Pairs:
         first_cpu_ns=_or_none(pairs.first_cpu_ns),
         second_cpu_ns=_or_none(pairs.second_cpu_ns),
     )
+
+
+def _unpacked_processes(found: _Processes) -> Processes:
+    columns = found.process, found.median_ns, found.num_steps, found.peak_bytes
+    return Processes(found.arm, *(np.array(column, np.int64) for column in columns))
 
 
 def _or_none(times: list[list[int]] | None) -> NDArray[np.int64] | None:

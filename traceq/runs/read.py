@@ -13,10 +13,11 @@ from traceq.model import Caveat, Flight, Manifest, Run, Trace
 from traceq.runs.embedded import decode
 from traceq.runs.flight import is_flight, read_flight, read_flights
 from traceq.runs.layout import RunFolder
+from traceq.runs.processes import read_processes
 from traceq.runs.samples import read_pairs
 from traceq.runs.timings import read_timings
 
-__all__ = ["read", "read_arms", "read_timing", "with_traces"]
+__all__ = ["left_nothing", "read", "read_arms", "read_timing", "with_traces"]
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 _RANK_NAME = re.compile(r"rank[-_]?(\d+)")
@@ -30,12 +31,12 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
     path = Path(path)
     if RunFolder(path).manifest_path.is_file():
         manifest = RunFolder(path).read_manifest()
-        return _read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks)
+        return _checked(_read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks))
     if not path.is_file() and RunFolder(path.parent).manifest_path.is_file():
         manifest = RunFolder(path.parent).read_manifest()
         if not path.is_dir() or not (manifest.arm(path.name) or _trace_files(path, None)):  # timed only, or no arm
-            return _untraced(path.parent, manifest, path.name)
-        return _read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks)
+            return _checked(_untraced(path.parent, manifest, path.name))
+        return _checked(_read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks))
     if path.is_dir():
         return _read_folder(path, strict=strict, ranks=ranks)
     if is_flight(path):
@@ -43,7 +44,7 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
     trace = _unpacked(read_trace(path, strict=strict))
     if ranks is not None and trace.rank not in ranks:
         raise UnreadableInput(str(path), f"it is rank {trace.rank}'s", "a trace of the ranks asked for")
-    return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats)
+    return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats, processes=trace.processes)
 
 
 def read_timing(path: str | Path) -> Run:
@@ -52,7 +53,7 @@ def read_timing(path: str | Path) -> Run:
     if RunFolder(path).manifest_path.is_file():
         return _untraced(path, RunFolder(path).read_manifest())
     if not path.is_file() and RunFolder(path.parent).manifest_path.is_file():
-        return _untraced(path.parent, RunFolder(path.parent).read_manifest(), path.name)
+        return _checked(_untraced(path.parent, RunFolder(path.parent).read_manifest(), path.name))
     return read(path)
 
 
@@ -63,6 +64,13 @@ def with_traces(run: Run) -> Run:
     return run
 
 
+def left_nothing(run: Run) -> str:
+    """Why there is nothing of this arm: it was skipped, or out of memory too soon; "" where there is something."""
+    arm = run.manifest.arm(run.arm) if run.manifest else None
+    has_steps = any(found.arm == run.arm for found in run.processes)
+    return arm.ended if arm and not run.traces and not has_steps else ""
+
+
 def read_arms(path: str | Path) -> tuple[Run, ...]:
     """Every traced arm of a recorded run, in the recipe's order; the run itself where nothing was traced."""
     path = Path(path)
@@ -70,35 +78,48 @@ def read_arms(path: str | Path) -> tuple[Run, ...]:
     return tuple(_read_arm(path, manifest, arm.name, strict=False, ranks=None) for arm in manifest.arms)
 
 
+def _checked(run: Run) -> Run:
+    """The same run. Raises UnreadableInput for an arm that ended before it left anything."""
+    if why := left_nothing(run):
+        raise UnreadableInput(f"{run.path}: arm {run.arm}", why)
+    return run
+
+
 def _untraced(path: Path, manifest: Manifest, arm: str = "") -> Run:
     if arm and manifest.arm(arm) is None:
         known = ", ".join(each.name for each in manifest.arms)
         raise UnreadableInput(str(path / arm), "no such arm", f"one of {known}")
     arm, pairs = arm or manifest.baseline, read_pairs(RunFolder(path).steps)
-    timings = read_timings(RunFolder(path).steps, arm, manifest.phases)
-    return Run(str(path / arm), (), manifest, arm, pairs, tuple(_run_caveats(manifest)), timings=timings)
+    steps, caveats = RunFolder(path).steps, tuple(_run_caveats(manifest, arm))
+    timings, processes = read_timings(steps, arm, manifest.phases), read_processes(steps, manifest)
+    return Run(str(path / arm), (), manifest, arm, pairs, caveats, timings=timings, processes=processes)
 
 
 def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None) -> Run:
     """Traces of one arm with the unprofiled samples of the whole run; a run cut short may have none."""
     folder = path / arm
-    pairs = read_pairs(RunFolder(path).steps)
-    caveats = list(_run_caveats(manifest))
+    pairs, processes = read_pairs(RunFolder(path).steps), read_processes(RunFolder(path).steps, manifest)
+    caveats = list(_run_caveats(manifest, arm))
     traces: tuple[Trace, ...] = ()
     flights: tuple[Flight, ...] = ()
     if folder.is_dir() and _trace_files(folder, ranks):
         found = _read_folder(folder, strict=strict, ranks=ranks)
         traces, flights, caveats = found.traces, found.flights, [*caveats, *found.caveats]
-    elif manifest.status == "complete" and any(known.name == arm and known.timed for known in manifest.arms):
+    elif manifest.status == "complete" and any(
+        known.name == arm and known.timed and not known.status for known in manifest.arms
+    ):
         caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
     timings = read_timings(RunFolder(path).steps, arm, manifest.phases)
-    return Run(str(folder if traces else path), traces, manifest, arm, pairs, tuple(caveats), flights, timings=timings)
+    where, doubts = str(folder if traces else path), tuple(caveats)
+    return Run(where, traces, manifest, arm, pairs, doubts, flights, timings=timings, processes=processes)
 
 
-def _run_caveats(manifest: Manifest) -> Iterable[Caveat]:
+def _run_caveats(manifest: Manifest, arm: str) -> Iterable[Caveat]:
     if manifest.status != "complete":
         reason = f": {manifest.fault}" if manifest.fault else ""
         yield Caveat("incomplete_run", f"the recording is incomplete ({manifest.status}){reason}")
+    if (known := manifest.arm(arm)) and known.ended:
+        yield Caveat("arm_ended", f"arm {arm}: {known.ended}")
 
 
 def _trace_files(folder: Path, ranks: Collection[int] | None) -> list[Path]:
@@ -142,7 +163,7 @@ def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -
     flights, unread = read_flights(folder, [trace.rank for trace in latest] if len(latest) > 1 else ())
     first = latest[0]
     doubts = (*caveats, *left_out, *unread, *_not_one_job(latest))
-    return Run(str(folder), latest, first.manifest, first.arm, first.pairs, doubts, flights)
+    return Run(str(folder), latest, first.manifest, first.arm, first.pairs, doubts, flights, processes=first.processes)
 
 
 def _one_window_a_rank(traces: list[Trace]) -> tuple[tuple[Trace, ...], list[Caveat]]:
@@ -175,4 +196,6 @@ def _unpacked(trace: Trace) -> Trace:
         told = decode(trace.embedded)
     except UnreadableInput as fault:
         return replace(trace, caveats=(*trace.caveats, Caveat("metadata", str(fault))))
-    return replace(trace, manifest=told.manifest, arm=told.arm, pairs=told.pairs, lines=told.lines)
+    return replace(
+        trace, manifest=told.manifest, arm=told.arm, pairs=told.pairs, lines=told.lines, processes=told.processes
+    )

@@ -1,7 +1,7 @@
 """Unprofiled samples on disk: one JSON line a step, one a pair. Written by ranks, read without torch.
 
 Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks; a pair may have `num_looks` and CPU times. Unknown
-keys are ignored. Older recordings know no -2, no `device_phases` and no `reserved_bytes`.
+keys are ignored. Older recordings know no -2, no `device_phases`, no `reserved_bytes` and no `process`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_d
 
     `phases` ns by name; `wall_ns` from the end of the previous step; `cpu_ns` of the main thread; `device_ns` between
     the step-end events of the device, 0 without one; `device_phases` ns by name between the events of each phase;
-    `peak_bytes` allocated in the half (CUDA) or by the process (CPU), `reserved_bytes` by CUDA's allocator.
+    `peak_bytes` allocated in the half (CUDA) or by the process (CPU), `reserved_bytes` by CUDA's allocator. Where each
+    arm has processes of its own, `process` is which of the recording's, and `pair` counts its steps.
     """
 
     arm: str
@@ -41,6 +42,7 @@ class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_d
     peak_bytes: int
     device_phases: Mapping[str, int] = {}
     reserved_bytes: int = 0
+    process: int = -1
 
 
 class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):

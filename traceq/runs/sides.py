@@ -79,6 +79,6 @@ def _told(run: Run) -> dict[str, str | int | float]:
         "recipe": run.manifest.recipe,
         "arm": run.arm,
         "device": run.manifest.environment.get("device_name", run.manifest.environment.get("device", "")),
-        "number of ranks": run.manifest.num_ranks,
+        "number of ranks": run.manifest.ranks_of(run.arm),
         "number of samples a step": arm.samples_per_step if arm else 0,
     }

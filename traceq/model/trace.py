@@ -1,34 +1,28 @@
-"""Run > Trace > Events. What was recorded, as columns; no file formats, no arithmetic."""
+"""Run > Trace > Events. What was traced, as columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.model.recording import Manifest, Pairs, Processes, SourceLines, Timings
+
 __all__ = [
     "Allocations",
-    "Arm",
     "CallStacks",
     "Category",
     "Caveat",
     "EventWaits",
     "Events",
     "Flight",
-    "Manifest",
     "Messages",
-    "Pairs",
     "Run",
-    "SourceLines",
     "Thread",
-    "Timings",
     "Trace",
 ]
-
-ABSENT = -1
 
 
 class Category(IntEnum):
@@ -194,128 +188,13 @@ class Thread:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One variant of an experiment. An arm that is not `timed` is only traced, as a reference.
-
-    `against`: the arm that it is compared with; "" for the baseline. `repeats`: the arm whose change it makes once more
-    in other surroundings, those of `against`: what the change costs here and there is compared, too.
-    `samples_factor`: how many times the samples that the recipe tells a step of this arm trains on.
-    A recording fills in the rest: `samples_per_step`, that one step of all ranks together trains on, 0 where nobody
-    said; `varied`, the parameters that `--vary` gave this arm.
-    """
-
-    name: str
-    meaning: str
-    baseline: bool = False
-    timed: bool = True
-    samples_per_step: int = 0
-    varied: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    samples_factor: int = 1
-    against: str = ""
-    repeats: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What was recorded, where and how: `run.json`, and a part of each trace's metadata.
-
-    `run_id` tells two recordings apart, whatever their folders are called. `status` is recording, complete, failed or
-    interrupted; `fault` says why. `environment` comes from an allow-list of keys. `phases` are the names of the
-    recipe's phases, in order. `started` is when, in UTC (ISO 8601); "" where an older traceq recorded.
-    `hosts` is where each rank ran, by rank; empty until they have met.
-    """
-
-    version: int
-    run_id: str
-    recipe: str
-    question: str
-    parameters: Mapping[str, str | int | float | bool]
-    arms: tuple[Arm, ...]
-    phases: tuple[str, ...]
-    num_ranks: int
-    seed: int
-    status: str = "recording"
-    fault: str = ""
-    environment: Mapping[str, str | int | float] = field(default_factory=dict)
-    started: str = ""
-    hosts: tuple[str, ...] = ()
-
-    @property
-    def baseline(self) -> str:
-        """Name of the arm the others are compared with."""
-        return next(arm.name for arm in self.arms if arm.baseline)
-
-    def arm(self, name: str) -> Arm | None:
-        """The arm of that name."""
-        return next((arm for arm in self.arms if arm.name == name), None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
-    """Unprofiled halves of one comparison, interleaved in one process; `a == b` is the A/A control.
-
-    `b_second` bool[P]: True where the pair ran A then B. `first_ns`, `second_ns` int64[R, P]: time of one step of
-    the pair's first and second half, on each rank. `num_looks`: how often the recording would have looked at its pairs
-    to see whether it may stop; 1 where their number was fixed beforehand. `first_cpu_ns`, `second_cpu_ns` likewise the
-    CPU time of the main thread, which knows no waiting; None with a device, or where it was not recorded.
-    """
-
-    a: str
-    b: str
-    b_second: NDArray[np.bool_]
-    first_ns: NDArray[np.int64]
-    second_ns: NDArray[np.int64]
-    num_looks: int = 1
-    first_cpu_ns: NDArray[np.int64] | None = None
-    second_cpu_ns: NDArray[np.int64] | None = None
-
-    @property
-    def is_control(self) -> bool:
-        """Both halves are the baseline: what the machine shows where nothing differs."""
-        return self.a == self.b
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Timings:
-    """S unprofiled steps of one arm, the same ones on each of R ranks; warm-up and what settles after it left out.
-
-    `phases`: P names. `step_ns` int64[R, S], `phase_ns` int64[R, S, P]: by the device where `by_device`, else by the
-    host; `host_phase_ns` likewise always by the host. `since_pause` int64[S]: steps since the recording last paused.
-    `peak_allocated`, `peak_reserved` int64[R]: bytes of the device, 0 without one; `peak_process` int64[R]: bytes of
-    the whole process, 0 with one. `num_warmup`: steps before the first that could count.
-    """
-
-    phases: tuple[str, ...]
-    step_ns: NDArray[np.int64]
-    phase_ns: NDArray[np.int64]
-    host_phase_ns: NDArray[np.int64]
-    since_pause: NDArray[np.int64]
-    peak_allocated: NDArray[np.int64]
-    peak_reserved: NDArray[np.int64]
-    peak_process: NDArray[np.int64]
-    num_warmup: int
-    by_device: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLines:
-    """Python line of the n-th outermost host op of a name within a phase and step, from a window with stacks.
-
-    `lines` holds `file.py:41 function`; `table` maps "phase|op" to one index into `lines` per occurrence.
-    """
-
-    lines: tuple[str, ...]
-    table: Mapping[str, tuple[int, ...]]
-
-
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Trace:
     """One rank's profiled window. `base_time_ns` + `events.ts` is absolute time.
 
     `embedded` is what a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`, `arm`,
-    `pairs` and `lines`. `versions` are (what, text): drivers, nccl, and what else the profiler noted of itself. `host`:
-    the name of the machine, "" where nothing tells it.
+    `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, nccl, and what else the profiler noted
+    of itself. `host`: the name of the machine, "" where nothing tells it.
     """
 
     path: str
@@ -331,6 +210,7 @@ class Trace:
     manifest: Manifest | None = None
     arm: str = ""
     pairs: tuple[Pairs, ...] = ()
+    processes: tuple[Processes, ...] = ()
     lines: SourceLines | None = None
     num_dropped: int = 0
     versions: tuple[tuple[str, str], ...] = ()
@@ -373,6 +253,7 @@ class Run:
     caveats: tuple[Caveat, ...] = ()
     flights: tuple[Flight, ...] = ()
     timings: Timings | None = None
+    processes: tuple[Processes, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,0 +1,38 @@
+"""Run > Trace > Events. What was recorded, as columns; no file formats, no arithmetic."""
+
+from __future__ import annotations
+
+from traceq.model.recording import Arm, Manifest, Pairs, Processes, SourceLines, Timings
+from traceq.model.trace import (
+    Allocations,
+    CallStacks,
+    Category,
+    Caveat,
+    Events,
+    EventWaits,
+    Flight,
+    Messages,
+    Run,
+    Thread,
+    Trace,
+)
+
+__all__ = [
+    "Allocations",
+    "Arm",
+    "CallStacks",
+    "Category",
+    "Caveat",
+    "EventWaits",
+    "Events",
+    "Flight",
+    "Manifest",
+    "Messages",
+    "Pairs",
+    "Processes",
+    "Run",
+    "SourceLines",
+    "Thread",
+    "Timings",
+    "Trace",
+]
