@@ -1,9 +1,11 @@
-"""A browser for the tests that need one."""
+"""A browser, and a disk that is soon full, for the tests that need one."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,3 +22,18 @@ def browser() -> Iterator[Any]:
         running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         yield running
         running.close()
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 48 KB under `tmp_path`/run, on which no recording of some length fits."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        (tmp_path / "run").symlink_to(disk)
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

@@ -63,7 +63,8 @@ class Started:
 @dataclass(frozen=True)
 class Fault:
     """What happens to one rank: SIGKILL (or another), _exit3, exit, raise or hang; `seconds` after its start, or after
-    that file is there. `program` is a word of the command line of ranks.
+    a file of that pattern is there. `program` is a word of the command line of ranks, `patience_s` what they give their
+    peers.
     """
 
     rank: int
@@ -71,11 +72,13 @@ class Fault:
     how: str
     after: str = ""
     program: str = "traceq.recorder.worker"
+    patience_s: float = PEERS_GIVE_UP_S
 
     def variables(self, folder: Path) -> dict[str, str]:
         """By which it reaches the rank. When it happens there is a file `folder`/fired."""
         return {
             "PYTHONPATH": os.pathsep.join([str(INJECTED), os.environ.get("PYTHONPATH", "")]),
+            "TRACEQ_TEST_PATIENCE": str(self.patience_s),
             "TRACEQ_TEST_FAULT": json.dumps(asdict(self) | {"fired": str(folder / "fired")}),
         }
 

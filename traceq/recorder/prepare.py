@@ -15,6 +15,7 @@ from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.catalogue import Entry, find
 from traceq.recorder.parameters import checked, overrides, plain
 from traceq.recorder.plan import Plan, PlannedArm, planned_arms, with_samples
+from traceq.runs.layout import RunFolder
 
 __all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "now", "prepare", "resolve_device"]
 
@@ -143,6 +144,7 @@ def _make(folder: Path, remedy: str) -> None:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise TraceqError(f"{folder}: exists and is not empty; a run is never overwritten, {remedy}")
         folder.mkdir(parents=True, exist_ok=True)
+        RunFolder(folder).reserve()
     except OSError as fault:
         raise TraceqError(f"{folder}: cannot make this folder: {fault.strerror}; {remedy}") from fault
 

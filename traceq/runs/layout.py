@@ -23,6 +23,7 @@ __all__ = ["FORMAT", "MANIFEST", "RunFolder", "replaced", "to_json_bytes"]
 
 FORMAT = 1
 MANIFEST = "run.json"
+_RESERVE_BYTES = 16_384  # a manifest, more than once
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,18 @@ class RunFolder:
         """Replace `run.json` in one move: a reader sees the old one or the new one."""
         with replaced(self.manifest_path) as part:
             part.write_bytes(msgspec.json.format(to_json_bytes(manifest), indent=2) + b"\n")
+
+    def reserve(self) -> None:
+        """Hold some space, so that a disk that is full can still be told why the run ended on it."""
+        self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
+
+    def release(self) -> None:
+        """Give it up: what is written next is the manifest's last word."""
+        self._reserve.unlink(missing_ok=True)
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path / ".reserve"
 
     def sweep(self) -> None:
         """Remove what a rank was about to write when it was killed."""
