@@ -22,7 +22,7 @@ RECIPES = sorted((ROOT / "recipes").rglob("*.py"))
 
 LAYERS = (
     {"errors", "units"},
-    {"model", "intervals"},
+    {"model", "intervals", "places"},
     {"kineto", "links", "stats", "report"},
     {"runs"},
     {"analyses", "frames"},

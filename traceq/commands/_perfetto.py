@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from traceq.errors import UsageFault
@@ -27,12 +26,12 @@ class View:
     caveats: Iterable[Caveat]
 
 
-def view(path: Path, other: Path | None, ranks: set[int] | None) -> View:
+def view(path: str, other: str | None, ranks: set[int] | None) -> View:
     """Of one path its run, of two their diff. Raises UnreadableInput, UsageFault."""
     return _of_run(path, ranks) if other is None else _of_pair(path, other, ranks)
 
 
-def _of_run(path: Path, ranks: set[int] | None) -> View:
+def _of_run(path: str, ranks: set[int] | None) -> View:
     from traceq.analyses.sheet import sheet
     from traceq.renderers.perfetto import startup_commands, worst_place, write_perfetto
     from traceq.runs.read import read, with_traces
@@ -42,7 +41,7 @@ def _of_run(path: Path, ranks: set[int] | None) -> View:
     return View(partial(write_perfetto, run, found.findings), startup_commands(place), place, found.all_caveats)
 
 
-def _of_pair(path: Path, other: Path, ranks: set[int] | None) -> View:
+def _of_pair(path: str, other: str, ranks: set[int] | None) -> View:
     from traceq.diff.diff import diff_runs
     from traceq.renderers.perfetto import pair_commands, pair_place, write_pair
     from traceq.runs.read import read, with_traces

@@ -15,7 +15,8 @@ __all__ = ["command"]
 
 def command(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="A trace, a folder of rank traces, a run, or RUN/ARM.")
+        list[str],
+        typer.Argument(metavar="PATH...", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
     ],
     rule: Annotated[
         list[str] | None,
@@ -35,6 +36,7 @@ def command(
     host_bound, ... (docs/check.md). One more rule: collectives identical across ranks.
     """
     from traceq.commands._output import print_caveats
+    from traceq.places import place
     from traceq.rules.file import read_rules
     from traceq.rules.judge import judge
     from traceq.rules.parse import parse
@@ -47,14 +49,14 @@ def command(
     num_broken = 0
     for path in paths:
         run = read(path, strict=True)
-        num_ranks = run.manifest.ranks_of(run.arm) if run.manifest and path.is_dir() else len(run.traces)
+        num_ranks = run.manifest.ranks_of(run.arm) if run.manifest and place(path).is_dir() else len(run.traces)
         if len(run.traces) < num_ranks:
             raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
         print_caveats(run.caveats)
         for outcome in judge(run, wanted):
-            typer.echo(line(outcome, str(path) if len(paths) > 1 else ""))
+            typer.echo(line(outcome, path if len(paths) > 1 else ""))
             num_broken += not outcome.holds
             if not outcome.holds and os.environ.get("GITHUB_ACTIONS") == "true":
-                typer.echo(annotation(outcome, str(path)))
+                typer.echo(annotation(outcome, path))
     if num_broken:
         raise GateTripped(f"{num_broken} of {len(wanted) * len(paths)} rules broken")

@@ -19,8 +19,8 @@ _VERDICTS = ("material", "detectable", "inconclusive")
 
 
 def command(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The baseline: a trace, a folder, RUN/ARM; or a run alone.")],
-    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="What is compared with it.")] = None,
+    a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a trace, a folder, RUN/ARM; or a run alone.")],
+    b: Annotated[str | None, typer.Argument(metavar="[B]", help="What is compared with it.")] = None,
     threshold: Annotated[str, typer.Option(help="Difference that matters, in percent of A's step.")] = "0.5%",
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="What one pastes into an issue.")] = False,

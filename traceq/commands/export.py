@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.errors import TraceqError, UsageFault
+from traceq.places import place
 
 if TYPE_CHECKING:
     from traceq.model import Caveat
@@ -25,9 +26,9 @@ class Format(StrEnum):
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM.")],
+    path: Annotated[str, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")],
     other: Annotated[
-        Path | None, typer.Argument(metavar="[B]", help="With a second one: both, one above the other (Perfetto).")
+        str | None, typer.Argument(metavar="[B]", help="With a second one: both, one above the other (Perfetto).")
     ] = None,
     *,
     to: Annotated[Format, typer.Option(help="A trace for the Perfetto UI, or a folder of tables.")],
@@ -51,11 +52,11 @@ def command(
     print_caveats(caveats)
 
 
-def export_name(path: Path, other: Path | None = None, to: Format = Format.PERFETTO) -> str:
+def export_name(path: str, other: str | None = None, to: Format = Format.PERFETTO) -> str:
     """`trace.json.gz` -> `trace.pftrace.gz`; a run or arm by its folder's name; a pair by both."""
     names = []
     for side in (path, other):
-        name = side.resolve().name if side else ""
+        name = (found.resolve() if isinstance(found := place(side), Path) else found).name if side else ""
         for ending in (".gz", ".zst", ".json"):
             name = name.removesuffix(ending)
         names.append(name)
@@ -63,7 +64,7 @@ def export_name(path: Path, other: Path | None = None, to: Format = Format.PERFE
     return f"{name}.pftrace.gz" if to is Format.PERFETTO else f"{name}.parquet"
 
 
-def _to_perfetto(path: Path, other: Path | None, ranks: set[int] | None, target: Path) -> Iterable[Caveat]:
+def _to_perfetto(path: str, other: str | None, ranks: set[int] | None, target: Path) -> Iterable[Caveat]:
     from traceq.commands._file import written
     from traceq.commands._perfetto import view
 
@@ -73,7 +74,7 @@ def _to_perfetto(path: Path, other: Path | None, ranks: set[int] | None, target:
     return found.caveats
 
 
-def _to_parquet(path: Path, ranks: set[int] | None, target: Path) -> Iterable[Caveat]:
+def _to_parquet(path: str, ranks: set[int] | None, target: Path) -> Iterable[Caveat]:
     from traceq.frames import frames
     from traceq.renderers.parquet import write_parquet
     from traceq.runs.read import read, with_traces

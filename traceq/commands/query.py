@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ _MOST_ROWS = 1000
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM.")],
+    path: Annotated[str, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")],
     sql: Annotated[
         str,
         typer.Argument(

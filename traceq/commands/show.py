@@ -14,7 +14,8 @@ __all__ = ["command"]
 
 def command(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="A trace, a folder of rank traces, a run, or RUN/ARM.")
+        list[str],
+        typer.Argument(metavar="PATH...", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
     ],
     only: Annotated[
         list[str] | None, typer.Option(metavar="ANALYSIS", help="Only this analysis; can be repeated.")

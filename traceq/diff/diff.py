@@ -19,7 +19,8 @@ from traceq.diff.side import Side
 from traceq.diff.words import cause_words, cpu_words, sample_words, verdict_words
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Caveat, Run
-from traceq.runs.layout import RunFolder
+from traceq.places import Place, place
+from traceq.runs.layout import is_run, read_manifest
 from traceq.runs.read import left_nothing, read_arms
 from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison, samples_apart
@@ -39,9 +40,9 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
 
     Raises UnreadableInput, UsageFault.
     """
-    if recordings := recordings_in(Path(path)):
+    if recordings := recordings_in(place(path)):
         raise UsageFault(f"{path}: {len(recordings)} recorded runs, one side of a diff; {_sides_of(recordings)}")
-    if Path(path).exists() and not RunFolder(Path(path)).manifest_path.is_file():
+    if place(path).exists() and not is_run(place(path)):
         raise UsageFault(f"{path}: no recorded run; expected one, or a second path to compare it with")
     arms = read_arms(path)
     manifest = arms[0].manifest
@@ -72,9 +73,9 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
     return Diffs(manifest.baseline, told, baseline.caveats, baseline.pairs, tuple(joint(manifest.arms, diffs)))
 
 
-def _sides_of(recordings: Sequence[Path]) -> str:
+def _sides_of(recordings: Sequence[Place]) -> str:
     """What to type for several runs at once: their arms are sides, if they have two."""
-    arms = [arm.name for arm in RunFolder(recordings[0]).read_manifest().arms if arm.timed]
+    arms = [arm.name for arm in read_manifest(recordings[0]).arms if arm.timed]
     if len(arms) < 2:
         return "expected a second path to compare it with"
     return "to compare their arms: traceq diff " + " ".join(str(recordings[0].parent / arm) for arm in arms[:2])

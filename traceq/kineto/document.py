@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from traceq.errors import UnreadableInput
 from traceq.kineto.events import RawEvent
 from traceq.kineto.values import PLACE, end_of_match, end_of_value, next_start
+from traceq.places import Place
 
 __all__ = ["Document", "Readable"]
 
@@ -65,7 +65,7 @@ class Readable(Protocol):
     """Where a document's text comes from: a Source, or a tape of one."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Place: ...
     @property
     def fault(self) -> str: ...
     def read(self, size: int, /) -> bytes: ...

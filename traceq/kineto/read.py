@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from math import inf
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from traceq.kineto.scan import scan
 from traceq.kineto.scanned import Damage, Scan
 from traceq.kineto.source import open_source
 from traceq.model import Category, Caveat, Events, Trace
+from traceq.places import Place
 
 __all__ = ["read_trace"]
 
@@ -27,7 +28,7 @@ _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
-def read_trace(path: Path, *, strict: bool = False) -> Trace:
+def read_trace(path: Place, *, strict: bool = False) -> Trace:
     """The trace in a Kineto JSON file: plain, gzip or zstd; an object or a bare array; any layout.
 
     A damaged file gives what it holds, and a caveat per kind of damage with the first position; `strict` refuses it,
@@ -72,7 +73,7 @@ def _caveats(damage: Damage, fault: str, num_events: int) -> list[tuple[float, C
     return found
 
 
-def _trace(path: Path, found: Scan, caveats: tuple[Caveat, ...]) -> Trace:
+def _trace(path: Place, found: Scan, caveats: tuple[Caveat, ...]) -> Trace:
     events, metadata = found.events, found.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
@@ -102,7 +103,7 @@ def _decoded(metadata: Mapping[str, msgspec.Raw], key: str, kind: type) -> Any:
     return value if isinstance(value, kind) else kind()
 
 
-def _rank(world: dict[str, Any], path: Path) -> int:
+def _rank(world: dict[str, Any], path: Place) -> int:
     """Rank from the metadata, else from `rank3` in the file's name, else 0."""
     rank = to_int(world.get("rank", -1))
     if rank >= 0:
@@ -111,7 +112,7 @@ def _rank(world: dict[str, Any], path: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _host(metadata: Mapping[str, msgspec.Raw], path: Path, events: Events) -> str:
+def _host(metadata: Mapping[str, msgspec.Raw], path: Place, events: Events) -> str:
     """Name of the machine: as the profiler noted it (since 2025), else from the name that tensorboard_trace_handler
     gave the file, which still stands in the metadata of one that was renamed; "" where neither tells."""
     if host := str(_decoded(metadata, "host_name", str)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -13,13 +12,14 @@ from traceq.errors import UnreadableInput
 from traceq.kineto.document import Document
 from traceq.kineto.source import Source
 from traceq.model import Events, Thread
+from traceq.places import Place
 
 __all__ = ["Damage", "Scan", "check_size"]
 
 _ROW_BYTES = 93
 
 
-def check_size(path: Path, num_rows: int) -> None:
+def check_size(path: Place, num_rows: int) -> None:
     """Raise UnreadableInput where so many events do not fit into memory: gzip can hold a thousand times its size."""
     most = _memory_bytes() // _ROW_BYTES
     if num_rows > most:

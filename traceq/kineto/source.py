@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traceq.errors import TraceqError, UnreadableInput
+from traceq.places import Place, faults, opened
 
 unzip: Any
 try:
@@ -26,13 +27,13 @@ class Source:
     """A file as a stream of plain bytes. `fault` is set when the archive ends early or is damaged."""
 
     def __init__(
-        self, path: Path, file: BufferedReader, readinto: Callable[[Any], int], *damage: type[Exception]
+        self, path: Place, file: BufferedReader, readinto: Callable[[Any], int], *damage: type[Exception]
     ) -> None:
         self.path, self.fault = path, ""
         self.is_packed = readinto != file.readinto
-        self.size_bytes = os.fstat(file.fileno()).st_size  # packed, where it is packed
+        self.size_bytes = _size(path, file)
         self._file, self._readinto, self._room = file, readinto, bytearray()
-        self._damage: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, *damage)
+        self._damage: tuple[type[Exception], ...] = (EOFError, *faults(), *damage)
 
     def readinto(self, room: memoryview | bytearray) -> int:
         """How many plain bytes it put there; 0 at the end, or where an archive breaks off."""
@@ -54,21 +55,23 @@ class Source:
         self._file.close()
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Place) -> Source:
     """Open a plain, gzip or zstd file, told apart by its first bytes, never by its name.
 
     Raises UnreadableInput where there is no file, it is empty, or zstandard is needed and missing.
     """
     try:
-        file = path.open("rb")
-    except OSError as fault:
-        raise UnreadableInput(str(path), (fault.strerror or "cannot be opened").lower(), "a trace file") from None
-    magic = file.peek(4)[:4]
+        file = opened(path)
+        magic = file.peek(4)[:4]
+    except faults() as fault:
+        found = (getattr(fault, "strerror", "") or str(fault) or "cannot be opened").lower()
+        raise UnreadableInput(str(path), found, "a trace file") from None
     if not magic:
         file.close()
         raise UnreadableInput(str(path), "the file is empty", "a Kineto trace (JSON)")
     if magic.startswith(_GZIP):
-        return Source(path, file, _Gzip(file).readinto, unzip.error)
+        gzip = _Gzip(file, can_return=isinstance(path, Path))
+        return Source(path, file, gzip.readinto, unzip.error)
     if magic.startswith(_ZSTD):
         zstandard = _import_zstandard(path)
         stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
@@ -76,13 +79,20 @@ def open_source(path: Path) -> Source:
     return Source(path, file, file.readinto)
 
 
+def _size(path: Place, file: BufferedReader) -> int:
+    """Bytes of the file, packed where it is packed; 0 where nobody knows beforehand."""
+    return os.fstat(file.fileno()).st_size if isinstance(path, Path) else int(getattr(file.raw, "size", 0) or 0)
+
+
 class _Gzip:
     """The members of a gzip file as one stream, by isal's own reader. That one keeps back what stands before a cut: a
-    file that it refuses is read again, as far as it goes, piece by piece."""
+    file that it refuses is read again, as far as it goes, piece by piece; one to whose start there is no return is
+    read that way at once."""
 
-    def __init__(self, file: BufferedReader) -> None:
+    def __init__(self, file: BufferedReader, *, can_return: bool) -> None:
         self._file, self._packed, self._member = file, b"", _decompressor()
-        self._fast: Any = unzip._GzipReader(file, _PACKED) if hasattr(unzip, "_GzipReader") else None
+        is_fast = can_return and hasattr(unzip, "_GzipReader")
+        self._fast: Any = unzip._GzipReader(file, _PACKED) if is_fast else None
         self._given = 0
 
     def readinto(self, room: memoryview | bytearray) -> int:
@@ -126,7 +136,7 @@ def _decompressor() -> Any:
     return unzip.decompressobj(wbits=31)
 
 
-def _import_zstandard(path: Path) -> Any:
+def _import_zstandard(path: Place) -> Any:
     try:
         import zstandard
     except ImportError:

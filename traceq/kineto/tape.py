@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
 from traceq.kineto.source import Source
+from traceq.places import Place
 
 __all__ = ["Tape"]
 
@@ -30,7 +30,7 @@ class Tape:
         self._buffers = (_ReadAhead if source.is_packed else _InTurn)(source, _HEADROOM, CHUNK, padding)
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Place:
         """Of the source."""
         return self._source.path
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from traceq.errors import UnreadableInput
 from traceq.kineto.messages import dtype_name
 from traceq.links.origins import user_line
 from traceq.model import Caveat, Flight
+from traceq.places import Place, opened
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 
 __all__ = ["flight_rank", "is_flight", "read_flight", "read_flights"]
@@ -74,23 +74,23 @@ class _Dump(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Dump, strict=False).decode
 
 
-def flight_rank(path: Path) -> int:
+def flight_rank(path: Place) -> int:
     """Rank of a dump by the file's name; -1 where it is none."""
     found = _WINDOW.match(path.name) or _PICKLED.match(path.name)
     return int(found[1]) if found else -1
 
 
-def is_flight(path: Path) -> bool:
+def is_flight(path: Place) -> bool:
     """The file's name is that of a dump, and a pickle begins as one."""
     if _WINDOW.match(path.name):
         return True
     if not (_PICKLED.match(path.name) and path.is_file()):
         return False
-    with path.open("rb") as file:
+    with opened(path) as file:
         return file.read(1) == _MAGIC
 
 
-def read_flights(folder: Path, ranks: Collection[int] | None) -> tuple[tuple[Flight, ...], list[Caveat]]:
+def read_flights(folder: Place, ranks: Collection[int] | None) -> tuple[tuple[Flight, ...], list[Caveat]]:
     """All dumps of a folder by rank, or those of some ranks; a dump that cannot be read is a doubt."""
     files = sorted((flight_rank(file), file) for file in folder.iterdir() if is_flight(file))
     found, caveats = [], []
@@ -102,7 +102,7 @@ def read_flights(folder: Path, ranks: Collection[int] | None) -> tuple[tuple[Fli
     return tuple(found), caveats
 
 
-def read_flight(path: Path) -> Flight:
+def read_flight(path: Place) -> Flight:
     """The collectives of a dump, by (group, sequence). Raises UnreadableInput."""
     dump, is_window = _read(path), bool(_WINDOW.match(path.name))
     members = {name: str(group.ranks) for name, group in dump.pg_config.items()}
@@ -125,7 +125,7 @@ def read_flight(path: Path) -> Flight:
     )
 
 
-def _read(path: Path) -> _Dump:
+def _read(path: Place) -> _Dump:
     try:
         content = path.read_bytes()
         if content[:1] == _MAGIC:

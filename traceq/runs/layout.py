@@ -18,17 +18,18 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.model import Manifest
+from traceq.places import Place
 
-__all__ = ["FORMAT", "MANIFEST", "RunFolder", "replaced", "to_json_bytes"]
+__all__ = ["FORMAT", "MANIFEST", "STEPS", "RunFolder", "is_run", "read_manifest", "replaced", "to_json_bytes"]
 
 FORMAT = 1
-MANIFEST = "run.json"
+MANIFEST, STEPS = "run.json", "steps"
 _RESERVE_BYTES = 16_384  # a manifest, more than once
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where each file of one run lies. Nothing is touched on disk but by `write_manifest`."""
+    """Where each file of one run lies that is recorded here. Nothing is touched on disk but by `write_manifest`."""
 
     path: Path
 
@@ -40,7 +41,7 @@ class RunFolder:
     @property
     def steps(self) -> Path:
         """Folder of the unprofiled samples, one file a rank."""
-        return self.path / "steps"
+        return self.path / STEPS
 
     def samples(self, rank: int) -> Path:
         """Unprofiled steps of one rank, appended group by group."""
@@ -72,17 +73,8 @@ class RunFolder:
         return self.path / "faults"
 
     def read_manifest(self) -> Manifest:
-        """The manifest, checked; UnreadableInput when it is missing, damaged or of a newer format."""
-        where = str(self.manifest_path)
-        try:
-            manifest = msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
-        except OSError as fault:
-            raise UnreadableInput(where, fault.strerror or str(fault), "the manifest of a run") from fault
-        except msgspec.MsgspecError as fault:
-            raise UnreadableInput(where, str(fault), "the manifest of a run") from fault
-        if manifest.version > FORMAT:
-            raise UnreadableInput(where, f"format {manifest.version}", f"at most {FORMAT}: a newer traceq wrote it")
-        return manifest
+        """As the function of that name."""
+        return read_manifest(self.path)
 
     @property
     def is_complete(self) -> bool:
@@ -110,6 +102,26 @@ class RunFolder:
         """Remove what a rank was about to write when it was killed."""
         for part in self.path.rglob(".*.part"):
             part.unlink(missing_ok=True)
+
+
+def is_run(folder: Place) -> bool:
+    """It holds a manifest."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Place) -> Manifest:
+    """The manifest of a run, checked; UnreadableInput when it is missing, damaged or of a newer format."""
+    file = folder / MANIFEST
+    where = str(file)
+    try:
+        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+    except OSError as fault:
+        raise UnreadableInput(where, fault.strerror or str(fault), "the manifest of a run") from fault
+    except msgspec.MsgspecError as fault:
+        raise UnreadableInput(where, str(fault), "the manifest of a run") from fault
+    if manifest.version > FORMAT:
+        raise UnreadableInput(where, f"format {manifest.version}", f"at most {FORMAT}: a newer traceq wrote it")
+    return manifest
 
 
 @contextmanager

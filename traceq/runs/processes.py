@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from traceq.model import Manifest, Processes
+from traceq.places import Place
 from traceq.runs.samples import StepLine, rank_files, read_lines
 
 __all__ = ["read_processes"]
@@ -17,7 +17,7 @@ _Steps: TypeAlias = Mapping[tuple[str, int], Sequence[StepLine]]
 """Steps that count, by arm and process."""
 
 
-def read_processes(folder: Path, manifest: Manifest) -> tuple[Processes, ...]:
+def read_processes(folder: Place, manifest: Manifest) -> tuple[Processes, ...]:
     """What a run's `steps` folder holds of each arm, in the recipe's order; nothing where arms share a process.
 
     A step that any rank of its process lacks is left out, and so is a process without steps.
@@ -29,7 +29,7 @@ def read_processes(folder: Path, manifest: Manifest) -> tuple[Processes, ...]:
     return tuple(processes for processes in found if processes.process.size)
 
 
-def _by_process(path: Path) -> _Steps:
+def _by_process(path: Place) -> _Steps:
     found: dict[tuple[str, int], list[StepLine]] = {}
     for line in read_lines(path):
         if isinstance(line, StepLine) and line.process >= 0 and line.pair >= 0:

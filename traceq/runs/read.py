@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.read import read_trace
 from traceq.model import Caveat, Flight, Manifest, Run, Trace
+from traceq.places import Place, place
 from traceq.runs.embedded import decode
 from traceq.runs.flight import is_flight, read_flight, read_flights
-from traceq.runs.layout import RunFolder
+from traceq.runs.layout import STEPS, is_run, read_manifest
 from traceq.runs.processes import read_processes
 from traceq.runs.samples import read_pairs
 from traceq.runs.timings import read_timings
@@ -23,17 +23,17 @@ _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)
 _RANK_NAME = re.compile(r"rank[-_]?(\d+)")
 
 
-def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | None = None) -> Run:
+def read(path: str | Place, *, strict: bool = False, ranks: Collection[int] | None = None) -> Run:
     """The run at a path; of a recorded run the baseline arm. `ranks` leaves out the others.
 
     What a file cannot give is a caveat of the run; `strict` refuses it. Raises UnreadableInput.
     """
-    path = Path(path)
-    if RunFolder(path).manifest_path.is_file():
-        manifest = RunFolder(path).read_manifest()
+    path = place(path)
+    if is_run(path):
+        manifest = read_manifest(path)
         return _checked(_read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks))
-    if not path.is_file() and RunFolder(path.parent).manifest_path.is_file():
-        manifest = RunFolder(path.parent).read_manifest()
+    if not path.is_file() and is_run(path.parent):
+        manifest = read_manifest(path.parent)
         if not path.is_dir() or not (manifest.arm(path.name) or _trace_files(path, None)):  # timed only, or no arm
             return _checked(_untraced(path.parent, manifest, path.name))
         return _checked(_read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks))
@@ -47,13 +47,13 @@ def read(path: str | Path, *, strict: bool = False, ranks: Collection[int] | Non
     return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats, processes=trace.processes)
 
 
-def read_timing(path: str | Path) -> Run:
+def read_timing(path: str | Place) -> Run:
     """A recorded run or arm without its traces; whatever is neither as `read` has it. Raises UnreadableInput."""
-    path = Path(path)
-    if RunFolder(path).manifest_path.is_file():
-        return _untraced(path, RunFolder(path).read_manifest())
-    if not path.is_file() and RunFolder(path.parent).manifest_path.is_file():
-        return _checked(_untraced(path.parent, RunFolder(path.parent).read_manifest(), path.name))
+    path = place(path)
+    if is_run(path):
+        return _untraced(path, read_manifest(path))
+    if not path.is_file() and is_run(path.parent):
+        return _checked(_untraced(path.parent, read_manifest(path.parent), path.name))
     return read(path)
 
 
@@ -71,10 +71,10 @@ def left_nothing(run: Run) -> str:
     return arm.ended if arm and not run.traces and not has_steps else ""
 
 
-def read_arms(path: str | Path) -> tuple[Run, ...]:
+def read_arms(path: str | Place) -> tuple[Run, ...]:
     """Every traced arm of a recorded run, in the recipe's order; the run itself where nothing was traced."""
-    path = Path(path)
-    manifest = RunFolder(path).read_manifest()
+    path = place(path)
+    manifest = read_manifest(path)
     return tuple(_read_arm(path, manifest, arm.name, strict=False, ranks=None) for arm in manifest.arms)
 
 
@@ -85,20 +85,20 @@ def _checked(run: Run) -> Run:
     return run
 
 
-def _untraced(path: Path, manifest: Manifest, arm: str = "") -> Run:
+def _untraced(path: Place, manifest: Manifest, arm: str = "") -> Run:
     if arm and manifest.arm(arm) is None:
         known = ", ".join(each.name for each in manifest.arms)
         raise UnreadableInput(str(path / arm), "no such arm", f"one of {known}")
-    arm, pairs = arm or manifest.baseline, read_pairs(RunFolder(path).steps)
-    steps, caveats = RunFolder(path).steps, tuple(_run_caveats(manifest, arm))
+    arm, pairs = arm or manifest.baseline, read_pairs(path / STEPS)
+    steps, caveats = path / STEPS, tuple(_run_caveats(manifest, arm))
     timings, processes = read_timings(steps, arm, manifest.phases), read_processes(steps, manifest)
     return Run(str(path / arm), (), manifest, arm, pairs, caveats, timings=timings, processes=processes)
 
 
-def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None) -> Run:
+def _read_arm(path: Place, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None) -> Run:
     """Traces of one arm with the unprofiled samples of the whole run; a run cut short may have none."""
     folder = path / arm
-    pairs, processes = read_pairs(RunFolder(path).steps), read_processes(RunFolder(path).steps, manifest)
+    pairs, processes = read_pairs(path / STEPS), read_processes(path / STEPS, manifest)
     caveats = list(_run_caveats(manifest, arm))
     traces: tuple[Trace, ...] = ()
     flights: tuple[Flight, ...] = ()
@@ -109,7 +109,7 @@ def _read_arm(path: Path, manifest: Manifest, arm: str, *, strict: bool, ranks: 
         known.name == arm and known.timed and not known.status for known in manifest.arms
     ):
         caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
-    timings = read_timings(RunFolder(path).steps, arm, manifest.phases)
+    timings = read_timings(path / STEPS, arm, manifest.phases)
     where, doubts = str(folder if traces else path), tuple(caveats)
     return Run(where, traces, manifest, arm, pairs, doubts, flights, timings=timings, processes=processes)
 
@@ -122,18 +122,22 @@ def _run_caveats(manifest: Manifest, arm: str) -> Iterable[Caveat]:
         yield Caveat("arm_ended", f"arm {arm}: {known.ended}")
 
 
-def _trace_files(folder: Path, ranks: Collection[int] | None) -> list[Path]:
-    """Trace files of a folder, by name; those whose name gives a rank that is not asked for are left out."""
-    files = sorted(file for file in folder.iterdir() if file.is_file() and _TRACE_NAME.match(file.name))
+def _by_name(folder: Place) -> list[Place]:
+    return sorted(folder.iterdir(), key=lambda found: found.name)
 
-    def asked_for(file: Path) -> bool:
+
+def _trace_files(folder: Place, ranks: Collection[int] | None) -> list[Place]:
+    """Trace files of a folder, by name; those whose name gives a rank that is not asked for are left out."""
+    files = [file for file in _by_name(folder) if _TRACE_NAME.match(file.name) and file.is_file()]
+
+    def asked_for(file: Place) -> bool:
         found = _RANK_NAME.search(file.name)
         return ranks is None or found is None or int(found[1]) in ranks
 
     return [file for file in files if asked_for(file)]
 
 
-def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -> Run:
+def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None) -> Run:
     files = _trace_files(folder, ranks)
     if not files and any(is_flight(file) for file in folder.iterdir()):
         flights, unread = read_flights(folder, ranks)
@@ -142,7 +146,7 @@ def _read_folder(folder: Path, *, strict: bool, ranks: Collection[int] | None) -
         return Run(str(folder), (), caveats=tuple(unread), flights=flights)
     if not files:
         asked = "" if ranks is None else " of the ranks asked for"
-        inside = [found.name for found in sorted(folder.iterdir()) if RunFolder(found).manifest_path.is_file()]
+        inside = [found.name for found in _by_name(folder) if is_run(found)]
         one_run = f", or one of its {len(inside)} runs: {folder / inside[0]}" if inside else ""
         raise UnreadableInput(str(folder), f"no trace files{asked}", f"*.json, *.json.gz or *.json.zst{one_run}")
     traces, caveats = [], []

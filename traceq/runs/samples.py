@@ -6,8 +6,8 @@ keys are ignored. Older recordings know no -2, no `device_phases`, no `reserved_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.model import Pairs
+from traceq.places import Place, opened
 
 __all__ = ["ClocksLine", "Line", "PairLine", "StepLine", "pairs_of", "rank_files", "read_lines", "read_pairs"]
 
@@ -74,12 +75,13 @@ class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):
 
 Line: TypeAlias = StepLine | PairLine | ClocksLine
 
+_SAMPLES = re.compile(r"^rank(\d+)\.jsonl$")
 _DECODER = msgspec.json.Decoder(Line)
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Place) -> Iterator[Line]:
     """Lines of one rank's file in order. A last line that a kill cut short is left out."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         for number, text in enumerate(file, start=1):
             if not text.endswith(b"\n"):
                 return
@@ -89,12 +91,14 @@ def read_lines(path: Path) -> Iterator[Line]:
                 raise UnreadableInput(f"{path}: line {number}", str(fault), "a step, a pair or clocks") from fault
 
 
-def rank_files(folder: Path) -> list[Path]:
+def rank_files(folder: Place) -> list[Place]:
     """Files of a run's `steps` folder, by rank."""
-    return sorted(folder.glob("rank*.jsonl"), key=lambda path: int(path.stem.removeprefix("rank")))
+    files = folder.iterdir() if folder.is_dir() else ()
+    of_rank = {int(found[1]): file for file in files if (found := _SAMPLES.match(file.name))}
+    return [of_rank[rank] for rank in sorted(of_rank)]
 
 
-def read_pairs(folder: Path) -> tuple[Pairs, ...]:
+def read_pairs(folder: Place) -> tuple[Pairs, ...]:
     """Comparisons found in a run's `steps` folder, in the order they were first run; pairs complete on all ranks."""
     ranks = [[line for line in read_lines(path) if isinstance(line, PairLine)] for path in rank_files(folder)]
     return pairs_of(ranks)

@@ -11,18 +11,19 @@ from pathlib import Path
 
 from traceq.errors import UnreadableInput
 from traceq.model import Run
-from traceq.runs.layout import RunFolder
+from traceq.places import Place, place
+from traceq.runs.layout import is_run, read_manifest
 from traceq.runs.read import read, read_timing
 
 __all__ = ["read_side", "recordings_in"]
 
 
-def read_side(path: str | Path) -> tuple[Run, ...]:
+def read_side(path: str | Place) -> tuple[Run, ...]:
     """The run at a path, whole; or several recordings of one recipe and arm, without their traces.
 
     Raises UnreadableInput, also where the recordings are not of one recipe and arm.
     """
-    path = Path(path)
+    path = place(path)
     if path.exists():
         members = recordings_in(path)
     elif has_magic(str(path)):
@@ -38,21 +39,21 @@ def read_side(path: str | Path) -> tuple[Run, ...]:
     return runs
 
 
-def recordings_in(folder: Path) -> list[Path]:
+def recordings_in(folder: Place) -> list[Place]:
     """The recorded runs that a folder holds, by name; none where it is a run itself."""
-    if not folder.is_dir() or RunFolder(folder).manifest_path.is_file():
+    if not folder.is_dir() or is_run(folder):
         return []
-    return sorted(found for found in folder.iterdir() if RunFolder(found).manifest_path.is_file())
+    return sorted(found for found in folder.iterdir() if is_run(found))
 
 
-def _fitting(pattern: Path) -> list[Path]:
+def _fitting(pattern: Place) -> list[Place]:
     return [Path(found) for found in sorted(glob(str(pattern)))]
 
 
-def _arm_of_each(folders: Sequence[Path], arm: str) -> list[Path]:
+def _arm_of_each(folders: Sequence[Place], arm: str) -> list[Place]:
     """`before/on`, where no such folder need be: that arm of every run in `before`; none where no run has it."""
-    runs = [folder for folder in folders if RunFolder(folder).manifest_path.is_file()]
-    has_it = any(RunFolder(run).read_manifest().arm(arm) for run in runs)
+    runs = [folder for folder in folders if is_run(folder)]
+    has_it = any(read_manifest(run).arm(arm) for run in runs)
     return [run / arm for run in runs] if has_it else []
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Timings
+from traceq.places import Place
 from traceq.runs.samples import StepLine, rank_files, read_lines
 
 __all__ = ["SETTLING", "WARM_UP", "read_timings", "timings_of"]
@@ -18,7 +18,7 @@ WARM_UP, SETTLING = -1, -2
 """What stands for the pair of a step before anything counts, and of the steps that follow a pause."""
 
 
-def read_timings(folder: Path, arm: str, phases: Sequence[str] = ()) -> Timings | None:
+def read_timings(folder: Place, arm: str, phases: Sequence[str] = ()) -> Timings | None:
     """What a run's `steps` folder holds of an arm; None where no step of it counts. `phases`: those it may have."""
     ranks = [[line for line in read_lines(path) if isinstance(line, StepLine)] for path in rank_files(folder)]
     return timings_of(ranks, arm, phases)
