@@ -1,6 +1,7 @@
 // The grammar of one event, and where in it the values are that are kept.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "text.hpp"
@@ -17,24 +18,16 @@ enum Field : int {
     kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress,                      // those of Allocations
     kNumFields,
 };
+constexpr Text kKeys[kNumFields] = {
+    "ph", "name", "cat", "pid", "tid", "ts", "dur", "args",
+    "External id", "external id", "correlation", "device", "stream", "bytes", "size", "direction", "grid", "Sequence number",
+    "Fwd thread id", "Call stack", "name", "Seq", "Input dims", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+    "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Process Group Name", "Group size", "Process Group Ranks",
+    "Input Dims", "Input type",
+    "Bytes", "Total Allocated", "Total Reserved", "Device Type", "Device Id", "Addr",
+};
 constexpr uint64_t bit(int field) { return uint64_t{1} << field; }
 constexpr uint64_t kEventFields = bit(kArgs) - 1, kUninterpreted = bit(kDims) | bit(kDims2021) | bit(kTypes);
-
-struct Key { Text text; Field field; };
-constexpr Key kEventKeys[] = {
-    {"ph", kPh}, {"ts", kTs}, {"cat", kCat}, {"pid", kPid}, {"tid", kTid}, {"dur", kDur}, {"name", kName}, {"args", kArgs},
-};
-constexpr Key kArgsKeys[] = {  // the fields of RawArgs
-    {"External id", kExternalId}, {"external id", kExternalId2021}, {"correlation", kCorrelation}, {"device", kDevice},
-    {"stream", kStream}, {"bytes", kBytes}, {"size", kSize}, {"direction", kDirection}, {"grid", kGrid},
-    {"Sequence number", kSequence}, {"Fwd thread id", kForwardThread}, {"Call stack", kCallStack}, {"name", kLabel},
-    {"Seq", kMessageSequence}, {"Input dims", kDims2021}, {"Collective name", kCollective},
-    {"In msg nelems", kElementsIn}, {"Out msg nelems", kElementsOut}, {"dtype", kDtype}, {"Process Group Name", kGroup},
-    {"Group size", kGroupSize}, {"Process Group Ranks", kRanks}, {"Input Dims", kDims}, {"Input type", kTypes},
-    {"Bytes", kMemoryBytes}, {"Total Allocated", kAllocated}, {"Total Reserved", kReserved},
-    {"Device Type", kDeviceType}, {"Device Id", kDeviceId}, {"Addr", kAddress},
-    {"wait_on_stream", kWaitOnStream}, {"wait_on_cuda_event_record_corr_id", kEventRecord},
-};
 
 // What stands between two values of an object, from behind the one to the next: `, "tid": `. A trace repeats a few hundred
 // of them in few orders; so each is parsed once, and from then on looked for where it is likely.
@@ -56,37 +49,35 @@ struct Gap {
     }
 };
 
-class Gaps {  // of objects that have these keys
+class Gaps {  // of objects whose keys are those of some fields
 public:
-    Gaps() = default;
-    template <size_t N> explicit Gaps(const Key (&keys)[N]) : keys_(keys), keys_end_(keys + N) {}
+    Gaps(int first, int end) : first_(first), end_(end) {}
     Gap opening;  // behind no value: the brace belongs to the gap after this one
 
-    int find(Text name) const {
-        for (const Key* key = keys_; key < keys_end_; ++key)
-            if (key->text == name) return key->field;
-        return Gap::kIgnored;
+    int find(Text key) const {
+        const Text* const found = std::find(kKeys + first_, kKeys + end_, key);
+        return found < kKeys + end_ ? int(found - kKeys) : Gap::kIgnored;
     }
 
     Gap* note(Gap& before, Text text, int field, bool is_plain) {
-        if (text.size() > Gap::kLongest || !is_plain) return set(passing_, {}, text.size(), field);
-        Gap* found = gaps_;
-        while (found < gaps_ + count_ && (found->size != text.size() || std::memcmp(found->text, text.data(), text.size()))) ++found;
-        if (found == gaps_ + kMost) return set(passing_, {}, text.size(), field);
-        if (found == gaps_ + count_) ++count_, set(*found, text, text.size(), field);
+        Gap* const end = gaps_ + count_;
+        Gap* const found = std::find_if(gaps_, end, [text](const Gap& gap) { return Text(gap.text, gap.size) == text; });
+        if (!is_plain || text.size() > Gap::kLongest || found == gaps_ + kMost) {
+            passing_.size = text.size(), passing_.field = field;
+            return &passing_;
+        }
+        if (found == end) {
+            std::memcpy(found->text, text.data(), text.size());
+            found->size = text.size(), found->field = field;
+            ++count_;
+        }
         const size_t at = before.num_followers < Gap::kMostFollowers ? before.num_followers++ : turn_++ % Gap::kMostFollowers;
         return before.followers[at] = found;
     }
 
 private:
-    static Gap* set(Gap& gap, Text text, size_t size, int field) {
-        if (!text.empty()) std::memcpy(gap.text, text.data(), text.size());
-        gap.size = size, gap.field = field;
-        return &gap;
-    }
-
     static constexpr size_t kMost = 256;
-    const Key *keys_ = nullptr, *keys_end_ = nullptr;
+    int first_, end_;
     Gap gaps_[kMost], passing_;
     size_t count_ = 0, turn_ = 0;
 };
@@ -231,7 +222,7 @@ private:
     }
 
     bool exotic_ = false;  // saw a number that is not plainly an int64 or a short decimal
-    Gaps event_gaps_{kEventKeys}, args_gaps_{kArgsKeys}, other_gaps_;
+    Gaps event_gaps_{kPh, kExternalId}, args_gaps_{kExternalId, kNumFields}, other_gaps_{0, 0};
 };
 
 }  // namespace

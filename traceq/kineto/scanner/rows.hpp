@@ -238,9 +238,9 @@ private:
             found = found || name.substr(0, prefix.size()) == prefix;
         if (!found) return true;
         scratch_ = "{";
-        for (const Key& key : kArgsKeys)
-            if (key.field >= kCollective && key.field <= kTypes && event_.has(key.field))
-                scratch_.append(scratch_.size() > 1 ? ",\"" : "\"").append(key.text).append("\":").append(event_.value[key.field]);
+        for (int field = kCollective; field <= kTypes; ++field)
+            if (event_.has(Field(field)))
+                scratch_.append(scratch_.size() > 1 ? ",\"" : "\"").append(kKeys[field]).append("\":").append(event_.value[field]);
         scratch_.append("}").append(1, '\0').append(name);
         int64_t sequence = -1;
         if (!integer(kMessageSequence, sequence)) return false;

@@ -1,7 +1,7 @@
 // A table of all strings.
 #pragma once
 
-#include <memory>
+#include <string>
 #include <vector>
 
 #include "text.hpp"
@@ -26,7 +26,7 @@ public:
     Text operator[](size_t id) const { return entries_[id].text; }
 
 private:
-    struct Entry { Text text; uint32_t hash; };
+    struct Entry { std::string text; uint32_t hash; };
 
     static TRACEQ_INLINE bool is_same(Text one, Text other) {
         return one.size() == other.size() && ::is_same(one.data(), other.data(), one.size());
@@ -46,22 +46,10 @@ private:
 
     int32_t insert(Text text, uint32_t hash, size_t slot) {
         const auto id = int32_t(entries_.size());
-        entries_.push_back({keep(text), hash});
+        entries_.push_back({std::string(text), hash});
         slots_[slot] = id;
         if (entries_.size() * 2 > slots_.size()) grow();
         return id;
-    }
-
-    Text keep(Text text) {
-        if (text.size() > left_) {
-            left_ = text.size() > kBlock ? text.size() : kBlock;
-            blocks_.emplace_back(new char[left_]);
-            next_ = blocks_.back().get();
-        }
-        if (!text.empty()) std::memcpy(next_, text.data(), text.size());
-        next_ += text.size();
-        left_ -= text.size();
-        return {next_ - text.size(), text.size()};
     }
 
     void grow() {
@@ -74,12 +62,9 @@ private:
         }
     }
 
-    static constexpr size_t kBlock = 64 << 10;
     std::vector<Entry> entries_;
     std::vector<int32_t> slots_ = std::vector<int32_t>(4096, -1);
-    size_t mask_ = 4095, left_ = 0;
-    char* next_ = nullptr;
-    std::vector<std::unique_ptr<char[]>> blocks_;
+    size_t mask_ = 4095;
     uint64_t seed_ = uint64_t(reinterpret_cast<uintptr_t>(this)) * 0xd6e8feb86659fd93;  // hostile names cannot know it
 };
 
