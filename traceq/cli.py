@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pkgutil
 import re
@@ -17,6 +18,7 @@ from traceq.errors import TraceqError
 __all__ = ["app", "main"]
 
 _OF_STDOUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # writing a file of ours ends in a fault that names it
+_GARBAGE = 100_000  # objects: a process that soon ends would look for cycles a hundred times and find next to none
 _READER_GONE = 141  # what shells say of any program that SIGPIPE ends: a check that nobody read has not passed
 
 app = typer.Typer(
@@ -65,6 +67,7 @@ def _drop_stdout() -> None:
 def main() -> None:
     """Run the command line: exit 0 good, 1 bad input or failed run, 2 usage, 3 a tripped rule."""
     stdout = sys.stdout
+    gc.set_threshold(_GARBAGE)
     try:
         try:
             app()
