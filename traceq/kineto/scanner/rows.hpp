@@ -56,6 +56,7 @@ public:
     Verdict scan(char* base, size_t to, const Columns& columns) {
         const char* const limit = base + to;
         std::memset(base + to, 0, kPadding);
+        columns_ = columns;
         const auto stop = [limit](const char* at) { return at + 16 >= limit ? kMore : kHandOver; };
         while (row < columns.room) {
             const char* start = skip_space(base + position);
@@ -68,7 +69,7 @@ public:
             comma_due = false;
             const char* const end = parser_.parse(start);
             if (!end) return stop(parser_.fault);
-            if (!is_sound() || !emit(between(start, end), columns)) return kHandOver;
+            if (!is_sound() || !emit(between(start, end))) return kHandOver;
             position = size_t(end - base);
             comma_due = true;
         }
@@ -104,11 +105,11 @@ private:
 
     // ---- one event: false where the reference must read it
 
-    bool emit(Text whole, const Columns& columns) {
+    bool emit(Text whole) {
         if (!event_.has(kPh)) return true;
         const Text ph = event_.value[kPh];
         if (!parser_.odd.empty() && ph.find('\\') != Text::npos) return false;
-        if (ph == "\"X\"") return emit_complete(columns);
+        if (ph == "\"X\"") return emit_complete();
         if (ph != "\"M\"" && ph != "\"i\"") return true;
         Text name;
         if (!text_of(kName, name, name_)) return false;
@@ -118,78 +119,79 @@ private:
     }
 
     bool emit_allocation() {
-        Text pid, tid;
-        int64_t ts = 0;
-        const Reading has_ts = time(kTs, ts);
+        std::array<int64_t, 9> found = {0, 0, 0, -1, -1, -1, -1, -1, -1};
+        const Reading has_ts = time(kTs, found[0]);
         if (has_ts == Reading::absent) return ++num_dropped, true;
-        if (has_ts == Reading::other || !text_of(kPid, pid, pid_) || !text_of(kTid, tid, tid_)) return false;
-        std::array<int64_t, 9> found = {ts, 0, 0, -1, -1, -1, -1, -1, -1};
+        int32_t pid, tid;
+        if (has_ts == Reading::other || !id_of(kPid, pid) || !id_of(kTid, tid)) return false;
         for (int i = 0; i < 6; ++i)
             if (!integer(Field(kMemoryBytes + i), found[size_t(3 + i)])) return false;
-        found[1] = strings.intern(pid, last_pid_);
-        found[2] = strings.intern(tid, last_tid_);
+        found[1] = pid, found[2] = tid;
         allocations.push_back(found);
         return true;
     }
 
-    bool emit_complete(const Columns& columns) {
-        int64_t ts = 0, dur = 0;
-        const Reading has_ts = time(kTs, ts), has_dur = time(kDur, dur);
+    template <class Value> Value& cell(int column) { return reinterpret_cast<Value*>(columns_.at[column])[row]; }
+
+    bool emit_complete() {  // the row counts once all of it is known to be good, and so do its entries in side tables
+        int64_t& dur = cell<int64_t>(cDur);
+        const Reading has_ts = time(kTs, cell<int64_t>(cTs)), has_dur = time(kDur, dur);
         if (has_ts == Reading::other || has_dur == Reading::other) return false;
         if (has_ts == Reading::absent || has_dur == Reading::absent || dur < 0 || dur > kLongestNs) return ++num_dropped, true;
-        Text name, cat, pid, tid;
-        if (!text_of(kName, name, name_) || !text_of(kCat, cat, cat_)) return false;
-        if (!text_of(kPid, pid, pid_) || !text_of(kTid, tid, tid_)) return false;
-        const int32_t cat_id = strings.intern(cat, last_cat_);
-        const int category = category_of(cat_id, name);
-        Arguments args;
-        if (category < 0 || !read_arguments(category, args) || !note_message(category, name) || !rename_copy(name)) return false;
-        const auto set = [this, &columns](Column column, auto value) {
-            reinterpret_cast<decltype(value)*>(columns.at[column])[row] = value;
-        };
-        set(cTs, ts);
-        set(cDur, dur);
-        set(cCategory, int8_t(category));
-        set(cName, strings.intern(name));
-        set(cCat, cat_id);
-        set(cPid, strings.intern(pid, last_pid_));
-        set(cTid, strings.intern(tid, last_tid_));
-        set(cGrid, args.has_grid ? strings.intern(grid_, last_grid_) : int32_t(-1));
-        const Field shapes = event_.given(kDims) ? kDims : kDims2021;
-        set(cShapes, category == kCpuOp && event_.given(shapes) ? strings.intern(event_.value[shapes], last_shapes_) : int32_t(-1));
-        set(cTypes, category == kCpuOp && event_.given(kTypes) ? strings.intern(event_.value[kTypes], last_types_) : int32_t(-1));
-        set(cDevice, int32_t(args.device));
-        set(cStream, int32_t(args.stream));
-        set(cCorrelation, args.correlation);
-        set(cExternalId, args.external_id);
-        set(cBytes, args.bytes);
-        set(cSequence, args.sequence);
-        set(cForwardThread, args.forward_thread);
-        if (!args.stack.empty()) stacks.push_back({int64_t(row), strings.intern(args.stack)});
-        if (args.wait_on_stream >= 0 && args.event_record > 0)
-            waits.push_back({int64_t(row), args.wait_on_stream, args.event_record});
+        Text name, stack;
+        if (!text_of(kName, name, name_) || !id_of(kCat, cell<int32_t>(cCat))) return false;
+        if (!id_of(kPid, cell<int32_t>(cPid)) || !id_of(kTid, cell<int32_t>(cTid))) return false;
+        const int category = category_of(cell<int32_t>(cCat), name);
+        cell<int8_t>(cCategory) = int8_t(category);
+        for (int column = cGrid; column <= cStream; ++column) cell<int32_t>(column) = -1;
+        for (int column = cCorrelation; column <= cForwardThread; ++column) cell<int64_t>(column) = -1;
+        std::array<int64_t, 3> wait = {int64_t(row), -1, -1};
+        if (category < 0 || !read_arguments(category, stack, wait)) return false;
+        Text renamed = name;
+        if (!rename_copy(renamed) || !note_message(category, name)) return false;
+        cell<int32_t>(cName) = strings.intern(renamed);
+        if (!stack.empty()) stacks.push_back({int64_t(row), strings.intern(stack)});
+        if (wait[1] >= 0 && wait[2] > 0) waits.push_back(wait);
         ++row;
         return true;
     }
 
-    struct Arguments {
-        int64_t device = -1, stream = -1, correlation = -1, external_id = -1, bytes = -1, sequence = -1, forward_thread = -1;
-        int64_t wait_on_stream = -1, event_record = -1;
-        bool has_grid = false;
-        Text stack;
-    };
-
-    bool read_arguments(int category, Arguments& args) {
-        if (!first_of(kExternalId, kExternalId2021, args.external_id)) return false;
-        if (category == kCpuOp || category == kAnnotation)
-            return integer(kSequence, args.sequence) && integer(kForwardThread, args.forward_thread) &&
-                   (!event_.given(kCallStack) || (event_.value[kCallStack][0] == '"' && text_of(kCallStack, args.stack, stack_)));
-        if (category == kRuntime) return integer(kCorrelation, args.correlation);
+    bool read_arguments(int category, Text& stack, std::array<int64_t, 3>& wait) {
+        if (!first_of(kExternalId, kExternalId2021, cell<int64_t>(cExternalId))) return false;
+        if (category == kRuntime) return integer(kCorrelation, cell<int64_t>(cCorrelation));
+        if (category == kCpuOp || category == kAnnotation) {
+            if (category == kCpuOp) {
+                id_as_written(event_.given(kDims) ? kDims : kDims2021, cShapes);
+                id_as_written(kTypes, cTypes);
+            }
+            return integer(kSequence, cell<int64_t>(cSequence)) && integer(kForwardThread, cell<int64_t>(cForwardThread)) &&
+                   (!event_.given(kCallStack) || (event_.value[kCallStack][0] == '"' && text_of(kCallStack, stack, stack_)));
+        }
         if (category < kKernel || category > kSync) return true;
-        args.has_grid = event_.given(kGrid);
-        return integer(kCorrelation, args.correlation) && integer(kDevice, args.device) && integer(kStream, args.stream) &&
-               first_of(kBytes, kSize, args.bytes) && (!args.has_grid || read_grid()) &&
-               (category != kSync || (integer(kWaitOnStream, args.wait_on_stream) && integer(kEventRecord, args.event_record)));
+        int64_t device = -1, stream = -1;
+        const bool done = integer(kCorrelation, cell<int64_t>(cCorrelation)) && integer(kDevice, device) && integer(kStream, stream) &&
+                          first_of(kBytes, kSize, cell<int64_t>(cBytes)) && (!event_.given(kGrid) || read_grid()) &&
+                          (category != kSync || (integer(kWaitOnStream, wait[1]) && integer(kEventRecord, wait[2])));
+        cell<int32_t>(cDevice) = int32_t(device), cell<int32_t>(cStream) = int32_t(stream);
+        return done;
+    }
+
+    void id_as_written(Field field, Column column) {
+        if (event_.given(field)) cell<int32_t>(column) = strings.intern(event_.value[field]);
+    }
+
+    bool id_of(Field field, int32_t& out) {  // of a text of which there are few
+        const Text written = event_.given(field) ? event_.value[field] : Text("\"\"");
+        Known& known = known_[field][(written.size() + size_t(written[written.size() / 2])) % kNumKnown];
+        if (known.size == written.size() && is_same(known.text, written.data(), written.size())) return out = known.id, true;
+        Text text;
+        if (!text_of(field, text, scratch_)) return false;
+        out = strings.intern(text);
+        if (written.size() <= sizeof(known.text)) {
+            std::memcpy(known.text, written.data(), written.size());
+            known.size = written.size(), known.id = out;
+        }
+        return true;
     }
 
     Reading time(Field field, int64_t& out) const {
@@ -223,11 +225,12 @@ private:
     bool read_grid() {  // [8, 4, 1] as 8x4x1
         const Text grid = event_.value[kGrid];
         if (grid[0] != '[' || grid.size() > 100) return false;
-        grid_.clear();
+        scratch_.clear();
         for (const char c : grid.substr(1, grid.size() - 2)) {
-            if (is_digit(c) || c == ',') grid_ += c == ',' ? 'x' : c;
+            if (is_digit(c) || c == ',') scratch_ += c == ',' ? 'x' : c;
             else if (!is_space(c)) return false;
         }
+        cell<int32_t>(cGrid) = strings.intern(scratch_);
         return true;
     }
 
@@ -285,8 +288,10 @@ private:
     PyObject *categorise_, *decode_;
     Parser parser_;
     const Event& event_ = parser_.event;
-    std::string name_, copy_, cat_, pid_, tid_, grid_, stack_, scratch_;
-    int32_t last_cat_ = -1, last_pid_ = -1, last_tid_ = -1, last_grid_ = -1, last_shapes_ = -1, last_types_ = -1;
+    std::string name_, copy_, stack_, scratch_;
+    static constexpr size_t kNumKnown = 16;
+    struct Known { char text[24]; size_t size = 0; int32_t id; } known_[kArgs][kNumKnown];
+    Columns columns_{};
     std::vector<int> kinds_;
     std::unordered_map<std::string, int> kinds_by_name_;
 };

@@ -19,9 +19,6 @@ public:
             if (entry.hash == hash && is_same(entry.text, text)) return id;
         }
     }
-    int32_t intern(Text text, int32_t& last) {  // where it is most often the same as the last time
-        return last >= 0 && is_same(entries_[size_t(last)].text, text) ? last : last = intern(text);
-    }
     size_t size() const { return entries_.size(); }
     Text operator[](size_t id) const { return entries_[id].text; }
 
