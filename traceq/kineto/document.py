@@ -260,7 +260,7 @@ class Document:
     def _last_windows(self) -> Iterator[list[RawEvent]]:
         """What the buffer holds once the file is at its end: events, the closing bracket, metadata."""
         if not self._buffer.strip():
-            self.truncated_at = self.position
+            self.truncated_at = self.position + len(self._buffer)
             return
         attempt = self._attempt(self._buffer)
         if attempt.events is not None and not self._is_object:
