@@ -9,7 +9,8 @@ with its syncs and collectives in the phase `agree`. With k questions `one_by_on
 
 `--set fault=desync` shows why they ask: at its `fault_at`-th step the last rank decides by its own flag and gathers
 what no other rank gathers. Then the recording ends when the first collective times out (90 s), and says which
-collective differs, on which rank, and at which line. What each rank's flight recorder held stays in `RUN/stalled`.
+collective differs, on which rank, and at which line. What each rank's flight recorder held stays in `RUN/stalled`,
+which `traceq show` reads.
 """
 
 from __future__ import annotations

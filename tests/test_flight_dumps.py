@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from traceq.analyses.registry import analyze
 from traceq.cli import app
 from traceq.errors import UnreadableInput
+from traceq.model import Arm, Manifest
+from traceq.runs.layout import RunFolder
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 from traceq.runs.read import read
 
@@ -252,3 +254,38 @@ def test_the_pickle_that_torch_itself_writes_is_read(tmp_path: Path) -> None:
     assert (flight.name, flight.dtype) == (("gloo:all_reduce", "gloo:all_gather"), ("float32", "float32"))
     assert (flight.sequence.tolist(), flight.elements.tolist()) == ([1, 2], [5, 3])
     assert (flight.members, flight.state) == (("[0]", "[0]"), ("completed", "completed"))
+
+
+def gave_up(folder: Path, rank: int, *entries: Row, waits_at: str) -> None:
+    """What a rank of a recording leaves in `stalled` when a collective does not end."""
+    dump = {"pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": entries, "waits_at": waits_at}
+    path = RunFolder(folder).stalled(rank)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(dump))
+
+
+def test_what_stalled_ranks_left_is_shown_with_why_the_recording_ended(tmp_path: Path) -> None:
+    arms = (Arm("off", "", baseline=True), Arm("on", ""))
+    manifest = Manifest(1, "r", "r", "?", {}, arms, (), 2, 1, "failed", "the ranks stalled")
+    RunFolder(tmp_path).write_manifest(manifest)
+    usual = [entry(7, name="gloo:all_reduce"), entry(8, name="gloo:all_reduce")]
+    gave_up(tmp_path, 0, *usual, waits_at="train.py:30 update")
+    gave_up(tmp_path, 1, usual[0], entry(8, name="gloo:all_gather"), waits_at="train.py:41 agree")
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "stalled")])
+    assert shown.exit_code == 0, shown.output
+    assert "desync at collective 8 of group 7: rank 0 issues all_reduce float32 x 200" in shown.stdout
+    assert "train.py:41 agree" in shown.stdout
+    assert "the recording is incomplete (failed): the ranks stalled" in shown.output
+    run = read(tmp_path / "stalled")
+    assert [(row["rank"], row["sequence"], row["name"], row["waits_at"]) for row in table(run, "stalled")] == [
+        (0, 8, "all_reduce", "train.py:30 update"),
+        (1, 8, "all_gather", "train.py:41 agree"),
+    ]
+    assert [row["rank"] for row in table(read(tmp_path / "stalled", ranks=[1]), "stalled")] == [1]
+
+
+def test_where_nobody_stalled_there_is_no_such_arm(tmp_path: Path) -> None:
+    manifest = Manifest(1, "r", "r", "?", {}, (Arm("off", "", baseline=True),), (), 2, 1, "complete")
+    RunFolder(tmp_path).write_manifest(manifest)
+    with pytest.raises(UnreadableInput, match="no such arm"):
+        read(tmp_path / "stalled")

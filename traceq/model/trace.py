@@ -224,7 +224,8 @@ class Flight:
 
     `group`, `members` (`[0, 1]`), `name`, `dtype`, `state` (scheduled, started or completed), `line` of Python F texts;
     `sequence`, `elements` (of the larger side), `created_ns` (since the epoch) int64[F]; -1 and "" = absent.
-    `is_window`: a part of a recording that went on, where what is not completed is not stuck.
+    `is_window`: a part of a recording that went on, where what is not completed is not stuck. `waits_at`: the line at
+    which the program waited when its rank gave up; "" of a rank that did not.
     """
 
     path: str
@@ -239,6 +240,7 @@ class Flight:
     state: tuple[str, ...]
     line: tuple[str, ...]
     is_window: bool
+    waits_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

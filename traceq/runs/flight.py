@@ -69,6 +69,7 @@ class _Group(msgspec.Struct):
 class _Dump(msgspec.Struct):
     entries: list[_Entry]
     pg_config: dict[str, _Group] = {}
+    waits_at: str = ""
 
 
 _decode = msgspec.json.Decoder(_Dump, strict=False).decode
@@ -122,6 +123,7 @@ def read_flight(path: Place) -> Flight:
         state=tuple(_state(entry) for entry in kept),
         line=tuple(user_line([f"{f.filename}({f.line}): {f.name}" for f in entry.frames]) for entry in kept),
         is_window=is_window,
+        waits_at=dump.waits_at,
     )
 
 

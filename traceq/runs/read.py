@@ -34,6 +34,9 @@ def read(path: str | Place, *, strict: bool = False, ranks: Collection[int] | No
         return _checked(_read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks))
     if not path.is_file() and is_run(path.parent):
         manifest = read_manifest(path.parent)
+        if manifest.arm(path.name) is None and path.is_dir() and any(map(is_flight, path.iterdir())):  # stalled
+            left = _read_folder(path, strict=strict, ranks=ranks)
+            return replace(left, manifest=manifest, caveats=(*_run_caveats(manifest, ""), *left.caveats))
         if not path.is_dir() or not (manifest.arm(path.name) or _trace_files(path, None)):  # timed only, or no arm
             return _checked(_untraced(path.parent, manifest, path.name))
         return _checked(_read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks))
