@@ -56,7 +56,7 @@ def fits(value: Any, kind: str, name: str, told: Keys) -> None:
         assert value, name
         assert all(isinstance(number, KINDS["number"]) for number in value.values()), name
     elif kind == "object":
-        seldom = {"arm"} if name == "source" else set()
+        seldom = {"arm", "step"} if name == "source" else set()
         assert value.keys() | seldom == told[name].keys(), name
         for key, inner in value.items():
             fits(inner, told[name][key], key, told)

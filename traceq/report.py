@@ -114,7 +114,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What was read: `device` and `torch` are "" where the trace does not say."""
+    """What was read: `device` and `torch` are "" where the trace does not say; `step` the only one of it."""
 
     path: str
     num_events: int
@@ -123,6 +123,7 @@ class Source:
     device: str
     torch: str
     arm: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

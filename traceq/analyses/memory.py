@@ -10,6 +10,7 @@ import numpy as np
 
 from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
+from traceq.analyses.wording import scope
 from traceq.analyses.worst import on_the_worst_rank
 from traceq.intervals import find
 from traceq.links.blocking import Kind
@@ -152,7 +153,7 @@ def _view(job: Job, parts: Sequence[_Rank], peaks: Sequence[_Peak]) -> Table:
     note = f"Peak {format_value(fullest.peak_bytes, Unit.BYTES)}{of} in {fullest.phase}{where}."
     if not fullest.absolute:
         note += " Levels count from the start of the trace."
-    return Table("memory", f"Memory ({fullest.device}{on}, whole trace)", _COLUMNS[2:], tuple(mine), note=note)
+    return Table("memory", f"Memory ({fullest.device}{on}, {scope(job)})", _COLUMNS[2:], tuple(mine), note=note)
 
 
 def _retries(trace: Trace) -> Finding | None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from traceq.analyses.rows import each_of, of_all
 from traceq.analyses.tally import group
+from traceq.analyses.wording import scope
 from traceq.intervals import covers, distinct
 from traceq.links.job import Job
 from traceq.links.kernels import launched_kernels
@@ -93,7 +94,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     )
     told = [(rank, part.view) for rank, part in zip(job.ranks, parts, strict=True) if part.view is not None]
     on = f"rank {told[0][0].rank}, " if len(parts) > 1 and told else ""
-    views = tuple(replace(view, title=f"Modules ({on}whole trace)") for _, view in told[:1])
+    views = tuple(replace(view, title=f"Modules ({on}{scope(job)})") for _, view in told[:1])
     has_lines = any(part.has_lines for part in parts)
     missing = Unknown("nn.Modules" if has_lines else "nn.Modules and Python lines", "with_stack=True")
     unknown = () if any(part.has_frames for part in parts) or not parts else (missing,)
@@ -170,7 +171,7 @@ def _view(trace: Trace) -> Table:
     lines.append((_NO_MODULE, None, *tree[-1].tolist()[: 1 + 2 * by], 100 * int(tree[-1, by]) / whole))
     columns = (_COLUMNS[2], _NUM, *_COLUMNS[3 : 4 + 2 * by], Column("share", "share", Unit.PERCENT))
     note = "A module counts with those inside it, and backward with the module it differentiates."
-    return Table("modules", "Modules (whole trace)", columns, tuple(lines), note=note)
+    return Table("modules", "Modules", columns, tuple(lines), note=note)
 
 
 def _telling(ns: Mapping[str, int], whole: int) -> list[str]:

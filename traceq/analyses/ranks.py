@@ -11,7 +11,7 @@ import numpy as np
 from traceq.analyses.lateness import Cell as StepCell
 from traceq.analyses.lateness import Lateness, busy_ns, cells_of, lateness
 from traceq.analyses.skew import skew_table, skew_view
-from traceq.analyses.wording import MOST_RANKS, more_rows
+from traceq.analyses.wording import MOST_RANKS, more_rows, scope
 from traceq.intervals import Spans, intersect, measure, spans
 from traceq.links.activity import Doing, activity
 from traceq.links.job import Job
@@ -105,7 +105,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         (*_row(job, rank, busy_ns(cells[rank.rank]), waited, verdicts), *_why(rank.rank, late)) for rank in job.ranks
     )
     skew = skew_table(job.issued, job.waits)
-    views = (_view(rows, late), skew_view(skew)) if waited else ()
+    views = (_view(rows, late), skew_view(skew, scope(job))) if waited else ()
     findings = (_finding(late),) if late is not None else ()
     table = Table("ranks", "Ranks", _COLUMNS, rows)
     return Report("ranks", (table, skew), views, findings, _caveats(job) if job.is_one else (_NOT_ONE_JOB,))

@@ -23,6 +23,7 @@ def describe(run: Run) -> Source:
         device=first.device if first else "",
         torch=str(environment.get("torch", "")),
         arm=run.arm,
+        step=first.only.number if first and first.only else None,
     )
 
 

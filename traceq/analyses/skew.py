@@ -56,15 +56,15 @@ def skew_table(issued: Issued | None, found: Waits | None) -> Table:
     return Table("skew", "Collectives across ranks", _COLUMNS, rows)
 
 
-def skew_view(table: Table) -> Table:
-    """The rows with most skew first, for people."""
+def skew_view(table: Table, of: str) -> Table:
+    """The rows with most skew first, for people; `of` what they are."""
     keys = [column.key for column in _COLUMNS]
     at = [keys.index(key) for key in _VIEW]
     order = sorted(table.rows, key=lambda row: -int(row[keys.index("skew_ns")] or 0))
     note = "Transfer: the shortest duration over ranks, summed; skew: from the first to the last rank's start, summed."
     columns = tuple(_COLUMNS[index] for index in at)
     shown = tuple(tuple(row[index] for index in at) for row in order)
-    return Table("skew", "Collectives across ranks (whole trace)", columns, shown, note=note)
+    return Table("skew", f"Collectives across ranks ({of})", columns, shown, note=note)
 
 
 def _rows(issued: Issued, found: Waits) -> list[tuple[Cell, ...]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from traceq.links.collectives import NAMES, name_number
-from traceq.model import Flight, Run
+from traceq.links.job import Job
+from traceq.model import Flight, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit
 
@@ -23,9 +24,13 @@ _COLUMNS = (
 )
 
 
-def analyze(run: Run) -> Report:
+def summarize(trace: Trace) -> None:
+    """Nothing: a rank that gave up left a dump, and no trace."""
+
+
+def merge(job: Job, parts: Sequence[None]) -> Report:
     """The last collective that each rank issued in each group; nothing where no rank gave up."""
-    rows = tuple(row for flight in run.flights if flight.waits_at for row in _last_of_each_group(flight))
+    rows = tuple(row for flight in job.flights if flight.waits_at for row in _last_of_each_group(flight))
     note = "The last collective that each rank issued; the one before may be the one that never ended."
     view = Table("stalled", "Ranks that gave up", _COLUMNS[1:], tuple(row[1:] for row in rows), note=note)
     return Report("stalled", (Table("stalled", "Stalled", _COLUMNS, rows),), (view,) if rows else ())

@@ -8,7 +8,17 @@ from traceq.links.job import Job
 from traceq.links.steps import Steps
 from traceq.report import Column
 
-__all__ = ["MOST_RANKS", "a_step", "more_rows", "over_ranks", "per_step", "python_place", "stepwise", "the_step"]
+__all__ = [
+    "MOST_RANKS",
+    "a_step",
+    "more_rows",
+    "over_ranks",
+    "per_step",
+    "python_place",
+    "scope",
+    "stepwise",
+    "the_step",
+]
 
 MOST_RANKS = 8
 """Ranks that people see one by one."""
@@ -46,9 +56,15 @@ def python_place(annotation: str) -> str:
     return f"in {annotation}" if annotation else "between ops"
 
 
+def scope(job: Job) -> str:
+    """`whole trace`, or `step 2` of one that was cut to it."""
+    alone = job.ranks[0].steps if job.ranks and job.ranks[0].steps.alone else None
+    return "whole trace" if alone is None else f"step {alone.number[0]}"
+
+
 def over_ranks(job: Job) -> str:
     """`sum of 8 ranks, whole trace`: what counts are of."""
-    return f"sum of {len(job.ranks)} ranks, whole trace" if len(job.ranks) > 1 else "whole trace"
+    return f"sum of {len(job.ranks)} ranks, {scope(job)}" if len(job.ranks) > 1 else scope(job)
 
 
 def more_rows(num: int) -> str:

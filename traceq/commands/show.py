@@ -21,6 +21,9 @@ def command(
         list[str] | None, typer.Option(metavar="ANALYSIS", help="Only this analysis; can be repeated.")
     ] = None,
     ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    step: Annotated[
+        int | None, typer.Option(metavar="K", help="Only ProfilerStep#K: its window, what it launched.")
+    ] = None,
     strict: Annotated[bool, typer.Option(help="Refuse a trace that is damaged in any way.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into an issue.")] = False,
@@ -37,6 +40,7 @@ def command(
     from traceq.renderers.json import sheet_to_json
     from traceq.renderers.markdown import sheet_to_markdown
     from traceq.renderers.text import print_sheet
+    from traceq.runs.one_step import only_step
     from traceq.runs.read import read
 
     if as_json + as_markdown + (html is not None) > 1:
@@ -46,6 +50,7 @@ def command(
     chosen = parse_ranks(ranks)
     for path in paths:
         run = read(path, strict=strict, ranks=chosen)
+        run = run if step is None else only_step(run, step)
         found = sheet(run, only or ())
         if html is not None:
             from traceq.renderers.html import sheet_to_html  # takes a tenth of the start, and few ask for it

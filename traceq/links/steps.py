@@ -13,7 +13,7 @@ from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.names import matching
 from traceq.links.nesting import tracks
-from traceq.model import Category, Trace
+from traceq.model import Category, OneStep, Trace
 
 __all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "steps"]
 
@@ -29,7 +29,7 @@ _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 class Steps:
     """K steps: `host` int64[K, 2] ns as the main thread ran them, `window` int64[K, 2] ns which telescope, `number`
     int64[K] of ProfilerStep#N, `partial` bool[K]: no whole step. `by_device` says whether the
-    windows follow the device; `marked` whether the trace has steps at all."""
+    windows follow the device; `marked` whether the trace has steps at all; `alone` that it was cut to one."""
 
     number: NDArray[np.int64]
     host: NDArray[np.int64]
@@ -37,6 +37,7 @@ class Steps:
     partial: NDArray[np.bool_]
     by_device: bool
     marked: bool
+    alone: bool = False
 
     def __len__(self) -> int:
         return len(self.number)
@@ -59,7 +60,10 @@ def extent(trace: Trace) -> tuple[int, int]:
     own = (Category.PROFILER, Category.OVERHEAD, Category.DEVICE_ANNOTATION, Category.SYNC)
     rows = events.rows(*(category for category in Category if category not in own))
     rows = rows if len(rows) else np.arange(len(events))
-    return int(events.ts[rows].min()), int(events.end[rows].max())
+    start, end = int(events.ts[rows].min()), int(events.end[rows].max())
+    if trace.only is not None:
+        start, end = min(start, trace.only.window_ns[0]), max(end, trace.only.window_ns[1])
+    return start, end
 
 
 @once_per_trace
@@ -78,6 +82,8 @@ def main_track(trace: Trace) -> int:
 @once_per_trace
 def steps(trace: Trace) -> Steps:
     """Steps and their windows; a trace without step marks is one step."""
+    if trace.only is not None:
+        return _the_only(trace.only)
     events = trace.events
     rows = _own_steps(trace)
     if len(rows) == 0:
@@ -90,6 +96,19 @@ def steps(trace: Trace) -> Steps:
     by_device = window is not None
     window = host if window is None else window
     return Steps(number, host, window, _partial(trace, host, window), by_device=by_device, marked=True)
+
+
+def _the_only(step: OneStep) -> Steps:
+    """The step as it was in the whole trace."""
+    return Steps(
+        number=np.array([step.number], np.int64),
+        host=np.array([step.host_ns], np.int64),
+        window=np.array([step.window_ns], np.int64),
+        partial=np.array([step.is_partial], np.bool_),
+        by_device=step.by_device,
+        marked=True,
+        alone=True,
+    )
 
 
 def _own_steps(trace: Trace) -> NDArray[np.int64]:

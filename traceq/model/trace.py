@@ -19,6 +19,7 @@ __all__ = [
     "Events",
     "Flight",
     "Messages",
+    "OneStep",
     "Run",
     "Thread",
     "Trace",
@@ -188,9 +189,20 @@ class Thread:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class OneStep:
+    """The step that a trace was cut to, as it was in the whole one: (start, end) ns on the host, and of its window."""
+
+    number: int
+    host_ns: tuple[int, int]
+    window_ns: tuple[int, int]
+    by_device: bool
+    is_partial: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Trace:
-    """One rank's profiled window. `base_time_ns` + `events.ts` is absolute time.
+    """One rank's profiled window, or `only` one step of it. `base_time_ns` + `events.ts` is absolute time.
 
     `embedded` is what a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`, `arm`,
     `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, nccl, and what else the profiler noted
@@ -216,6 +228,7 @@ class Trace:
     versions: tuple[tuple[str, str], ...] = ()
     caveats: tuple[Caveat, ...] = ()
     host: str = ""
+    only: OneStep | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,7 @@ def sheet_to_json(sheet: Sheet) -> str:
             "device": source.device or None,
             "torch": source.torch or None,
             **({"arm": source.arm} if source.arm else {}),
+            **({"step": source.step} if source.step is not None else {}),
         },
     }
     for report in sheet.reports:

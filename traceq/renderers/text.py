@@ -46,10 +46,11 @@ def unknown_line(sheet: Sheet) -> str:
 
 
 def source_line(source: Source) -> str:
-    """`path · device · ranks · torch · events`, without what is not known."""
+    """`path · step · device · ranks · torch · events`, without what is not known."""
     ranks = f"rank{'s' if len(source.ranks) > 1 else ''} {format_ranks(source.ranks)} of {source.world_size}"
     parts = [
         source.path,
+        f"step {source.step}" if source.step is not None else "",
         source.device,
         ranks if source.ranks else "",
         f"torch {source.torch}" if source.torch else "",
