@@ -14,7 +14,7 @@ from simulator.meetings import Late, Meetings
 from traceq.diff.diff import diff_runs
 from traceq.diff.rank_words import rank_words
 from traceq.diff.ranks import alone, explained_rank, rank_deltas
-from traceq.diff.result import CellDelta, Diff, Diffs, RankDelta
+from traceq.diff.result import CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.diff.sheet import ranks_table
 from traceq.model import Arm, Manifest, Pairs, Run
 from traceq.renderers.diff_json import diffs_to_json
@@ -141,6 +141,10 @@ def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
 # By hand
 
 
+def traced(number: int) -> Traced:
+    return Traced(number, 1000, 1000, 3, 3)
+
+
 def rank(number: int, own_a: int, own_b: int) -> RankDelta:
     return RankDelta(number, 1000, 1000 + max(0, own_b - own_a), own_a, own_b)
 
@@ -166,16 +170,18 @@ def test_a_rank_changed_alone_if_no_other_did_a_quarter_as_much(
 
 def test_the_rank_that_the_others_wait_for_is_said() -> None:
     deltas = [rank(0, 500, 550), rank(1, 900, 990), rank(2, 510, 570)]
-    (told,) = rank_words(1, deltas, (), "")
+    (told,) = rank_words(traced(1), deltas, (), "")
     own = "The others wait for rank 1, whose own part of a step is 900 ns and 990 ns"
     assert told == f"{own} against their 505 ns and 560 ns: its causes."
-    assert rank_words(0, [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
-    assert rank_words(1, [rank(0, 500, 500), rank(1, 900, 900)], (), "") == ()
+    assert rank_words(traced(0), [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
+    assert rank_words(traced(1), [rank(0, 500, 500), rank(1, 900, 900)], (), "") == ()
 
 
 def test_without_a_collective_to_wait_in_none_is_named() -> None:
     deltas, cells = [rank(0, 500, 500), rank(1, 500, 900)], (CellDelta("forward", "compute", 0, 400),)
-    assert rank_words(1, deltas, cells, "") == ("Rank 1 alone is 400 ns a step slower: +400 ns compute in forward.",)
+    assert rank_words(traced(1), deltas, cells, "") == (
+        "Rank 1 alone is 400 ns a step slower: +400 ns compute in forward.",
+    )
 
 
 def test_of_traces_of_different_ranks_each_alone_that_of_a_is_explained() -> None:

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builder import annotation, build, call, kernel, launch, memcpy, op, step
+from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step
 
+from traceq.diff.diff import diff_runs
 from traceq.diff.free import is_free
 from traceq.diff.result import Cause, Chain, Comparable, Traced
+from traceq.diff.sheet import causes_table, waterfall
 from traceq.diff.words import cause_words, cpu_words, describe, verdict_words
 from traceq.model import Run
 from traceq.stats import Comparison, Verdict
@@ -92,7 +94,7 @@ def test_without_an_interval_none_is_named() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    assert verdict_words("off", "on", OK, None, "no pairs") == ("Nothing to compare: no pairs.",)
+    assert verdict_words("off", "on", OK, None, missing="no pairs") == ("Nothing to compare: no pairs.",)
 
 
 def test_one_sync_and_more_syncs() -> None:
@@ -258,3 +260,18 @@ def test_ranks_that_have_no_counterpart_prove_nothing() -> None:
     off, absent = arm("off", num_reads=1, num_adds=3), arm("absent", num_reads=0, num_adds=3)
     other = replace(absent, traces=(replace(absent.traces[0], rank=1),))
     assert is_free(off, other, "fwd") == ""
+
+
+def test_traces_without_steps_are_compared_as_wholes() -> None:
+    def item(start: float, corr: int) -> list[Event]:
+        sync = (call("cudaMemcpyAsync", start + 5, 5, corr), call("cudaStreamSynchronize", start + 10, 20))
+        return [op("aten::item", start, 30), *sync, memcpy("DtoH (Device -> Pinned)", start + 20, 5, corr)]
+
+    work = [op("aten::mm", 0, 10), launch(2, 2, 1), kernel("gemm", 5, 20, 1), *item(50, 2)]
+    a, b = (Run(name, (build(*events),)) for name, events in (("a", work), ("b", [*work, *item(100, 3)])))
+    found = diff_runs(a, b)
+    assert found.words[0].startswith("b costs 50.0 us in the trace (+62.5 %): ")
+    assert found.words[2].startswith("b adds 1 sync in the trace (1 dtoh aten::item in forward): +25.0 us in the trace")
+    assert not any("step" in line for line in found.words[2:])
+    assert waterfall(found).title == "Where the delta is (whole traces of rank 0; profiled)"
+    assert "more" in [column.title for column in causes_table(found).columns]

@@ -95,13 +95,14 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
     traced, cells, causes = _explained(a.run, b.run, ranks)
     a_name, b_name = _names(a, b)
     doubts = _doubts(decided, steps, traced)
-    words = verdict_words(a_name, b_name, can, decided, _missing(a, b), _control(a))
+    per = traced.per if traced else "a step"
+    words = verdict_words(a_name, b_name, can, decided, missing=_missing(a, b), control=_control(a), per=per)
     words = (*words, *cpu_words(decide_cpu(a, b, threshold_pct, samples)), *sample_words(decided, steps))
     if traced is not None:
         believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
         if believable and not _is_noise(decided):
             waited_in = waits_in(a.run, b.run, ranks, traced.rank) if alone(ranks) else ""
-            words = (*words, *rank_words(traced.rank, ranks, cells, waited_in))
+            words = (*words, *rank_words(traced, ranks, cells, waited_in))
         words = (*words, *cause_words(b_name, traced, causes, believable=believable, alike=can.ok))
     return Diff(
         a=replace(describe(a.run), path=a.path),

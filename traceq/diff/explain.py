@@ -11,6 +11,7 @@ import numpy as np
 from traceq.diff.align import aligned, with_replacements
 from traceq.diff.ledger import Account, Ledger, ledger, whole_mean
 from traceq.diff.result import Cause, CellDelta, Chain, Traced, share
+from traceq.links.steps import steps
 from traceq.model import Trace
 
 __all__ = ["Explanation", "explain"]
@@ -30,7 +31,8 @@ def explain(a: Trace, b: Trace) -> Explanation:
     """
     of_a, of_b = ledger(a), ledger(b)
     a_ns, b_ns = (whole_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
-    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps)
+    marked = any(steps(trace).marked for trace in (a, b))
+    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked)
     return traced, _cells(of_a, of_b), _causes(of_a, of_b, traced.delta_ns)
 
 

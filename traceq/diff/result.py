@@ -21,18 +21,25 @@ class Comparable:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps."""
+    """The profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps; not
+    `marked` where the traces have no steps and count as one each."""
 
     rank: int
     a_ns: int
     b_ns: int
     num_a: int
     num_b: int
+    marked: bool = True
 
     @property
     def delta_ns(self) -> int:
         """B's step minus A's."""
         return self.b_ns - self.a_ns
+
+    @property
+    def per(self) -> str:
+        """What times and numbers are of."""
+        return "a step" if self.marked else "in the trace"
 
 
 @dataclass(frozen=True, slots=True)

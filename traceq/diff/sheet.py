@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from traceq.diff.result import Cause, Diff, Diffs, share
 from traceq.diff.words import short_name
 from traceq.report import Cell, Column, Table
@@ -58,8 +60,8 @@ def waterfall(diff: Diff) -> Table:
         Column("delta_ns", "delta", Unit.DELTA_NS),
         Column("share", "share", Unit.DELTA_PERCENT),
     )
-    steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps of rank {diff.traced.rank}"
-    return Table("cells", f"Where the delta is ({steps}; profiled)", columns, tuple(rows))
+    steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps" if diff.traced.marked else "whole traces"
+    return Table("cells", f"Where the delta is ({steps} of rank {diff.traced.rank}; profiled)", columns, tuple(rows))
 
 
 def ranks_table(diff: Diff) -> Table:
@@ -77,7 +79,8 @@ def ranks_table(diff: Diff) -> Table:
     )
     rest = len(diff.ranks) - len(shown)
     more = f" {rest} more in --json." if rest else ""
-    note = f"Own: the step without the time in which only collectives run.{more}"
+    whole = "step" if diff.traced is None or diff.traced.marked else "trace"
+    note = f"Own: the {whole} without the time in which only collectives run.{more}"
     return Table("ranks", "Steps of the ranks", columns, rows if len(diff.ranks) > 1 else (), note=note)
 
 
@@ -94,6 +97,8 @@ def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
         left_out |= {"count_ns", "dur_ns"}
     left_out |= {"kind", "module", "share_pct", "delta_bytes"} if width < _NARROW else set()
     columns = tuple(column for column in _CAUSES if column.key not in left_out)
+    if diff.traced is not None and not diff.traced.marked:
+        columns = tuple(replace(column, title=column.title.removesuffix(" a step")) for column in columns)
     rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
     rest = diff.causes[_TOP:]
     together = sum(cause.delta_ns for cause in rest)

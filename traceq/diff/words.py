@@ -29,10 +29,18 @@ _NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: 
 
 
 def verdict_words(
-    a_name: str, b_name: str, can: Comparable, found: Comparison | None, missing: str = "", control: str = ""
+    a_name: str,
+    b_name: str,
+    can: Comparable,
+    found: Comparison | None,
+    *,
+    missing: str = "",
+    control: str = "",
+    per: str = "a step",
 ) -> tuple[str, ...]:
     """One or two lines: the cost of B against A with its interval, the verdict, and why; without a comparison what is
-    missing for one. `control` is the arm that ran against itself, A unless named."""
+    missing for one. `control` is the arm that ran against itself, A unless named; `per` what the cost is of, unless it
+    is that of a sample."""
     if not can.ok:
         reasons = "; ".join(can.reasons)
         return (f"Not comparable ({reasons}): what follows says where the time goes, not what a change costs.",)
@@ -48,8 +56,9 @@ def verdict_words(
         if floor is not None
         else ""
     )
+    of = _per(found, per)
     return (
-        f"{b_name} {cost} a {_per(found)} ({percent}{interval}): {_NAMES[verdict.name]} at the {threshold} threshold.",
+        f"{b_name} {cost} {of} ({percent}{interval}): {_NAMES[verdict.name]} at the {threshold} threshold.",
         f"Why: {verdict.reason}.{noise}",
     )
 
@@ -89,7 +98,7 @@ def cpu_words(found: Comparison | None) -> tuple[str, ...]:
         return ()
     percent = format_value(found.delta_pct, Unit.DELTA_PERCENT)
     interval = f", 95 % interval {_interval(found)}" if found.ci95_ns else ""
-    told = f"{_delta(found.each(found.delta_ns))} a {_per(found)} ({percent}{interval}): {_NAMES[found.verdict.name]}"
+    told = f"{_delta(found.each(found.delta_ns))} {_per(found)} ({percent}{interval}): {_NAMES[found.verdict.name]}"
     return (f"CPU time of the main thread, without waiting: {told}.",)
 
 
@@ -114,18 +123,20 @@ def cause_words(
     left = [cause for cause in causes if cause.key not in told and cause.delta_ns]
     worth = [cause for cause in left if _is_large(cause.delta_ns, traced)][:_MOST_CAUSES]
     if worth:
-        label = "The rest" if words else f"Of the traced {_delta(traced.delta_ns)} a step"
-        words.append(f"{label}: " + "; ".join(f"{_delta(cause.delta_ns)} {describe(cause)}" for cause in worth) + ".")
+        label = "The rest" if words else f"Of the traced {_delta(traced.delta_ns)} {traced.per}"
+        words.append(
+            f"{label}: " + "; ".join(f"{_delta(cause.delta_ns)} {describe(cause, traced.per)}" for cause in worth) + "."
+        )
     return tuple(words)
 
 
-def describe(cause: Cause) -> str:
+def describe(cause: Cause, per: str = "a step") -> str:
     """`dtoh aten::copy_ in forward (10 fewer a step)`."""
     where = f" at {cause.line}" if cause.line else ""
     more = []
     if cause.delta_num:
         word = "more" if cause.delta_num > 0 else "fewer"
-        more.append(f"{format_value(abs(cause.delta_num), Unit.MEAN)} {word} a step")
+        more.append(f"{format_value(abs(cause.delta_num), Unit.MEAN)} {word} {per}")
     if cause.delta_bytes:
         more.append(format_value(cause.delta_bytes, Unit.DELTA_BYTES))
     return f"{_told(cause.path)}{where} in {cause.phase}" + (f" ({', '.join(more)})" if more else "")
@@ -179,14 +190,14 @@ def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause]) -> list[str
     gone, come = ([cause for cause in syncs if cause.delta_num * sign > 0] for sign in (-1, 1))
     told = [(verb, changed) for verb, changed in (("removes", gone), ("adds", come)) if changed]
     if len(told) == 2 and (_sum(gone) > 0 or _sum(come) < 0):  # fewer that cost more: only together they say something
-        what = " and ".join(_counted(verb, changed) for verb, changed in told)
+        what = " and ".join(_counted(verb, changed, traced.per) for verb, changed in told)
         cost = _amount(_sum(syncs), traced, _chain(syncs, ", the idle time they cause included"))
         return [f"{b_name} {what}: {cost}."]
     words = []
     for verb, changed in told:
         idle = "the idle time it causes" if _total(changed) == "1" else "the idle time they cause"
         cost = _amount(_sum(changed), traced, _chain(changed, f", {idle} included"))
-        words.append(f"{b_name} {_counted(verb, changed)}: {cost}.")
+        words.append(f"{b_name} {_counted(verb, changed, traced.per)}: {cost}.")
     return words
 
 
@@ -202,12 +213,12 @@ def _chain(syncs: Sequence[Cause], otherwise: str) -> str:
     return f" ({', '.join(told)})" if chains and told else otherwise
 
 
-def _counted(verb: str, changed: Sequence[Cause]) -> str:
+def _counted(verb: str, changed: Sequence[Cause], per: str) -> str:
     """`removes 20 syncs a step (20 dtoh aten::item in forward)`."""
     each = ", ".join(f"{_number(c)} {c.name} in {c.phase}" for c in changed[:_MOST_OPS])
     rest = f" and {len(changed) - _MOST_OPS} more" if len(changed) > _MOST_OPS else ""
     number = _total(changed)
-    return f"{verb} {number} {'sync' if number == '1' else 'syncs'} a step ({each}{rest})"
+    return f"{verb} {number} {'sync' if number == '1' else 'syncs'} {per} ({each}{rest})"
 
 
 def _total(changed: Sequence[Cause]) -> str:
@@ -234,8 +245,8 @@ def _sum(causes: Sequence[Cause]) -> int:
 def _amount(delta_ns: int, traced: Traced, more: str = "") -> str:
     """`-2.24 ms a step, 45 % of the traced -5.02 ms`."""
     if delta_ns == 0:
-        return "no time a step"
-    amount = f"{_delta(delta_ns)} a step{more}"
+        return f"no time {traced.per}"
+    amount = f"{_delta(delta_ns)} {traced.per}{more}"
     if traced.delta_ns == 0:
         return amount
     percent = format_value(100 * delta_ns / traced.delta_ns, Unit.PERCENT)
@@ -267,8 +278,8 @@ def _delta(delta_ns: float) -> str:
     return format_value(delta_ns, Unit.DELTA_NS)
 
 
-def _per(found: Comparison) -> str:
-    return "step" if found.samples is None else "sample"
+def _per(found: Comparison, per: str = "a step") -> str:
+    return per if found.samples is None else "a sample"
 
 
 def _interval(found: Comparison) -> str:
