@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.analyses.rows import Part, of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import over_ranks, per_step, the_step
 from traceq.analyses.worst import on_the_worst_rank
-from traceq.intervals import find
+from traceq.intervals import distinct, find, measure_within, spans
 from traceq.links.blocking import Kind, blocking_calls
 from traceq.links.graph import dependency_graph
 from traceq.links.job import Job
@@ -32,16 +33,19 @@ _COLUMNS = (
     Column("num", "num", Unit.COUNT),
     Column("bytes", "bytes", Unit.BYTES),
     Column("gpu_ns", "GPU time", Unit.NS),
+    Column("under_kernels_ns", "under kernels", Unit.NS),
 )
+_SHARE = Column("share", "of it", Unit.PERCENT)
 _TELLING = 0.01
 _PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _KIND = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
-_Row = tuple[int, str, int, int, int]
+_Row = tuple[int, str, int, int, int, int]
 
 
 def summarize(trace: Trace) -> Part[_Row]:
-    """Copies by kind, over the whole trace."""
+    """Copies by kind, over the whole trace, and how much of their time kernels run, too: a copy that none hides is
+    paid in full."""
     return Part(tuple(_rows(trace)), _unpinned(trace))
 
 
@@ -50,9 +54,10 @@ def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
     rows = of_all(parts)
     sums: dict[str, list[int]] = {}
     for _, kind, *values in rows:
-        sums[kind] = [a + b for a, b in zip(sums.get(kind, [0, 0, 0]), values, strict=True)]
+        sums[kind] = [a + b for a, b in zip(sums.get(kind, [0, 0, 0, 0]), values, strict=True)]
     largest = sorted(sums.items(), key=lambda item: -item[1][2])
-    view = Table("memcpy", f"Copies ({over_ranks(job)})", _COLUMNS[1:], tuple((k, *v) for k, v in largest))
+    shown = tuple((kind, *values, 100 * values[3] / values[2] if values[2] else None) for kind, values in largest)
+    view = Table("memcpy", f"Copies ({over_ranks(job)})", (*_COLUMNS[1:], _SHARE), shown)
     found = on_the_worst_rank(job, (part.finding for part in parts))
     views = (view,) if rows else ()
     return Report("memcpy", (Table("memcpy", "Copies", _COLUMNS, rows),), views, found)
@@ -67,11 +72,21 @@ def _rows(trace: Trace) -> list[_Row]:
     of_name = [kinds.setdefault(_kind(events.strings[name]), len(kinds)) for name in names.tolist()]
     groups = group([np.array(of_name, np.int64)[inverse]])
     label = list(kinds)
-    bytes_, gpu_ns = groups.sum(np.maximum(events.bytes[rows], 0)), groups.sum((work.end - work.start)[mine])
-    return [
-        (trace.rank, label[int(key)], num, size, ns)
-        for (key,), num, size, ns in zip(groups.keys.tolist(), groups.count(), bytes_, gpu_ns, strict=True)
-    ]
+    values = (np.maximum(events.bytes[rows], 0), (work.end - work.start)[mine], _under_kernels(trace)[mine])
+    columns = zip(groups.keys.tolist(), groups.count(), *map(groups.sum, values), strict=True)
+    return [(trace.rank, label[int(key)], *sums) for (key,), *sums in columns]
+
+
+def _under_kernels(trace: Trace) -> NDArray[np.int64]:
+    """int64[D] ns of each piece of device work in which a kernel runs on the same device."""
+    work, events = device_work(trace), trace.events
+    device = events.device[work.rows]
+    hidden = np.zeros(len(work), np.int64)
+    for number in distinct(device.astype(np.int64)).tolist():
+        mine = device == number
+        runs = mine & (events.category[work.rows] == Category.KERNEL)
+        hidden[mine] = measure_within(spans(work.start[runs], work.end[runs]), work.start[mine], work.end[mine])
+    return hidden
 
 
 def _unpinned(trace: Trace) -> Finding | None:
