@@ -86,3 +86,21 @@ def test_what_was_measured_before_a_kill_is_kept(tmp_path: Path) -> None:
     done = start(tmp_path, *SHORT, "--set", "end=kill", "--set", "end_at=90").finish()
     assert done.code == 1
     assert [pairs.first_ns.shape for pairs in read_pairs(RunFolder(done.out).steps)] == [(2, 16)]
+
+
+def test_an_arm_that_runs_out_of_memory_is_marked_and_the_others_are_recorded(tmp_path: Path) -> None:
+    done = start(tmp_path, "--steps", "16", "--trace-steps", "1", "--set", "end=memory").finish()
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1] == "traceq: out of memory in slow; the other arms are complete"
+    fault = "out of memory: rank 1: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert "arm slow: out of memory; the others start again without it" in done.stderr.splitlines()
+    assert f"traceq: note: arm slow: {fault}" in done.stderr.splitlines()
+    run = RunFolder(done.out)
+    manifest = run.read_manifest()
+    assert (manifest.status, [(arm.name, arm.ended) for arm in manifest.arms]) == (
+        "complete",
+        [("fast", ""), ("slow", fault)],
+    )
+    assert [(pairs.a, pairs.b, pairs.first_ns.shape) for pairs in read_pairs(run.steps)] == [("fast", "fast", (2, 8))]
+    assert run.trace("fast", 1).is_file()
+    assert not run.trace("slow", 1).exists()

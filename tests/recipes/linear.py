@@ -13,11 +13,11 @@ from traceq.recorder import Arm, Context, Recipe, Step
 
 @dataclass(frozen=True)
 class Parameters:
-    """Rank 1 ends in the way `end` says when it begins step `end_at`."""
+    """Rank 1 ends in the way `end` says when it begins step `end_at`; `memory` waits for the arm slow's turn."""
 
     width: int = 16
     sleep_ms: float = 1.0
-    end: Literal["never", "kill", "raise", "exit"] = "never"
+    end: Literal["never", "kill", "raise", "exit", "memory"] = "never"
     end_at: int = 60
 
 
@@ -30,6 +30,8 @@ def build(context: Context, parameters: Parameters) -> Step:
     def step(arm: str) -> None:
         nonlocal num_steps
         num_steps += 1
+        if parameters.end == "memory" and num_steps >= parameters.end_at and context.rank == 1 and arm == "slow":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         if num_steps == parameters.end_at and context.rank == 1:
             _end(parameters.end)
         with context.phase("forward"):

@@ -27,7 +27,7 @@ _OF_A_LIBRARY = {1, -signal.SIGABRT}  # a rank's own as often as what a library 
 class Failure:
     """How one rank ended: `exit_code` < 0 is a signal, None a rank that went on until the launcher ended it.
 
-    `message` is its exception, if it told one, at `at_ns`.
+    `message` is its exception, if it told one, at `at_ns`, in a step of `arm`.
     """
 
     rank: int
@@ -35,6 +35,7 @@ class Failure:
     message: str = ""
     log_tail: str = ""
     at_ns: int = 0
+    arm: str = ""
 
     @property
     def is_secondary(self) -> bool:
@@ -60,11 +61,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The rank to look at first, and why; `told` is all it said."""
+    """The rank to look at first, and why; `told` is all it said, in a step of `arm`."""
 
     rank: int
     text: str
     told: str = ""
+    arm: str = ""
 
     @property
     def of_arm(self) -> tuple[str, str]:
@@ -77,11 +79,13 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Ranks that did not come to their end: what the manifest says, what the user is told, and the `of_arm` of it."""
+    """Ranks that did not come to their end: what the manifest says, what the user is told, the `of_arm` of it, and in a
+    step of which arm it was."""
 
     fault: str
     text: str
     of_arm: tuple[str, str] = ("", "")
+    arm: str = ""
 
 
 def is_of_a_peer(text: str) -> bool:
@@ -97,7 +101,7 @@ def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> Cause:
     """
     own = [failure for failure in failures if not failure.is_secondary]
     first = min(own, key=_precedence) if own else _late(failures, beats)
-    return Cause(first.rank, first.text, first.message or first.log_tail)
+    return Cause(first.rank, first.text, first.message or first.log_tail, first.arm)
 
 
 def _precedence(failure: Failure) -> tuple[int, int]:

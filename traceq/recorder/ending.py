@@ -19,7 +19,6 @@ def mark(folder: RunFolder, status: str, fault: str) -> None:
     try:
         manifest = folder.read_manifest()
         if manifest.status == "recording":
-            folder.release()
             folder.write_manifest(replace(manifest, status=status, fault=fault))
     except (TraceqError, OSError):
         return

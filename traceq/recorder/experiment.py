@@ -10,6 +10,7 @@ from traceq.model import Manifest
 from traceq.recorder.alone import alone_steps
 from traceq.recorder.catalogue import Entry
 from traceq.recorder.context import Context
+from traceq.recorder.faults import note_arm
 from traceq.recorder.parameters import checked
 from traceq.recorder.phases import Phases
 from traceq.recorder.plan import Plan
@@ -47,7 +48,11 @@ def run_rank(plan: Plan, entry: Entry, world: World) -> None:
     steps = _build(plan, entry, context)
     asked = alone_steps(rank) if is_alone else recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question))
     for arm in asked:
-        steps[arm](arm)
+        try:
+            steps[arm](arm)
+        except Exception as fault:
+            note_arm(fault, arm)
+            raise
 
 
 def recorded_steps(rank: Rank, manifest: Manifest) -> Iterator[str]:

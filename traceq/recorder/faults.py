@@ -11,14 +11,18 @@ import msgspec
 from traceq.recorder.signals import Stopped
 from traceq.runs.layout import replaced
 
-__all__ = ["Told", "read_told", "tell_fault", "words"]
+__all__ = ["Told", "note_arm", "read_told", "tell_fault", "words"]
+
+
+_STEP_OF = "in a step of arm "
 
 
 class Told(msgspec.Struct, frozen=True):
-    """The exception, and when it was caught, ns since the epoch."""
+    """The exception, when it was caught, ns since the epoch, and in a step of which arm; "" for none."""
 
     text: str
     at_ns: int
+    arm: str = ""
 
 
 def tell_fault(folder: str, rank: int, fault: BaseException) -> None:
@@ -27,7 +31,7 @@ def tell_fault(folder: str, rank: int, fault: BaseException) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as part:
-            part.write_bytes(msgspec.json.encode(Told(words(fault), time.time_ns())))
+            part.write_bytes(msgspec.json.encode(Told(words(fault), time.time_ns(), _arm(fault))))
 
 
 def read_told(folder: str, rank: int) -> Told | None:
@@ -35,6 +39,16 @@ def read_told(folder: str, rank: int) -> Told | None:
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(_path(folder, rank).read_bytes(), type=Told)
     return None
+
+
+def note_arm(fault: BaseException, arm: str) -> None:
+    """Note on an exception that it ended a step of this arm."""
+    fault.add_note(f"{_STEP_OF}{arm}")
+
+
+def _arm(fault: BaseException) -> str:
+    notes: list[str] = getattr(fault, "__notes__", [])
+    return next((note.removeprefix(_STEP_OF) for note in notes if note.startswith(_STEP_OF)), "")
 
 
 def words(fault: BaseException) -> str:

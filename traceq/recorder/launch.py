@@ -13,7 +13,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from traceq.errors import RecordingFailed
+from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.apart import record_apart
 from traceq.recorder.blame import Failed, Failure, find_cause
 from traceq.recorder.ending import mark
@@ -26,6 +26,7 @@ from traceq.recorder.pulse import create_pulses, read_pulses
 from traceq.recorder.recipe import Recipe
 from traceq.recorder.signals import Stopped, stoppable
 from traceq.recorder.stalled import find_desync
+from traceq.recorder.together import record_together
 from traceq.recorder.variables import rank_variables
 
 __all__ = ["launch"]
@@ -46,11 +47,11 @@ def launch(
             if plan.replicates:
                 failed = record_apart(plan, recipe, _run_ranks, on_progress, on_news)
             else:
-                failed = _run_ranks(plan, on_progress, on_news)
+                failed = record_together(plan, lambda left: _run_ranks(left, on_progress, on_news), on_news)
     except Stopped as stopped:
         mark(plan.folder, "interrupted", words(stopped))
         raise stopped.as_exit from None
-    except OSError as fault:
+    except (OSError, TraceqError) as fault:
         mark(plan.folder, "failed", words(fault))
         raise
     if failed:
@@ -93,7 +94,7 @@ def _explain(plan: Plan, failures: Sequence[Failure]) -> Failed:
     beats = {rank: progress.phases_entered for rank, progress in enumerate(read_pulses(Path(plan.pulse)))}
     cause = find_cause(failures, beats)
     fault, log = f"rank {cause.rank}: {cause.text}", plan.folder.log(cause.rank)
-    return Failed(fault, f"{log}: {fault}\n{tail(plan, cause.rank)}".rstrip(), cause.of_arm)
+    return Failed(fault, f"{log}: {fault}\n{tail(plan, cause.rank)}".rstrip(), cause.of_arm, cause.arm)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from traceq.recorder.blame import Failure
-from traceq.recorder.faults import read_told
+from traceq.recorder.faults import Told, read_told
 from traceq.recorder.plan import Plan
 from traceq.recorder.processes import wait_for_end
 from traceq.recorder.pulse import read_pulses
@@ -63,8 +63,8 @@ def _failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Failure]:
     for rank, (process, progress) in enumerate(zip(processes, read_pulses(Path(plan.pulse)), strict=True)):
         if not progress.finished:
             exit_code, told = process.poll(), read_told(plan.faults, rank)
-            message, at_ns = (told.text, told.at_ns) if told else (_last_words(plan, rank) if exit_code == 1 else "", 0)
-            found.append(Failure(rank, exit_code, message, tail(plan, rank), at_ns))
+            told = told or Told(_last_words(plan, rank) if exit_code == 1 else "", 0)
+            found.append(Failure(rank, exit_code, told.text, tail(plan, rank), told.at_ns, told.arm))
     return found
 
 

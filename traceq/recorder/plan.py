@@ -38,7 +38,8 @@ class Plan:
     `reseeds`: both halves of a pair draw the same random numbers. `scratch` is the launcher's folder, for what goes
     between it and its ranks; "" for ranks that someone else started. `replicates` > 0: arms run apart, in so many
     processes each; `process` is which of all these a rank is given, with the one arm that it runs, and -1 before that;
-    cores are then divided among `sharing` ranks, those of the arm that has most.
+    cores are then divided among `sharing` ranks, those of the arm that has most. `marked`: arms that are not run any
+    more, with the reason.
     """
 
     recipe: str
@@ -58,6 +59,7 @@ class Plan:
     replicates: int = 0
     process: int = -1
     sharing: int = 0
+    marked: tuple[Arm, ...] = ()
 
     @property
     def folder(self) -> RunFolder:
@@ -113,7 +115,7 @@ class Plan:
             recipe=recipe,
             question=question,
             parameters=self.parameters,
-            arms=tuple(planned.arm for planned in self.arms),
+            arms=(*(planned.arm for planned in self.arms), *self.marked),
             phases=phases,
             num_ranks=self.num_ranks,
             seed=self.seed,

@@ -32,8 +32,6 @@ class Rank:
         environment = {**describe(self.world), **self.facts}
         known = replace(manifest, phases=self.phases.names, environment=environment)
         if self.world.rank == 0:
-            if known.status == "complete":
-                self.plan.folder.release()
             self.plan.folder.write_manifest(known)
         return known
 

@@ -83,16 +83,14 @@ class RunFolder:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace `run.json` in one move: a reader sees the old one or the new one."""
+        if manifest.status != "recording":
+            self._reserve.unlink(missing_ok=True)
         with replaced(self.manifest_path) as part:
             part.write_bytes(msgspec.json.format(to_json_bytes(manifest), indent=2) + b"\n")
 
     def reserve(self) -> None:
-        """Hold some space, so that a disk that is full can still be told why the run ended on it."""
+        """Hold some space until the manifest's last word: on a disk that is full it says why the run ended."""
         self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
-
-    def release(self) -> None:
-        """Give it up: what is written next is the manifest's last word."""
-        self._reserve.unlink(missing_ok=True)
 
     @property
     def _reserve(self) -> Path:
