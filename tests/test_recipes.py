@@ -11,6 +11,7 @@ import pytest
 from builder import table
 from recording import Started, start
 
+from traceq.analyses.loader import loader_of
 from traceq.analyses.registry import analyze
 from traceq.diff.diff import diff_run, diff_runs
 from traceq.links.nesting import tracks
@@ -247,3 +248,36 @@ def test_what_a_step_is_made_with_is_what_it_runs(tmp_path: Path) -> None:
     assert forward["aten::scaled_dot_product_attention"] == 0 < forward["aten::softmax"]
     assert ops(run, "bwd")["aten::gelu"] == forward["aten::gelu"] > 0
     assert ops(run, "optim_step")["aten::_fused_adamw_"] == 2
+
+
+@pytest.mark.recipes
+def test_a_known_sleep_of_the_loader_starves_the_steps(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    slow = ("--set", "load_us=200000", "--set", "batch_size=2", "--steps", "8")
+    done = started(tmp_path, "dataloader", *slow).finish(seconds=150)
+    assert done.code == 0, done.stderr
+    assert done.stdout.startswith("A loader alone, by rank (batches of each: 8)")
+    loader = read(done.out)
+    assert table(loader, "collectives") == []
+    found = loader_of(loader.manifest, loader.arm, loader.timings)
+    assert found is not None
+    assert found.batch_ns > 2 * 200_000_000  # its one worker sleeps over either sample
+    assert found.ceiling == pytest.approx(4 * found.rates.min())
+    starved = diff_runs(
+        loader, read(recorded(tmp_path_factory.mktemp("steps"), "step_profile", *slow, seconds=150))
+    ).feeding
+    assert starved is not None
+    assert starved.is_starved
+    assert starved.wait_ns is not None
+    assert starved.wait_ns > 0
+
+
+@pytest.mark.recipes
+def test_four_workers_make_batches_four_at_a_time(tmp_path: Path) -> None:
+    options = ("--set", "load_us=50000", "--set", "batch_size=2", "--set", "num_workers=4", "--steps", "40")
+    run = read(recorded(tmp_path, "dataloader", *options, seconds=150))
+    found = loader_of(run.manifest, run.arm, run.timings)
+    assert found is not None
+    assert found.fetch_ns.shape == (2, 40 - (8 - 2))  # what the workers had in hand when it began settled first
+    assert 100_000_000 / 4 < found.batch_ns < 100_000_000

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analyses.loader import is_loader_alone
 from traceq.analyses.phase_times import PhaseTimes, pace_of, phase_times
 from traceq.links.job import Job
 from traceq.links.strategies import strategy_of
@@ -76,7 +77,8 @@ def merge(job: Job, parts: Sequence[str]) -> Report:
     )
     distributed = _distributed(manifest, job.arm, parts)
     profile = _profile((_figures(job, timings, manifest, distributed),), _parts(times, timings))
-    return Report("step_profile", (profile, _by_rank(rows)), (_view(job, timings, distributed, times),))
+    views = () if is_loader_alone(manifest) else (_view(job, timings, distributed, times),)
+    return Report("step_profile", (profile, _by_rank(rows)), views)
 
 
 def _profile(rows: tuple[tuple[Cell, ...], ...], parts: Sequence[Sequence[tuple[str, float]]] = ((),) * 4) -> Table:

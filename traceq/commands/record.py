@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-PROFILES = ("step_profile",)
+PROFILES = ("step_profile", "loader")
 """Analyses that tell what a recording of one arm was made for."""
 
 

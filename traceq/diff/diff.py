@@ -10,11 +10,12 @@ from traceq.analyses.sheet import describe
 from traceq.diff.comparable import comparable, confounders, ranks_apart
 from traceq.diff.decide import decide, decide_cpu
 from traceq.diff.explain import explain
+from traceq.diff.feeding import feeding, feeding_doubts, feeding_words
 from traceq.diff.free import is_free
 from traceq.diff.joint import joint
 from traceq.diff.rank_words import rank_words
 from traceq.diff.ranks import alone, explained_rank, rank_deltas, waits_in
-from traceq.diff.result import Cause, CellDelta, Diff, Diffs, RankDelta, Traced
+from traceq.diff.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.diff.side import Side
 from traceq.diff.words import cause_words, cpu_words, sample_words, verdict_words
 from traceq.errors import UnreadableInput, UsageFault
@@ -88,6 +89,8 @@ def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: fl
 
 def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
     """B against A, each of one process or of several. `reference` as for two runs."""
+    if fed := feeding(a.run, b.run):
+        return _feeding_diff(a, b, fed)
     can, samples = comparable(a, b), samples_apart(a.samples, b.samples)
     decided = decide(a, b, can, threshold_pct, samples)
     steps = decide(a, b, can, threshold_pct, None) if samples else decided
@@ -124,6 +127,26 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
                 (*a.caveats, *b.caveats, *confounders(a, b), *doubts, *ranks_apart(a.run, b.run)),
             )
         ),
+    )
+
+
+def _feeding_diff(a: Side, b: Side, found: Feeding) -> Diff:
+    """A loader alone and steps: nothing that could be subtracted."""
+    a_name, b_name = _names(a, b)
+    return Diff(
+        a=replace(describe(a.run), path=a.path),
+        b=replace(describe(b.run), path=b.path),
+        a_name=a_name,
+        b_name=b_name,
+        comparable=Comparable(ok=False, reasons=("one side is a loader alone",)),
+        comparison=None,
+        steps=None,
+        traced=None,
+        cells=(),
+        causes=(),
+        words=feeding_words(found),
+        caveats=tuple(dict.fromkeys((*a.caveats, *b.caveats, *feeding_doubts(a.run, b.run)))),
+        feeding=found,
     )
 
 

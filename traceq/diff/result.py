@@ -8,7 +8,19 @@ from traceq.model import Caveat, Pairs
 from traceq.report import Source
 from traceq.stats import Comparison, Interaction
 
-__all__ = ["Cause", "CellDelta", "Chain", "Comparable", "Diff", "Diffs", "Joint", "RankDelta", "Traced", "share"]
+__all__ = [
+    "Cause",
+    "CellDelta",
+    "Chain",
+    "Comparable",
+    "Diff",
+    "Diffs",
+    "Feeding",
+    "Joint",
+    "RankDelta",
+    "Traced",
+    "share",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +134,34 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
+class Feeding:
+    """A loader alone beside the steps that it feeds: `loader_ns` for the `batches_per_step` of a rank, `step_ns` with
+    `wait_ns` of it for data, None where the steps do not tell; `samples_per_step` of all ranks, 0 if unknown."""
+
+    loader_ns: int
+    step_ns: int
+    wait_ns: int | None
+    batches_per_step: float
+    samples_per_step: int
+
+    @property
+    def rest_ns(self) -> int:
+        """The step without its wait."""
+        return self.step_ns - (self.wait_ns or 0)
+
+    @property
+    def is_starved(self) -> bool:
+        """The loader takes longer than all that it could hide behind."""
+        return self.loader_ns > self.rest_ns
+
+
+@dataclass(frozen=True, slots=True)
 class Diff:
     """B against A. `comparison` decides and is None where there is nothing to compare; `steps` is about steps, also if
     that is about samples. `traced`, `cells` and `causes` explain one rank, and are empty where a side has no trace;
     `ranks` are those that both sides have. `words` is the answer, a line each; `free` says whether A is free of the
     change, and is "" where no traced reference tells; `cpu` compares the main thread's CPU time of a step, where there
-    is no device."""
+    is no device. Of a loader alone and steps `feeding` is the answer, and the rest is empty."""
 
     a: Source
     b: Source
@@ -144,6 +178,7 @@ class Diff:
     free: str = ""
     cpu: Comparison | None = None
     caveats: tuple[Caveat, ...] = ()
+    feeding: Feeding | None = None
 
     @property
     def residual_ns(self) -> int:

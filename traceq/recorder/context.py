@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "PairedBatches"]
 
+_LOADER_TIMEOUT_S = 90
+"""A worker whose sending thread died (a TMPDIR too long for a socket's name, say) delivers nothing, and never ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -77,6 +80,7 @@ class Context:
             prefetch_factor=prefetch_factor if num_workers else None,
             pin_memory=self.device.type == "cuda",
             worker_init_fn=die_with_parent,
+            timeout=_LOADER_TIMEOUT_S if num_workers else 0,
         )
         return iter(loader)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from traceq.diff.result import Diff, Diffs, Joint, RankDelta
+from traceq.diff.result import Diff, Diffs, Feeding, Joint, RankDelta
 from traceq.report import Source
 from traceq.stats import Comparison
 
@@ -68,7 +68,22 @@ def _diff(diff: Diff) -> dict[str, object]:
         "causes": diff.causes,
         "words": diff.words,
         "free": diff.free or None,
+        "feeding": _feeding(diff.feeding),
         "warnings": diff.caveats,
+    }
+
+
+def _feeding(found: Feeding | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {
+        "starved": found.is_starved,
+        "loader_ns": found.loader_ns,
+        "step_ns": found.step_ns,
+        "wait_ns": found.wait_ns,
+        "rest_ns": found.rest_ns,
+        "batches_per_step": found.batches_per_step,
+        "samples_per_step": found.samples_per_step or None,
     }
 
 
