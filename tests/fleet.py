@@ -177,7 +177,7 @@ class _Job:
         self.rows.insert(at, self.rows.pop())
 
     def launch(self, name: str, ns: Times, stream: int, after: Times, message: str = "") -> Times:
-        """A kernel, and the flow from its launch; when it ends. `ns` below 0: it ends when all ranks met in it."""
+        """A kernel, and the flow from its launch; when it ends. One with a `message` lasts from when all came to it."""
         self.correlation += 1
         ids = f'"External id": {self.correlation}, "correlation": {self.correlation}'
         called = self.now

@@ -12,6 +12,7 @@ from terminal import traceq
 
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest, Run
+from traceq.runs.embedded import Embedded, encode
 from traceq.runs.layout import RunFolder
 from traceq.runs.read import read
 
@@ -43,6 +44,15 @@ def test_a_folder_is_read_by_rank_from_the_metadata(job: Path) -> None:
     assert (run.ranks, codes(run)) == ((0, 1, 2), [])
     kernels = [(found["rank"], found["gpu_ns"]) for found in shown(job)["kernels"]]
     assert kernels == [(0, 10_000), (1, 11_000), (2, 12_000)]
+
+
+def test_the_manifest_of_a_recording_tells_the_host_where_the_profiler_does_not(tmp_path: Path) -> None:
+    manifest = Manifest(1, "id", "r", "q", {}, (Arm("on", "m", baseline=True),), (), 3, 0, hosts=("a", "b"))
+    noted: list[dict[str, Any]] = [{}, {}, {}, {"host_name": "c"}]
+    for number, more in enumerate(noted):
+        more = {**more, **world(number, 4), "traceq": encode(Embedded(manifest, "on"))}
+        write(tmp_path / f"rank{number}.json", step(0, 10), op("f", 1, 2), **more)
+    assert [trace.host for trace in read(tmp_path).traces] == ["a", "b", "", "c"]
 
 
 def test_tables_for_people_add_the_ranks_up(job: Path) -> None:

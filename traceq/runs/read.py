@@ -203,6 +203,13 @@ def _unpacked(trace: Trace) -> Trace:
         told = decode(trace.embedded)
     except UnreadableInput as fault:
         return replace(trace, caveats=(*trace.caveats, Caveat("metadata", str(fault))))
+    hosts = told.manifest.hosts  # older torch does not note them
     return replace(
-        trace, manifest=told.manifest, arm=told.arm, pairs=told.pairs, lines=told.lines, processes=told.processes
+        trace,
+        manifest=told.manifest,
+        arm=told.arm,
+        pairs=told.pairs,
+        lines=told.lines,
+        processes=told.processes,
+        host=trace.host or (hosts[trace.rank] if trace.rank < len(hosts) else ""),
     )
