@@ -26,7 +26,7 @@ LAYERS = (
     {"kineto", "links", "stats", "report"},
     {"runs"},
     {"analyses", "frames"},
-    {"diff"},
+    {"diff", "engines"},
     {"rules"},
     {"renderers", "recorder", "viewer"},
     {"commands", "pytest_plugin"},

@@ -18,6 +18,9 @@ class UnreadableInput(TraceqError):
         self.where, self.found, self.expected = where, found, expected
         super().__init__(f"{where}: {found}" + (f"; expected {expected}" if expected else ""))
 
+    def __reduce__(self) -> tuple[type[UnreadableInput], tuple[str, str, str]]:
+        return type(self), (self.where, self.found, self.expected)
+
 
 class RecordingFailed(TraceqError):
     """A recording that ended early; the message names the rank that caused it."""

@@ -39,10 +39,12 @@ _OF_BACKENDS = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Remote:
-    """A URL. `kind` is file or directory where a listing has told it, so that a thousand files are not asked again."""
+    """A URL. `kind` is file or directory and `size` its bytes where a listing has told it, so that a thousand files are
+    not asked again; "" and -1 where none has."""
 
     url: str
     kind: str = field(default="", compare=False)
+    size: int = field(default=-1, compare=False)
 
     def __str__(self) -> str:
         return self.url
@@ -88,7 +90,7 @@ class Remote:
             for found in system.ls(path, detail=True):
                 url = str(system.unstrip_protocol(found["name"]))
                 if "?" not in url:  # headings of a web server's page, which sort it
-                    yield Remote(url.rstrip("/"), str(found["type"]))
+                    yield Remote(url.rstrip("/"), str(found["type"]), int(found.get("size") or -1))
 
     def open(self) -> BufferedReader:
         """A stream of its bytes, from the first to the last: over HTTP as one answer, else block by block. Raises

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
+from traceq.links.job import Each
 from traceq.report import Finding
 
 __all__ = ["Part", "each_of", "of_all"]
@@ -34,5 +36,30 @@ def of_all(parts: Sequence[_HasRows[Row]]) -> Sequence[Row]:
 
 
 def each_of(parts: Sequence[P], rows: Callable[[P], Sequence[Row]]) -> Sequence[Row]:
-    """What `rows` takes from the part of each rank, in their order."""
-    return tuple(row for part in parts for row in rows(part))
+    """What `rows` takes from the part of each rank, in their order; parts that are not in memory at once leave their
+    rows where they are."""
+    return _Joined(parts, rows) if isinstance(parts, Each) else tuple(row for part in parts for row in rows(part))
+
+
+class _Joined(Sequence[Row], Generic[P, Row]):
+    """Rows of all parts, taken anew each time that they are gone through."""
+
+    def __init__(self, parts: Sequence[P], rows: Callable[[P], Sequence[Row]]) -> None:
+        self._parts, self._rows = parts, rows
+
+    def __iter__(self) -> Iterator[Row]:
+        for part in self._parts:
+            yield from self._rows(part)
+
+    @cached_property
+    def _len(self) -> int:
+        return sum(len(self._rows(part)) for part in self._parts)
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __getitem__(self, at: int) -> Row:  # type: ignore[override]
+        for number, row in enumerate(self):
+            if number == at:
+                return row
+        raise IndexError(at)

@@ -13,34 +13,36 @@ QUARTERS = 4
 
 
 @contextmanager
-def shown_progress() -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """What the first is called with (steps ended, steps planned) is shown, and each line the second is given."""
+def shown_progress(
+    what: str = "steps", before: str = "starting ranks"
+) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
+    """What the first is called with (`what` ended, planned) is shown, and each line the second is given."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines().show, lambda line: typer.echo(line, err=True)
+        yield _Lines(what).show, lambda line: typer.echo(line, err=True)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting ranks", total=None)
+        task = progress.add_task(before, total=None)
 
         def show(ended: int, planned: int) -> None:
-            progress.update(task, completed=ended, total=planned or None, description="steps" if planned else None)
+            progress.update(task, completed=ended, total=planned or None, description=what if planned else None)
 
         yield show, lambda line: console.print(line, markup=False, highlight=False)
 
 
 class _Lines:
-    """Prints a line when another quarter of the steps is over."""
+    """Prints a line when another quarter is over."""
 
-    def __init__(self) -> None:
-        self._shown = 0
+    def __init__(self, what: str) -> None:
+        self._what, self._shown = what, 0
 
     def show(self, ended: int, planned: int) -> None:
         """Called often; prints four times."""
         quarter = QUARTERS * ended // planned if planned else 0
         if quarter > self._shown:
             self._shown = quarter
-            typer.echo(f"{ended} of {planned} steps", err=True)
+            typer.echo(f"{ended} of {planned} {self._what}", err=True)

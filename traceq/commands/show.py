@@ -28,16 +28,25 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into an issue.")] = False,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="What reading many ranks may take, like 8GB; else half of what is free."),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Read the ranks on this dask cluster, like tcp://host:8786.")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
     ] = None,
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
     from traceq.analyses.sheet import sheet
+    from traceq.commands._engine import shown_ranks, starter
     from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
     from traceq.commands._ranks import parse_ranks
-    from traceq.renderers.json import sheet_to_json
+    from traceq.engines.sheet import SMALL, sheet_of
+    from traceq.renderers.json import sheet_to_json_pieces
     from traceq.renderers.markdown import sheet_to_markdown
     from traceq.renderers.text import print_sheet
     from traceq.runs.one_step import only_step
@@ -47,17 +56,30 @@ def command(
         raise UsageFault("--json, --markdown and --html: choose one")
     if html is not None and len(paths) > 1:
         raise UsageFault(f"--html {html}: one file holds one path, and here are {len(paths)}")
-    chosen = parse_ranks(ranks)
+    if memory is not None and cluster is not None:
+        raise UsageFault("--memory and --cluster: the workers of a cluster have their own limits")
+    if step is not None and (memory is not None or cluster is not None):
+        raise UsageFault("--step: its ranks are read here, all together; choose some by --ranks")
+    chosen, start = parse_ranks(ranks), starter(memory, cluster)
+    small = SMALL if cluster is None else -1
     for path in paths:
-        run = read(path, strict=strict, ranks=chosen)
-        run = run if step is None else only_step(run, step)
-        found = sheet(run, only or ())
+        if step is not None:
+            run = only_step(read(path, strict=strict, ranks=chosen), step)
+            found = sheet(run, only or ())
+        else:
+            with shown_ranks() as on_progress:
+                found, run = sheet_of(
+                    path, only or (), start=start, strict=strict, ranks=chosen, small=small, on_progress=on_progress
+                )
         if html is not None:
             from traceq.renderers.html import sheet_to_html  # takes a tenth of the start, and few ask for it
 
-            write_page(html, sheet_to_html(found, run))
+            stays = run if run.traces else read(path, strict=strict, ranks=set(found.source.ranks[:1]))
+            write_page(html, sheet_to_html(found, stays))
         elif as_json:
-            typer.echo(sheet_to_json(found))
+            for piece in sheet_to_json_pieces(found):
+                typer.echo(piece, nl=False)
+            typer.echo()
         elif as_markdown:
             typer.echo(sheet_to_markdown(found), nl=False)
         else:

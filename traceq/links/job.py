@@ -15,7 +15,7 @@ from traceq.links.own_calls import OwnCalls, own_calls
 from traceq.links.waits import Waits, waits
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
-__all__ = ["Each", "Job", "Look", "job_of"]
+__all__ = ["Each", "Job", "Look", "job_by", "job_of"]
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -97,10 +97,16 @@ def job_of(run: Run) -> Job:
     def look(question: Callable[[Trace, A], T], asked: Sequence[tuple[int, A]]) -> list[T]:
         return [question(of_rank[rank], what) for rank, what in asked]
 
+    calls = Each(lambda at: own_calls(run.traces[at]), len(run.traces))
+    return job_by(run, tuple(outline(trace) for trace in run.traces), calls, look)
+
+
+def job_by(run: Run, ranks: tuple[Outline, ...], calls: Sequence[OwnCalls], look: Look) -> Job:
+    """The run as a job, by what is left of its ranks."""
     return Job(
         run.path,
-        tuple(outline(trace) for trace in run.traces),
-        Each(lambda at: own_calls(run.traces[at]), len(run.traces)),
+        ranks,
+        calls,
         look,
         run.manifest,
         run.arm,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import numpy as np
 
 from traceq.links.launches import device_work
 from traceq.links.memo import once_per_trace
 from traceq.links.steps import Steps, extent, steps
-from traceq.model import Caveat, Trace
+from traceq.model import Allocations, CallStacks, Caveat, Events, EventWaits, Messages, Trace
 
-__all__ = ["Outline", "outline"]
+T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits)
+
+__all__ = ["Outline", "head", "outline"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,3 +49,27 @@ def outline(trace: Trace) -> Outline:
         has_device=len(device_work(trace)) > 0,
         steps=steps(trace),
     )
+
+
+def head(trace: Trace) -> Trace:
+    """The trace without its events but for the first, by time, and without what it knows of their lines."""
+    return replace(trace, events=_first(trace.events), embedded="", lines=None)
+
+
+def _first(events: Events) -> Events:
+    at = int(np.argmin(events.ts))
+    columns = {column.name: getattr(events, column.name) for column in fields(events)}
+    own = {name: column[at : at + 1] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    return Events(
+        strings=(),
+        **own,
+        messages=_none_of(events.messages),
+        stacks=_none_of(events.stacks),
+        allocations=_none_of(events.allocations),
+        waits=_none_of(events.waits),
+    )
+
+
+def _none_of(table: T) -> T:
+    """A table of columns without rows."""
+    return type(table)(**{column.name: getattr(table, column.name)[:0] for column in fields(table)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from traceq.errors import UnreadableInput
@@ -17,34 +17,42 @@ from traceq.runs.processes import read_processes
 from traceq.runs.samples import read_pairs
 from traceq.runs.timings import read_timings
 
-__all__ = ["left_nothing", "read", "read_arms", "read_timing", "with_traces"]
+__all__ = ["Each", "left_nothing", "read", "read_arms", "read_one", "read_timing", "with_traces"]
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 _RANK_NAME = re.compile(r"rank[-_]?(\d+)")
 
 
-def read(path: str | Place, *, strict: bool = False, ranks: Collection[int] | None = None) -> Run:
-    """The run at a path; of a recorded run the baseline arm. `ranks` leaves out the others.
+Each = Callable[[Sequence[Place]], Iterable[Trace | UnreadableInput]]
+"""How the traces of a folder are read: each file as a trace, or why it is none."""
+
+
+def read(
+    path: str | Place, *, strict: bool = False, ranks: Collection[int] | None = None, each: Each | None = None
+) -> Run:
+    """The run at a path; of a recorded run the baseline arm. `ranks` leaves out the others; `each` reads the traces of
+    a folder, else it is done here, one after the other.
 
     What a file cannot give is a caveat of the run; `strict` refuses it. Raises UnreadableInput.
     """
+    each = each or _one_by_one(strict=strict)
     path = place(path)
     if is_run(path):
         manifest = read_manifest(path)
-        return _checked(_read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks))
+        return _checked(_read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks, each=each))
     if not path.is_file() and is_run(path.parent):
         manifest = read_manifest(path.parent)
         if manifest.arm(path.name) is None and path.is_dir() and any(map(is_flight, path.iterdir())):  # stalled
-            left = _read_folder(path, strict=strict, ranks=ranks)
+            left = _read_folder(path, strict=strict, ranks=ranks, each=each)
             return replace(left, manifest=manifest, caveats=(*_run_caveats(manifest, ""), *left.caveats))
         if not path.is_dir() or not (manifest.arm(path.name) or _trace_files(path, None)):  # timed only, or no arm
             return _checked(_untraced(path.parent, manifest, path.name))
-        return _checked(_read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks))
+        return _checked(_read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks, each=each))
     if path.is_dir():
-        return _read_folder(path, strict=strict, ranks=ranks)
+        return _read_folder(path, strict=strict, ranks=ranks, each=each)
     if is_flight(path):
         return Run(str(path), (), flights=(read_flight(path),))
-    trace = _unpacked(read_trace(path, strict=strict))
+    trace = read_one(path, strict=strict)
     if ranks is not None and trace.rank not in ranks:
         raise UnreadableInput(str(path), f"it is rank {trace.rank}'s", "a trace of the ranks asked for")
     return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats, processes=trace.processes)
@@ -78,7 +86,8 @@ def read_arms(path: str | Place) -> tuple[Run, ...]:
     """Every traced arm of a recorded run, in the recipe's order; the run itself where nothing was traced."""
     path = place(path)
     manifest = read_manifest(path)
-    return tuple(_read_arm(path, manifest, arm.name, strict=False, ranks=None) for arm in manifest.arms)
+    each = _one_by_one(strict=False)
+    return tuple(_read_arm(path, manifest, arm.name, strict=False, ranks=None, each=each) for arm in manifest.arms)
 
 
 def _checked(run: Run) -> Run:
@@ -98,7 +107,9 @@ def _untraced(path: Place, manifest: Manifest, arm: str = "") -> Run:
     return Run(str(path / arm), (), manifest, arm, pairs, caveats, timings=timings, processes=processes)
 
 
-def _read_arm(path: Place, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None) -> Run:
+def _read_arm(
+    path: Place, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None, each: Each
+) -> Run:
     """Traces of one arm with the unprofiled samples of the whole run; a run cut short may have none."""
     folder = path / arm
     pairs, processes = read_pairs(path / STEPS), read_processes(path / STEPS, manifest)
@@ -106,7 +117,7 @@ def _read_arm(path: Place, manifest: Manifest, arm: str, *, strict: bool, ranks:
     traces: tuple[Trace, ...] = ()
     flights: tuple[Flight, ...] = ()
     if folder.is_dir() and _trace_files(folder, ranks):
-        found = _read_folder(folder, strict=strict, ranks=ranks)
+        found = _read_folder(folder, strict=strict, ranks=ranks, each=each)
         traces, flights, caveats = found.traces, found.flights, [*caveats, *found.caveats]
     elif manifest.status == "complete" and any(
         known.name == arm and known.timed and not known.status for known in manifest.arms
@@ -140,7 +151,22 @@ def _trace_files(folder: Place, ranks: Collection[int] | None) -> list[Place]:
     return [file for file in files if asked_for(file)]
 
 
-def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None) -> Run:
+def read_one(file: Place, *, strict: bool) -> Trace:
+    """One trace, with what a recording of traceq wrote into it. Raises UnreadableInput."""
+    return _unpacked(read_trace(file, strict=strict))
+
+
+def _one_by_one(*, strict: bool) -> Each:
+    def read_or_fault(file: Place) -> Trace | UnreadableInput:
+        try:
+            return read_one(file, strict=strict)
+        except UnreadableInput as fault:
+            return fault
+
+    return lambda files: map(read_or_fault, files)
+
+
+def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, each: Each) -> Run:
     files = _trace_files(folder, ranks)
     if not files and any(is_flight(file) for file in folder.iterdir()):
         flights, unread = read_flights(folder, ranks)
@@ -153,15 +179,12 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None) 
         one_run = f", or one of its {len(inside)} runs: {folder / inside[0]}" if inside else ""
         raise UnreadableInput(str(folder), f"no trace files{asked}", f"*.json, *.json.gz or *.json.zst{one_run}")
     traces, caveats = [], []
-    for file in files:
-        try:
-            trace = _unpacked(read_trace(file, strict=strict))
-        except UnreadableInput as fault:
+    for file, trace in zip(files, each(files), strict=True):
+        if isinstance(trace, UnreadableInput):
             if strict or len(files) == 1:
-                raise
-            caveats.append(Caveat("unreadable_rank", str(fault)))
-            continue
-        if ranks is None or trace.rank in ranks:
+                raise trace
+            caveats.append(Caveat("unreadable_rank", str(trace)))
+        elif ranks is None or trace.rank in ranks:
             traces.append(trace)
             caveats += [Caveat(found.code, f"{file}: {found.text}") for found in trace.caveats]
     if not traces:

@@ -1,0 +1,67 @@
+"""Summaries of ranks beside their traces, so that a second look, or one more rank, costs one rank.
+
+`.traceq/<trace file>.summary` in the folder of the traces. An entry holds for one file, as its size, times and number
+tell, and for the sources of traceq that wrote it. Whatever is stale, damaged or cannot be written is as if it were not.
+TRACEQ_CACHE=0 in the environment switches it off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from traceq.engines.codec import Damaged, decode, encode
+from traceq.engines.summary import RankSummary
+from traceq.engines.version import sources
+from traceq.places import Place
+from traceq.runs.layout import replaced
+
+__all__ = ["known", "remember"]
+
+FOLDER = ".traceq"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    key: str
+    summary: RankSummary
+
+
+def known(file: Place, names: Sequence[str], strict: bool) -> RankSummary | None:
+    """The summary of a trace if it is there, of these analyses."""
+    if (kept := _kept(file, strict)) is None:
+        return None
+    place, key = kept
+    try:
+        entry = decode(place.read_bytes(), _Entry)
+    except (OSError, Damaged):
+        return None
+    return entry.summary if entry.key == key and entry.summary.names >= set(names) else None
+
+
+def remember(file: Place, summary: RankSummary, strict: bool) -> None:
+    """Keep it, where that is possible, with what is known of the trace already."""
+    if (kept := _kept(file, strict)) is None:
+        return
+    place, key = kept
+    if (before := known(file, (), strict)) is not None:
+        summary = replace(summary, parts=tuple((dict(before.parts) | dict(summary.parts)).items()))
+    with suppress(OSError):
+        place.parent.mkdir(exist_ok=True)
+        with replaced(place) as part:
+            part.write_bytes(encode(_Entry(key, summary)))
+
+
+def _kept(file: Place, strict: bool) -> tuple[Path, str] | None:
+    """Where the entry of a trace is, and what it must say to hold; None without a cache."""
+    if os.environ.get("TRACEQ_CACHE") == "0" or not isinstance(file, Path):
+        return None
+    try:
+        now = file.stat()
+    except OSError:
+        return None
+    key = f"{sources()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {int(strict)}"
+    return file.parent / FOLDER / f"{file.name}.summary", key

@@ -1,0 +1,70 @@
+"""One rank: read, and all that is kept of it as bytes. What a worker does, wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+from traceq.analyses.registry import analysis
+from traceq.engines.codec import encode
+from traceq.errors import UnreadableInput
+from traceq.links.outline import head, outline
+from traceq.links.own_calls import own_calls
+from traceq.model import Trace
+from traceq.places import Place
+from traceq.runs.read import read_one
+
+__all__ = ["RankSummary", "answers", "part_type", "summarize"]
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """What is left of one trace, each piece as bytes: `head` the trace without events; `outline`, `calls` what ranks
+    are compared by; `parts` (name of the analysis, its summary)."""
+
+    head: bytes
+    outline: bytes
+    calls: bytes
+    parts: tuple[tuple[str, bytes], ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The analyses that it serves."""
+        return frozenset(name for name, _ in self.parts)
+
+    def part(self, name: str) -> bytes:
+        """The summary of one of them."""
+        return next(part for known, part in self.parts if known == name)
+
+
+def summarize(path: Place, names: Sequence[str], strict: bool) -> RankSummary | UnreadableInput:
+    """Read one trace, and let go of its events; a fault is what is known of it, too."""
+    try:
+        trace = read_one(path, strict=strict)
+        return RankSummary(
+            head=encode(head(trace)),
+            outline=encode(outline(trace)),
+            calls=encode(own_calls(trace)),
+            parts=tuple((name, encode(analysis(name).summarize(trace))) for name in names),
+        )
+    except UnreadableInput as fault:
+        return fault
+    except MemoryError:
+        return UnreadableInput(str(path), "too little memory to read it")
+
+
+def answers(path: Place, strict: bool, question: Callable[[Trace, A], T], asked: Sequence[A]) -> list[T]:
+    """Read one trace again, and ask it something. Raises UnreadableInput."""
+    trace = read_one(path, strict=strict)
+    return [question(trace, what) for what in asked]
+
+
+@cache
+def part_type(name: str) -> Any:
+    """The type of what an analysis keeps of a rank."""
+    return get_type_hints(analysis(name).summarize)["return"]
