@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -162,10 +163,33 @@ def test_under_torchrun_a_recording_that_is_ended_says_by_which_signal(tmp_path:
 
 
 @pytest.mark.faults
+def test_under_torchrun_a_desync_is_told_with_both_collectives_and_both_lines(tmp_path: Path) -> None:
+    recipe = ("--recipe", "branch_sync_ab", "--set", "batch_size=1", "--set", "fault=desync")
+    words = ("-m", "traceq", "record", *recipe, "--device", "cpu", "--out", "run", "--steps", "64")
+    process = begun(torchrun(2, *words), tmp_path, {"TRACEQ_TEST_PATIENCE": "20"})
+    ((code, _, stderr),) = ended([process])
+    assert code != 0
+    fault = RunFolder(tmp_path / "run").read_manifest().fault
+    assert re.match(r"desync at collective \d+ of group \w+: ", fault), stderr
+    assert re.search(r"rank 0 issues all_reduce float32 x [\d,]+; rank 1 issues all_gather float32 x \d+; ", fault)
+    assert re.search(r"rank 1 waits at agreement\.py:\d+ gathered_alone$", fault)
+    assert f"traceq: run: {fault}" in stderr.splitlines()
+
+
+@pytest.mark.faults
+def test_under_torchrun_a_full_disk_is_named(full_disk: Path, tmp_path: Path) -> None:
+    ((code, _, stderr),) = ended([begun(torchrun(2, *RECORD, "--steps", "10000"), tmp_path)])
+    assert code != 0
+    manifest = RunFolder(full_disk).read_manifest()
+    assert manifest.status == "failed"
+    assert re.match(r"rank [01]: OSError: \[Errno 28\] No space left on device", manifest.fault), stderr
+
+
+@pytest.mark.faults
 def test_under_torchrun_a_rank_that_hangs_is_named_when_its_peers_give_up(tmp_path: Path) -> None:
-    fault = Fault(1, 1.0, "hang", after=str(tmp_path / "run/steps/rank0.jsonl"), program="traceq")
+    fault = Fault(1, 1.0, "hang", after=str(tmp_path / "run/steps/rank0.jsonl"), program="traceq", patience_s=15)
     ((code, _, stderr),) = ended(
-        [begun(torchrun(3, *RECORD, "--steps", "10000"), tmp_path, fault.variables(tmp_path))], seconds=240
+        [begun(torchrun(3, *RECORD, "--steps", "10000"), tmp_path, fault.variables(tmp_path))], seconds=170
     )
     assert code != 0
     manifest = RunFolder(tmp_path / "run").read_manifest()

@@ -8,7 +8,7 @@ from traceq.errors import TraceqError
 from traceq.recorder.signals import Stopped
 from traceq.runs.layout import RunFolder
 
-__all__ = ["mark", "status_after"]
+__all__ = ["mark", "marked", "status_after"]
 
 
 def mark(folder: RunFolder, status: str, fault: str) -> None:
@@ -22,6 +22,15 @@ def mark(folder: RunFolder, status: str, fault: str) -> None:
             folder.write_manifest(replace(manifest, status=status, fault=fault))
     except (TraceqError, OSError):
         return
+
+
+def marked(folder: RunFolder) -> tuple[str, str]:
+    """Status and fault of a recording that ended early; two empty texts for any other."""
+    try:
+        manifest = folder.read_manifest()
+    except TraceqError:
+        return "", ""
+    return (manifest.status, manifest.fault) if manifest.status in ("failed", "interrupted") else ("", "")
 
 
 def status_after(fault: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from traceq.recorder.blame import Failure, find_cause, is_of_a_peer
-from traceq.recorder.ending import mark, status_after
+from traceq.recorder.ending import mark, marked, status_after
 from traceq.recorder.faults import read_told, tell_fault, words
 from traceq.recorder.plan import Plan
 from traceq.recorder.signals import undisturbed
@@ -42,6 +42,9 @@ def note_end(plan: Plan, world: World, fault: BaseException) -> str:
 def _common_end(plan: Plan, world: World) -> tuple[str, str]:
     until = time.monotonic() + _PATIENCE_S
     while True:
+        status, fault = marked(plan.folder)
+        if status:  # by the rank that failed: its disk may have refused everything else
+            return status, fault
         failures = [_failure(plan, world, rank) for rank in range(world.size)]
         is_known = any(not failure.is_secondary for failure in failures)
         if is_known or all(failure.message for failure in failures) or time.monotonic() >= until:
