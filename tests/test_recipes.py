@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections import Counter
 from pathlib import Path
@@ -218,6 +219,9 @@ def test_a_step_of_four_batches_trains_on_four_times_the_samples_and_exchanges_g
     assert once["aten::_foreach_lerp_"] > 0 == ops(run, "bwd")["aten::gelu"]
     # each of the eight samples of a rank's step sleeps 3 ms in the one worker: a step cannot be shorter
     assert found["global_step_time_s"] > 8 * 0.003
+    (forecast,) = [line for line in done.stderr.splitlines() if line.startswith("a trace of 2 steps takes about ")]
+    expected = float(re.findall(r"about ([\d.]+) MiB a rank", forecast)[0]) * 2**20
+    assert len(gzip.decompress((done.out / "run" / "rank0.json.gz").read_bytes())) == pytest.approx(expected, rel=0.3)
     told = done.stdout.splitlines()
     assert told[0].startswith("An unprofiled step, by phase (mean of 2 ranks, 8 steps)")
     shares = [float(line.split()[-2]) for line in told[2:] if line.rstrip().endswith("%")]

@@ -13,19 +13,20 @@ import msgspec
 from traceq.model import SourceLines
 from traceq.recorder.line_marks import PREFIX
 
-__all__ = ["Row", "lines_of", "read_source_lines"]
+__all__ = ["Row", "lines_of", "read_rows"]
 
 _STEP = "ProfilerStep#"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A complete event of a trace; everything else in it is ignored."""
+    """An event of a trace. `ph` is X where it has a duration."""
 
     name: str = ""
     cat: str = ""
     tid: int | str = ""
     ts: float = 0.0
     dur: float = 0.0
+    ph: str = ""
 
     @property
     def end(self) -> float:
@@ -44,11 +45,10 @@ class _Op:
     line: str
 
 
-def read_source_lines(path: Path, phases: Sequence[str]) -> SourceLines:
-    """Line table of a written trace."""
+def read_rows(path: Path) -> list[Row]:
+    """Events of a written trace, in its order."""
     with gzip.open(path) as file:
-        rows = msgspec.json.decode(file.read(), type=_Document, strict=False).traceEvents
-    return lines_of(rows, phases)
+        return msgspec.json.decode(file.read(), type=_Document, strict=False).traceEvents
 
 
 def lines_of(rows: Sequence[Row], phases: Sequence[str]) -> SourceLines:

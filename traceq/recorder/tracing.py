@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 from traceq.errors import RecordingFailed
 from traceq.model import Manifest, Pairs, Processes
 from traceq.recorder.flight import dump_flight
-from traceq.recorder.lines import read_source_lines
+from traceq.recorder.forecast import forecast_bytes, forecast_words, is_large
+from traceq.recorder.lines import Row, lines_of, read_rows
 from traceq.recorder.plan import Plan
 from traceq.recorder.rank import Rank
 from traceq.recorder.window import WARMUP_STEPS, Window, profiled_steps
@@ -27,7 +28,9 @@ def traced_steps(
     stacks = folder.stacks(arm, number)
     yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
     rank.world.barrier()  # exporting stalls ranks unequally
-    lines = read_source_lines(stacks, rank.phases.names)
+    rows = read_rows(stacks)
+    _tell_size(rank, arm, rows)
+    lines = lines_of(rows, rank.phases.names)
     embedded = encode(Embedded(replace(manifest, status="complete"), arm, pairs, lines, processes))
     since_ns = yield from _window(rank, arm, Window(folder.trace(arm, number), rank.plan.trace_steps, embedded))
     _note_collectives(rank, arm, dump_flight(folder.flight(arm, number), since_ns))
@@ -49,6 +52,14 @@ def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
         rank.pulse.step_ended()
     rank.phases.take()
     return since_ns
+
+
+def _tell_size(rank: Rank, arm: str, rows: Sequence[Row]) -> None:
+    """How large the trace will be: of a recipe's first arm, and of whatever is too large."""
+    num_steps = rank.plan.trace_steps
+    num_bytes = forecast_bytes(rows, num_steps)
+    if is_large(num_bytes) or (rank.plan.recipe and arm == rank.plan.arms[0].arm.name):
+        rank.say(forecast_words(num_bytes, num_steps))
 
 
 def _note_collectives(rank: Rank, arm: str, seen: Counter[str]) -> None:
