@@ -21,12 +21,12 @@ from traceq.recorder.pulse import Pulse
 from traceq.recorder.rank import Rank
 from traceq.recorder.recipe import check_arm
 from traceq.recorder.shared import check_shared
+from traceq.recorder.stepper import FETCH, Stepper
 from traceq.recorder.world import World, running_world
 
 __all__ = ["Session", "record"]
 
 B = TypeVar("B")
-FETCH = "dataload_wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,21 @@ class Session:
     def steps(self, batches: Iterable[B]) -> Iterator[B]:
         """The batches, one a step; fetching is the phase `dataload_wait`. When the recording is done they go on."""
         source = self._fetched(batches)
-        manifest = self.rank.plan.manifest("loop", self.question, self.rank.phases.names)
-        for _, batch in zip(recorded_steps(self.rank, manifest), source, strict=False):
+        for _, batch in zip(self._recorded(), source, strict=False):
             yield batch
         yield from source
+
+    @contextmanager
+    def stepper(self) -> Iterator[Stepper]:
+        """For a loop that runs elsewhere: callbacks in the block say where a step ends, and which phase begins."""
+        stepper = Stepper(self._recorded(), self.rank.phases)
+        try:
+            yield stepper
+        finally:
+            stepper.close()
+
+    def _recorded(self) -> Iterator[str]:
+        return recorded_steps(self.rank, self.rank.plan.manifest("loop", self.question, self.rank.phases.names))
 
     def _fetched(self, batches: Iterable[B]) -> Iterator[B]:
         iterator = iter(batches)
