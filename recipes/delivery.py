@@ -9,7 +9,13 @@ import torch
 
 from .episodes import Sample
 
-__all__ = ["Prefetcher", "boxed"]
+__all__ = ["Prefetcher", "boxed", "tune"]
+
+
+def tune(on: bool) -> None:
+    """TF32 in matrix products, and cudnn's search for the fastest convolution; what a CPU computes stays the same."""
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    torch.backends.cudnn.benchmark = on
 
 
 def boxed(batch: Sample, device: torch.device) -> Sample:

@@ -9,13 +9,15 @@ Before anything is timed each arm trains `loss_steps` steps on the same batch, f
 environment holds where that ended (`loss.<arm>`), what the optimizer steps on (`state.<arm>`) and the bytes of weights,
 masters and moments (`state_bytes.<arm>`).
 
-The answer is a verdict on either arm with masters against `bf16`, with the copies that came in `optim_step`. Each arm
-has a model of its own, so a verdict holds for these models in this process. On a CPU `masters_on_cpu` is `masters` once
-more: how far the two differ there is no cost of either.
+The answer is a verdict on either arm with masters against `bf16`, with the copies that came in `optim_step`. All arms
+step on the same weights in turn: a model each would differ by where it lies in memory, too, by as much as a percent of
+a step (`benchmarks/layout.py`). On a CPU `masters_on_cpu` is `masters` once more: how far the two differ there is no
+cost of either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -42,6 +44,7 @@ class Parameters:
 def build(context: Context, parameters: Parameters) -> Step:
     """One training step for all arms, which differ in the dtype and the place of what the optimizer steps on."""
     from contextlib import nullcontext
+    from functools import partial
 
     import torch
     from torch import nn
@@ -53,20 +56,24 @@ def build(context: Context, parameters: Parameters) -> Step:
     def in_bfloat16(size: Size) -> nn.Module:
         return VisionLanguageAction(replace(size, weights=torch.bfloat16))
 
-    def train() -> Training:
-        size, batch_size, num_workers = parameters.size, parameters.batch_size, parameters.num_workers
-        return Training.build(context, size, batch_size, num_workers, parameters.seed, in_bfloat16)
-
-    trainings = {
-        "bf16": train(),
-        "masters": train().with_masters(context.device),
-        "masters_on_cpu": train().with_masters(torch.device("cpu")),
+    size, batch_size, seed = parameters.size, parameters.batch_size, parameters.seed
+    shared = Training.build(context, size, batch_size, parameters.num_workers, seed, in_bfloat16)
+    weights = [weight.detach() for weight in shared.model.parameters()]
+    fresh = [weight.clone() for weight in weights]
+    make: dict[str, Callable[[], Training]] = {
+        "bf16": shared.with_optimizer,
+        "masters": partial(shared.with_masters, context.device),
+        "masters_on_cpu": partial(shared.with_masters, torch.device("cpu")),
     }
-    batch = SIZES[parameters.size].episodes(parameters.seed, context.rank).batch(parameters.batch_size)
-    for arm, training in trainings.items():
+    batch = SIZES[size].episodes(seed, context.rank).batch(batch_size).to(context.device)
+    trainings: dict[str, Training] = {}
+    for arm in make:
+        for weight, start in zip(weights, fresh, strict=True):
+            weight.copy_(start)
+        training = trainings[arm] = make[arm]()
         for _ in range(parameters.loss_steps):
-            torch.manual_seed(parameters.seed)
-            training.forward(batch.to(context.device))
+            torch.manual_seed(seed)
+            training.forward(batch)
             training.update(lambda _: nullcontext())
         context.facts[f"loss.{arm}"] = float(training.last_loss)
         context.facts[f"state.{arm}"] = state_text(training.optimizer)

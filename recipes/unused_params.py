@@ -69,7 +69,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     train = partial(Training.build, context, parameters.size, parameters.batch_size, parameters.num_workers, seed)
     off = train(without_unused)
     on = train(lambda size: WithLeftovers(size, parameters.frozen_encoder), find_unused_parameters=True)
-    on.batches = off.batches
+    context.built_apart("off", "on")
     trainings = {"off": off, "on": on}
 
     def step(arm: str) -> None:

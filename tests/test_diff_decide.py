@@ -13,7 +13,7 @@ from builder import Event, build, kernel, launch, op, step, write
 from traceq.diff.diff import diff, diff_runs
 from traceq.diff.result import Diff
 from traceq.errors import UnreadableInput
-from traceq.model import Arm, Manifest, Pairs, Run, Trace
+from traceq.model import BUILT_APART, Arm, Manifest, Pairs, Run, Trace
 from traceq.runs.embedded import KEY, Embedded, encode
 from traceq.runs.read import read
 
@@ -305,3 +305,17 @@ def test_the_main_threads_cpu_time_has_a_verdict_of_its_own() -> None:
     assert found.cpu.delta_ns == pytest.approx(10_000, abs=2_000)
     assert found.words[2].startswith("CPU time of the main thread, without waiting: +")
     assert diff_runs(run_of("off"), run_of("on")).cpu is None
+
+
+@pytest.mark.parametrize(
+    ("names", "b_us", "said"),
+    [("off on", 1010, True), ("off on", 1100, False), ("off on", 1000, False), ("off deferred", 1010, False)],
+    ids=["small", "large", "none", "one build"],
+)
+def test_a_small_difference_of_arms_that_were_built_apart_may_be_where_they_lie(
+    names: str, b_us: float, said: bool
+) -> None:
+    pairs = (paired("off", "on", 1000, b_us, num=64), paired("off", "off", 1000, 1000, num=64))
+    told = replace(MANIFEST, environment={**MANIFEST.environment, BUILT_APART: names})
+    found = diff_runs(run_of("off", manifest=told, pairs=pairs), run_of("on", manifest=told, pairs=pairs))
+    assert ("built_apart" in codes(found)) == said

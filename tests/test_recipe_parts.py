@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("torch", reason="a recipe is a torch program")
@@ -11,7 +15,11 @@ import torch
 from torch import nn
 from traceq.recipes.gradients import Use, uses_of, words
 from traceq.recipes.held import held_bytes
+from traceq.recipes.resident import forget_peaks, host_memory
 from traceq.recipes.vla import SIZES, Block, VisionLanguageAction
+
+from traceq.recorder.context import Context
+from traceq.recorder.phases import Phases
 
 
 class Gated(nn.Module):
@@ -73,3 +81,39 @@ def test_a_recomputed_model_has_the_same_gradients() -> None:
 
     for plain, again in zip(gradients(False), gradients(True), strict=True):
         assert torch.equal(plain, again)
+
+
+def test_who_asks_twice_for_the_same_batches_is_given_the_same_loader() -> None:
+    context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
+    episodes = SIZES["tiny"].episodes(seed=0, rank=0)
+    mine = context.batches(episodes, 2, num_workers=0)
+    assert context.batches(SIZES["tiny"].episodes(seed=0, rank=0), 2, num_workers=0) is mine
+    others = (context.batches(episodes, 3, num_workers=0), context.batches(replace(episodes, seed=1), 2, num_workers=0))
+    assert all(other is not mine for other in others)
+    assert context.batches([1, 2], 1, num_workers=0) is not context.batches([1, 2], 1, num_workers=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_the_memory_of_a_rank_its_workers_and_batches_that_wait_is_told() -> None:
+    before = host_memory()
+    context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
+    size = replace(SIZES["tiny"], image_size=256)
+    batches = context.batches(size.episodes(seed=0, rank=0), 4, num_workers=1, prefetch_factor=3)
+    batch = next(batches)
+    one_batch = sum(field.nbytes for field in batch)
+    deadline = time.monotonic() + 30
+    while host_memory().shared < before.shared + 4 * one_batch and time.monotonic() < deadline:
+        time.sleep(0.05)
+    found = host_memory()
+    assert 4 * one_batch <= found.shared - before.shared <= 5.5 * one_batch  # the one in use, and those ahead
+    assert found.workers > before.workers
+    assert batch.image.shape == (4, 3, 256, 256)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_peak_that_was_forgotten_is_that_of_what_came_after() -> None:
+    held = torch.ones(64_000_000 // 4)
+    high = host_memory().rank
+    del held
+    forget_peaks()
+    assert host_memory().rank < high - 32_000_000

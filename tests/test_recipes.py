@@ -18,7 +18,7 @@ from traceq.diff.diff import diff_run, diff_runs
 from traceq.links.nesting import tracks
 from traceq.links.phases import phases
 from traceq.links.steps import main_track
-from traceq.model import Category, Run
+from traceq.model import BUILT_APART, Category, Run
 from traceq.runs.read import read
 
 pytest.importorskip("torch", reason="recording needs torch")
@@ -35,8 +35,8 @@ def started(folder: Path, name: str, *options: str) -> Started:
     return start(folder, "--ranks", "2", "--steps", "2", "--trace-steps", "2", *options, recipe=name)
 
 
-def recorded(folder: Path, name: str, *options: str, seconds: float = 60) -> Path:
-    """The run of such a recording, which takes so long at most."""
+def recorded(folder: Path, name: str, *options: str, seconds: float = 180) -> Path:
+    """The run of such a recording, which takes so long at most: a recipe's own limit, on busy cores, too."""
     done = started(folder, name, *options).finish(seconds)
     assert done.code == 0, done.stderr
     return done.out
@@ -81,7 +81,7 @@ def test_metrics_fetched_every_second_step_sync_half_as_often_and_sums_gather_on
 
 @pytest.mark.recipes
 def test_the_check_is_compared_beside_the_metrics_and_without_them(tmp_path: Path) -> None:
-    out = recorded(tmp_path, "outlier_ab", "--set", "batch_size=1", "--set", "check_every=2", seconds=150)
+    out = recorded(tmp_path, "outlier_ab", "--set", "batch_size=1", "--set", "check_every=2")
     arms = {arm: read(out / arm) for arm in ("off", "on", "deferred", "off_alone", "on_alone", "deferred_alone")}
     found = {arm: (syncs(run, "forward"), syncs(run, "sync_gather")) for arm, run in arms.items()}
     beside = {"off": (0, 10), "on": (2, 10), "deferred": (1, 10)}
@@ -146,6 +146,9 @@ def test_unused_parameters_are_listed_by_module_and_searching_reduces_a_map_a_st
     arms = {arm: read(done.out / arm) for arm in ("off", "on")}
     reduced = {arm: collectives(run, "bwd")["all_reduce"] for arm, run in arms.items()}
     assert reduced["on"] == reduced["off"] + 2
+    manifest = arms["on"].manifest
+    assert manifest is not None
+    assert manifest.environment[BUILT_APART] == "off on"
     searches = {arm: ops(run, "forward")[SEARCH] for arm, run in arms.items()}
     assert searches == {"off": 0, "on": 2}
 
@@ -181,6 +184,25 @@ def test_batches_delivered_whole_leave_no_sync_and_a_prefetched_one_no_wait_for_
     ahead = ("dataload_wait", "dataload_ahead")
     asked = {arm: [ops(run, phase)[LOADER] for phase in ahead] for arm, run in arms.items()}
     assert asked == {"naive": [2, 0], "pinned": [2, 0], "prefetch": [0, 2]}
+    manifest = arms["naive"].manifest
+    assert manifest is not None
+    for arm in arms:
+        assert int(manifest.environment[f"rank_peak_bytes.{arm}"]) > 100_000_000  # torch alone takes as much
+        assert int(manifest.environment[f"workers_peak_bytes.{arm}"]) > 50_000_000
+    assert manifest.environment["shared_batches.prefetch"] >= manifest.environment["shared_batches.naive"]
+    skipped = manifest.arm("tuned")
+    assert skipped is not None
+    assert skipped.ended == "skipped: it needs cuda"
+
+
+@pytest.mark.recipes
+def test_a_producer_that_is_faster_stays_as_many_batches_ahead_as_it_may(tmp_path: Path) -> None:
+    vary = ("--vary", "prefetch_factor=1,8", "--set", "batch_size=2", "--set", "size=tiny", "--trace-steps", "0")
+    out = recorded(tmp_path, "prefetch_ab", *vary)
+    manifest = read(out).manifest
+    assert manifest is not None
+    assert manifest.environment[BUILT_APART] == "prefetch_factor=1 prefetch_factor=8"
+    assert 9 <= float(manifest.environment["shared_batches.pinned"]) <= 16  # of both builds' loaders, in whole pages
 
 
 @pytest.mark.recipes
@@ -195,6 +217,7 @@ def test_masters_keep_small_updates_and_cost_copies_in_the_optimizers_step(tmp_p
     num_parameters = int(facts["num_parameters"])
     assert (facts["state_bytes.bf16"], facts["state_bytes.masters"]) == (6 * num_parameters, 14 * num_parameters)
     assert facts["loss.masters"] == facts["loss.masters_on_cpu"] != facts["loss.bf16"]
+    assert BUILT_APART not in facts
     copies = {arm: ops(run, "optim_step")["aten::copy_"] for arm, run in arms.items()}
     assert copies["masters"] == copies["masters_on_cpu"] > copies["bf16"]
 

@@ -14,7 +14,7 @@ from traceq.model import Arm
 from traceq.recorder import Recipe
 from traceq.recorder.catalogue import find, names
 from traceq.recorder.parameters import checked, describe_parameters, overrides
-from traceq.recorder.plan import Plan, planned_arms, with_samples
+from traceq.recorder.plan import Plan, for_device, planned_arms, with_samples
 from traceq.recorder.prepare import Request, fresh_folder, prepare
 
 
@@ -208,3 +208,20 @@ def test_a_folder_the_system_refuses_is_one_line(tmp_path: Path, monkeypatch: py
 def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert len({fresh_folder(None, "x") for _ in range(5)}) == 5
+
+
+def test_arms_that_need_another_device_are_left_out_with_those_that_stand_against_them() -> None:
+    arms = (
+        Arm("off", "", baseline=True),
+        Arm("tuned", "", needs="cuda"),
+        Arm("more", "", against="tuned"),
+        Arm("on", ""),
+    )
+    planned = planned_arms(replace(RECIPE, arms=arms, varied=""), Parameters(), [])
+    can, cannot = for_device(planned, "cpu")
+    assert [one.arm.name for one in can] == ["off", "on"]
+    assert [(arm.name, arm.ended) for arm in cannot] == [
+        ("tuned", "skipped: it needs cuda"),
+        ("more", "skipped: it needs cuda"),
+    ]
+    assert for_device(planned, "cuda") == (planned, ())

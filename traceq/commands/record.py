@@ -125,6 +125,8 @@ def _launch(request: Request) -> Plan:
     plan, entry = prepare(request)
     ranks = "rank" if plan.num_ranks == 1 else "ranks"
     typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device.upper()} {ranks} into {plan.out}", err=True)
+    for arm in plan.marked:
+        typer.echo(f"traceq: note: arm {arm.name}: {arm.ended}", err=True)
     if plan.doubt:
         typer.echo(f"traceq: note: {plan.doubt}", err=True)
     start = time.monotonic()

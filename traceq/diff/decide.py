@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from traceq.diff.result import Comparable
 from traceq.diff.side import Side
 from traceq.links.steps import steps
-from traceq.model import Caveat, Pairs, Run
+from traceq.model import BUILT_APART, Caveat, Pairs, Run
 from traceq.stats import Comparison, Samples, compare_pairs, compare_values
 
-__all__ = ["decide", "decide_cpu"]
+__all__ = ["built_apart", "decide", "decide_cpu"]
+
+LAYOUT_PCT = 2.0
+"""Percent of a step by which equal trainings of one process may differ: more than `benchmarks/layout.py` found."""
 
 
 def decide(a: Side, b: Side, can: Comparable, threshold_pct: float, samples: Samples | None) -> Comparison | None:
@@ -46,6 +49,23 @@ def decide_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None) 
     if pairs is None:
         return None
     return compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
+
+
+def built_apart(a: Side, b: Side, *found: Comparison | None) -> tuple[Caveat, ...]:
+    """Arms of one process with a model each, whose difference is found and small: it may be where the models lie."""
+    told = a.run.manifest.environment.get(BUILT_APART, "") if a.run.manifest else ""
+    if a.is_repeated or b.is_repeated or not _of_one_run(a.run, b.run) or a.run.arm == b.run.arm:
+        return ()
+    if not {a.run.arm, b.run.arm} <= set(str(told).split()):
+        return ()
+    claims = (one for one in found if one and one.verdict.name in ("material", "detectable"))
+    if all(abs(one.delta_pct) > LAYOUT_PCT for one in claims):
+        return ()
+    text = (
+        f"{a.run.arm} and {b.run.arm} were built apart, and two builds of the same differ by up to {LAYOUT_PCT:g} %, "
+        "for where they lie in memory: so small a difference may be that; several recordings a side would tell"
+    )
+    return (Caveat("built_apart", text),)
 
 
 def _not_paired(a: Side, b: Side) -> tuple[Caveat, ...]:

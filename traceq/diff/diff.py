@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traceq.analyses.sheet import describe
 from traceq.diff.comparable import comparable, confounders, ranks_apart
-from traceq.diff.decide import decide, decide_cpu
+from traceq.diff.decide import built_apart, decide, decide_cpu
 from traceq.diff.explain import explain
 from traceq.diff.feeding import feeding, feeding_doubts, feeding_words
 from traceq.diff.free import is_free
@@ -97,10 +97,11 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
     ranks = rank_deltas(a.run, b.run)
     traced, cells, causes = _explained(a.run, b.run, ranks)
     a_name, b_name = _names(a, b)
-    doubts = _doubts(decided, steps, traced)
+    on_cpu = decide_cpu(a, b, threshold_pct, samples)
+    doubts = (*_doubts(decided, steps, traced), *built_apart(a, b, decided, on_cpu))
     per = traced.per if traced else "a step"
     words = verdict_words(a_name, b_name, can, decided, missing=_missing(a, b), control=_control(a), per=per)
-    words = (*words, *cpu_words(decide_cpu(a, b, threshold_pct, samples)), *sample_words(decided, steps))
+    words = (*words, *cpu_words(on_cpu), *sample_words(decided, steps))
     if traced is not None:
         believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
         if believable and not _is_noise(decided):

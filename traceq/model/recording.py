@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arm", "Manifest", "Pairs", "Processes", "SourceLines", "Timings"]
+__all__ = ["BUILT_APART", "Arm", "Manifest", "Pairs", "Processes", "SourceLines", "Timings"]
+
+
+BUILT_APART = "built_apart"
+"""Key of a manifest's environment: names of the arms that have a model each, with a space between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +22,10 @@ class Arm:
     `against`: the arm that it is compared with; "" for the baseline. `repeats`: the arm whose change it makes once more
     in other surroundings, those of `against`: what the change costs here and there is compared, too.
     `samples_factor`: how many times the samples that the recipe tells a step of this arm trains on. `varied`: the
-    parameters that this arm has for itself. `num_ranks`: how many it runs on if it is apart, 0 for all of the run's.
+    parameters that this arm has for itself. `needs`: the device without which it would be another arm once more, and is
+    left out; "" for any. `num_ranks`: how many it runs on if it is apart, 0 for all of the run's.
     A recording fills in the rest: `samples_per_step`, that one step of all ranks together trains on, 0 where nobody
-    said; of an arm that is apart `facts`, what building and running it found out, and `status`, "skipped" or "out of
+    said; of an arm that is apart `facts`, what building and running it found out; `status`, "skipped" or "out of
     memory" where it did not come to its end: `fault` says why.
     """
 
@@ -33,6 +38,7 @@ class Arm:
     samples_factor: int = 1
     against: str = ""
     repeats: str = ""
+    needs: str = ""
     num_ranks: int = 0
     status: str = ""
     fault: str = ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from traceq.errors import RecordingFailed
+from traceq.model import BUILT_APART
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +40,7 @@ class Context:
     facts: dict[str, str | int | float] = field(default_factory=dict)
     say: Callable[[str], None] = print  # into the rank's log
     arm: str = ""
+    loaders: dict[Hashable, Iterator[Any]] = field(default_factory=dict)
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
         """The model on the device, under DDP when there is more than one rank; what was got is checked and noted."""
@@ -67,8 +69,25 @@ class Context:
         """Endless batches of a real loader with workers; both halves of a pair are given the same ones.
 
         `dataset[i]` is asked for every i >= 0; it has to differ between ranks itself. Each worker has up to
-        `prefetch_factor` batches in hand.
+        `prefetch_factor` batches in hand. Who asks once more for the same, of the same dataset, is given the same
+        iterator: arms that are built one by one are then given the same batches, too, by the same workers.
         """
+        asked = (dataset, batch_size, num_workers, prefetch_factor, batches_per_step)
+        try:
+            hash(asked)
+        except TypeError:  # such a dataset cannot be asked for twice
+            return self._loader(*asked)
+        if asked not in self.loaders:
+            self.loaders[asked] = self._loader(*asked)
+        return self.loaders[asked]
+
+    def built_apart(self, *arms: str) -> None:
+        """Note arms that have a model each: they differ by where it lies in memory, too, and their diff says so."""
+        self.facts[BUILT_APART] = " ".join(arms)
+
+    def _loader(
+        self, dataset: Dataset[Any], batch_size: int, num_workers: int, prefetch_factor: int, batches_per_step: int
+    ) -> Iterator[Any]:
         from torch.utils.data import DataLoader
 
         from traceq.recorder.processes import die_with_parent

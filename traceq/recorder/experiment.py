@@ -79,7 +79,8 @@ def num_steps(plan: Plan) -> int:
 
 
 def _build(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
-    """Each arm's step. Arms with the same parameters share one build, so that nothing but the arm differs."""
+    """Each arm's step. Arms with the same parameters share one build, so that nothing but the arm differs; that others
+    do not is noted."""
     built: list[tuple[Any, Step]] = []
     steps: dict[str, Step] = {}
     for planned in plan.arms:
@@ -89,6 +90,8 @@ def _build(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
             step = entry.recipe.build(context, parameters)
             built.append((parameters, step))
         steps[planned.arm.name] = _running(step, planned.runs)
+    if len(built) > 1:
+        context.built_apart(*steps)
     return steps
 
 

@@ -16,7 +16,16 @@ from traceq.recorder.parameters import Values, checked, plain, split_assignment
 from traceq.recorder.recipe import Recipe
 from traceq.runs.layout import FORMAT, RunFolder
 
-__all__ = ["MAX_WARMUP_STEPS", "Plan", "PlannedArm", "check_samples", "planned_arm", "planned_arms", "with_samples"]
+__all__ = [
+    "MAX_WARMUP_STEPS",
+    "Plan",
+    "PlannedArm",
+    "check_samples",
+    "for_device",
+    "planned_arm",
+    "planned_arms",
+    "with_samples",
+]
 
 MAX_WARMUP_STEPS = 20
 
@@ -131,6 +140,15 @@ class Plan:
     def from_bytes(data: bytes) -> Plan:
         """The plan another process wrote."""
         return msgspec.json.decode(data, type=Plan)
+
+
+def for_device(arms: Sequence[PlannedArm], device: str) -> tuple[tuple[PlannedArm, ...], tuple[Arm, ...]]:
+    """(the arms that the device can run; the others, marked as skipped, with those that stand against them)."""
+    lacking = {planned.arm.name: planned.arm.needs for planned in arms if planned.arm.needs not in ("", device)}
+    lacking |= {planned.arm.name: lacking[planned.arm.against] for planned in arms if planned.arm.against in lacking}
+    can = tuple(planned for planned in arms if planned.arm.name not in lacking)
+    cannot = (planned.arm for planned in arms if planned.arm.name in lacking)
+    return can, tuple(replace(arm, status="skipped", fault=f"it needs {lacking[arm.name]}") for arm in cannot)
 
 
 def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -> tuple[PlannedArm, ...]:

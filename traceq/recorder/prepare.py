@@ -14,7 +14,7 @@ from pathlib import Path
 from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.catalogue import Entry, find
 from traceq.recorder.parameters import checked, overrides, plain
-from traceq.recorder.plan import Plan, PlannedArm, planned_arms, with_samples
+from traceq.recorder.plan import Plan, PlannedArm, for_device, planned_arms, with_samples
 from traceq.runs.layout import RunFolder
 
 __all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "now", "prepare", "resolve_device"]
@@ -92,7 +92,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
     device = resolve_device(request.device)
     num_ranks = _num_ranks(request.ranks, device, world_size)
     _check_ranks(arms, num_ranks)
-    arms = with_samples(entry.recipe, arms, num_ranks)
+    arms, marked = for_device(with_samples(entry.recipe, arms, num_ranks), device)
     out = fresh_folder(request.out, entry.name)
     seed = secrets.randbelow(2**31)
     plan = Plan(
@@ -108,6 +108,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         parameters=plain(parameters),
         arms=arms,
         started=now(),
+        marked=marked,
         replicates=(request.replicates or DEFAULT_REPLICATES[device]) if entry.recipe.apart else 0,
     )
     try:

@@ -98,6 +98,8 @@ def check_names(recipe: Recipe[Any], where: str) -> None:
         raise UsageFault(f"{where}: two arms have the same name: {', '.join(names)}")
     if [arm.timed for arm in recipe.arms if arm.baseline] != [True]:
         raise UsageFault(f"{where}: exactly one timed arm has to be the baseline")
+    if recipe.baseline.needs:
+        raise UsageFault(f"{where}: arm {recipe.baseline.name!r}: the baseline has to run on any device")
     timed = {arm.name for arm in recipe.arms if arm.timed}
     for arm in recipe.arms:
         if unknown := {arm.against, arm.repeats} - {""} - (timed - {arm.name}):
