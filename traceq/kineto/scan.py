@@ -16,7 +16,7 @@ from traceq.kineto.scanned import Damage, Scan, check_size
 from traceq.kineto.source import Source
 from traceq.model import Thread
 
-__all__ = ["reader", "scan"]
+__all__ = ["reader", "scan", "threads"]
 
 
 def reader() -> str:
@@ -29,13 +29,21 @@ def reader() -> str:
     return wanted
 
 
+def threads() -> int:
+    """How many threads of the native reader scan one trace: TRACEQ_THREADS, 1 or 2, else one."""
+    wanted = os.environ.get("TRACEQ_THREADS") or "1"
+    if wanted not in ("1", "2"):
+        raise UsageFault(f"TRACEQ_THREADS={wanted}: a trace is scanned by 1 thread or by 2")
+    return int(wanted)
+
+
 def scan(source: Source) -> Scan:
     """Read a source to its end. Raises UnreadableInput where it is no trace."""
     if reader() == "native":
-        return native.scan_natively(source)
+        return native.scan_natively(source, threads=threads())
     document, columns = Document(source), ColumnBuilder()
     for window in document.windows():
         columns.add(window)
         check_size(source.path, columns.num_rows)
-    threads = tuple(Thread(pid, tid, name) for (pid, tid), name in columns.threads.items())
-    return Scan(columns.build(), threads, document.metadata, Damage.of(document, source, columns.dropped))
+    named = tuple(Thread(pid, tid, name) for (pid, tid), name in columns.threads.items())
+    return Scan(columns.build(), named, document.metadata, Damage.of(document, source, columns.dropped))

@@ -22,12 +22,13 @@ class Tape:
     Text that was not used up stays in front of what `more` adds: most often copied into the headroom of its buffer.
     """
 
-    def __init__(self, source: Source, *, padding: int) -> None:
+    def __init__(self, source: Source, *, padding: int, chunks: int = 1) -> None:
         self.buffer = bytearray(padding)
         self.start = self.stop = self.position = 0
         self._source, self._padding = source, padding
         self._ended = False
-        self._buffers = (_ReadAhead if source.is_packed else _InTurn)(source, _HEADROOM, CHUNK, padding)
+        self._buffers = (_ReadAhead if source.is_packed else _InTurn)(source, _HEADROOM, chunks * CHUNK, padding)
+        self._ahead: tuple[bytearray, int] | None = None
 
     @property
     def path(self) -> Place:
@@ -51,8 +52,23 @@ class Tape:
         self._replace(b"".join((kept, *pieces)))
         return bool(pieces)
 
+    def ahead(self) -> tuple[bytearray, int, int] | None:
+        """What the next `more` will add, while the text at hand stays: (buffer, start, stop); None at the end."""
+        if self._ended:
+            return None
+        self._ahead = buffer, size = self._next()
+        return (buffer, _HEADROOM, _HEADROOM + size) if size else None
+
+    def turn(self) -> bool:
+        """`more`, if that leaves the text that is ahead where it is: False where what is left is too long for it."""
+        return self.stop - self.start <= _HEADROOM and self.more()
+
+    def _next(self) -> tuple[bytearray, int]:
+        found, self._ahead = self._ahead, None
+        return found or self._buffers.next()
+
     def _append_one(self, kept: bytes, rest: int) -> bool:
-        buffer, size = self._buffers.next()
+        buffer, size = self._next()
         self._ended = size == 0
         buffer[_HEADROOM - rest : _HEADROOM] = kept
         self.buffer, self.start, self.stop = buffer, _HEADROOM - rest, _HEADROOM + size
@@ -60,7 +76,7 @@ class Tape:
 
     def _copied(self, wanted: int) -> Iterator[bytes]:
         while wanted > 0 and not self._ended:
-            buffer, size = self._buffers.next()
+            buffer, size = self._next()
             self._ended = size == 0
             if size:
                 yield bytes(memoryview(buffer)[_HEADROOM : _HEADROOM + size])
@@ -98,15 +114,17 @@ class Tape:
 
 
 class _InTurn:
-    """One buffer, filled whenever it is asked for."""
+    """Two buffers, filled in turn whenever one is asked for."""
 
     def __init__(self, source: Source, headroom: int, chunk: int, padding: int) -> None:
-        self._source, self._buffer = source, bytearray(headroom + chunk + padding)
-        self._room = memoryview(self._buffer)[headroom : headroom + chunk]
+        self._source, self._room = source, slice(headroom, headroom + chunk)
+        self._buffers = [bytearray(headroom + chunk + padding) for _ in range(2)]
 
     def next(self) -> tuple[bytearray, int]:
-        """(a buffer, how much text stands in it behind the headroom); none at the end. The one before is forfeit."""
-        return self._buffer, self._source.readinto(self._room)
+        """(a buffer, how much text stands in it behind the headroom); none at the end. The last but one is forfeit."""
+        self._buffers.reverse()
+        with memoryview(self._buffers[0])[self._room] as room:
+            return self._buffers[0], self._source.readinto(room)
 
     def close(self) -> None:
         """Nothing goes on."""
@@ -121,7 +139,7 @@ class _ReadAhead:
         self._full: SimpleQueue[tuple[bytearray, int]] = SimpleQueue()
         for _ in range(_NUM_BUFFERS):
             self._free.put(bytearray(headroom + chunk + padding))
-        self._lent: bytearray | None = None
+        self._lent: list[bytearray] = []
         self._fault: BaseException | None = None
         self._thread = Thread(target=self._read, name="traceq-read-ahead", daemon=True)
         self._thread.start()
@@ -138,12 +156,13 @@ class _ReadAhead:
             self._full.put((buffer, size))
 
     def next(self) -> tuple[bytearray, int]:
-        if self._lent is not None:
-            self._free.put(self._lent)
-        self._lent, size = self._full.get()
+        if len(self._lent) == 2:
+            self._free.put(self._lent.pop(0))
+        buffer, size = self._full.get()
+        self._lent.append(buffer)
         if self._fault is not None and size == 0:
             raise self._fault
-        return self._lent, size
+        return buffer, size
 
     def close(self) -> None:
         """Wait for the thread to end."""
