@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,17 @@ pytest.importorskip("torch", reason="a recipe is a torch program")
 pytest.importorskip("accelerate", reason="the recipes gather metrics through accelerate")
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from traceq.recipes.gradients import Use, uses_of, words
 from traceq.recipes.held import held_bytes
+from traceq.recipes.issued import check_issued, issued_by
+from traceq.recipes.kept import state_bytes
 from traceq.recipes.resident import forget_peaks, host_memory
 from traceq.recipes.vla import SIZES, Block, VisionLanguageAction
 
+from traceq.errors import RecordingFailed
 from traceq.recorder.context import Context
 from traceq.recorder.phases import Phases
 
@@ -117,3 +123,39 @@ def test_a_peak_that_was_forgotten_is_that_of_what_came_after() -> None:
     del held
     forget_peaks()
     assert host_memory().rank < high - 32_000_000
+
+
+def test_collectives_are_counted_where_they_are_dispatched_those_of_backward_too() -> None:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+
+        def step() -> None:
+            model(torch.ones(1, 2)).sum().backward()
+            dist.all_gather([torch.ones(1)], torch.ones(1))
+
+        assert issued_by(step) == {"all_reduce": 1, "all_gather": 1}
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "seen"),
+    [("fsdp2", {"all_reduce": 2}), ("zero3", {"all_gather": 2}), ("ddp", {"all_reduce": 2, "all_gather": 1})],
+)
+def test_a_strategy_that_issues_what_another_does_is_refused(strategy: str, seen: dict[str, int]) -> None:
+    """The first is what accelerate gives on a CPU for FSDP."""
+    with pytest.raises(RecordingFailed, match=f"^{strategy}: a step issues"):
+        check_issued(strategy, Counter(seen))
+    check_issued("fsdp2", Counter(all_gather=3, reduce_scatter=2, all_reduce=1))
+
+
+def test_state_is_weights_and_moments_once_each() -> None:
+    model = nn.Linear(3, 2, bias=False)
+    tied = nn.Sequential(model, nn.Linear(3, 2, bias=False))
+    tied[1].weight = model.weight
+    optimizer = torch.optim.AdamW(tied.parameters())
+    assert state_bytes(tied, optimizer) == 6 * 4
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert state_bytes(tied, optimizer) == 3 * 6 * 4 + 4  # and the number of steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,83 @@ def test_four_workers_make_batches_four_at_a_time(tmp_path: Path) -> None:
     assert found is not None
     assert found.fetch_ns.shape == (2, 40 - (8 - 2))  # what the workers had in hand when it began settled first
     assert 100_000_000 / 4 < found.batch_ns < 100_000_000
+
+
+def buckets(size: str) -> int:
+    """How many reductions DDP makes of a model's gradients: torch says itself."""
+    import torch
+    import torch.distributed as dist
+    from traceq.recipes.vla import SIZES, VisionLanguageAction
+
+    with torch.device("meta"):
+        parameters = list(VisionLanguageAction(SIZES[size]).parameters())
+    found, _ = dist._compute_bucket_assignment_by_size(parameters[::-1], [dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * 2**20])
+    return len(found)
+
+
+@pytest.mark.recipes
+def test_each_strategy_issues_what_it_predicts_and_all_learn_the_same(tmp_path: Path) -> None:
+    out = recorded(tmp_path, "sharding", "--set", "batch_size=1", seconds=550)
+    manifest = read(out / "ddp").manifest
+    assert manifest is not None
+    arms = {arm.name: arm for arm in manifest.arms}
+    skipped = {name for name, arm in arms.items() if arm.status == "skipped"}
+    assert skipped == (set() if find_spec("deepspeed") else {"zero2", "zero3", "zero3_checkpointed"})
+    assert all("needs DeepSpeed" in arms[name].fault for name in skipped)
+    ran = {name: arm for name, arm in arms.items() if name not in skipped}
+    num, units = int(arms["ddp"].facts["num_parameters"]), 8  # seven blocks and the root
+    assert {
+        name: arm.facts["wrapper_units"] for name, arm in ran.items() if name.startswith(("f", "shard"))
+    } == dict.fromkeys(("full_shard", "shard_grad_op", "fsdp2", "fsdp2_checkpointed"), units)
+    assert [float(arm.facts["loss"]) for arm in ran.values()] == pytest.approx([arms["ddp"].facts["loss"]] * len(ran))
+    weights_and_moments = {name: int(arm.facts["state_bytes"]) / (4 * num) for name, arm in ran.items()}
+    shares = {"ddp": 3, "full_shard": 1.5, "shard_grad_op": 1.5, "fsdp2": 1.5, "zero2": 1 + 1.5, "zero3": 1.5}
+    assert weights_and_moments == pytest.approx(
+        {name: shares[name.removesuffix("_checkpointed")] for name in ran}, rel=0.01
+    )
+    gathered = {"parameter_gather_forward": units, "gradient_reduction": units}
+    again = gathered | {"parameter_gather_backward": units - 1}
+    expected = {
+        "ddp": {"gradient_reduction": buckets("tiny")},
+        "full_shard": again,
+        "shard_grad_op": gathered,
+        "fsdp2": again,
+        "fsdp2_checkpointed": again,
+        "zero2": {"gradient_reduction": 1, "parameter_gather_step": 1},
+    }
+    for name in expected.keys() & ran.keys():
+        checks = analyze(read(out / name, ranks=[0]), "strategy").tables[1]
+        rows = [dict(zip((column.key for column in checks.columns), row, strict=True)) for row in checks.rows]
+        exact = {row["role"]: row for row in rows if row["expected_num"] is not None}
+        assert {role: row["num"] // 2 for role, row in exact.items()} == expected[name], name
+        assert all((row["num"], row["verdict"]) == (row["expected_num"], "exact") for row in exact.values()), name
+        reduced = exact["gradient_reduction"]["elements"] // 2
+        assert 0 <= reduced - num <= (2000 if name.startswith("fsdp2") else 0)  # of parts of one row padded to two
+    found = diff_run(out)
+    assert {one.arm: one.verdict for one in found.exchanges} == dict.fromkeys(ran, "exact")
+    (to_full_shard,) = [diff for diff in found.diffs if diff.b_name == "full_shard"]
+    came = {cause.name: cause.delta_num for cause in to_full_shard.causes if cause.kind == "collective"}
+    assert came["all_gather for parameter gather forward"] == units
+    assert came["all_gather for parameter gather backward"] == units - 1
+
+
+@pytest.mark.recipes
+def test_the_largest_batch_is_walked_to_and_back_from_and_the_next_one_is_refused(tmp_path: Path) -> None:
+    options = [f"--set={change}" for change in ("backends=ddp", "batch_size=8", "memory_limit=64")]
+    done = started(tmp_path, "batch_probe", "--trace-steps", "0", *options).finish(seconds=400)
+    assert done.code == 0, done.stderr
+    manifest = read(done.out).manifest
+    assert manifest is not None
+    fits = {int(arm.varied.get("batch_size", 8)): not arm.status for arm in manifest.arms}
+    largest = max(size for size, does in fits.items() if does)
+    refused = min(size for size, does in fits.items() if not does)
+    assert largest < refused <= largest + max(1, largest // 8)
+    assert {arm.status for arm in manifest.arms} == {"", "out of memory"}
+    for facts in (arm.facts for arm in manifest.arms if not arm.status):
+        allocated, reserved, left = (int(facts[f"{what}_bytes"]) for what in ("allocated", "reserved", "head_room"))
+        assert 0 < allocated <= reserved
+        assert 0 <= left < 64 * 2**20
+    matrix, summary = analyze(read(done.out), "batches").views
+    assert {row[0]: row[1] != "out of memory" for row in matrix.rows} == fits
+    assert summary.rows[0][:3] == ("ddp", largest, refused)
+    assert "Samples a second of all ranks, by batch" in done.stdout.splitlines()

@@ -225,3 +225,17 @@ def test_arms_that_need_another_device_are_left_out_with_those_that_stand_agains
         ("more", "skipped: it needs cuda"),
     ]
     assert for_device(planned, "cuda") == (planned, ())
+
+
+def test_how_many_steps_are_traced_is_asked_for_or_the_recipes_or_three() -> None:
+    assert [Request(name).num_traced(find(name)) for name in ("batch_probe", "outlier_ab")] == [0, 3]
+    assert Request("batch_probe", trace_steps=2).num_traced(find("batch_probe")) == 2
+    with pytest.raises(UsageFault, match="nothing would be recorded"):
+        Request("batch_probe", steps=0).check()
+
+
+def test_backends_are_names_of_strategies() -> None:
+    for value in ("ddp,fsdp", "", "ddp,"):
+        with pytest.raises(UsageFault):
+            Request("batch_probe", changes=(f"backends={value}",)).check()
+    assert Request("batch_probe", changes=("backends=zero2,ddp",)).check()

@@ -21,6 +21,7 @@ class Unit(Enum):
     DELTA_PERCENT = "delta_percent"
     GBPS = "GB/s"
     MEAN = "mean"
+    RATE = "1/s"
 
 
 def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
@@ -100,6 +101,10 @@ def _mean(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"
 
 
+def _rate(value: float) -> str:
+    return f"{_three_digits(value)} /s"
+
+
 _FORMATS = {
     Unit.COUNT: lambda v: f"{v:,.0f}",
     Unit.NS: _duration,
@@ -110,4 +115,5 @@ _FORMATS = {
     Unit.DELTA_PERCENT: lambda v: _signed(_percent(v), v),
     Unit.GBPS: lambda v: f"{v:.1f} GB/s",
     Unit.MEAN: _mean,
+    Unit.RATE: _rate,
 }

@@ -7,22 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.links.job import Job
-from traceq.model import Pairs, Processes, Trace
+from traceq.model import Pairs, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.stats import job_ns
 from traceq.units import Unit
 
 POSITION = 5
 
-_TITLE = "Unprofiled steps (job: the slowest rank)"
-_NOTE = "`traceq diff` on the run decides from these."
-_PROCESSES = (
-    Column("arm", "arm"),
-    Column("num_processes", "processes", Unit.COUNT),
-    Column("num_steps", "steps", Unit.COUNT),
-    Column("step_ns", "step", Unit.NS),
-    Column("spread_ns", "within", Unit.NS),
-)
 _COLUMNS = (
     Column("comparison", "arms"),
     Column("num_pairs", "pairs", Unit.COUNT),
@@ -37,17 +28,11 @@ def summarize(trace: Trace) -> None:
 
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
-    """Median step of the job (the slowest rank) in each arm of a recording; nothing for other traces.
-
-    Of arms that ran apart the median of their processes' medians, and within what these lie.
-    """
-    if job.processes:
-        rows = tuple(map(_of_processes, job.processes))
-        view = Table("unprofiled", _TITLE, _PROCESSES, rows, note=_NOTE * (len(rows) > 1))
-        return Report("unprofiled", views=(view,))
+    """Median step of the job (the slowest rank) in each arm of a recording; nothing for other traces. Of
+    arms that ran apart `arms` tells."""
     rows = tuple(_row(pairs) for pairs in job.pairs if pairs.b_second.size)
-    note = "" if all(pairs.is_control for pairs in job.pairs) else _NOTE
-    view = Table("unprofiled", _TITLE, _COLUMNS, rows, note=note)
+    note = "" if all(pairs.is_control for pairs in job.pairs) else "`traceq diff` on the run decides from these."
+    view = Table("unprofiled", "Unprofiled steps (job: the slowest rank)", _COLUMNS, rows, note=note)
     return Report("unprofiled", views=(view,) if rows else ())
 
 
@@ -56,8 +41,3 @@ def _row(pairs: Pairs) -> tuple[Cell, ...]:
     low, high = np.percentile(a, (25, 75))
     name = f"{pairs.a}, {pairs.b}" if not pairs.is_control else f"{pairs.a}, {pairs.a} again"
     return (name, len(a), float(np.median(a)), float(np.median(b)), float(high - low))
-
-
-def _of_processes(found: Processes) -> tuple[Cell, ...]:
-    medians = found.median_ns
-    return (found.arm, len(medians), int(found.num_steps.sum()), float(np.median(medians)), int(np.ptp(medians)))

@@ -25,6 +25,8 @@ __all__ = ["command"]
 
 PROFILES = ("step_profile", "loader")
 """Analyses that tell what a recording of one arm was made for."""
+OF_ARMS = ("arms", "batches")
+"""Those that tell what arms came to that ran apart."""
 
 
 class Until(StrEnum):
@@ -56,7 +58,9 @@ def command(
     max_minutes: float | None = typer.Option(
         None, "--max-minutes", help="With --until: time for so long at most.", show_default="10"
     ),
-    trace_steps: int = typer.Option(3, "--trace-steps", help="Profiled steps of each arm; 0 only times."),
+    trace_steps: int | None = typer.Option(
+        None, "--trace-steps", help="Profiled steps of each arm; 0 only times.", show_default="3"
+    ),
     changes: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Set a parameter of the recipe."),
     vary: list[str] = typer.Option([], "--vary", metavar="KEY=A,B", help="Make an arm of each value."),
     replicates: int | None = typer.Option(
@@ -141,15 +145,16 @@ def _launch(request: Request) -> Plan:
 
 
 def _print_profile(plan: Plan) -> None:
-    """Where an unprofiled step's time goes, of the only arm; several arms are compared by the commands that follow."""
+    """Where an unprofiled step's time goes, of the only arm, or what arms came to that ran apart; arms of one process
+    are compared by the commands that follow."""
     from traceq.analyses.registry import analyze_all
     from traceq.commands._output import stdout
     from traceq.renderers.text import print_table
     from traceq.runs.read import read_timing
 
-    if len(plan.arms) > 1 or not plan.steps:
+    if not plan.steps or (len(plan.arms) > 1 and not plan.replicates):
         return
-    for report in analyze_all(read_timing(plan.out), PROFILES):
+    for report in analyze_all(read_timing(plan.out), OF_ARMS if plan.replicates else PROFILES):
         for view in report.views:
             print_table(view.told, stdout())
             typer.echo()

@@ -29,9 +29,10 @@ from traceq.links.syncs import KINDS as SYNC_KINDS
 from traceq.links.syncs import syncs
 from traceq.model import Category, Trace
 
-__all__ = ["KINDS", "LAUNCHES", "Actors", "actors"]
+__all__ = ["FOR", "KINDS", "LAUNCHES", "Actors", "actors"]
 
 LAUNCHES = " > "
+FOR = " for "
 """Between the name of an op and that of what it launched."""
 
 KINDS = ("sync", "collective", "kernel", "memcpy", "host")
@@ -169,7 +170,7 @@ def _collective_names(
     roles = np.r_[collective_roles(trace), Role.UNKNOWN]
     pairs, inverse = np.unique(np.column_stack([name, roles[call]]), axis=0, return_inverse=True)
     names = (
-        NAMES[number] + ("" if role == Role.UNKNOWN else f" for {ROLES[role].replace('_', ' ')}")
+        NAMES[number] + ("" if role == Role.UNKNOWN else FOR + ROLES[role].replace("_", " "))
         for number, role in pairs.tolist()
     )
     return _numbers(names, texts)[inverse.reshape(-1)] if len(name) else np.empty(0, np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from dataclasses import replace
 
-from traceq.diff.actors import LAUNCHES
+from traceq.diff.actors import FOR, LAUNCHES
 from traceq.diff.ledger import Account, Ledger, line_function
 from traceq.diff.result import Cause, share
 
@@ -94,12 +94,17 @@ def with_replacements(found: list[Cause], of_a: KeysView[str], of_b: KeysView[st
     """Kernels, and collectives, that only A has where others are only B's: those were replaced by these.
 
     First within the op that launches them, at the same line of the same module, as kernels change their names with the
-    device and the version; then within the op alone, then within the phase. One by one they would dwarf everything else
-    and cancel; one row shows what the replacement changed.
+    device and the version; then within the op alone, then within the phase, collectives only by those of their role.
+    One by one they would dwarf everything else and cancel; one row shows what the replacement changed.
     """
-    for place in (_call, _launching_op, lambda cause: cause.phase):
+    for place in (_call, _launching_op, _phase_and_role):
         found = _folded(found, of_a, of_b, delta_ns, place)
     return found
+
+
+def _phase_and_role(cause: Cause) -> str:
+    role = cause.name.partition(FOR)[2] if cause.kind == "collective" else ""
+    return f"{cause.phase}|{role}" if cause.phase and role else cause.phase
 
 
 def _launching_op(cause: Cause) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from traceq.analyses.sheet import describe
 from traceq.diff.comparable import comparable, confounders, ranks_apart
 from traceq.diff.decide import built_apart, decide, decide_cpu
+from traceq.diff.exchanges import exchanges
 from traceq.diff.explain import explain
 from traceq.diff.feeding import feeding, feeding_doubts, feeding_words
 from traceq.diff.free import is_free
@@ -71,7 +72,14 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
         for arm in others
     )
     told = tuple(replace(found, caveats=(*found.caveats, *ended.values())) for found in diffs)
-    return Diffs(manifest.baseline, told, baseline.caveats, baseline.pairs, tuple(joint(manifest.arms, diffs)))
+    return Diffs(
+        manifest.baseline,
+        told,
+        baseline.caveats,
+        baseline.pairs,
+        tuple(joint(manifest.arms, diffs)),
+        exchanges([by_name[arm.name] for arm in manifest.arms if arm.timed]),
+    )
 
 
 def _sides_of(recordings: Sequence[Place]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceq.diff.exchanges import Exchange
 from traceq.model import Caveat, Pairs
 from traceq.report import Source
 from traceq.stats import Comparison, Interaction
@@ -199,13 +200,15 @@ class Joint:
 @dataclass(frozen=True, slots=True)
 class Diffs:
     """A recorded run: every other arm against the baseline, or the arm that it stands against, in the recipe's order;
-    its unprofiled `pairs`; `joint` has a row for each change that was made in two places."""
+    its unprofiled `pairs`; `joint` has a row for each change that was made in two places, `exchanges` one an arm where
+    they share the model in different ways."""
 
     baseline: str
     diffs: tuple[Diff, ...]
     caveats: tuple[Caveat, ...] = ()
     pairs: tuple[Pairs, ...] = ()
     joint: tuple[Joint, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
 
 
 def share(part_ns: int, delta_ns: int) -> float | None:

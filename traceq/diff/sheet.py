@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from traceq.diff.exchanges import KINDS, Moved
 from traceq.diff.result import Cause, Diff, Diffs, share
 from traceq.diff.words import short_name
 from traceq.report import Cell, Column, Table
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["causes_table", "matrix", "ranks_table", "waterfall"]
+__all__ = ["causes_table", "exchanges_table", "matrix", "ranks_table", "waterfall"]
 
 _TOP = 12
 _TOP_RANKS = 8
@@ -136,6 +137,41 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
     note = "An arm that trains on another number of samples a step has its delta by the time of a sample." * by_sample
     title = "Unprofiled steps" + f", against {diffs.baseline}" * one_baseline
     return Table("matrix", title, shown, rows, note=note)
+
+
+def exchanges_table(diffs: Diffs) -> Table:
+    """One row an arm: what it exchanges in a step and what that comes to; no rows where all arms exchange alike."""
+    columns = (
+        Column("arm", "arm"),
+        Column("strategy", "strategy"),
+        Column("verdict", "as predicted"),
+        *(Column(name, f"{name.replace('_', '-')}s") for name in KINDS),
+        Column("samples_per_second", "samples", Unit.RATE),
+        Column("peak_bytes", "memory", Unit.BYTES),
+        Column("state_bytes", "weights, moments", Unit.BYTES),
+    )
+    rows = tuple(
+        (
+            one.arm,
+            one.strategy,
+            one.verdict,
+            *map(_moved, one.moved),
+            one.samples_per_second,
+            one.peak_bytes,
+            one.state_bytes,
+        )
+        for one in diffs.exchanges
+    )
+    note = (
+        "Calls and bytes of a mean traced step of one rank, held to the strategy role by role; `traceq show RUN/ARM`."
+    )
+    return Table("exchanges", "What ranks exchange in a step", columns, rows, note=note).told
+
+
+def _moved(moved: Moved) -> str:
+    """`15, 9.42 MiB`, nothing for none."""
+    size = f", {format_value(moved.bytes, Unit.BYTES)}" if moved.bytes >= 0 else ""
+    return f"{format_value(moved.num, Unit.MEAN)}{size}" if moved.num else ""
 
 
 def _matrix_row(found: Diff, columns: tuple[Column, ...]) -> tuple[Cell, ...]:

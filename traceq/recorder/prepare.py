@@ -22,6 +22,7 @@ __all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "now", "prepare", "resolv
 DEFAULT_STEPS = {"cpu": 64, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
 DEFAULT_MINUTES = 10.0
+DEFAULT_TRACE_STEPS = 3
 DEFAULT_REPLICATES = {"cpu": 1, "cuda": 4}  # 4 give an interval; on a CPU each costs ten seconds an arm and more
 MAX_REPLICATES = 100
 MAX_STEPS = 100_000
@@ -30,14 +31,14 @@ MAX_TRACE_STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `traceq record` was asked for; None is left to the machine, and `max_minutes` to the default."""
+    """What `traceq record` was asked for; None is left to the recipe or the machine, `max_minutes` to the default."""
 
     recipe: str
     ranks: int | None = None
     steps: int | None = None
     until_decided: bool = False
     max_minutes: float | None = None
-    trace_steps: int = 3
+    trace_steps: int | None = None
     changes: tuple[str, ...] = ()
     vary: tuple[str, ...] = ()
     device: str = "auto"
@@ -59,9 +60,14 @@ class Request:
         _check_range("--replicates", self.replicates, 1, MAX_REPLICATES)
         _check_range("--steps", self.steps, 0, MAX_STEPS)
         _check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
-        if not self.trace_steps and self.steps == 0:
+        if self.num_traced(entry) == 0 and self.steps == 0:
             raise UsageFault("--steps 0 and --trace-steps 0: nothing would be recorded")
         return entry, parameters, arms
+
+    def num_traced(self, entry: Entry) -> int:
+        """Profiled steps of each arm: as asked for, else as the recipe has it."""
+        wanted = (self.trace_steps, entry.recipe.trace_steps, DEFAULT_TRACE_STEPS)
+        return next(steps for steps in wanted if steps is not None)
 
     def _check_until(self, arms: Sequence[PlannedArm], *, apart: bool) -> None:
         """UsageFault for what makes no sense with, or without, `--until decided`."""
@@ -103,19 +109,24 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         num_ranks=num_ranks,
         steps=(entry.recipe.steps or DEFAULT_STEPS[device]) if request.steps is None else request.steps,
         max_minutes=(request.max_minutes or DEFAULT_MINUTES) if request.until_decided else 0.0,
-        trace_steps=request.trace_steps,
+        trace_steps=request.num_traced(entry),
         seed=seed,
         parameters=plain(parameters),
         arms=arms,
         started=now(),
         marked=marked,
-        replicates=(request.replicates or DEFAULT_REPLICATES[device]) if entry.recipe.apart else 0,
+        replicates=_num_processes(request, entry, device) if entry.recipe.apart else 0,
     )
     try:
         plan.folder.write_manifest(plan.manifest(entry.name, entry.recipe.question, entry.recipe.phases))
     except OSError as fault:
         raise TraceqError(f"{plan.folder.manifest_path}: cannot be written: {fault.strerror}") from fault
     return plan, entry
+
+
+def _num_processes(request: Request, entry: Entry, device: str) -> int:
+    """Processes of each arm that runs apart."""
+    return request.replicates or entry.recipe.replicates or DEFAULT_REPLICATES[device]
 
 
 def now() -> str:

@@ -49,11 +49,11 @@ class Recipe(Generic[P]):
     from the parameters how many samples a step of one rank trains on, gradient accumulation included (of an arm that
     takes larger batches, `Arm(samples_factor=)` times as many): arms that differ in that are then compared by the time
     a sample takes. `steps`: how many unprofiled steps of each arm are measured where nobody says; 0 leaves it to the
-    device.
+    device. `trace_steps` likewise is how many are profiled, 3 if it is None.
     `apart`: arms cannot share a process, so each has processes of its own (`Context.arm` tells which it is), one after
-    another; a process is then what is repeated. Of such a recipe an arm may have parameters (`Arm(varied=)`) and a
-    number of ranks (`Arm(num_ranks=)`) of its own, and `next_arms(parameters, outcomes)` may name further arms when the
-    ones before them have run, until it names none.
+    another; a process is then what is repeated, `replicates` times where nobody says, 0 leaving that to the device. Of
+    such a recipe an arm may have parameters (`Arm(varied=)`) and a number of ranks (`Arm(num_ranks=)`) of its own, and
+    `next_arms(parameters, outcomes)` may name further arms when the ones before them have run, until it names none.
     """
 
     question: str
@@ -64,7 +64,9 @@ class Recipe(Generic[P]):
     varied: str = ""
     samples_per_rank: Callable[[P], int] | None = None
     steps: int = 0
+    trace_steps: int | None = None
     apart: bool = False
+    replicates: int = 0
     next_arms: Callable[[P, Sequence[Outcome]], Sequence[Arm]] | None = None
 
     @property

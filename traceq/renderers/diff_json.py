@@ -21,6 +21,7 @@ def diffs_to_json(diffs: Diffs) -> str:
         "baseline": diffs.baseline,
         "diffs": found,
         "joint": [_joint(one) for one in diffs.joint],
+        "exchanges": diffs.exchanges,
     }
     document = found[0] if len(found) == 1 else several
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()

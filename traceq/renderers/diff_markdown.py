@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceq.diff.result import Diff, Diffs
-from traceq.diff.sheet import causes_table, matrix, ranks_table, waterfall
+from traceq.diff.sheet import causes_table, exchanges_table, matrix, ranks_table, waterfall
 from traceq.renderers.markdown import safe, table_to_markdown
 
 __all__ = ["diffs_to_markdown"]
@@ -12,6 +12,7 @@ __all__ = ["diffs_to_markdown"]
 def diffs_to_markdown(diffs: Diffs) -> str:
     """The matrix of the arms, then each answer with its tables."""
     parts = [table_to_markdown(matrix(diffs))] if len(diffs.diffs) > 1 else []
+    parts += [table_to_markdown(exchanges_table(diffs))] if diffs.exchanges else []
     parts += [safe(one.words) for one in diffs.joint]
     parts += [safe(line) for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)]
     parts += [part for diff in diffs.diffs for part in _diff(diff)]

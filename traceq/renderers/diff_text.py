@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from traceq.diff.result import Diff, Diffs
-from traceq.diff.sheet import causes_table, matrix, ranks_table, waterfall
+from traceq.diff.sheet import causes_table, exchanges_table, matrix, ranks_table, waterfall
 from traceq.renderers.text import plain, print_line, print_table
 from traceq.report import Table
 
@@ -28,11 +28,13 @@ def print_diff(diff: Diff, console: Console, *, tables: bool = True) -> None:
 
 
 def print_diffs(diffs: Diffs, console: Console) -> None:
-    """Write all arms of a run: the matrix of the arms, what the same change costs in two places, then each answer and
-    its explanation; of a change that was explained before, words alone."""
+    """Write all arms of a run: the matrix of the arms, what they exchange, what the same change costs in two places,
+    then each answer and its explanation; of a change that was explained before, words alone."""
     repeated = {one.arm for one in diffs.joint}
     if len(diffs.diffs) > 1:
         _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
+    if diffs.exchanges:
+        _print_table(exchanges_table(diffs), console)
     for line in (*(one.words for one in diffs.joint), *dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)):
         console.print()
         print_line(plain(line), console)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from traceq.diff.result import Diff, Diffs
-from traceq.diff.sheet import causes_table, matrix, ranks_table, waterfall
+from traceq.diff.sheet import causes_table, exchanges_table, matrix, ranks_table, waterfall
 from traceq.model import Pairs
 from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, said
@@ -35,6 +35,7 @@ def diffs_to_html(diffs: Diffs) -> str:
         *_intervals(diffs),
         *_samples(diffs.pairs),
         *([table(matrix(diffs))] if several else []),
+        *([table(exchanges_table(diffs))] if diffs.exchanges else []),
         *(element("section", *_section(found, several=several)) for found in diffs.diffs),
     ]
     return page(f"traceq: {' and '.join(one.b_name for one in diffs.diffs)} against {diffs.baseline}", body)

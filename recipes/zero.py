@@ -1,0 +1,64 @@
+"""DeepSpeed's ZeRO 2 and 3 around a model, on CPUs as well, without compiling anything."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["missing_engine", "zero_engine"]
+
+_SHM = "deepspeed_shm_comm"
+
+
+def missing_engine(strategy: str) -> str:
+    """Why a strategy cannot run here; nothing where it can."""
+    if strategy.startswith("zero") and find_spec("deepspeed") is None:
+        return "needs DeepSpeed, which is not installed: pip install 'traceq-torch[deepspeed]'"
+    return ""
+
+
+def zero_engine(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    stage: int,
+    unit: type[nn.Module],
+    device: torch.device,
+    batch_size: int,
+    max_norm: float,
+    in_bfloat16: bool,
+) -> Any:
+    """DeepSpeed's engine over all ranks. At stage 3 it holds no unit longer than FSDP would: until its pass is over."""
+    deepspeed = _imported(device)
+    sharding: dict[str, int] = {"stage": stage}
+    if stage == 3:
+        deepspeed.utils.set_z3_leaf_modules(model, [unit])
+        sharding |= {
+            "stage3_param_persistence_threshold": 0,  # else parameters of up to 100,000 elements stay whole
+            "stage3_prefetch_bucket_size": 0,  # else the next 50,000,000 elements are gathered ahead
+            "stage3_max_live_parameters": 0,
+            "stage3_max_reuse_distance": 0,  # else what backward needs again soon is kept
+        }
+    config = {
+        "train_micro_batch_size_per_gpu": batch_size,
+        "zero_optimization": sharding,
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": max_norm,
+        "bf16": {"enabled": in_bfloat16},
+    }
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    return engine
+
+
+def _imported(device: torch.device) -> Any:
+    """DeepSpeed, told where to compute and kept from compiling: its shared-memory op takes a minute and a compiler."""
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    deepspeed, ops = import_module("deepspeed"), import_module("deepspeed.ops")
+    if device.type == "cpu" and hasattr(ops, "__compatible_ops__"):
+        ops.__compatible_ops__[_SHM] = False
+    return deepspeed
