@@ -74,12 +74,11 @@ def test_accelerate_leaves_what_torchrun_leaves_and_a_configuration_that_was_dro
     manifest = run.read_manifest()
     assert (manifest.status, manifest.num_ranks) == ("complete", 2)
     assert files(run) == expected(arms, 2)
-    wrapper = "DeepSpeedEngine" if (config, what) == ("deepspeed", "loop") else "DistributedDataParallel"
-    assert manifest.environment["wrapper"] == wrapper
+    assert manifest.environment["wrapper"] == "DistributedDataParallel"  # on a CPU, whatever was configured
     told = [line for line in stderr.splitlines() if line.startswith("traceq: note: accelerate was configured for")]
     configured = {"ddp": "", "fsdp": "FSDP", "deepspeed": "DeepSpeed"}[config]
     assert manifest.environment.get("accelerate_config", "") == configured
-    assert len(told) == (1 if configured and wrapper == "DistributedDataParallel" else 0)
+    assert len(told) == (1 if configured else 0)
 
 
 def test_tasks_of_srun_on_two_nodes_meet_by_its_variables(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 
+from traceq.errors import TraceqError
+
 __all__ = ["adopt_srun", "is_launched", "rank_variables"]
 
 
@@ -21,13 +23,11 @@ def adopt_srun() -> None:
     """Give a task of srun the variables torch reads. Its port is the same on every task, and the job's own."""
     if "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return
-    nodes = os.environ.get("SLURM_STEP_NODELIST", "localhost")
-    hosts = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=False)
+    os.environ["MASTER_ADDR"] = os.environ.get("MASTER_ADDR") or _first_host()
     os.environ["RANK"] = os.environ["SLURM_PROCID"]
     os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
     os.environ["WORLD_SIZE"] = os.environ["SLURM_STEP_NUM_TASKS"]
     os.environ["LOCAL_WORLD_SIZE"] = str(_tasks_here())
-    os.environ.setdefault("MASTER_ADDR", (hosts.stdout.split() or ["localhost"])[0])
     os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
 
 
@@ -52,8 +52,23 @@ def rank_variables(rank: int, num_ranks: int, port: int, sharing: int = 0) -> di
 
 def _wanted(num_ranks: int) -> dict[str, str]:
     """A rank's share of the cores, and a profiler that does not talk; what the user has set stays."""
-    wanted = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // num_ranks)), "KINETO_LOG_LEVEL": "99"}
+    share = os.environ.get("SLURM_CPUS_PER_TASK") or str(max(1, (os.cpu_count() or 1) // num_ranks))
+    wanted = {"OMP_NUM_THREADS": share, "KINETO_LOG_LEVEL": "99"}
     return {key: value for key, value in wanted.items() if key not in os.environ}
+
+
+def _first_host() -> str:
+    """The host of the step's first task."""
+    nodes = os.environ.get("SLURM_STEP_NODELIST", "localhost")
+    if not {"[", ","} & set(nodes):
+        return nodes
+    try:
+        hosts = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=False)
+    except OSError:
+        hosts = None
+    if hosts is None or not hosts.stdout.split():
+        raise TraceqError(f"srun on {nodes}: scontrol does not tell the first host; set MASTER_ADDR to it")
+    return hosts.stdout.split()[0]
 
 
 def _tasks_here() -> int:
