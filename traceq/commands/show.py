@@ -46,6 +46,7 @@ def command(
     from traceq.commands._output import print_caveats, stdout
     from traceq.commands._ranks import parse_ranks
     from traceq.engines.sheet import SMALL, sheet_of
+    from traceq.places import place
     from traceq.renderers.json import sheet_to_json_pieces
     from traceq.renderers.markdown import sheet_to_markdown
     from traceq.renderers.text import print_sheet
@@ -62,6 +63,8 @@ def command(
         raise UsageFault("--step: its ranks are read here, all together; choose some by --ranks")
     chosen, start = parse_ranks(ranks), starter(memory, cluster)
     small = SMALL if cluster is None else -1
+    if cluster is not None:  # its workers are elsewhere
+        paths = [str(where.absolute()) if isinstance(where := place(path), Path) else path for path in paths]
     for path in paths:
         if step is not None:
             run = only_step(read(path, strict=strict, ranks=chosen), step)

@@ -39,11 +39,22 @@ class Cluster:
     def map(
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
     ) -> Iterator[Result]:
-        """(index, what the function says), as they come; Lost where worker after worker died of it."""
+        """(index, what the function says), as they come; Lost where worker after worker died of it: with others, which
+        are then suspect too, and alone."""
+        suspects = []
+        for at, result in self._all(function, list(enumerate(arguments))):
+            if isinstance(result, Lost):
+                suspects.append(at)
+            else:
+                yield at, result
+        for at in suspects:
+            yield from self._all(function, [(at, arguments[at])])
+
+    def _all(self, function: Callable[..., Any], arguments: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Result]:
         from distributed import KilledWorker, as_completed
 
-        index = {self._client.submit(function, *own, pure=False): at for at, own in enumerate(arguments)}
-        for future in as_completed(list(index)):
+        index = {self._client.submit(function, *own, pure=False): at for at, own in arguments}
+        for future in as_completed(list(index), loop=self._client.loop):
             try:
                 result = future.result()
             except KilledWorker:
@@ -68,9 +79,11 @@ class Cluster:
                 return ""
             return sources()
 
+        try:
+            self._client.wait_for_workers(1, timeout=_PATIENCE_S)
+        except TimeoutError:
+            raise TraceqError(f"--cluster {address}: the scheduler has no workers") from None
         workers: dict[str, str] = self._client.run(told)
-        if not workers:
-            raise TraceqError(f"--cluster {address}: the scheduler has no workers")
         for worker, version in workers.items():
             if version != sources():
                 found = f"traceq {version}" if version else "no traceq that reads ranks"
