@@ -41,14 +41,14 @@ def build(context: Context, parameters: Parameters) -> Step:
     """One training step for all arms; they differ in what blocks keep, and `on_larger` in its batches."""
     from .held import held_bytes
     from .training import Training
-    from .vla import SIZES, Block
+    from .vla import SIZES, blocks_of
 
     seed, num_workers = parameters.seed, parameters.num_workers
     training = Training.build(context, parameters.size, parameters.batch_size, num_workers, seed)
     episodes = SIZES[parameters.size].episodes(seed, context.rank)
     larger = context.batches(episodes, LARGER * parameters.batch_size, num_workers)
     trainings = {"off": training, "on": training, "on_larger": replace(training, batches=larger)}
-    blocks = [module for module in training.model.modules() if isinstance(module, Block)]
+    blocks = blocks_of(training.model)
 
     def choose(arm: str) -> Training:
         for block in blocks:

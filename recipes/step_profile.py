@@ -56,6 +56,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     """One training step as the parameters ask for it."""
     import torch
 
+    from .attention import by_ops
     from .training import Training
     from .vla import Attention, Block, Size, VisionLanguageAction
 
@@ -64,8 +65,8 @@ def build(context: Context, parameters: Parameters) -> Step:
         for module in model.modules():
             if isinstance(module, Block):
                 module.recomputes = parameters.checkpointing
-            if isinstance(module, Attention):
-                module.eager = parameters.attention == "eager"
+            if isinstance(module, Attention) and parameters.attention == "eager":
+                module.mix = by_ops
         if parameters.compile:
             model.compile()
         return model

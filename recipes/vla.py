@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its name in every torch program)
 from torch.utils.checkpoint import checkpoint
 
+from .attention import Mix
 from .episodes import Episodes, Sample
 
-__all__ = ["SIZES", "Block", "Size", "VisionLanguageAction"]
+__all__ = ["SIZES", "Attention", "Block", "Size", "VisionLanguageAction", "blocks_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,12 @@ SIZES = {
 
 
 class Attention(nn.Module):
-    """Multi-head attention over `context`, over the input itself when there is none. `eager`: op by op, which keeps the
-    whole matrix of weights."""
+    """Multi-head attention over `context`, over the input itself when there is none; `mix` does the mixing."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.eager = False
+        self.mix: Mix = F.scaled_dot_product_attention
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
@@ -96,15 +96,8 @@ class Attention(nn.Module):
         query = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         key_value = self.key_value(x if context is None else context)
         key, value = key_value.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = _attention(query, key, value) if self.eager else F.scaled_dot_product_attention(query, key, value)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(self.mix(query, key, value).transpose(1, 2).flatten(2))
         return out
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    weights = (query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5).softmax(-1)
-    mixed: Tensor = weights @ value
-    return mixed
 
 
 class Block(nn.Module):
@@ -133,6 +126,11 @@ class Block(nn.Module):
             x = x + self.cross(self.norms[2](x), context)
         out: Tensor = x + self.mlp(self.norms[1](x))
         return out
+
+
+def blocks_of(model: nn.Module) -> list[Block]:
+    """All transformer blocks of a model, whatever it is wrapped in."""
+    return [module for module in model.modules() if isinstance(module, Block)]
 
 
 class VisionEncoder(nn.Module):

@@ -28,6 +28,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 PHASES = ("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather")
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+LATE_NS = 50_000_000
+HOOK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+REGION = "Torch-Compiled Region"
 SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
 
 
@@ -389,3 +392,72 @@ def test_the_largest_batch_is_walked_to_and_back_from_and_the_next_one_is_refuse
     assert {row[0]: row[1] != "out of memory" for row in matrix.rows} == fits
     assert summary.rows[0][:3] == ("ddp", largest, refused)
     assert "Samples a second of all ranks, by batch" in done.stdout.splitlines()
+
+
+@pytest.mark.recipes
+def test_compiled_blocks_are_one_op_each_and_a_check_breaks_every_graph_at_its_line(tmp_path: Path) -> None:
+    options = ("--set", "batch_size=1", "--set", "backend=aot_eager", "--set", "check=true")
+    done = started(tmp_path, "compile_ab", *options).finish(seconds=240)
+    assert done.code == 0, done.stderr
+    off, on = read(done.out / "off"), read(done.out / "on")
+    num_blocks = ops(off, "forward")["aten::gelu"] // 2
+    assert on.manifest is not None
+    facts = on.manifest.told_of("on")
+    assert facts["graph_breaks"] == num_blocks
+    assert re.fullmatch(r"compile_ab\.py:\d+ _check", str(facts["graph_breaks_at"]))
+    assert "tensor 'x' size mismatch at index 1" in str(facts["recompile_reasons"])
+    assert float(facts["compile_s"]) > 0
+    assert any(line.startswith(f"{num_blocks} graph breaks, ") for line in done.stderr.splitlines())
+    forward = {run.arm: ops(run, "forward") for run in (off, on)}
+    regions = {
+        arm: sum(num for name, num in found.items() if name.startswith(REGION)) for arm, found in forward.items()
+    }
+    assert regions["off"] == 0
+    assert regions["on"] >= 2 * num_blocks
+    compared = diff_runs(off, on).comparison
+    assert compared is not None
+    assert (compared.num_pairs, compared.num_a, compared.num_b, compared.verdict.name) == (0, 1, 1, "inconclusive")
+
+
+@pytest.mark.recipes
+def test_each_attention_says_its_kernel_what_it_keeps_and_how_far_it_is_from_float64(tmp_path: Path) -> None:
+    options = ("--set", "batch_size=2", "--set", "backend=aot_eager")
+    done = started(tmp_path, "attention_ab", *options).finish(seconds=300)
+    assert done.code == 0, done.stderr
+    arms = {arm: read(done.out / arm) for arm in ("eager", "sdpa", "compiled")}
+    manifest = arms["eager"].manifest
+    assert manifest is not None
+    facts = {arm: manifest.told_of(arm) for arm in arms}
+    kernels = {arm: str(told["attention"]) for arm, told in facts.items()}
+    assert kernels["eager"] == "aten::_softmax"
+    assert kernels["sdpa"] == "aten::_scaled_dot_product_flash_attention_for_cpu"
+    assert "Torch-Compiled Region" in kernels["compiled"]
+    assert int(facts["sdpa"]["saved_bytes"]) < int(facts["eager"]["saved_bytes"])
+    errors = [float(told[key]) for told in facts.values() for key in ("error", "error_of_gradients")]
+    assert all(0 < error < 1e-5 for error in errors)
+    losses = [float(told["loss"]) for told in facts.values()]
+    assert max(losses) - min(losses) < 1e-4
+    softmax = {arm: ops(run, "forward")["aten::_softmax"] for arm, run in arms.items()}
+    flash = {arm: ops(run, "forward")[kernels["sdpa"]] for arm, run in arms.items()}
+    assert softmax["sdpa"] == flash["eager"] == 0
+    assert flash["sdpa"] == softmax["eager"] > 0
+
+
+@pytest.mark.recipes
+def test_two_ranks_reduce_gradients_that_one_keeps_and_are_compared_by_the_sample(tmp_path: Path) -> None:
+    out = recorded(tmp_path, "scaling_ab", "--set", "batch_size=1", "--set", "late_us=50000", seconds=240)
+    one, both = read(out / "one"), read(out / "all")
+    assert (one.ranks, both.ranks) == ((0,), (0, 1))
+    assert collectives(one, "bwd") == Counter()
+    assert collectives(both, "bwd")["all_reduce"] > 0
+    copies = {run.arm: ops(run, "bwd")[HOOK] for run in (one, both)}
+    assert copies["one"] == 0 < copies["all"]
+    found = diff_runs(one, both)
+    assert (found.comparable.ok, found.comparison is not None) == (True, True)
+    assert found.comparison.samples == (1, 2)
+    hooks = [cause for cause in found.causes if cause.name == HOOK]
+    assert [(cause.phase, cause.delta_num, cause.delta_ns > 0) for cause in hooks] == [("bwd", copies["all"] / 2, True)]
+    assert any(cause.kind == "collective" and cause.name.startswith("all_reduce") for cause in found.causes)
+    skew = {row["rank"]: (row["wait_ns"] // row["num_steps"], row["transfer_ns"]) for row in table(both, "ranks")}
+    assert skew[0][0] > LATE_NS > skew[1][0]
+    assert min(transfer for _, transfer in skew.values()) > 0
