@@ -7,9 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .PHONY: demo test lint fuzz recipes faults strategies bench clean
 .DEFAULT_GOAL := demo
 
-demo: $(VENV)/.demo ## record outlier_ab on two CPU ranks and say what the check costs
+demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and say what the check costs
 	@run=traceq-runs/demo-$$(date +%Y%m%d-%H%M%S) && \
-	$(BIN)/traceq record --recipe outlier_ab --ranks 2 --device cpu --out $$run > /dev/null && \
+	$(BIN)/traceq record --recipe fixtures/outlier_ab.py --ranks 2 --device cpu --steps 128 --out $$run > /dev/null && \
 	$(BIN)/traceq diff $$run && \
 	printf '\nNext:\n  %s\n  %s\n  %s\n' \
 	  "$(BIN)/traceq show $$run/on        # the step: phases, syncs with their lines, collectives" \

@@ -254,6 +254,13 @@ def test_more_than_two_arms_are_a_list_of_diffs(tmp_path: Path, shell: Shell) ->
     assert [one["b"]["arm"] for one in found["diffs"]] == ["on", "later"]
 
 
+def test_only_a_change_is_asked_whether_it_can_be_switched_off(tmp_path: Path) -> None:
+    off, on, absent = MANIFEST.arms
+    arms = (off, on, Arm("alone", "elsewhere"), Arm("on_alone", "the check there", against="alone"), absent)
+    found = diff_run(record(tmp_path / "run", replace(MANIFEST, arms=arms)))
+    assert {one.b_name: bool(one.free) for one in found.diffs} == {"on": True, "alone": False, "on_alone": False}
+
+
 # Exit codes
 
 

@@ -62,11 +62,12 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
             f"{path}: only one arm, {manifest.baseline}; expected two, or a second path to compare it with"
         )
     reference = next((by_name[arm.name] for arm in manifest.arms if not arm.timed and by_name[arm.name].traces), None)
+    surroundings = {arm.against for arm in timed}  # another place, and no change that could be switched off
     diffs = tuple(
         diff_runs(
             by_name[arm.against or manifest.baseline],
             by_name[arm.name],
-            reference=None if arm.against else reference,
+            reference=None if arm.against or arm.name in surroundings else reference,
             threshold_pct=threshold_pct,
         )
         for arm in others
