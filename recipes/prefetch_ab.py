@@ -51,6 +51,7 @@ class Parameters:
 def build(context: Context, parameters: Parameters) -> Step:
     """One training step for all arms; they differ in how its batch is delivered."""
     from contextlib import nullcontext
+    from mmap import PAGESIZE
 
     from traceq.units import Unit, format_value
 
@@ -88,7 +89,7 @@ def build(context: Context, parameters: Parameters) -> Step:
                 prefetcher.fetch()
         training.finish(phase)
 
-    one_batch = sum(field.nbytes for field in training.next_batch())
+    one_batch = sum(-(-field.nbytes // PAGESIZE) * PAGESIZE for field in training.next_batch())  # a file each
     for arm in ("naive", "pinned", "prefetch"):
         forget_peaks()
         for _ in range(parameters.memory_steps):
@@ -113,7 +114,7 @@ recipe = Recipe(
         Arm("naive", "rows boxed into Python values, pageable copies, an .item() on each batch", baseline=True),
         Arm("pinned", "the loader's tensors, copied without waiting"),
         Arm("prefetch", "the same one step ahead, on a stream of its own"),
-        Arm("tuned", "prefetch, with TF32 and cudnn.benchmark", needs="cuda"),
+        Arm("tuned", "prefetch, with TF32 and cudnn.benchmark; on CUDA alone", needs="cuda"),
     ),
     phases=(*PHASES[:2], "dataload_ahead", *PHASES[2:]),
     parameters=Parameters(),

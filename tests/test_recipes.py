@@ -206,7 +206,7 @@ def test_a_producer_that_is_faster_stays_as_many_batches_ahead_as_it_may(tmp_pat
     manifest = read(out).manifest
     assert manifest is not None
     assert manifest.environment[BUILT_APART] == "prefetch_factor=1 prefetch_factor=8"
-    assert 9 <= float(manifest.environment["shared_batches.pinned"]) <= 16  # of both builds' loaders, in whole pages
+    assert 9 <= float(manifest.environment["shared_batches.pinned"]) <= 13  # of both builds' loaders
 
 
 @pytest.mark.recipes
