@@ -56,5 +56,9 @@ def begun(command: Sequence[str], folder: Path, variables: Mapping[str, str] | N
 
 def ended(processes: Sequence[subprocess.Popen[str]], seconds: float = 170) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each, in order."""
-    texts = [process.communicate(timeout=seconds) for process in processes]
+    try:
+        texts = [process.communicate(timeout=seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.terminate()  # nothing, once it has ended
     return [(process.returncode, *text) for process, text in zip(processes, texts, strict=True)]

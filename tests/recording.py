@@ -49,7 +49,10 @@ class Started:
     def finish(self, seconds: float = PEERS_GIVE_UP_S - 5) -> Recording:
         """Wait for it, so long at most: a machine may be slow, but no rank may wait for one that is gone."""
         start = time.monotonic()
-        stdout, stderr = self.process.communicate(timeout=seconds)
+        try:
+            stdout, stderr = self.process.communicate(timeout=seconds)
+        finally:
+            self.process.kill()  # nothing, once it has ended
         return Recording(self.out, self.process.returncode, stdout, stderr, time.monotonic() - start)
 
     def left_running(self) -> list[str]:

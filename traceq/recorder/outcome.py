@@ -60,10 +60,10 @@ def tail(plan: Plan, rank: int) -> str:
 def _failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Failure]:
     """Of ranks that did not finish, or not yet, what is known by now."""
     found = []
-    for rank, (process, progress) in enumerate(zip(processes, read_pulses(Path(plan.pulse)), strict=True)):
+    exit_codes = [process.poll() for process in processes]  # first: a rank may finish, and leave, just now
+    for rank, (exit_code, progress) in enumerate(zip(exit_codes, read_pulses(Path(plan.pulse)), strict=True)):
         if not progress.finished:
-            exit_code, told = process.poll(), read_told(plan.faults, rank)
-            told = told or Told(_last_words(plan, rank) if exit_code == 1 else "", 0)
+            told = read_told(plan.faults, rank) or Told(_last_words(plan, rank) if exit_code == 1 else "", 0)
             found.append(Failure(rank, exit_code, told.text, tail(plan, rank), told.at_ns, told.arm))
     return found
 
