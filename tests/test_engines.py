@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import signal
@@ -25,13 +26,16 @@ from traceq.engines.codec import Damaged, decode, encode
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory import plain_bytes
 from traceq.engines.pool import Pool
-from traceq.engines.sheet import sheet_of
+from traceq.engines.sheet import SMALL, sheet_of
 from traceq.engines.summary import part_type
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.links.outline import Outline, outline
+from traceq.links.steps import steps
+from traceq.places import Remote
 from traceq.renderers.json import sheet_to_json
 from traceq.renderers.markdown import sheet_to_markdown
 from traceq.report import Sheet
+from traceq.runs.one_step import only_step
 from traceq.runs.read import read
 
 BUDGET = 8_000_000_000
@@ -126,6 +130,21 @@ def test_a_pool_says_to_the_byte_what_one_process_says(
     assert not (folder / ".traceq").exists()
 
 
+def test_one_step_of_many_ranks_is_that_of_a_few(copied: Path) -> None:
+    short = play(Fleet(num_ranks=12, ranks_per_host=4, layers=1, steps=2)).text(3).encode()
+    (copied / "rank3.json.gz").write_bytes(gzip.compress(short))
+    run = read(copied)
+    last = int(steps(run.traces[0]).number[-1])
+    alone = sheet(only_step(run, last))
+    assert "no step" in " ".join(caveat.text for caveat in alone.caveats)
+    engine = Here()
+    for _ in range(2):
+        found, _ = sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=last)
+        assert text(found) == text(alone)
+    with pytest.raises(UnreadableInput, match="no step 99; expected one of"):
+        sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=99)
+
+
 def test_one_bad_rank_is_told_of_and_the_rest_is_read(copied: Path, pool: Pool) -> None:
     (copied / "rank3.json.gz").write_bytes(b"{}")
     found, _ = sheet_of(copied, ["steps"], start=lambda: nullcontext(pool), small=0)
@@ -208,6 +227,12 @@ def test_a_gzip_file_tells_how_much_it_unpacks_to(folder: Path, tmp_path: Path) 
     plain = play(FLEET).text(0).encode()
     (tmp_path / "plain.json").write_bytes(plain)
     assert plain_bytes(tmp_path / "plain.json") == plain_bytes(folder / "rank0.json.gz") == len(plain)
+
+
+def test_a_remote_file_is_as_large_as_its_listing_says_or_large() -> None:
+    named, packed = Remote("s3://bucket/rank0.json", size=10**6), Remote("s3://bucket/rank0.json.gz", size=10**6)
+    assert (plain_bytes(named), plain_bytes(packed)) == (10**6, 12 * 10**6)
+    assert plain_bytes(Remote("http://host/rank0.json.gz")) > SMALL
 
 
 @pytest.mark.parametrize(

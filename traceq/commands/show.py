@@ -40,7 +40,6 @@ def command(
     ] = None,
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
-    from traceq.analyses.sheet import sheet
     from traceq.commands._engine import shown_ranks, starter
     from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
@@ -59,26 +58,22 @@ def command(
         raise UsageFault(f"--html {html}: one file holds one path, and here are {len(paths)}")
     if memory is not None and cluster is not None:
         raise UsageFault("--memory and --cluster: the workers of a cluster have their own limits")
-    if step is not None and (memory is not None or cluster is not None):
-        raise UsageFault("--step: its ranks are read here, all together; choose some by --ranks")
     chosen, start = parse_ranks(ranks), starter(memory, cluster)
     small = SMALL if cluster is None else -1
     if cluster is not None:  # its workers are elsewhere
         paths = [str(where.absolute()) if isinstance(where := place(path), Path) else path for path in paths]
     for path in paths:
-        if step is not None:
-            run = only_step(read(path, strict=strict, ranks=chosen), step)
-            found = sheet(run, only or ())
-        else:
-            with shown_ranks() as on_progress:
-                found, run = sheet_of(
-                    path, only or (), start=start, strict=strict, ranks=chosen, small=small, on_progress=on_progress
-                )
+        with shown_ranks() as shown:
+            found, run = sheet_of(
+                path, only or (), start=start, strict=strict, ranks=chosen, step=step, small=small, on_progress=shown
+            )
         if html is not None:
             from traceq.renderers.html import sheet_to_html  # takes a tenth of the start, and few ask for it
 
-            stays = run if run.traces else read(path, strict=strict, ranks=set(found.source.ranks[:1]))
-            write_page(html, sheet_to_html(found, stays))
+            if not run.traces and found.source.ranks:  # one of many: its step is drawn
+                run = read(path, strict=strict, ranks=set(found.source.ranks[:1]))
+                run = run if step is None else only_step(run, step)
+            write_page(html, sheet_to_html(found, run))
         elif as_json:
             for piece in sheet_to_json_pieces(found):
                 typer.echo(piece, nl=False)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from traceq.engines.codec import Damaged, decode, encode
 from traceq.engines.summary import RankSummary
@@ -19,9 +20,16 @@ from traceq.engines.version import sources
 from traceq.places import Place
 from traceq.runs.layout import replaced
 
-__all__ = ["known", "remember"]
+__all__ = ["How", "known", "remember"]
 
 FOLDER = ".traceq"
+
+
+class How(NamedTuple):
+    """How a trace is read: whether any damage refuses it, and cut to which step, if to one."""
+
+    strict: bool
+    step: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +38,9 @@ class _Entry:
     summary: RankSummary
 
 
-def known(file: Place, names: Sequence[str], strict: bool) -> RankSummary | None:
+def known(file: Place, names: Sequence[str], how: How) -> RankSummary | None:
     """The summary of a trace if it is there, of these analyses."""
-    if (kept := _kept(file, strict)) is None:
+    if (kept := _kept(file, how)) is None:
         return None
     place, key = kept
     try:
@@ -42,12 +50,12 @@ def known(file: Place, names: Sequence[str], strict: bool) -> RankSummary | None
     return entry.summary if entry.key == key and entry.summary.names >= set(names) else None
 
 
-def remember(file: Place, summary: RankSummary, strict: bool) -> None:
+def remember(file: Place, summary: RankSummary, how: How) -> None:
     """Keep it, where that is possible, with what is known of the trace already."""
-    if (kept := _kept(file, strict)) is None:
+    if (kept := _kept(file, how)) is None:
         return
     place, key = kept
-    if (before := known(file, (), strict)) is not None:
+    if (before := known(file, (), how)) is not None:
         summary = replace(summary, parts=tuple((dict(before.parts) | dict(summary.parts)).items()))
     with suppress(OSError):
         place.parent.mkdir(exist_ok=True)
@@ -55,7 +63,7 @@ def remember(file: Place, summary: RankSummary, strict: bool) -> None:
             part.write_bytes(encode(_Entry(key, summary)))
 
 
-def _kept(file: Place, strict: bool) -> tuple[Path, str] | None:
+def _kept(file: Place, how: How) -> tuple[Path, str] | None:
     """Where the entry of a trace is, and what it must say to hold; None without a cache."""
     if os.environ.get("TRACEQ_CACHE") == "0" or not isinstance(file, Path):
         return None
@@ -63,5 +71,6 @@ def _kept(file: Place, strict: bool) -> tuple[Path, str] | None:
         now = file.stat()
     except OSError:
         return None
-    key = f"{sources()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {int(strict)}"
-    return file.parent / FOLDER / f"{file.name}.summary", key
+    key = f"{sources()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {how}"
+    step = "" if how.step is None else f".step{how.step}"
+    return file.parent / FOLDER / f"{file.name}{step}.summary", key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from traceq.engines.cache import known, remember
+from traceq.engines.cache import How, known, remember
 from traceq.engines.codec import decode
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory import needed_bytes, plain_bytes
@@ -16,6 +16,7 @@ from traceq.links.outline import Outline
 from traceq.links.own_calls import OwnCalls
 from traceq.model import Run, Trace
 from traceq.places import Place
+from traceq.runs.one_step import numbers_of
 from traceq.runs.read import read_one
 
 __all__ = ["Ranks"]
@@ -33,12 +34,12 @@ class Ranks:
     def __init__(
         self,
         names: Sequence[str],
-        strict: bool,
+        how: How,
         small: int,
         start: Callable[[], Engine],
         on_progress: Callable[[int, int], None],
     ) -> None:
-        self._names, self._strict, self._small = names, strict, small
+        self._names, self._how, self._small = names, how, small
         self._start, self._on_progress = start, on_progress
         self._engine: Engine | None = None
         self._files: dict[str, Place] = {}
@@ -52,6 +53,11 @@ class Ranks:
         self.summaries = {str(file): one for file, one in zip(files, told, strict=True) if isinstance(one, RankSummary)}
         return (decode(one.head, Trace) if isinstance(one, RankSummary) else one for one in told)
 
+    def numbers(self, run: Run) -> dict[int, frozenset[int]]:
+        """Numbers of the steps of each rank; of a rank that is cut to one, that."""
+        outlines = (decode(self.summaries[trace.path].outline, Outline) for trace in run.traces)
+        return {rank.rank: numbers_of(rank.steps) for rank in outlines}
+
     def job(self, run: Run) -> Job:
         """The run as a job whose ranks are not in memory."""
         left = [self.summaries[trace.path] for trace in run.traces]
@@ -59,7 +65,7 @@ class Ranks:
             run,
             tuple(decode(one.outline, Outline) for one in left),
             Each(lambda at: decode(left[at].calls, OwnCalls), len(left)),
-            _Look(self._run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._strict),
+            _Look(self._run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how),
         )
 
     def parts(self, run: Run, name: str) -> Each[Any]:
@@ -70,10 +76,10 @@ class Ranks:
     def _summarized(self, files: Sequence[Place]) -> list[RankSummary | UnreadableInput]:
         found: dict[int, RankSummary | UnreadableInput] = {}
         for at, file in enumerate(files):
-            if (summary := known(file, self._names, self._strict)) is not None:
+            if (summary := known(file, self._names, self._how)) is not None:
                 found[at] = summary
         missing = [at for at in range(len(files)) if at not in found]
-        arguments = [(files[at], self._names, self._strict) for at in missing]
+        arguments = [(files[at], self._names, *self._how) for at in missing]
         for number, result in self._run(summarize, arguments, [files[at] for at in missing]):
             self._on_progress(len(found), len(files))
             found[missing[number]] = self._kept(files[missing[number]], result)
@@ -83,12 +89,12 @@ class Ranks:
         if isinstance(result, Lost):
             return UnreadableInput(str(file), "the process that read it died, for lack of memory perhaps")
         if isinstance(result, RankSummary):
-            remember(file, result, self._strict)
+            remember(file, result, self._how)
         return result
 
     def _read_here(self, file: Place) -> Trace | UnreadableInput:
         try:
-            return read_one(file, strict=self._strict)
+            return read_one(file, strict=self._how.strict)
         except UnreadableInput as fault:
             return fault
 
@@ -103,14 +109,14 @@ class Ranks:
 class _Look:
     """A second look at some ranks, each of which is read once more for all that is asked of it."""
 
-    def __init__(self, run: Callable[..., Iterator[Result]], files: dict[int, Place], strict: bool) -> None:
-        self._run, self._files, self._strict = run, files, strict
+    def __init__(self, run: Callable[..., Iterator[Result]], files: dict[int, Place], how: How) -> None:
+        self._run, self._files, self._how = run, files, how
 
     def __call__(self, question: Callable[[Trace, A], T], asked: Sequence[tuple[int, A]]) -> list[T]:
         ranks = list(dict.fromkeys(rank for rank, _ in asked))
         files = [self._files[rank] for rank in ranks]
         what = [[one for of, one in asked if of == rank] for rank in ranks]
-        arguments = [(file, self._strict, question, own) for file, own in zip(files, what, strict=True)]
+        arguments = [(file, *self._how, question, own) for file, own in zip(files, what, strict=True)]
         told: dict[int, Iterator[T]] = {}
         for at, result in self._run(answers, arguments, files):
             if isinstance(result, Lost):

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 from traceq.analyses.registry import analysis, chosen
 from traceq.analyses.sheet import describe, sheet
+from traceq.engines.cache import How
 from traceq.engines.engine import Start
 from traceq.engines.ranks import Ranks
 from traceq.model import Run
 from traceq.places import Place
 from traceq.report import Sheet
+from traceq.runs.one_step import only_step, with_step
 from traceq.runs.read import read
 
 __all__ = ["SMALL", "sheet_of"]
@@ -27,22 +29,25 @@ def sheet_of(
     *,
     start: Start,
     strict: bool = False,
+    step: int | None = None,
     ranks: set[int] | None = None,
     small: int = SMALL,
     on_progress: Callable[[int, int], None] = lambda ended, planned: None,
 ) -> tuple[Sheet, Run]:
-    """(all analyses of the run at a path, or some; the run, without traces where they did not stay in memory): the same
-    whatever engine reads the ranks.
+    """(all analyses of the run at a path, or some, or of one `step`; the run, without traces where they did not stay in
+    memory): the same whatever engine reads the ranks.
 
     A folder whose traces have no more than `small` bytes in all is read here. Of a rank that cannot be read a caveat
     tells. Raises UnreadableInput, and UsageFault for an analysis that is none.
     """
     names = chosen(only)
     with ExitStack() as stack:
-        found = Ranks(names, strict, small, lambda: stack.enter_context(start()), on_progress)
+        found = Ranks(names, How(strict, step), small, lambda: stack.enter_context(start()), on_progress)
         run = read(path, strict=strict, ranks=ranks, each=found.read)
         if not found.summaries:
+            run = run if step is None else only_step(run, step)
             return sheet(run, only), run
+        run = run if step is None else with_step(run, step, found.numbers(run))
         job = found.job(run)
         reports = tuple(analysis(name).merge(job, found.parts(run, name)) for name in names)
         num_events = sum(rank.num_events for rank in job.ranks)

@@ -10,10 +10,13 @@ from typing import Any, TypeVar, get_type_hints
 from traceq.analyses.registry import analysis
 from traceq.engines.codec import encode
 from traceq.errors import UnreadableInput
+from traceq.links.one_step import cut_to_step
 from traceq.links.outline import head, outline
 from traceq.links.own_calls import own_calls
+from traceq.links.steps import steps
 from traceq.model import Trace
 from traceq.places import Place
+from traceq.runs.one_step import numbers_of
 from traceq.runs.read import read_one
 
 __all__ = ["RankSummary", "answers", "part_type", "summarize"]
@@ -42,10 +45,11 @@ class RankSummary:
         return next(part for known, part in self.parts if known == name)
 
 
-def summarize(path: Place, names: Sequence[str], strict: bool) -> RankSummary | UnreadableInput:
-    """Read one trace, and let go of its events; a fault is what is known of it, too."""
+def summarize(path: Place, names: Sequence[str], strict: bool, step: int | None) -> RankSummary | UnreadableInput:
+    """Read one trace, and let go of its events; a fault is what is known of it, too. Of a trace that lacks the step
+    asked for, no more than its outline counts."""
     try:
-        trace = read_one(path, strict=strict)
+        trace = _cut(read_one(path, strict=strict), step)
         return RankSummary(
             head=encode(head(trace)),
             outline=encode(outline(trace)),
@@ -58,10 +62,16 @@ def summarize(path: Place, names: Sequence[str], strict: bool) -> RankSummary | 
         return UnreadableInput(str(path), "too little memory to read it")
 
 
-def answers(path: Place, strict: bool, question: Callable[[Trace, A], T], asked: Sequence[A]) -> list[T]:
+def answers(
+    path: Place, strict: bool, step: int | None, question: Callable[[Trace, A], T], asked: Sequence[A]
+) -> list[T]:
     """Read one trace again, and ask it something. Raises UnreadableInput."""
-    trace = read_one(path, strict=strict)
+    trace = _cut(read_one(path, strict=strict), step)
     return [question(trace, what) for what in asked]
+
+
+def _cut(trace: Trace, step: int | None) -> Trace:
+    return trace if step is None or step not in numbers_of(steps(trace)) else cut_to_step(trace, step)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 
 from traceq.errors import UnreadableInput
 from traceq.links.one_step import cut_to_step
-from traceq.links.steps import steps
+from traceq.links.steps import Steps, steps
 from traceq.model import Caveat, Flight, Run, Trace
 from traceq.units import format_ranks
 
-__all__ = ["only_step"]
+__all__ = ["numbers_of", "only_step", "with_step"]
 
 
 def only_step(run: Run, number: int) -> Run:
@@ -21,12 +22,23 @@ def only_step(run: Run, number: int) -> Run:
 
     Raises UnreadableInput, which names the steps there are, where no trace has it.
     """
-    known = {trace.rank: set(steps(trace).number.tolist()) if steps(trace).marked else set() for trace in run.traces}
+    known = {trace.rank: numbers_of(steps(trace)) for trace in run.traces}
+    cut = (cut_to_step(trace, number) if number in known[trace.rank] else trace for trace in run.traces)
+    return with_step(replace(run, traces=tuple(cut)), number, known)
+
+
+def numbers_of(found: Steps) -> frozenset[int]:
+    """Numbers of a trace's steps; none of one without."""
+    return frozenset(found.number.tolist()) if found.marked else frozenset()
+
+
+def with_step(run: Run, number: int, known: Mapping[int, Collection[int]]) -> Run:
+    """The same for traces that are cut where they have the step; `known` are the numbers of each rank's."""
     if not any(number in own for own in known.values()):
         there = sorted(set().union(*known.values()))
         expected = f"one of {format_ranks(there)}" if there else "a trace with steps: call profiler.step() after each"
         raise UnreadableInput(run.path, f"no step {number}", expected)
-    cut = tuple(cut_to_step(trace, number) for trace in run.traces if number in known[trace.rank])
+    cut = tuple(trace for trace in run.traces if trace.only is not None)
     lacking = [rank for rank, own in known.items() if number not in own]
     text = f"no step {number} on ranks {format_ranks(lacking)}: they are left out"
     doubts = (Caveat("no_such_step", text),) if lacking else ()
