@@ -12,7 +12,8 @@ to the schedule, beside the phases.
 With `grad_accum=4` a step is four batches and one update, and trains on four times the samples; ranks exchange
 gradients once. `no_optim=1` leaves the update out: neither clipping, nor the optimizer, nor the schedule. `load_us`
 makes each sample take so much longer in the loader: a known truth. `find_unused` has DDP look for parameters that
-forward did not use. `--vary KEY=A,B` compares any two: `--vary optimizer=foreach,fused`.
+forward did not use. `--vary KEY=A,B` compares any two: `--vary optimizer=foreach,fused`. Values of `attention` and of
+`compile` have processes of their own, four or more of each for an interval (`--replicates 4`).
 
 Under DeepSpeed, around whose loop `traceq.record(...)` goes, one call clips, steps and zeroes: there these phases blur,
 and the table says so.
@@ -118,4 +119,5 @@ recipe = Recipe(
     build=build,
     samples_per_rank=lambda parameters: parameters.batch_size * parameters.grad_accum,
     steps=200,
+    varied_apart=("attention", "compile"),
 )

@@ -132,6 +132,25 @@ def test_the_manifest_tells_the_samples_of_all_ranks_from_the_start(tmp_path: Pa
     assert manifest.started.endswith("Z")
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(("vary", "replicates"), [("attention=sdpa,eager", 1), ("optimizer=foreach,fused", 0)])
+def test_values_that_cannot_share_a_process_have_processes_of_their_own(
+    tmp_path: Path, vary: str, replicates: int
+) -> None:
+    pytest.importorskip("torch", reason="recording needs torch")
+    request = Request("step_profile", device="cpu", vary=(vary,), out=tmp_path / "run")
+    plan, entry = prepare(request)
+    assert plan.replicates == replicates
+    assert plan.folder.read_manifest().apart == (replicates > 0)
+    assert (entry.recipe.apart, plan.steps, plan.warmup_steps) == (False, 200, 20)
+    repeated = replace(request, replicates=4, out=tmp_path / "again")
+    if replicates:
+        assert prepare(repeated)[0].replicates == 4
+    else:
+        with pytest.raises(UsageFault, match="share a process"):
+            prepare(repeated)
+
+
 def test_parameters_describe_what_they_accept() -> None:
     assert describe_parameters(Parameters())[:2] == [("size=tiny", "tiny | small"), ("batch_size=4", "int >= 1")]
 

@@ -79,6 +79,12 @@ def test_warm_up_steps_that_settle_and_other_arms_do_not_count() -> None:
     assert run.timings.since_pause.tolist() == [1, 3]
 
 
+def test_each_process_of_an_arm_that_runs_apart_warms_up_and_its_steps_count_together() -> None:
+    process = [line(9, pair=-1), line(8, pair=-1), line(5), line(7, pair=1)]
+    found = profile(recorded([*process, line(1, arm="else", pair=-1), *process]))
+    assert (found["warmup"], found["measured"], found["global_step_time_s"]) == (2, 4, pytest.approx(6e-9))
+
+
 def test_the_slowest_rank_sets_the_pace_of_the_job() -> None:
     arm = Arm("run", "", baseline=True, samples_per_step=16)
     found = profile(recorded([line(10), line(30)], [line(20), line(40)], [line(10), line(20)], arm=arm))

@@ -97,8 +97,8 @@ def command(
         out=out,
         replicates=replicates,
     )
-    entry, *_ = request.check()
-    if joins and entry.recipe.apart:
+    entry, _, planned = request.check()
+    if joins and entry.recipe.runs_apart(each.arm for each in planned):
         raise UsageFault(
             f"--recipe {recipe}: each arm has processes of its own, and those of torchrun, accelerate launch or srun "
             "cannot be started again; run traceq record without them: it starts the ranks itself"

@@ -52,8 +52,9 @@ class Request:
         entry = find(self.recipe)
         parameters = checked(entry.recipe.parameters, overrides(self.changes))
         arms = planned_arms(entry.recipe, parameters, self.vary)
-        self._check_until(arms, apart=entry.recipe.apart)
-        if self.replicates is not None and not entry.recipe.apart:
+        apart = entry.recipe.runs_apart(planned.arm for planned in arms)
+        self._check_until(arms, apart=apart)
+        if self.replicates is not None and not apart:
             raise UsageFault(
                 f"--replicates {self.replicates}: the arms of {self.recipe} share a process; --steps times more of them"
             )
@@ -95,6 +96,7 @@ class Request:
 def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
     """The plan and its recipe; makes the run's folder. `world_size` > 0: the ranks are already there."""
     entry, parameters, arms = request.check()
+    apart = entry.recipe.runs_apart(planned.arm for planned in arms)
     device = resolve_device(request.device)
     num_ranks = _num_ranks(request.ranks, device, world_size)
     _check_ranks(arms, num_ranks)
@@ -115,7 +117,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         arms=arms,
         started=now(),
         marked=marked,
-        replicates=_num_processes(request, entry, device) if entry.recipe.apart else 0,
+        replicates=_num_processes(request, entry, device) if apart else 0,
     )
     try:
         plan.folder.write_manifest(plan.manifest(entry.name, entry.recipe.question, entry.recipe.phases))

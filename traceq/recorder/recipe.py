@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -54,6 +54,7 @@ class Recipe(Generic[P]):
     another; a process is then what is repeated, `replicates` times where nobody says, 0 leaving that to the device. Of
     such a recipe an arm may have parameters (`Arm(varied=)`) and a number of ranks (`Arm(num_ranks=)`) of its own, and
     `next_arms(parameters, outcomes)` may name further arms when the ones before them have run, until it names none.
+    `varied_apart`: parameters of which two values cannot share a process; `--vary` of one has the arms run apart.
     """
 
     question: str
@@ -67,12 +68,17 @@ class Recipe(Generic[P]):
     trace_steps: int | None = None
     apart: bool = False
     replicates: int = 0
+    varied_apart: tuple[str, ...] = ()
     next_arms: Callable[[P, Sequence[Outcome]], Sequence[Arm]] | None = None
 
     @property
     def baseline(self) -> Arm:
         """The arm the others are compared with."""
         return next(arm for arm in self.arms if arm.baseline)
+
+    def runs_apart(self, arms: Iterable[Arm]) -> bool:
+        """Each of these arms has processes of its own."""
+        return self.apart or any(arm.varied.keys() & set(self.varied_apart) for arm in arms)
 
 
 def check_phase(name: str) -> None:

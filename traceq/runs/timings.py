@@ -47,7 +47,7 @@ def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[s
         peak_allocated=peak if on_device else np.zeros_like(peak),
         peak_reserved=np.array([max(line.reserved_bytes for line in mine) for mine in lines], np.int64),
         peak_process=np.zeros_like(peak) if on_device else peak,
-        num_warmup=sum(line.arm == arm and line.pair == WARM_UP for line in ranks[0]),
+        num_warmup=_num_warmup(next(mine for mine in ranks if any(_counted(mine, arm))), arm),
         by_device=by_device,
     )
 
@@ -67,6 +67,13 @@ def _counted(lines: Sequence[StepLine], arm: str) -> Iterator[_Step]:
         before = line.pair
         if line.arm == arm and line.pair >= 0 and not (longer and line.device_ns and line.index == 0):
             yield _Step(line, since_pause)
+
+
+def _num_warmup(lines: Sequence[StepLine], arm: str) -> int:
+    """Steps of the arm before its first that counts; later processes warm up again."""
+    mine = [line.pair for line in lines if line.arm == arm]
+    first = next(at for at, pair in enumerate(mine) if pair >= 0)
+    return mine[:first].count(WARM_UP)
 
 
 def _table(ranks: Sequence[Sequence[Mapping[str, int]]], names: Sequence[str]) -> NDArray[np.int64]:
