@@ -56,8 +56,9 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
     """A row an arm: its unprofiled step (the median of its processes' medians, and within what these lie), the samples
     that all ranks train on in a second, the most memory of any rank; nothing of arms that share a process."""
     manifest = job.manifest
-    arms = manifest.arms if manifest is not None and manifest.apart else ()
-    rows = tuple(_row(manifest, arm, job.processes) for arm in arms if manifest is not None)
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    if manifest is not None and manifest.apart:
+        rows = tuple(_row(manifest, arm, job.processes) for arm in manifest.arms)
     table = Table("arms", "Arms", _COLUMNS, rows)
     return Report("arms", (table,), (_view(table),) if rows else ())
 
