@@ -72,7 +72,8 @@ def _rows(trace: Trace) -> list[_Row]:
     num, gpu_ns = groups.count(), groups.sum(kernels.ns[sized])
     texts = (*events.strings, "")  # a grid that is absent is -1
     again = [at for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist() if num[at] > 1]
-    told = [at for at in again if gpu_ns[at] >= _LEAST * int(kernels.ns.sum())]
+    least = _LEAST * int(kernels.ns.sum())
+    told = [at for at in again if gpu_ns[at] >= least]
     rows: list[_Row] = []
     for at in told:
         phase_of, op_of, shapes, name, grid = groups.keys[at].tolist()

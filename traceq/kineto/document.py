@@ -25,7 +25,6 @@ __all__ = ["Document", "Readable"]
 _WINDOW = 1 << 17
 _LONGEST_MB = 64
 _LONGEST = _LONGEST_MB << 20  # of an event, and of what stands before and behind the events
-_KEPT = 1 << 22  # a block this large, freed once: glibc then keeps the pages of smaller ones from window to window
 _MOST_CUTS = 20
 _MOST_MEMBERS = 1000
 
@@ -97,7 +96,6 @@ class Document:
 
     def windows(self) -> Iterator[list[RawEvent]]:
         """Lists of events, in file order. Raises UnreadableInput where the file is no trace."""
-        bytes(_KEPT)
         self.open()
         while not self.done:
             yield from self.advance()

@@ -25,6 +25,7 @@ __all__ = ["read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
 _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
+_KEPT = (32 << 20) - 4096  # a block this large, freed once: glibc then keeps the pages of smaller ones for the next
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
@@ -34,6 +35,7 @@ def read_trace(path: Place, *, strict: bool = False) -> Trace:
     A damaged file gives what it holds, and a caveat per kind of damage with the first position; `strict` refuses it,
     and names the first position of all. Raises UnreadableInput.
     """
+    bytes(_KEPT)
     source = open_source(path)
     try:
         found = scan(source)
