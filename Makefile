@@ -48,6 +48,7 @@ bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py
 	$(BIN)/python benchmarks/read.py
 	$(BIN)/python benchmarks/show.py
+	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
