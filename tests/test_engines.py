@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,16 @@ def dies_of_seven(number: int) -> int:
 def test_a_process_that_dies_loses_its_own_rank_alone(pool: Pool) -> None:
     found = dict(pool.map(dies_of_seven, [(number,) for number in range(12)], [1] * 12))
     assert found == {number: Lost() if number == 7 else 10 * number for number in range(12)}
+
+
+def test_a_process_that_dies_idle_is_replaced() -> None:
+    with Pool(BUDGET, 1) as alone:
+        before = set(active_children())
+        assert list(alone.map(abs, [(-1,)], [1])) == [(0, 1)]
+        for child in set(active_children()) - before:
+            child.kill()
+            child.join()
+        assert sorted(alone.map(abs, [(-2,), (-3,)], [1, 1])) == [(0, 2), (1, 3)]
 
 
 def lasted(number: int) -> tuple[float, float]:

@@ -36,9 +36,14 @@ class Pool:
         """(index, what the function says), as they come; Lost where the process died twice: with others, and alone."""
         waiting, running = list(range(len(arguments)))[::-1], dict[Future[Any], int]()
         while waiting or running:
-            while waiting and self._has_room(needs, [*running.values(), waiting[-1]]):
-                at = waiting.pop()
-                running[self._submit(function, arguments[at])] = at
+            try:
+                while waiting and self._has_room(needs, [*running.values(), waiting[-1]]):
+                    running[self._submit(function, arguments[waiting[-1]])] = waiting[-1]
+                    waiting.pop()
+            except BrokenProcessPool:  # as those that run will say, too; where none does one died idle
+                if not running:
+                    self._restart()
+                    continue
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
                 suspects = list(running.values())
