@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
+from builder import table
 
 import traceq
 from traceq.errors import TraceqError
@@ -49,6 +50,10 @@ def test_a_loop_leaves_a_run_with_one_arm(tmp_path: Path) -> None:
     assert manifest.arms[0].samples_per_step == 16
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", manifest.started)
     assert manifest.phases == ("dataload_wait", "forward", "bwd")
+    (figures,) = table(traceq.read(tmp_path / "run"), "step_profile")
+    assert (figures["arm"], figures["warmup"], figures["measured"], figures["samples_per_step"]) == ("mine", 20, 32, 16)
+    (view,) = traceq.analyze(traceq.read(tmp_path / "run"), "step_profile").views
+    assert [row[0] for row in view.rows] == ["dataload_wait", "forward", "bwd", "other", "total"]
     (control,) = read_pairs(folder.steps)
     assert (control.a, control.b, control.first_ns.shape) == ("mine", "mine", (1, 16))
     embedded = decode(json.loads(gzip.decompress(folder.trace("mine", 0).read_bytes()))["traceq"])
