@@ -9,10 +9,9 @@ Before anything is timed each arm trains `loss_steps` steps on the same batch, f
 environment holds where that ended (`loss.<arm>`), what the optimizer steps on (`state.<arm>`) and the bytes of weights,
 masters and moments (`state_bytes.<arm>`).
 
-The answer is a verdict on either arm with masters against `bf16`, with the copies that came in `optim_step`. All arms
-step on the same weights in turn: a model each would differ by where it lies in memory, too, by as much as a percent of
-a step (`benchmarks/layout.py`). On a CPU `masters_on_cpu` is `masters` once more: how far the two differ there is no
-cost of either.
+The answer is a verdict on `masters` against `bf16`, and on `masters_on_cpu` against `masters`, with the copies that
+came in `optim_step`. All arms step on the same weights in turn: a model each would differ by where it lies in memory,
+too, by as much as a percent of a step (`benchmarks/layout.py`). On a CPU `masters_on_cpu` is `masters` once more.
 """
 
 from __future__ import annotations
@@ -91,7 +90,11 @@ recipe = Recipe(
     arms=(
         Arm("bf16", "weights and moments in bfloat16", baseline=True),
         Arm("masters", "weights in bfloat16, masters and moments in float32 on the device"),
-        Arm("masters_on_cpu", "masters and moments on the CPU: gradients go there and weights come back every step"),
+        Arm(
+            "masters_on_cpu",
+            "masters and moments on the CPU: gradients go there and weights come back every step",
+            against="masters",
+        ),
     ),
     phases=PHASES,
     parameters=Parameters(),

@@ -222,6 +222,10 @@ def test_masters_keep_small_updates_and_cost_copies_in_the_optimizers_step(tmp_p
     assert (facts["state_bytes.bf16"], facts["state_bytes.masters"]) == (6 * num_parameters, 14 * num_parameters)
     assert facts["loss.masters"] == facts["loss.masters_on_cpu"] != facts["loss.bf16"]
     assert BUILT_APART not in facts
+    assert [(one.a_name, one.b_name) for one in diff_run(out).diffs] == [
+        ("bf16", "masters"),
+        ("masters", "masters_on_cpu"),
+    ]
     copies = {arm: ops(run, "optim_step")["aten::copy_"] for arm, run in arms.items()}
     assert copies["masters"] == copies["masters_on_cpu"] > copies["bf16"]
 
