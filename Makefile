@@ -39,7 +39,7 @@ recipes: $(VENV)/.test ## does each recipe show what it says it shows?
 	$(BIN)/python -m pytest -m "recipes or not recipes" tests/test_recipes.py
 
 faults: $(VENV)/.test ## does a recording end well whatever happens to it, and whoever started it?
-	$(BIN)/python -m pytest -m "faults or not faults" tests/test_recorder_failures.py tests/test_recorder_killed.py tests/test_recorder_launchers.py
+	$(BIN)/python -m pytest -m "faults or not faults" tests/test_recorder_failures.py tests/test_recorder_faults.py tests/test_recorder_killed.py tests/test_recorder_launchers.py
 
 strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
 	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/test_strategy.py tests/test_flight_dumps.py

@@ -12,7 +12,7 @@ from recording import Fault, start
 from traceq.runs.layout import RunFolder
 
 pytest.importorskip("torch", reason="recording needs torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.faults]
 
 WAYS = ("SIGKILL", "SIGTERM", "SIGSEGV", "_exit3", "_exit0", "exit", "raise")
 CACHE = "torchinductor_"  # torch keeps it, and finds it again
@@ -27,7 +27,7 @@ def life_s(tmp_path_factory: pytest.TempPathFactory) -> float:
     return done.seconds
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.faults] if seed else []) for seed in range(60)])
+@pytest.mark.parametrize("seed", range(60))
 def test_a_rank_that_ends_at_a_random_moment_is_named(tmp_path: Path, life_s: float, seed: int) -> None:
     draw = random.Random(seed)
     num_ranks = draw.randint(2, 4)

@@ -38,7 +38,11 @@ def expected(arms: tuple[str, ...], num_ranks: int) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "arms"), [((*RECORD, *SHORT), ("fast", "slow")), ((str(LOOP), "run"), ("run",))], ids=["recipe", "loop"]
+    ("words", "arms"),
+    [
+        pytest.param((*RECORD, *SHORT), ("fast", "slow"), id="recipe"),
+        pytest.param((str(LOOP), "run"), ("run",), id="loop", marks=pytest.mark.faults),
+    ],
 )
 def test_two_nodes_write_one_run_and_each_rank_tells_its_host(
     tmp_path: Path, words: tuple[str, ...], arms: tuple[str, ...]
@@ -110,6 +114,7 @@ def test_tasks_of_srun_on_two_nodes_meet_by_its_variables(tmp_path: Path) -> Non
     assert files(run) == expected(("fast", "slow"), 3)
 
 
+@pytest.mark.faults
 def test_ranks_that_do_not_share_a_folder_are_refused_by_name(tmp_path: Path) -> None:
     port = free_port()
     nodes = []
