@@ -55,7 +55,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     import torch
 
     from .capacity import Capacity
-    from .sharded import Sharded
+    from .sharded import Phase, Sharded
     from .vla import SIZES
     from .zero import missing_engine
 
@@ -77,10 +77,15 @@ def build(context: Context, parameters: Parameters) -> Step:
     episodes = SIZES[parameters.size].episodes(parameters.seed, context.rank)
     sharded.train(episodes.batch(1).to(context.device), lambda _: nullcontext())
     capacity.limit()
+
+    def step(phase: Phase) -> None:
+        with capacity.told():
+            sharded.step(phase)
+
     for _ in range(2):
-        sharded.step(capacity.watched)
+        step(capacity.watched)
     context.facts.update(capacity.facts())
-    return lambda _: sharded.step(context.phase)
+    return lambda _: step(context.phase)
 
 
 def next_arms(parameters: Parameters, outcomes: Sequence[Outcome]) -> list[Arm]:

@@ -21,6 +21,8 @@ __all__ = ["Capacity"]
 
 MIB = 2**20
 CPU_LIMIT_MIB = 128
+_REFUSED = re.compile(r"could not (create|execute) a (primitive|memory)|ALLOC_FAILED")
+"""What oneDNN, cuBLAS and cuDNN say for out of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,17 @@ class Capacity:
             return
         overhead = _data_bytes() - (_malloced()[0] - self.before)
         resource.setrlimit(resource.RLIMIT_DATA, (overhead + self.limit_bytes,) * 2)
+
+    @staticmethod
+    @contextmanager
+    def told() -> Iterator[None]:
+        """MemoryError for whatever a library says where memory was refused to it."""
+        try:
+            yield
+        except RuntimeError as fault:
+            if _REFUSED.search(str(fault)):
+                raise MemoryError(f"out of memory: {fault}") from fault
+            raise
 
     @contextmanager
     def watched(self, name: str) -> Iterator[None]:

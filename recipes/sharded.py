@@ -19,7 +19,7 @@ from .spread import Spread, Wish, spread
 from .training import ADAMW, MAX_GRAD_NORM, WARMUP_STEPS
 from .vla import SIZES, Block, VisionLanguageAction
 
-__all__ = ["Sharded"]
+__all__ = ["Phase", "Sharded"]
 
 Phase: TypeAlias = Callable[[str], AbstractContextManager[None]]
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
+from traceq.recipes.capacity import Capacity
 from traceq.recipes.gradients import Use, uses_of, words
 from traceq.recipes.held import held_bytes
 from traceq.recipes.issued import check_issued, issued_by
@@ -24,6 +25,7 @@ from traceq.recipes.resident import forget_peaks, host_memory
 from traceq.recipes.vla import SIZES, Block, VisionLanguageAction
 
 from traceq.errors import RecordingFailed
+from traceq.recorder.blame import Cause
 from traceq.recorder.context import Context
 from traceq.recorder.phases import Phases
 
@@ -148,6 +150,18 @@ def test_a_strategy_that_issues_what_another_does_is_refused(strategy: str, seen
     with pytest.raises(RecordingFailed, match=f"^{strategy}: a step issues"):
         check_issued(strategy, Counter(seen))
     check_issued("fsdp2", Counter(all_gather=3, reduce_scatter=2, all_reduce=1))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["could not create a primitive", "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"],
+)
+def test_a_library_that_was_refused_memory_ends_an_arm_as_out_of_memory(fault: str) -> None:
+    with pytest.raises(MemoryError) as told, Capacity.told():
+        raise RuntimeError(fault)
+    assert Cause(0, "", f"MemoryError: {told.value}").of_arm[0] == "out of memory"
+    with pytest.raises(RuntimeError, match="a fault of another kind"), Capacity.told():
+        raise RuntimeError("a fault of another kind")
 
 
 def test_state_is_weights_and_moments_once_each() -> None:
