@@ -23,8 +23,9 @@ def by_ops(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def kernels_of(mix: Mix, inputs: tuple[Tensor, ...]) -> str:
-    """What attention was dispatched to, by the names that a profile of it holds."""
+    """What attention was dispatched to, by the names that a profile of it holds; compiled before, if it compiles."""
     on_gpu = inputs[0].is_cuda
+    mix(*inputs)
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
         mix(*inputs)
     names = dict.fromkeys(event.name for event in profiler.events() or ())

@@ -2,8 +2,8 @@
 
 `eager` computes attention op by op, with the whole matrix of weights between two products; `sdpa` leaves it to
 `scaled_dot_product_attention`, which picks a fused kernel by device, type and shape; `compiled` has inductor fuse the
-ops of `eager` (a C++ compiler on a CPU, Triton on a GPU; without, the arm is skipped and says so). The arms run apart,
-as a process that compiled once is not what it was before.
+ops of `eager`, or recognise them and pick that kernel, too (it takes a C++ compiler on a CPU, Triton on a GPU; without,
+the arm is skipped and says so). The arms run apart, as a process that compiled once is not what it was before.
 
 Before anything is timed each arm says what it was dispatched to (`aten::_softmax`, `aten::_scaled_dot_product_flash_
 attention_for_cpu`, ...), the bytes that forward saves for backward, how far output and gradients are from float64 on
@@ -92,8 +92,7 @@ def _tell(context: Context, parameters: Parameters, training: Training, mix: Mix
     inputs = tuple(torch.randn(shape, device=context.device, dtype=kind) for _ in range(3))
     batch = size.episodes(parameters.seed, context.rank).batch(parameters.batch_size).to(context.device)
     output, gradients = error_against_float64(mix, inputs)
-    with torch.no_grad():
-        training.forward(batch)  # shapes that are new are compiled here
+    training.forward(batch)  # what is compiled for shapes that are new is compiled here
     torch.manual_seed(parameters.seed)
     saved = saved_bytes(lambda: training.forward(batch), training.model)
     facts: dict[str, str | int | float] = {
