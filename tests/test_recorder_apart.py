@@ -211,7 +211,7 @@ def test_arms_that_are_skipped_or_out_of_memory_leave_the_others_a_run(tmp_path:
     told = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
     assert told[0] == "traceq: note: arm absent: skipped: nobody installed it"
     assert told[1].startswith("traceq: note: arm huge: out of memory: rank 1: RuntimeError: ")
-    assert done.stdout.splitlines()[0] == f"traceq diff {done.out}"
+    assert f"traceq diff {done.out}" in done.stdout.splitlines()
     fast, slow = read(done.out / "fast"), read(done.out / "slow")
     assert fast.manifest is not None
     facts = {arm.name: arm.facts.get("built") for arm in fast.manifest.arms}
