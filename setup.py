@@ -1,16 +1,21 @@
 """The native reader: optional, since the Python reader stands in where it cannot be built."""
 
 from glob import glob
+from hashlib import sha256
+from pathlib import Path
 
 from setuptools import Extension, setup
+
+SOURCES = ["traceq/kineto/_scan.cpp", *sorted(glob("traceq/kineto/scanner/*.hpp"))]
+DIGEST = sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()  # native_columns.py compares it
 
 setup(
     ext_modules=[
         Extension(
             "traceq.kineto._scan",
-            ["traceq/kineto/_scan.cpp"],
-            depends=sorted(glob("traceq/kineto/scanner/*.hpp")),
-            define_macros=[("Py_LIMITED_API", "0x030B0000")],
+            SOURCES[:1],
+            depends=SOURCES[1:],
+            define_macros=[("Py_LIMITED_API", "0x030B0000"), ("TRACEQ_SOURCES", f'"{DIGEST}"')],
             extra_compile_args=["-std=c++17", "-O3", "-g0"],
             language="c++",
             py_limited_api=True,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -210,3 +213,15 @@ def test_the_environment_chooses_the_reader(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(native, "MISSING", "no compiler")
     with pytest.raises(UsageFault, match="no compiler"):
         reader()
+
+
+def test_a_scanner_built_from_other_sources_than_those_beside_it_is_not_used(tmp_path: Path) -> None:
+    package = Path(native.__file__).parents[1]
+    shutil.copytree(package, tmp_path / "traceq", ignore=shutil.ignore_patterns("__pycache__"))
+    source = tmp_path / "traceq" / "kineto" / "_scan.cpp"
+    told = "from traceq.kineto.native_columns import MISSING; print(MISSING)"
+    of_copy = [sys.executable, "-c", told]
+    same = subprocess.run(of_copy, cwd=tmp_path, capture_output=True, text=True, check=True)
+    source.write_bytes(source.read_bytes() + b"// changed since\n")
+    changed = subprocess.run(of_copy, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (same.stdout.strip(), "other sources" in changed.stdout) == ("", True)

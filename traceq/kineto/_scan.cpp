@@ -169,5 +169,6 @@ PyMODINIT_FUNC PyInit__scan() {
     PyModule_AddIntConstant(self, "PADDING", kPadding);
     PyModule_AddIntConstant(self, "BY_NAME", kByName);
     PyModule_AddStringConstant(self, "COLUMNS", kColumnNames);
+    PyModule_AddStringConstant(self, "SOURCES", TRACEQ_SOURCES);
     return self;
 }

@@ -5,6 +5,7 @@ FULL: int
 PADDING: int
 BY_NAME: int
 COLUMNS: str
+SOURCES: str
 
 class Scanner:
     def __new__(cls, categorise: Callable[[str, str | None], int], decode: Callable[[bytes], bytes], /) -> Scanner: ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +22,19 @@ from traceq.model import Allocations, CallStacks, Events, EventWaits, Messages, 
 
 _NUMBERED = tuple(column.name for column in fields(Events) if column.name not in SIDE_TABLES)
 
+
+def _sources() -> list[Path]:
+    """C++ files beside this one, in the order of setup.py; none where traceq was not installed from a checkout."""
+    here = Path(__file__).parent
+    return [*here.glob("_scan.cpp"), *sorted(here.glob("scanner/*.hpp"))]
+
+
+def _is_of(sources: Sequence[Path]) -> bool:
+    """The extension was built from these files, which a checkout may have changed since."""
+    digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    return not sources or getattr(_scan, "SOURCES", "") == digest
+
+
 MISSING = ""
 """Why there is no native reader; empty where there is one."""
 try:
@@ -27,7 +42,7 @@ try:
 except ImportError as fault:
     MISSING = str(fault)
 else:
-    if getattr(_scan, "COLUMNS", "").split() != [*_NUMBERED, *SIDE_TABLES]:
+    if _scan.COLUMNS.split() != [*_NUMBERED, *SIDE_TABLES] or not _is_of(_sources()):
         MISSING = "it was built from other sources; install traceq again"
 
 __all__ = ["MISSING", "NativeColumns"]
