@@ -10,7 +10,7 @@ from traceq.units import Unit, format_value
 
 __all__ = ["forecast_bytes", "forecast_words", "is_large"]
 
-EVENT_BYTES = 450  # with shapes and arrows; 360 to 630 on traces of many devices and models
+EVENT_BYTES = 450  # with shapes and arrows; 315 to 735 on real traces of many devices
 PACKED = 16  # times smaller on disk
 MOST_BYTES = 500_000_000
 
