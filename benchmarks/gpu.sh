@@ -98,10 +98,13 @@ run outlier_ab 420 answer outlier_ab outlier_ab --ranks 1 --set size=$full --set
 
 # every other recipe
 for recipe in $("$python" -m traceq recipes | awk '/^[a-z_]+ /{print $1}' | grep -v outlier_ab); do
-  size=() fits=$part
-  [ "$recipe" = prefetch_ab ] || [ "$recipe" = fused_adamw_ab ] && fits=$full
+  size=() fits=$part ranks=1
+  case $recipe in
+    prefetch_ab | fused_adamw_ab) fits=$full ;;
+    sharding | scaling_ab) ranks=2 ;;
+  esac
   "$python" -m traceq recipes "$recipe" | grep -q 'size=' && size=(--set "size=$fits")
-  run "$recipe" 300 answer "$recipe" "$recipe" --ranks 1 "${size[@]}" --steps $fewer
+  run "$recipe" 300 answer "$recipe" "$recipe" --ranks $ranks "${size[@]}" --steps $fewer
 done
 
 # collectives, where two ranks share the card
@@ -110,7 +113,7 @@ for recipe in outlier_ab metrics_sync_ab branch_sync_ab; do
 done
 
 # small traces of every arm, with stacks beside them
-for recipe in outlier_ab prefetch_ab fused_adamw_ab checkpoint_ab master_weights_ab; do
+for recipe in outlier_ab prefetch_ab fused_adamw_ab checkpoint_ab master_weights_ab attention_ab compile_ab; do
   run "fixture-$recipe" 90 fixture "$recipe"
 done
 
