@@ -48,7 +48,7 @@ from traceq.engines.codec import encode
 from traceq.engines.summary import summarize
 for file in sys.argv[1:]:
     start, cpu = time.perf_counter(), time.process_time()
-    kept = summarize(Path(file), names(), False)
+    kept = summarize(Path(file), names(), False, None)
     print(time.perf_counter() - start, time.process_time() - cpu, end=" ")
     status = Path("/proc/self/status").read_text()
     print(len(encode(kept)), 1024 * int(re.search("VmHWM:\\s+([0-9]+)", status)[1]))

@@ -115,7 +115,8 @@ def test_fused_adamw_launches_fewer_ops_and_leaves_the_overflow_flag_on_the_devi
     assert {arm: syncs(run, "optim_step") for arm, run in arms.items()} == {"foreach": 2, "fused": 0, "loop": 2}
     fused, foreach, loop = (ops(arms[arm], "optim_step") for arm in ("fused", "foreach", "loop"))
     assert (fused["aten::_fused_adamw_"], foreach["aten::_fused_adamw_"]) == (2, 0)
-    assert 3 * fused.total() < foreach.total() < loop.total()
+    assert 3 * fused.total() < min(foreach.total(), loop.total())  # on a CPU foreach falls back to tensor by tensor
+    assert [any(name.startswith("aten::_foreach_") for name in found) for found in (foreach, loop)] == [True, False]
 
 
 @pytest.mark.recipes
