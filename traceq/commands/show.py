@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceq.errors import UsageFault
+
+if TYPE_CHECKING:
+    from traceq.model import Run
+    from traceq.report import Sheet
 
 __all__ = ["command"]
 
@@ -41,7 +45,6 @@ def command(
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
     from traceq.commands._engine import shown_ranks, starter
-    from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
     from traceq.commands._ranks import parse_ranks
     from traceq.engines.sheet import SMALL, sheet_of
@@ -49,8 +52,6 @@ def command(
     from traceq.renderers.json import sheet_to_json_pieces
     from traceq.renderers.markdown import sheet_to_markdown
     from traceq.renderers.text import print_sheet
-    from traceq.runs.one_step import only_step
-    from traceq.runs.read import read
 
     if as_json + as_markdown + (html is not None) > 1:
         raise UsageFault("--json, --markdown and --html: choose one")
@@ -68,12 +69,7 @@ def command(
                 path, only or (), start=start, strict=strict, ranks=chosen, step=step, small=small, on_progress=shown
             )
         if html is not None:
-            from traceq.renderers.html import sheet_to_html  # takes a tenth of the start, and few ask for it
-
-            if not run.traces and found.source.ranks:  # one of many: its step is drawn
-                run = read(path, strict=strict, ranks=set(found.source.ranks[:1]))
-                run = run if step is None else only_step(run, step)
-            write_page(html, sheet_to_html(found, run))
+            _write_page(html, found, run, path, strict=strict, step=step)
         elif as_json:
             for piece in sheet_to_json_pieces(found):
                 typer.echo(piece, nl=False)
@@ -84,3 +80,16 @@ def command(
             print_sheet(found, stdout(width))
         if not as_json:
             print_caveats(found.all_caveats)
+
+
+def _write_page(html: Path, found: Sheet, run: Run, path: str, *, strict: bool, step: int | None) -> None:
+    """The sheet as a page; where ranks were read one by one and let go, the first is read again, for its step."""
+    from traceq.commands._file import write_page
+    from traceq.renderers.html import sheet_to_html  # takes a tenth of the start, and few ask for it
+    from traceq.runs.one_step import only_step
+    from traceq.runs.read import read
+
+    if not run.traces and found.source.ranks:
+        run = read(path, strict=strict, ranks=set(found.source.ranks[:1]))
+        run = run if step is None else only_step(run, step)
+    write_page(html, sheet_to_html(found, run))
