@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from traceq.recorder import Arm, Context, Outcome, Recipe, Skip, Step
 
+from .parameters import TrainingParameters
 from .phases import PHASES
 from .walk import next_batch
 
@@ -33,19 +34,16 @@ ANY = "(ddp|full_shard|shard_grad_op|fsdp2|zero2|zero3)"
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(TrainingParameters):
     """What `--set` and `--vary` can change."""
 
     backends: Annotated[str, Meta(pattern=f"^{ANY}(,{ANY})*$")] = "ddp,fsdp2"
-    size: Literal["tiny", "small", "base", "3b"] = "tiny"
     batch_size: Annotated[int, Meta(ge=1)] = 16
     most: Annotated[int, Meta(ge=1)] = 4096
     memory_limit: Annotated[int, Meta(ge=0)] = 0
     checkpointing: bool = False
     strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"
     expandable_segments: bool = False
-    num_workers: Annotated[int, Meta(ge=0)] = 1
-    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from traceq.recorder import Arm, Context, Recipe, Step
 
+from .parameters import TrainingParameters
 from .phases import PHASES
 
 __all__ = ["recipe"]
@@ -28,13 +29,10 @@ LARGER = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(TrainingParameters):
     """What `--set` and `--vary` can change."""
 
-    size: Literal["tiny", "small", "base", "3b"] = "tiny"
     batch_size: Annotated[int, Meta(ge=1)] = 4
-    num_workers: Annotated[int, Meta(ge=0)] = 1
-    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:

@@ -17,25 +17,23 @@ training, workers may have fewer cores than here. `load_us` makes each sample ta
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from traceq.recorder import Context, Recipe, Step
 
+from .parameters import TrainingParameters
+
 __all__ = ["recipe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(TrainingParameters):
     """What `--set` and `--vary` can change."""
 
-    size: Literal["tiny", "small", "base", "3b"] = "tiny"
-    batch_size: Annotated[int, Meta(ge=1)] = 8
-    num_workers: Annotated[int, Meta(ge=0)] = 1
     prefetch_factor: Annotated[int, Meta(ge=1)] = 2
     load_us: Annotated[int, Meta(ge=0)] = 0
-    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:

@@ -13,26 +13,23 @@ lines. In K steps `every` waits 5 K times and gathers 5 K times, `every_kth` 5 a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from traceq.recorder import Arm, Context, Recipe, Step
 
+from .parameters import TrainingParameters
 from .phases import PHASES
 
 __all__ = ["recipe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(TrainingParameters):
     """What `--set` and `--vary` can change."""
 
-    size: Literal["tiny", "small", "base", "3b"] = "tiny"
-    batch_size: Annotated[int, Meta(ge=1)] = 8
     every: Annotated[int, Meta(ge=1)] = 10
-    num_workers: Annotated[int, Meta(ge=0)] = 1
-    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:

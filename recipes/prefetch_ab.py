@@ -22,12 +22,13 @@ shows what they take.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from traceq.recorder import Arm, Context, Recipe, Step
 
+from .parameters import TrainingParameters
 from .phases import PHASES
 
 __all__ = ["recipe"]
@@ -37,15 +38,11 @@ AHEAD = ("prefetch", "tuned")
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(TrainingParameters):
     """What `--set` and `--vary` can change."""
 
-    size: Literal["tiny", "small", "base", "3b"] = "tiny"
-    batch_size: Annotated[int, Meta(ge=1)] = 8
     memory_steps: Annotated[int, Meta(ge=1)] = 6
-    num_workers: Annotated[int, Meta(ge=0)] = 1
     prefetch_factor: Annotated[int, Meta(ge=1)] = 2
-    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:

@@ -14,26 +14,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from traceq.recorder import Arm, Context, Recipe, Step
 
+from .parameters import TrainingParameters
 from .phases import PHASES
 
 __all__ = ["recipe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(TrainingParameters):
     """What `--set` and `--vary` can change."""
 
-    size: Literal["tiny", "small", "base", "3b"] = "tiny"
-    batch_size: Annotated[int, Meta(ge=1)] = 8
     late_us: Annotated[int, Meta(ge=0)] = 0
-    num_workers: Annotated[int, Meta(ge=0)] = 1
-    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:

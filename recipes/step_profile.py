@@ -29,17 +29,16 @@ from msgspec import Meta
 
 from traceq.recorder import Context, Recipe, Step
 
+from .parameters import TrainingParameters
 from .phases import PHASES
 
 __all__ = ["recipe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(TrainingParameters):
     """What `--set` and `--vary` can change."""
 
-    size: Literal["tiny", "small", "base", "3b"] = "tiny"
-    batch_size: Annotated[int, Meta(ge=1)] = 8
     grad_accum: Annotated[int, Meta(ge=1)] = 1
     find_unused: bool = False
     optimizer: Literal["foreach", "fused", "loop"] = "foreach"
@@ -47,10 +46,8 @@ class Parameters:
     checkpointing: bool = False
     compile: bool = False
     no_optim: bool = False
-    num_workers: Annotated[int, Meta(ge=0)] = 1
     prefetch_factor: Annotated[int, Meta(ge=1)] = 2
     load_us: Annotated[int, Meta(ge=0)] = 0
-    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:

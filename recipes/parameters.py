@@ -1,0 +1,20 @@
+"""What can be set of every recipe that trains, or loads for training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+__all__ = ["TrainingParameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingParameters:
+    """Model, batch of a rank, loader and random numbers; a recipe adds what its question is about."""
+
+    size: Literal["tiny", "small", "base", "3b"] = "tiny"
+    batch_size: Annotated[int, Meta(ge=1)] = 8
+    num_workers: Annotated[int, Meta(ge=0)] = 1
+    seed: Annotated[int, Meta(ge=0)] = 0
