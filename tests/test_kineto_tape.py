@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import signal
 import threading
 import time
@@ -34,12 +35,11 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
 
 
 def after(count: int, source: Source, what: Callable[[], None]) -> None:
-    """Have the source do something in the place of a read, once it has done some."""
-    real, left = source._readinto, [count]
+    """Have the source do something, once, before the read that follows some."""
+    real, reads = source._readinto, itertools.count()
 
     def readinto(room: memoryview) -> int:
-        left[0] -= 1
-        if left[0] < 0:
+        if next(reads) == count:
             what()
         return real(room)
 
