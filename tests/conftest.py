@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+os.environ.pop("COLUMNS", None)  # pytest-xdist says how wide its terminal is; texts compared here are a pipe's
 
 
 @pytest.fixture(scope="session")
