@@ -38,6 +38,16 @@ def test_an_abort_by_the_watchdog_is_a_peers_failure() -> None:
     assert (cause.rank, cause.text) == (1, "killed by SIGSEGV")
 
 
+def test_what_nccl_refuses_a_rank_is_its_own_failure() -> None:
+    refused = (
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, invalid usage\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000"
+    )
+    assert not Failure(0, 1, refused).is_secondary
+    assert Failure(0, 1, "torch.distributed.DistBackendError: NCCL error: ncclRemoteError").is_secondary
+
+
 def test_a_hang_is_blamed_on_the_rank_the_others_waited_for() -> None:
     assert find_cause([Failure(0, 1, LATE), Failure(1, None)], {0: 5, 1: 5}).rank == 1
     waiting = [Failure(0, 1, LATE, at_ns=2), Failure(1, None), Failure(2, None), Failure(3, 1, LATE, at_ns=1)]

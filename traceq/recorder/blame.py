@@ -16,6 +16,7 @@ _OF_A_PEER = re.compile(
     r"connectFullMesh|read from .* failed|timed out after \d+ ?(ms|seconds)|^ended by SIG\w+$",
     re.IGNORECASE,
 )
+_REFUSED = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected")  # what the rank itself asked of nccl
 _WAITED = re.compile(r"timed out|timeout", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc", re.IGNORECASE)
 _SKIP = "Skip: "
@@ -90,7 +91,7 @@ class Failed:
 
 def is_of_a_peer(text: str) -> bool:
     """The words are those of a rank that lost its peers, or waited for them in vain."""
-    return bool(_OF_A_PEER.search(text))
+    return bool(_OF_A_PEER.search(text)) and not _REFUSED.search(text)
 
 
 def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> Cause:

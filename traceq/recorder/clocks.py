@@ -36,7 +36,7 @@ def read_clocks(device: torch.device) -> Iterator[ClocksLine]:
             throttle=pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
             celsius=pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
         )
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, AttributeError):  # a binding or a driver that does not tell
         return
 
 
