@@ -10,6 +10,7 @@ Times of links and analyses are CPU time of one process. `own`: without what it 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -121,10 +122,13 @@ def child(path: str, events: int) -> None:
     _watch_links(watch)
     from traceq.analyses.registry import analyze, names
     from traceq.analyses.sheet import describe
+    from traceq.engines.process import keep_freed_memory
     from traceq.renderers.text import print_sheet
     from traceq.report import Sheet
     from traceq.runs.read import read
 
+    gc.set_threshold(100_000)  # as the command does
+    keep_freed_memory()
     with watch.measured("scan"):
         run = read(path)
     if events:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -238,6 +239,36 @@ def test_a_gzip_file_tells_how_much_it_unpacks_to(folder: Path, tmp_path: Path) 
     plain = play(FLEET).text(0).encode()
     (tmp_path / "plain.json").write_bytes(plain)
     assert plain_bytes(tmp_path / "plain.json") == plain_bytes(folder / "rank0.json.gz") == len(plain)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="needs glibc")
+@pytest.mark.parametrize("keeps", [False, True])
+def test_memory_that_was_freed_is_used_again(keeps: bool) -> None:
+    code = f"""
+import resource
+import numpy as np
+from traceq.engines.process import keep_freed_memory
+def num_faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def columns(): [np.ones(400_000) for _ in range(10)]
+if {keeps}: keep_freed_memory()
+columns()
+before = num_faults()
+for _ in range(5): columns()
+print(num_faults() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (int(done.stdout) < 1_000) == keeps, done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_process_that_reads_has_no_threads_but_its_own() -> None:
+    imports = "from traceq.engines.process import prepare; prepare([]); import os, numpy"
+    code = f"{imports}; print(len(os.listdir('/proc/self/task')), os.environ['OPENBLAS_NUM_THREADS'])"
+    for told, expected in (({}, "1 1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
+        environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"} | told
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout.strip().endswith(expected), told
 
 
 def test_a_remote_file_is_as_large_as_its_listing_says_or_large() -> None:

@@ -37,6 +37,9 @@ def command(
     A side can be several recordings, each of its own process: a folder of runs (before/), an arm of each (before/on),
     or a pattern in quotes ('before-*').
     """
+    from traceq.engines.process import prepare
+
+    prepare([a, b or ""])
     from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
     from traceq.diff.diff import diff, diff_run

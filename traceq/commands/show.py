@@ -44,6 +44,9 @@ def command(
     ] = None,
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
+    from traceq.engines.process import prepare
+
+    prepare(paths)
     from traceq.commands._engine import shown_ranks, starter
     from traceq.commands._output import print_caveats, stdout
     from traceq.commands._ranks import parse_ranks
