@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -95,6 +97,17 @@ def test_an_instant_is_found_in_the_part_that_holds_it(some: list[tuple[int, int
         expected = [next((i for i, (start, end) in enumerate(a.tolist()) if start <= t < end), -1) for t in some_order]
         assert intervals.find(a, at).tolist() == expected
         assert intervals.covers(a, at).tolist() == [index >= 0 for index in expected]
+
+
+@given(proper, instants)
+def test_intervals_are_cut_where_an_instant_lies_inside(some: list[tuple[int, int]], asked: list[int]) -> None:
+    whole, cuts = spans(*columns(some)), sorted(set(asked))
+    parts, of = intervals.cut(whole, np.array(cuts, np.int64))
+    expected = []
+    for number, (start, end) in enumerate(whole.tolist()):
+        edges = [start, *(t for t in cuts if start < t < end), end]
+        expected += [(number, *part) for part in pairwise(edges)]
+    assert [(number, *part) for number, part in zip(of.tolist(), parts.tolist(), strict=True)] == expected
 
 
 @given(st.lists(st.lists(st.integers(-9, 9)), min_size=1))

@@ -22,3 +22,14 @@ def test_groups_are_the_distinct_rows_in_order(rows: list[tuple[int, ...]]) -> N
     assert found.first.tolist() == [rows.index(key) for key in keys]
     assert found.count() == [rows.count(key) for key in keys]
     assert found.sum(np.arange(len(rows))) == [sum(i for i, row in enumerate(rows) if row == key) for key in keys]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 2**40))))
+def test_a_group_has_rows_in_some_parts_and_adds_up_to_most_in_one(rows: list[tuple[int, int, int]]) -> None:
+    key, part, value = np.array(rows, np.int64).reshape(-1, 3).T
+    num, largest = group([key]).by_part(part, value)
+    sums: dict[int, dict[int, int]] = {}
+    for k, p, v in rows:
+        sums.setdefault(k, {})[p] = sums.get(k, {}).get(p, 0) + v
+    assert num == [len(sums[k]) for k in sorted(sums)]
+    assert largest == [max(sums[k].values()) for k in sorted(sums)]

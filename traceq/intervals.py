@@ -12,6 +12,7 @@ __all__ = [
     "advance",
     "complement",
     "covers",
+    "cut",
     "distinct",
     "empty",
     "find",
@@ -52,9 +53,14 @@ def spans(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
 
 def distinct(*numbers: NDArray[Number]) -> NDArray[Number]:
     """[K]: all of them, ascending, each once; np.unique hashes them first, which takes several times as long."""
-    everything = np.sort(np.concatenate(numbers))
-    once: NDArray[Number] = everything[np.r_[True, everything[1:] != everything[:-1]][: len(everything)]]
+    once: NDArray[Number] = _without_repeats(np.sort(_without_repeats(np.concatenate(numbers))))
     return once
+
+
+def _without_repeats(numbers: NDArray[Number]) -> NDArray[Number]:
+    """Of those that stand side by side and are the same only the first."""
+    begins = numbers[1:] != numbers[:-1]
+    return numbers if begins.all() else numbers[np.r_[True, begins]]
 
 
 def measure(a: Spans) -> int:
@@ -104,7 +110,7 @@ def measure_within(a: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64])
 
     def up_to(t: NDArray[np.int64]) -> NDArray[np.int64]:
         at = np.searchsorted(a[:, 0], t, "right") - 1
-        inside = np.minimum(t, a[at, 1]) - a[at, 0]
+        inside = np.minimum(t, a[:, 1][at]) - a[:, 0][at]
         return np.where(at >= 0, before[at] + inside, 0)
 
     return up_to(np.maximum(starts, ends)) - up_to(starts)
@@ -131,17 +137,32 @@ def find(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[K]: index of the disjoint, sorted part that each instant lies in, -1 outside all."""
     if len(parts) == 0:
         return np.full(len(instants), -1)
-    at = num_until(parts[:, 0], instants) - 1
-    ends = parts[:, 1]
-    return np.where((at >= 0) & (instants < ends[at]), at, -1)
+    at = num_until(parts[:, 0], instants)
+    at -= 1
+    at[instants >= parts[:, 1][at]] = -1  # parts[at, 1] would take several times as long
+    return at
 
 
 def num_until(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[K]: how many of the sorted starts are not after each instant."""
     if len(instants) <= len(starts) or (instants[1:] < instants[:-1]).any():
         return np.searchsorted(starts, instants, "right")
-    begins = np.searchsorted(instants, starts, "left")  # fewer searches, where the instants are sorted, too
-    return np.cumsum(np.bincount(begins, minlength=len(instants))[: len(instants)])
+    num = np.zeros(len(instants) + 1, np.int64)
+    np.add.at(num, np.searchsorted(instants, starts, "left"), 1)  # fewer searches, where the instants are sorted, too
+    return np.cumsum(num[:-1], out=num[:-1])
+
+
+def cut(whole: Spans, cuts: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
+    """(int64[P, 2]: the intervals, cut at these ascending, distinct instants; int64[P]: which of them each is of)."""
+    of = find(whole, cuts)
+    inside = np.flatnonzero(of >= 0)
+    inside = inside[cuts[inside] > whole[:, 0][of[inside]]]
+    num = 1 + np.bincount(of[inside], minlength=len(whole))
+    parts, last = np.empty((len(whole) + len(inside), 2), np.int64), np.cumsum(num) - 1
+    first, begins = last - num + 1, np.arange(len(inside)) + of[inside] + 1
+    parts[first, 0], parts[begins, 0] = whole[:, 0], cuts[inside]
+    parts[:-1, 1], parts[last, 1] = parts[1:, 0], whole[:, 1]
+    return parts, np.repeat(np.arange(len(whole)), num)
 
 
 def advance(a: Spans, since: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:

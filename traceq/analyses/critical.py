@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import a_step, more_rows, python_place, stepwise
@@ -73,13 +71,13 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 def _rows(trace: Trace, path: CriticalPath, num_steps: int) -> list[_Row]:
     known = phases(trace).names
     groups = group([path.on, path.phase, path.name, path.line])
-    per_segment = group([path.segment, groups.of_row])  # segments ascend, which sorts in no time
-    num = np.bincount(per_segment.keys[:, 1], minlength=len(groups.keys)).tolist()
+    ns = path.parts[:, 1] - path.parts[:, 0]
+    num, _ = groups.by_part(path.segment, ns)
     rows: list[_Row] = []
-    for at, ns in enumerate(groups.sum(path.parts[:, 1] - path.parts[:, 0])):
+    for at, total in enumerate(groups.sum(ns)):
         on, phase, name, line = groups.keys[at].tolist()
         words = (On(on).name.lower().replace("_", " "), known[phase], path.texts[name], path.texts[line])
-        rows.append(("|".join(words), trace.rank, *words, num[at], ns, round(ns / num_steps)))
+        rows.append(("|".join(words), trace.rank, *words, num[at], total, round(total / num_steps)))
     return sorted(rows, key=lambda row: (-row[7], row[0]))
 
 

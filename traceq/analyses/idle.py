@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from traceq.analyses.rows import of_all
 from traceq.analyses.tally import group
 from traceq.analyses.wording import a_step, more_rows, python_place, stepwise
@@ -82,18 +80,14 @@ def _rows(trace: Trace) -> list[_Row]:
     found, known = idleness(trace), phases(trace).names
     ns = found.parts[:, 1] - found.parts[:, 0]
     groups = group([found.cause, found.doing, found.phase, found.name, found.line])
-    per_gap = group([found.gap, groups.of_row])  # gaps ascend, which sorts in no time
-    filled = np.array(per_gap.sum(ns), np.int64)
-    longest = np.zeros(len(groups.keys), np.int64)
-    np.maximum.at(longest, per_gap.keys[:, 1], filled)
-    num = np.bincount(per_gap.keys[:, 1], minlength=len(groups.keys)).tolist()
+    num, longest = groups.by_part(found.gap, ns)
     num_steps = int(steps(trace).counted.sum())
     rows: list[_Row] = []
     for at, total in enumerate(groups.sum(ns)):
         cause, doing, phase, name, line = groups.keys[at].tolist()
         why, category = Cause(cause).name.lower().replace("_", " "), Doing(doing).name.lower()
         words = (why, category, known[phase], found.texts[name], found.texts[line])
-        rows.append(("|".join(words), trace.rank, *words, num[at], total, round(total / num_steps), int(longest[at])))
+        rows.append(("|".join(words), trace.rank, *words, num[at], total, round(total / num_steps), longest[at]))
     return sorted(rows, key=lambda row: (-row[8], row[0]))
 
 

@@ -72,20 +72,20 @@ def _rows(trace: Trace) -> list[_Row]:
     of_name = [kinds.setdefault(_kind(events.strings[name]), len(kinds)) for name in names.tolist()]
     groups = group([np.array(of_name, np.int64)[inverse]])
     label = list(kinds)
-    values = (np.maximum(events.bytes[rows], 0), (work.end - work.start)[mine], _under_kernels(trace)[mine])
+    values = (np.maximum(events.bytes[rows], 0), (work.end - work.start)[mine], _under_kernels(trace, mine))
     columns = zip(groups.keys.tolist(), groups.count(), *map(groups.sum, values), strict=True)
     return [(trace.rank, label[int(key)], *sums) for (key,), *sums in columns]
 
 
-def _under_kernels(trace: Trace) -> NDArray[np.int64]:
-    """int64[D] ns of each piece of device work in which a kernel runs on the same device."""
+def _under_kernels(trace: Trace, copies: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[len(copies)] ns of each of some device work in which a kernel runs on the same device."""
     work, events = device_work(trace), trace.events
-    device = events.device[work.rows]
-    hidden = np.zeros(len(work), np.int64)
-    for number in distinct(device.astype(np.int64)).tolist():
-        mine = device == number
-        runs = mine & (events.category[work.rows] == Category.KERNEL)
-        hidden[mine] = measure_within(spans(work.start[runs], work.end[runs]), work.start[mine], work.end[mine])
+    device, is_kernel = events.device[work.rows], events.category[work.rows] == Category.KERNEL
+    hidden = np.zeros(len(copies), np.int64)
+    for number in distinct(device[copies]).tolist():
+        mine, runs = device[copies] == number, is_kernel & (device == number)
+        start, end = work.start[copies[mine]], work.end[copies[mine]]
+        hidden[mine] = measure_within(spans(work.start[runs], work.end[runs]), start, end)
     return hidden
 
 

@@ -89,11 +89,11 @@ def _rows(trace: Trace) -> list[_Row]:
 
 def _means(job: Job, rows: Sequence[_Row]) -> list[_Mean]:
     counted = {rank.rank: set(np.flatnonzero(rank.steps.counted).tolist()) for rank in job.ranks}
-    return [
-        (rank, phase, category, ns / len(counted[rank]))
-        for rank, step, phase, category, ns in rows
-        if step in counted[rank]
-    ]
+    sums: dict[tuple[int, str, str], int] = {}
+    for rank, step, phase, category, ns in rows:
+        if step in counted[rank]:
+            sums[rank, phase, category] = sums.get((rank, phase, category), 0) + ns
+    return [(*cell, ns / len(counted[cell[0]])) for cell, ns in sums.items()]
 
 
 def _findings(job: Job, means: Sequence[_Mean]) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from traceq.links.job import Each
 from traceq.report import Finding
@@ -58,8 +58,5 @@ class _Joined(Sequence[Row], Generic[P, Row]):
     def __len__(self) -> int:
         return self._len
 
-    def __getitem__(self, at: int) -> Row:  # type: ignore[override]
-        for number, row in enumerate(self):
-            if number == at:
-                return row
-        raise IndexError(at)
+    def __getitem__(self, at: Any) -> Any:
+        return tuple(self)[at]

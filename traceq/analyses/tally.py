@@ -35,23 +35,42 @@ class Groups:
         totals: list[int] = total.tolist()
         return totals
 
+    def by_part(self, part: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+        """(in how many parts each group has rows, the largest sum of its `values` int64[N], not negative, in one of
+        them); `part` int64[N], from 0 on, best in ascending order."""
+        number = part * len(self.keys) + self.of_row
+        order = np.argsort(number, kind="stable")
+        number = number[order]
+        opens = np.flatnonzero(np.r_[True, number[1:] != number[:-1]][: len(number)])
+        of, largest = self.of_row[order[opens]], np.zeros(len(self.keys), np.int64)
+        np.maximum.at(largest, of, np.add.reduceat(values[order], opens) if len(opens) else values)
+        num: list[int] = np.bincount(of, minlength=len(self.keys)).tolist()
+        most: list[int] = largest.tolist()
+        return num, most
+
 
 def group(columns: Sequence[NDArray[np.int64] | NDArray[np.int32] | NDArray[np.int8]]) -> Groups:
     """Rows that agree in all columns form a group; groups come in ascending order of the columns."""
     number, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        digits, width = _digits(np.asarray(column, np.int64))
+        digits, least, width = _digits(np.asarray(column, np.int64))
         if size > _MOST // width:
             number, size = _ranks(number)
-        number, size = number * width + digits, size * width
+        number *= width
+        number += digits
+        number -= least
+        size *= width
     first, of_row = _in_table(number, size) if size <= 4 * len(number) else _sorted(number)
     return Groups(np.column_stack([np.asarray(column[first], np.int64) for column in columns]), of_row, first)
 
 
-def _digits(column: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """(the values as numbers from 0, in the same order; how many numbers there can be)."""
+def _digits(column: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, int]:
+    """(numbers in the order of the values; the least of them; how many there can be)."""
     least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-    return (column - least, most - least + 1) if most - least < _WIDEST else _ranks(column)
+    if most - least < _WIDEST:
+        return column, least, most - least + 1
+    ranks, num = _ranks(column)
+    return ranks, 0, num
 
 
 def _ranks(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:

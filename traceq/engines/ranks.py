@@ -81,8 +81,8 @@ class Ranks:
         missing = [at for at in range(len(files)) if at not in found]
         arguments = [(files[at], self._names, *self._how) for at in missing]
         for number, result in self._run(summarize, arguments, [files[at] for at in missing]):
-            self._on_progress(len(found), len(files))
             found[missing[number]] = self._kept(files[missing[number]], result)
+            self._on_progress(len(found), len(files))
         return [found[at] for at in range(len(files))]
 
     def _kept(self, file: Place, result: RankSummary | UnreadableInput | Lost) -> RankSummary | UnreadableInput:

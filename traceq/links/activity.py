@@ -87,8 +87,9 @@ class Activity:
 
     def when(self, *doing: Doing) -> Spans:
         """Instants of these categories."""
-        mine = self.among(*doing)
-        return spans(self.parts[mine, 0], self.parts[mine, 1])
+        mine = np.r_[False, self.among(*doing), False]
+        opens, closes = np.flatnonzero(mine[1:] & ~mine[:-1]), np.flatnonzero(mine[:-1] & ~mine[1:])
+        return np.column_stack([self.parts[opens, 0], self.parts[closes - 1, 1]])
 
 
 @once_per_trace
@@ -163,13 +164,15 @@ def _idle(
     returned = trace.events.end[launch]
     doing = np.where(at < returned, Doing.HOST_BOUND, Doing.LAUNCH_LATENCY).astype(np.int8)
     waits_in = np.full(len(at), -1)
-    own, launching = np.full(len(at), main_track(trace)), tracks(trace)[launch]
-    for track in (launching, own) if len(calls) else ():
-        call = _open_call(calls, track, at)
-        holds_up = (trace.events.ts[launch] > calls.start[call]) & (calls.end[call] <= work.start[upcoming])
+    blocked = np.flatnonzero(covers(spans(calls.start, calls.end), at))
+    begins, launched = work.start[upcoming[blocked]], launch[blocked]
+    own, launching = np.full(len(blocked), main_track(trace)), tracks(trace)[launched]
+    for track in (launching, own):
+        call = _open_call(calls, track, at[blocked])
+        holds_up = (trace.events.ts[launched] > calls.start[call]) & (calls.end[call] <= begins)
         waits = (call >= 0) & holds_up  # what was launched before the call would start no sooner without it
-        doing[waits] = np.where(calls.is_alloc[call[waits]], Doing.ALLOC_WAIT, Doing.SYNC_WAIT)
-        waits_in[waits] = call[waits]
+        doing[blocked[waits]] = np.where(calls.is_alloc[call[waits]], Doing.ALLOC_WAIT, Doing.SYNC_WAIT)
+        waits_in[blocked[waits]] = call[waits]
     doing[~comes] = Doing.TAIL
     return doing, np.where(comes, upcoming, -1), np.where(comes, waits_in, -1)
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, covers, distinct, find
+from traceq.intervals import Spans, covers, cut
 from traceq.links.activity import is_communication
 from traceq.links.cuts import host_cuts
 from traceq.links.graph import Graph, dependency_graph
@@ -137,9 +137,10 @@ def last_work(trace: Trace, end: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
     """(int64[K]: index into DeviceWork of what a leg ends with that ends at each of some instants, or else of what its
     host waited for last, -1 if there is none; int64[K] ns: a leg that begins later has none either)."""
     work, found = device_work(trace), np.full(len(end), -1)
-    with_it = np.flatnonzero(np.isin(work.end, end) & (work.start < work.end))[::-1]
     order = np.argsort(end, kind="stable")
-    found[order[np.searchsorted(end[order], work.end[with_it])]] = with_it  # of several the first is written last
+    at = np.minimum(np.searchsorted(end[order], work.end), len(end) - 1)
+    with_it = np.flatnonzero((end[order[at]] == work.end) & (work.start < work.end))[::-1]
+    found[order[at[with_it]]] = with_it  # of several the first is written last
     until = end.copy()
     returned, awaited, _ = edges_back(trace).held
     by_host = np.flatnonzero(found < 0)
@@ -300,11 +301,8 @@ def _kinds(trace: Trace) -> NDArray[np.int64]:
 def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[np.int64]) -> CriticalPath:
     """The stretches with names; those of the host cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), Labels(trace)
-    hosts, cuts = whole[on == On.HOST_OP], host_cuts(trace)
-    edges = distinct(whole.ravel(), cuts[covers(hosts, cuts)])
-    segment = find(whole, edges[:-1])
-    parts, segment = np.column_stack([edges[:-1], edges[1:]])[segment >= 0], segment[segment >= 0]
-    del edges
+    cuts = host_cuts(trace)
+    parts, segment = cut(whole, cuts[covers(whole[on == On.HOST_OP], cuts)])
     on, work_of = on[segment], work_of[segment]
     name, line = np.zeros(len(on), np.int64), np.zeros(len(on), np.int64)
     phase = phases(trace).at(parts[:, 0])
@@ -317,8 +315,8 @@ def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[n
         name[on_device] = labels.numbered(tuple(events.strings[at] for at in ids.tolist()))[inverse]
     host = np.flatnonzero(is_host)
     track = whose_turn(trace, parts[host, 0])
-    name[host], line[host] = labels.on_host(track, parts[host])
     middle = parts[host, 0] + (parts[host, 1] - parts[host, 0]) // 2
+    name[host], line[host] = labels.on_host(track, middle)
     loads = host[covers(loading(trace), middle) & (on[host] == On.HOST_OP)]
     on[loads], name[loads], line[loads] = On.DATA_LOADER, 0, 0
     between = np.flatnonzero((on[host] == On.HOST_OP) & (name[host] == 0))

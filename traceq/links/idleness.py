@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, covers, distinct, find, num_until
+from traceq.intervals import Spans, covers, cut, distinct, num_until
 from traceq.links.activity import IDLE, Activity, Doing, activity, in_counted_steps
 from traceq.links.cuts import host_cuts
 from traceq.links.labels import Labels
@@ -52,16 +52,16 @@ _CAUSE = {
 @dataclass(frozen=True, slots=True, eq=False)
 class Idleness:
     """P pieces of idle time in the counted steps, sorted: `parts` int64[P, 2] ns; `doing` int8[P], the category of the
-    partition; `cause` int64[P] of Cause; `phase` int64[P]; `name`, `line` int64[P] into `texts`: the op, or for Python
+    partition; `cause` int8[P] of Cause; `phase` int64[P]; `name`, `line` int32[P] into `texts`: the op, or for Python
     the annotation around it; `gap` int64[P]: pieces of one gap of one step share a number."""
 
     texts: tuple[str, ...]
     parts: Spans
     doing: NDArray[np.int8]
-    cause: NDArray[np.int64]
+    cause: NDArray[np.int8]
     phase: NDArray[np.int64]
-    name: NDArray[np.int64]
-    line: NDArray[np.int64]
+    name: NDArray[np.int32]
+    line: NDArray[np.int32]
     gap: NDArray[np.int64]
 
 
@@ -69,22 +69,22 @@ def idleness(trace: Trace) -> Idleness:
     """All idle pieces; without a device those in which the main thread waits for data or runs Python between ops."""
     done, idle = activity(trace), _idle_pieces(trace)
     parts, piece, track = _cut(trace, done, idle)
-    doing, middle = done.doing[piece], parts[:, 0] + (parts[:, 1] - parts[:, 0]) // 2
-    cause = np.array([_CAUSE.get(Doing(code), 0) for code in range(len(Doing))], np.int64)[doing]
+    doing, at = done.doing[piece], parts[:, 0].copy()  # in a piece the host stays where it is
+    cause = np.array([_CAUSE.get(Doing(code), 0) for code in range(len(Doing))], np.int8)[doing]
     host = np.flatnonzero(cause == Cause.HOST_OP)
-    cause[host[covers(loading(trace), middle[host])]] = Cause.DATA_LOADER
+    cause[host[covers(loading(trace), at[host])]] = Cause.DATA_LOADER
     found = Labels(trace)
-    name, line = np.zeros(len(parts), np.int64), np.zeros(len(parts), np.int64)
+    name, line = np.zeros(len(parts), np.int32), np.zeros(len(parts), np.int32)
     host = np.flatnonzero((cause == Cause.HOST_OP) | (cause == Cause.PYTHON))
-    name[host], line[host] = found.on_host(track[host], parts[host])
+    name[host], line[host] = found.on_host(track[host], at[host])
     between = host[name[host] == 0]
     cause[between] = Cause.PYTHON
-    name[between] = found.around(track[between], middle[between])
+    name[between] = found.around(track[between], at[between])
     waits = np.flatnonzero(done.call[piece] >= 0)
     name[waits], line[waits] = found.of_syncs(done.call[piece[waits]])
     queued = np.flatnonzero(cause == Cause.LAUNCH_QUEUE)
     name[queued], line[queued] = found.of_launches(device_work(trace).call[done.owner[piece[queued]]])
-    step = num_until(steps(trace).window[:, 0], parts[:, 0])
+    step = num_until(steps(trace).window[:, 0], at)
     begins = np.r_[True, (parts[1:, 0] != parts[:-1, 1]) | (step[1:] != step[:-1])][: len(parts)]
     return Idleness(tuple(found.texts), parts, doing, cause, done.phase[piece], name, line, np.cumsum(begins))
 
@@ -98,10 +98,8 @@ def _idle_pieces(trace: Trace) -> NDArray[np.int64]:
 def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64], NDArray[np.int64]]:
     """(parts, the piece of the activity that each belongs to, the thread that is looked at): cut where an op, an
     annotation or a Python frame begins or ends."""
-    whole, cuts = done.parts[idle], host_cuts(trace)
-    edges = distinct(whole.ravel(), cuts[covers(whole, cuts)])
-    at = find(whole, edges[:-1]) if len(edges) else np.empty(0, np.int64)
-    parts, piece = np.column_stack([edges[:-1], edges[1:]])[at >= 0], idle[at[at >= 0]]
+    parts, of = cut(done.parts.take(idle, axis=0), host_cuts(trace))
+    piece = idle[of]
     own, work = main_track(trace), device_work(trace)
     track = whose_turn(trace, parts[:, 0])
     if len(work):

@@ -7,9 +7,9 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.intervals import Spans, distinct
+from traceq.intervals import distinct
 from traceq.links.loading import LOADER
-from traceq.links.names import matching
+from traceq.links.names import matching, numbers_used
 from traceq.links.nesting import nest, tracks
 from traceq.links.origins import origins
 from traceq.links.phases import phases
@@ -28,9 +28,9 @@ class Labels:
         self.trace = trace
         self.texts: dict[str, int] = {"": 0}
 
-    def on_host(self, track: NDArray[np.int64], parts: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(innermost op, line) of a thread at some pieces in which it stays where it is."""
-        found = origins(self.trace, track, parts[:, 0], parts[:, 1])
+    def on_host(self, track: NDArray[np.int64], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(innermost op, line) of a thread at some instants."""
+        found = origins(self.trace, track, at, at)
         return self.numbered(found.texts)[found.op], self.numbered(found.texts)[found.line]
 
     def of_syncs(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -44,7 +44,7 @@ class Labels:
     def of_launches(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(op, line) that launched some work, by rows of the launching calls."""
         events = self.trace.events
-        rows, inverse = np.unique(call, return_inverse=True)
+        rows, inverse = numbers_used(call, len(events))
         found = origins(self.trace, tracks(self.trace)[rows], events.ts[rows], events.end[rows], rows)
         numbers = self.numbered(found.texts)
         return numbers[found.op][inverse], numbers[found.line][inverse]

@@ -26,7 +26,9 @@ def names_of(events: Events, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     return numbers_used(events.name[rows], len(events.strings))
 
 
-def numbers_used(numbers: NDArray[np.int32], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def numbers_used(
+    numbers: NDArray[np.int64] | NDArray[np.int32], size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(the distinct ones of some numbers below `size`, ascending; which of them each is); -1 counts as the last."""
     is_used = np.zeros(size, np.bool_)
     is_used[numbers] = True

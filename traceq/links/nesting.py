@@ -28,7 +28,8 @@ class Nest:
 
     def at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[K]: index of the innermost interval open at each instant, -1 where none is."""
-        found = num_until(self.start, instants) - 1
+        found = num_until(self.start, instants)
+        found -= 1
         pending = np.flatnonzero(found >= 0)
         while len(pending := pending[self.end[found[pending]] <= instants[pending]]):
             around = self.parent[found[pending]]
@@ -48,11 +49,10 @@ class Nest:
 
     def index_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[K]: index of the interval of each row of Events, -1 for a row that is none of these."""
-        if len(self.rows) == 0:
-            return np.full(len(rows), -1)
-        order = np.argsort(self.rows)
-        at = np.minimum(np.searchsorted(self.rows[order], rows), len(order) - 1)
-        return np.where(self.rows[order[at]] == rows, order[at], -1)
+        size = 1 + max(self.rows.max(initial=-1), rows.max(initial=-1))
+        index = np.full(size + 1, -1)  # what is asked with row -1 finds the last one
+        index[self.rows] = np.arange(len(self.rows))
+        return np.asarray(index[rows])
 
     def first_enclosing(self, found: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
         """From each index (itself included) upwards to the first interval that is `wanted` (bool[M]), else -1."""
@@ -104,7 +104,9 @@ def _previous(ends: NDArray[np.int64], passes: np.ufunc) -> NDArray[np.int64]:
 def tracks(trace: Trace) -> NDArray[np.int64]:
     """int64[N]: one number for each (pid, tid)."""
     events = trace.events
-    number: NDArray[np.int64] = events.pid.astype(np.int64) * len(events.strings) + events.tid
+    number: NDArray[np.int64] = events.pid.astype(np.int64)
+    number *= len(events.strings)
+    number += events.tid
     return number
 
 

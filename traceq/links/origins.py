@@ -63,19 +63,23 @@ def origins(
     made_by = np.full(len(track), -1) if rows is None else _op_of_the_same_id(trace, rows)
     texts: dict[str, int] = {"": 0}
     op, module, line = (np.zeros(len(track), np.int64) for _ in range(3))
+    middle = start + (end - start) // 2
+    has_lines = len(trace.events.stacks.row) > 0 or trace.lines is not None
     for number in distinct(track).tolist():
         mine = np.flatnonzero(track == number)
         ops = host_ops(trace).get(number)
         frames = python_frames(trace).get(number)
-        middle = start[mine] + (end[mine] - start[mine]) // 2
         if ops is not None:
-            known = ops.index_of(made_by[mine]) if rows is not None else made_by[mine]
-            found = _op_around(trace, ops, start[mine], middle, end[mine], copies[mine], known)
+            found = ops.index_of(made_by[mine])
+            unknown = np.flatnonzero(found < 0)
+            found[unknown] = ops.at(middle[mine[unknown]])
+            found = _copying_op(trace, ops, found, start[mine], end[mine], copies[mine])
             op[mine] = _names(trace, ops, found, texts)
-            line[mine] = _lines_of_ops(trace, number, ops, found, texts)
+            if has_lines:
+                line[mine] = _lines_of_ops(trace, number, ops, found, texts)
         if frames is not None:
-            line[mine] = _or(_user_lines(trace, frames, middle, texts), line[mine])
-            module[mine] = _modules(trace, frames, middle, texts)
+            line[mine] = _or(_user_lines(trace, frames, middle[mine], texts), line[mine])
+            module[mine] = _modules(trace, frames, middle[mine], texts)
     return Origins(tuple(texts), op, module, line)
 
 
@@ -116,18 +120,16 @@ def _ops_by_id(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return trace.events.external_id[ops], ops
 
 
-def _op_around(
+def _copying_op(
     trace: Trace,
     ops: Nest,
+    found: NDArray[np.int64],
     start: NDArray[np.int64],
-    middle: NDArray[np.int64],
     end: NDArray[np.int64],
     copies: NDArray[np.bool_],
-    known: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The op that copies around the middle of a call, else the innermost; for a copy outside all ops one close by."""
+    """The op that copies around each op found, else that one; for a copy outside all ops one close by."""
     wanted = matching(trace.events, ops.rows, _COPYING_OP)
-    found = np.where(known >= 0, known, ops.at(middle))
     copying = ops.first_enclosing(found, wanted)
     for instant in (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS) if copies.any() else ():
         near = ops.first_enclosing(ops.at(instant), wanted)
@@ -137,9 +139,11 @@ def _op_around(
 
 def _names(trace: Trace, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
     """Text number of the name of each op found."""
-    names, inverse = names_of(trace.events, ops.rows[found])
+    looks_at_all = len(found) > len(ops.rows)  # each once, then
+    names, inverse = names_of(trace.events, ops.rows if looks_at_all else ops.rows[found])
     numbers = np.array([_number(texts, trace.events.strings[name]) for name in names.tolist()], np.int64)
-    return np.where(found >= 0, numbers[inverse], 0)
+    of_found = numbers[inverse][found] if looks_at_all else numbers[inverse]
+    return np.where(found >= 0, of_found, 0)
 
 
 def _user_lines(trace: Trace, frames: Nest, at: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:

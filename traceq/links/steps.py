@@ -57,10 +57,12 @@ class Steps:
 def extent(trace: Trace) -> tuple[int, int]:
     """(start, end) ns of everything that host and device did; the profiler's own rows do not count."""
     events = trace.events
-    own = (Category.PROFILER, Category.OVERHEAD, Category.DEVICE_ANNOTATION, Category.SYNC)
-    rows = events.rows(*(category for category in Category if category not in own))
-    rows = rows if len(rows) else np.arange(len(events))
-    start, end = int(events.ts[rows].min()), int(events.end[rows].max())
+    counts = np.ones(len(events), np.bool_)
+    for own in (Category.PROFILER, Category.OVERHEAD, Category.DEVICE_ANNOTATION, Category.SYNC):
+        counts &= events.category != int(own)
+    counts |= not counts.any()
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    start, end = int(events.ts.min(where=counts, initial=most)), int(events.end.max(where=counts, initial=least))
     if trace.only is not None:
         start, end = min(start, trace.only.window_ns[0]), max(end, trace.only.window_ns[1])
     return start, end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,7 +129,7 @@ class Allocations:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Events:
     """Complete events of one trace as columns of one length N, in file order. -1 = absent.
 
@@ -163,7 +164,7 @@ class Events:
     def __len__(self) -> int:
         return len(self.ts)
 
-    @property
+    @cached_property
     def end(self) -> NDArray[np.int64]:
         """ts + dur, int64 ns."""
         return self.ts + self.dur
