@@ -5,7 +5,7 @@ fits is known to an eighth. Each try is an arm in processes of its own, so what 
 memory: a step on one sample, two whole steps whose memory is watched, then a few that are timed. On CUDA each backend
 is also tried with expandable segments. `memory_limit` is what a rank may take, in MiB; 0 stands for all of a CUDA
 device, and for 128 on a CPU, where it is a limit of the process (RLIMIT_DATA) beside what this had before the model
-was made, so the machine is safe.
+was made, so the machine is safe. On one rank `ddp` is the bare model, and the other backends are skipped.
 
 The answer is printed as the recording ends, and by `traceq show RUN`: backends by batch, with samples a second or `out
 of memory`; then for each backend the largest batch, the fastest one, and of the largest the memory in use, what the
@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from traceq.recorder import Arm, Context, Outcome, Recipe, Skip, Step
 
-from .parameters import TrainingParameters
+from .parameters import ShardedParameters
 from .phases import PHASES
 from .walk import next_batch
 
@@ -34,15 +34,13 @@ ANY = "(ddp|full_shard|shard_grad_op|fsdp2|zero2|zero3)"
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters(TrainingParameters):
+class Parameters(ShardedParameters):
     """What `--set` and `--vary` can change."""
 
     backends: Annotated[str, Meta(pattern=f"^{ANY}(,{ANY})*$")] = "ddp,fsdp2"
     batch_size: Annotated[int, Meta(ge=1)] = 16
     most: Annotated[int, Meta(ge=1)] = 4096
     memory_limit: Annotated[int, Meta(ge=0)] = 0
-    checkpointing: bool = False
-    strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"
     expandable_segments: bool = False
 
 
@@ -54,24 +52,17 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     from .capacity import Capacity
     from .sharded import Phase, Sharded
+    from .spread import too_few_ranks
     from .vla import SIZES
     from .zero import missing_engine
 
-    if missing := missing_engine(parameters.strategy):
+    if missing := missing_engine(parameters.strategy) or too_few_ranks(context, parameters.strategy):
         raise Skip(missing)
     context.facts["memory"] = context.device.type
     if parameters.expandable_segments:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")  # else only an environment variable
     capacity = Capacity.of(context, parameters.memory_limit)
-    sharded = Sharded.build(
-        context,
-        parameters.strategy,
-        size=parameters.size,
-        batch_size=parameters.batch_size,
-        checkpointing=parameters.checkpointing,
-        num_workers=parameters.num_workers,
-        seed=parameters.seed,
-    )
+    sharded = Sharded.build(context, parameters)
     episodes = SIZES[parameters.size].episodes(parameters.seed, context.rank)
     sharded.train(episodes.batch(1).to(context.device), lambda _: nullcontext())
     capacity.limit()

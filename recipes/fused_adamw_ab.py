@@ -14,13 +14,18 @@ them by the thousand, `fused` removes them, and with them one scalar sync.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from traceq.errors import RecordingFailed
 from traceq.recorder import Arm, Context, Recipe, Step
 
 from .parameters import TrainingParameters
 from .phases import PHASES
 
-__all__ = ["recipe"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["check_unscaling", "recipe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     shared = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     shared.scaler = torch.amp.GradScaler(context.device.type, enabled=parameters.scaler)
+    if parameters.scaler:
+        check_unscaling(next(shared.model.parameters()))
     trainings = {
         "foreach": shared.with_optimizer(foreach=True),
         "fused": shared.with_optimizer(fused=True),
@@ -49,6 +56,17 @@ def build(context: Context, parameters: Parameters) -> Step:
         trainings[arm].finish(context.phase)
 
     return step
+
+
+def check_unscaling(weights: torch.Tensor) -> None:
+    """RecordingFailed where this torch cannot unscale gradients of the weights' type: bfloat16 on most CUDA builds."""
+    import torch
+
+    gradients, flag = [weights.new_ones(1)], torch.zeros(1, device=weights.device)
+    try:
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, flag, torch.ones_like(flag))
+    except RuntimeError as fault:
+        raise RecordingFailed(f"a GradScaler cannot have {weights.dtype} weights here: --set scaler=false") from fault
 
 
 recipe = Recipe(

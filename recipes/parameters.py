@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-__all__ = ["TrainingParameters"]
+__all__ = ["ShardedParameters", "TrainingParameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +18,11 @@ class TrainingParameters:
     batch_size: Annotated[int, Meta(ge=1)] = 8
     num_workers: Annotated[int, Meta(ge=0)] = 1
     seed: Annotated[int, Meta(ge=0)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedParameters(TrainingParameters):
+    """Of a model that ranks may share, too; with `checkpointing` blocks compute again in backward."""
+
+    strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"
+    checkpointing: bool = False

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LinearLR, LRScheduler
 from traceq.recorder import Context
 
 from .episodes import Sample
+from .parameters import ShardedParameters
 from .spread import Spread, Wish, spread
 from .training import ADAMW, MAX_GRAD_NORM, WARMUP_STEPS
 from .vla import SIZES, Block, VisionLanguageAction
@@ -36,31 +37,21 @@ class Sharded:
     loss: Tensor | None = None
 
     @classmethod
-    def build(
-        cls,
-        context: Context,
-        strategy: str,
-        *,
-        size: str,
-        batch_size: int,
-        checkpointing: bool,
-        num_workers: int,
-        seed: int,
-    ) -> Sharded:
-        """Everything on the context's device; with `checkpointing` blocks compute again in backward."""
-        chosen = SIZES[size]
-        torch.manual_seed(seed)
+    def build(cls, context: Context, parameters: ShardedParameters) -> Sharded:
+        """Everything on the context's device."""
+        chosen, strategy, batch_size = SIZES[parameters.size], parameters.strategy, parameters.batch_size
+        torch.manual_seed(parameters.seed)
         model = VisionLanguageAction(chosen)
         for block in model.modules():
             if isinstance(block, Block):
-                block.recomputes = checkpointing
+                block.recomputes = parameters.checkpointing
         in_bfloat16 = chosen.weights is torch.bfloat16 or (chosen.autocast and context.device.type == "cuda")
         wish = Wish(strategy, Block, partial(torch.optim.AdamW, **ADAMW), MAX_GRAD_NORM, batch_size, in_bfloat16)
         found = spread(context, model, wish)
         return cls(
             spread=found,
             scheduler=LinearLR(found.optimizer, 0.1, total_iters=WARMUP_STEPS),
-            batches=context.batches(chosen.episodes(seed, context.rank), batch_size, num_workers),
+            batches=context.batches(chosen.episodes(parameters.seed, context.rank), batch_size, parameters.num_workers),
             device=context.device,
             autocast=in_bfloat16 and strategy == "ddp",  # the others have bfloat16 weights while they compute
         )

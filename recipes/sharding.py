@@ -18,24 +18,23 @@ are skipped. DeepSpeed clips and zeroes gradients within its step, so `optim_ste
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.errors import RecordingFailed
 from traceq.recorder import Arm, Context, Recipe, Skip, Step
 
-from .parameters import TrainingParameters
+from .parameters import ShardedParameters
 from .phases import PHASES
 
 __all__ = ["recipe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters(TrainingParameters):
+class Parameters(ShardedParameters):
     """What `--set` and `--vary` can change."""
 
-    strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"
-    checkpointing: bool = False
     loss_steps: Annotated[int, Meta(ge=1)] = 5
 
 
@@ -53,17 +52,11 @@ def build(context: Context, parameters: Parameters) -> Step:
     from .zero import missing_engine
 
     strategy, seed = parameters.strategy, parameters.seed
+    if context.world_size == 1:
+        raise RecordingFailed("a model is shared between ranks, and here is one: --ranks 2")
     if missing := missing_engine(strategy):
         raise Skip(missing)
-    sharded = Sharded.build(
-        context,
-        strategy,
-        size=parameters.size,
-        batch_size=parameters.batch_size,
-        checkpointing=parameters.checkpointing,
-        num_workers=parameters.num_workers,
-        seed=seed,
-    )
+    sharded = Sharded.build(context, parameters)
     batch = SIZES[parameters.size].episodes(seed, context.rank).batch(parameters.batch_size).to(context.device)
     train = partial(sharded.train, batch, lambda _: nullcontext())
     for _ in range(parameters.loss_steps):

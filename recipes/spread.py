@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
     MixedPrecision,
@@ -24,7 +25,7 @@ from traceq.recorder import Context
 from .wrapping import check_wrapping
 from .zero import zero_engine
 
-__all__ = ["Spread", "Wish", "spread"]
+__all__ = ["Spread", "Wish", "spread", "too_few_ranks"]
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 _FSDP1 = {"full_shard": ShardingStrategy.FULL_SHARD, "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP}
@@ -62,15 +63,23 @@ class Spread:
     zero_grad: Callable[[], Any]
 
 
+def too_few_ranks(context: Context, strategy: str) -> str:
+    """Why a strategy cannot be had on so few ranks, empty where it can: `ddp` leaves the model on one as it is."""
+    if context.world_size > 1 or strategy == "ddp":
+        return ""
+    return f"{strategy} spreads a model over ranks, and here is one: --ranks 2"
+
+
 def spread(context: Context, model: nn.Module, wish: Wish) -> Spread:
     """The model as wished, over the context's ranks. RecordingFailed if the wrapper is not what was asked for."""
-    if context.world_size == 1:
-        raise RecordingFailed(f"{wish.strategy} spreads a model over ranks, and here is one: --ranks 2")
+    if lacking := too_few_ranks(context, wish.strategy):
+        raise RecordingFailed(lacking)
     sizes = [parameter.numel() for parameter in model.parameters()]
     model = model.to(context.device)
     found = _by_engine(context, model, wish) if wish.strategy in _STAGES else _by_wrapper(context, model, wish)
     context.facts["num_parameters"] = sum(sizes)
-    check_wrapping(context, found.model, wish.strategy, sizes)
+    if context.world_size > 1:
+        check_wrapping(context, found.model, wish.strategy, sizes)
     return found
 
 
@@ -119,7 +128,9 @@ def _wrapped(context: Context, model: nn.Module, wish: Wish) -> nn.Module:
 
 
 def _fully_sharded(context: Context, model: nn.Module, wish: Wish) -> nn.Module:
-    mesh = init_device_mesh(context.device.type, (context.world_size,))
+    world = dist.group.WORLD
+    assert world is not None
+    mesh = DeviceMesh.from_group(world, context.device.type)  # some versions would make a group of nccl, beside gloo
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if wish.in_bfloat16 else MixedPrecisionPolicy()
     for module in [module for module in model.modules() if isinstance(module, wish.unit)]:
         fully_shard(module, mesh=mesh, mp_policy=policy)

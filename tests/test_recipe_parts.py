@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 from traceq.recipes.capacity import Capacity
+from traceq.recipes.fused_adamw_ab import check_unscaling
 from traceq.recipes.gradients import Use, uses_of, words
 from traceq.recipes.held import held_bytes
 from traceq.recipes.issued import check_issued, issued_by
@@ -173,3 +174,17 @@ def test_state_is_weights_and_moments_once_each() -> None:
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     assert state_bytes(tied, optimizer) == 3 * 6 * 4 + 4  # and the number of steps
+
+
+def test_a_scaler_that_cannot_unscale_the_weights_type_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = torch.ones(3, dtype=torch.bfloat16)
+    check_unscaling(weights)
+
+    def refuses(*_: object) -> None:
+        raise NotImplementedError("not implemented for 'BFloat16'")
+
+    monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", refuses)
+    with pytest.raises(RecordingFailed, match=r"cannot have torch.bfloat16 weights here: --set scaler=false"):
+        check_unscaling(weights)
