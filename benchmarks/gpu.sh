@@ -4,8 +4,9 @@
 #   benchmarks/gpu.sh OUT [MINUTES]
 #
 # A call begins nothing that it cannot finish within its MINUTES (8), and the next call with the same OUT goes on from
-# there, until one says that all is done. What failed is tried again once more. PYTHON is the interpreter that has
-# torch (python3). DEVICE=cpu rehearses everything, small, where there is no GPU.
+# there, until one says that all is done. What failed is tried again once more. Each call leaves all that is worth
+# keeping in OUT/gpu.tgz; with that alone in OUT another machine goes on. PYTHON is the interpreter that has torch
+# (python3); what it lacks is installed into it. DEVICE=cpu rehearses everything, small, where there is no GPU.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,13 +16,15 @@ python=${PYTHON:-python3}
 device=${DEVICE:-cuda}
 deadline=$((SECONDS + 60 * minutes))
 later=() failed=()
-mkdir -p "$out"/{state,logs,runs,answers,fixtures}
+mkdir -p "$out"
 out=$(cd "$out" && pwd)
+[ -d "$out/state" ] || [ ! -e "$out/gpu.tgz" ] || tar -xzf "$out/gpu.tgz" -C "$out"
+mkdir -p "$out"/{state,logs,runs,answers,fixtures}
 
 if [ "$device" = cuda ]; then
-  full=3b part=base batch=16 steps=256 fewer=128
+  full=3b part=base some=small batch=4 steps=128 fewest=32 memory=16384
 else
-  full=tiny part=tiny batch=2 steps=16 fewer=16
+  full=tiny part=tiny some=tiny batch=2 steps=16 fewest=16 memory=64
 fi
 
 # stage NAME SECONDS COMMAND...: runs once; SECONDS is what it may take, and it is ended a little after that.
@@ -63,23 +66,25 @@ answer() {
   "$python" -m traceq show "$out/runs/$name" --markdown > "$answers.show.md"
 }
 
-# fixture RECIPE OPTIONS...: two traced steps of every arm, kept where they are small enough for the repository
+# fixture "RECIPE OPTIONS" FILE...: two traced steps of every arm; keeps those files of the run that were recorded
 fixture() {
-  local recipe=$1 run=$out/runs/fixture-$1 file
+  local recipe=$1 name run kept file
+  name=$(basename "${recipe%% *}" .py)
+  run=$out/runs/fixture-$name kept=$out/fixtures/$name
   shift
-  rm -rf "$run"
-  "$python" -m traceq record --recipe "$recipe" --device "$device" --ranks 1 --steps 0 --trace-steps 2 --out "$run" \
-    --set size=tiny "$@" || return
-  for file in "$run"/*/rank0*.json.gz; do
-    mkdir -p "$out/fixtures/$recipe/$(basename "$(dirname "$file")")"
-    [ "$(stat -c %s "$file")" -lt 2000000 ] && cp "$file" "$out/fixtures/$recipe/$(basename "$(dirname "$file")")/"
+  rm -rf "$run" "$kept"
+  "$python" -m traceq record --recipe $recipe --device "$device" --ranks 1 --steps 0 --trace-steps 2 --out "$run" || return
+  for file in "$@" run.json; do
+    mkdir -p "$kept/$(dirname "$file")"
+    [ ! -e "$run/$file" ] || cp "$run/$file" "$kept/$file"
   done
-  cp "$run/run.json" "$out/fixtures/$recipe/"
 }
 
-if ! "$python" -c 'import traceq.recorder.world, accelerate, pytest' 2> /dev/null; then
-  "$python" -m venv --system-site-packages "$out/venv" && python=$out/venv/bin/python
-  "$python" -m pip install -q -e '.[record]' pytest hypothesis || exit 1
+needed='import traceq.recipes, msgspec, nvtx, isal, perfetto, rich, typer, accelerate, pytest, hypothesis'
+if ! "$python" -c "$needed" 2> /dev/null; then
+  "$python" -m pip install -q -e '.[record]' pytest hypothesis ||
+    "$python" -m pip install -q --no-index --no-build-isolation --no-deps -e . # without a network
+  "$python" -c "$needed" || exit 1
 fi
 if [ "$device" = cuda ] && ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   echo "$python: its torch finds no CUDA device; PYTHON=... names another, DEVICE=cpu rehearses" >&2
@@ -91,33 +96,49 @@ export out python device
 run() { stage "$1" "$2" bash -c '"$@"' _ "${@:3}"; }
 
 run machine 20 machine
-run tests 240 "$python" -m pytest -m cuda tests/test_cuda.py --deselect tests/test_cuda.py::test_every_recipe_runs_on_a_gpu
+run tests 420 "$python" -m pytest -m cuda tests/test_cuda.py --deselect tests/test_cuda.py::test_every_recipe_runs_on_a_gpu
 
 # the question, at the size it was asked for
-run outlier_ab 420 answer outlier_ab outlier_ab --ranks 1 --set size=$full --set batch_size=$batch --steps $steps
+run outlier_ab 430 answer outlier_ab outlier_ab --ranks 1 --set size=$full --set batch_size=$batch --steps $steps
 
-# every other recipe
-for recipe in $("$python" -m traceq recipes | awk '/^[a-z_]+ /{print $1}' | grep -v outlier_ab); do
-  size=() fits=$part ranks=1
-  case $recipe in
-    prefetch_ab | fused_adamw_ab) fits=$full ;;
-    sharding | scaling_ab) ranks=2 ;;
-  esac
-  "$python" -m traceq recipes "$recipe" | grep -q 'size=' && size=(--set "size=$fits")
-  run "$recipe" 300 answer "$recipe" "$recipe" --ranks $ranks "${size[@]}" --steps $fewer
-done
+# small traces for the repository
+rank0=rank0.json.gz
+run fixture-outlier_ab 90 fixture outlier_ab {off,on,deferred}/$rank0 on/rank0.stacks.json.gz
+run fixture-prefetch_ab 90 fixture prefetch_ab {naive,pinned,prefetch}/$rank0
+run fixture-fused_adamw_ab 90 fixture fused_adamw_ab {foreach,fused}/$rank0
+run fixture-checkpoint_ab 90 fixture checkpoint_ab {off,on}/$rank0
+run fixture-master_weights_ab 90 fixture master_weights_ab masters_on_cpu/$rank0
+run fixture-attention_ab 120 fixture "attention_ab --replicates 1" {eager,sdpa}/$rank0
+run fixture-compile_ab 180 fixture "compile_ab --replicates 1" on/$rank0
+run fixture-cuda_graph 90 fixture "fixtures/cuda_graph.py --replicates 1" {launched,graph}/$rank0
 
 # collectives, where two ranks share the card
 for recipe in outlier_ab metrics_sync_ab branch_sync_ab; do
-  run "two-ranks-$recipe" 200 answer "two-ranks-$recipe" "$recipe" --ranks 2 --set size=tiny --steps $fewer
+  run "two-ranks-$recipe" 200 answer "two-ranks-$recipe" "$recipe" --ranks 2 --set size=tiny --steps $fewest
 done
 
-# small traces of every arm, with stacks beside them
-for recipe in outlier_ab prefetch_ab fused_adamw_ab checkpoint_ab master_weights_ab attention_ab compile_ab; do
-  run "fixture-$recipe" 90 fixture "$recipe"
+# every other recipe
+recipes=$("$python" -m traceq recipes | awk '/^[a-z_]+ /{print $1}' | grep -v outlier_ab)
+[ -n "$recipes" ] || exit 1
+for recipe in $recipes; do
+  seconds=300 options=(--ranks 1 --steps $steps)
+  case $recipe in
+    prefetch_ab) seconds=420 options+=(--set size=$full) ;;
+    fused_adamw_ab) options+=(--set size=$full --set scaler=false) ;; # which cannot unscale gradients in bfloat16
+    attention_ab | compile_ab) seconds=420 options=(--ranks 1 --steps $fewest --set size=$part) ;;
+    master_weights_ab) options+=(--set size=$some) ;; # AdamW on the host
+    batch_probe) seconds=420 options=(--ranks 1 --set size=$part --set memory_limit=$memory --set num_workers=8) ;;
+    sharding | scaling_ab) options=(--ranks 2 --replicates 1 --steps 16 --set size=tiny) ;; # which share the card
+    *) ! "$python" -m traceq recipes "$recipe" | grep -q 'size=' || options+=(--set size=$part) ;;
+  esac
+  run "$recipe" $seconds answer "$recipe" "$recipe" "${options[@]}"
 done
 
-"$python" benchmarks/gpu.py "$out" > "$out/answers/truth.txt" 2>&1 && cat "$out/answers/truth.txt"
+echo "fixtures: $(find "$out/fixtures" -name '*.gz' | wc -l) traces, $(du -sk "$out/fixtures" | cut -f1) KB, the largest" \
+  "$(find "$out/fixtures" -name '*.gz' -printf '%k\n' | sort -n | tail -n 1) KB"
+truth=$out/answers/truth-$(find "$out/answers" -name 'truth-*' | wc -l).txt # of the runs that are on this machine
+"$python" benchmarks/gpu.py "$out" > "$truth" 2>&1 && cat "$truth"
+tar -czf "$out/gpu.tgz" -C "$out" state logs answers fixtures
 if [ ${#later[@]} -gt 0 ]; then
   echo "time is up; still to run: ${later[*]}"
 elif [ ${#failed[@]} -gt 0 ]; then

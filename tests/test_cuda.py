@@ -14,6 +14,7 @@ import pytest
 from builder import table
 from recording import start
 
+from traceq.links.launches import device_work
 from traceq.runs.read import read
 
 pytest.importorskip("torch", reason="recording needs torch")
@@ -23,6 +24,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from traceq.recorder.catalogue import names
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 pytestmark = [
     pytest.mark.cuda,
@@ -44,8 +47,14 @@ def syncs(arm: Path, phase: str) -> list[dict[str, Any]]:
     return [row for row in table(read(arm), "syncs") if (row["rank"], row["phase"]) == (0, phase)]
 
 
-def test_the_check_is_one_copy_to_the_host_a_step_with_its_line_and_off_has_none(tmp_path: Path) -> None:
-    out = recorded(tmp_path, "outlier_ab")
+@pytest.fixture(scope="module")
+def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the recipe outlier_ab, without the arms that leave the trainer's metrics out."""
+    return recorded(tmp_path_factory.mktemp("outliers"), str(FIXTURES / "outlier_ab.py"))
+
+
+def test_the_check_is_one_copy_to_the_host_a_step_with_its_line_and_off_has_none(outliers: Path) -> None:
+    out = outliers
     assert syncs(out / "off", "forward") == syncs(out / "deferred", "forward") == []
     (check,) = syncs(out / "on", "forward")
     assert (check["kind"], check["num"], check["op"]) == ("dtoh", 2, "aten::_local_scalar_dense")
@@ -53,8 +62,8 @@ def test_the_check_is_one_copy_to_the_host_a_step_with_its_line_and_off_has_none
     assert check["blocked_ns"] > 0
 
 
-def test_the_timed_steps_have_device_time_and_the_memory_of_their_half(tmp_path: Path) -> None:
-    run = read(recorded(tmp_path, "outlier_ab") / "on")
+def test_the_timed_steps_have_device_time_and_the_memory_of_their_half(outliers: Path) -> None:
+    run = read(outliers / "on")
     assert run.manifest is not None
     facts = run.manifest.environment
     assert (facts["device"], facts["backend"]) == ("cuda", "nccl")
@@ -65,8 +74,8 @@ def test_the_timed_steps_have_device_time_and_the_memory_of_their_half(tmp_path:
     assert trace.device == facts["device_name"]
 
 
-def test_every_nanosecond_of_a_recorded_step_is_on_one_account(tmp_path: Path) -> None:
-    run = read(recorded(tmp_path, "outlier_ab") / "on")
+def test_every_nanosecond_of_a_recorded_step_is_on_one_account(outliers: Path) -> None:
+    run = read(outliers / "on")
     windows = {row["index"]: row["window_ns"] for row in table(run, "steps")}
     found = dict.fromkeys(windows, 0)
     for row in table(run, "partition"):
@@ -80,7 +89,7 @@ def test_a_step_lasts_as_long_between_its_device_windows_as_between_cuda_events(
     ends = [torch.cuda.Event(enable_timing=True) for _ in range(num_warmup + num_steps)]
     with profile(
         activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
-        schedule=schedule(wait=0, warmup=num_warmup, active=num_steps),
+        schedule=schedule(wait=0, warmup=num_warmup, active=num_steps, repeat=1),
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(tmp_path / "rank0.json")),
     ) as profiler:
         for end in ends:
@@ -103,10 +112,19 @@ def test_two_ranks_share_a_gpu_and_every_metric_is_gathered_and_fetched(tmp_path
     assert syncs(out / "summed", "sync_gather") == []
 
 
+def test_all_kernels_of_a_replayed_graph_have_its_one_launch(tmp_path: Path) -> None:
+    out = recorded(tmp_path, str(FIXTURES / "cuda_graph.py"), "--replicates", "1")
+    launched, graph = (device_work(read(out / arm).traces[0]) for arm in ("launched", "graph"))
+    assert len(np.unique(launched.call)) > 40
+    kernels = graph.call[graph.linked]
+    assert len(kernels) > 40
+    assert np.bincount(kernels).max() > len(kernels) // 4  # two replays, beside copies of the batch
+
+
 @pytest.mark.recipes
 @pytest.mark.parametrize("recipe", names())
 def test_every_recipe_runs_on_a_gpu(recipe: str, tmp_path: Path) -> None:
-    run = read(recorded(tmp_path, recipe))
+    run = read(recorded(tmp_path, recipe, ranks=2 if recipe in ("scaling_ab", "sharding") else 1))
     assert run.manifest is not None
     assert run.manifest.status == "complete"
     assert run.manifest.environment["device"] == "cuda"

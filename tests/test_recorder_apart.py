@@ -27,6 +27,7 @@ from traceq.runs.read import read
 from traceq.runs.samples import StepLine
 
 RECIPE = Path(__file__).parent / "recipes" / "apart.py"
+GRAPH = Path(__file__).parents[1] / "fixtures" / "cuda_graph.py"
 MS = 1_000_000
 OUT = ("out of memory", "rank 0: MemoryError")
 
@@ -221,3 +222,15 @@ def test_arms_that_are_skipped_or_out_of_memory_leave_the_others_a_run(tmp_path:
     alone = read(done.out / "slow" / "rank1.json.gz")
     assert [each.median_ns.tolist() for each in alone.processes] == [each.median_ns.tolist() for each in slow.processes]
     assert started.left_running() == []
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_graph_is_left_out_where_no_device_can_replay_it(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--ranks", "1", "--steps", "0", "--trace-steps", "1")
+    done = start(tmp_path, *options, recipe=str(GRAPH)).finish()
+    assert done.code == 0, done.stderr
+    manifest = read(done.out).manifest
+    assert manifest is not None
+    assert {arm.name: arm.status for arm in manifest.arms} == {"launched": "", "graph": "skipped"}
+    assert (done.out / "launched" / "rank0.json.gz").exists()
