@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builder import op, text
 
@@ -78,3 +79,21 @@ def test_an_interrupt_is_heard_while_the_thread_is_slow(source: Source) -> None:
     after(20, source, interrupt)
     with pytest.raises(KeyboardInterrupt):
         scan(source)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_what_is_read_lands_where_a_line_of_the_cache_starts(tmp_path: Path, name: str) -> None:
+    content = text(*EVENTS)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    opened = open_source(tmp_path / name)
+    places, real = [], opened._readinto
+
+    def readinto(room: memoryview) -> int:
+        places.append(np.frombuffer(room, np.uint8).ctypes.data)
+        return real(room)
+
+    opened._readinto = readinto
+    scan(opened)
+    opened.close()
+    assert len(places) > 1
+    assert not any(place % 64 for place in places)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from mmap import mmap
 
 MORE: int
 FULL: int
@@ -10,7 +11,14 @@ SOURCES: str
 class Scanner:
     def __new__(cls, categorise: Callable[[str, str | None], int], decode: Callable[[bytes], bytes], /) -> Scanner: ...
     def scan(
-        self, text: bytearray, start: int, stop: int, comma_due: bool, columns: tuple[memoryview, ...], row: int, /
+        self,
+        text: mmap | bytearray,
+        start: int,
+        stop: int,
+        comma_due: bool,
+        columns: tuple[memoryview, ...],
+        row: int,
+        /,
     ) -> tuple[int, int, int, bool]: ...
     def take(self) -> tuple[int, list[bytes], bytes, bytes, bytes, bytes]: ...
     def adopt(self, other: Scanner, /) -> tuple[bytes, bytes]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class NativeColumns:
         """Those that have names."""
         return tuple(Thread(pid, tid, name) for (pid, tid), name in self._threads.items())
 
-    def scan(self, text: bytearray, start: int, stop: int, *, comma_due: bool) -> tuple[int, int, bool]:
+    def scan(self, text: mmap | bytearray, start: int, stop: int, *, comma_due: bool) -> tuple[int, int, bool]:
         """Add the events of text[start:stop], PADDING behind it: (verdict, how far it came, whether a comma is due)."""
         verdict, at = _scan.FULL, start
         while verdict == _scan.FULL:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from mmap import mmap
 from queue import SimpleQueue
 from threading import Thread
 
-from traceq.kineto.source import Source
+from traceq.kineto.source import Source, room
 from traceq.places import Place
 
 __all__ = ["Tape"]
@@ -23,12 +24,12 @@ class Tape:
     """
 
     def __init__(self, source: Source, *, padding: int, chunks: int = 1) -> None:
-        self.buffer = bytearray(padding)
+        self.buffer: mmap | bytearray = bytearray(padding)
         self.start = self.stop = self.position = 0
         self._source, self._padding = source, padding
         self._ended = False
         self._buffers = (_ReadAhead if source.is_packed else _InTurn)(source, _HEADROOM, chunks * CHUNK, padding)
-        self._ahead: tuple[bytearray, int] | None = None
+        self._ahead: tuple[mmap, int] | None = None
 
     @property
     def path(self) -> Place:
@@ -52,7 +53,7 @@ class Tape:
         self._replace(b"".join((kept, *pieces)))
         return bool(pieces)
 
-    def ahead(self) -> tuple[bytearray, int, int] | None:
+    def ahead(self) -> tuple[mmap, int, int] | None:
         """What the next `more` will add, while the text at hand stays: (buffer, start, stop); None at the end."""
         if self._ended:
             return None
@@ -63,7 +64,7 @@ class Tape:
         """`more`, if that leaves the text that is ahead where it is: False where what is left is too long for it."""
         return self.stop - self.start <= _HEADROOM and self.more()
 
-    def _next(self) -> tuple[bytearray, int]:
+    def _next(self) -> tuple[mmap, int]:
         found, self._ahead = self._ahead, None
         return found or self._buffers.next()
 
@@ -118,13 +119,13 @@ class _InTurn:
 
     def __init__(self, source: Source, headroom: int, chunk: int, padding: int) -> None:
         self._source, self._room = source, slice(headroom, headroom + chunk)
-        self._buffers = [bytearray(headroom + chunk + padding) for _ in range(2)]
+        self._buffers = [room(headroom + chunk + padding) for _ in range(2)]
 
-    def next(self) -> tuple[bytearray, int]:
+    def next(self) -> tuple[mmap, int]:
         """(a buffer, how much text stands in it behind the headroom); none at the end. The last but one is forfeit."""
         self._buffers.reverse()
-        with memoryview(self._buffers[0])[self._room] as room:
-            return self._buffers[0], self._source.readinto(room)
+        with memoryview(self._buffers[0])[self._room] as part:
+            return self._buffers[0], self._source.readinto(part)
 
     def close(self) -> None:
         """Nothing goes on."""
@@ -135,11 +136,11 @@ class _ReadAhead:
 
     def __init__(self, source: Source, headroom: int, chunk: int, padding: int) -> None:
         self._source, self._room = source, slice(headroom, headroom + chunk)
-        self._free: SimpleQueue[bytearray | None] = SimpleQueue()
-        self._full: SimpleQueue[tuple[bytearray, int]] = SimpleQueue()
+        self._free: SimpleQueue[mmap | None] = SimpleQueue()
+        self._full: SimpleQueue[tuple[mmap, int]] = SimpleQueue()
         for _ in range(_NUM_BUFFERS):
-            self._free.put(bytearray(headroom + chunk + padding))
-        self._lent: list[bytearray] = []
+            self._free.put(room(headroom + chunk + padding))
+        self._lent: list[mmap] = []
         self._fault: BaseException | None = None
         self._thread = Thread(target=self._read, name="traceq-read-ahead", daemon=True)
         self._thread.start()
@@ -149,13 +150,13 @@ class _ReadAhead:
         while size and (buffer := self._free.get()) is not None:
             size = 0
             try:
-                with memoryview(buffer)[self._room] as room:
-                    size = self._source.readinto(room)
+                with memoryview(buffer)[self._room] as part:
+                    size = self._source.readinto(part)
             except BaseException as fault:  # noqa: BLE001 - raised by `next`, in the thread that waits
                 self._fault = fault
             self._full.put((buffer, size))
 
-    def next(self) -> tuple[bytearray, int]:
+    def next(self) -> tuple[mmap, int]:
         if len(self._lent) == 2:
             self._free.put(self._lent.pop(0))
         buffer, size = self._full.get()

@@ -76,7 +76,7 @@ class Team:
         tape = self._tape
         if not tape.turn():
             return NativeColumns.MORE, comma_due, False
-        seam = tape.buffer[tape.start : guess] + bytes(NativeColumns.PADDING)
+        seam = bytearray(tape.buffer[tape.start : guess]) + bytes(NativeColumns.PADDING)
         size = guess - tape.start
         verdict, at, comma_due = self._columns.scan(seam, 0, size, comma_due=comma_due)
         tape.skip_to(tape.start + at)
