@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "text.hpp"
+#include "numbers.hpp"
+#include "strings.hpp"
 
 namespace {
 
@@ -12,22 +13,26 @@ constexpr int kDeepest = 100;
 
 enum Field : int {
     kPh, kName, kCat, kPid, kTid, kTs, kDur, kArgs,
-    kExternalId, kExternalId2021, kCorrelation, kDevice, kStream, kBytes, kSize, kDirection, kGrid, kSequence,
-    kForwardThread, kCallStack, kLabel, kMessageSequence, kDims2021, kWaitOnStream, kEventRecord,
+    kExternalId, kExternalId2021, kCorrelation, kDevice, kStream, kBytes, kSize, kSequence, kForwardThread,
+    kMessageSequence, kWaitOnStream, kEventRecord,
+    kDirection, kGrid, kCallStack, kLabel, kDims2021,
     kCollective, kElementsIn, kElementsOut, kDtype, kGroup, kGroupSize, kRanks, kDims, kTypes,  // those of Messages
     kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress,                      // those of Allocations
     kNumFields,
 };
 constexpr Text kKeys[kNumFields] = {
     "ph", "name", "cat", "pid", "tid", "ts", "dur", "args",
-    "External id", "external id", "correlation", "device", "stream", "bytes", "size", "direction", "grid", "Sequence number",
-    "Fwd thread id", "Call stack", "name", "Seq", "Input dims", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+    "External id", "external id", "correlation", "device", "stream", "bytes", "size", "Sequence number", "Fwd thread id",
+    "Seq", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+    "direction", "grid", "Call stack", "name", "Input dims",
     "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Process Group Name", "Group size", "Process Group Ranks",
     "Input Dims", "Input type",
     "Bytes", "Total Allocated", "Total Reserved", "Device Type", "Device Id", "Addr",
 };
 constexpr uint64_t bit(int field) { return uint64_t{1} << field; }
 constexpr uint64_t kEventFields = bit(kArgs) - 1, kUninterpreted = bit(kDims) | bit(kDims2021) | bit(kTypes);
+constexpr uint64_t kTimes = bit(kTs) | bit(kDur);
+constexpr uint64_t kIntegers = (bit(kDirection) - bit(kExternalId)) | (bit(kNumFields) - bit(kMemoryBytes));
 
 // What stands between two values of an object, from behind the one to the next: `, "tid": `. A trace repeats a few hundred
 // of them in few orders; so each is parsed once, and from then on looked for where it is likely.
@@ -43,7 +48,7 @@ struct Gap {
     TRACEQ_INLINE Gap* next(const char* p) const {  // nullptr where the one at p never followed this one
         for (size_t i = 0; i < num_followers; ++i) {
             Gap* const gap = followers[i];
-            if (is_same(gap->text, p, gap->size) && (!is_blank(p[gap->size]) || gap->field == kClose)) return gap;
+            if (is_same_padded(gap->text, p, gap->size) && (!is_blank(p[gap->size]) || gap->field == kClose)) return gap;
         }
         return nullptr;
     }
@@ -83,10 +88,12 @@ private:
 };
 
 struct Event {
-    Text value[kNumFields];  // as written, quotes included
-    uint64_t present;
+    Text value[kNumFields];      // as written, quotes included
+    int64_t number[kNumFields];  // in the place of those that were read at once
+    uint64_t present, read;
     bool has(Field field) const { return present & bit(field); }
-    bool given(Field field) const { return has(field) && value[field][0] != 'n'; }
+    bool was_read(Field field) const { return read & bit(field); }
+    bool given(Field field) const { return was_read(field) || (has(field) && value[field][0] != 'n'); }
 };
 
 // Parses one event. Each method takes the place where something starts and gives the place behind it, or nullptr where
@@ -97,7 +104,7 @@ struct Parser {
     const char* fault = nullptr;
 
     const char* parse(const char* p) {
-        event.present = 0;
+        event.present = event.read = 0;
         odd.clear();
         return *p == '{' ? object(p, 0, event_gaps_) : fail(p);
     }
@@ -170,6 +177,16 @@ private:
         }
     }
 
+    TRACEQ_INLINE const char* repeated(const char* p, int depth) {  // as value; few arrays are new
+        if (*p != '[') return value(p, depth);
+        Value& known = arrays_.at(p);
+        if (known.begins(p)) return p + known.size;
+        const size_t num_odd = odd.size();
+        const char* const end = array(p, depth);
+        if (end && odd.size() == num_odd && !exotic_) known.learn(between(p, end));
+        return end;
+    }
+
     const char* object(const char* p, int depth, Gaps& gaps) {
         if (depth > kDeepest) return fail(p);
         for (Gap* gap = &gaps.opening;;) {
@@ -201,19 +218,27 @@ private:
     }
 
     TRACEQ_INLINE const char* member(int field, const char* p, int depth) {
-        if (field < 0) return value(p, depth);
+        if (field < 0) return repeated(p, depth);
         if (field == kArgs) return args(p, depth);
+        const uint64_t mine = bit(field);
+        if (mine & (kTimes | kIntegers)) {
+            int64_t& number = event.number[field];
+            if (const char* const end = mine & kTimes ? read_time(p, number) : read_integer(p, number)) {
+                event.present |= mine, event.read |= mine;
+                return end;
+            }
+        }
         exotic_ = false;
-        const char* const end = value(p, depth);
+        const char* const end = repeated(p, depth);
         if (!end) return nullptr;
-        if (exotic_ && !(kUninterpreted & bit(field))) return fail(p);
+        if (exotic_ && !(kUninterpreted & mine)) return fail(p);
         event.value[field] = between(p, end);
-        event.present |= bit(field);
+        event.present |= mine, event.read &= ~mine;  // of two of one key the last one counts
         return end;
     }
 
     const char* args(const char* p, int depth) {
-        event.present &= kEventFields;  // of two `args` the last one counts
+        event.present &= kEventFields, event.read &= kEventFields;  // so do of two `args` those of the last one
         if (*p == 'n') return word(p, "null");
         if (*p != '{') return fail(p);
         const char* const end = object(p, depth, args_gaps_);
@@ -223,6 +248,7 @@ private:
 
     bool exotic_ = false;  // saw a number that is not plainly an int64 or a short decimal
     Gaps event_gaps_{kPh, kExternalId}, args_gaps_{kExternalId, kNumFields}, other_gaps_{0, 0};
+    Values arrays_;
 };
 
 }  // namespace

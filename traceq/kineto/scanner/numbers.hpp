@@ -1,68 +1,71 @@
 // Digits to int64.
 #pragma once
 
+#include <array>
+
 #include "text.hpp"
 
 namespace {
 
-constexpr int64_t kLimitNs = 8000000000000000000;
-constexpr uint64_t kPowers[] = {
-    1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000, 10000000000, 100000000000, 1000000000000,
-    10000000000000, 100000000000000, 1000000000000000, 10000000000000000, 100000000000000000, 1000000000000000000,
-};
+constexpr auto kPowers = [] {
+    std::array<uint64_t, 20> powers{1};
+    for (size_t i = 1; i < powers.size(); ++i) powers[i] = powers[i - 1] * 10;
+    return powers;
+}();
 
-inline uint64_t eight_digits(uint64_t word) {  // a digit a byte, the first one lowest
+TRACEQ_INLINE uint64_t number_of(uint64_t word, size_t count) {  // up to eight digits, the first one lowest
+    constexpr uint64_t even = 0x000000ff000000ff;
+    if (count == 0) return 0;
+    word <<= 64 - 8 * count;
     word = word * 10 + (word >> 8);
-    return ((word & 0x000000ff000000ff) * 0x000f424000000064 + (word >> 16 & 0x000000ff000000ff) * 0x0000271000000001) >> 32;
+    return ((word & even) * 0x000f424000000064 + (word >> 16 & even) * 0x0000271000000001) >> 32;
 }
 
-inline uint64_t number_of(const char* digits, size_t count) {  // at most 19 of them
-    uint64_t number = 0;
-    for (; count >= 8; count -= 8, digits += 8) number = number * 100000000 + eight_digits(load8(digits) ^ kZeros);
-    return count ? number * kPowers[count] + eight_digits((load8(digits) ^ kZeros) << (64 - 8 * count)) : number;
+struct Digits { uint64_t number; size_t count; };
+
+TRACEQ_INLINE Digits read_digits(const char* p) {  // sixteen at most
+    const uint64_t word = load8(p) ^ kZeros;
+    const size_t count = num_digits(word);
+    if (count < 8) return {number_of(word, count), count};
+    const uint64_t more = load8(p + 8) ^ kZeros;
+    const size_t num_more = num_digits(more);
+    return {number_of(word, 8) * kPowers[num_more] + number_of(more, num_more), 8 + num_more};
 }
 
-// An integer, or one written as text; past int64 it wraps. False where it is neither.
-inline bool read_integer(Text text, int64_t& out) {
-    const bool quoted = text[0] == '"', negative = text[0] == '-';
-    text = quoted ? text.substr(1, text.size() - 2) : text.substr(negative);
-    if (text.empty() || text.size() > (quoted ? 18 : 20) || skip_digits(text.data()) != text.data() + text.size()) return false;
-    uint64_t number = number_of(text.data(), text.size() < 19 ? text.size() : 19);
-    if (text.size() == 20) {
-        const auto digit = uint64_t(text[19] - '0');
-        if (number > (UINT64_MAX - digit) / 10) return false;
-        number = number * 10 + digit;
+// Decimal microseconds as nanoseconds, a digit past the third decimal rounding half up. nullptr for what is less plain.
+TRACEQ_INLINE const char* read_time(const char* p, int64_t& out) {
+    constexpr uint64_t most = 8000000000000000;
+    const bool negative = *p == '-';
+    p += negative;
+    const Digits whole = read_digits(p);
+    if (whole.count == 0 || (*p == '0' && whole.count > 1) || whole.number > most) return nullptr;
+    p += whole.count;
+    uint64_t ns = whole.number * 1000;
+    if (*p == '.') {
+        const Digits part = read_digits(++p);
+        if (part.count == 0 || whole.count + part.count > 19) return nullptr;
+        p += part.count;
+        if (part.count <= 3) {
+            ns += part.number * kPowers[3 - part.count];
+        } else {
+            const uint64_t scale = kPowers[part.count - 3], rest = part.number % scale;
+            ns += part.number / scale + (negative ? rest > scale / 2 : rest >= scale / 2);
+        }
     }
-    out = int64_t(negative ? 0 - number : number);
-    return true;
+    out = negative ? -int64_t(ns) : int64_t(ns);
+    return *p <= ',' || *p == '}' ? p : nullptr;  // no further digit, point or exponent
 }
 
-enum class Reading { plain, absent, other };
-
-// Decimal microseconds as nanoseconds; a digit past the third decimal rounds half up.
-inline Reading read_time(Text text, int64_t& out) {
-    if (text[0] == '"') return Reading::other;
-    const bool negative = text[0] == '-';
-    text.remove_prefix(negative);
-    if (!is_digit(text[0])) return Reading::absent;
-    const char *const end = text.data() + text.size(), *const point = skip_digits(text.data());
-    const auto whole = size_t(point - text.data()), decimals = point < end ? size_t(end - point) - 1 : 0;
-    if (whole + decimals > 19) return Reading::other;
-    uint64_t number = number_of(text.data(), whole);
-    if (point < end) {
-        if (*point != '.' || skip_digits(point + 1) != end) return Reading::other;
-        number = number * kPowers[decimals] + number_of(point + 1, decimals);
-    }
-    if (decimals <= 3) {
-        const uint64_t scale = kPowers[3 - decimals];
-        if (number > uint64_t(kLimitNs) / scale) return Reading::absent;
-        out = negative ? -int64_t(number * scale) : int64_t(number * scale);
-        return Reading::plain;
-    }
-    const uint64_t excess = kPowers[decimals - 3], rest = number % excess;
-    const auto floor = int64_t(number / excess);
-    out = negative ? -floor - (rest > excess / 2) : floor + (rest >= excess / 2);
-    return Reading::plain;
+// An integer, or one written as text. nullptr for what is less plain.
+TRACEQ_INLINE const char* read_integer(const char* p, int64_t& out) {
+    const bool quoted = *p == '"', negative = p[quoted] == '-';
+    p += quoted + negative;
+    const Digits digits = read_digits(p);
+    if (digits.count == 0 || (*p == '0' && digits.count > 1) || (quoted && negative)) return nullptr;
+    p += digits.count;
+    out = negative ? -int64_t(digits.number) : int64_t(digits.number);
+    if (quoted) return *p == '"' ? p + 1 : nullptr;
+    return *p <= ',' || *p == '}' ? p : nullptr;
 }
 
 }  // namespace

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "event.hpp"
-#include "numbers.hpp"
-#include "strings.hpp"
 
 namespace {
 
@@ -120,14 +118,12 @@ private:
     }
 
     bool emit_allocation() {
-        std::array<int64_t, 9> found = {0, 0, 0, -1, -1, -1, -1, -1, -1};
-        const Reading has_ts = time(kTs, found[0]);
-        if (has_ts == Reading::absent) return ++num_dropped, true;
+        if (!event_.has(kTs)) return ++num_dropped, true;
         int32_t pid, tid;
-        if (has_ts == Reading::other || !id_of(kPid, pid) || !id_of(kTid, tid)) return false;
+        if (!event_.was_read(kTs) || !id_of(kPid, pid) || !id_of(kTid, tid)) return false;
+        std::array<int64_t, 9> found = {event_.number[kTs], pid, tid, -1, -1, -1, -1, -1, -1};
         for (int i = 0; i < 6; ++i)
             if (!integer(Field(kMemoryBytes + i), found[size_t(3 + i)])) return false;
-        found[1] = pid, found[2] = tid;
         allocations.push_back(found);
         return true;
     }
@@ -135,10 +131,11 @@ private:
     template <class Value> Value& cell(int column) { return reinterpret_cast<Value*>(columns_.at[column])[row]; }
 
     bool emit_complete() {  // the row counts once all of it is known to be good, and so do its entries in side tables
-        int64_t& dur = cell<int64_t>(cDur);
-        const Reading has_ts = time(kTs, cell<int64_t>(cTs)), has_dur = time(kDur, dur);
-        if (has_ts == Reading::other || has_dur == Reading::other) return false;
-        if (has_ts == Reading::absent || has_dur == Reading::absent || dur < 0 || dur > kLongestNs) return ++num_dropped, true;
+        if (!event_.has(kTs) || !event_.has(kDur)) return ++num_dropped, true;
+        if (!event_.was_read(kTs) || !event_.was_read(kDur)) return false;
+        const int64_t dur = event_.number[kDur];
+        if (dur < 0 || dur > kLongestNs) return ++num_dropped, true;
+        cell<int64_t>(cTs) = event_.number[kTs], cell<int64_t>(cDur) = dur;
         Text name, stack;
         if (!text_of(kName, name, name_) || !id_of(kCat, cell<int32_t>(cCat))) return false;
         if (!id_of(kPid, cell<int32_t>(cPid)) || !id_of(kTid, cell<int32_t>(cTid))) return false;
@@ -177,69 +174,72 @@ private:
         return done;
     }
 
-    void id_as_written(Field field, Column column) {
-        if (event_.given(field)) cell<int32_t>(column) = strings.intern(event_.value[field]);
-    }
-
-    bool id_of(Field field, int32_t& out) {  // of a text of which there are few
-        const Text written = event_.given(field) ? event_.value[field] : Text("\"\"");
-        Known& known = known_[field][(written.size() + size_t(written[written.size() / 2])) % kNumKnown];
-        if (known.size == written.size() && is_same(known.text, written.data(), written.size())) return out = known.id, true;
+    // The number of what a value says, of which there are few.
+    template <class Meaning> bool id_of(Values& values, Text written, int32_t& out, Meaning meaning) {
+        Value& known = values.at(written.data());
+        if (known.is(written)) return out = known.id, true;
         Text text;
-        if (!text_of(field, text, scratch_)) return false;
-        out = strings.intern(text);
-        if (written.size() <= sizeof(known.text)) {
-            std::memcpy(known.text, written.data(), written.size());
-            known.size = written.size(), known.id = out;
-        }
+        if (!meaning(written, text)) return false;
+        known.learn(written, out = strings.intern(text));
         return true;
     }
 
-    Reading time(Field field, int64_t& out) const {
-        return event_.has(field) ? read_time(event_.value[field], out) : Reading::absent;
+    bool id_of(Field field, int32_t& out) {
+        if (!event_.given(field)) return out = strings.intern(""), true;
+        const auto meaning = [this](Text written, Text& text) { return text_of(written, text, scratch_); };
+        return id_of(texts_, event_.value[field], out, meaning);
     }
 
-    bool integer(Field field, int64_t& out) const { return !event_.given(field) || read_integer(event_.value[field], out); }
+    void id_as_written(Field field, Column column) {
+        const auto itself = [](Text written, Text& text) { return text = written, true; };
+        if (event_.given(field)) id_of(inputs_, event_.value[field], cell<int32_t>(column), itself);
+    }
+
+    bool integer(Field field, int64_t& out) const {
+        if (event_.was_read(field)) out = event_.number[field];
+        return event_.was_read(field) || !event_.given(field);
+    }
 
     bool first_of(Field field, Field instead, int64_t& out) const {  // -1, written out, is as good as absent
-        if (!event_.has(field)) return integer(instead, out);
-        return event_.value[field] != "-1" && event_.given(field) && integer(field, out);
+        return event_.has(field) ? event_.was_read(field) && (out = event_.number[field]) != -1 : integer(instead, out);
     }
 
     bool text_of(Field field, Text& out, std::string& scratch) const {
-        out = "";
-        if (!event_.given(field)) return true;
-        out = event_.value[field];
-        if (out[0] != '"') {
-            int64_t ignored;
-            return out.size() <= 18 && out != "-0" && read_integer(out, ignored);
+        return event_.given(field) ? text_of(event_.value[field], out, scratch) : (out = "", true);
+    }
+
+    bool text_of(Text written, Text& out, std::string& scratch) const {
+        out = written;
+        if (out[0] != '"') {  // an integer, as people write it
+            const char *const digits = out.data() + (out[0] == '-'), *const end = out.data() + out.size();
+            return digits < end && skip_digits(digits) == end && out.size() <= 18 && out != "-0";
         }
-        if (!parser_.odd.empty() && out.find('\\') != Text::npos) {
-            if (!decode(out, scratch)) return false;
-            out = scratch;
-        } else {
-            out = out.substr(1, out.size() - 2);
-        }
+        out = out.substr(1, out.size() - 2);
+        if (parser_.odd.empty() || out.find('\\') == Text::npos) return true;
+        if (!decode(written, scratch)) return false;
+        out = scratch;
         return true;
     }
 
     bool read_grid() {  // [8, 4, 1] as 8x4x1
         const Text grid = event_.value[kGrid];
-        if (grid[0] != '[' || grid.size() > 100) return false;
-        scratch_.clear();
-        for (const char c : grid.substr(1, grid.size() - 2)) {
-            if (is_digit(c) || c == ',') scratch_ += c == ',' ? 'x' : c;
-            else if (!is_space(c)) return false;
-        }
-        cell<int32_t>(cGrid) = strings.intern(scratch_);
-        return true;
+        return grid[0] == '[' && id_of(grids_, grid, cell<int32_t>(cGrid), [this](Text written, Text& text) {
+            scratch_.clear();
+            for (const char c : written.substr(1, written.size() - 2)) {
+                if (is_digit(c) || c == ',') scratch_ += c == ',' ? 'x' : c;
+                else if (!is_space(c)) return false;
+            }
+            text = scratch_;
+            return true;
+        });
     }
 
     bool note_message(int category, Text name) {  // the words of a collective are Python's to understand, each once
         if (category != kCpuOp && category != kAnnotation && category != kKernel) return true;
         bool found = event_.given(kCollective);
-        for (const Text prefix : {"nccl:", "gloo:", "hccl:", "xccl:", "c10d::"})
-            found = found || name.substr(0, prefix.size()) == prefix;
+        if (name.size() > 4 && name[4] == ':')
+            for (const Text prefix : {"nccl:", "gloo:", "hccl:", "xccl:", "c10d::"})
+                found = found || name.substr(0, prefix.size()) == prefix;
         if (!found) return true;
         scratch_ = "{";
         for (int field = kCollective; field <= kTypes; ++field)
@@ -290,8 +290,7 @@ private:
     Parser parser_;
     const Event& event_ = parser_.event;
     std::string name_, copy_, stack_, scratch_;
-    static constexpr size_t kNumKnown = 16;
-    struct Known { char text[24]; size_t size = 0; int32_t id; } known_[kArgs][kNumKnown];
+    Values texts_, inputs_, grids_;
     Columns columns_{};
     std::vector<int> kinds_;
     std::unordered_map<std::string, int> kinds_by_name_;

@@ -1,4 +1,4 @@
-// A table of all strings.
+// A table of all strings, and one of values that are likely to come again.
 #pragma once
 
 #include <string>
@@ -63,6 +63,28 @@ private:
     std::vector<int32_t> slots_ = std::vector<int32_t>(4096, -1);
     size_t mask_ = 4095;
     uint64_t seed_ = uint64_t(reinterpret_cast<uintptr_t>(this)) * 0xd6e8feb86659fd93;  // hostile names cannot know it
+};
+
+struct Value {  // as written
+    char text[56];
+    uint32_t size = 0;
+    int32_t id = -1;  // of what it says, once that is a string
+
+    bool begins(const char* p) const { return size && is_same_padded(text, p, size); }
+    bool is(Text other) const { return size == other.size() && is_same_padded(text, other.data(), size); }
+    void learn(Text written, int32_t number = -1) {
+        if (written.size() > sizeof text) return;
+        std::memcpy(text, written.data(), written.size());
+        size = uint32_t(written.size()), id = number;
+    }
+};
+
+class Values {  // those met last, by how they begin; by what follows, too, where they are short
+public:
+    Value& at(const char* p) { return values_[((load8(p) ^ load8(p + 8) << 1) * 0x9e3779b97f4a7c15) >> 56]; }
+
+private:
+    Value values_[256];
 };
 
 }  // namespace

@@ -40,11 +40,15 @@ TRACEQ_INLINE const char* skip_space(const char* p) {
 
 constexpr uint64_t kEach = 0x0101010101010101, kHigh = 0x8080808080808080, kZeros = '0' * kEach;
 
+TRACEQ_INLINE size_t num_digits(uint64_t word) {  // that eight bytes begin with, '0' taken off each
+    const uint64_t other = (((word & ~kHigh) + 0x76 * kEach) | word) & kHigh;
+    return other ? size_t(lowest_bit(other)) / 8 : 8;
+}
+
 TRACEQ_INLINE const char* skip_digits(const char* p) {
-    for (;; p += 8) {
-        const uint64_t word = load8(p) ^ kZeros, other = (((word & ~kHigh) + 0x76 * kEach) | word) & kHigh;
-        if (other) return p + lowest_bit(other) / 8;
-    }
+    size_t count;
+    do p += count = num_digits(load8(p) ^ kZeros); while (count == 8);
+    return p;
 }
 
 // To the first byte that a plain string does not hold: a quote, a backslash, a control character, one beyond ASCII.
@@ -77,6 +81,20 @@ TRACEQ_INLINE bool is_same(const char* a, const char* b, size_t size) {
     for (size_t i = 0; i + 8 < size; i += 8)
         if (load8(a + i) != load8(b + i)) return false;
     return load8(a + size - 8) == load8(b + size - 8);
+}
+
+// Both may be read up to fifteen bytes beyond that size.
+TRACEQ_INLINE bool is_same_padded(const char* a, const char* b, size_t size) {
+#if defined(TRACEQ_SSE2)
+    const auto load = [](const char* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+    for (;; a += 16, b += 16, size -= 16) {
+        const auto same = unsigned(_mm_movemask_epi8(_mm_cmpeq_epi8(load(a), load(b))));
+        if (size <= 16) return !(~same & ((1u << size) - 1));
+        if (same != 0xffff) return false;
+    }
+#else
+    return is_same(a, b, size);
+#endif
 }
 
 }  // namespace
