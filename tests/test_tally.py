@@ -26,6 +26,7 @@ def test_groups_are_the_distinct_rows_in_order(rows: list[tuple[int, ...]]) -> N
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 2**40))))
 def test_a_group_has_rows_in_some_parts_and_adds_up_to_most_in_one(rows: list[tuple[int, int, int]]) -> None:
+    rows = sorted(rows, key=lambda row: row[1])
     key, part, value = np.array(rows, np.int64).reshape(-1, 3).T
     num, largest = group([key]).by_part(part, value)
     sums: dict[int, dict[int, int]] = {}

@@ -60,7 +60,7 @@ def distinct(*numbers: NDArray[Number]) -> NDArray[Number]:
 def _without_repeats(numbers: NDArray[Number]) -> NDArray[Number]:
     """Of those that stand side by side and are the same only the first."""
     begins = numbers[1:] != numbers[:-1]
-    return numbers if begins.all() else numbers[np.r_[True, begins]]
+    return numbers if begins.all() else numbers.compress(np.r_[True, begins])
 
 
 def measure(a: Spans) -> int:
@@ -139,7 +139,7 @@ def find(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.full(len(instants), -1)
     at = num_until(parts[:, 0], instants)
     at -= 1
-    at[instants >= parts[:, 1][at]] = -1  # parts[at, 1] would take several times as long
+    at[np.flatnonzero(instants >= parts[:, 1][at])] = -1  # by mask, or parts[at, 1], would take several times as long
     return at
 
 
@@ -156,13 +156,15 @@ def cut(whole: Spans, cuts: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]
     """(int64[P, 2]: the intervals, cut at these ascending, distinct instants; int64[P]: which of them each is of)."""
     of = find(whole, cuts)
     inside = np.flatnonzero(of >= 0)
-    inside = inside[cuts[inside] > whole[:, 0][of[inside]]]
+    inside = inside.compress(cuts[inside] > whole[:, 0][of[inside]])
     num = 1 + np.bincount(of[inside], minlength=len(whole))
     parts, last = np.empty((len(whole) + len(inside), 2), np.int64), np.cumsum(num) - 1
     first, begins = last - num + 1, np.arange(len(inside)) + of[inside] + 1
     parts[first, 0], parts[begins, 0] = whole[:, 0], cuts[inside]
     parts[:-1, 1], parts[last, 1] = parts[1:, 0], whole[:, 1]
-    return parts, np.repeat(np.arange(len(whole)), num)
+    of_part = np.zeros(len(parts), np.int64)
+    of_part[first[1:]] = 1
+    return parts, np.cumsum(of_part, out=of_part)
 
 
 def advance(a: Spans, since: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:

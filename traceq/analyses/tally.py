@@ -37,12 +37,12 @@ class Groups:
 
     def by_part(self, part: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[list[int], list[int]]:
         """(in how many parts each group has rows, the largest sum of its `values` int64[N], not negative, in one of
-        them); `part` int64[N], from 0 on, best in ascending order."""
-        number = part * len(self.keys) + self.of_row
-        order = np.argsort(number, kind="stable")
-        number = number[order]
-        opens = np.flatnonzero(np.r_[True, number[1:] != number[:-1]][: len(number)])
-        of, largest = self.of_row[order[opens]], np.zeros(len(self.keys), np.int64)
+        them); `part` int64[N] ascends."""
+        narrow = self.of_row.astype(np.min_scalar_type(len(self.keys)))
+        order = np.argsort(narrow, kind="stable")  # numbers of two bytes by radix
+        of_row, part = self.of_row[order], part[order]
+        opens = np.flatnonzero(np.r_[True, (of_row[1:] != of_row[:-1]) | (part[1:] != part[:-1])][: len(part)])
+        of, largest = of_row[opens], np.zeros(len(self.keys), np.int64)
         np.maximum.at(largest, of, np.add.reduceat(values[order], opens) if len(opens) else values)
         num: list[int] = np.bincount(of, minlength=len(self.keys)).tolist()
         most: list[int] = largest.tolist()

@@ -31,10 +31,10 @@ class Nest:
         found = num_until(self.start, instants)
         found -= 1
         pending = np.flatnonzero(found >= 0)
-        while len(pending := pending[self.end[found[pending]] <= instants[pending]]):
+        while len(pending := pending.compress(self.end[found[pending]] <= instants[pending])):
             around = self.parent[found[pending]]
             found[pending] = around
-            pending = pending[around >= 0]
+            pending = pending.compress(around >= 0)
         return found
 
     def is_open(self, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -56,16 +56,15 @@ class Nest:
 
     def first_enclosing(self, found: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
         """From each index (itself included) upwards to the first interval that is `wanted` (bool[M]), else -1."""
+        if not wanted.any():
+            return np.full(len(found), NONE)
         reach = np.maximum.accumulate(np.where(wanted, self.end, np.iinfo(np.int64).min))
         around = reach >= self.end  # else it has no wanted one above it, and need not look for it level by level
-        found = found.copy()
+        found = np.where((found >= 0) & around[found], found, NONE)
         pending = np.flatnonzero(found >= 0)
-        hopeless = ~around[found[pending]]
-        found[pending[hopeless]] = NONE
-        pending = pending[~hopeless]
-        while len(pending := pending[~wanted[found[pending]]]):
+        while len(pending := pending.compress(~wanted[found[pending]])):
             found[pending] = self.parent[found[pending]]
-            pending = pending[found[pending] >= 0]
+            pending = pending.compress(found[pending] >= 0)
         return found
 
     def top(self) -> NDArray[np.int64]:
@@ -90,13 +89,14 @@ def nest(events: Events, rows: NDArray[np.int64]) -> Nest:
 
 def _previous(ends: NDArray[np.int64], passes: np.ufunc) -> NDArray[np.int64]:
     """Index of the nearest earlier end that each does not pass by (np.less: that is not less), -1 where none is; by
-    pointer jumping."""
-    before = np.arange(-1, len(ends) - 1)
-    pending = 1 + np.flatnonzero(passes(ends[:-1], ends[1:]))
+    pointer jumping, but for those that pass by the latest end so far."""
+    passes_all = np.r_[True, passes(np.maximum.accumulate(ends)[:-1], ends[1:])][: len(ends)]
+    before = np.where(passes_all, NONE, np.arange(-1, len(ends) - 1))
+    pending = 1 + np.flatnonzero(passes(ends[:-1], ends[1:]) & ~passes_all[1:])
     while len(pending):
         earlier = before[before[pending]]
         before[pending] = earlier
-        pending = pending[(earlier >= 0) & passes(ends[earlier], ends[pending])]
+        pending = pending.compress((earlier >= 0) & passes(ends[earlier], ends[pending]))
     return before
 
 

@@ -109,7 +109,9 @@ def _build(graph: Graph, sooner: NDArray[np.int64]) -> _Placed:
     none, of_waits = np.zeros(first_hold, np.int64), np.zeros(len(holds.hold), np.int64)
     hold = np.r_[none + NEVER_OFF, np.arange(len(holds)), holds.hold]
     instead = np.r_[none, holds.saves, of_waits]
-    order = np.lexsort((hold, np.r_[none, holds.end, holds.end[holds.hold]], key))
+    of_holds = first_hold + np.lexsort((hold[first_hold:], np.r_[holds.end, holds.end[holds.hold]]))
+    order = np.r_[:first_hold, of_holds]  # others have no equals, and runs of them are in order already
+    order = order[np.argsort(key[order], kind="stable")]
     hold_at = np.empty(len(holds), np.int64)
     last = np.flatnonzero(hold[order] != NEVER_OFF)
     hold_at[hold[order][last]] = last

@@ -34,7 +34,7 @@ class Surroundings:
     def named(self, pattern: re.Pattern[str], *, ops_only: bool = False) -> NDArray[np.int64]:
         """Ops, annotations and Python frames whose name matches; only ops on demand."""
         hits = np.fromiter((bool(pattern.search(name)) for name in self.names), np.bool_, len(self.names))
-        found = self.rows[hits[self.name_of_row]]
+        found = self.rows[np.flatnonzero(hits[self.name_of_row])] if hits.any() else self.rows[:0]
         return found[self.trace.events.category[found] == Category.CPU_OP] if ops_only else found
 
     def within(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
