@@ -314,12 +314,11 @@ def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[n
         ids, inverse = names_of(events, work.rows[work_of[on_device]])
         name[on_device] = labels.numbered(tuple(events.strings[at] for at in ids.tolist()))[inverse]
     host = np.flatnonzero(is_host)
-    track = whose_turn(trace, parts[host, 0])
-    middle = parts[host, 0] + (parts[host, 1] - parts[host, 0]) // 2
-    name[host], line[host] = labels.on_host(track, middle)
-    loads = host[covers(loading(trace), middle) & (on[host] == On.HOST_OP)]
+    turns = whose_turn(trace, parts[host, 0])
+    name[host], line[host] = labels.on_host(turns, np.arange(len(host)))
+    loads = host[covers(loading(trace), turns.at) & (on[host] == On.HOST_OP)]
     on[loads], name[loads], line[loads] = On.DATA_LOADER, 0, 0
     between = np.flatnonzero((on[host] == On.HOST_OP) & (name[host] == 0))
     on[host[between]] = On.PYTHON
-    name[host[between]] = labels.around(track[between], middle[between])
+    name[host[between]] = labels.around(turns.track[between], turns.at[between])
     return CriticalPath(tuple(labels.texts), parts, on, phase, name, line, segment)

@@ -20,7 +20,7 @@ from traceq.links.launches import device_work
 from traceq.links.loading import loading
 from traceq.links.nesting import tracks
 from traceq.links.steps import main_track, steps
-from traceq.links.turns import in_an_op, whose_turn
+from traceq.links.turns import Turns, whose_turn
 from traceq.model import Trace
 
 __all__ = ["Cause", "Idleness", "idleness"]
@@ -68,18 +68,18 @@ class Idleness:
 def idleness(trace: Trace) -> Idleness:
     """All idle pieces; without a device those in which the main thread waits for data or runs Python between ops."""
     done, idle = activity(trace), _idle_pieces(trace)
-    parts, piece, track = _cut(trace, done, idle)
-    doing, at = done.doing[piece], parts[:, 0].copy()  # in a piece the host stays where it is
+    parts, piece, turns = _cut(trace, done, idle)
+    doing, at = done.doing[piece], turns.at  # in a piece the host stays where it is
     cause = np.array([_CAUSE.get(Doing(code), 0) for code in range(len(Doing))], np.int8)[doing]
     host = np.flatnonzero(cause == Cause.HOST_OP)
     cause[host[covers(loading(trace), at[host])]] = Cause.DATA_LOADER
     found = Labels(trace)
     name, line = np.zeros(len(parts), np.int32), np.zeros(len(parts), np.int32)
     host = np.flatnonzero((cause == Cause.HOST_OP) | (cause == Cause.PYTHON))
-    name[host], line[host] = found.on_host(track[host], at[host])
+    name[host], line[host] = found.on_host(turns, host)
     between = host[name[host] == 0]
     cause[between] = Cause.PYTHON
-    name[between] = found.around(track[between], at[between])
+    name[between] = found.around(turns.track[between], at[between])
     waits = np.flatnonzero(done.call[piece] >= 0)
     name[waits], line[waits] = found.of_syncs(done.call[piece[waits]])
     queued = np.flatnonzero(cause == Cause.LAUNCH_QUEUE)
@@ -95,16 +95,15 @@ def _idle_pieces(trace: Trace) -> NDArray[np.int64]:
     return np.flatnonzero(activity(trace).among(*wanted) & in_counted_steps(trace))
 
 
-def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64], NDArray[np.int64]]:
+def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64], Turns]:
     """(parts, the piece of the activity that each belongs to, the thread that is looked at): cut where an op, an
     annotation or a Python frame begins or ends."""
     parts, of = cut(done.parts.take(idle, axis=0), host_cuts(trace))
     piece = idle[of]
     own, work = main_track(trace), device_work(trace)
-    track = whose_turn(trace, parts[:, 0])
+    turns = whose_turn(trace, parts[:, 0].copy())
     if len(work):
         launching = np.where(done.owner[piece] >= 0, tracks(trace)[work.call[done.owner[piece]]], own)
         for number in distinct(launching[launching != own]).tolist():
-            mine = np.flatnonzero(launching == number)
-            track[mine[in_an_op(trace, number, parts[mine, 0])]] = number
-    return parts, piece, track
+            turns.give(trace, number, np.flatnonzero(launching == number))
+    return parts, piece, turns

@@ -14,6 +14,7 @@ from traceq.links.nesting import nest, tracks
 from traceq.links.origins import origins
 from traceq.links.phases import phases
 from traceq.links.syncs import syncs
+from traceq.links.turns import Turns
 from traceq.model import Category, Trace
 
 __all__ = ["Labels"]
@@ -28,9 +29,10 @@ class Labels:
         self.trace = trace
         self.texts: dict[str, int] = {"": 0}
 
-    def on_host(self, track: NDArray[np.int64], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(innermost op, line) of a thread at some instants."""
-        found = origins(self.trace, track, at, at)
+    def on_host(self, turns: Turns, asked: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(innermost op, line) of the thread at work at some of the instants (indices)."""
+        at = turns.at[asked]
+        found = origins(self.trace, turns.track[asked], at, at, innermost=turns.op[asked])
         return self.numbered(found.texts)[found.op], self.numbered(found.texts)[found.line]
 
     def of_syncs(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -52,34 +52,40 @@ def origins(
     end: NDArray[np.int64],
     rows: NDArray[np.int64] | None = None,
     copies: NDArray[np.bool_] | None = None,
+    innermost: NDArray[np.int64] | None = None,
 ) -> Origins:
     """Op, module and line of host calls [start, end) ns on their threads.
 
     `rows` int64[K] are the calls' rows of Events: an op of the same external id close by made the call (in 2023 those
-    ids of ops and of calls are not the same). Else the op is found by time; that of a call that `copies` (bool[K]) also
-    a little before or after it.
+    ids of ops and of calls are not the same). Else the op is found by time, or is `innermost` (int64[K], an index into
+    the thread's nest of host_ops); that of a call that `copies` (bool[K]) also a little before or after it.
     """
-    copies = np.zeros(len(track), np.bool_) if copies is None else copies
-    made_by = np.full(len(track), -1) if rows is None else _op_of_the_same_id(trace, rows)
+    made_by = None if rows is None else _op_of_the_same_id(trace, rows)
     texts: dict[str, int] = {"": 0}
     op, module, line = (np.zeros(len(track), np.int64) for _ in range(3))
-    middle = start + (end - start) // 2
     has_lines = len(trace.events.stacks.row) > 0 or trace.lines is not None
     for number in distinct(track).tolist():
         mine = np.flatnonzero(track == number)
         ops = host_ops(trace).get(number)
         frames = python_frames(trace).get(number)
+        middle = start[mine] + (end[mine] - start[mine] >> 1)
         if ops is not None:
-            found = ops.index_of(made_by[mine])
-            unknown = np.flatnonzero(found < 0)
-            found[unknown] = ops.at(middle[mine[unknown]])
-            found = _copying_op(trace, ops, found, start[mine], end[mine], copies[mine])
+            found = ops.at(middle) if innermost is None else innermost[mine]
+            if made_by is not None:
+                by_id = ops.index_of(made_by[mine])
+                found = np.where(by_id >= 0, by_id, found)
+            copying = matching(trace.events, ops.rows, _COPYING_OP)
+            around = ops.first_enclosing(found, copying)
+            found = np.where(around >= 0, around, found)
+            if copies is not None:
+                lost = np.flatnonzero((found < 0) & copies[mine])
+                found[lost] = _close_by(ops, copying, start[mine[lost]], end[mine[lost]])
             op[mine] = _names(trace, ops, found, texts)
             if has_lines:
                 line[mine] = _lines_of_ops(trace, number, ops, found, texts)
         if frames is not None:
-            line[mine] = _or(_user_lines(trace, frames, middle[mine], texts), line[mine])
-            module[mine] = _modules(trace, frames, middle[mine], texts)
+            line[mine] = _or(_user_lines(trace, frames, middle, texts), line[mine])
+            module[mine] = _modules(trace, frames, middle, texts)
     return Origins(tuple(texts), op, module, line)
 
 
@@ -120,21 +126,12 @@ def _ops_by_id(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return trace.events.external_id[ops], ops
 
 
-def _copying_op(
-    trace: Trace,
-    ops: Nest,
-    found: NDArray[np.int64],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    copies: NDArray[np.bool_],
+def _close_by(
+    ops: Nest, wanted: NDArray[np.bool_], start: NDArray[np.int64], end: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The op that copies around each op found, else that one; for a copy outside all ops one close by."""
-    wanted = matching(trace.events, ops.rows, _COPYING_OP)
-    copying = ops.first_enclosing(found, wanted)
-    for instant in (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS) if copies.any() else ():
-        near = ops.first_enclosing(ops.at(instant), wanted)
-        copying = np.where((copying < 0) & (found < 0) & copies, near, copying)
-    return np.where(copying >= 0, copying, found)
+    """Index of the op that is `wanted` (bool[M]) shortly before each call, else shortly after it, -1 without one."""
+    before, after = (ops.first_enclosing(ops.at(at), wanted) for at in (start - CLOCK_SKEW_NS, end + CLOCK_SKEW_NS))
+    return np.where(before >= 0, before, after)
 
 
 def _names(trace: Trace, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,24 +13,36 @@ from traceq.links.nesting import host_ops, tracks
 from traceq.links.steps import main_track
 from traceq.model import Trace
 
-__all__ = ["in_an_op", "whose_turn"]
+__all__ = ["Turns", "whose_turn"]
 
 
-def whose_turn(trace: Trace, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[K]: the thread at work at each instant: the main one or, while only that is in an op, one that launches."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """At K instants: `track` int64[K], the thread at work; `op` int64[K], the innermost op that it is in, an index into
+    its nest of host_ops, -1 in none."""
+
+    at: NDArray[np.int64]
+    track: NDArray[np.int64]
+    op: NDArray[np.int64]
+
+    def give(self, trace: Trace, number: int, asked: NDArray[np.int64]) -> None:
+        """To a thread, at those of some instants (indices) at which it is in an op."""
+        found = _innermost_op(trace, number, self.at[asked])
+        there = np.flatnonzero(found >= 0)
+        self.track[asked[there]], self.op[asked[there]] = number, found[there]
+
+
+def whose_turn(trace: Trace, at: NDArray[np.int64]) -> Turns:
+    """The thread at work at each instant: the main one or, while only that is in an op, one that launches."""
     own, work = main_track(trace), device_work(trace)
-    track = np.full(len(at), own)
-    if len(work) == 0:
-        return track
-    free = ~in_an_op(trace, own, at)
+    turns = Turns(at, np.full(len(at), own), _innermost_op(trace, own, at))
+    free = np.flatnonzero(turns.op < 0) if len(work) else at[:0]
     for number in distinct(tracks(trace)[work.call[work.linked]]).tolist():
         if number != own:
-            mine = np.flatnonzero(free)
-            track[mine[in_an_op(trace, number, at[mine])]] = number
-    return track
+            turns.give(trace, number, free)
+    return turns
 
 
-def in_an_op(trace: Trace, track: int, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool[K]: an op of the thread is open."""
+def _innermost_op(trace: Trace, track: int, at: NDArray[np.int64]) -> NDArray[np.int64]:
     ops = host_ops(trace).get(track)
-    return ops.is_open(at) if ops is not None else np.zeros(len(at), np.bool_)
+    return ops.at(at) if ops is not None else np.full(len(at), -1)
