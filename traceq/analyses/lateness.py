@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.analyses.tally import group
 from traceq.intervals import Spans, intersect, measure, measure_within, spans, subtract
-from traceq.links.activity import Activity, Doing, activity
+from traceq.links.activity import Activity, Doing, activity, in_counted_steps, ns_by_phase
 from traceq.links.blocking import blocking_calls
 from traceq.links.job import Look
 from traceq.links.launches import device_work
@@ -80,28 +80,19 @@ def lateness(look: Look, cells: Mapping[int, Mapping[Cell, float]], late: int) -
 
 def cells_of(trace: Trace) -> dict[Cell, float]:
     """ns of a counted step by phase and category."""
-    done, (inside, num) = activity(trace), _counted(trace)
-    cells = group([done.phase[inside], done.doing[inside]])
-    names = phases(trace).names
-    totals = cells.sum(done.ns[inside])
-    return {(names[p], d): ns / num for (p, d), ns in zip(cells.keys.tolist(), totals, strict=True)}
+    ns, names, num = ns_by_phase(trace), phases(trace).names, int(steps(trace).counted.sum())
+    cells = np.argwhere(ns > 0).tolist()
+    return {(names[phase], doing): int(ns[phase, doing]) / num for phase, doing in cells}
 
 
 def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if values else 0.0
 
 
-def _counted(trace: Trace) -> tuple[NDArray[np.bool_], int]:
-    """(pieces of activity that lie in counted steps, number of those steps)."""
-    done, found = activity(trace), steps(trace)
-    step = np.searchsorted(found.window[:, 0], done.parts[:, 0], "right") - 1
-    inside = (step >= 0) & (done.parts[:, 0] < found.window[step, 1]) & found.counted[step]
-    return inside, int(found.counted.sum())
-
-
 def _pieces(trace: Trace, cell: Cell) -> tuple[NDArray[np.int64], int]:
     """(indices of the pieces of activity of a cell in counted steps, number of those steps)."""
-    done, (inside, num), names = activity(trace), _counted(trace), phases(trace).names
+    done, inside, names = activity(trace), in_counted_steps(trace), phases(trace).names
+    num = int(steps(trace).counted.sum())
     if cell[0] not in names:
         return np.empty(0, np.int64), num
     return np.flatnonzero(inside & (done.phase == names.index(cell[0])) & (done.doing == cell[1])), num

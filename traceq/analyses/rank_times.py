@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.links.activity import Doing, activity, in_counted_steps
+from traceq.links.activity import Doing, ns_by_phase
 from traceq.links.phases import phases
 from traceq.links.steps import steps
 from traceq.model import Trace
@@ -53,11 +53,10 @@ class RankTimes:
 
 def phase_times(trace: Trace) -> PhaseTimes:
     """Of one rank."""
-    done, mine, found = activity(trace), in_counted_steps(trace), phases(trace)
-    ns = np.zeros((len(found.names), len(Doing)), np.int64)
-    np.add.at(ns, (done.phase[mine], done.doing[mine]), done.ns[mine])
+    found = phases(trace)
     order = [found.names.index(name) for name in found.in_order]
-    return PhaseTimes(trace.rank, trace.host, found.in_order, ns[order] / int(steps(trace).counted.sum()))
+    ns = ns_by_phase(trace)[order] / int(steps(trace).counted.sum())
+    return PhaseTimes(trace.rank, trace.host, found.in_order, ns)
 
 
 def side_by_side(parts: Sequence[PhaseTimes]) -> RankTimes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,16 @@ from traceq.links.phases import phases
 from traceq.links.steps import extent, main_track, steps
 from traceq.model import Category, Trace
 
-__all__ = ["HOST_CAUSED", "IDLE", "Activity", "Doing", "activity", "in_counted_steps", "is_communication"]
+__all__ = [
+    "HOST_CAUSED",
+    "IDLE",
+    "Activity",
+    "Doing",
+    "activity",
+    "in_counted_steps",
+    "is_communication",
+    "ns_by_phase",
+]
 
 
 class Doing(IntEnum):
@@ -61,7 +71,7 @@ _COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):")
 _COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Activity:
     """M pieces of time, sorted, without a gap: `parts` int64[M, 2] ns; `doing` int8[M]; `phase` int64[M]; `owner`
     int64[M] into DeviceWork, what runs on the device or else comes next, -1 without one; `call` int64[M] into
@@ -73,7 +83,7 @@ class Activity:
     owner: NDArray[np.int64]
     call: NDArray[np.int64]
 
-    @property
+    @cached_property
     def ns(self) -> NDArray[np.int64]:
         """int64[M]: length of each piece."""
         return self.parts[:, 1] - self.parts[:, 0]
@@ -103,6 +113,15 @@ def in_counted_steps(trace: Trace) -> NDArray[np.bool_]:
     """bool[M]: pieces of the activity that lie in the window of a counted step."""
     found = steps(trace)
     return covers(found.window[found.counted], activity(trace).parts[:, 0])
+
+
+@once_per_trace
+def ns_by_phase(trace: Trace) -> NDArray[np.int64]:
+    """int64[P, len(Doing)] ns: what the counted steps come to, by phase and category."""
+    done, mine = activity(trace), np.flatnonzero(in_counted_steps(trace))
+    ns = np.zeros((len(phases(trace).names), len(Doing)), np.int64)
+    np.add.at(ns.reshape(-1), done.phase[mine] * len(Doing) + done.doing[mine], done.ns[mine])
+    return ns
 
 
 @once_per_trace
