@@ -56,14 +56,20 @@ TRACEQ_INLINE const char* read_time(const char* p, int64_t& out) {
     return *p <= ',' || *p == '}' ? p : nullptr;  // no further digit, point or exponent
 }
 
-// An integer, or one written as text. nullptr for what is less plain.
+// An integer, which past int64 wraps, or one of up to 16 digits written as text. nullptr for what is less plain.
 TRACEQ_INLINE const char* read_integer(const char* p, int64_t& out) {
     const bool quoted = *p == '"', negative = p[quoted] == '-';
     p += quoted + negative;
     const Digits digits = read_digits(p);
     if (digits.count == 0 || (*p == '0' && digits.count > 1) || (quoted && negative)) return nullptr;
     p += digits.count;
-    out = negative ? -int64_t(digits.number) : int64_t(digits.number);
+    uint64_t number = digits.number;
+    for (; digits.count == 16 && !quoted && is_digit(*p); ++p) {
+        const auto digit = uint64_t(*p - '0');
+        if (number > (UINT64_MAX - digit) / 10) return nullptr;
+        number = number * 10 + digit;
+    }
+    out = int64_t(negative ? 0 - number : number);
     if (quoted) return *p == '"' ? p + 1 : nullptr;
     return *p <= ',' || *p == '}' ? p : nullptr;
 }
