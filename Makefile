@@ -29,26 +29,26 @@ lint: $(VENV)/.test
 MINUTES ?= 10
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g
 fuzz: $(VENV)/.test
-	PYTHONPATH=tests $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 ))
+	PYTHONPATH=tests/support $(BIN)/python tests/support/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 ))
 	CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q build_ext --force --build-lib build/asan --build-temp build/asan
-	PYTHONPATH=tests LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 )) \
+	PYTHONPATH=tests/support LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/support/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 )) \
 	  --library build/asan/traceq/kineto/_scan.abi3.so
 
 recipes: $(VENV)/.test ## does each recipe show what it says it shows?
-	$(BIN)/python -m pytest -m "recipes or not recipes" tests/test_recipes.py
+	$(BIN)/python -m pytest -m "recipes or not recipes" tests/recipes/test_recipes.py
 
 faults: $(VENV)/.test ## does a recording end well whatever happens to it, and whoever started it?
-	$(BIN)/python -m pytest -m "faults or not faults" tests/test_recorder_failures.py tests/test_recorder_faults.py tests/test_recorder_killed.py tests/test_recorder_launchers.py
+	$(BIN)/python -m pytest -m "faults or not faults" tests/recorder/test_ended_from_outside.py tests/recorder/test_every_recipe_fails.py tests/recorder/test_random_kills.py tests/recorder/test_launchers.py
 
 strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
-	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/test_strategy.py tests/test_flight_dumps.py
+	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/analysis/test_strategy.py tests/runs/test_flight_recorder.py
 
 bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py
 	$(BIN)/python benchmarks/read.py
 	$(BIN)/python benchmarks/show.py
-	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py
+	PYTHONPATH=tests/support $(BIN)/python benchmarks/scale.py
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site

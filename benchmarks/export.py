@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import traceq
-from traceq.analyses.sheet import sheet
+from traceq.analysis.registry import sheet
 from traceq.commands._file import written
 from traceq.renderers.perfetto import worst_place, write_perfetto
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from traceq.analyses.registry import analyze
-from traceq.diff.diff import diff_run
-from traceq.diff.result import Diff
+from traceq.analysis.registry import analyze
+from traceq.compare.diff import diff_run
+from traceq.compare.result import Diff
 from traceq.errors import TraceqError
 from traceq.model import Run
 from traceq.runs.layout import RunFolder
 from traceq.runs.read import read
-from traceq.runs.samples import StepLine, read_lines
+from traceq.runs.step_log import StepLine, read_lines
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 

@@ -31,7 +31,8 @@ class Training:
 
     def __init__(self) -> None:
         import torch
-        from traceq.recipes.vla import SIZES, VisionLanguageAction
+
+        from traceq.recipes.workload.model import SIZES, VisionLanguageAction
 
         torch.set_num_threads(1)
         torch.manual_seed(0)

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import traceq
-from traceq.diff.diff import diff_run
+from traceq.compare.diff import diff_run
 from traceq.stats import Comparison, VerdictName, compare_pairs
 from traceq.units import Unit, format_value
 

@@ -1,10 +1,11 @@
 """A job of a thousand ranks: how many a second, in how much memory, with more cores and with a cluster's workers.
 
-    PYTHONPATH=tests python benchmarks/scale.py                   some ten minutes; 1,024 ranks of about 1 MB
-    PYTHONPATH=tests python benchmarks/scale.py --ranks 128
+    PYTHONPATH=tests/support python benchmarks/scale.py                   some ten minutes; 1,024 ranks of about 1 MB
+    PYTHONPATH=tests/support python benchmarks/scale.py --ranks 128
 
-The job is that of tests/fleet.py: FSDP on hosts of eight ranks, one host late by 41 ms in forward, one rank out of
-step. Each row is `traceq show JOB --json`: from nothing, but for those that say that ranks were kept by a run before.
+The job is that of tests/support/fleet.py: FSDP on hosts of eight ranks, one host late by 41 ms in forward, one rank
+out of step. Each row is `traceq show JOB --json`: from nothing, but for those
+that say that ranks were kept by a run before.
 `merge s` is CPU of the process that asks and merges; `CPU s` of all but a cluster's workers; memory the peak of all
 together (proportional set size). `x` is the time over (one rank's time x ranks / cores or workers), where one rank's
 time is the median of reading and summarising one in a process that has done so before, on one core. On a machine with
@@ -43,9 +44,9 @@ LONGER = (1, 10, 100)
 ONE_RANK = """
 import re, sys, time
 from pathlib import Path
-from traceq.analyses.registry import names
+from traceq.analysis.registry import names
 from traceq.engines.codec import encode
-from traceq.engines.summary import summarize
+from traceq.engines.rank_summary import summarize
 for file in sys.argv[1:]:
     start, cpu = time.perf_counter(), time.process_time()
     kept = summarize(Path(file), names(), False, None)

@@ -120,9 +120,8 @@ def child(path: str, events: int) -> None:
     """In a fresh process: print as JSON what each part of `traceq show` takes."""
     watch = Stopwatch()
     _watch_links(watch)
-    from traceq.analyses.registry import analyze, names
-    from traceq.analyses.sheet import describe
-    from traceq.engines.process import keep_freed_memory
+    from traceq.analysis.registry import analyze, describe, names
+    from traceq.engines.process_tuning import keep_freed_memory
     from traceq.renderers.text import print_sheet
     from traceq.report import Sheet
     from traceq.runs.read import read
@@ -151,7 +150,7 @@ def child(path: str, events: int) -> None:
 
 def _watch_links(watch: Stopwatch) -> None:
     """Measure every function that is remembered for a trace; before any of them is imported."""
-    from traceq.links import memo
+    from traceq.facts import memo
 
     once = memo.once_per_trace
 

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from traceq.model import Pairs
-from traceq.recorder.schedule import group_sizes
+from traceq.recorder.spec.schedule import group_sizes
 from traceq.stats import LOOKS, Comparison, VerdictName, compare_pairs, interaction, job_ns
-from traceq.stats.shift import shift_between
+from traceq.stats.hodges_lehmann import shift_between
 
 Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step
 

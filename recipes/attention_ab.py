@@ -18,14 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
 
-from .parameters import TrainingParameters
-from .phases import PHASES
-
 if TYPE_CHECKING:
-    from .attention import Mix
-    from .training import Training
+    from traceq.recipes.workload.attention import Mix
+    from traceq.recipes.workload.training import Training
 
 __all__ = ["recipe"]
 
@@ -39,8 +38,8 @@ class Parameters(TrainingParameters):
 
 def build(context: Context, parameters: Parameters) -> Step:
     """One training step; arms differ in how each attention mixes its values."""
-    from .training import Training
-    from .vla import Attention
+    from traceq.recipes.workload.model import Attention
+    from traceq.recipes.workload.training import Training
 
     mix = _mix(context, parameters)
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
@@ -60,8 +59,8 @@ def _mix(context: Context, parameters: Parameters) -> Mix:
     """The arm's attention."""
     import torch
 
-    from .attention import by_ops
-    from .compiling import check_backend
+    from traceq.recipes.workload.attention import by_ops
+    from traceq.recipes.workload.graph_breaks import check_backend
 
     if context.arm == "sdpa":
         return torch.nn.functional.scaled_dot_product_attention
@@ -76,8 +75,8 @@ def _tell(context: Context, parameters: Parameters, training: Training, mix: Mix
     """Say and note where the arm's attention ends up, what it keeps and how exact it is."""
     import torch
 
-    from .attention import error_against_float64, kernels_of, saved_bytes
-    from .vla import SIZES
+    from traceq.recipes.workload.attention import error_against_float64, kernels_of, saved_bytes
+    from traceq.recipes.workload.model import SIZES
 
     size = SIZES[parameters.size]
     tower, length = size.language, (size.image_size // size.patch_size) ** 2 + size.text_length + 1

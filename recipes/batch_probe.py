@@ -22,11 +22,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.recipes.workload.batch_search import next_batch
+from traceq.recipes.workload.parameters import ShardedParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Outcome, Recipe, Skip, Step
-
-from .parameters import ShardedParameters
-from .phases import PHASES
-from .walk import next_batch
 
 __all__ = ["recipe"]
 
@@ -50,11 +49,11 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     import torch
 
-    from .capacity import Capacity
-    from .sharded import Phase, Sharded
-    from .spread import too_few_ranks
-    from .vla import SIZES
-    from .zero import missing_engine
+    from traceq.recipes.memory.limit import Capacity
+    from traceq.recipes.sharding_backends.build import too_few_ranks
+    from traceq.recipes.sharding_backends.deepspeed import missing_engine
+    from traceq.recipes.sharding_backends.training import Phase, Sharded
+    from traceq.recipes.workload.model import SIZES
 
     if missing := missing_engine(parameters.strategy) or too_few_ranks(context, parameters.strategy):
         raise Skip(missing)

@@ -20,10 +20,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -43,8 +42,8 @@ def build(context: Context, parameters: Parameters) -> Step:
     """One training step for all arms; they differ in how ranks agree on whether to skip the batch."""
     import torch
 
-    from .agreement import agreed_one_by_one, agreed_together, gathered_alone, not_agreed
-    from .training import Training
+    from traceq.recipes.workload.rank_agreement import agreed_one_by_one, agreed_together, gathered_alone, not_agreed
+    from traceq.recipes.workload.training import Training
 
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     limits = torch.full((parameters.questions,), NEVER, device=context.device)

@@ -18,10 +18,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -37,9 +36,9 @@ class Parameters(TrainingParameters):
 
 def build(context: Context, parameters: Parameters) -> Step:
     """One training step for all arms; they differ in what blocks keep, and `on_larger` in its batches."""
-    from .held import held_bytes
-    from .training import Training
-    from .vla import SIZES, blocks_of
+    from traceq.recipes.memory.saved_for_backward import held_bytes
+    from traceq.recipes.workload.model import SIZES, blocks_of
+    from traceq.recipes.workload.training import Training
 
     seed, num_workers = parameters.seed, parameters.num_workers
     training = Training.build(context, parameters.size, parameters.batch_size, num_workers, seed)

@@ -19,15 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 if TYPE_CHECKING:
     import torch
 
-    from .training import Training
+    from traceq.recipes.workload.training import Training
 
 __all__ = ["recipe"]
 
@@ -43,9 +42,9 @@ class Parameters(TrainingParameters):
 
 def build(context: Context, parameters: Parameters) -> Step:
     """One training step, of a model that is compiled or not."""
-    from .compiling import check_backend, num_compiled, recompiles
-    from .training import Training
-    from .vla import blocks_of
+    from traceq.recipes.workload.graph_breaks import check_backend, num_compiled, recompiles
+    from traceq.recipes.workload.model import blocks_of
+    from traceq.recipes.workload.training import Training
 
     is_on = context.arm == "on"
     if is_on:
@@ -72,8 +71,8 @@ def build(context: Context, parameters: Parameters) -> Step:
 
 def _compile(context: Context, parameters: Parameters, training: Training) -> None:
     """Compile the model in place, say what came of it, and note it."""
-    from .compiling import breaks_in, recompiles, seconds_to_compile
-    from .vla import SIZES, blocks_of
+    from traceq.recipes.workload.graph_breaks import breaks_in, recompiles, seconds_to_compile
+    from traceq.recipes.workload.model import SIZES, blocks_of
 
     model = getattr(training.model, "module", training.model)  # without DDP, which is no part of the graph
     batch = SIZES[parameters.size].episodes(parameters.seed, context.rank).batch(parameters.batch_size)

@@ -21,9 +21,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
 from traceq.recorder import Context, Recipe, Step
-
-from .parameters import TrainingParameters
 
 __all__ = ["recipe"]
 
@@ -38,7 +37,7 @@ class Parameters(TrainingParameters):
 
 def build(context: Context, parameters: Parameters) -> Step:
     """The next batch, on its way to the device."""
-    from .vla import SIZES
+    from traceq.recipes.workload.model import SIZES
 
     episodes = replace(SIZES[parameters.size].episodes(parameters.seed, context.rank), load_us=parameters.load_us)
     batches = context.batches(episodes, parameters.batch_size, parameters.num_workers, parameters.prefetch_factor)

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceq.errors import RecordingFailed
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +38,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     """One training step for all arms; they differ in the optimizer that takes it."""
     import torch
 
-    from .training import Training
+    from traceq.recipes.workload.training import Training
 
     shared = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     shared.scaler = torch.amp.GradScaler(context.device.type, enabled=parameters.scaler)

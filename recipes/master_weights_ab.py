@@ -22,10 +22,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -45,9 +44,9 @@ def build(context: Context, parameters: Parameters) -> Step:
     import torch
     from torch import nn
 
-    from .masters import state_bytes, state_text
-    from .training import Training
-    from .vla import SIZES, Size, VisionLanguageAction
+    from traceq.recipes.workload.fp32_masters import state_bytes, state_text
+    from traceq.recipes.workload.model import SIZES, Size, VisionLanguageAction
+    from traceq.recipes.workload.training import Training
 
     def in_bfloat16(size: Size) -> nn.Module:
         return VisionLanguageAction(replace(size, weights=torch.bfloat16))

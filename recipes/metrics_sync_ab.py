@@ -17,10 +17,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -34,8 +33,8 @@ class Parameters(TrainingParameters):
 
 def build(context: Context, parameters: Parameters) -> Step:
     """One training step for all arms; they differ in when and how its metrics are fetched."""
-    from .metrics import MetricSums, gathered
-    from .training import Training
+    from traceq.recipes.workload.metrics import MetricSums, gathered
+    from traceq.recipes.workload.training import Training
 
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     sums = MetricSums()

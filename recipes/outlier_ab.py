@@ -25,10 +25,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -48,8 +47,8 @@ def build(context: Context, parameters: Parameters) -> Step:
     """One training step for all arms; they differ in the check, and those alone leave the trainer's metrics out."""
     import torch
 
-    from .outliers import DeferredCheck, outlier_seen
-    from .training import Training
+    from traceq.recipes.workload.outlier_check import DeferredCheck, outlier_seen
+    from traceq.recipes.workload.training import Training
 
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     deferred = DeferredCheck(parameters.check_every, torch.zeros((), dtype=torch.bool, device=context.device))

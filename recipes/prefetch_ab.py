@@ -26,10 +26,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -50,12 +49,11 @@ def build(context: Context, parameters: Parameters) -> Step:
     from contextlib import nullcontext
     from mmap import PAGESIZE
 
+    from traceq.recipes.memory.host_memory import forget_peaks, host_memory
+    from traceq.recipes.workload.data import Sample
+    from traceq.recipes.workload.host_to_device import Prefetcher, boxed, tune
+    from traceq.recipes.workload.training import Phase, Training
     from traceq.units import Unit, format_value
-
-    from .delivery import Prefetcher, boxed, tune
-    from .episodes import Sample
-    from .resident import forget_peaks, host_memory
-    from .training import Phase, Training
 
     training = Training.build(
         context,

@@ -18,10 +18,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -35,7 +34,7 @@ class Parameters(TrainingParameters):
 
 def build(context: Context, parameters: Parameters) -> Step:
     """One training step, of a rank alone or of one among several."""
-    from .training import Training
+    from traceq.recipes.workload.training import Training
 
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     is_late = context.world_size > 1 and context.rank == context.world_size - 1

@@ -23,10 +23,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from traceq.errors import RecordingFailed
+from traceq.recipes.workload.parameters import ShardedParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Skip, Step
-
-from .parameters import ShardedParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -45,11 +44,11 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     import torch
 
-    from .issued import check_issued, issued_by
-    from .kept import state_bytes
-    from .sharded import Sharded
-    from .vla import SIZES
-    from .zero import missing_engine
+    from traceq.recipes.memory.model_state import state_bytes
+    from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_by
+    from traceq.recipes.sharding_backends.deepspeed import missing_engine
+    from traceq.recipes.sharding_backends.training import Sharded
+    from traceq.recipes.workload.model import SIZES
 
     strategy, seed = parameters.strategy, parameters.seed
     if context.world_size == 1:

@@ -27,10 +27,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -54,9 +53,9 @@ def build(context: Context, parameters: Parameters) -> Step:
     """One training step as the parameters ask for it."""
     import torch
 
-    from .attention import by_ops
-    from .training import Training
-    from .vla import Attention, Block, Size, VisionLanguageAction
+    from traceq.recipes.workload.attention import by_ops
+    from traceq.recipes.workload.model import Attention, Block, Size, VisionLanguageAction
+    from traceq.recipes.workload.training import Training
 
     def make(size: Size) -> VisionLanguageAction:
         model = VisionLanguageAction(size)

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Recipe, Step
-
-from .parameters import TrainingParameters
-from .phases import PHASES
 
 __all__ = ["recipe"]
 
@@ -39,10 +38,10 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     from torch import nn
 
-    from .gradients import Use, uses_of, words
-    from .leftovers import WithLeftovers
-    from .training import Training
-    from .vla import SIZES, Size
+    from traceq.recipes.workload.model import SIZES, Size
+    from traceq.recipes.workload.training import Training
+    from traceq.recipes.workload.unused_gradients import Use, uses_of, words
+    from traceq.recipes.workload.unused_heads import WithLeftovers
 
     size, seed = SIZES[parameters.size], parameters.seed
     probe = WithLeftovers(size, parameters.frozen_encoder).to(context.device)

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 from oracle import answer
+from paths import FIXTURES
 from typer.testing import CliRunner
 
 import traceq
-from traceq.analyses.registry import analyze
+from traceq.analysis.registry import analyze
 from traceq.cli import app
-from traceq.diff.diff import diff, diff_run
+from traceq.compare.diff import diff, diff_run
+from traceq.facts.events.nesting import python_frames
 from traceq.kineto.read import read_trace
-from traceq.links.nesting import python_frames
 from traceq.report import Cell, Table
 
-RUN = Path(__file__).parents[1] / "fixtures" / "outlier_ab"
+RUN = FIXTURES / "outlier_ab"
 CHECK = "outliers.py:18 outlier_seen"
 
 
@@ -70,7 +71,7 @@ def test_off_is_free() -> None:
 
 
 def test_on_is_not_free_of_the_check() -> None:
-    from traceq.diff.free import is_free
+    from traceq.compare.off_is_free import is_free
 
     told = is_free(traceq.read(RUN / "on"), traceq.read(RUN / "absent"), "forward")
     assert told.startswith("on is not free: more than absent, a step: ")

@@ -1,55 +1,59 @@
-"""The house rules that a reader relies on: which way imports run, and what a module holds."""
+"""House rules that a reader relies on: import layers, module contents, names and vocabulary.
+
+Every file is parsed once; a test collects all offenders and fails with the list.
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from builder import op, step, write
+from paths import ROOT
+from setuptools import find_packages
 
 from traceq.cli import app
 
-ROOT = Path(__file__).resolve().parents[1]
 TRACEQ = ROOT / "traceq"
-MODULES = sorted(path for path in TRACEQ.rglob("*.py"))
 RECIPES = sorted((ROOT / "recipes").rglob("*.py"))
+MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.relative_to(TRACEQ).parts)
 
 LAYERS = (
     {"errors", "units"},
-    {"model", "intervals", "places"},
-    {"kineto", "links", "stats", "report"},
+    {"model", "intervals", "locations", "grouping"},
+    {"kineto", "facts", "stats", "report"},
     {"runs"},
-    {"analyses", "frames"},
-    {"diff", "engines"},
+    {"analysis", "frames"},
+    {"compare", "engines"},
     {"rules"},
     {"renderers", "recorder", "viewer"},
     {"commands", "pytest_plugin"},
     {"cli"},
     {"__main__"},
 )
-"""Packages and modules of traceq from the bottom up; those of one layer do not know each other."""
+"""Packages and modules of traceq from the bottom up; those of one layer do not import each other."""
+
+INNER_LAYERS = {
+    "facts": ({"memo"}, {"events"}, {"timeline"}, {"stalls", "comm"}, {"ranks"}),
+    "recorder": ({"process"}, {"spec"}, {"rank"}, {"tracing"}, {"timing"}),
+}
+"""Domains inside a package, from the bottom up; modules beside them are entry points and import any domain."""
 
 FORBIDDEN = {
-    "renderers": {"analyses", "kineto", "runs", "recorder"},
-    "analyses": {"kineto", "runs", "renderers", "recorder"},
+    "renderers": {"analysis", "kineto", "runs", "recorder"},
+    "analysis": {"kineto", "runs", "renderers", "recorder"},
 }
 HEAVY = ("torch", "pandas", "matplotlib")
 """What reading a trace never imports."""
 
-SLOW = (*HEAVY, "altair", "numpy.ma", "traceq.diff", "traceq.renderers.html")
+SLOW = (*HEAVY, "altair", "numpy.ma", "traceq.compare", "traceq.renderers.html")
 """What text and JSON do not need, nor a trace without pictures."""
-
-
-def place(path: Path) -> str:
-    """The package, or the single module, of traceq that a file belongs to."""
-    parts = path.relative_to(TRACEQ).with_suffix("").parts
-    return "traceq" if parts == ("__init__",) else parts[0]
 
 
 def dotted(path: Path) -> str:
@@ -57,57 +61,115 @@ def dotted(path: Path) -> str:
     return name.removesuffix(".__init__")
 
 
+NAMES = {dotted(path): path for path in MODULES}
+
+
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Everything a module imports, at its top or inside a function, for types or for real: full dotted names."""
-    for node in ast.walk(tree(path)):
+def walk_imports(node: ast.AST, *, types_too: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif types_too or not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from walk_imports(child, types_too=types_too)
+
+
+@cache
+def imports(path: Path, *, types_too: bool = True) -> tuple[str, ...]:
+    """Everything a module imports, at its top or inside a function: full dotted names."""
+    names: list[str] = []
+    for node in walk_imports(tree(path), types_too=types_too):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+            names += [alias.name for alias in node.names]
+        else:
             assert node.level == 0, f"{path}: a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return tuple(names)
 
 
-def ids(path: Path) -> str:
-    return dotted(path)
+def module_of(name: str) -> str | None:
+    """The module of traceq that an imported name is, or comes from."""
+    return name if name in NAMES else next((name[:end] for end in [name.rfind(".")] if name[:end] in NAMES), None)
 
 
-def level(name: str) -> int:
-    return next(number for number, layer in enumerate(LAYERS) if name in layer)
+def modules_imported(path: Path, *, types_too: bool = True) -> set[str]:
+    found = {module_of(name) for name in imports(path, types_too=types_too)}
+    return {name for name in found if name and name != dotted(path)}
 
 
-def places_imported(path: Path) -> set[str]:
-    """Packages of traceq that a module imports from; `traceq.__version__` and the like come from the door."""
-    names = [name.split(".") for name in imports(path)]
-    homes = {parts[1] for parts in names if parts[0] == "traceq" and len(parts) > 1}
-    known = {place(module) for module in MODULES}
-    return (homes & known) - {place(path)}
+def part(name: str, depth: int) -> str:
+    """The `depth`-th part of a dotted name, "" where it has none."""
+    parts = name.split(".")
+    return parts[depth] if len(parts) > depth else ""
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path != TRACEQ / "__init__.py"], ids=ids)
-def test_imports_run_one_way(path: Path) -> None:
-    mine = place(path)
-    for home in places_imported(path):
-        assert level(home) < level(mine), f"{dotted(path)} imports from {home}, which is not below {mine}"
-        assert home not in FORBIDDEN.get(mine, ()), f"{dotted(path)} imports from {home}"
+def level(name: str, layers: tuple[set[str], ...]) -> int | None:
+    return next((number for number, layer in enumerate(layers) if name in layer), None)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids)
-def test_only_the_recorder_imports_torch_and_nothing_imports_a_recipe(path: Path) -> None:
-    roots = {name.split(".")[0] for name in imports(path)}
-    assert "recipes" not in roots
-    assert not any(name.startswith("traceq.recipes") for name in imports(path))
-    if place(path) != "recorder":
-        assert not roots & {*HEAVY, "accelerate", "deepspeed", "nvtx"}
+def against_layers(layers: tuple[set[str], ...], edges: Iterable[tuple[str, str]], depth: int) -> Iterator[str]:
+    """Imports that do not go down from layer to layer; parts outside the layers are free to import anything."""
+    for importer, imported in edges:
+        here, there = part(importer, depth), part(imported, depth)
+        upper, lower = level(here, layers), level(there, layers)
+        if here != there and upper is not None and (there and (lower is None or lower >= upper)):
+            yield f"{importer} imports {imported}"
 
 
-def test_every_place_in_the_tree_has_its_layer() -> None:
-    named = set().union(*LAYERS)
-    assert {place(path) for path in MODULES} - named == {"traceq"}
+def edges() -> list[tuple[str, str]]:
+    return [(dotted(path), name) for path in MODULES for name in sorted(modules_imported(path))]
+
+
+def test_imports_go_down_from_layer_to_layer() -> None:
+    outside = [(importer, imported) for importer, imported in edges() if importer != "traceq" != imported]
+    assert list(against_layers(LAYERS, outside, 1)) == []
+    assert [
+        f"{importer} imports {imported}"
+        for importer, imported in outside
+        if part(imported, 1) in FORBIDDEN.get(part(importer, 1), ())
+    ] == []
+
+
+@pytest.mark.parametrize("package", INNER_LAYERS)
+def test_domains_of_a_package_import_downwards(package: str) -> None:
+    inside = [edge for edge in edges() if {part(name, 1) for name in edge} == {package}]
+    assert list(against_layers(INNER_LAYERS[package], inside, 2)) == []
+    folders = {path.parent.name for path in (TRACEQ / package).glob("*/__init__.py")}
+    assert folders <= set().union(*INNER_LAYERS[package])
+
+
+def test_every_part_of_the_tree_has_its_layer() -> None:
+    assert {part(name, 1) for name in NAMES} - {""} == set().union(*LAYERS)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {dotted(path): modules_imported(path, types_too=False) for path in MODULES}
+    while leaves := {name for name, needs in graph.items() if not needs & graph.keys()}:
+        graph = {name: needs for name, needs in graph.items() if name not in leaves}
+    assert graph == {}
+
+
+def test_only_the_recorder_imports_torch() -> None:
+    roots = {dotted(path): {name.split(".")[0] for name in imports(path)} for path in MODULES}
+    heavy = {*HEAVY, "accelerate", "deepspeed", "nvtx"}
+    assert [name for name, found in roots.items() if part(name, 1) != "recorder" and found & heavy] == []
+
+
+def test_nothing_imports_a_recipe_and_recipes_import_absolutely() -> None:
+    assert [
+        dotted(path)
+        for path in MODULES
+        if any(name.startswith(("recipes", "traceq.recipes")) for name in imports(path))
+    ] == []
+    assert {name.split(".")[0] for path in RECIPES for name in imports(path)} & {"recipes", "workload"} == set()
+
+
+def test_the_first_level_of_recipes_holds_nothing_but_recipes() -> None:
+    first = [path for path in (ROOT / "recipes").glob("*.py") if path.name != "__init__.py"]
+    assert [path.name for path in first if "recipe" not in defined(path)] == []
 
 
 @pytest.mark.parametrize(
@@ -118,9 +180,9 @@ def test_reading_a_trace_imports_nothing_heavy(arguments: list[str], tmp_path: P
     write(file, step(0, 10), op("aten::mm", 1, 2))
     argv = [str(file) if argument == "FILE" else argument for argument in arguments]
     run = f"sys.argv = ['traceq', *{argv!r}]; from traceq.cli import main; main()" if argv else "import traceq"
-    found = f"atexit.register(lambda: print([name for name in {SLOW!r} if name in sys.modules], file=sys.stderr))"
+    imported = f"atexit.register(lambda: print([name for name in {SLOW!r} if name in sys.modules], file=sys.stderr))"
     done = subprocess.run(
-        [sys.executable, "-c", f"import atexit, sys; {found}; {run}"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", f"import atexit, sys; {imported}; {run}"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "[]\n")
 
@@ -133,26 +195,24 @@ def test_help_is_there_before_numpy_or_rich_could_be(arguments: str) -> None:
     assert (done.returncode, done.stderr) == (0, "set()\n")
 
 
-@pytest.mark.parametrize("path", MODULES + RECIPES, ids=ids)
-def test_a_module_opens_with_a_docstring_and_fits_on_a_few_screens(path: Path) -> None:
-    assert ast.get_docstring(tree(path)), "no docstring"
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+def test_modules_open_with_a_docstring_and_fit_on_a_few_screens() -> None:
+    sizes = {dotted(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES + RECIPES}
+    assert [dotted(path) for path in MODULES + RECIPES if not ast.get_docstring(tree(path))] == []
+    assert {name: size for name, size in sizes.items() if size > 400} == {}
+    assert sorted(sizes[name] for name in NAMES)[len(NAMES) // 2] <= 120
 
 
-def test_half_of_the_modules_are_no_longer_than_120_lines() -> None:
-    sizes = sorted(len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES)
-    assert sizes[len(sizes) // 2] <= 120
-
-
-def exported(path: Path) -> list[str] | None:
+@cache
+def exported(path: Path) -> tuple[str, ...] | None:
     """`__all__` of a module, None without one."""
     for node in tree(path).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
+            return tuple(ast.literal_eval(node.value))
     return None
 
 
-def defined(path: Path) -> set[str]:
+@cache
+def defined(path: Path) -> frozenset[str]:
     """Names that a module defines at its top."""
     names: set[str] = set()
     for node in tree(path).body:
@@ -160,49 +220,51 @@ def defined(path: Path) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names.update(part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
-    return names
+            names.update(child.id for target in targets for child in ast.walk(target) if isinstance(child, ast.Name))
+    return frozenset(names)
 
 
 def is_analysis(path: Path) -> bool:
     """A module that the registry finds: it is called by its contract, and not imported."""
-    return place(path) == "analyses" and {"summarize", "merge", "POSITION"} <= defined(path)
+    return path.parent == TRACEQ / "analysis" and {"summarize", "merge", "POSITION"} <= defined(path)
 
 
-def holds_only_a_docstring(path: Path) -> bool:
-    return len(tree(path).body) == 1
+def test_modules_of_analysis_are_analyses_or_private() -> None:
+    assert {
+        path.stem for path in (TRACEQ / "analysis").glob("*.py") if not is_analysis(path) and path.stem[0] != "_"
+    } == {"registry"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids)
-def test_a_module_says_what_others_may_use_of_it(path: Path) -> None:
-    if is_analysis(path) or holds_only_a_docstring(path) or path.name == "__main__.py":
-        return
-    listed = exported(path)
-    assert listed is not None, "no __all__"
-    assert len(listed) == len(set(listed))
-    if path.name != "__init__.py":
-        assert set(listed) <= defined(path)
+def test_modules_declare_what_others_may_use() -> None:
+    declaring = [
+        path for path in MODULES if not is_analysis(path) and len(tree(path).body) > 1 and path.name != "__main__.py"
+    ]
+    assert [dotted(path) for path in declaring if exported(path) is None] == []
+    lists = {dotted(path): exported(path) or () for path in declaring}
+    assert [name for name, names in lists.items() if len(names) != len(set(names))] == []
+    assert [
+        f"{dotted(path)}: {name}"
+        for path in declaring
+        if path.name != "__init__.py"
+        for name in exported(path) or ()
+        if name not in defined(path)
+    ] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids)
-def test_nobody_uses_more_of_a_module_than_it_offers(path: Path) -> None:
-    offers = {dotted(module): exported(module) for module in MODULES}
-    for name in imports(path):
-        module, _, used = name.rpartition(".")
-        is_compiled = (ROOT / f"{name.replace('.', '/')}.pyi").exists()
-        if module in offers and name not in offers and not is_compiled:
-            assert used in (offers[module] or ()), f"{dotted(path)} imports {used}, which {module} does not offer"
-
-
-def test_the_door_opens_to_what_it_promises() -> None:
-    (homes,) = (
-        ast.literal_eval(node.value)
-        for node in tree(TRACEQ / "__init__.py").body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES"
-    )
-    assert sorted([*homes, "__version__"]) == sorted(exported(TRACEQ / "__init__.py") or ())
-    for name, home in homes.items():
-        assert name in (exported(ROOT / (home.replace(".", "/") + ".py")) or ())
+def test_nothing_is_imported_that_its_module_does_not_declare() -> None:
+    offenders = []
+    for path in MODULES:
+        for name in imports(path):
+            module, _, used = name.rpartition(".")
+            is_compiled = (ROOT / f"{name.replace('.', '/')}.pyi").exists()
+            if (
+                module in NAMES
+                and name not in NAMES
+                and not is_compiled
+                and used not in (exported(NAMES[module]) or ())
+            ):
+                offenders.append(f"{dotted(path)} imports {used} from {module}")
+    assert offenders == []
 
 
 def test_every_module_of_commands_is_a_command() -> None:
@@ -211,7 +273,10 @@ def test_every_module_of_commands_is_a_command() -> None:
     assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
 
 
-def test_every_package_is_installed() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    folders = {dotted(path) for path in MODULES if path.name == "__init__.py"}
-    assert set(settings["tool"]["setuptools"]["packages"]) == folders | {"traceq.recipes"}
+def test_every_package_is_found_and_a_copied_recipe_finds_its_helpers() -> None:
+    folders = {path.parent for path in MODULES + RECIPES if path.name == "__init__.py"}
+    names = {dotted(folder) for folder in folders}
+    assert set(find_packages(str(ROOT), include=["traceq*"])) == {
+        f"traceq.{name}" if name.split(".")[0] == "recipes" else name for name in names
+    }
+    assert importlib.util.find_spec("traceq.recipes.workload.model") is not None

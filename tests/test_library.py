@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from paths import FIXTURES
 
 import traceq
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit
 
-RUN = Path(__file__).parents[1] / "fixtures" / "outlier_ab"
+RUN = FIXTURES / "outlier_ab"
 
 
 @pytest.mark.parametrize(
-    "before", ["pass", "import traceq.diff.diff", "from traceq.diff.diff import diff", "traceq.diff"]
+    "before", ["pass", "import traceq.compare.diff", "from traceq.compare.diff import diff", "traceq.diff"]
 )
 def test_diff_is_a_function_whatever_was_imported_before(before: str) -> None:
-    program = f"import sys, traceq; {before}; print(traceq.diff(*sys.argv[1:]).b_name); traceq.diff.diff"
+    program = f"import sys, traceq; {before}; print(traceq.diff(*sys.argv[1:]).b_name); traceq.compare.diff"
     command = [sys.executable, "-c", program, str(RUN / "off"), str(RUN / "on")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("on\n", "")

@@ -10,16 +10,17 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from paths import DOCS
 
 for name in ("torch", "nvtx"):
     pytest.importorskip(name, reason="the fixture profiles with torch and nvtx")
-for name in ("torch._dynamo", "traceq.recorder.calls", "traceq.rules.judge"):
+for name in ("torch._dynamo", "traceq.recorder.tracing.profiled_calls", "traceq.rules.evaluate"):
     import_module(name)  # an inner session forgets what it imported, and torch cannot be imported twice
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.torch
 
-PAGE = Path(__file__).parents[1] / "docs" / "pytest.md"
+PAGE = DOCS / "pytest.md"
 STEP = """
 import torch
 

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from traceq.analyses.registry import analyze
-    from traceq.diff.diff import diff
+    from traceq.analysis.registry import analyze
+    from traceq.compare.diff import diff
     from traceq.recorder.session import record
     from traceq.runs.read import read
 
@@ -21,8 +21,8 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "analyze", "diff", "read", "record"]
 
 _HOMES = {
-    "analyze": "traceq.analyses.registry",
-    "diff": "traceq.diff.diff",
+    "analyze": "traceq.analysis.registry",
+    "diff": "traceq.compare.diff",
     "read": "traceq.runs.read",
     "record": "traceq.recorder.session",
 }
@@ -33,4 +33,4 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(_HOMES[name])
-    return import_module("traceq.diff") if name == "diff" else getattr(home, name)  # that package can be called
+    return getattr(home, name)

@@ -42,7 +42,7 @@ class StepReport:
     @property
     def syncs(self) -> list[Sync]:
         """Where the host waited for the device, the costliest first; without a device, where it would wait."""
-        from traceq.analyses.registry import analyze
+        from traceq.analysis.registry import analyze
         from traceq.rules.evidence import integer
 
         table = next(table for table in analyze(self.run, "syncs").tables if table.key == "syncs")
@@ -70,10 +70,10 @@ class StepReport:
 def _complaints(run: Run, texts: Sequence[str]) -> list[str]:
     """A line for each rule that is broken; one line where a rule cannot be parsed or answered."""
     from traceq.errors import TraceqError, UsageFault
-    from traceq.rules.judge import judge
+    from traceq.rules.evaluate import judge
+    from traceq.rules.messages import line
     from traceq.rules.metrics import Measure
     from traceq.rules.parse import parse
-    from traceq.rules.wording import line
 
     try:
         rules = [parse(text) for text in texts]
@@ -100,7 +100,7 @@ def traceq_step(tmp_path_factory: pytest.TempPathFactory) -> TraceStep:
         if not (find_spec("torch") and find_spec("nvtx")):
             pytest.fail("traceq_step needs torch and nvtx: pip install 'traceq-torch[record]'")
         from traceq.model import Run
-        from traceq.recorder.calls import profiled_calls
+        from traceq.recorder.tracing.profiled_calls import profiled_calls
 
         path = tmp_path_factory.mktemp("traceq") / "step.json.gz"
         trace = profiled_calls(step, trace_steps, path)

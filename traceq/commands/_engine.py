@@ -34,7 +34,7 @@ def starter(memory: str | None, cluster: str | None) -> Start:
     budget = parse_memory(memory) if memory is not None else None
 
     def pool() -> AbstractContextManager[Engine]:
-        from traceq.engines.memory import free_bytes
+        from traceq.engines.memory_budget import free_bytes
         from traceq.engines.pool import Pool
 
         return Pool(budget or int(_SHARE * free_bytes()))

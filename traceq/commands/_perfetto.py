@@ -32,7 +32,7 @@ def view(path: str, other: str | None, ranks: set[int] | None) -> View:
 
 
 def _of_run(path: str, ranks: set[int] | None) -> View:
-    from traceq.analyses.sheet import sheet
+    from traceq.analysis.registry import sheet
     from traceq.renderers.perfetto import startup_commands, worst_place, write_perfetto
     from traceq.runs.read import read, with_traces
 
@@ -42,7 +42,7 @@ def _of_run(path: str, ranks: set[int] | None) -> View:
 
 
 def _of_pair(path: str, other: str, ranks: set[int] | None) -> View:
-    from traceq.diff.diff import diff_runs
+    from traceq.compare.diff import diff_runs
     from traceq.renderers.perfetto import pair_commands, pair_place, write_pair
     from traceq.runs.read import read, with_traces
 

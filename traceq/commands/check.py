@@ -36,11 +36,11 @@ def command(
     host_bound, ... (docs/check.md). One more rule: collectives identical across ranks.
     """
     from traceq.commands._output import print_caveats
-    from traceq.places import place
-    from traceq.rules.file import read_rules
-    from traceq.rules.judge import judge
+    from traceq.locations import place
+    from traceq.rules.evaluate import judge
+    from traceq.rules.messages import annotation, line
     from traceq.rules.parse import parse
-    from traceq.rules.wording import annotation, line
+    from traceq.rules.rules_file import read_rules
     from traceq.runs.read import read
 
     wanted = (*(read_rules(rules) if rules else ()), *map(parse, rule or ()))

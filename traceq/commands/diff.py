@@ -10,7 +10,7 @@ import typer
 from traceq.errors import GateTripped, UsageFault
 
 if TYPE_CHECKING:
-    from traceq.diff.result import Diff
+    from traceq.compare.result import Diff
     from traceq.model import Caveat
 
 __all__ = ["command"]
@@ -37,13 +37,13 @@ def command(
     A side can be several recordings, each of its own process: a folder of runs (before/), an arm of each (before/on),
     or a pattern in quotes ('before-*').
     """
-    from traceq.engines.process import prepare
+    from traceq.engines.process_tuning import prepare
 
     prepare([a, b or ""])
     from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
-    from traceq.diff.diff import diff, diff_run
-    from traceq.diff.result import Diffs
+    from traceq.compare.diff import diff, diff_run
+    from traceq.compare.result import Diffs
     from traceq.renderers.diff_json import diffs_to_json
     from traceq.renderers.diff_markdown import diffs_to_markdown
     from traceq.renderers.diff_text import print_diffs

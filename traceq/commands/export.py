@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.errors import TraceqError, UsageFault
-from traceq.places import place
+from traceq.locations import place
 
 if TYPE_CHECKING:
     from traceq.model import Caveat

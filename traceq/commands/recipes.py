@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from traceq.recorder.catalogue import Entry
+    from traceq.recorder.spec.catalogue import Entry
 
 __all__ = ["command"]
 
@@ -16,7 +16,7 @@ def command(
     name: str | None = typer.Argument(None, metavar="[NAME]", help="A recipe, or a FILE.py that holds one."),
 ) -> None:
     """List the recipes, or show one: its question, arms and parameters."""
-    from traceq.recorder.catalogue import find, names
+    from traceq.recorder.spec.catalogue import find, names
 
     if name is not None:
         typer.echo(_described(find(name)))

@@ -18,8 +18,8 @@ from traceq.errors import RecordingFailed, TraceqError, UsageFault
 
 if TYPE_CHECKING:
     from traceq.model import Arm
-    from traceq.recorder.plan import Plan
-    from traceq.recorder.prepare import Request
+    from traceq.recorder.spec.plan import Plan
+    from traceq.recorder.spec.prepare import Request
 
 __all__ = ["command"]
 
@@ -80,8 +80,8 @@ def command(
 
     traceq record --recipe outlier_ab --set stall_us=2000
     """
-    from traceq.recorder.prepare import Request
-    from traceq.recorder.variables import is_launched
+    from traceq.recorder.process.environment_variables import is_launched
+    from traceq.recorder.spec.prepare import Request
 
     joins = is_launched()
     request = Request(
@@ -115,7 +115,7 @@ def command(
 
 def _join(request: Request) -> Plan | None:
     """Record as one of the ranks that torchrun, accelerate or srun started; rank 0 has the last word."""
-    from traceq.recorder.joined import record_joined
+    from traceq.recorder.external_launcher import record_joined
 
     with _named_disk(str(request.out or "traceq-runs")):
         return record_joined(request)
@@ -124,7 +124,7 @@ def _join(request: Request) -> Plan | None:
 def _launch(request: Request) -> Plan:
     """Record with ranks of our own."""
     from traceq.recorder.launch import launch
-    from traceq.recorder.prepare import prepare
+    from traceq.recorder.spec.prepare import prepare
 
     plan, entry = prepare(request)
     ranks = "rank" if plan.num_ranks == 1 else "ranks"
@@ -147,7 +147,7 @@ def _launch(request: Request) -> Plan:
 def _print_profile(plan: Plan) -> None:
     """Where an unprofiled step's time goes, of the only arm, or what arms came to that ran apart; arms of one process
     are compared by the commands that follow."""
-    from traceq.analyses.registry import analyze_all
+    from traceq.analysis.registry import analyze_all
     from traceq.commands._output import stdout
     from traceq.renderers.text import print_table
     from traceq.runs.read import read_timing

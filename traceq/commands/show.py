@@ -44,14 +44,14 @@ def command(
     ] = None,
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
-    from traceq.engines.process import prepare
+    from traceq.engines.process_tuning import prepare
 
     prepare(paths)
     from traceq.commands._engine import shown_ranks, starter
     from traceq.commands._output import print_caveats, stdout
     from traceq.commands._ranks import parse_ranks
-    from traceq.engines.sheet import SMALL, sheet_of
-    from traceq.places import place
+    from traceq.engines.reports import SMALL, sheet_of
+    from traceq.locations import place
     from traceq.renderers.json import sheet_to_json_pieces
     from traceq.renderers.markdown import sheet_to_markdown
     from traceq.renderers.text import print_sheet
@@ -89,8 +89,8 @@ def _write_page(html: Path, found: Sheet, run: Run, path: str, *, strict: bool, 
     """The sheet as a page; where ranks were read one by one and let go, the first is read again, for its step."""
     from traceq.commands._file import write_page
     from traceq.renderers.html import sheet_to_html  # takes a tenth of the start, and few ask for it
-    from traceq.runs.one_step import only_step
     from traceq.runs.read import read
+    from traceq.runs.single_step import only_step
 
     if not run.traces and found.source.ranks:
         run = read(path, strict=strict, ranks=set(found.source.ranks[:1]))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traceq.engines.codec import Damaged, decode, encode
-from traceq.engines.summary import RankSummary
-from traceq.engines.version import sources
-from traceq.places import Place
+from traceq.engines.rank_summary import RankSummary
+from traceq.engines.source_digest import sources
+from traceq.locations import Place
 from traceq.runs.layout import replaced
 
 __all__ = ["How", "known", "remember"]

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from traceq.engines.engine import Lost, Result
-from traceq.engines.version import sources
+from traceq.engines.source_digest import sources
 from traceq.errors import TraceqError
 
 __all__ = ["Cluster"]
@@ -74,7 +74,7 @@ class Cluster:
 
         def told() -> str:  # a function within one goes by value: a worker without traceq can run it
             try:
-                from traceq.engines.version import sources
+                from traceq.engines.source_digest import sources
             except ImportError:
                 return ""
             return sources()

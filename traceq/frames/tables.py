@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UsageFault
+from traceq.facts.comm.collectives import NAMES as COLLECTIVES
+from traceq.facts.comm.collectives import collective_calls, collective_kernels
+from traceq.facts.events.device_work import device_work
+from traceq.facts.stalls.syncs import KINDS, syncs
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import Doing, activity, is_communication
 from traceq.frames.frame import Frame, Texts, Values, stacked
 from traceq.intervals import find
-from traceq.links.activity import Doing, activity, is_communication
-from traceq.links.collectives import NAMES as COLLECTIVES
-from traceq.links.collectives import collective_calls, collective_kernels
-from traceq.links.launches import device_work
-from traceq.links.phases import phases
-from traceq.links.steps import steps
-from traceq.links.syncs import KINDS, syncs
 from traceq.model import Category, Run, Trace
 
 __all__ = ["NAMES", "frame", "frames"]

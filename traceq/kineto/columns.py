@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.kineto.categories import categorise
-from traceq.kineto.events import RawArgs, RawEvent
 from traceq.kineto.interning import NAME_DECIDES, Digits, Interner, Kinds, Texts
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
+from traceq.kineto.raw_events import RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits
 
 __all__ = ["DTYPES", "SIDE_TABLES", "ColumnBuilder", "to_int"]

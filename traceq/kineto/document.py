@@ -16,9 +16,9 @@ from typing import Protocol
 import msgspec
 
 from traceq.errors import UnreadableInput
-from traceq.kineto.events import RawEvent
-from traceq.kineto.values import PLACE, end_of_match, end_of_value, next_start
-from traceq.places import Place
+from traceq.kineto.json_values import PLACE, end_of_match, end_of_value, next_start
+from traceq.kineto.raw_events import RawEvent
+from traceq.locations import Place
 
 __all__ = ["Document", "Readable"]
 

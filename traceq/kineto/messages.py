@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from traceq.kineto.events import RawArgs
 from traceq.kineto.interning import Interner
+from traceq.kineto.raw_events import RawArgs
 from traceq.model import Messages
 
 __all__ = ["MOST", "MessageRows", "dtype_name"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from traceq.kineto import native_columns
 from traceq.kineto.document import Document
 from traceq.kineto.native_columns import NativeColumns
-from traceq.kineto.scanned import Damage, Scan, check_size
+from traceq.kineto.read_buffer import Tape
+from traceq.kineto.scan_result import Damage, Scan, check_size
 from traceq.kineto.source import Source
-from traceq.kineto.tape import Tape
-from traceq.kineto.team import Team
+from traceq.kineto.speculative_scan import Team
 
 __all__ = ["MISSING", "scan_natively"]
 

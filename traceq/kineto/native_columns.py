@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from traceq.kineto.categories import BY_NAME, categorise
 from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder
-from traceq.kineto.events import RawArgs, RawEvent
-from traceq.kineto.growing import GrowingColumns
+from traceq.kineto.growable_columns import GrowingColumns
 from traceq.kineto.interning import Interner
 from traceq.kineto.messages import MOST, MessageRows
+from traceq.kineto.raw_events import RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Events, EventWaits, Messages, Thread
 
 _NUMBERED = tuple(column.name for column in fields(Events) if column.name not in SIDE_TABLES)

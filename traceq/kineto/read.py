@@ -16,10 +16,10 @@ from traceq.intervals import distinct
 from traceq.kineto.categories import RUNTIME_DEVICE
 from traceq.kineto.columns import to_int
 from traceq.kineto.scan import scan
-from traceq.kineto.scanned import Damage, Scan
+from traceq.kineto.scan_result import Damage, Scan
 from traceq.kineto.source import open_source
+from traceq.locations import Place
 from traceq.model import Category, Caveat, Events, Trace
-from traceq.places import Place
 
 __all__ = ["read_trace"]
 

@@ -12,7 +12,7 @@ from traceq.errors import UsageFault
 from traceq.kineto import native
 from traceq.kineto.columns import ColumnBuilder
 from traceq.kineto.document import Document
-from traceq.kineto.scanned import Damage, Scan, check_size
+from traceq.kineto.scan_result import Damage, Scan, check_size
 from traceq.kineto.source import Source
 from traceq.model import Thread
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.places import Place, faults, opened
+from traceq.locations import Place, faults, opened
 
 unzip: Any
 try:

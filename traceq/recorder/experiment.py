@@ -7,21 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from traceq.model import Manifest
-from traceq.recorder.alone import alone_steps
-from traceq.recorder.catalogue import Entry
-from traceq.recorder.context import Context
-from traceq.recorder.faults import note_arm
-from traceq.recorder.parameters import checked
-from traceq.recorder.phases import Phases
-from traceq.recorder.plan import Plan
-from traceq.recorder.pulse import Pulse
-from traceq.recorder.rank import Rank
-from traceq.recorder.recipe import Step
-from traceq.recorder.timing import num_timed_steps, timed_steps
-from traceq.recorder.tracing import num_traced_steps, traced_steps
-from traceq.recorder.world import World
-from traceq.recorder.wrappers import doubt, wrapper_facts
-from traceq.runs.samples import pairs_of
+from traceq.recorder.isolated_rank import alone_steps
+from traceq.recorder.process.progress_counters import Pulse
+from traceq.recorder.process.rank_errors import note_arm
+from traceq.recorder.process.world import World
+from traceq.recorder.rank.rank import Rank
+from traceq.recorder.rank.wrappers import doubt, wrapper_facts
+from traceq.recorder.spec.catalogue import Entry
+from traceq.recorder.spec.context import Context
+from traceq.recorder.spec.parameters import checked
+from traceq.recorder.spec.phases import Phases
+from traceq.recorder.spec.plan import Plan
+from traceq.recorder.spec.recipe import Step
+from traceq.recorder.timing.timed_steps import num_timed_steps, timed_steps
+from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
+from traceq.runs.step_log import pairs_of
 
 __all__ = ["num_steps", "recorded_steps", "run_rank"]
 

@@ -14,20 +14,20 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.recorder.apart import record_apart
-from traceq.recorder.blame import Failed, Failure, find_cause
-from traceq.recorder.ending import mark
-from traceq.recorder.faults import words
-from traceq.recorder.news import News
-from traceq.recorder.outcome import begin_logs, tail, wait_for_ranks
-from traceq.recorder.plan import Plan
-from traceq.recorder.processes import running
-from traceq.recorder.pulse import create_pulses, read_pulses
-from traceq.recorder.recipe import Recipe
-from traceq.recorder.signals import Stopped, stoppable
-from traceq.recorder.stalled import find_desync
-from traceq.recorder.together import record_together
-from traceq.recorder.variables import rank_variables
+from traceq.recorder.isolated_arms import record_apart
+from traceq.recorder.process.environment_variables import rank_variables
+from traceq.recorder.process.processes import running
+from traceq.recorder.process.progress_counters import create_pulses, read_pulses
+from traceq.recorder.process.rank_errors import words
+from traceq.recorder.process.rank_messages import News
+from traceq.recorder.process.root_cause import Failed, Failure, find_cause
+from traceq.recorder.process.run_status import mark
+from traceq.recorder.process.signals import Stopped, stoppable
+from traceq.recorder.process.stalled import find_desync
+from traceq.recorder.rank_exits import begin_logs, tail, wait_for_ranks
+from traceq.recorder.shared_process import record_together
+from traceq.recorder.spec.plan import Plan
+from traceq.recorder.spec.recipe import Recipe
 
 __all__ = ["launch"]
 

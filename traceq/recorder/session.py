@@ -11,18 +11,18 @@ from typing import TypeVar
 
 from traceq.errors import TraceqError
 from traceq.model import Arm
-from traceq.recorder.ending import mark
 from traceq.recorder.experiment import num_steps, recorded_steps
-from traceq.recorder.parting import note_end
-from traceq.recorder.phases import Phases
-from traceq.recorder.plan import Plan, PlannedArm, check_samples
-from traceq.recorder.prepare import DEFAULT_STEPS, fresh_folder, now, resolve_device
-from traceq.recorder.pulse import Pulse
-from traceq.recorder.rank import Rank
-from traceq.recorder.recipe import check_arm
-from traceq.recorder.shared import check_shared
+from traceq.recorder.external_end import note_end
+from traceq.recorder.process.progress_counters import Pulse
+from traceq.recorder.process.run_status import mark
+from traceq.recorder.process.shared_folder import check_shared
+from traceq.recorder.process.world import World, running_world
+from traceq.recorder.rank.rank import Rank
+from traceq.recorder.spec.names import check_arm
+from traceq.recorder.spec.phases import Phases
+from traceq.recorder.spec.plan import Plan, PlannedArm, check_samples
+from traceq.recorder.spec.prepare import DEFAULT_STEPS, fresh_folder, now, resolve_device
 from traceq.recorder.stepper import FETCH, Stepper
-from traceq.recorder.world import World, running_world
 
 __all__ = ["Session", "record"]
 

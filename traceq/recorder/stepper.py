@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from traceq.recorder.phases import Phases
+from traceq.recorder.spec.phases import Phases
 
 __all__ = ["FETCH", "Stepper"]
 

@@ -8,14 +8,14 @@ import signal
 import sys
 from pathlib import Path
 
-from traceq.recorder.catalogue import find
 from traceq.recorder.experiment import run_rank
-from traceq.recorder.faults import tell_fault
-from traceq.recorder.plan import Plan
-from traceq.recorder.processes import die_with_parent
-from traceq.recorder.pulse import Pulse
-from traceq.recorder.stalled import leave_flight, wait_for_flights
-from traceq.recorder.world import join_world, leave_world
+from traceq.recorder.process.processes import die_with_parent
+from traceq.recorder.process.progress_counters import Pulse
+from traceq.recorder.process.rank_errors import tell_fault
+from traceq.recorder.process.stalled import leave_flight, wait_for_flights
+from traceq.recorder.process.world import join_world, leave_world
+from traceq.recorder.spec.catalogue import find
+from traceq.recorder.spec.plan import Plan
 
 __all__ = ["main"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from traceq.diff.result import Diff, Diffs, Feeding, Joint, RankDelta
+from traceq.compare.result import Diff, Diffs, Feeding, Joint, RankDelta
 from traceq.report import Source
 from traceq.stats import Comparison
 

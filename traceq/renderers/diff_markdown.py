@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceq.diff.result import Diff, Diffs
-from traceq.diff.sheet import causes_table, exchanges_table, matrix, ranks_table, waterfall
+from traceq.compare.result import Diff, Diffs
+from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
 from traceq.renderers.markdown import safe, table_to_markdown
 
 __all__ = ["diffs_to_markdown"]

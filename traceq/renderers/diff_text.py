@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from traceq.diff.result import Diff, Diffs
-from traceq.diff.sheet import causes_table, exchanges_table, matrix, ranks_table, waterfall
+from traceq.compare.result import Diff, Diffs
+from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
 from traceq.renderers.text import plain, print_line, print_table
 from traceq.report import Table
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from traceq.analyses.registry import analyze
+from traceq.analysis.registry import analyze
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.links.phases import BEFORE_WINDOW, OTHER
+from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
 from traceq.model import Run
 from traceq.report import Cell
 from traceq.rules.metrics import METRICS, Measure, Needs

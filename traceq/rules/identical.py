@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceq.analyses.registry import analyze
+from traceq.analysis.registry import analyze
 from traceq.errors import TraceqError
-from traceq.links.instances import match
-from traceq.links.issued import Issued, issued_by_flights
-from traceq.links.job import job_of
+from traceq.facts.ranks.collective_matching import match
+from traceq.facts.ranks.job import job_of
+from traceq.facts.ranks.job_collectives import Issued, issued_by_flights
 from traceq.model import Run
 
 __all__ = ["IDENTICAL", "first_mismatch"]

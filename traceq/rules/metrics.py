@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from traceq.links.activity import Doing
-from traceq.links.collectives import NAMES
-from traceq.links.syncs import KINDS
+from traceq.facts.comm.collectives import NAMES
+from traceq.facts.stalls.syncs import KINDS
+from traceq.facts.timeline.time_partition import Doing
 
 __all__ = ["METRICS", "Measure", "Metric", "Needs"]
 

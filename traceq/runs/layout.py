@@ -17,8 +17,8 @@ from secrets import token_hex
 import msgspec
 
 from traceq.errors import UnreadableInput
+from traceq.locations import Place
 from traceq.model import Manifest
-from traceq.places import Place
 
 __all__ = ["FORMAT", "MANIFEST", "STEPS", "RunFolder", "is_run", "read_manifest", "replaced", "to_json_bytes"]
 

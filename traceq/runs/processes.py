@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from traceq.locations import Place
 from traceq.model import Manifest, Processes
-from traceq.places import Place
-from traceq.runs.samples import StepLine, rank_files, read_lines
+from traceq.runs.step_log import StepLine, rank_files, read_lines
 
 __all__ = ["read_processes"]
 

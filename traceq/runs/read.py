@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.read import read_trace
+from traceq.locations import Place, place
 from traceq.model import Caveat, Flight, Manifest, Run, Trace
-from traceq.places import Place, place
 from traceq.runs.embedded import decode
-from traceq.runs.flight import is_flight, read_flight, read_flights
+from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.layout import STEPS, is_run, read_manifest
 from traceq.runs.processes import read_processes
-from traceq.runs.samples import read_pairs
+from traceq.runs.step_log import read_pairs
 from traceq.runs.timings import read_timings
 
 __all__ = ["Each", "left_nothing", "read", "read_arms", "read_one", "read_timing", "with_traces"]

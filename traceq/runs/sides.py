@@ -10,8 +10,8 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from traceq.errors import UnreadableInput
+from traceq.locations import Place, place
 from traceq.model import Run
-from traceq.places import Place, place
 from traceq.runs.layout import is_run, read_manifest
 from traceq.runs.read import read, read_timing
 

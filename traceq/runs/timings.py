@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.locations import Place
 from traceq.model import Timings
-from traceq.places import Place
-from traceq.runs.samples import StepLine, rank_files, read_lines
+from traceq.runs.step_log import StepLine, rank_files, read_lines
 
 __all__ = ["SETTLING", "WARM_UP", "read_timings", "timings_of"]
 

@@ -9,10 +9,18 @@ from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
-from traceq.stats import doubts
-from traceq.stats.looks import LOOKS, level_of
-from traceq.stats.samples import Samples, for_samples_of_a, of_samples, scaled, scaled_control, with_measure
-from traceq.stats.shift import Interval, Shift, shift_between, shift_of_pairs
+from traceq.stats.caveats import (
+    below_noise_floor,
+    carried_over,
+    control_differs,
+    mean_disagrees,
+    one_order,
+    ranks_disagree,
+    slow_steps_differ,
+)
+from traceq.stats.hodges_lehmann import Interval, Shift, shift_between, shift_of_pairs
+from traceq.stats.per_sample import Samples, for_samples_of_a, of_samples, scaled, scaled_control, with_measure
+from traceq.stats.sequential import LOOKS, level_of
 from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Kind, Threshold, Verdict, decide
 
 __all__ = ["Comparison", "compare_pairs", "compare_values", "job_ns"]
@@ -92,12 +100,12 @@ def compare_pairs(
     floor = max(map(abs, feigned.ci95_ns)) if feigned and feigned.ci95_ns else None
     caveats = (
         *found.caveats,
-        *doubts.one_order(pairs.b_second),
-        *doubts.slow_steps_differ(found.num_slow_a, found.num_slow_b),
-        *doubts.ranks_disagree(job, ranks, threshold),
-        *doubts.control_differs(feigned.verdict if feigned else None),
-        *doubts.below_noise_floor(job, found.verdict, floor),
-        *doubts.carried_over(pairs.b_second, second - first, threshold),
+        *one_order(pairs.b_second),
+        *slow_steps_differ(found.num_slow_a, found.num_slow_b),
+        *ranks_disagree(job, ranks, threshold),
+        *control_differs(feigned.verdict if feigned else None),
+        *below_noise_floor(job, found.verdict, floor),
+        *carried_over(pairs.b_second, second - first, threshold),
     )
     return replace(
         found,
@@ -157,7 +165,7 @@ def _compare(a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold
         num_slow_b=_num_slow(b),
         num_a=len(a),
         num_b=len(b),
-        caveats=doubts.mean_disagrees(shift, threshold),
+        caveats=mean_disagrees(shift, threshold),
     )
 
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from traceq.stats.comparison import Comparison
-from traceq.stats.looks import level_of
-from traceq.stats.shift import Interval, Shift
+from traceq.stats.hodges_lehmann import Interval, Shift
+from traceq.stats.sequential import level_of
 from traceq.stats.verdict import PAIRS, Threshold, Verdict, decide
 
 __all__ = ["Interaction", "interaction"]

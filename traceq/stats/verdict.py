@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from traceq.errors import UsageFault
-from traceq.stats.shift import Interval, Shift
+from traceq.stats.hodges_lehmann import Interval, Shift
 from traceq.units import Unit, format_value
 
 __all__ = ["PAIRS", "PROCESSES", "STEPS", "Kind", "Threshold", "Verdict", "VerdictName", "decide"]

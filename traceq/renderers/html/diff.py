@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from traceq.diff.result import Diff, Diffs
-from traceq.diff.sheet import causes_table, exchanges_table, matrix, ranks_table, waterfall
+from traceq.compare.result import Diff, Diffs
+from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
 from traceq.model import Pairs
 from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, said

@@ -7,11 +7,11 @@ from html import escape
 
 from traceq.model import Run
 from traceq.renderers.html import charts
+from traceq.renderers.html.bar_ranking import about, ranking
 from traceq.renderers.html.charts import Mark, said
 from traceq.renderers.html.markup import element, figure, page, table
-from traceq.renderers.html.moments import moments
-from traceq.renderers.html.rank_map import rank_map
-from traceq.renderers.html.ranking import about, ranking
+from traceq.renderers.html.rank_heatmap import rank_map
+from traceq.renderers.html.step_timeline import moments
 from traceq.renderers.text import MOST_FINDINGS, source_line
 from traceq.report import Report, Sheet, Table
 from traceq.units import Unit

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.links.job import job_of
+from traceq.facts.ranks.job import job_of
 from traceq.model import Run
 
 __all__ = ["OneClock", "one_clock"]

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.comm.collectives import NAMES, collective_calls, collective_kernels
+from traceq.facts.events.device_work import device_work
+from traceq.facts.stalls.syncs import KINDS, syncs
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import Doing, activity
 from traceq.intervals import Spans
-from traceq.links.activity import Doing, activity
-from traceq.links.collectives import NAMES, collective_calls, collective_kernels
-from traceq.links.launches import device_work
-from traceq.links.phases import phases
-from traceq.links.steps import steps
-from traceq.links.syncs import KINDS, syncs
 from traceq.model import Trace
-from traceq.renderers.perfetto.place import syncs_of
 from traceq.renderers.perfetto.slices import Argument
+from traceq.renderers.perfetto.worst_place import syncs_of
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 

@@ -8,15 +8,15 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.diff.charges import Charges, charges
-from traceq.diff.result import Cause, Diff
-from traceq.links.steps import steps
+from traceq.compare.attributed_spans import Charges, charges
+from traceq.compare.result import Cause, Diff
+from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
 from traceq.renderers.perfetto.derived import Rows, derived
 from traceq.renderers.perfetto.packets import counter_packets, track_packets
-from traceq.renderers.perfetto.place import Place
-from traceq.renderers.perfetto.shown import Shown, packets_of
+from traceq.renderers.perfetto.process_tracks import Shown, packets_of
 from traceq.renderers.perfetto.slices import Argument, Track
+from traceq.renderers.perfetto.worst_place import Place
 from traceq.units import Unit, format_value
 
 __all__ = ["pair_place", "write_pair"]

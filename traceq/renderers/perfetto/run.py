@@ -8,7 +8,7 @@ from typing import BinaryIO
 from traceq.model import Run
 from traceq.renderers.perfetto.clock import one_clock
 from traceq.renderers.perfetto.derived import derived
-from traceq.renderers.perfetto.shown import Shown, packets_of
+from traceq.renderers.perfetto.process_tracks import Shown, packets_of
 from traceq.report import Finding
 
 __all__ = ["write_perfetto"]

@@ -1,0 +1,1 @@
+"""Memory of a training step: limits, model state, saved activations, host memory."""

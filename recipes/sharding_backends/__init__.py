@@ -1,0 +1,1 @@
+"""DDP, FSDP and ZeRO behind one interface, with checks of what they wrap and exchange."""

@@ -1,0 +1,58 @@
+"""Is a wrapped model what was asked for? Libraries are known to give DDP for FSDP, or one rank for two, silently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from traceq.errors import RecordingFailed
+from traceq.recipes.memory.model_state import local
+from traceq.recorder import Context
+
+__all__ = ["check_wrapping"]
+
+_REPLICATED = ("ddp", "zero2")
+_MOST_PADDING = 1024
+"""Elements by which the shards of one parameter may be padded, all together."""
+
+
+def check_wrapping(context: Context, model: nn.Module, strategy: str, sizes: Sequence[int]) -> None:
+    """RecordingFailed unless the wrapper is of the strategy's class, spans all ranks, and these together hold as many
+    elements as it says: one copy of the parameters of these sizes, or one a rank."""
+    num_ranks = context.world_size
+    num_units = sum(span == num_ranks for span in _spans(model, strategy))
+    held = torch.tensor(sum(local(parameter).numel() for parameter in model.parameters()), device=context.device)
+    dist.all_reduce(held)
+    expected = sum(sizes) * (num_ranks if strategy in _REPLICATED else 1)
+    if not num_units or not expected <= int(held) <= expected + _MOST_PADDING * len(sizes):
+        raise RecordingFailed(
+            f"{strategy}: found {type(model).__name__} with {num_units} units over {num_ranks} ranks, which hold "
+            f"{int(held):,} elements; expected {expected:,}"
+        )
+    context.facts["num_parameters"] = sum(sizes)
+    context.facts["wrapper"] = type(model).__name__
+    context.facts["wrapper_world_size"] = num_ranks
+    context.facts["wrapper_units"] = num_units
+
+
+def _spans(model: Any, strategy: str) -> list[int]:
+    """Over how many ranks each unit spreads that is wrapped as the strategy says."""
+    if strategy == "ddp":
+        return [model.process_group.size()] if isinstance(model, DistributedDataParallel) else []
+    if strategy == "fsdp2":
+        units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        meshes = {each.device_mesh.size() for each in model.parameters() if isinstance(each, DTensor)}
+        return len(units) * list(meshes) if len(meshes) == 1 else []
+    if strategy.startswith("zero"):
+        stage = getattr(model, "zero_optimization_stage", lambda: 0)()
+        return [model.data_parallel_group.size()] if strategy == f"zero{stage}" else []
+    how = ShardingStrategy[strategy.upper()]
+    shards = FullyShardedDataParallel.fsdp_modules(model)
+    return [dist.get_world_size(unit.process_group) for unit in shards if unit.sharding_strategy is how]

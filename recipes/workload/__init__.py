@@ -1,0 +1,1 @@
+"""The training job that the recipes vary: model, data, parameters, phases, metrics."""

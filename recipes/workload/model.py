@@ -1,0 +1,210 @@
+"""A small but real vision-language-action model: what a robot policy's training step is made of.
+
+An image encoder and text embeddings feed a transformer backbone; an action expert, conditioned on it by cross
+attention, learns by flow matching the velocity that turns noise into the demonstrated actions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (its name in every torch program)
+from torch.utils.checkpoint import checkpoint
+
+from traceq.recipes.workload.attention import Mix
+from traceq.recipes.workload.data import Episodes, Sample
+
+__all__ = ["SIZES", "Attention", "Block", "Size", "VisionLanguageAction", "blocks_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """A stack of transformer blocks. `hidden` is the width inside a block's MLP."""
+
+    width: int
+    depth: int
+    heads: int
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One member of the family. `weights` is what parameters are stored in; `autocast` computes in bf16 on CUDA."""
+
+    vision: Tower
+    language: Tower
+    action: Tower
+    image_size: int
+    patch_size: int
+    vocabulary: int
+    text_length: int = 16
+    state_size: int = 14
+    horizon: int = 16
+    action_size: int = 14
+    weights: torch.dtype = torch.float32
+    autocast: bool = False
+
+    def episodes(self, seed: int, rank: int) -> Episodes:
+        """Data of the shape this size reads."""
+        return Episodes(
+            image_size=self.image_size,
+            text_length=self.text_length,
+            vocabulary=self.vocabulary,
+            state_size=self.state_size,
+            horizon=self.horizon,
+            action_size=self.action_size,
+            seed=seed,
+            rank=rank,
+        )
+
+
+SIZES = {
+    "tiny": Size(Tower(96, 2, 4, 384), Tower(128, 3, 4, 512), Tower(96, 2, 4, 384), 64, 16, 1024),
+    "small": Size(Tower(384, 6, 6, 1536), Tower(768, 8, 12, 3072), Tower(384, 6, 6, 1536), 224, 16, 32_000),
+    "base": Size(
+        Tower(768, 12, 12, 3072), Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), 224, 16, 32_000, autocast=True
+    ),
+    "3b": Size(
+        Tower(1152, 27, 16, 4304),
+        Tower(2048, 28, 16, 16_384),
+        Tower(1024, 18, 16, 4096),
+        224,
+        14,
+        100_000,
+        text_length=48,
+        horizon=50,
+        weights=torch.bfloat16,
+        autocast=True,
+    ),
+}
+
+
+class Attention(nn.Module):
+    """Multi-head attention over `context`, over the input itself when there is none; `mix` does the mixing."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.mix: Mix = F.scaled_dot_product_attention
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        query = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        key_value = self.key_value(x if context is None else context)
+        key, value = key_value.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        out: Tensor = self.out(self.mix(query, key, value).transpose(1, 2).flatten(2))
+        return out
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block, with cross attention when it is given a context.
+
+    `recomputes`: backward computes its inside again instead of keeping it since forward.
+    """
+
+    def __init__(self, tower: Tower, *, crosses: bool = False) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(tower.width) for _ in range(3 if crosses else 2))
+        self.attention = Attention(tower.width, tower.heads)
+        self.cross = Attention(tower.width, tower.heads) if crosses else None
+        self.mlp = nn.Sequential(nn.Linear(tower.width, tower.hidden), nn.GELU(), nn.Linear(tower.hidden, tower.width))
+        self.recomputes = False
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        if self.recomputes:
+            out: Tensor = checkpoint(self._transformed, x, context, use_reentrant=False)
+            return out
+        return self._transformed(x, context)
+
+    def _transformed(self, x: Tensor, context: Tensor | None) -> Tensor:
+        x = x + self.attention(self.norms[0](x))
+        if self.cross is not None:
+            x = x + self.cross(self.norms[2](x), context)
+        out: Tensor = x + self.mlp(self.norms[1](x))
+        return out
+
+
+def blocks_of(model: nn.Module) -> list[Block]:
+    """All transformer blocks of a model, whatever it is wrapped in."""
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
+class VisionEncoder(nn.Module):
+    """Image [B, 3, H, W] -> one token a patch, [B, N, width of the language tower]."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        width = size.vision.width
+        self.patches = nn.Conv2d(3, width, size.patch_size, size.patch_size)
+        self.position = nn.Parameter(torch.zeros(1, (size.image_size // size.patch_size) ** 2, width))
+        self.blocks = nn.ModuleList(Block(size.vision) for _ in range(size.vision.depth))
+        self.project = nn.Linear(width, size.language.width)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x: Tensor = self.patches(image).flatten(2).transpose(1, 2) + self.position
+        for block in self.blocks:
+            x = block(x)
+        tokens: Tensor = self.project(x)
+        return tokens
+
+
+class Backbone(nn.Module):
+    """Image tokens, text and robot state -> context, [B, N, width of the action tower]."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        width = size.language.width
+        self.text = nn.Embedding(size.vocabulary, width)
+        self.state = nn.Linear(size.state_size, width)
+        self.blocks = nn.ModuleList(Block(size.language) for _ in range(size.language.depth))
+        self.project = nn.Linear(width, size.action.width)
+
+    def forward(self, image_tokens: Tensor, text: Tensor, state: Tensor) -> Tensor:
+        x = torch.cat([image_tokens, self.text(text), self.state(state).unsqueeze(1)], dim=1)
+        for block in self.blocks:
+            x = block(x)
+        tokens: Tensor = self.project(x)
+        return tokens
+
+
+class ActionExpert(nn.Module):
+    """Noisy actions [B, T, A] at time [B, 1, 1] -> velocity [B, T, A]."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        width = size.action.width
+        self.actions = nn.Linear(size.action_size, width)
+        self.time = nn.Linear(1, width)
+        self.blocks = nn.ModuleList(Block(size.action, crosses=True) for _ in range(size.action.depth))
+        self.velocity = nn.Linear(width, size.action_size)
+
+    def forward(self, noisy: Tensor, time: Tensor, context: Tensor) -> Tensor:
+        x = self.actions(noisy) + self.time(time)
+        for block in self.blocks:
+            x = block(x, context)
+        velocity: Tensor = self.velocity(x)
+        return velocity
+
+
+class VisionLanguageAction(nn.Module):
+    """Batch -> flow-matching loss, mean squared error of the velocity."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.vision = VisionEncoder(size)
+        self.backbone = Backbone(size)
+        self.expert = ActionExpert(size)
+        self.to(size.weights)
+
+    def forward(self, batch: Sample) -> Tensor:
+        kind = self.expert.velocity.weight.dtype
+        image, state, actions = (field.to(kind) for field in (batch.image, batch.state, batch.actions))
+        noise = torch.randn_like(actions)
+        time = torch.rand(len(actions), 1, 1, device=actions.device, dtype=kind)
+        context = self.backbone(self.vision(image), batch.text, state)
+        velocity = self.expert(time * noise + (1 - time) * actions, time, context)
+        return F.mse_loss(velocity.float(), (noise - actions).float())

@@ -1,0 +1,330 @@
+"""Findings: each rule on a trace where it fires and on one where it must not, and which of them people see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builder import (
+    AUTOGRAD,
+    Event,
+    annotation,
+    build,
+    call,
+    comms,
+    kernel,
+    launch,
+    memcpy,
+    op,
+    row,
+    step,
+    table,
+)
+from rich.console import Console
+
+from traceq.analysis.registry import analyze, sheet
+from traceq.model import Run, Trace
+from traceq.renderers.markdown import sheet_to_markdown
+from traceq.renderers.text import print_sheet
+from traceq.report import Cell, Column, Finding, Report, Sheet, Source, Table, Unknown
+from traceq.units import Unit
+
+
+def findings(analysis: str, *events: Event) -> list[tuple[str, int]]:
+    return [(found.code, found.ns) for found in report(analysis, *events).findings]
+
+
+def report(analysis: str, *events: Event) -> Report:
+    return analyze(Run("", (build(*events),)), analysis)
+
+
+def loading(name: str, wait: int) -> list[Event]:
+    """Two steps of 100 us; the second loads from 110 on, and its kernel begins 10 us after that."""
+    return [
+        step(0, 100, 0),
+        step(100, 100, 1),
+        launch(1, 2, 1),
+        kernel("a", 5, 100, 1),
+        annotation(name, 110, wait),
+        launch(113 + wait, 2, 2),
+        kernel("a", 120 + wait, 80 - wait, 2),
+    ]
+
+
+@pytest.mark.parametrize("name", ["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "dataload_wait"])
+def test_a_step_that_waits_for_its_data_is_starved(name: str) -> None:
+    (found,) = report("dataload", *loading(name, 40)).findings
+    assert (found.code, found.ns) == ("starved", 40_000)  # the first step ends with a device that lags, and is left out
+    assert [*table(build(*loading(name, 40)), "dataload")[1].values()] == [0, 1, 40_000, 40_000]
+
+
+def test_a_loader_that_is_quick_or_that_the_device_hides_starves_nobody() -> None:
+    assert findings("dataload", *loading("enumerate(DataLoader)#x", 4)) == []
+    assert findings("dataload", *loading("my own work", 40)) == []
+    busy = loading("enumerate(DataLoader)#x", 40)
+    busy[3] = kernel("a", 5, 150, 1)
+    assert findings("dataload", *busy) == []
+
+
+def test_without_a_device_all_of_the_wait_holds_up_the_step() -> None:
+    rows = [step(0, 100), annotation("enumerate(DataLoader)#x", 0, 20), op("aten::mm", 30, 60)]
+    assert findings("dataload", *rows) == [("starved", 20_000)]
+    assert findings("dataload", *rows[1:]) == []  # without steps the loader may run before the loop
+
+
+def stepping(optimizer: str, dur: int, *ops: str) -> list[Event]:
+    """A step of 100 us, the last `dur` of which are the optimizer's, with a kernel for each of its ops."""
+    rows = [step(0, 100), launch(0, 1, 99), kernel("gemm", 1, 99 - dur, 99)]
+    rows += [annotation(f"Optimizer.step#{optimizer}.step", 100 - dur, dur)]
+    for n, name in enumerate(ops):
+        rows += [op(name, 100 - dur + 3 * n, 3), launch(100 - dur + 3 * n, 1, n + 1)]
+        rows += [kernel("k", 101 - dur + 3 * n, 2, n + 1)]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "ops", "implementation", "fires"),
+    [
+        ("AdamW", ("aten::mul_", "aten::addcdiv_"), "for-loop", True),
+        ("SGD", ("aten::_foreach_add_",), "foreach", True),
+        ("AdamW", ("aten::_fused_adamw_",), "fused", False),
+        ("FusedAdam", ("aten::add_",), "fused", False),
+        ("AdamW", ("Torch-Compiled Region: 0/0",), "compiled", False),
+        ("AdamW", ("triton_poi_fused_add_mul_0",), "compiled", False),
+        ("NorMuon", ("aten::_foreach_add_",), "foreach", False),
+        ("AdamW", (), "unknown", False),
+    ],
+)
+def test_an_optimizer_that_torch_could_fuse_is_a_finding(
+    optimizer: str, ops: tuple[str, ...], implementation: str, fires: bool
+) -> None:
+    rows = stepping(optimizer, 20, *ops)
+    (found,) = table(build(*rows), "optimizer")
+    assert (found["name"], found["implementation"], found["num_gpu_ops"]) == (optimizer, implementation, len(ops))
+    assert [code for code, _ in findings("optimizer", *rows)] == ["unfused_optimizer"] * fires
+
+
+def test_an_optimizers_part_of_the_step_is_its_kernels_and_the_idle_time_within_it() -> None:
+    rows = stepping("AdamW", 20, "aten::mul_", "aten::addcdiv_")
+    assert table(build(*rows), "optimizer")[0]["window_ns"] == 20_000
+    assert findings("optimizer", *stepping("AdamW", 9, "aten::mul_")) == []
+
+
+def copying(name: str, blocked: int) -> list[Event]:
+    """Two steps of 100 us; in each the host waits for a copy and launches the kernel after it."""
+    rows = []
+    for n in range(2):
+        at = 100 * n
+        rows += [step(at, 100, n), call("cudaMemcpyAsync", at + 1, blocked, 10 * n + 1)]
+        rows += [memcpy(name, at + 3, blocked - 4, 10 * n + 1), launch(at + blocked + 4, 2, 10 * n + 2)]
+        rows += [kernel("a", at + blocked + 8, 91 - blocked, 10 * n + 2)]
+    return rows
+
+
+def test_copies_from_pageable_memory_that_hold_up_the_step_are_a_finding() -> None:
+    (found,) = report("memcpy", *copying("HtoD (Pageable -> Device)", 30)).findings
+    assert found.code == "pageable_copies"
+    assert 0 < found.ns <= 30_000
+    assert "30.0 us" in found.text
+
+
+@pytest.mark.parametrize("name", ["HtoD (Pinned -> Device)", "DtoH (Device -> Pageable)"])
+def test_pinned_copies_and_copies_to_the_host_are_none(name: str) -> None:
+    assert findings("memcpy", *copying(name, 30)) == []
+
+
+def passes(forward: int, backward: int, computes: int) -> list[Event]:
+    """A step whose backward runs a kernel of `computes` us in `backward` us."""
+    rows = [step(0, forward + backward), annotation("forward", 0, forward), annotation("backward", forward, backward)]
+    rows += [launch(0, 1, 1), kernel("f", 0, forward, 1), launch(forward, 1, 2, tid=AUTOGRAD)]
+    return [*rows, kernel("b", forward + backward - computes, computes, 2)]
+
+
+def test_a_backward_far_over_twice_forward_computes_again_or_waits_for_the_host() -> None:
+    (again,) = report("phases", *passes(20, 80, 80)).findings
+    (hooks,) = report("phases", *passes(20, 80, 40)).findings
+    assert (again.code, again.ns) == (hooks.code, hooks.ns) == ("long_backward", 40_000)
+    assert "4.0 times" in again.text
+    assert "recomputes" in again.text
+    assert "hooks" in hooks.text
+
+
+def test_a_backward_of_three_times_forward_or_without_a_forward_is_none() -> None:
+    assert findings("phases", *passes(30, 85, 85)) == []
+    assert findings("phases", *passes(20, 80, 80)[:1], *passes(20, 80, 80)[3:]) == []
+
+
+def test_without_a_device_hooks_cannot_be_told_from_backward() -> None:
+    rows = [step(0, 100), annotation("forward", 0, 10), op("aten::mm", 1, 8), annotation("backward", 10, 90)]
+    assert findings("phases", *rows, op("autograd::engine::evaluate_function: MmBackward0", 11, 80)) == []
+
+
+def test_a_collective_in_backward_is_no_matter_of_hooks() -> None:
+    rows = passes(20, 80, 30)
+    rows += [launch(21, 1, 3, tid=AUTOGRAD), kernel("ncclDevKernel_AllReduce", 22, 45, 3, stream=9)]
+    assert findings("phases", *rows) == []
+
+
+def test_a_step_in_which_kernels_are_loaded_is_to_be_discounted() -> None:
+    rows = [step(0, 100, 0), step(100, 100, 1), row("overhead", "Lazy Function Loading", 20, 5, tid=7)]
+    found = report("steps", *rows)
+    assert [line[-1] for line in found.tables[0].rows] == [5_000, 0]
+    (doubt,) = found.caveats
+    assert doubt.code == "overhead"
+    assert "5.00 us (5.0 % of ProfilerStep#0)" in doubt.text
+    assert report("steps", *rows[:2], row("overhead", "Buffer Flush", 201, 9, tid=7)).caveats == ()
+
+
+def shown(*found: Finding, unknown: tuple[Unknown, ...] = ()) -> str:
+    source = Source("a.json", 1, (0,), 1, "", "")
+    sheet = Sheet(source, (Report("any", findings=found, unknown=unknown),))
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        print_sheet(sheet, console)
+    pasted = [line for line in sheet_to_markdown(sheet).splitlines() if line.startswith("- ")]
+    assert len(pasted) == capture.get().count("\n* ")
+    return capture.get()
+
+
+def test_people_see_the_eight_findings_that_give_back_most() -> None:
+    lines = shown(*(Finding("any", "low", f"saves {ns}", ns) for ns in range(11))).splitlines()
+    assert lines[1:] == [*(f"* saves {ns}" for ns in range(10, 2, -1)), "  3 more in --json"]
+
+
+def test_what_is_wrong_stands_first_and_what_costs_nothing_last() -> None:
+    found = [Finding("a", "medium", "costs", 5), Finding("b", "low", "free"), Finding("desync", "high", "wrong")]
+    assert shown(*found).splitlines()[1:] == ["* wrong", "* costs", "* free"]
+
+
+def test_what_another_finding_tells_better_is_left_out() -> None:
+    general = Finding("host_bound", "medium", "general", 100), Finding("costly_sync", "high", "row", 8, key="htod|x|y")
+    precise = Finding("starved", "high", "loader", 30, instead_of=("host_bound",))
+    copies = Finding("pageable_copies", "medium", "copies", 8, instead_of=("htod|",))
+    assert shown(*general, precise, copies).splitlines()[1:] == ["* general", "* loader", "* copies"]
+    launches = Finding("launch_bound", "high", "launches", 20, instead_of=("host_bound",))
+    assert shown(*general, precise, copies, launches).splitlines()[1:] == ["* loader", "* launches", "* copies"]
+
+
+def test_what_the_trace_lacks_is_one_line() -> None:
+    unknown = (Unknown("shapes", "record_shapes=True"), Unknown("memory", "profile_memory=True"))
+    text = shown(unknown=(*unknown, Unknown("sizes", "record_shapes=True")))
+    assert text.endswith("\nNot recorded: shapes and sizes (record_shapes=True); memory (profile_memory=True).\n")
+
+
+def two_devices() -> Trace:
+    return build(
+        step(0, 100),
+        launch(0, 1, 1),
+        kernel("a", 10, 40, 1, device=0),
+        launch(2, 1, 2),
+        kernel("a", 30, 30, 2, device=1),
+        launch(4, 1, 3),
+        kernel("ncclDevKernel_AllReduce", 80, 10, 3, device=1),
+    )
+
+
+def test_each_device_of_a_process_has_its_own_busy_time() -> None:
+    keys = ("device", "num_gpu_ops", "sum_ns", "busy_ns", "compute_ns", "idle_ns", "busy_pct")
+    assert [tuple(row[key] for key in keys) for row in table(two_devices(), "devices")] == [
+        (0, 1, 40_000, 40_000, 40_000, 60_000, 40.0),
+        (1, 2, 40_000, 40_000, 30_000, 60_000, 40.0),
+    ]
+
+
+def test_the_partition_of_several_devices_idles_when_none_of_them_runs() -> None:
+    cells = {row["category"]: row["ns"] for row in table(two_devices(), "partition")}
+    assert cells["compute"] == 50_000
+    assert cells["exposed_comm"] == 10_000
+    assert sum(cells.values()) == 100_000
+    (doubt,) = analyze(Run("", (two_devices(),)), "coverage").caveats
+    assert doubt.code == "several_devices"
+    (view,) = analyze(Run("", (two_devices(),)), "devices").views
+    assert "none of them runs" in view.note
+
+
+def test_one_device_a_process_needs_no_table_of_devices() -> None:
+    assert report("devices", step(0, 9), launch(0, 1, 1), kernel("a", 2, 3, 1)).views == ()
+
+
+def measuring(*steps_with_one: int, device: bool) -> list[Event]:
+    """Three steps of 100 us; in some of them the ranks gather a metric for 20 us."""
+    rows = []
+    for n in range(3):
+        at = 100 * n
+        rows += [step(at, 100, n), op("aten::mm", at + 1, 60)]
+        if device:
+            rows += [launch(at + 2, 1, 10 * n + 1), kernel("gemm", at + 4, 60, 10 * n + 1)]
+        if n in steps_with_one:
+            rows += [annotation("update_metrics", at + 65, 26), comms("_allgather_base", at + 70, 20, (4, 16))]
+            rows += [annotation("gloo:all_gather", at + 70, 20)] if not device else []
+            if device:
+                rows += [launch(at + 71, 1, 10 * n + 2)]
+                rows += [kernel("ncclDevKernel_AllGather_RING_LL", at + 75, 20, 10 * n + 2)]
+    return rows
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_metrics_that_are_gathered_in_every_step_are_a_finding(device: bool) -> None:
+    assert findings("metric_gathers", *measuring(0, 1, 2, device=device)) == [("metric_gathers", 20_000)]
+    assert findings("metric_gathers", *measuring(0, 2, device=device)) == []
+    assert findings("metric_gathers", *measuring(device=device)) == []
+    (found,) = table(build(*measuring(0, 2, device=device)), "metric_gathers")
+    assert (found["name"], found["num"], found["num_steps"]) == ("all_gather", 2, 2)
+    assert found["exposed_ns"] == 40_000
+
+
+def test_a_gather_that_a_kernel_hides_holds_nothing_up() -> None:
+    hidden = [kernel("gemm", 100 * n + 64, 34, 10 * n + 1) for n in range(3)]
+    assert findings("metric_gathers", *measuring(0, 1, 2, device=True), *hidden) == []
+
+
+def test_of_several_ranks_the_worst_is_named() -> None:
+    fast, slow = (replace(build(*loading("dataload_wait", wait)), rank=rank) for rank, wait in enumerate((20, 40)))
+    (found,) = analyze(Run("", (fast, slow)), "dataload").findings
+    assert found.ns == 40_000
+    assert found.text.endswith("(rank 1)")
+
+
+def text_of(*events: Event) -> str:
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        print_sheet(sheet(Run("trace", (build(*events),))), console)
+    return capture.get()
+
+
+WAITS = (
+    op("aten::nonzero", 4, 70),
+    launch(1, 1, 1),
+    kernel("a", 3, 40, 1),
+    call("cudaStreamSynchronize", 5, 60),
+    annotation("enumerate(DataLoader)#x", 70, 30),
+    launch(180, 2, 2),
+    kernel("b", 190, 10, 2),
+)
+
+
+def test_nothing_is_said_of_steps_where_a_trace_has_none() -> None:
+    text = text_of(*WAITS).partition("Steps\n")
+    assert "stream sync at aten::nonzero in forward blocks the host 60.0 us of the trace" in text[0]
+    assert "Critical path of the trace" in text[2]
+    assert "a step" not in text[0] + text[2]
+    assert "blocks the host 60.0 us a step" in text_of(step(0, 200), *WAITS)
+
+
+def test_columns_that_are_empty_in_every_row_are_left_out() -> None:
+    columns = Column("rank", "rank", Unit.COUNT), Column("line", "line"), Column("ns", "time", Unit.NS)
+    told = Table("t", "T", columns, ((0, "", None), (1, "", 0))).told
+    assert [column.key for column in told.columns] == ["rank", "ns"]
+    assert told.rows == ((0, None), (1, 0))
+    assert Table("t", "T", columns, ()).told.columns == columns
+
+
+def test_phases_without_anything_are_no_rows_and_work_without_a_launch_is() -> None:
+    def names(*events: Event) -> list[Cell]:
+        (view,) = report("phases", *events).views
+        return [row[0] for row in view.rows]
+
+    work = step(0, 100), launch(10, 2, 1), kernel("a", 20, 10, 1)
+    assert names(*work) == ["forward"]
+    assert names(*work, kernel("b", 5, 2)) == ["forward", "before_window"]
+    assert names(*work, kernel("b", 50, 2)) == ["forward", "unattributed"]

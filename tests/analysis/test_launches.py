@@ -1,0 +1,120 @@
+"""Tiny kernels, kernels that repeat, and a device that waits for launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builder import Event, build, call, kernel, launch, op, step, table
+from paths import TRACES
+
+from traceq.analysis.duplicates import OTHERS
+from traceq.analysis.registry import analyze
+from traceq.facts.events.kernels import launched_kernels
+from traceq.model import Run, Trace
+from traceq.runs.read import read
+
+
+def findings(trace: Trace) -> list[tuple[str, int]]:
+    return [(found.code, found.ns) for found in analyze(Run("", (trace,)), "launches").findings]
+
+
+def test_a_kernel_is_tiny_under_10_us_or_if_its_own_launch_took_longer() -> None:
+    trace = build(
+        step(0, 200),
+        launch(1, 2, 1),
+        kernel("short", 5, 9.999, 1),
+        launch(20, 2, 2),
+        kernel("long", 25, 10, 2),
+        launch(40, 20, 3),
+        kernel("shorter than its launch", 61, 19, 3),
+        call("cudaGraphLaunch", 90, 20, 4),
+        kernel("of a graph", 112, 12, 4),
+        kernel("of a graph", 130, 12, 4),
+        kernel("nobody's", 150, 12, 99),
+        launch(170, 20, 5),
+        kernel("its launch waits for it", 175, 14, 5),
+    )
+    found = launched_kernels(trace)
+    assert found.tiny.tolist() == [True, False, True, False, False, False, False]
+
+
+def steady(gap: float, dur: float = 8) -> list[Event]:
+    """A step of ten kernels, `gap` us apart: each is launched when the one before has long ended."""
+    rows = [step(0, 10 * (dur + gap))]
+    for n in range(10):
+        at = n * (dur + gap) + gap
+        rows += [op("aten::add", at - 4, 3), launch(at - 3, 2, n + 1), kernel("add", at, dur, n + 1)]
+    return rows
+
+
+def test_the_launch_bound_share_of_a_phase_is_that_of_its_time() -> None:
+    (row,) = [row for row in table(build(*steady(20)), "launches") if row["phase"] == "forward"]
+    assert (row["num_kernels"], row["num_tiny"], row["tiny_gpu_ns"], row["window_ns"]) == (10, 10, 80_000, 280_000)
+    assert row["host_bound_ns"] == 10 * 19_000  # a launch returns 1 us before its kernel begins
+    assert row["launch_bound_pct"] == pytest.approx(100 * 190 / 280, abs=0.001)
+
+
+def test_many_short_gaps_between_tiny_kernels_are_launch_bound() -> None:
+    assert findings(build(*steady(20))) == [("launch_bound", 190_000)]
+
+
+def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() -> None:
+    assert findings(build(*steady(20, dur=12))) == []
+    assert findings(build(*steady(1))) == []
+    assert findings(build(*steady(1002))) == []
+    waits = [call("cudaStreamSynchronize", n * 28 + 1, 12) for n in range(10)]
+    assert findings(build(*steady(20), *waits)) == []
+
+
+def test_the_same_kernel_on_the_same_shapes_is_a_duplicate() -> None:
+    rows = [step(0, 100)]
+    for n, (name, shape, grid) in enumerate([("mm", [8], 4), ("mm", [8], 4), ("mm", [9], 4), ("mm", [8], 5)]):
+        at = 10 * n + 1
+        dims = {"Input Dims": [shape]}
+        rows += [op(f"aten::{name}", at, 8, **dims), launch(at + 1, 1, n + 1)]
+        rows += [kernel("gemm", at + 3, 4, n + 1, grid=[grid, 1, 1])]
+    assert table(build(*rows), "duplicates") == [
+        {
+            "rank": 0,
+            "phase": "forward",
+            "op": "aten::mm",
+            "shapes": "[[8]]",
+            "name": "gemm",
+            "grid": "4x1x1",
+            "num": 2,
+            "gpu_ns": 8_000,
+        }
+    ]
+
+
+def test_duplicates_that_take_next_to_nothing_are_one_row() -> None:
+    """One of 50 us three times, and two pairs of 10 ns."""
+    rows = [step(0, 400)]
+    kernels = [*[("mm", 50)] * 3, *[("a", 0.01)] * 2, *[("b", 0.01)] * 2]
+    for n, (name, lasts) in enumerate(kernels):
+        at = 55 * n + 1
+        rows += [op(f"aten::{name}", at, 8, **{"Input Dims": [[8]]}), launch(at + 1, 1, n + 1)]
+        rows += [kernel(name, at + 3, lasts, n + 1, grid=[1, 1, 1])]
+    found = [(row["name"], row["num"], row["gpu_ns"]) for row in table(build(*rows), "duplicates")]
+    assert found == [("mm", 3, 150_000), (OTHERS, 4, 40)]
+
+
+def test_without_shapes_the_report_says_what_would_record_them() -> None:
+    shapeless = build(step(0, 9), op("aten::mm", 1, 8), launch(2, 1, 1), kernel("gemm", 4, 1, 1))
+    report = analyze(Run("", (shapeless,)), "duplicates")
+    assert [unknown.argument for unknown in report.unknown] == ["record_shapes=True"]
+    assert analyze(Run("", (build(step(0, 9)),)), "duplicates").unknown == ()
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+@pytest.mark.parametrize("name", ["ddp-a100/rank0", "ep-moe-b200-ab/ref", "owlv2/mi300"])
+def test_launches_and_duplicates_of_a_real_trace_agree_with_its_kernels(name: str) -> None:
+    run = read(Path(TRACES, f"{name}.json.gz"))
+    kernels, launches = table(run, "kernels"), table(run, "launches")
+    assert sum(row["num_kernels"] for row in launches) == sum(row["num"] for row in kernels)
+    cells = [row for row in table(run, "partition") if row["category"] == "host_bound"]
+    assert sum(row["host_bound_ns"] for row in launches) == sum(row["ns"] for row in cells)
+    longest = {(row["phase"], row["name"]): row["num"] for row in kernels}
+    told = [row for row in table(run, "duplicates") if row["name"] != OTHERS]
+    assert all(row["num"] <= longest[row["phase"], row["name"]] for row in told)

@@ -1,0 +1,239 @@
+"""Every nanosecond of a window falls into exactly one cell, rule by rule of docs/method.md."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from builder import (
+    AUTOGRAD,
+    Event,
+    annotation,
+    build,
+    call,
+    kernel,
+    launch,
+    memcpy,
+    memset,
+    op,
+    read_text,
+    step,
+    table,
+    text,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traceq.analysis.registry import analyze, names
+from traceq.model import Run, Trace
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def cells(*events: Event) -> dict[str, int]:
+    """us of each category of the only window; the phase stands before a colon where it is not `forward`."""
+    found: dict[str, int] = {}
+    for cell in table(build(step(0, 100), *events), "partition"):
+        phase = "" if cell["phase"] == "forward" else cell["phase"] + ":"
+        found[phase + cell["category"]] = cell["ns"] // 1000
+    return found
+
+
+def test_compute_hides_communication_hides_copies() -> None:
+    assert cells(
+        *(launch(0, 1, corr) for corr in (1, 2, 3)),
+        kernel("gemm", 10, 30, 1),
+        kernel(ALL_REDUCE, 20, 40, 2, stream=8),
+        memcpy("HtoD (Pinned -> Device)", 50, 30, 3, stream=9),
+    ) == {"host_bound": 1, "launch_latency": 9, "compute": 30, "exposed_comm": 20, "exposed_memcpy": 20, "tail": 20}
+
+
+def test_a_collective_on_the_compute_stream_is_still_communication() -> None:
+    assert cells(launch(0, 1, 1), kernel(ALL_REDUCE, 1, 99, 1)) == {"host_bound": 1, "exposed_comm": 99}
+
+
+def test_memsets_are_copies() -> None:
+    assert cells(launch(0, 1, 1), memset(1, 99, 1)) == {"host_bound": 1, "exposed_memcpy": 99}
+
+
+def test_before_its_launch_returns_work_waits_for_the_host_and_then_for_the_queue() -> None:
+    assert cells(launch(20, 10, 1), kernel("gemm", 45, 55, 1)) == {
+        "host_bound": 30,
+        "launch_latency": 15,
+        "compute": 55,
+    }
+
+
+def test_after_the_last_device_op_is_tail() -> None:
+    assert cells(launch(0, 1, 1), kernel("gemm", 1, 9, 1)) == {"host_bound": 1, "compute": 9, "tail": 90}
+
+
+def test_inside_a_call_that_ends_before_the_next_op_starts_the_host_waits() -> None:
+    assert cells(
+        launch(0, 1, 1),
+        kernel("a", 1, 19, 1),
+        call("cudaEventSynchronize", 10, 30),
+        launch(50, 5, 2),
+        kernel("b", 60, 40, 2),
+    ) == {"host_bound": 1 + 15, "compute": 19 + 40, "sync_wait": 20, "launch_latency": 5}
+
+
+@pytest.mark.parametrize("name", ["cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc"])
+def test_inside_an_allocation_the_device_waits_for_the_allocator(name: str) -> None:
+    found = cells(launch(0, 1, 1), kernel("a", 1, 19, 1), call(name, 20, 20), launch(50, 5, 2), kernel("b", 55, 45, 2))
+    assert found == {"host_bound": 1 + 15, "compute": 19 + 45, "alloc_wait": 20}
+
+
+def test_what_was_launched_before_a_call_does_not_wait_for_it() -> None:
+    """a could not start sooner without the call, only END, which is launched after it, could."""
+    assert cells(launch(0, 1, 1), call("cudaDeviceSynchronize", 2, 48), kernel("a", 10, 30, 1), *END) == {
+        "host_bound": 1 + 40,
+        "launch_latency": 1 + 8,
+        "sync_wait": 10,
+        "compute": 30 + 10,
+    }
+
+
+def test_an_allocation_awaits_nothing_a_kernel_that_starts_meanwhile_was_queued() -> None:
+    assert cells(launch(0, 1, 1), call("cudaMalloc", 2, 48), kernel("a", 10, 30, 1), *END) == {
+        "host_bound": 1 + 40,
+        "launch_latency": 9,
+        "alloc_wait": 10,
+        "compute": 30 + 10,
+    }
+
+
+END = (launch(80, 10, 99), kernel("end", 90, 10, 99))
+
+
+def test_a_wait_of_a_bystanding_thread_keeps_nobody_waiting() -> None:
+    bystander = call("cudaEventSynchronize", 10, 30, tid=77)
+    assert cells(bystander, launch(50, 10, 1), kernel("a", 60, 40, 1)) == {"host_bound": 60, "compute": 40}
+    assert cells(bystander, launch(50, 10, 1, tid=77), kernel("a", 60, 40, 1)) == {
+        "host_bound": 30,
+        "sync_wait": 30,
+        "compute": 40,
+    }
+
+
+def test_a_wait_of_the_main_thread_counts_though_another_thread_launches_next() -> None:
+    waits = call("cudaEventSynchronize", 10, 30)
+    assert cells(waits, launch(50, 10, 1, tid=AUTOGRAD), kernel("a", 60, 40, 1)) == {
+        "host_bound": 30,
+        "sync_wait": 30,
+        "compute": 40,
+    }
+
+
+PHASES = (annotation("load", 0, 40), annotation("forward", 40, 30), annotation("backward", 70, 30))
+
+
+def test_idle_time_belongs_to_what_the_main_thread_does_then_and_queueing_to_the_launch() -> None:
+    """A slow data loader shows as itself, although it is `forward` that launches next."""
+    assert cells(*PHASES, launch(45, 5, 1), kernel("a", 75, 20, 1)) == {
+        "load:host_bound": 40,
+        "host_bound": 10,
+        "launch_latency": 25,
+        "compute": 20,
+        "backward:tail": 5,
+    }
+
+
+def test_of_two_kernels_that_overlap_the_earlier_decides_the_phase() -> None:
+    early, late = kernel("early", 50, 30, 1), kernel("late", 60, 40, 2, stream=8)
+    launches = launch(0, 1, 1), launch(41, 1, 2)
+    assert cells(*PHASES, *launches, early, late) == {
+        "load:host_bound": 1,
+        "load:launch_latency": 49,
+        "load:compute": 30,
+        "compute": 20,
+    }
+
+
+def test_work_that_a_later_window_runs_is_charged_there() -> None:
+    first, second = (step(0, 10), launch(2, 1, 1)), (step(10, 10, 1), launch(12, 1, 2))
+    trace = build(*first, *second, kernel("a", 5, 25, 1), kernel("b", 30, 20, 2))
+    compute = {found["step"]: found["ns"] for found in table(trace, "partition") if found["category"] == "compute"}
+    assert compute == {0: 25_000, 1: 20_000}
+
+
+def test_a_gloo_rank_on_a_cpu_computes_before_it_communicates_before_it_loads() -> None:
+    assert cells(
+        op("aten::mm", 10, 20),
+        annotation("gloo:all_reduce", 20, 30, tid=9),
+        annotation("enumerate(DataLoader)#_It.__next__", 45, 25),
+        op("aten::mm", 60, 30, tid=9),
+    ) == {"cpu_compute": 20, "exposed_comm": 15, "dataload:exposed_comm": 5, "dataload:dataload_wait": 20, "python": 40}
+
+
+def test_issuing_a_collective_is_not_computing() -> None:
+    assert cells(op("c10d::allreduce_", 10, 20), op("record_param_comms", 12, 5)) == {"python": 100}
+    assert cells(op("gloo:all_reduce", 10, 20)) == {"exposed_comm": 20, "python": 80}
+
+
+HOST = (
+    launch,
+    lambda start, dur, corr, **more: call("cudaMemcpyAsync", start, dur, corr, **more),
+    lambda start, dur, corr, **more: call("cudaMalloc", start, dur, **more),
+    lambda start, dur, corr, **more: call("cudaStreamSynchronize", start, dur, **more),
+    lambda start, dur, corr, **more: call("cudaDeviceSynchronize", start, dur, **more),
+    lambda start, dur, corr, **more: op("aten::copy_", start, dur, **more),
+    lambda start, dur, corr, **more: op("autograd::engine::evaluate_function: MmBackward0", start, dur, **more),
+    lambda start, dur, corr, **more: annotation("forward", start, dur, **more),
+    lambda start, dur, corr, **more: annotation("backward", start, dur, **more),
+    lambda start, dur, corr, **more: annotation("gloo:all_reduce", start, dur, **more),
+)
+DEVICE = (
+    lambda start, dur, corr, stream: kernel("gemm", start, dur, corr, stream),
+    lambda start, dur, corr, stream: kernel(ALL_REDUCE, start, dur, corr, stream),
+    lambda start, dur, corr, stream: memcpy("DtoH (Device -> Pageable)", start, dur, corr, stream),
+    lambda start, dur, corr, stream: memset(start, dur, corr, stream),
+)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[Event]:
+    """One to four steps; anything on two host threads and two streams, no two rows starting together."""
+    edges = sorted(draw(st.lists(st.integers(1, 60), min_size=2, max_size=5, unique=True)))
+    events = [step(edge, after - edge, number) for number, (edge, after) in enumerate(pairwise(edges))]
+    starts = st.integers(0, 80).filter(lambda start: start not in edges)
+    for start in draw(st.lists(starts, max_size=16, unique=True)):
+        dur, corr = draw(st.integers(0, 40)), draw(st.integers(0, 8))
+        if draw(st.booleans()):
+            events.append(draw(st.sampled_from(HOST))(start, dur, corr, tid=draw(st.sampled_from([1, AUTOGRAD]))))
+        else:
+            events.append(draw(st.sampled_from(DEVICE))(start, dur, corr, draw(st.sampled_from([7, 8]))))
+    return events
+
+
+@settings(max_examples=300, deadline=None)
+@given(traces())
+def test_the_cells_add_up_to_every_window_exactly(events: list[Event]) -> None:
+    trace = build(*events)
+    windows = [found["window_ns"] for found in table(trace, "steps")]
+    sums = [0] * len(windows)
+    for cell in table(trace, "partition"):
+        assert cell["ns"] > 0
+        sums[cell["step"]] += cell["ns"]
+    assert sums == windows
+
+
+def answers(trace: Trace) -> dict[str, list[Any]]:
+    """All rows of all analyses, in an order of their own."""
+    run = Run("", (trace,))
+    tables = [table for name in names() for table in analyze(run, name).tables]
+    return {table.key: sorted(map(repr, table.rows)) for table in tables}
+
+
+@settings(max_examples=100, deadline=None)
+@given(traces(), st.integers(-(10**15), 10**15))
+def test_shifting_all_times_changes_nothing(events: list[Event], origin: int) -> None:
+    assert answers(read_text(text(*events, origin=origin))) == answers(build(*events))
+
+
+@settings(max_examples=100, deadline=None)
+@given(traces(), st.randoms(use_true_random=False))
+def test_the_order_of_the_events_in_the_file_changes_nothing(events: list[Event], random: Any) -> None:
+    shuffled = random.sample(events, len(events))
+    assert answers(build(*shuffled)) == answers(build(*events))

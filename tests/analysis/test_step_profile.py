@@ -1,0 +1,228 @@
+"""What an unprofiled step is made of, from the samples that ranks wrote; checked by plain Python over their lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builder import build, op, step, table, write
+from paths import FIXTURES
+from terminal import traceq
+
+from traceq.analysis.registry import analyze
+from traceq.model import Arm, Manifest, Pairs, Run, Trace
+from traceq.runs.layout import RunFolder
+from traceq.runs.read import read
+from traceq.runs.step_log import StepLine
+from traceq.runs.timings import timings_of
+
+FIXTURE = FIXTURES / "outlier_ab"
+BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
+
+
+def line(wall_ns: int, *, pair: int = 0, arm: str = "run", index: int = 0, **more: Any) -> StepLine:
+    """An unprofiled step, in nanoseconds that are easy to add."""
+    known = {"phases": {}, "cpu_ns": 0, "device_ns": 0, "peak_bytes": 0} | more
+    return StepLine(arm=arm, a=arm, b=arm, pair=pair, half=0, index=index, wall_ns=wall_ns, **known)
+
+
+def manifest(arm: Arm | None = None, **more: Any) -> Manifest:
+    known: dict[str, Any] = {"parameters": {}, "phases": (), "num_ranks": 1} | more
+    return Manifest(1, "id", "mine", "", arms=(arm or Arm("run", "", baseline=True),), seed=0, **known)
+
+
+def recorded(*ranks: Sequence[StepLine], **more: Any) -> Run:
+    """A run of one arm whose ranks wrote these lines."""
+    return Run("run", (), manifest(**more), "run", timings=timings_of(ranks, "run"))
+
+
+def profile(run: Run) -> dict[str, Any]:
+    found = analyze(run, "step_profile").tables[0]
+    return dict(zip((column.key for column in found.columns), found.rows[0], strict=True)) | {
+        part.key: dict(part.rows) for part in found.parts
+    }
+
+
+def shown(run: Run) -> dict[str, tuple[Any, ...]]:
+    """Rows that people see, by phase: mean, median, p95, share."""
+    (view,) = analyze(run, "step_profile").views
+    return {str(row[0]): row[1:] for row in view.rows}
+
+
+def test_phases_and_what_is_in_none_add_up_to_the_step() -> None:
+    run = recorded(
+        [line(100, phases={"forward": 30, "bwd": 60}), line(200, phases={"forward": 50, "bwd": 110})],
+        [line(100, phases={"forward": 40, "bwd": 60}), line(200, phases={"forward": 60, "bwd": 110})],
+    )
+    assert shown(run) == {
+        "forward": (45, 45, 58, 30.0),
+        "bwd": (85, 85, 110, pytest.approx(100 * 85 / 150)),
+        "other": (20, 20, 38, pytest.approx(100 * 20 / 150)),
+        "total": (150, 150, 200, 100.0),
+    }
+    assert sum(row[3] for name, row in shown(run).items() if name != "total") == pytest.approx(100)
+
+
+def test_warm_up_steps_that_settle_and_other_arms_do_not_count() -> None:
+    run = recorded(
+        [line(9, pair=-1), line(8, pair=-1), line(7, pair=-2), line(5), line(6, arm="else"), line(5, pair=1)]
+    )
+    found = profile(run)
+    assert (found["warmup"], found["measured"], found["global_step_time_s"]) == (2, 2, pytest.approx(5e-9))
+    assert run.timings is not None
+    assert run.timings.since_pause.tolist() == [1, 3]
+
+
+def test_each_process_of_an_arm_that_runs_apart_warms_up_and_its_steps_count_together() -> None:
+    process = [line(9, pair=-1), line(8, pair=-1), line(5), line(7, pair=1)]
+    found = profile(recorded([*process, line(1, arm="else", pair=-1), *process]))
+    assert (found["warmup"], found["measured"], found["global_step_time_s"]) == (2, 4, pytest.approx(6e-9))
+
+
+def test_the_slowest_rank_sets_the_pace_of_the_job() -> None:
+    arm = Arm("run", "", baseline=True, samples_per_step=16)
+    found = profile(recorded([line(10), line(30)], [line(20), line(40)], [line(10), line(20)], arm=arm))
+    assert found["per_rank_step_time_s"] == pytest.approx({"0": 20e-9, "1": 30e-9, "2": 15e-9})
+    assert (found["slowest_rank"], found["global_step_time_s"]) == (1, pytest.approx(30e-9))
+    assert found["global_samples_per_sec"] == pytest.approx(16 / 30e-9)
+    assert found["num_processes"] == 3
+
+
+def test_backward_step_is_the_sum_of_its_parts_in_json_alone() -> None:
+    first = dict(zip(BACKWARD_STEP, (40, 1, 5, 2), strict=True))
+    second = dict(zip(BACKWARD_STEP, (60, 3, 4, 1), strict=True))
+    run = recorded([line(100, phases=first), line(100, phases=second), line(100, phases=second)])
+    found = profile(run)
+    assert found["phase_means_s"]["backward_step"] == pytest.approx((48 + 68 + 68) / 3 * 1e-9)
+    assert found["phase_medians_s"]["backward_step"] == pytest.approx(68e-9)
+    assert "backward_step" not in shown(run)
+    assert "backward_step" not in profile(recorded([line(10, phases={"bwd": 5})]))["phase_means_s"]
+
+
+def test_on_a_device_its_clock_tells_the_phases_and_the_first_step_of_a_half_settles() -> None:
+    half = [
+        line(10, index=index, device_ns=ns, phases={"forward": 2}, device_phases={"forward": ns - 10}, peak_bytes=peak,
+             reserved_bytes=2 * peak)
+        for index, ns, peak in [(0, 900, 0), (1, 100, 0), (2, 120, 70)]
+    ]  # fmt: skip
+    run = recorded(half)
+    found = profile(run)
+    assert (found["clock"], found["measured"]) == ("device", 2)
+    assert shown(run)["forward"] == (100, 100, 109, pytest.approx(100 * 100 / 110), 2)
+    assert shown(run)["other"][:2] == (10, 10)
+    assert (found["peak_alloc_gb_worst"], found["peak_reserved_gb_worst"]) == pytest.approx((70e-9, 140e-9))
+    assert found["peak_rss_gb_worst"] is None
+
+
+def test_an_older_recording_on_a_device_is_told_by_the_hosts_clock_and_says_so() -> None:
+    run = recorded([line(100, device_ns=90, phases={"forward": 20}, peak_bytes=5)])
+    assert profile(run)["clock"] == "host"
+    assert (shown(run)["forward"][0], shown(run)["total"][0]) == (20, 100)
+    assert "when work was launched" in analyze(run, "step_profile").views[0].note
+
+
+def test_where_deepspeed_blurs_the_phases_it_is_said() -> None:
+    blurred = recorded([line(10)], environment={"wrapper": "DeepSpeedEngine"})
+    assert "DeepSpeed clips, steps and zeroes" in analyze(blurred, "step_profile").views[0].note
+    assert profile(blurred)["distributed_type"] == "DeepSpeedEngine"
+    assert profile(recorded([line(10)], environment={"wrapper": "none"}))["note"] == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "strategy", "is_blurred"),
+    [("zero2", "ZeRO-1 or 2", True), ("zero3", "ZeRO-3", True), ("zero1", "ZeRO-1", False), ("ddp", "DDP", False)],
+)
+def test_of_a_loop_the_trace_tells_how_ranks_share_the_work(file: str, strategy: str, is_blurred: bool) -> None:
+    (trace,) = read(FIXTURE.parent / "strategies" / f"{file}.json.gz").traces
+    found = profile(profiled(recorded([line(10)]), trace))
+    assert (found["distributed_type"], bool(found["note"])) == (strategy, is_blurred)
+
+
+def test_what_the_arm_was_given_comes_before_what_the_recipe_was() -> None:
+    arm = Arm("run", "", baseline=True, varied={"batch_size": 16})
+    given = {"batch_size": 8, "num_workers": 2, "prefetch_factor": 4, "grad_accum": 3}
+    found = profile(recorded([line(10)], arm=arm, parameters=given))
+    assert [found[key] for key in given] == [16, 2, 4, 3]
+
+
+def test_the_worst_ranks_peak_counts() -> None:
+    found = profile(recorded([line(10, peak_bytes=5)], [line(10, peak_bytes=9), line(10, peak_bytes=8)]))
+    assert found["peak_rss_gb_worst"] == pytest.approx(9e-9)
+    assert found["peak_alloc_gb_worst"] is None
+
+
+def test_a_phase_that_is_called_other_joins_what_is_in_none() -> None:
+    run = recorded([line(100, phases={"other": 30, "bwd": 60})])
+    assert {name: row[0] for name, row in shown(run).items()} == {"bwd": 60, "other": 40, "total": 100}
+
+
+def test_steps_without_phases_are_all_other() -> None:
+    assert shown(recorded([line(100)])) == {"other": (100, 100, 100, 100.0), "total": (100, 100, 100, 100.0)}
+
+
+def test_a_trace_alone_has_no_profile(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", step(0, 10), op("aten::mm", 1, 2))
+    assert json.loads(traceq("show", path, "--json").out)["step_profile"] is None
+    assert analyze(read(path), "step_profile").views == ()
+
+
+def lines_of(rank: int, arm: str) -> Iterator[dict[str, Any]]:
+    """Counted steps as they stand on disk."""
+    for text in RunFolder(FIXTURE).samples(rank).read_text().splitlines():
+        found = json.loads(text)
+        if found["kind"] == "step" and found["arm"] == arm and found["pair"] >= 0:
+            yield found
+
+
+@pytest.mark.parametrize("arm", ["off", "on"])
+def test_a_recorded_run_is_what_plain_python_makes_of_its_lines(arm: str) -> None:
+    ranks = [list(lines_of(rank, arm)) for rank in (0, 1)]
+    found = profile(read(FIXTURE / arm))
+    assert found["measured"] == len(ranks[0]) == len(ranks[1])
+    for name in ("dataload_wait", "forward", *BACKWARD_STEP, "sync_gather"):
+        times = [each["phases"][name] / 1e9 for lines in ranks for each in lines]
+        assert found["phase_means_s"][name] == pytest.approx(math.fsum(times) / len(times))
+        assert found["phase_medians_s"][name] == pytest.approx(statistics.median(times))
+        exact = statistics.quantiles(times, n=20, method="inclusive")[-1]
+        assert found["phase_p95_s"][name] == pytest.approx(exact)
+    means = [statistics.fmean(each["wall_ns"] for each in lines) / 1e9 for lines in ranks]
+    assert found["global_step_time_s"] == pytest.approx(max(means))
+    parts = {name: s for name, s in found["phase_means_s"].items() if name != "backward_step"}
+    assert sum(parts.values()) == pytest.approx(statistics.fmean(means))
+
+
+def profiled(run: Run, *traces: Trace) -> Run:
+    return replace(run, traces=traces)
+
+
+STEPS = (step(0, 120, 0), op("aten::mm", 1, 100), step(130, 140, 1), op("aten::mm", 140, 100))
+
+
+def test_the_profilers_cost_is_the_traced_step_against_the_unprofiled_one() -> None:
+    run = profiled(recorded([line(90_000), line(100_000), line(200_000)]), build(*STEPS))
+    expected = {"rank": 0, "unprofiled_ns": 100_000, "num_unprofiled": 3, "profiled_ns": 130_000, "num_profiled": 2}
+    assert table(run, "perturbation") == [expected | {"slowdown_pct": pytest.approx(30)}]
+    note = analyze(run, "steps").views[0].note
+    assert note.endswith("Profiled they take 1.30 times as long as unprofiled (100 us, median of 3).")
+
+
+def test_a_copied_trace_knows_the_profilers_cost_from_its_pairs() -> None:
+    b_second, first, second = np.array([True, False]), np.array([[50_000, 70_000]]), np.array([[60_000, 65_000]])
+    pairs = (Pairs("run", "else", b_second, first, second), Pairs("run", "run", b_second, first, second))
+    run = Run("a.json.gz", (build(*STEPS),), manifest(), "run", pairs)
+    (row,) = table(run, "perturbation")
+    assert (row["num_unprofiled"], row["unprofiled_ns"]) == (6, 62_500)  # 50, 65; and 50, 70, 60, 65 of the control
+    assert table(replace(run, arm="else"), "perturbation")[0]["unprofiled_ns"] == 65_000
+
+
+def test_a_trace_without_unprofiled_steps_says_nothing_of_the_profilers_cost() -> None:
+    run = Run("a.json", (build(*STEPS),))
+    assert table(run, "perturbation") == []
+    assert "Profiled" not in analyze(run, "steps").views[0].note

@@ -1,0 +1,103 @@
+"""Kernels, copies and coverage: sums over the whole trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builder import build, kernel, launch, memcpy, memset, op, step, table
+
+from traceq.analysis.registry import analyze
+from traceq.model import Run
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("DtoH (Device -> Pinned)", "DtoH"),
+        ("DtoH (Device -> Pageable)", "DtoH"),
+        ("HtoD (Pageable -> Device)", "HtoD"),
+        ("DtoD (Device -> Device)", "DtoD"),
+        ("PtoP (Device -> Device)", "PtoP"),
+        ("of a new kind", "Memcpy of a new kind"),
+    ],
+)
+def test_a_copy_is_named_by_its_direction_whatever_the_memory(name: str, kind: str) -> None:
+    (found,) = table(build(memcpy(name, 5, 2, size=64)), "memcpy")
+    assert found == {"rank": 0, "kind": kind, "num": 1, "bytes": 64, "gpu_ns": 2_000, "under_kernels_ns": 0}
+
+
+def test_copies_of_one_direction_are_added_up_and_memsets_are_none() -> None:
+    trace = build(
+        memcpy("DtoH (Device -> Pinned)", 5, 2), memcpy("DtoH (Device -> Pageable)", 9, 3, size=0), memset(20, 1)
+    )
+    (found,) = table(trace, "memcpy")
+    assert (found["kind"], found["num"], found["bytes"], found["gpu_ns"]) == ("DtoH", 2, 8, 5_000)
+
+
+def test_a_copy_is_hidden_as_far_as_kernels_of_its_device_run() -> None:
+    copy = "HtoD (Pinned -> Device)"
+    trace = build(
+        kernel("gemm", 10, 20, 1),
+        kernel("relu", 25, 10, 2, stream=8),
+        kernel("gemm", 0, 100, 3, device=1),
+        memcpy(copy, 5, 20, stream=9),  # 10 to 25
+        memcpy(copy, 30, 10, stream=9),  # 30 to 35
+        memcpy(copy, 60, 4, stream=9),
+    )
+    (found,) = table(trace, "memcpy")
+    assert (found["gpu_ns"], found["under_kernels_ns"]) == (34_000, 20_000)
+    (view,) = analyze(Run("a", (trace,)), "memcpy").views
+    assert view.rows == (("HtoD", 3, 24, 34_000, 20_000, pytest.approx(100 * 20 / 34)),)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_hidden_is_what_a_count_of_instants_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kernels, copies = (
+        [(int(start), int(dur)) for start, dur in zip(rng.integers(0, 300, 12), rng.integers(1, 40, 12), strict=True)]
+        for _ in range(2)
+    )
+    rows = [kernel("k", *one, corr=at + 1, stream=at) for at, one in enumerate(kernels)]
+    rows += [memcpy("HtoD (Pinned -> Device)", *one, stream=50 + at) for at, one in enumerate(copies)]
+    busy = {instant for start, dur in kernels for instant in range(start, start + dur)}
+    hidden = sum(instant in busy for start, dur in copies for instant in range(start, start + dur))
+    (found,) = table(build(*rows), "memcpy")
+    assert found["under_kernels_ns"] == 1000 * hidden
+
+
+def test_kernels_are_listed_by_phase_and_name_the_longest_first() -> None:
+    trace = build(
+        step(0, 100),
+        launch(1, 1, 1),
+        kernel("void gemm<float>(x)", 5, 10, 1),
+        kernel("void gemm<float>(x)", 20, 10, 1),
+        kernel("relu", 40, 50, 1),
+        kernel("relu", 95, 1),
+    )
+    rows = [(found["phase"], found["name"], found["num"], found["gpu_ns"]) for found in table(trace, "kernels")]
+    assert rows == [
+        ("forward", "relu", 1, 50_000),
+        ("forward", "void gemm<float>(x)", 2, 20_000),
+        ("unattributed", "relu", 1, 1_000),
+    ]
+
+
+def test_people_see_a_kernels_name_without_its_arguments() -> None:
+    trace = build(launch(1, 1, 1), kernel("void at::native::elementwise<4, Add<float>>(int, Array)", 5, 10, 1))
+    assert analyze(Run("", (trace,)), "kernels").views[0].rows[0][1] == "elementwise<Add>"
+
+
+def test_what_is_not_known_is_counted(tmp_path: Path) -> None:
+    trace = build(
+        op("aten::mm", 0, 5), op("no time", 1, -1), launch(1, 1, 1), kernel("a", 5, 3, 1), kernel("b", 9, 4, 77)
+    )
+    assert table(trace, "coverage") == [
+        {"num_gpu_events": 2, "unattributed_ns": 4_000, "before_window_ns": 0, "dropped_events": 1}
+    ]
+
+
+def test_a_trace_without_a_device_has_no_device_tables() -> None:
+    trace = build(step(0, 10), op("aten::mm", 1, 5))
+    assert [table(trace, name) for name in ("kernels", "memcpy", "syncs", "collectives")] == [[], [], [], []]

@@ -1,0 +1,176 @@
+"""Diffs of real traces: closed against the slow oracle, antisymmetric, and true to what is known of each pair."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_files import check_golden
+from oracle.partition import partition
+from oracle.phases import Phases
+from oracle.reader import read as read_slowly
+from oracle.steps import windows
+from oracle.syncs import find_syncs
+from paths import TRACES
+from terminal import traceq
+from typer.testing import CliRunner
+
+from traceq.analysis.registry import analyze
+from traceq.cli import app
+from traceq.compare.attribution import ledger
+from traceq.compare.diff import diff_runs
+from traceq.facts.timeline.steps import steps
+from traceq.model import Run
+from traceq.runs.read import read
+
+TOO_SLOW_FOR_THE_ORACLE = ("mtia", "sam-a100-ab", "hta-diff", "owlv2", "resnet50-2021")
+PAIRS = {
+    "ep-moe": ("ep-moe-b200-ab/ref.json.gz", "ep-moe-b200-ab/syncless.json.gz"),
+    "sam": ("sam-a100-ab/compile_false.json.gz", "sam-a100-ab/compile_true.json.gz"),
+    "torchrec": ("torchrec-v100-ab/a", "torchrec-v100-ab/b"),
+    "owlv2": ("owlv2/h100.json.gz", "owlv2/mi300.json.gz"),
+    "hta-diff": ("hta-diff/control-a100-rank3.json.gz", "hta-diff/test-v100-rank1.json.gz"),
+}
+Row = dict[str, Any]
+
+
+def first_ranks() -> list[Any]:
+    found = [
+        path
+        for path in sorted(TRACES.rglob("*.json.gz"))
+        if not path.name.startswith(tuple(f"rank{r}." for r in range(2, 8)))
+    ]
+    names = [path.relative_to(TRACES).as_posix().removesuffix(".json.gz") for path in found]
+    return [pytest.param(path, id=name) for path, name in zip(found, names, strict=True)] or [
+        pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no traces beside this checkout, in {TRACES}"))
+    ]
+
+
+@pytest.fixture(params=PAIRS)
+def pair(request: pytest.FixtureRequest) -> tuple[str, Path, Path]:
+    """(name, A, B)."""
+    return (request.param, *both(request.param))
+
+
+def both(name: str) -> tuple[Path, Path]:
+    a, b = (TRACES / side for side in PAIRS[name])
+    if not a.exists() or not b.exists():
+        pytest.skip(f"no traces {' and '.join(PAIRS[name])} beside this checkout")
+    return a, b
+
+
+def as_json(a: Path, b: Path) -> Row:
+    result = CliRunner().invoke(app, ["diff", "--json", str(a), str(b)])
+    assert result.exit_code == 0, result.output
+    found: Row = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.parametrize("path", first_ranks())
+def test_the_cells_of_a_ledger_are_those_of_the_partition(path: Path) -> None:
+    """Against the oracle where it takes less than two seconds, else against `show`, which another test holds to it."""
+    trace = read(path).traces[0]
+    counted = steps(trace).counted
+    if path.relative_to(TRACES).parts[0] in TOO_SLOW_FOR_THE_ORACLE:
+        expected = shown_cells(trace.rank, Run(str(path), (trace,)), counted)
+    else:
+        expected = oracle_cells(path, counted)
+    found = {(cell.phase, cell.category): cell.ns for cell in ledger(trace).cells if cell.ns}
+    assert found == dict(expected)
+
+
+def oracle_cells(path: Path, counted: Any) -> Counter[tuple[str, str]]:
+    trace = read_slowly(path)
+    phases, syncs = Phases(trace), find_syncs(trace)
+    cells: Counter[tuple[str, str]] = Counter()
+    for step, counts in zip(windows(trace, phases), counted, strict=True):
+        if counts:
+            cells.update(partition(trace, phases, syncs, step["start_ns"], step["end_ns"]))
+    return cells
+
+
+def shown_cells(rank: int, run: Run, counted: Any) -> Counter[tuple[str, str]]:
+    table = analyze(run, "partition").tables[0]
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    cells: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        if row["rank"] == rank and counted[row["step"]] and row["ns"]:
+            cells[row["phase"], row["category"]] += row["ns"]
+    return cells
+
+
+def test_a_pair_is_explained_to_the_nanosecond(pair: tuple[str, Path, Path]) -> None:
+    found = as_json(*pair[1:])
+    assert found["residual_ns"] == 0
+    delta = found["traced"]["delta_ns"]
+    assert delta == found["traced"]["b_ns"] - found["traced"]["a_ns"]
+    assert sum(cell["delta_ns"] for cell in found["cells"]) == delta
+    assert sum(cause["delta_ns"] for cause in found["causes"]) == delta
+    assert all(cause["count_ns"] + cause["dur_ns"] == cause["delta_ns"] for cause in found["causes"])
+    assert sum(cell["a_ns"] for cell in found["cells"]) == found["traced"]["a_ns"]
+    assert sum(cell["b_ns"] for cell in found["cells"]) == found["traced"]["b_ns"]
+
+
+def test_a_pair_turned_around_has_every_sign_turned(pair: tuple[str, Path, Path]) -> None:
+    a, b = (read(side) for side in pair[1:])
+    there, back = diff_runs(a, b), diff_runs(b, a)
+    assert there.traced is not None
+    assert back.traced is not None
+    assert there.traced.delta_ns == -back.traced.delta_ns
+    assert there.comparison is not None
+    assert back.comparison is not None
+    assert there.comparison.delta_ns == -back.comparison.delta_ns
+    assert [(cause.key, cause.delta_num, cause.delta_ns, cause.count_ns) for cause in there.causes] == [
+        (cause.key, -cause.delta_num, -cause.delta_ns, -cause.count_ns) for cause in back.causes
+    ]
+    same = diff_runs(a, a)
+    assert (same.causes, {cell.delta_ns for cell in same.cells}) == ((), {0})
+
+
+def test_twenty_removed_syncs_are_named_before_anything_else() -> None:
+    found = as_json(*both("ep-moe"))
+    syncs = [cause for cause in found["causes"] if cause["kind"] == "sync"]
+    assert found["causes"][0] == syncs[0]
+    assert [cause["delta_num"] for cause in syncs] == [-10, -10]
+    verdict, why, said = found["words"][:3]
+    assert verdict.startswith("syncless saves 5.02 ms a step")
+    assert why.startswith("Why: profiled steps of one window a side")
+    assert said.startswith("syncless removes 20 syncs a step (10 dtoh aten::copy_ in forward, 10 dtoh ")
+    assert f"{sum(cause['delta_ns'] for cause in syncs) / 1e6:.2f} ms a step (copying " in said
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b"),
+    [
+        ("owlv2", "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X VF"),
+        ("hta-diff", "NVIDIA A100-PG509-200", "Tesla V100-SXM2-16GB"),
+    ],
+)
+def test_other_hardware_is_not_compared(name: str, a: str, b: str) -> None:
+    found = as_json(*both(name))
+    assert found["comparable"]["ok"] is False
+    assert found["comparable"]["reasons"][0] == f"device: {a} against {b}"
+    assert found["verdict"]["name"] == "inconclusive"
+    assert found["verdict"]["reason"].startswith(f"not comparable: device: {a} against {b}")
+    assert found["words"][0].startswith(f"Not comparable (device: {a} against {b}")
+
+
+def test_a_rank_set_against_another_is_said() -> None:
+    found = as_json(*both("hta-diff"))
+    texts = {warning["code"]: warning["text"] for warning in found["warnings"]}
+    assert texts["ranks_apart"] == "rank 3 is set against rank 1: ranks of one job differ, too"
+
+
+def test_the_answer_on_a_real_pair_reads_like_this(
+    pair: tuple[str, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers and words, pinned: TRACEQ_UPDATE_GOLDENS=1 writes them anew, and the change shows in the commit."""
+    name, a, b = pair
+    monkeypatch.chdir(TRACES)
+    done = traceq("diff", a.relative_to(TRACES), b.relative_to(TRACES))
+    assert done.code == 0
+    check_golden(f"catalogue/{name}.txt", done.out)

@@ -1,0 +1,116 @@
+"""Several ranks of real jobs: who was late, by how much, and a collective that one of them leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from builder import table
+from paths import TRACES
+
+from traceq.analysis.registry import analyze
+from traceq.facts.comm.collectives import collective_calls
+from traceq.model import Events, Run, Trace
+from traceq.runs.read import read
+
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+
+
+@cache
+def job(name: str) -> Run:
+    return read(TRACES / name)
+
+
+def waits(name: str) -> dict[int, int]:
+    return {row["rank"]: row["wait_ns"] for row in table(job(name), "ranks")}
+
+
+def straggler(name: str) -> Any:
+    (finding,) = analyze(job(name), "ranks").findings
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "ratio"),
+    [
+        ("torchrec-v100-straggler-4r", 2, 0.000),
+        ("nanogpt-h100-8r", 1, 0.135),
+        ("dlrm-v100-8r", None, 0.484),
+        ("torchrec-v100-ab/a", 2, 0.087),
+        ("torchrec-v100-ab/b", 2, 0.015),
+    ],
+)
+def test_a_rank_is_named_by_its_share_of_what_the_others_wait(name: str, rank: int | None, ratio: float) -> None:
+    """The ratios are those of starts on one clock, without the first collective, by a separate computation."""
+    found = waits(name)
+    least = min(found, key=lambda one: found[one])
+    assert found[least] / np.median([wait for one, wait in found.items() if one != least]) == pytest.approx(
+        ratio, abs=2e-3
+    )
+    verdicts = {row["rank"]: row["verdict"] for row in table(job(name), "ranks")}
+    named = [one for one, verdict in verdicts.items() if verdict == "straggler"]
+    assert named == ([] if rank is None else [rank])
+    assert rank is not None or set(verdicts.values()) == {"balanced"}
+
+
+def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() -> None:
+    """It spends 37 ms in all-to-all, the others 3,069."""
+    gpu_ns = {row["rank"]: 0 for row in table(job("torchrec-v100-straggler-4r"), "collectives")}
+    for row in table(job("torchrec-v100-straggler-4r"), "collectives"):
+        gpu_ns[row["rank"]] += row["gpu_ns"] if row["num"] else 0
+    assert [round(gpu_ns[rank] / 1e6) for rank in range(4)] == [3070, 3069, 37, 3068]
+    finding = straggler("torchrec-v100-straggler-4r")
+    assert "the others wait 1.01 s of a step for it" in finding.text
+    assert "its host bound in ## forward ## takes 1.00 s more than theirs" in finding.text
+    assert finding.text.endswith("of it Python in # running sparse arch, before _AlltoAllSingle")
+    why = {
+        row["rank"]: (row["late_phase"], row["late_what"]) for row in table(job("torchrec-v100-straggler-4r"), "ranks")
+    }
+    assert why == dict.fromkeys((0, 1, 3), ("", "")) | {2: ("## forward ##", "Python in # running sparse arch")}
+
+
+def test_the_late_rank_of_nanogpt_is_late_in_its_optimizer() -> None:
+    assert "its host bound in optimizer takes 5.37 ms more than theirs" in straggler("nanogpt-h100-8r").text
+
+
+@pytest.mark.parametrize(
+    "name", ["nanogpt-h100-8r", "torchrec-v100-straggler-4r", "dlrm-v100-8r", "torchrec-v100-ab/a"]
+)
+def test_the_clocks_of_one_machine_agree_within_50_us(name: str) -> None:
+    rows = table(job(name), "ranks")
+    assert all(abs(row["offset_ns"]) < 50_000 and row["offset_pm_ns"] < 15_000 for row in rows)
+
+
+def without(trace: Trace, gone: int) -> Trace:
+    """The trace without one event."""
+    events = trace.events
+    keep = np.arange(len(events)) != gone
+    columns = {f.name: getattr(events, f.name) for f in fields(Events)}
+    shorter = {name: column[keep] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    shorter |= {name: _without(columns[name], gone) for name in ("messages", "stacks", "waits")}
+    return replace(trace, events=replace(events, **shorter))
+
+
+def _without(side: Any, gone: int) -> Any:
+    keep = side.row != gone
+    columns = {f.name: getattr(side, f.name)[keep] for f in fields(side)}
+    return replace(side, **columns | {"row": columns["row"] - (columns["row"] > gone)})
+
+
+@pytest.mark.parametrize(
+    ("name", "silent"), [("nanogpt-h100-8r", 2), ("torchrec-v100-straggler-4r", 4), ("dlrm-v100-8r", 1)]
+)
+def test_any_call_left_out_by_one_rank_is_found_but_at_the_end_of_its_window(name: str, silent: int) -> None:
+    """The last ones of a kind in a window could have been cut off."""
+    run = job(name)
+    assert table(run, "desync") == []
+    rank = 1
+    calls = collective_calls(run.traces[rank])
+    named = []
+    for row in calls.rows.tolist():
+        traces = (*run.traces[:rank], without(run.traces[rank], row), *run.traces[rank + 1 :])
+        named.append([one["rank"] for one in table(replace(run, traces=traces), "desync") if one["how"]])
+    assert named == [[rank]] * (len(calls) - silent) + [[]] * silent

@@ -1,0 +1,385 @@
+"""`traceq diff`: what it prints, in every form, and the code it exits with."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from builder import Event, annotation, call, kernel, launch, memcpy, op, step, text, write
+from golden_files import check_golden
+from json_shape import fits
+from rich.console import Console
+
+from traceq.cli import main
+from traceq.compare.diff import diff_run
+from traceq.model import Arm, Manifest
+from traceq.renderers.diff_text import print_diffs
+from traceq.runs.layout import RunFolder, to_json_bytes
+from traceq.runs.step_log import PairLine
+
+Shell = Callable[..., tuple[int, str, str]]
+
+MANIFEST = Manifest(
+    version=1,
+    run_id="r1",
+    recipe="outlier_ab",
+    question="does it cost?",
+    parameters={"batch_size": 8},
+    arms=(Arm("off", "no check", baseline=True), Arm("on", "a check"), Arm("absent", "reference", timed=False)),
+    phases=("forward", "backward"),
+    num_ranks=1,
+    seed=1,
+    status="complete",
+    environment={"torch": "2.9", "host": "here"},
+)
+JITTER = (0, 3, -2, 1, -3, 2, -1, 4)
+
+
+def one_step(at: int, number: int, *, check: bool) -> list[Event]:
+    """1000 us without the check, 1200 with it: the host waits for a copy, and then launches the rest late."""
+    run, late = 10 * number, 200 if check else 0
+    rows = [
+        step(at, 1000 + late, number),
+        annotation("forward", at, 500 + late),
+        annotation("backward", at + 500 + late, 500),
+        op("aten::linear", at + 10, 20),
+        launch(at + 12, 8, run + 1),
+        kernel("void gemm<float, 128>(float*)", at + 30, 250, run + 1),
+        op("aten::mul|<b>", at + 400 + late, 20),
+        launch(at + 405 + late, 8, run + 2),
+        kernel("void mul<a|b>(int)", at + 430 + late, 100, run + 2),
+        op("aten::sgd", at + 600 + late, 20),
+        launch(at + 605 + late, 8, run + 3),
+        kernel("sgd|<script>x", at + 630 + late, 370, run + 3),
+    ]
+    if not check:
+        return rows
+    return [
+        *rows,
+        op("aten::_local_scalar_dense", at + 290, 200),
+        call("cudaMemcpyAsync", at + 295, 5, run + 4),
+        memcpy("DtoH (Device -> Pinned)", at + 302, 2, run + 4),
+        call("cudaStreamSynchronize", at + 300, 185),
+    ]
+
+
+def arm(folder: RunFolder, name: str, *, check: bool) -> None:
+    length = 1200 if check else 1000
+    rows = [row for number in range(3) for row in one_step(number * length, number, check=check)]
+    write(folder.trace(name, 0), *rows, deviceProperties=[{"id": 0, "name": "NVIDIA H100"}])
+
+
+def record(path: Path, manifest: Manifest = MANIFEST, *, traced: bool = True, num_pairs: int = 16) -> Path:
+    """A run on disk: two timed arms, a reference, and pairs in alternating order with a control."""
+    folder = RunFolder(path)
+    path.mkdir(parents=True)
+    folder.write_manifest(manifest)
+    for known in manifest.arms if traced else ():
+        arm(folder, known.name, check=known.name == "on")
+    folder.steps.mkdir()
+    lines = []
+    for b in [known.name for known in manifest.arms if known.timed]:
+        for pair in range(num_pairs):
+            of_a = 1_000_000 + 1000 * JITTER[pair % 8]
+            of_b = (1_200_000 if b == "on" else 1_000_000) + 1000 * JITTER[(pair + 3) % 8]
+            b_second = pair % 2 == 0
+            first, second = (of_a, of_b) if b_second else (of_b, of_a)
+            lines.append(PairLine("off", b, pair, b_second, first, second))
+    folder.samples(0).write_bytes(b"".join(to_json_bytes(line) + b"\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return record(tmp_path / "run")
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
+    """The command as a shell runs it: (exit code, stdout, stderr)."""
+
+    def shell(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["traceq", "diff", *map(str, words)])
+        monkeypatch.setenv("NO_COLOR", "1")
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capfd.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return shell
+
+
+# What it prints
+
+
+def drawn(run: Path, width: int) -> str:
+    file = io.StringIO()
+    console = Console(
+        file=file, width=width, highlight=False, emoji=False, no_color=True, color_system=None, force_terminal=True
+    )
+    print_diffs(diff_run(run), console)
+    return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_a_run_in_a_terminal(run: Path, width: int) -> None:
+    found = drawn(run, width)
+    assert max(map(len, found.splitlines())) <= width
+    check_golden(f"diff_{width}.txt", found)
+
+
+def test_a_run_in_markdown(run: Path, shell: Shell) -> None:
+    code, out, _ = shell(run, "--markdown")
+    assert code == 0
+    check_golden("diff.md", out)
+
+
+def test_nothing_is_never_less_than_nothing(run: Path, shell: Shell) -> None:
+    for form in ("--markdown", "--json", "--threshold=1%"):
+        code, out, _ = shell(run / "on", run / "off", form)
+        assert (code, re.findall(r"-0(?:\.0+)?\b(?!\.)", out)) == (0, [])
+
+
+def test_markdown_lets_no_name_end_a_cell_or_open_a_tag(tmp_path: Path, shell: Shell) -> None:
+    def named(path: Path, dur: int) -> Path:
+        rows = [step(0, 300), annotation("a|<b>", 0, 300), op("<img src=x>|y`z`", 10, dur), launch(dur, 2, 1)]
+        return write(path, *rows, kernel("void k<a|b>(<c>)", dur + 5, dur, 1), kernel("|# <u>", 250, dur // 10, 0))
+
+    code, out, _ = shell(named(tmp_path / "a.json", 50), named(tmp_path / "b|<i>.json", 80), "--markdown")
+    assert code == 0
+    tables = [block.splitlines() for block in out.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 2
+    for lines in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "&lt;img src=x>\\|y'z'" in out
+    assert not re.search(r"<|`|^#[^#]* #|(?<!\\)\|&lt;", out)
+
+
+# JSON, as the design promises it
+
+NUMBER, OPTIONAL = (int, float), (int, float, type(None))
+DIFF: dict[str, Any] = {
+    "schema": str,
+    "a": dict,
+    "b": dict,
+    "comparable": {"ok": bool, "reasons": list},
+    "step": {
+        "a_ns": int,
+        "b_ns": int,
+        "delta_ns": int,
+        "delta_pct": NUMBER,
+        "ci95_ns": (list, type(None)),
+        "ci90_ns": (list, type(None)),
+        "noise_floor_ns": (int, type(None)),
+        "num_pairs": int,
+        "unprofiled": bool,
+        "num_looks": int,
+        "num_a": int,
+        "num_b": int,
+        "mean_delta_ns": int,
+        "rank_delta_ns": list,
+    },
+    "sample": (dict, type(None)),
+    "cpu_step": (dict, type(None)),
+    "verdict": {"name": str, "threshold_pct": NUMBER, "reason": str, "pairs_needed": (int, type(None)), "of": str},
+    "words": [str],
+    "traced": {"rank": int, "a_ns": int, "b_ns": int, "delta_ns": int, "num_a": int, "num_b": int},
+    "cells": [{"phase": str, "category": str, "a_ns": int, "b_ns": int, "delta_ns": int}],
+    "residual_ns": int,
+    "causes": [
+        {
+            "key": str,
+            "kind": str,
+            "phase": str,
+            "name": str,
+            "line": str,
+            "module": str,
+            "self_op": str,
+            "delta_bytes": int,
+            "chain": (dict, type(None)),
+            "delta_num": NUMBER,
+            "delta_ns": int,
+            "count_ns": int,
+            "dur_ns": int,
+            "share_pct": OPTIONAL,
+        }
+    ],
+    "warnings": [{"code": str, "text": str}],
+}
+
+
+def test_json_keeps_its_contract(run: Path, shell: Shell) -> None:
+    code, out, err = shell(run / "off", run / "on", "--json")
+    found = json.loads(out)
+    assert (code, err, found["schema"]) == (0, "", "traceq.diff/1")
+    found["warnings"] = found["warnings"] or [{"code": "", "text": ""}]
+    fits(found, DIFF, "diff")
+    assert {cause["kind"] for cause in found["causes"]} <= {"sync", "collective", "kernel", "memcpy", "host"}
+    assert (found["verdict"]["name"], found["traced"]["delta_ns"], found["residual_ns"]) == ("material", 200_000, 0)
+    first = found["causes"][0]
+    assert (first["key"], first["delta_num"]) == ("sync|forward|dtoh aten::_local_scalar_dense|", 1)
+    assert first["delta_ns"] == 190_000  # what the call blocked, the copy included
+    assert "-0.0" not in re.findall(r"-?\d+\.\d+", out)
+    assert json.loads(shell(run, "--json")[1]) == {
+        **json.loads(out),
+        "free": json.loads(shell(run, "--json")[1])["free"],
+    }
+
+
+def test_json_of_steps_that_train_on_other_numbers_of_samples_has_both(tmp_path: Path, shell: Shell) -> None:
+    off, on, *rest = MANIFEST.arms
+    arms = (replace(off, samples_per_step=10), replace(on, samples_per_step=30), *rest)
+    found = json.loads(shell(record(tmp_path / "run", replace(MANIFEST, arms=arms)), "--json")[1])
+    sample = found["sample"]
+    assert (sample["num_a"], sample["num_b"]) == (10, 30)
+    assert (sample["a_ns"], sample["b_ns"], sample["delta_ns"]) == (100_050, 40_017, -60_033)
+    assert sample["delta_pct"] == pytest.approx(-60, abs=0.1)
+    assert sample["ci95_ns"][0] <= sample["delta_ns"] <= sample["ci95_ns"][1]
+    assert found["step"]["delta_ns"] == pytest.approx(200_000, abs=5_000)
+    assert (found["verdict"]["of"], found["verdict"]["name"]) == ("sample", "material")
+
+
+def test_more_than_two_arms_are_a_list_of_diffs(tmp_path: Path, shell: Shell) -> None:
+    three = replace(MANIFEST, arms=(*MANIFEST.arms[:2], Arm("later", "a check now and then")))
+    found = json.loads(shell(record(tmp_path / "run", three), "--json")[1])
+    assert (found["schema"], found["baseline"]) == ("traceq.diffs/1", "off")
+    assert [one["b"]["arm"] for one in found["diffs"]] == ["on", "later"]
+
+
+def test_only_a_change_is_asked_whether_it_can_be_switched_off(tmp_path: Path) -> None:
+    off, on, absent = MANIFEST.arms
+    arms = (off, on, Arm("alone", "elsewhere"), Arm("on_alone", "the check there", against="alone"), absent)
+    found = diff_run(record(tmp_path / "run", replace(MANIFEST, arms=arms)))
+    assert {one.b_name: bool(one.free) for one in found.diffs} == {"on": True, "alone": False, "on_alone": False}
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"), [("material", 3), ("detectable", 3), ("inconclusive", 0), ("rubbish", 2), ("in_the_noise", 2)]
+)
+def test_fail_on(run: Path, shell: Shell, verdict: str, code: int) -> None:
+    found, out, err = shell(run, "--fail-on", verdict)
+    assert found == code
+    assert (
+        err
+        == {
+            0: "",
+            2: f"traceq: --fail-on {verdict}: no such verdict; choose from material, detectable, inconclusive\n",
+            3: "traceq: --fail-on: on is material\n",
+        }[code]
+    )
+    assert bool(out) == (code != 2)
+
+
+@pytest.mark.parametrize("threshold", ["rubbish", "", "-1%", "nan", "inf", "101 %", "1%%"])
+def test_a_threshold_that_is_no_percentage_is_refused(run: Path, shell: Shell, threshold: str) -> None:
+    code, out, err = shell(run, f"--threshold={threshold}")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"traceq: --threshold {threshold}: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("threshold", "verdict"), [("25 %", "in_the_noise"), ("19.9%", "detectable"), ("1", "material")]
+)
+def test_the_threshold_decides(run: Path, shell: Shell, threshold: str, verdict: str) -> None:
+    assert json.loads(shell(run, "--json", "--threshold", threshold)[1])["verdict"]["name"] == verdict
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["nothing", "nothing"], ["nothing.json.gz", "other.json"]])
+def test_a_missing_path_is_one_line(tmp_path: Path, shell: Shell, words: list[str]) -> None:
+    code, out, err = shell(*(tmp_path / word for word in words))
+    assert (code, out) == (1, "")
+    assert err.startswith(f"traceq: {tmp_path / words[0]}")
+    assert err.count("\n") == 1
+
+
+def test_a_trace_alone_asks_for_a_second_path(run: Path, shell: Shell) -> None:
+    path = run / "on" / "rank0.json.gz"
+    code, out, err = shell(path)
+    assert (code, out) == (2, "")
+    assert err == f"traceq: {path}: no recorded run; expected one, or a second path to compare it with\n"
+
+
+def test_a_run_of_one_arm_asks_for_a_second_path(tmp_path: Path, shell: Shell) -> None:
+    run = record(tmp_path / "run", replace(MANIFEST, arms=MANIFEST.arms[:1]))
+    code, out, err = shell(run)
+    assert (code, out) == (2, "")
+    assert err == f"traceq: {run}: only one arm, off; expected two, or a second path to compare it with\n"
+
+
+def test_two_forms_at_once_are_refused(run: Path, shell: Shell) -> None:
+    assert shell(run, "--json", "--markdown") == (2, "", "traceq: --json, --markdown and --html: choose one\n")
+
+
+def test_a_gate_on_profiled_windows_says_that_it_cannot_hold_anything(tmp_path: Path, shell: Shell) -> None:
+    paths = [tmp_path / name for name in ("before.json", "after.json")]
+    for path, check in zip(paths, (False, True), strict=True):
+        path.write_bytes(text(*one_step(0, 1, check=check)))
+    note = "traceq: note: --fail-on: profiled windows give no verdict; compare a recording (traceq record, or "
+    for verdict, expected in (("material", 0), ("detectable", 0), ("inconclusive", 3)):
+        code, _, err = shell(*paths, "--fail-on", verdict)
+        assert (code, note in err) == (expected, True)
+    assert note not in shell(*paths)[2]
+    assert note in shell(*paths, "--json", "--fail-on", "material")[2]
+
+
+def test_a_gate_on_a_recording_says_nothing_of_the_kind(run: Path, shell: Shell) -> None:
+    assert "no verdict" not in shell(run, "--fail-on", "inconclusive")[2]
+
+
+# Runs cut short
+
+
+def test_a_run_cut_short_has_the_verdict_of_the_pairs_it_finished(tmp_path: Path, shell: Shell) -> None:
+    run = record(tmp_path / "run", replace(MANIFEST, status="interrupted", fault="Ctrl-C"), traced=False)
+    with RunFolder(run).samples(0).open("ab") as file:
+        file.write(b'{"kind":"pair","a":"off","b":"on","pai')
+    code, out, err = shell(run)
+    assert code == 0
+    assert out.strip().startswith("on costs 20")
+    assert "material at the 0.50 % threshold." in out
+    assert err == "traceq: note: the recording is incomplete (interrupted): Ctrl-C\n"
+    assert shell(run, "--fail-on", "material")[0] == 3
+
+
+def test_a_run_cut_short_before_its_first_pair_says_so(tmp_path: Path, shell: Shell) -> None:
+    run = record(tmp_path / "run", replace(MANIFEST, status="recording"), traced=False, num_pairs=0)
+    code, out, err = shell(run)
+    assert code == 0
+    assert out.strip() == "Nothing to compare: no unprofiled pairs yet, and no trace of off or of on."
+    assert err == "traceq: note: the recording is incomplete (recording)\n"
+    assert shell(run, "--fail-on", "inconclusive")[0] == 3
+    found = json.loads(shell(run, "--json")[1])
+    assert (found["step"], found["traced"], found["verdict"]["name"]) == (None, None, "inconclusive")
+    assert "Nothing to compare" in shell(run, "--markdown")[1]
+
+
+def test_a_damaged_trace_is_one_line(run: Path, shell: Shell) -> None:
+    path = run / "on" / "rank0.json.gz"
+    path.write_bytes(b"not a trace")
+    code, _, err = shell(run)
+    assert code == 1
+    assert err.startswith(f"traceq: {path}: ")
+    assert err.count("\n") == 1
+
+
+def test_plain_traces_are_told_to_be_profiled(tmp_path: Path, shell: Shell) -> None:
+    paths = [tmp_path / name for name in ("before.json", "after.json")]
+    for path, check in zip(paths, (False, True), strict=True):
+        path.write_bytes(text(*one_step(0, 1, check=check)))
+    code, out, err = shell(*paths)
+    assert (code, err.count("profiled, few, and not interleaved")) == (0, 1)
+    assert "after costs 200 us a step (+20.0 %): inconclusive at the 0.50 % threshold." in out
+    found = msgspec.json.decode(shell(*paths, "--json")[1])
+    assert found["step"]["unprofiled"] is False

@@ -1,0 +1,207 @@
+"""Which work of one trace is which of the other: by structure first, by name second. Times in microseconds."""
+
+from __future__ import annotations
+
+import pytest
+from builder import Event, annotation, build, call, comms, frame, kernel, launch, memcpy, op, step
+
+from traceq.compare.explain import explain
+from traceq.compare.result import Cause
+from traceq.compare.sentences import describe
+
+MODEL = "model.py(20): forward"
+
+
+def causes(a: list[Event], b: list[Event]) -> dict[str, Cause]:
+    """By key; they must add up."""
+    traced, cells, found = explain(build(*a), build(*b))
+    assert sum(cause.delta_ns for cause in found) == traced.delta_ns == sum(cell.delta_ns for cell in cells)
+    return {cause.key: cause for cause in found}
+
+
+def deltas(a: list[Event], b: list[Event]) -> dict[str, tuple[float, int]]:
+    return {key: (cause.delta_num, cause.delta_ns // 1000) for key, cause in causes(a, b).items()}
+
+
+def run(*works: tuple[str, str, str, float], stacks: bool = True, file: str = MODEL) -> list[Event]:
+    """(module, op, kernel, duration): one after the other, each launched at once, inside a module called by a line."""
+    rows, start = [frame(file, 0, 39)] if stacks else [], 40.0
+    for number, (module, name, runs, dur) in enumerate(works):
+        at = 1 + 4 * number
+        rows += [frame(f"nn.Module: {module}_{number}", at, 4)] if stacks else []
+        rows += [op(name, at + 0.2, 3.6), launch(at + 1, 2, number + 1), kernel(runs, start, dur, number + 1)]
+        start += dur
+    return [step(0, start), *rows]
+
+
+# Modules and lines
+
+
+def test_work_of_two_modules_is_told_apart_and_their_instances_are_not() -> None:
+    def layers(dur: float) -> list[Event]:
+        mlp, attention = ("MLP", "aten::mm", "gemm", 10), ("Attention", "aten::mm", "gemm", dur)
+        return run(mlp, attention, mlp, attention)
+
+    (only,) = causes(layers(10), layers(17)).values()
+    assert (only.key, only.module, only.line) == (
+        "kernel|forward|aten::mm > gemm|model.py forward|Attention",
+        "Attention",
+        "model.py:20 forward",
+    )
+    assert (only.delta_ns, only.delta_num) == (14_000, 0)
+
+
+def test_a_trace_without_stacks_is_matched_by_op() -> None:
+    mlp, attention = ("MLP", "aten::mm", "gemm", 10.0), ("Attention", "aten::mm", "gemm", 10.0)
+    slower = ("Attention", "aten::mm", "gemm", 15.0)
+    with_stacks, without = run(mlp, attention), run(mlp, slower, stacks=False)
+    gemm = {"kernel|forward|aten::mm > gemm|": (0, 5)}
+    assert gemm.items() <= deltas(with_stacks, without).items()
+    assert not [key for key in deltas(with_stacks, without) if key.startswith("kernel") and key not in gemm]
+
+
+def test_a_function_that_was_renamed_does_the_same_work() -> None:
+    works = [("MLP", "aten::mm", "gemm", 10.0)] * 2
+    assert deltas(run(*works), run(*works, file="model.py(33): forward_new")) == {}
+
+
+def test_what_moved_and_got_slower_is_one_cause() -> None:
+    a = run(("MLP", "aten::mm", "gemm", 10))
+    b = run(("FusedMLP", "aten::mm", "gemm", 16), file="fused.py(7): forward")
+    (only,) = causes(a, b).values()
+    assert (only.key, only.name, only.delta_num, only.delta_ns) == (
+        "kernel|forward|gemm|moved",
+        "aten::mm > gemm",
+        0,
+        6_000,
+    )
+
+
+def test_more_of_one_op_and_fewer_of_another_are_two_causes() -> None:
+    a = run(*[("M", "aten::mm", "add", 10)] * 5)
+    b = run(("M", "aten::mm", "add", 10), ("M", "aten::sum", "add", 10))
+    found = deltas(a, b)
+    assert {key.split("|")[2]: value for key, value in found.items() if key.startswith("kernel")} == {
+        "aten::mm > add": (-4, -40),
+        "aten::sum > add": (1, 10),
+    }
+
+
+# Kernels of another name
+
+
+def test_kernels_of_an_op_that_got_other_names_are_replaced_where_they_are_launched() -> None:
+    a = run(("Attention", "aten::bmm", "ampere_gemm", 30), ("MLP", "aten::bmm", "ampere_gemm", 30))
+    b = run(("Attention", "aten::bmm", "hopper_gemm", 10), ("MLP", "aten::bmm", "hopper_gemm", 25))
+    found = sorted(causes(a, b).values(), key=lambda cause: cause.delta_ns)
+    assert [(cause.module, cause.line, cause.delta_ns) for cause in found] == [
+        ("Attention", "model.py:20 forward", -20_000),
+        ("MLP", "model.py:20 forward", -5_000),
+    ]
+    assert {cause.name for cause in found} == {"aten::bmm > ampere_gemm replaced by hopper_gemm"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(x)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"),
+        ("void gemm<float, 128>(float*)", "void gemm<float, 64>(float*)"),
+        ("_ZN7cutlass13device_kernelINS_4gemmE128", "void cutlass::device_kernel<gemm, 64>(x)"),
+        ("_Z6rotateILi7EEvPf", "rotate"),
+        ("_ZN21_GLOBAL__N__01234567_4copyIfE", "(anonymous namespace)::copy(f)"),
+    ],
+)
+def test_versions_and_template_arguments_change_no_name(old: str, new: str) -> None:
+    assert deltas(run(("M", "aten::mm", old, 10)), run(("M", "aten::mm", new, 10))) == {}
+
+
+# Where Python is
+
+
+def slow_python(dur: float, *around: Event) -> list[Event]:
+    """The device waits for a host that is in no op from 20 until 20 + dur."""
+    rows = [step(0, dur + 60), op("aten::mm", 1, 4), launch(2, 2, 1), kernel("gemm", 5, 10, 1), *around]
+    at = dur + 20
+    return [*rows, op("aten::add", at, 4), launch(at + 1, 2, 2), kernel("add", at + 4, 56 - at + dur, 2)]
+
+
+def test_python_between_ops_has_its_line_where_frames_tell() -> None:
+    def rows(dur: float) -> list[Event]:
+        outer = frame("train.py(10): main", 0, dur + 60)
+        return slow_python(dur, outer, frame("data.py(5): augment", 20, dur), frame("torch/nn/x.py(3): y", 21, dur - 2))
+
+    (only,) = causes(rows(10), rows(50)).values()
+    assert (only.key, only.line) == ("host|forward|Python between ops|data.py augment", "data.py:5 augment")
+    assert only.delta_ns == 40_000
+
+
+def test_python_between_ops_has_the_annotation_around_it_whatever_its_number() -> None:
+    def rows(dur: float, layer: int) -> list[Event]:
+        return slow_python(dur, annotation(f"layer {layer}", 18, dur + 4), annotation("wide", 10, dur + 30))
+
+    assert deltas(rows(10, 3), rows(50, 4)) == {"host|forward|Python in layer N|": (0, 40)}
+
+
+def test_python_of_a_module_is_told() -> None:
+    def rows(dur: float) -> list[Event]:
+        return slow_python(dur, frame(MODEL, 0, dur + 60), frame("nn.Module: Router_0", 19, dur + 1))
+
+    (only,) = causes(rows(10), rows(50)).values()
+    assert (only.module, only.line, only.delta_ns) == ("Router", "model.py:20 forward", 40_000)
+
+
+# Copies and syncs
+
+
+def test_a_copy_is_matched_by_the_op_that_asked_for_it() -> None:
+    def copies(num: int) -> list[Event]:
+        rows = [step(0, 200), op("aten::copy_", 1, 40)]
+        for number in range(num):
+            rows += [call("cudaMemcpyAsync", 2 + 3 * number, 2, number + 1)]
+            rows += [memcpy("DtoD (Device -> Device)", 50 + 10 * number, 10, number + 1)]
+        return rows
+
+    assert deltas(copies(2), copies(5))["memcpy|forward|aten::copy_ > DtoD|"] == (3, 30)
+
+
+def test_a_sync_that_another_op_asks_for_is_the_same_sync() -> None:
+    def asked(name: str) -> list[Event]:
+        rows = [step(0, 100), op(name, 1, 20), call("cudaMemcpyAsync", 2, 15, 1)]
+        return [*rows, memcpy("HtoD (Pageable -> Device)", 5, 10, 1), launch(30, 2, 2), kernel("add", 40, 20, 2)]
+
+    found = deltas(asked("aten::_to_copy"), asked("aten::empty_strided"))
+    assert not [key for key in found if key.startswith("sync")]
+
+
+# Bytes
+
+
+def test_a_collective_that_moves_more_says_how_much() -> None:
+    def reduced(elements: int, dur: float) -> list[Event]:
+        rows = [comms("allreduce", 10, 6, (elements, elements)), launch(11, 2, 1)]
+        return [step(0, 40 + dur), *rows, kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, dur, 1)]
+
+    found = causes(reduced(10_000, 20), reduced(30_000, 50))["collective|forward|all_reduce for activation exchange|"]
+    assert (found.delta_num, found.delta_ns, found.delta_bytes) == (0, 30_000, 80_000)
+    assert describe(found) == "all_reduce for activation exchange in forward (+78.1 KiB)"
+
+
+def test_a_collective_is_named_by_what_it_is_for() -> None:
+    """FSDP marks the gathers that it issues ahead in backward."""
+
+    def exchanged(dur: float) -> list[Event]:
+        marks = annotation("FSDP::pre_backward_prefetch", 8, 20), op("aten::mm", 2, 2)
+        rows = [comms("_allgather_base", 10, 6, (50_000, 100_000)), launch(11, 2, 1)]
+        return [step(0, 60 + dur), *marks, *rows, kernel("ncclDevKernel_AllGather_RING_LL(x)", 30, dur, 1)]
+
+    (found,) = (one for one in causes(exchanged(20), exchanged(50)).values() if one.kind == "collective")
+    assert (found.name, found.delta_ns) == ("all_gather for parameter gather backward", 30_000)
+
+
+def test_copies_of_another_size_are_a_difference_even_if_they_take_no_longer() -> None:
+    def copied(size: int) -> list[Event]:
+        rows = [step(0, 100), op("aten::copy_", 1, 10), call("cudaMemcpyAsync", 2, 2, 1)]
+        return [*rows, memcpy("DtoD (Device -> Device)", 20, 10, 1, size=size)]
+
+    (only,) = causes(copied(4096), copied(1024)).values()
+    assert (only.kind, only.delta_ns, only.delta_bytes) == ("memcpy", 0, -3072)

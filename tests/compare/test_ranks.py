@@ -1,0 +1,192 @@
+"""A diff of several ranks: which one made the step longer, when all take as long as the slowest."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulator import US, run_of
+from simulator.meetings import Late, Meetings
+
+from traceq.compare.diff import diff_runs
+from traceq.compare.rank_sentences import rank_words
+from traceq.compare.ranks import alone, explained_rank, rank_deltas
+from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
+from traceq.compare.tables import ranks_table
+from traceq.model import Arm, Manifest, Pairs, Run
+from traceq.renderers.diff_json import diffs_to_json
+
+PLAN = [("all_reduce", 1024), ("all_gather", 4096), ("all_reduce", 64)]
+DELAY = 4_000 * US
+
+
+def job(delay: int, *, in_kernel: bool = False, compute: int = 100 * US) -> Run:
+    """Eight ranks with the same draws of chance whatever the delay; hosts do not run ahead, which would hide some."""
+    late = Late(3, delay, 1, in_kernel)
+    return run_of(Meetings(PLAN, num_steps=4, late=late, compute=compute, ahead=False).job(random.Random(5)))
+
+
+@pytest.fixture(scope="module")
+def slowed() -> Diff:
+    return diff_runs(job(0), job(DELAY))
+
+
+@pytest.mark.parametrize("in_kernel", [False, True], ids=["host", "kernel"])
+def test_a_rank_that_is_slower_is_named_with_what_it_does(in_kernel: bool) -> None:
+    found = diff_runs(job(0, in_kernel=in_kernel), job(DELAY, in_kernel=in_kernel))
+    assert found.traced is not None
+    assert found.traced.rank == 3
+    first, *others = found.causes
+    assert (first.kind, first.phase) == ("kernel" if in_kernel else "host", "backward")
+    assert "aten::prepare" in first.name
+    assert first.delta_ns == pytest.approx(DELAY, rel=0.02)
+    assert abs(sum(cause.delta_ns for cause in others)) < 0.01 * DELAY
+    assert found.residual_ns == 0
+    doing = "compute" if in_kernel else "host_bound"
+    assert found.words[2] == (
+        f"Rank 3 alone is 4.00 ms a step slower: +4.00 ms {doing} in backward; "
+        "the others wait for it in all_gather for activation exchange."
+    )
+
+
+def test_all_ranks_take_longer_and_one_has_more_to_do(slowed: Diff) -> None:
+    assert [rank.rank for rank in slowed.ranks] == list(range(8))
+    for rank in slowed.ranks:
+        assert rank.delta_ns == pytest.approx(DELAY, rel=0.02)
+        assert rank.own_delta_ns == pytest.approx(DELAY if rank.rank == 3 else 0, abs=0.01 * DELAY)
+
+
+def test_the_other_way_around_it_is_faster_by_as_much(slowed: Diff) -> None:
+    back = diff_runs(job(DELAY), job(0))
+    assert [(rank.rank, rank.delta_ns, rank.own_delta_ns) for rank in back.ranks] == [
+        (rank.rank, -rank.delta_ns, -rank.own_delta_ns) for rank in slowed.ranks
+    ]
+    assert [(cause.key, cause.delta_ns) for cause in back.causes] == [
+        (cause.key, -cause.delta_ns) for cause in slowed.causes
+    ]
+    assert back.words[2].startswith(
+        "Rank 3 alone is 4.00 ms a step faster: -4.00 ms host_bound in backward; the others"
+    )
+
+
+def test_where_all_ranks_change_alike_none_is_named() -> None:
+    found = diff_runs(job(0), job(0, compute=150 * US))
+    assert not [line for line in found.words if line.startswith("Rank ")]
+
+
+def test_ranks_in_any_order_give_the_same_diff(slowed: Diff) -> None:
+    a, b = job(0), job(DELAY)
+    turned = diff_runs(replace(a, traces=a.traces[::-1]), replace(b, traces=(*b.traces[4:], *b.traces[:4])))
+    assert (turned.ranks, turned.causes, turned.words) == (slowed.ranks, slowed.causes, slowed.words)
+
+
+def test_json_has_every_rank(slowed: Diff) -> None:
+    found = json.loads(diffs_to_json(Diffs("a", (slowed,))))["ranks"]
+    assert [rank["rank"] for rank in found] == list(range(8))
+    for rank in found:
+        assert rank["delta_ns"] == rank["b_ns"] - rank["a_ns"]
+        assert rank["own_delta_ns"] == rank["own_b_ns"] - rank["own_a_ns"]
+
+
+def test_the_rank_that_changed_most_stands_first_in_the_table(slowed: Diff) -> None:
+    assert ranks_table(slowed).rows[0][0] == 3
+    one = diff_runs(replace(job(0), traces=job(0).traces[:1]), replace(job(0), traces=job(0).traces[:1]))
+    assert ranks_table(one).rows == ()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whichever_rank_is_late_and_wherever_it_is_named_with_its_delay(seed: int) -> None:
+    rng = random.Random(seed)
+    late = Late(rng.randrange(4), rng.randrange(100, 5000) * US, rng.randrange(3), rng.random() < 0.5)
+    a, b = (
+        run_of(Meetings(PLAN, num_ranks=4, num_steps=4, late=one, ahead=False).job(random.Random(seed)))
+        for one in (replace(late, ns=0), late)
+    )
+    found = diff_runs(a, b)
+    assert found.words[2].startswith(f"Rank {late.rank} alone is ")
+    assert found.causes[0].delta_ns == pytest.approx(late.ns, rel=0.001)
+    assert "aten::prepare" in found.causes[0].name
+
+
+def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
+    a, b = (
+        run_of(Meetings(PLAN, num_ranks=4, num_steps=4, late=Late(1, ns, 0)).job(random.Random(15)))
+        for ns in (0, 195 * US)
+    )
+    found = diff_runs(a, b)
+    assert (found.causes, {rank.delta_ns for rank in found.ranks}) == ((), {0})
+    assert not [line for line in found.words if "rank" in line.lower()]
+
+
+def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
+    """A window in which one rank was slow, and pairs that scatter so much that it may be chance."""
+    arms = (Arm("off", "", baseline=True), Arm("on", ""))
+    manifest = Manifest(1, "r1", "x", "?", {}, arms, (), num_ranks=8, seed=1, status="complete")
+    rng = np.random.default_rng(1)
+    first, second = (rng.integers(50_000_000, 150_000_000, (8, 32)) for _ in range(2))
+    pairs = Pairs("off", "on", np.arange(32) % 2 == 0, first, second)
+    off, on = (
+        replace(job(delay), arm=name, manifest=manifest, pairs=(pairs,)) for name, delay in (("off", 0), ("on", DELAY))
+    )
+    found = diff_runs(off, on)
+    assert found.comparison is not None
+    assert (found.comparison.unprofiled, found.comparison.verdict.name) == (True, "inconclusive")
+    assert "traced_disagrees" not in {caveat.code for caveat in found.caveats}
+    assert not [line for line in found.words if line.startswith("Rank ")]
+
+
+# By hand
+
+
+def traced(number: int) -> Traced:
+    return Traced(number, 1000, 1000, 3, 3)
+
+
+def rank(number: int, own_a: int, own_b: int) -> RankDelta:
+    return RankDelta(number, 1000, 1000 + max(0, own_b - own_a), own_a, own_b)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ([(900, 900), (900, 1000), (900, 920)], 1),
+        ([(900, 900), (900, 800), (900, 920)], 1),
+        ([(900, 900), (900, 1000), (900, 925)], None),
+        ([(900, 900), (900, 905), (900, 900)], None),
+        ([(900, 1000)], None),
+        ([], None),
+    ],
+    ids=["slower", "faster", "not alone", "too little", "one rank", "none"],
+)
+def test_a_rank_changed_alone_if_no_other_did_a_quarter_as_much(
+    own: list[tuple[int, int]], expected: int | None
+) -> None:
+    found = alone([rank(number, *pair) for number, pair in enumerate(own)])
+    assert (found and found.rank) == expected
+
+
+def test_the_rank_that_the_others_wait_for_is_said() -> None:
+    deltas = [rank(0, 500, 550), rank(1, 900, 990), rank(2, 510, 570)]
+    (told,) = rank_words(traced(1), deltas, (), "")
+    own = "The others wait for rank 1, whose own part of a step is 900 ns and 990 ns"
+    assert told == f"{own} against their 505 ns and 560 ns: its causes."
+    assert rank_words(traced(0), [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
+    assert rank_words(traced(1), [rank(0, 500, 500), rank(1, 900, 900)], (), "") == ()
+
+
+def test_without_a_collective_to_wait_in_none_is_named() -> None:
+    deltas, cells = [rank(0, 500, 500), rank(1, 500, 900)], (CellDelta("forward", "compute", 0, 400),)
+    assert rank_words(traced(1), deltas, cells, "") == (
+        "Rank 1 alone is 400 ns a step slower: +400 ns compute in forward.",
+    )
+
+
+def test_of_traces_of_different_ranks_each_alone_that_of_a_is_explained() -> None:
+    a, b = job(0), job(0)
+    first, second = replace(a, traces=a.traces[:1]), replace(b, traces=b.traces[1:2])
+    assert rank_deltas(first, second) == ()
+    assert explained_rank(first, second, ()) == 0
+    assert explained_rank(first, replace(b, traces=b.traces[1:3]), ()) is None

@@ -1,0 +1,106 @@
+"""The pages: what they quote is what the commands print, their links lead somewhere, and they build."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from golden_files import UPDATE
+from paths import ROOT
+from terminal import traceq
+
+from traceq.cli import app
+
+DOCS = sorted((ROOT / "docs").glob("**/*.md"))
+QUOTING = [
+    *(ROOT / "docs" / page for page in ("tutorial.md", "reading-a-trace.md")),
+    *sorted((ROOT / "docs" / "analyses").glob("*.md")),
+]
+BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+TITLE = re.compile(r"<title>(.*?)</title>")
+NOT_RUN = ("record", "open")  # one takes minutes, the other waits for a browser
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """(command, what it prints) of a console block."""
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(line, output) for line, _, output in (part.partition("\n") for part in parts)]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def run(line: str) -> str:
+    """What a command of a page prints; nothing for those that are not run."""
+    program, command, *words = shlex.split(line.partition("  #")[0])
+    assert program == "traceq"
+    return "" if command in NOT_RUN else traceq(command, *words).out
+
+
+@pytest.mark.parametrize("page", QUOTING, ids=name)
+def test_a_page_quotes_what_the_commands_print(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "fixtures").symlink_to(ROOT / "fixtures")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    text = page.read_text()
+    for block in BLOCK.findall(text):
+        quoted = commands(block)
+        printed = "".join(f"$ {line}\n" + _plain(run(line)) for line, _ in quoted)
+        if UPDATE:
+            text = text.replace(block, printed)
+        else:
+            assert block == printed
+    if UPDATE:
+        page.write_text(text)
+
+
+def _plain(printed: str) -> str:
+    """Without blank lines at either end, and without spaces at the ends of lines."""
+    lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name)
+def test_commands_and_options_exist(page: Path) -> None:
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for block in BLOCK.findall(page.read_text()):
+        for line, _ in commands(block):
+            if line.startswith("traceq "):
+                command, *words = shlex.split(line.partition("  #")[0])[1:]
+                options = {option for parameter in known[command].params for option in parameter.opts}
+                assert {word for word in words if word.startswith("--")} <= options, line
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name)
+def test_links_lead_to_pages(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_charts_show_what_the_reports_say() -> None:
+    pytest.importorskip("altair", reason="altair is not installed")
+    pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+    drawn = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["charts"]()
+    assert {path.stem for path in (ROOT / "docs" / "pictures").glob("*.svg")} == set(drawn)
+    for chart, svg in drawn.items():
+        shown = (ROOT / "docs" / "pictures" / f"{chart}.svg").read_text()
+        assert TITLE.findall(shown) == TITLE.findall(svg) != [], chart
+
+
+def test_the_pages_build_and_every_one_can_be_reached(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    pytest.importorskip("material", reason="mkdocs-material is not installed")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    listed = (ROOT / "mkdocs.yml").read_text()
+    assert {page.relative_to(ROOT / "docs").as_posix() for page in DOCS} == set(re.findall(r"[\w/-]+\.md", listed))

@@ -1,0 +1,335 @@
+"""However a job's ranks are read, its sheet is the same; what befalls the reading of one rank is that rank's alone."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fleet import MS, Fleet, play
+
+from traceq.analysis.registry import analysis, names, sheet
+from traceq.commands._engine import parse_memory
+from traceq.engines.codec import Damaged, decode, encode
+from traceq.engines.engine import Engine, Lost, Result
+from traceq.engines.memory_budget import plain_bytes
+from traceq.engines.pool import Pool
+from traceq.engines.rank_summary import part_type
+from traceq.engines.reports import SMALL, sheet_of
+from traceq.errors import UnreadableInput, UsageFault
+from traceq.facts.ranks.rank_outline import Outline, outline
+from traceq.facts.timeline.steps import steps
+from traceq.locations import Remote
+from traceq.renderers.json import sheet_to_json
+from traceq.renderers.markdown import sheet_to_markdown
+from traceq.report import Sheet
+from traceq.runs.read import read
+from traceq.runs.single_step import only_step
+
+BUDGET = 8_000_000_000
+FLEET = Fleet(num_ranks=12, ranks_per_host=4, layers=1, steps=3, late_ranks=(4, 5, 6, 7), late_ns=6 * MS, desync_rank=9)
+Start = Callable[[], AbstractContextManager[Engine]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return play(FLEET).write(tmp_path_factory.mktemp("fleet"))
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """A folder of its own, without a cache."""
+    shutil.copytree(folder, tmp_path / "fleet", ignore=shutil.ignore_patterns(".traceq"))
+    return tmp_path / "fleet"
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> str:
+    """The sheet of traces that are all in memory."""
+    return text(sheet(read(folder)))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(BUDGET, 2) as found:
+        yield found
+
+
+def text(found: Sheet) -> str:
+    """As JSON, and as people read it."""
+    return sheet_to_json(found) + sheet_to_markdown(found)
+
+
+def told(folder: Path, engine: Engine, only: Sequence[str] = ()) -> str:
+    found, run = sheet_of(folder, only, start=lambda: nullcontext(engine), small=0)
+    assert run.traces == ()
+    return text(found)
+
+
+class Here:
+    """Runs everything in this process, the last first, and knows what it ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
+    ) -> Iterator[Result]:
+        for at, own in reversed(list(enumerate(arguments))):
+            self.ran.append(f"{function.__name__} {own[0].name}")
+            yield at, function(*own)
+
+
+def test_what_is_merged_from_bytes_is_what_is_merged_in_memory(copied: Path, folder: Path, expected: str) -> None:
+    assert "rank 9 issues all_reduce" in expected
+    assert "is the straggler" in expected
+    assert told(copied, Here()).replace(str(copied), str(folder)) == expected
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_an_analysis_keeps_of_a_rank_survives_as_bytes(folder: Path, name: str) -> None:
+    part = encode(analysis(name).summarize(read(folder / "rank9.json.gz").traces[0]))
+    assert encode(decode(part, part_type(name))) == part
+    assert len(part) < 20_000
+
+
+def test_bytes_that_are_something_else_are_refused(folder: Path) -> None:
+    whole = encode(outline(read(folder / "rank9.json.gz").traces[0]))
+    assert decode(whole, Outline).rank == 9
+    for damaged in (b"", b"no zlib", whole[:-9], encode([1]), encode({"rank": 9})):
+        with pytest.raises(Damaged):
+            decode(damaged, Outline)
+
+
+def test_only_numbers_come_out_of_bytes() -> None:
+    numbers: Any = np.ndarray[Any, np.dtype[np.int64]]
+    assert decode(encode(np.arange(6).reshape(2, 3)), numbers).tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(NotImplementedError):
+        encode(np.array([object()]))
+    with pytest.raises(Damaged):
+        decode(encode(("|O", (1,), b"12345678")), numbers)
+
+
+def test_a_pool_says_to_the_byte_what_one_process_says(
+    folder: Path, expected: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEQ_CACHE", "0")
+    assert told(folder, pool) == expected
+    assert not (folder / ".traceq").exists()
+
+
+def test_one_step_of_many_ranks_is_that_of_a_few(copied: Path) -> None:
+    short = play(Fleet(num_ranks=12, ranks_per_host=4, layers=1, steps=2)).text(3).encode()
+    (copied / "rank3.json.gz").write_bytes(gzip.compress(short))
+    run = read(copied)
+    last = int(steps(run.traces[0]).number[-1])
+    alone = sheet(only_step(run, last))
+    assert "no step" in " ".join(caveat.text for caveat in alone.caveats)
+    engine = Here()
+    for _ in range(2):
+        found, _ = sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=last)
+        assert text(found) == text(alone)
+    with pytest.raises(UnreadableInput, match="no step 99; expected one of"):
+        sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=99)
+
+
+def test_one_bad_rank_is_told_of_and_the_rest_is_read(copied: Path, pool: Pool) -> None:
+    (copied / "rank3.json.gz").write_bytes(b"{}")
+    found, _ = sheet_of(copied, ["steps"], start=lambda: nullcontext(pool), small=0)
+    assert found.source.ranks == (0, 1, 2, *range(4, 12))
+    (caveat,) = (caveat for caveat in found.caveats if caveat.code == "unreadable_rank")
+    assert "rank3.json.gz" in caveat.text
+    with pytest.raises(UnreadableInput, match=r"rank3\.json\.gz"):
+        sheet_of(copied, ["steps"], start=lambda: nullcontext(pool), small=0, strict=True)
+
+
+def dies_of_seven(number: int) -> int:
+    if number == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 10 * number
+
+
+def test_a_process_that_dies_loses_its_own_rank_alone(pool: Pool) -> None:
+    found = dict(pool.map(dies_of_seven, [(number,) for number in range(12)], [1] * 12))
+    assert found == {number: Lost() if number == 7 else 10 * number for number in range(12)}
+
+
+def test_a_process_that_dies_idle_is_replaced() -> None:
+    with Pool(BUDGET, 1) as alone:
+        before = set(active_children())
+        assert list(alone.map(abs, [(-1,)], [1])) == [(0, 1)]
+        for child in set(active_children()) - before:
+            child.kill()
+            child.join()
+        assert sorted(alone.map(abs, [(-2,), (-3,)], [1, 1])) == [(0, 2), (1, 3)]
+
+
+def lasted(number: int) -> tuple[float, float]:
+    start = time.monotonic()
+    time.sleep(0.02)
+    return start, time.monotonic()
+
+
+def test_what_does_not_fit_the_budget_together_runs_one_after_the_other() -> None:
+    needs = [60, 60, 60, 500, 60, 60]
+    with Pool(100, 2) as small:
+        times = sorted(found for _, found in small.map(lasted, [(number,) for number in range(6)], needs))
+    assert all(end <= start for (_, end), (start, _) in pairwise(times))
+
+
+def test_one_more_rank_costs_one_rank(copied: Path) -> None:
+    last = (copied / "rank11.json.gz").rename(copied.parent / "kept")
+    told(copied, Here(), ["steps", "kernels"])
+    last.rename(copied / "rank11.json.gz")
+    once, again, more = Here(), Here(), Here()
+    first = told(copied, once, ["steps"])
+    assert once.ran == ["summarize rank11.json.gz"]
+    assert told(copied, again, ["steps"]) == first
+    told(copied, more, ["kernels"])
+    assert (again.ran, more.ran) == ([], ["summarize rank11.json.gz"])
+    last = Here()
+    told(copied, last, ["steps", "kernels"])
+    assert last.ran == []
+
+
+def test_a_cache_that_is_stale_damaged_or_forbidden_is_as_if_it_were_not(
+    copied: Path, folder: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(copied, Here(), ["steps"])
+    shutil.copy(copied / "rank1.json.gz", copied / "rank2.json.gz")
+    (copied / ".traceq" / "rank5.json.gz.summary").write_bytes(b"damaged")
+    shutil.copy(copied / ".traceq" / "rank6.json.gz.summary", copied / ".traceq" / "rank7.json.gz.summary")
+    engine = Here()
+    told(copied, engine, ["steps"])
+    assert sorted(engine.ran) == [f"summarize rank{rank}.json.gz" for rank in (2, 5, 7)]
+    shutil.rmtree(copied / ".traceq")
+    (copied / ".traceq").write_text("no folder")
+    shutil.copy(folder / "rank2.json.gz", copied / "rank2.json.gz")
+    assert told(copied, Here()).replace(str(copied), str(folder)) == expected
+    monkeypatch.setattr("traceq.engines.cache.sources", lambda: "0.0.9 (another)")
+    (copied / ".traceq").unlink()
+    told(copied, Here(), ["steps"])
+    monkeypatch.undo()
+    newer = Here()
+    told(copied, newer, ["steps"])
+    assert len(newer.ran) == 12
+
+
+def test_few_bytes_are_read_without_an_engine(folder: Path, expected: str) -> None:
+    found, run = sheet_of(folder, start=lambda: pytest.fail("an engine for a few bytes"))
+    assert len(run.traces) == 12
+    assert text(found) == expected
+
+
+def test_a_gzip_file_tells_how_much_it_unpacks_to(folder: Path, tmp_path: Path) -> None:
+    plain = play(FLEET).text(0).encode()
+    (tmp_path / "plain.json").write_bytes(plain)
+    assert plain_bytes(tmp_path / "plain.json") == plain_bytes(folder / "rank0.json.gz") == len(plain)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="needs glibc")
+@pytest.mark.parametrize("keeps", [False, True])
+def test_memory_that_was_freed_is_used_again(keeps: bool) -> None:
+    code = f"""
+import resource
+import numpy as np
+from traceq.engines.process_tuning import keep_freed_memory
+def num_faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def columns(): [np.ones(400_000) for _ in range(10)]
+if {keeps}: keep_freed_memory()
+columns()
+before = num_faults()
+for _ in range(5): columns()
+print(num_faults() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (int(done.stdout) < 1_000) == keeps, done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_process_that_reads_has_no_threads_but_its_own() -> None:
+    imports = "from traceq.engines.process_tuning import prepare; prepare([]); import os, numpy"
+    code = f"{imports}; print(len(os.listdir('/proc/self/task')), os.environ['OPENBLAS_NUM_THREADS'])"
+    for told, expected in (({}, "1 1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
+        environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"} | told
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout.strip().endswith(expected), told
+
+
+def test_a_remote_file_is_as_large_as_its_listing_says_or_large() -> None:
+    named, packed = Remote("s3://bucket/rank0.json", size=10**6), Remote("s3://bucket/rank0.json.gz", size=10**6)
+    assert (plain_bytes(named), plain_bytes(packed)) == (10**6, 12 * 10**6)
+    assert plain_bytes(Remote("http://host/rank0.json.gz")) > SMALL
+
+
+@pytest.mark.parametrize(
+    ("said", "size"), [("8GB", 8 * 10**9), ("8gib", 8 * 2**30), ("1.5g", 1_500_000_000), ("500 MB", 500_000_000)]
+)
+def test_a_size_is_read_as_people_write_it(said: str, size: int) -> None:
+    assert parse_memory(said) == size
+
+
+@pytest.mark.parametrize("said", ["", "much", "0", "-1GB", "8 apples"])
+def test_what_is_no_size_is_refused(said: str) -> None:
+    with pytest.raises(UsageFault, match="expected a size, like 8GB"):
+        parse_memory(said)
+
+
+INTERRUPTED = """
+import sys, time
+import traceq.engines.reports
+from traceq.cli import main
+
+def slow(path, only, *, start, **how):
+    with start() as engine:
+        list(engine.map(time.sleep, [(60,), (60,)], [1, 1]))
+
+traceq.engines.reports.sheet_of = slow
+sys.argv = ["traceq", "show", "job"]
+main()
+"""
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def children(pid: int) -> set[int]:
+    told = Path(f"/proc/{pid}/task/{pid}/children")
+    return {int(child) for child in told.read_text().split()} if told.exists() else set()
+
+
+def wait_until(is_so: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 60
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.05)
+    return is_so()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells who is whose child")
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_an_interrupted_command_leaves_no_process_behind(by: signal.Signals, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as command:
+        assert wait_until(lambda: len(children(command.pid)) >= 3)  # two, and the one that tracks what they share
+        workers = children(command.pid)
+        os.killpg(command.pid, by) if by == signal.SIGINT else command.send_signal(by)  # as a terminal does
+        assert command.wait(60) == code
+        assert wait_until(lambda: not any(map(is_there, workers)))
+        assert command.stderr is not None
+        assert by == signal.SIGKILL or command.stderr.read() == ""

@@ -1,0 +1,55 @@
+"""Which op is open at an instant, and what is around it, as a look at every op would say."""
+
+from __future__ import annotations
+
+import numpy as np
+from builder import build, op, step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traceq.facts.events.name_patterns import names_of
+from traceq.facts.events.nesting import Nest, host_ops
+from traceq.model import Category, Trace
+
+some_ops = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12), st.sampled_from("abc")), min_size=1, max_size=12)
+
+
+def traced(ops: list[tuple[int, int, str]]) -> tuple[Trace, Nest]:
+    """The ops of one thread, which may cross."""
+    trace = build(step(0, 50), *(op(name, start, dur) for start, dur, name in ops))
+    (nest,) = host_ops(trace).values()
+    return trace, nest
+
+
+@given(some_ops)
+@settings(max_examples=50)
+def test_an_op_is_open_where_one_has_begun_and_not_ended(ops: list[tuple[int, int, str]]) -> None:
+    _, nest = traced(ops)
+    at = np.arange(0, 36_000, 500)
+    is_open = [any(1000 * start <= t < 1000 * (start + dur) for start, dur, _ in ops) for t in at.tolist()]
+    assert nest.is_open(at).tolist() == is_open
+    assert (nest.at(at) >= 0).tolist() == is_open
+
+
+@given(some_ops)
+@settings(max_examples=50)
+def test_the_first_enclosing_op_is_found_by_going_from_parent_to_parent(ops: list[tuple[int, int, str]]) -> None:
+    trace, nest = traced(ops)
+    wanted = np.array([trace.events.text(row) == "a" for row in nest.rows.tolist()])
+    expected = []
+    for at in range(len(nest.rows)):
+        while at >= 0 and not wanted[at]:
+            at = int(nest.parent[at])
+        expected.append(at)
+    found = np.r_[-1, np.arange(len(nest.rows))]
+    assert nest.first_enclosing(found, wanted).tolist() == [-1, *expected]
+
+
+@given(some_ops)
+@settings(max_examples=20)
+def test_names_are_told_apart_as_sorting_them_would(ops: list[tuple[int, int, str]]) -> None:
+    trace, _ = traced(ops)
+    rows = trace.events.rows(Category.CPU_OP)
+    ids, of_row = names_of(trace.events, rows)
+    assert ids.tolist() == sorted(set(trace.events.name[rows].tolist()))
+    assert (ids[of_row] == trace.events.name[rows]).all()

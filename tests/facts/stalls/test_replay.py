@@ -1,0 +1,184 @@
+"""The step that would be without a wait: exact on traces of a few lines, and on real ones with known stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step, table
+from injection import TRACES, Row, rows_of, spread, with_stalls
+
+from traceq.analysis.registry import analyze
+from traceq.facts.stalls.dependency_graph import dependency_graph
+from traceq.facts.stalls.replay import replay
+from traceq.facts.timeline.blocking_calls import blocking_calls
+from traceq.facts.timeline.steps import steps
+from traceq.kineto.read import read_trace
+from traceq.model import Run, Trace
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def saved(*events: Event) -> dict[str, float]:
+    """What a step saves, in us, by what is removed."""
+    return {found["removed"]: found["saved_ns"] / 1000 for found in table(build(*events), "replay")}
+
+
+def wait(start: int, end: int, **more: Any) -> Event:
+    return call("cudaDeviceSynchronize", start, end - start, **more)
+
+
+def test_a_stall_of_a_host_that_the_device_waits_for_costs_all_of_it() -> None:
+    """The host waits 15-40 and launches b at 45, which runs 50-60: without the wait at 20 and 25-35."""
+    events = step(0, 55), launch(5, 2, 1), kernel("a", 10, 10, 1), wait(15, 40), launch(45, 2, 2)
+    assert saved(*events, kernel("b", 50, 10, 2)) == {"nothing": 0, "device syncs": 25}
+
+
+def test_a_deep_queue_absorbs_a_stall() -> None:
+    """What was launched before the wait lasts longer than the wait and the next launch."""
+    queue = [event for n in range(4) for event in (launch(5 + n, 1, 1 + n), kernel("long", 10 + 50 * n, 50, 1 + n))]
+    late = call("cudaEventSynchronize", 20, 60), launch(90, 2, 9), kernel("b", 210, 10, 9)
+    assert saved(step(0, 100), *queue, *late)["event syncs"] == 0
+
+
+def test_what_is_left_of_the_queue_is_absorbed_and_no_more() -> None:
+    """a runs to 70, b is launched at 100: without the wait of 50 us it could start at 55, but a is in its way."""
+    events = step(0, 105), launch(5, 2, 1), kernel("a", 10, 60, 1), wait(30, 80), launch(100, 2, 2)
+    assert saved(*events, kernel("b", 105, 10, 2))["device syncs"] == 35
+
+
+def test_of_two_waits_for_the_same_work_one_alone_gives_hardly_anything_back() -> None:
+    """Both wait for a, to 60; the next launch, at 70, could be at 28, but not while one of them is left."""
+    events = step(0, 90), launch(1, 1, 1), kernel("a", 6, 54, 1)
+    waits = call("cudaStreamSynchronize", 10, 51), wait(62, 63)
+    found = saved(*events, *waits, launch(70, 1, 2), kernel("b", 75, 40, 2))
+    assert found == {"nothing": 0, "stream syncs": 2, "device syncs": 1, "all syncs": 15}
+
+
+def test_being_ahead_counts_where_the_host_falls_behind_much_later() -> None:
+    """Right behind the sync the device idles 7 us. Without it the host is 31 us ahead, so that c, for which the device
+    waits another 20 us, is there in time."""
+    sync = launch(1, 1, 1), kernel("a", 6, 34, 1), call("cudaStreamSynchronize", 10, 31)
+    late = launch(42, 1, 2), kernel("b", 47, 60, 2), launch(122, 1, 3), kernel("c", 127, 10, 3)
+    (found,) = table(build(step(0, 125), *sync, *late), "syncs")
+    assert (found["cost_ns"], found["replay_ns"]) == (3_000, 27_000)
+
+
+def test_a_copy_that_nobody_waits_for_still_costs_its_launch() -> None:
+    events = step(0, 90), launch(5, 2, 1), kernel("a", 10, 10, 1)
+    copy = call("cudaMemcpyAsync", 15, 5, 7), memcpy("DtoH (Device -> Pinned)", 25, 2, 7)
+    waits = call("cudaStreamSynchronize", 21, 29)
+    assert saved(*events, *copy, waits, launch(60, 2, 2), kernel("b", 65, 40, 2))["dtoh syncs"] == 33
+
+
+def test_the_wait_of_another_thread_holds_nobody_up() -> None:
+    loader = call("cudaEventSynchronize", 15, 40, tid=9)
+    events = step(0, 60), op("aten::mm", 1, 58), launch(5, 2, 1), kernel("a", 10, 10, 1)
+    (found,) = table(build(*events, loader, launch(45, 2, 2), kernel("b", 50, 20, 2)), "syncs")
+    assert (found["kind"], found["blocked_ns"], found["replay_ns"]) == ("event", 40_000, 0)
+
+
+def test_work_of_another_stream_is_waited_for_where_the_host_said_so() -> None:
+    """b of stream 8 runs after a of stream 7: it does not come sooner though its launch does."""
+    first = launch(4, 2, 1), kernel("a", 10, 80, 1), call("cudaEventSynchronize", 20, 30)
+    other = call("cudaStreamWaitEvent", 60, 1), launch(62, 2, 2), kernel("b", 92, 20, 2, stream=8)
+    assert saved(step(0, 70), *first, *other)["event syncs"] == 0
+    alone = launch(62, 2, 2), kernel("b", 68, 60, 2, stream=8)
+    assert saved(step(0, 70), *first, *alone)["event syncs"] == 30
+
+
+def test_an_event_that_the_stream_has_long_passed_is_kept_until_it_is_asked_for() -> None:
+    """The host waits for a while b and c are queued behind it; what delays the launch of a delays it, too."""
+    first = launch(0, 1, 77), kernel("first", 1, 1, 77), call("cudaMalloc", 2, 20)
+    queue = [event for n in range(3) for event in (launch(25 + n, 1, 1 + n), kernel("abc"[n], 30 + 40 * n, 40, 1 + n))]
+    waits = call("cudaEventSynchronize", 40, 31)
+    late = launch(200, 2, 9), kernel("d", 205, 10, 9)
+    assert saved(step(0, 210), *first, *queue, waits, *late)["alloc syncs"] == 20
+
+
+def test_a_head_start_from_a_step_that_does_not_count_is_not_booked_on_those_that_do() -> None:
+    """In the first step, which is partial, the host waits 400 us behind a long queue; in the second it comes too late,
+    by 70 us that those 400 would cover: but nothing waits in it, so nothing can be taken out of it."""
+    queue = (
+        kernel("before", 5, 5, 99),
+        launch(10, 2, 1),
+        kernel("a", 15, 5, 1),
+        launch(13, 2, 2),
+        kernel("b", 20, 520, 2),
+    )
+    late = launch(600, 2, 3), kernel("c", 610, 40, 3)
+    (found,) = table(
+        build(step(0, 450), *queue, call("cudaEventSynchronize", 30, 400), step(450, 200, 1), *late), "syncs"
+    )
+    assert (found["blocked_ns"], found["replay_ns"]) == (400_000, 0)
+
+
+def test_a_wait_for_the_data_loader_is_given_back_as_far_as_the_device_waits_for_it() -> None:
+    events = step(0, 55), launch(2, 2, 1), kernel("a", 7, 13, 1), annotation(LOADER, 15, 25), launch(45, 2, 2)
+    assert saved(*events, kernel("b", 50, 30, 2)) == {"nothing": 0, "data loader": 25}
+
+
+def test_nothing_removed_gives_the_step_but_for_what_nothing_explains() -> None:
+    """c starts 100 us after its launch takes effect: 30 of them may be its own latency, and 30 whatever."""
+    first = launch(2, 2, 1), kernel("a", 7, 5, 1), launch(13, 2, 2), kernel("b", 18, 5, 2)
+    events = step(0, 30), *first, launch(20, 2, 3), kernel("c", 125, 10, 3)
+    (found,) = table(build(*events), "replay")
+    assert (found["removed"], found["saved_ns"], found["step_ns"]) == ("nothing", 40_000, 95_000)
+
+
+def test_without_a_device_only_the_data_loader_can_be_taken_out() -> None:
+    trace = build(step(0, 100), annotation(LOADER, 10, 30), op("aten::mm", 50, 10))
+    assert [found["saved_ns"] for found in table(trace, "replay")] == [0, 30_000]
+
+
+def test_what_waits_long_and_could_go_for_nothing_is_said_to_stay() -> None:
+    busy = launch(1, 1, 1), kernel("a", 6, 500, 1), call("cudaEventSynchronize", 10, 40)
+    trace = build(step(0, 80), *busy, launch(60, 1, 2), kernel("b", 507, 20, 2))
+    (found,) = analyze(Run("", (trace,)), "syncs").findings
+    assert found.code == "free_sync"
+    assert found.text.endswith("blocks the host 40.0 us a step, but removing it saves 0 (replay): leave it")
+
+
+def stalls_of(trace: Trace, kind: int) -> Any:
+    """bool[H]: the graph's holds of a kind (-1 the loader) that take as long as an injected stall."""
+    holds, calls = dependency_graph(trace).holds, blocking_calls(trace)
+    kinds = np.where(holds.call >= 0, calls.kind[holds.call] if len(calls) else -1, -1)
+    took = holds.end - holds.start
+    return (kinds == kind) & (took >= 1_980_000) & (took < 2_000_000)
+
+
+@cache
+def hungry_trace(name: str, after: str, a_step: int) -> tuple[list[Row], list[Row], Trace]:
+    """(rows of a real trace, ops in every step after which its device waits for the host, the trace)."""
+    rows = rows_of(name)
+    return rows, spread(rows, after, a_step), read_trace(TRACES / name)
+
+
+DDP, DLRM = ("ddp-a100/rank0.json.gz", "aten::conv2d", 3), ("dlrm-v100-8r/rank7.json.gz", "aten::linear", 5)
+RESNET = ("resnet50-2021/workers0.json.gz", "aten::batch_norm", 2)
+KINDS = {"item": 0, "nonzero": 0, "upload": 1, "device": 4, "load": -1}
+"""A stall -> the kind of blocking call that it is, -1 for the data loader."""
+STALLED = [(trace, stall) for trace in (DDP, DLRM) for stall in KINDS] + [(RESNET, "item"), (RESNET, "load")]
+
+
+@pytest.mark.parametrize(("trace", "stall"), STALLED, ids=[f"{trace[0][:6]}-{stall}" for trace, stall in STALLED])
+def test_without_the_injected_stalls_a_step_lasts_as_long_as_it_did_before(
+    trace: tuple[str, str, int], stall: str, tmp_path: Path
+) -> None:
+    rows, ops, original = hungry_trace(*trace)
+    changed = read(tmp_path / "trace.json", with_stalls(rows, ops, 2000, stall))
+    is_mine = stalls_of(changed, KINDS[stall])
+    assert is_mine.sum() == len(ops)
+    windows = [found.window[:, 1] - found.window[:, 0] for found in (steps(original), steps(changed))]
+    assert (windows[1] - windows[0] > 0.99 * trace[2] * 2_000_000).all()
+    assert windows[1] - replay(changed, is_mine[None])[0] == pytest.approx(windows[0], rel=0.02)
+
+
+def read(path: Path, rows: Sequence[Row]) -> Trace:
+    path.write_bytes(msgspec.json.encode({"traceEvents": rows}))
+    return read_trace(path)

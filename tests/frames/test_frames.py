@@ -1,0 +1,171 @@
+"""Tables of a run: one row for each thing, the same numbers as the analyses, whatever program reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builder import annotation, build, call, comms, kernel, launch, memcpy, op, step, table, write
+from paths import ROOT
+from typer.testing import CliRunner
+
+import traceq
+from traceq.cli import app
+from traceq.errors import UsageFault
+from traceq.frames import NAMES, Frame, Texts, ask, frame, frames
+from traceq.model import Run
+
+CATALOGUE = ROOT.parent / "shared" / "traces"
+DOCS = (ROOT / "docs" / "query.md").read_text()
+TRACE = build(
+    step(0, 100, 7),
+    annotation("forward", 0, 60),
+    annotation("backward", 60, 40),
+    op("aten::mm", 1, 6),
+    launch(2, 3, corr=1),
+    kernel("gemm", 10, 30, corr=1),
+    op("aten::item", 45, 15),
+    call("cudaMemcpyAsync", 46, 2, corr=2),
+    call("cudaStreamSynchronize", 49, 10, corr=3),
+    memcpy("DtoH (Device -> Pinned)", 50, 2, corr=2, size=4),
+    op("c10d::allreduce_", 61, 8),
+    comms("allreduce", 62, 6, (1000, 1000)),
+    launch(63, 2, corr=4),
+    launch(66, 2, corr=5),
+    kernel("tiny", 100, 1, corr=5),
+    kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 70, 30, corr=4),
+    distributedInfo={"backend": "nccl", "rank": 2, "world_size": 4},
+)
+RUN = Run("here", (TRACE,))
+
+
+def rows(run: Run, sql: str) -> list[tuple[object, ...]]:
+    pytest.importorskip("duckdb")
+    return list(ask(run, sql).rows)
+
+
+def test_a_sync_is_a_row_with_its_op_phase_and_step() -> None:
+    asked = "select rank, kind, op, line, phase, step, blocked_ns, wait_ns, bytes from syncs"
+    assert rows(RUN, asked) == [(2, "dtoh", "aten::item", None, "forward", 7, 13_000, 6_000, 4)]
+
+
+def test_a_collective_is_a_row_with_its_kernels_time() -> None:
+    asked = "select name, dtype, group_size, bytes, phase, num_kernels, gpu_ns from collectives"
+    assert rows(RUN, asked) == [("all_reduce", "float32", 4, 4000, "backward", 1, 30_000)]
+
+
+def test_device_ops_join_their_launches_and_events() -> None:
+    asked = """select k.name, k.phase, l.until_begun_ns, e.name from device_ops k
+        join launches l on k.launch_row = l.row join events e on e.row = l.row
+        where k.name != 'tiny' order by k.start_ns"""
+    assert rows(RUN, asked) == [
+        ("gemm", "forward", 8_000, "cudaLaunchKernel"),
+        ("Memcpy DtoH (Device -> Pinned)", "forward", 4_000, "cudaMemcpyAsync"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "backward", 7_000, "cudaLaunchKernel"),
+    ]
+
+
+def test_the_partition_sums_to_what_the_analysis_says() -> None:
+    found = dict(rows(RUN, "select category, sum(dur_ns) from partition where step = 7 group by 1"))
+    expected: dict[str, int] = {}
+    for line in table(RUN, "partition"):
+        expected[line["category"]] = expected.get(line["category"], 0) + line["ns"]
+    assert found == expected
+
+
+def test_ranks_stand_below_each_other() -> None:
+    other = build(step(0, 50), op("aten::relu", 1, 2), distributedInfo={"backend": "nccl", "rank": 3, "world_size": 4})
+    both = Run("here", (TRACE, other))
+    asked = "select rank, name from events where category = 'cpu_op' and name in ('aten::mm', 'aten::relu') order by 1"
+    assert rows(both, asked) == [(2, "aten::mm"), (3, "aten::relu")]
+    assert rows(both, "select count(*) from events") == [(len(TRACE.events) + 2,)]
+
+
+def test_a_text_column_is_text_even_where_nothing_is_known() -> None:
+    kinds = dict(rows(RUN, "select column_name, column_type from (describe syncs)"))
+    assert {kinds[name] for name in ("kind", "op", "line", "module", "phase")} == {"VARCHAR"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_docs_name_every_column(name: str) -> None:
+    [line] = re.findall(rf"^\| `{name}` \|.*\| ([a-z_, ]+) \|$", DOCS, re.MULTILINE)
+    assert ["rank", *line.split(", ")] == list(frame(RUN, name).columns)
+
+
+RECIPES = re.findall(r"^```sql\n(.*?)```", DOCS, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("sql", RECIPES)
+def test_every_recipe_of_the_docs_has_an_answer(sql: str) -> None:
+    assert len(RECIPES) == 10
+    assert rows(RUN, sql)
+
+
+@pytest.mark.skipif(not CATALOGUE.exists(), reason="../shared/traces is absent")
+def test_of_a_real_trace_sql_sums_what_show_sums() -> None:
+    run = traceq.read(CATALOGUE / "ddp-a100")
+    [(num, gpu_ns, size)] = rows(run, "select count(*), sum(gpu_ns), sum(bytes) from collectives")
+    shown = table(run, "collectives")
+    assert num == sum(row["num"] for row in shown)
+    assert gpu_ns == sum(row["gpu_ns"] for row in shown)
+    assert size == sum(row["bytes"] for row in shown)
+
+
+def test_arrow_pandas_free_and_numpy_hold_the_same() -> None:
+    pytest.importorskip("pyarrow")
+    for found in frames(RUN):
+        held = found.to_arrow().to_pydict()
+        assert held == {name: column.tolist() for name, column in found.to_numpy().items()}
+
+
+def test_a_column_of_texts_gives_none_where_there_is_none() -> None:
+    assert Texts(np.array([1, -1, 0]), ("a", "b")).values.tolist() == ["b", None, "a"]
+
+
+def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(UsageFault, match="polars is not installed: pip install polars"):
+        Frame("x", {}).to_polars()
+
+
+@pytest.mark.parametrize(("sql", "said"), [("selec 1", "syntax error"), ("select nothing from syncs", "nothing")])
+def test_wrong_sql_is_one_line(sql: str, said: str) -> None:
+    with pytest.raises(UsageFault, match=said) as fault:
+        rows(RUN, sql)
+    assert "\n" not in str(fault.value)
+
+
+def test_the_command_prints_a_table_or_a_json_object_a_line(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    path = write(tmp_path / "trace.json", step(0, 100, 7), op("aten::mm", 1, 6), op("aten::mm", 20, 6))
+    asked = ["query", str(path), "select name, count(*) as num, 0.5 as half from events group by 1 order by 1"]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["name", "num", "half"],
+        ["ProfilerStep#7", "1", "0.50"],
+        ["aten::mm", "2", "0.50"],
+    ]
+    done = CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"name": "ProfilerStep#7", "num": 1, "half": 0.5},
+        {"name": "aten::mm", "num": 2, "half": 0.5},
+    ]
+
+
+def test_tables_are_written_as_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "trace.json", step(0, 100, 7), op("aten::mm", 1, 6))
+    done = CliRunner().invoke(app, ["export", "trace.json", "--to", "parquet"], catch_exceptions=False)
+    assert done.stdout == "trace.parquet\n"
+    assert sorted(file.stem for file in (tmp_path / "trace.parquet").iterdir()) == sorted(NAMES)
+    assert parquet.read_table(tmp_path / "trace.parquet" / "events.parquet").column("name").to_pylist() == [
+        "ProfilerStep#7",
+        "aten::mm",
+    ]

@@ -1,0 +1,190 @@
+"""The parts that recipes are made of, each on a model of two layers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="a recipe is a torch program")
+pytest.importorskip("accelerate", reason="the recipes gather metrics through accelerate")
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+
+from traceq.errors import RecordingFailed
+from traceq.recipes.fused_adamw_ab import check_unscaling
+from traceq.recipes.memory.host_memory import forget_peaks, host_memory
+from traceq.recipes.memory.limit import Capacity
+from traceq.recipes.memory.model_state import state_bytes
+from traceq.recipes.memory.saved_for_backward import held_bytes
+from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_by
+from traceq.recipes.workload.model import SIZES, Block, VisionLanguageAction
+from traceq.recipes.workload.unused_gradients import Use, uses_of, words
+from traceq.recorder.process.root_cause import Cause
+from traceq.recorder.spec.context import Context
+from traceq.recorder.spec.phases import Phases
+
+
+class Gated(nn.Module):
+    """One parameter of each use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(2, 3)
+        self.shut = nn.Linear(2, 3, bias=False)
+        self.spare = nn.Linear(4, 5)
+        self.fixed = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self) -> torch.Tensor:
+        x = torch.ones(1, 2)
+        return (self.used(x) * self.fixed + 0 * self.shut(x)).sum()
+
+
+def test_each_parameter_is_told_what_becomes_of_it() -> None:
+    model = Gated()
+    found = uses_of(model, model())
+    assert {f"{each.module}.{each.name}": each.use for each in found} == {
+        ".fixed": Use.FROZEN,
+        "used.weight": Use.USED,
+        "used.bias": Use.USED,
+        "shut.weight": Use.ZERO_GRAD,
+        "spare.weight": Use.UNUSED,
+        "spare.bias": Use.UNUSED,
+    }
+    assert all(parameter.grad is None for parameter in model.parameters())
+    lines = list(words(found))
+    assert lines[1] == "  spare: 2 tensors, 25 parameters: weight [5, 4], bias [5]"
+    assert lines[5] == "  the model itself: 1 tensor, 3 parameters: fixed [3]"
+    assert lines[6:] == ["USED      2 tensors, 9 parameters"]
+
+
+def test_held_is_what_outlives_the_call_and_views_count_once() -> None:
+    x, kept = torch.ones(10), []
+
+    def forward() -> None:
+        kept.extend([x.view(2, 5), (x + 1).view(5, 2)])
+        kept.append(kept[1][0])
+        (x * 2).sum()
+
+    assert held_bytes(forward) == 10 * 4
+
+
+def test_a_recomputed_model_has_the_same_gradients() -> None:
+    size = SIZES["tiny"]
+    model = VisionLanguageAction(size)
+    batch = size.episodes(seed=0, rank=0).batch(2)
+
+    def gradients(recomputes: bool) -> list[torch.Tensor]:
+        for block in (module for module in model.modules() if isinstance(module, Block)):
+            block.recomputes = recomputes
+        torch.manual_seed(1)
+        model.zero_grad()
+        model(batch).backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    for plain, again in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(plain, again)
+
+
+def test_who_asks_twice_for_the_same_batches_is_given_the_same_loader() -> None:
+    context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
+    episodes = SIZES["tiny"].episodes(seed=0, rank=0)
+    mine = context.batches(episodes, 2, num_workers=0)
+    assert context.batches(SIZES["tiny"].episodes(seed=0, rank=0), 2, num_workers=0) is mine
+    others = (context.batches(episodes, 3, num_workers=0), context.batches(replace(episodes, seed=1), 2, num_workers=0))
+    assert all(other is not mine for other in others)
+    assert context.batches([1, 2], 1, num_workers=0) is not context.batches([1, 2], 1, num_workers=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_the_memory_of_a_rank_its_workers_and_batches_that_wait_is_told() -> None:
+    before = host_memory()
+    context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
+    size = replace(SIZES["tiny"], image_size=256)
+    batches = context.batches(size.episodes(seed=0, rank=0), 4, num_workers=1, prefetch_factor=3)
+    batch = next(batches)
+    one_batch = sum(field.nbytes for field in batch)
+    deadline = time.monotonic() + 30
+    while host_memory().shared < before.shared + 4 * one_batch and time.monotonic() < deadline:
+        time.sleep(0.05)
+    found = host_memory()
+    assert 4 * one_batch <= found.shared - before.shared <= 5.5 * one_batch  # the one in use, and those ahead
+    assert found.workers > before.workers
+    assert batch.image.shape == (4, 3, 256, 256)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_peak_that_was_forgotten_is_that_of_what_came_after() -> None:
+    held = torch.ones(64_000_000 // 4)
+    high = host_memory().rank
+    del held
+    forget_peaks()
+    assert host_memory().rank < high - 32_000_000
+
+
+def test_collectives_are_counted_where_they_are_dispatched_those_of_backward_too() -> None:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+
+        def step() -> None:
+            model(torch.ones(1, 2)).sum().backward()
+            dist.all_gather([torch.ones(1)], torch.ones(1))
+
+        assert issued_by(step) == {"all_reduce": 1, "all_gather": 1}
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "seen"),
+    [("fsdp2", {"all_reduce": 2}), ("zero3", {"all_gather": 2}), ("ddp", {"all_reduce": 2, "all_gather": 1})],
+)
+def test_a_strategy_that_issues_what_another_does_is_refused(strategy: str, seen: dict[str, int]) -> None:
+    """The first is what accelerate gives on a CPU for FSDP."""
+    with pytest.raises(RecordingFailed, match=f"^{strategy}: a step issues"):
+        check_issued(strategy, Counter(seen))
+    check_issued("fsdp2", Counter(all_gather=3, reduce_scatter=2, all_reduce=1))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["could not create a primitive", "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"],
+)
+def test_a_library_that_was_refused_memory_ends_an_arm_as_out_of_memory(fault: str) -> None:
+    with pytest.raises(MemoryError) as told, Capacity.told():
+        raise RuntimeError(fault)
+    assert Cause(0, "", f"MemoryError: {told.value}").of_arm[0] == "out of memory"
+    with pytest.raises(RuntimeError, match="a fault of another kind"), Capacity.told():
+        raise RuntimeError("a fault of another kind")
+
+
+def test_state_is_weights_and_moments_once_each() -> None:
+    model = nn.Linear(3, 2, bias=False)
+    tied = nn.Sequential(model, nn.Linear(3, 2, bias=False))
+    tied[1].weight = model.weight
+    optimizer = torch.optim.AdamW(tied.parameters())
+    assert state_bytes(tied, optimizer) == 6 * 4
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert state_bytes(tied, optimizer) == 3 * 6 * 4 + 4  # and the number of steps
+
+
+def test_a_scaler_that_cannot_unscale_the_weights_type_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = torch.ones(3, dtype=torch.bfloat16)
+    check_unscaling(weights)
+
+    def refuses(*_: object) -> None:
+        raise NotImplementedError("not implemented for 'BFloat16'")
+
+    monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", refuses)
+    with pytest.raises(RecordingFailed, match=r"cannot have torch.bfloat16 weights here: --set scaler=false"):
+        check_unscaling(weights)

@@ -1,0 +1,91 @@
+"""Ranges of a phase are opened and closed in order, whatever happens inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("torch", reason="phases are ranges of torch's profiler")
+pytest.importorskip("nvtx", reason="phases are nvtx ranges")
+
+from traceq.errors import UsageFault
+from traceq.recorder.spec import phases as module
+from traceq.recorder.spec.phases import Phases
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every push and pop, in order."""
+    found: list[str] = []
+
+    @contextmanager
+    def record(name: str) -> Iterator[None]:
+        found.append(f"record {name}")
+        try:
+            yield
+        finally:
+            found.append(f"end {name}")
+
+    monkeypatch.setattr(module.nvtx, "push_range", lambda name: found.append(f"push {name}"))
+    monkeypatch.setattr(module.nvtx, "pop_range", lambda: found.append("pop"))
+    monkeypatch.setattr(module, "record_function", record)
+    return found
+
+
+def test_a_profiled_phase_is_an_nvtx_range_around_a_profiler_range(calls: list[str]) -> None:
+    phases = Phases(("forward",))
+    phases.profiling = True
+    with phases("forward"):
+        calls.append("work")
+    assert calls == ["push forward", "record forward", "work", "end forward", "pop"]
+
+
+def test_an_unprofiled_phase_does_not_pay_for_a_profiler_range(calls: list[str]) -> None:
+    with Phases(("forward",))("forward"):
+        pass
+    assert calls == ["push forward", "pop"]
+
+
+def test_an_exception_leaves_no_range_open(calls: list[str]) -> None:
+    phases = Phases(("forward", "bwd"))
+    phases.profiling = True
+    with pytest.raises(ValueError, match="inner"), phases("forward"), phases("bwd"):
+        raise ValueError("inner")
+    assert calls[-4:] == ["end bwd", "pop", "end forward", "pop"]
+    assert set(phases.take()) == {"forward"}
+
+
+def test_a_profiler_range_that_fails_to_open_leaves_no_nvtx_range_open(
+    calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> None:
+        raise RuntimeError("no profiler")
+
+    monkeypatch.setattr(module, "record_function", refuse)
+    phases = Phases(("forward",))
+    phases.profiling = True
+    with pytest.raises(RuntimeError), phases("forward"):
+        pass
+    assert calls == ["push forward", "pop"]
+
+
+def test_a_nested_phase_is_time_of_the_outer_one_only(calls: list[str]) -> None:
+    phases = Phases(("forward", "check"))
+    with phases("forward"), phases("check"):
+        pass
+    assert list(phases.take()) == ["forward"]
+    assert phases.take() == {}
+
+
+def test_a_mistyped_phase_is_told_the_near_name(calls: list[str]) -> None:
+    with pytest.raises(UsageFault, match=r"did you mean forward\?"), Phases(("forward", "bwd"))("foward"):
+        pass
+    assert calls == []
+
+
+@pytest.mark.parametrize("name", ['for"ward', "vorwärts", "for ward", ""])
+def test_a_name_that_a_trace_would_corrupt_is_refused(name: str) -> None:
+    with pytest.raises(UsageFault, match="survive in a trace"), Phases()(name):
+        pass

@@ -1,0 +1,106 @@
+"""A recording that is ended from outside ends quickly, says why, and leaves nothing running."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from recording import start
+
+from traceq.runs.layout import RunFolder
+from traceq.runs.step_log import read_pairs
+
+pytest.importorskip("torch", reason="recording needs torch")
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+SHORT = ("--steps", "16", "--trace-steps", "0")
+LONG = ("--steps", "10000")
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("kill", "rank 1: killed by SIGKILL"),
+        ("raise", "rank 1: ValueError: a fault of my own"),
+        ("exit", "rank 1: RuntimeError: the recipe left with sys.exit(0)"),
+    ],
+)
+def test_a_rank_that_ends_early_ends_the_command_and_is_named(tmp_path: Path, end: str, told: str) -> None:
+    started = start(tmp_path, *SHORT, "--set", f"end={end}")
+    done = started.finish()
+    assert done.code == 1
+    assert told in next(line for line in done.stderr.splitlines() if line.startswith("traceq:"))
+    assert started.left_running() == []
+    folder = RunFolder(done.out)
+    assert (folder.read_manifest().status, folder.read_manifest().fault) == ("failed", told)
+    read_pairs(folder.steps)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "status"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "interrupted"), (signal.SIGKILL, -9, "recording")],
+)
+def test_a_signal_to_the_launcher_ends_its_ranks(
+    tmp_path: Path, number: signal.Signals, code: int, status: str
+) -> None:
+    started = start(tmp_path, *LONG)
+    started.signal_when_measuring(number)
+    done = started.finish()
+    assert done.code == code
+    assert started.left_running() == []
+    assert RunFolder(done.out).read_manifest().status == status
+    assert "Traceback" not in done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("interrupted")]
+    assert told == ([] if code < 0 else [f"interrupted; {done.out} keeps what was measured"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_do_not_stop_coming_end_it_as_one_does(tmp_path: Path, number: signal.Signals) -> None:
+    started = start(tmp_path, *LONG)
+    started.signal_when_measuring(number)
+    while started.process.poll() is None:
+        time.sleep(0.01)
+        started.process.send_signal(number)
+    done = started.finish()
+    assert done.code == 128 + number
+    assert done.stderr.splitlines()[-1] == f"interrupted; {done.out} keeps what was measured"
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert started.left_running() == []
+    assert RunFolder(done.out).read_manifest().status == "interrupted"
+
+
+def test_a_full_disk_is_named_with_the_rank_that_met_it(full_disk: Path, tmp_path: Path) -> None:
+    started = start(tmp_path, *LONG)
+    done = started.finish()
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq:")]
+    assert (done.code, told[told.index("rank ") + 6 :]) == (1, ": OSError: [Errno 28] No space left on device")
+    assert "Traceback" not in done.stderr.partition(told)[0]
+    assert started.left_running() == []
+    assert RunFolder(full_disk).read_manifest().fault == told[told.index("rank ") :]
+
+
+def test_what_was_measured_before_a_kill_is_kept(tmp_path: Path) -> None:
+    done = start(tmp_path, *SHORT, "--set", "end=kill", "--set", "end_at=90").finish()
+    assert done.code == 1
+    assert [pairs.first_ns.shape for pairs in read_pairs(RunFolder(done.out).steps)] == [(2, 16)]
+
+
+def test_an_arm_that_runs_out_of_memory_is_marked_and_the_others_are_recorded(tmp_path: Path) -> None:
+    done = start(tmp_path, "--steps", "16", "--trace-steps", "1", "--set", "end=memory").finish()
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1] == "traceq: out of memory in slow; the other arms are complete"
+    fault = "out of memory: rank 1: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert "arm slow: out of memory; the others start again without it" in done.stderr.splitlines()
+    assert f"traceq: note: arm slow: {fault}" in done.stderr.splitlines()
+    run = RunFolder(done.out)
+    manifest = run.read_manifest()
+    assert (manifest.status, [(arm.name, arm.ended) for arm in manifest.arms]) == (
+        "complete",
+        [("fast", ""), ("slow", fault)],
+    )
+    assert [(pairs.a, pairs.b, pairs.first_ns.shape) for pairs in read_pairs(run.steps)] == [("fast", "fast", (2, 8))]
+    assert run.trace("fast", 1).is_file()
+    assert not run.trace("slow", 1).exists()

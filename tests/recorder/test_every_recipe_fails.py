@@ -1,0 +1,79 @@
+"""Every recipe ends well whatever happens to it: the rank is named, the run says why, nothing is left."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from recording import Fault, Started, start
+
+from traceq.recorder.spec.catalogue import names
+from traceq.runs.layout import RunFolder
+
+pytest.importorskip("torch", reason="recording needs torch")
+pytest.importorskip("accelerate", reason="the recipes gather metrics through accelerate")
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+LONG = ("--ranks", "2", "--steps", "10000", "--trace-steps", "1")
+WAYS = ("SIGKILL", "raise", "hang", "exit", "_exit0")
+SUITE = ("outlier_ab", "SIGKILL")  # one of them outside of `make faults`
+
+recipes = pytest.mark.parametrize("recipe", [pytest.param(name, marks=pytest.mark.faults) for name in names()])
+
+
+def check(started: Started, status: str, fault: str) -> None:
+    """It has ended, says so, and left nothing."""
+    run = RunFolder(started.out)
+    assert (run.read_manifest().status, run.read_manifest().fault) == (status, fault)
+    assert started.left_running() == []
+    assert not list(run.path.rglob("*.part"))
+    assert not (run.path / ".reserve").exists()
+    assert not list(started.scratch.glob("traceq-*"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "how"),
+    [
+        pytest.param(name, how, marks=[] if (name, how) == SUITE else [pytest.mark.faults])
+        for name in names()
+        for how in WAYS
+    ],
+)
+def test_a_rank_that_ends_is_named(tmp_path: Path, recipe: str, how: str) -> None:
+    patience_s = 15 if how == "hang" else 90
+    fault = Fault(1, 1.0, how, after=str(tmp_path / "run/**/rank0.jsonl"), patience_s=patience_s)
+    started = start(tmp_path, *LONG, recipe=recipe, fault=fault)
+    done = started.finish(seconds=170)
+    assert done.code == 1, done.stderr
+    assert time.time() - (tmp_path / "fired").stat().st_mtime < patience_s + 20
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ") and "note:" not in line]
+    check(started, "failed", told[told.index("rank 1: ") :])
+    assert told.endswith(fault.texts)
+
+
+@recipes
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_ends_it_and_a_second_one_changes_nothing(tmp_path: Path, recipe: str, times: int) -> None:
+    started = start(tmp_path, *LONG, recipe=recipe)
+    started.signal_when_measuring(signal.SIGINT)
+    for _ in range(times - 1):
+        time.sleep(0.2)
+        started.process.send_signal(signal.SIGINT)
+    done = started.finish()
+    assert done.code == 130
+    assert done.stderr.splitlines()[-1] == f"interrupted; {done.out} keeps what was measured"
+    assert "Traceback" not in done.stderr
+    check(started, "interrupted", "ended by SIGINT")
+
+
+@recipes
+def test_a_full_disk_is_named(full_disk: Path, tmp_path: Path, recipe: str) -> None:
+    started = start(tmp_path, *LONG, recipe=recipe)
+    done = started.finish(seconds=170)
+    assert done.code == 1
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ") and "note:" not in line]
+    assert told.endswith("No space left on device")
+    check(started, "failed", told[told.index("rank ") :])
+    assert RunFolder(full_disk).read_manifest().status == "failed"

@@ -1,0 +1,237 @@
+"""Arms that cannot share a process: which processes run in which order, and what becomes of an arm that ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="a recipe is a torch program")
+
+from paths import FIXTURES, TESTS
+from recording import start
+from terminal import traceq
+
+from traceq.errors import UnreadableInput, UsageFault
+from traceq.model import Arm
+from traceq.recorder.isolated_arms import order_of, record_apart
+from traceq.recorder.process.root_cause import Cause, Failed
+from traceq.recorder.spec.plan import Plan, PlannedArm
+from traceq.recorder.spec.recipe import Outcome, Recipe
+from traceq.recorder.timing.journal import Journal
+from traceq.runs.processes import read_processes
+from traceq.runs.read import read
+from traceq.runs.step_log import StepLine
+
+RECIPE = TESTS / "support" / "recipes" / "apart.py"
+GRAPH = FIXTURES / "cuda_graph.py"
+MS = 1_000_000
+OUT = ("out of memory", "rank 0: MemoryError")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What an arm of the test can change."""
+
+    width: int = 1
+
+
+@dataclass
+class Ranks:
+    """Ranks that run nothing: each process leaves one step as long as its arm's width, or ends as it is told."""
+
+    endings: dict[str, Failed] = field(default_factory=dict)
+    jobs: list[Plan] = field(default_factory=list)
+    progress: list[tuple[int, int]] = field(default_factory=list)
+
+    def __call__(self, job: Plan, on_progress: Callable[[int, int], None], _: object) -> Failed | None:
+        self.jobs.append(job)
+        on_progress(0, 0)
+        (planned,) = job.arms
+        if failed := self.endings.get(planned.arm.name):
+            return failed
+        ns = int(planned.parameters["width"]) * MS
+        line = StepLine(planned.arm.name, "", "", 0, 0, 0, {}, ns, ns, 0, 7, process=job.process)
+        for rank in range(job.num_ranks):
+            with Journal(job.folder.samples(rank)) as journal:
+                journal.write([line])
+        return None
+
+    @property
+    def order(self) -> str:
+        return "".join(job.arms[0].arm.name for job in self.jobs)
+
+
+def recorded(
+    out: Path,
+    ranks: Ranks,
+    replicates: int = 1,
+    next_arms: Callable[[Parameters, Sequence[Outcome]], Sequence[Arm]] | None = None,
+) -> Failed | None:
+    """Arms a, b and c, of which c runs on one rank alone."""
+    arms = (Arm("a", "", baseline=True), Arm("b", ""), Arm("c", "", num_ranks=1))
+    recipe: Recipe[Any] = Recipe(
+        "?", (), Parameters(), lambda *_: lambda _: None, arms, apart=True, next_arms=next_arms
+    )
+    plan = Plan(
+        recipe="", run_id="r", out=str(out), device="cpu", num_ranks=2, steps=1, trace_steps=3, seed=5, parameters={},
+        arms=tuple(PlannedArm(arm, arm.name, {"width": 1}) for arm in arms), replicates=replicates,
+    )  # fmt: skip
+    out.mkdir()
+    plan.folder.write_manifest(plan.manifest("apart", "?"))
+    return record_apart(plan, recipe, ranks, lambda *told: ranks.progress.append(told), lambda _: None)
+
+
+def test_every_arm_runs_once_a_round_and_every_order_is_turned_round() -> None:
+    arms = [PlannedArm(Arm(name, ""), name, {}) for name in "abcd"]
+    rounds = [[planned.arm.name for planned in order_of(arms, number, seed=3)] for number in range(8)]
+    assert rounds[0] == ["a", "b", "c", "d"]
+    assert [one[::-1] for one in rounds[::2]] == rounds[1::2]
+    assert len({tuple(one) for one in rounds[::2]}) > 1
+
+
+def test_each_process_has_one_arm_its_number_of_ranks_and_only_the_last_round_is_traced(tmp_path: Path) -> None:
+    ranks = Ranks()
+    assert recorded(tmp_path / "run", ranks, replicates=2) is None
+    assert ranks.order == "abccba"
+    assert [job.process for job in ranks.jobs] == [0, 1, 2, 3, 4, 5]
+    assert [job.num_ranks for job in ranks.jobs] == [2, 2, 1, 1, 2, 2]
+    assert [job.trace_steps for job in ranks.jobs] == [0, 0, 0, 3, 3, 3]
+    ended = [ended for ended, _ in ranks.progress]
+    assert ended == sorted(ended)
+    assert len({total for _, total in ranks.progress}) == 1
+    manifest = ranks.jobs[0].folder.read_manifest()
+    assert (manifest.status, manifest.apart) == ("complete", True)
+    found = read_processes(ranks.jobs[0].folder.steps, manifest)
+    assert {each.arm: each.process.tolist() for each in found} == {"a": [0, 5], "b": [1, 4], "c": [2, 3]}
+
+
+def test_an_arm_that_is_out_of_memory_is_marked_and_not_run_again(tmp_path: Path) -> None:
+    ranks = Ranks({"b": Failed("", "", OUT)})
+    assert recorded(tmp_path / "run", ranks, replicates=2) is None
+    assert ranks.order == "abcca"
+    manifest = ranks.jobs[0].folder.read_manifest()
+    assert manifest.status == "complete"
+    assert [arm.ended for arm in manifest.arms] == ["", "out of memory: rank 0: MemoryError", ""]
+    with pytest.raises(UnreadableInput, match="arm b: out of memory: rank 0: MemoryError"):
+        read(tmp_path / "run" / "b")
+
+
+def test_a_fault_of_another_kind_ends_the_run(tmp_path: Path) -> None:
+    fault = Failed("rank 1: ValueError", "log: rank 1: ValueError")
+    ranks = Ranks({"b": fault})
+    assert recorded(tmp_path / "run", ranks, replicates=2) == fault
+    assert ranks.order == "ab"
+
+
+def test_a_run_without_any_arm_has_failed(tmp_path: Path) -> None:
+    skipped = Failed("", "", ("skipped", "not installed"))
+    failed = recorded(tmp_path / "run", Ranks(dict.fromkeys("abc", skipped)))
+    assert failed is not None
+    assert failed.fault == "arm a: skipped: not installed; arm b: skipped: not installed; arm c: skipped: not installed"
+
+
+def test_a_recipe_names_further_arms_by_how_those_before_ended(tmp_path: Path) -> None:
+    def twice(_: Parameters, outcomes: Sequence[Outcome]) -> list[Arm]:
+        width = 2 * outcomes[-1].step_ns // MS
+        return [Arm(f"w{width}", "", varied={"width": width})] if width else []
+
+    ranks = Ranks({"w8": Failed("", "", OUT)})
+    assert recorded(tmp_path / "run", ranks, 2, twice) is None
+    assert ranks.order == "abcw2w4w8" + "w4w2cba"
+    manifest = ranks.jobs[0].folder.read_manifest()
+    assert [arm.status for arm in manifest.arms] == ["", "", "", "", "", "out of memory"]
+    assert [found.median_ns[0] // MS for found in read_processes(ranks.jobs[0].folder.steps, manifest)] == [
+        1,
+        1,
+        1,
+        2,
+        4,
+    ]
+    assert all(before <= after for before, after in pairwise(total for _, total in ranks.progress[:5]))
+
+
+def test_an_arm_that_is_there_already_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="arm a is there already"):
+        recorded(tmp_path / "run", Ranks(), 1, lambda *_: [Arm("a", "")])
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "out of memory"),
+        ("MemoryError", "out of memory"),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\nx", "out of memory"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", "out of memory"),
+        ("RuntimeError: CUDA error: out of memory", "out of memory"),
+        ("OSError: [Errno 12] Cannot allocate memory", "out of memory"),
+        ("Skip: deepspeed is not installed", "skipped"),
+        ("ValueError: a memory of mine", ""),
+        ("", ""),
+    ],
+)
+def test_what_is_the_end_of_one_arm_alone(told: str, status: str) -> None:
+    assert Cause(1, "", told).of_arm[0] == status
+
+
+def test_a_launchers_ranks_cannot_be_started_again_and_nothing_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "OMP_NUM_THREADS", "KINETO_LOG_LEVEL"):
+        monkeypatch.setenv(key, "1")
+    done = traceq("record", "--recipe", RECIPE)
+    assert done.code == 2
+    assert "cannot be started again; run traceq record without them" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--until", "decided"), "it takes four to decide anything; --replicates N says how many"),
+        (("--replicates", "0"), "--replicates 0: expected 1 to 100"),
+        (("--ranks", "2", "--recipe", str(RECIPE.with_name("linear.py")), "--replicates", "2"), "share a process"),
+    ],
+)
+def test_what_makes_no_sense_apart_is_refused(options: tuple[str, ...], told: str) -> None:
+    done = traceq("record", "--recipe", RECIPE, *options)
+    assert (done.code, told in done.err) == (2, True)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_arms_that_are_skipped_or_out_of_memory_leave_the_others_a_run(tmp_path: Path) -> None:
+    options = ("--steps", "2", "--trace-steps", "1", "--set", "more=absent,huge")
+    started = start(tmp_path, *options, recipe=str(RECIPE))
+    done = started.finish(seconds=120)
+    assert done.code == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
+    assert told[0] == "traceq: note: arm absent: skipped: nobody installed it"
+    assert told[1].startswith("traceq: note: arm huge: out of memory: rank 1: RuntimeError: ")
+    assert f"traceq diff {done.out}" in done.stdout.splitlines()
+    fast, slow = read(done.out / "fast"), read(done.out / "slow")
+    assert fast.manifest is not None
+    facts = {arm.name: arm.facts.get("built") for arm in fast.manifest.arms}
+    assert facts == {"fast": "fast", "slow": "slow", "absent": None, "huge": None}
+    assert (fast.ranks, slow.ranks) == ((0, 1), (0, 1))
+    assert [(each.arm, each.num_steps.tolist()) for each in fast.processes] == [("fast", [2]), ("slow", [2])]
+    alone = read(done.out / "slow" / "rank1.json.gz")
+    assert [each.median_ns.tolist() for each in alone.processes] == [each.median_ns.tolist() for each in slow.processes]
+    assert started.left_running() == []
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_graph_is_left_out_where_no_device_can_replay_it(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--ranks", "1", "--steps", "0", "--trace-steps", "1")
+    done = start(tmp_path, *options, recipe=str(GRAPH)).finish()
+    assert done.code == 0, done.stderr
+    manifest = read(done.out).manifest
+    assert manifest is not None
+    assert {arm.name: arm.status for arm in manifest.arms} == {"launched": "", "graph": "skipped"}
+    assert (done.out / "launched" / "rank0.json.gz").exists()

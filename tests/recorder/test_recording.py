@@ -1,0 +1,162 @@
+"""One real recording of the outlier recipe on two ranks, looked at from all sides."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import FIXTURES, ROOT
+from recording import Recording, start
+
+from traceq.model import SourceLines
+from traceq.recorder.tracing.line_table import Row, lines_of
+from traceq.runs.embedded import decode
+from traceq.runs.layout import RunFolder
+from traceq.runs.step_log import StepLine, read_lines, read_pairs
+
+pytest.importorskip("torch", reason="recording needs torch")
+pytest.importorskip("accelerate", reason="the outlier recipe gathers metrics through accelerate")
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("recording")]
+
+RECIPE = FIXTURES / "outlier_ab.py"
+ARMS = ("off", "on", "deferred", "absent")
+STALL_NS = 20_000_000
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Two ranks, the least number of steps and arms, and a check that stalls its arm for 20 ms."""
+    options = ["--ranks", "2", "--steps", "2", "--trace-steps", "2", "--set", "batch_size=1", "--set", "stall_us=20000"]
+    done = start(tmp_path_factory.mktemp("recording"), *options, recipe=str(RECIPE)).finish()
+    assert done.code == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def folder(recording: Recording) -> RunFolder:
+    return RunFolder(recording.out)
+
+
+def trace(folder: RunFolder, arm: str, rank: int = 0) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(gzip.decompress(folder.trace(arm, rank).read_bytes()))
+    return document
+
+
+def test_every_rank_leaves_every_file(folder: RunFolder) -> None:
+    for rank in (0, 1):
+        assert folder.samples(rank).is_file()
+        assert folder.log(rank).is_file()
+        for arm in ARMS:
+            assert folder.trace(arm, rank).is_file()
+            assert folder.stacks(arm, rank).is_file()
+    assert not list(folder.path.rglob("*.part"))
+
+
+def test_it_ends_by_printing_what_to_type_next(recording: Recording) -> None:
+    out = recording.out
+    assert recording.stdout.splitlines() == [
+        f"traceq diff {out}",
+        f"traceq diff {out}/off/rank0.json.gz {out}/on/rank0.json.gz",
+        f"traceq show {out}/on",
+        f"traceq open {out}/on",
+    ]
+
+
+def test_the_manifest_says_what_was_verified(folder: RunFolder) -> None:
+    manifest = folder.read_manifest()
+    assert (manifest.status, manifest.fault, manifest.num_ranks) == ("complete", "", 2)
+    assert manifest.baseline == "off"
+    assert manifest.parameters["stall_us"] == 20000
+    expected = {"backend": "gloo", "world_size": 2, "wrapper": "DistributedDataParallel", "accelerate_world_size": 2}
+    assert {key: manifest.environment[key] for key in expected} == expected
+    assert "all_reduce" in str(manifest.environment["collectives.on"])
+
+
+def test_each_comparison_has_sixteen_pairs_on_both_ranks(folder: RunFolder) -> None:
+    found = {(pairs.a, pairs.b): pairs for pairs in read_pairs(folder.steps)}
+    assert found.keys() == {("off", "on"), ("off", "deferred"), ("off", "off")}
+    for pairs in found.values():
+        assert pairs.first_ns.shape == pairs.second_ns.shape == (2, 16)
+        assert pairs.b_second.sum() == 8
+
+
+def test_a_known_stall_is_seen_in_the_samples(folder: RunFolder) -> None:
+    (pairs,) = [pairs for pairs in read_pairs(folder.steps) if pairs.b == "on"]
+    delta_ns = (pairs.second_ns - pairs.first_ns).max(axis=0) * np.where(pairs.b_second, 1, -1)
+    assert np.median(delta_ns) > STALL_NS / 2
+
+
+def test_phases_of_a_step_are_timed_in_order_and_fit_into_it(folder: RunFolder) -> None:
+    steps = [line for line in read_lines(folder.samples(1)) if isinstance(line, StepLine) and line.pair >= 0]
+    assert len(steps) == 3 * 32
+    for step in steps:
+        assert tuple(step.phases) == folder.read_manifest().phases
+        assert 0 < sum(step.phases.values()) <= step.wall_ns
+        assert step.peak_bytes > 0
+
+
+def test_one_copied_trace_knows_the_samples_of_all_ranks(folder: RunFolder) -> None:
+    embedded = decode(trace(folder, "on", rank=1)["traceq"])
+    assert (embedded.arm, embedded.manifest.run_id) == ("on", folder.read_manifest().run_id)
+    for mine, written in zip(embedded.pairs, read_pairs(folder.steps), strict=True):
+        assert (mine.a, mine.b) == (written.a, written.b)
+        assert np.array_equal(mine.first_ns, written.first_ns)
+        assert np.array_equal(mine.second_ns, written.second_ns)
+
+
+def test_the_sync_of_the_check_is_given_its_line(folder: RunFolder) -> None:
+    lines = decode(trace(folder, "on")["traceq"]).lines
+    assert lines is not None
+    source = ROOT / "recipes" / "workload" / "outlier_check.py"
+    numbers = [number for number, text in enumerate(source.read_text().splitlines(), 1) if "return bool(" in text]
+    (index,) = lines.table["forward|aten::is_nonzero"]
+    assert lines.lines[index] == f"outlier_check.py:{numbers[0]} outlier_seen"
+
+
+def test_the_plain_trace_has_as_many_ops_as_the_lines_say(folder: RunFolder) -> None:
+    document = trace(folder, "on")
+    rows = [
+        Row(row["name"], row.get("cat", ""), row.get("tid", ""), float(row["ts"]), float(row["dur"]))
+        for row in document["traceEvents"]
+        if row.get("ph") == "X"
+    ]
+    plain: SourceLines = lines_of(rows, folder.read_manifest().phases)
+    lines = decode(document["traceq"]).lines
+    assert lines is not None
+    in_forward = {key: len(found) for key, found in lines.table.items() if key.startswith("forward|")}
+    assert in_forward == {key: len(found) for key, found in plain.table.items() if key.startswith("forward|")}
+
+
+def test_switched_off_the_check_adds_not_one_op(folder: RunFolder) -> None:
+    def ops(arm: str) -> Counter[str]:
+        lines = decode(trace(folder, arm)["traceq"]).lines
+        assert lines is not None
+        return Counter({key: len(found) for key, found in lines.table.items() if key.startswith("forward|")})
+
+    assert ops("off") == ops("absent")
+    assert ops("on") - ops("off") == {
+        "forward|aten::abs": 2,
+        "forward|aten::max": 2,
+        "forward|aten::view": 2,
+        "forward|aten::cat": 1,
+        "forward|aten::gt": 1,
+        "forward|aten::any": 1,
+        "forward|aten::is_nonzero": 1,
+    }
+    assert "forward|aten::is_nonzero" not in ops("deferred")
+
+
+def test_the_window_has_the_steps_asked_for(folder: RunFolder) -> None:
+    names = [row["name"] for row in trace(folder, "off")["traceEvents"]]
+    assert sum(name.startswith("ProfilerStep#") for name in names) == 2
+
+
+def test_the_flight_recorder_counts_what_the_window_reduced(folder: RunFolder) -> None:
+    entries = json.loads(folder.flight("on", 0).read_text())["entries"]
+    reduces = [entry for entry in entries if entry["profiling_name"] == "gloo:all_reduce"]
+    rows = [row for row in trace(folder, "on")["traceEvents"] if row.get("name") == "gloo:all_reduce"]
+    assert len(reduces) == len(rows) > 0

@@ -1,0 +1,149 @@
+"""A loop of one's own is recorded by two lines around it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+pytest.importorskip("torch", reason="recording needs torch")
+
+import torch
+from builder import table
+
+import traceq
+from traceq.errors import TraceqError
+from traceq.recorder.session import Session
+from traceq.runs.embedded import decode
+from traceq.runs.layout import RunFolder
+from traceq.runs.step_log import read_pairs
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), reason="counts the steps of a CPU")]
+
+NEEDED = 32 + 2 + 20 + 3 + 4  # timed steps, a settling pair, warm-up, a step with stacks, a window of two
+
+
+def train(recording: Session, num_steps: int) -> int:
+    model = torch.nn.Linear(8, 8)
+    num_seen = 0
+    for batch in recording.steps(torch.ones(2, 8) for _ in range(num_steps)):
+        with recording.phase("forward"):
+            loss = model(batch).square().mean()
+        with recording.phase("bwd"):
+            loss.backward()
+        num_seen += 1
+    return num_seen
+
+
+def test_a_loop_leaves_a_run_with_one_arm(tmp_path: Path) -> None:
+    with traceq.record(tmp_path / "run", arm="mine", steps=32, trace_steps=2, samples_per_rank=16) as recording:
+        assert train(recording, NEEDED + 5) == NEEDED + 5
+    folder = RunFolder(tmp_path / "run")
+    manifest = folder.read_manifest()
+    assert (manifest.status, manifest.baseline, manifest.num_ranks) == ("complete", "mine", 1)
+    assert manifest.arms[0].samples_per_step == 16
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", manifest.started)
+    assert manifest.phases == ("dataload_wait", "forward", "bwd")
+    (figures,) = table(traceq.read(tmp_path / "run"), "step_profile")
+    assert (figures["arm"], figures["warmup"], figures["measured"], figures["samples_per_step"]) == ("mine", 20, 32, 16)
+    (view,) = traceq.analyze(traceq.read(tmp_path / "run"), "step_profile").views
+    assert [row[0] for row in view.rows] == ["dataload_wait", "forward", "bwd", "other", "total"]
+    (control,) = read_pairs(folder.steps)
+    assert (control.a, control.b, control.first_ns.shape) == ("mine", "mine", (1, 16))
+    embedded = decode(json.loads(gzip.decompress(folder.trace("mine", 0).read_bytes()))["traceq"])
+    assert embedded.lines is not None
+    line = embedded.lines.lines[embedded.lines.table["forward|aten::linear"][0]]
+    assert line.startswith("test_session.py:")
+    assert line.endswith(" train")
+
+
+def test_a_loop_that_ends_early_says_how_far_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording:
+        train(recording, 30)
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert (manifest.status, manifest.fault) == ("failed", f"the loop ended after 30 of {NEEDED} steps")
+    assert capsys.readouterr().err == (
+        f"traceq: {tmp_path / 'run'}: the recording is incomplete: the loop ended after 30 of {NEEDED} steps; "
+        "give it more batches, or fewer steps: traceq.record(..., steps=)\n"
+    )
+
+
+@pytest.mark.parametrize(("num_batches", "is_incomplete"), [(0, True), (NEEDED - 1, True), (NEEDED, False)])
+def test_the_last_step_completes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_batches: int, is_incomplete: bool
+) -> None:
+    with traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording:
+        train(recording, num_batches)
+    assert (f"after {num_batches} of {NEEDED} steps" in capsys.readouterr().err) == is_incomplete
+
+
+def test_a_folder_that_holds_a_run_is_refused_in_the_words_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("")
+    refused = pytest.raises(
+        TraceqError, match=r"never overwritten, choose another folder for traceq\.record\(\.\.\.\)$"
+    )
+    with refused, traceq.record(tmp_path):
+        pass
+
+
+README = ROOT / "README.md"
+LOOKS_AT_THE_GROUP = """
+import torch.distributed as dist
+assert dist.is_initialized() == {own}
+"""
+STARTS_ONE = "import torch.distributed\ntorch.distributed.init_process_group('gloo')\n"
+
+
+def under_torchrun(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    (folder / "loop.py").write_text(program)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "loop.py"]
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    return subprocess.run(launcher, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [False, True])
+def test_the_example_of_the_readme_runs_under_torchrun_with_and_without_a_group(tmp_path: Path, own: bool) -> None:
+    """A group of the loop's own is left to it; one that was started for the recording is gone after it."""
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    before = STARTS_ONE if own else ""
+    done = under_torchrun(tmp_path, before + example + LOOKS_AT_THE_GROUP.format(own=own))
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(tmp_path / "my-run")
+    manifest = folder.read_manifest()
+    assert (manifest.status, manifest.num_ranks, manifest.environment["backend"]) == ("complete", 2, "gloo")
+    assert [control.first_ns.shape[0] for control in read_pairs(folder.steps)] == [2]
+    assert folder.trace("run", 1).is_file()
+
+
+@pytest.mark.slow
+def test_under_torchrun_each_rank_has_the_fault_of_rank_0_and_none_waits(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "old").write_text("")
+    done = under_torchrun(tmp_path, "import traceq\nwith traceq.record('run'):\n    pass\n")
+    assert done.returncode == 1
+    assert done.stderr.count("TraceqError: run: exists and is not empty") == 2
+
+
+@pytest.mark.parametrize("samples", [0, -8, 2.5])
+def test_what_is_no_number_of_samples_is_refused_before_anything_is_written(tmp_path: Path, samples: float) -> None:
+    with (
+        pytest.raises(TraceqError, match=r"record\(samples_per_rank=\): found"),
+        traceq.record(tmp_path / "run", samples_per_rank=samples),  # type: ignore[arg-type]
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_exception_in_the_loop_is_noted_and_passed_on(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), traceq.record(tmp_path / "run") as recording:
+        _ = [1 // batch for batch in recording.steps([2, 1, 0])]
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert (manifest.status, manifest.fault) == ("failed", "ZeroDivisionError: integer division or modulo by zero")

@@ -1,0 +1,102 @@
+"""What a step and its phases took by the clock of a device, here one whose events are written down by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch", reason="the stopwatch marks steps with torch's events")
+pytest.importorskip("nvtx", reason="phases are nvtx ranges")
+
+import torch
+
+from traceq.recorder.spec.phases import Phases
+from traceq.recorder.timing import stopwatch as module
+from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, forget_peak, peak
+from traceq.recorder.timing.stopwatch import Stopwatch
+
+pytestmark = pytest.mark.torch
+MEBIBYTES = 2**20
+
+
+class Event:
+    """A point that a device passes `at` so many milliseconds."""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+    def elapsed_time(self, later: Event) -> float:
+        return later.at - self.at
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Milliseconds at which the device passes the next events; it tells 7 bytes of peak memory."""
+    at: list[float] = []
+    monkeypatch.setattr(module, "_event", lambda: Event(at.pop(0)))
+    monkeypatch.setattr(module, "peak", lambda device: Peak(7, 9))
+    yield at
+    assert at == [], "an event was not recorded"
+
+
+def test_phases_have_the_time_between_their_events_and_add_up_over_a_step(device: list[float]) -> None:
+    device += [0, 1, 3, 3, 4.5, 5, 6, 10]
+    phases = Phases(("forward", "bwd", "check"))
+    with Stopwatch(torch.device("cuda"), phases) as stopwatch:
+        stopwatch.mark()
+        with phases("forward"), phases("check"):
+            pass
+        with phases("bwd"):
+            pass
+        with phases("forward"):
+            pass
+        stopwatch.mark()
+        (step,) = stopwatch.take()
+    assert step.device_ns == 10_000_000
+    assert step.device_phases == {"forward": 3_000_000, "bwd": 1_500_000}
+    assert step.phases.keys() == step.device_phases.keys()
+    assert step.peak == Peak(7, 9)
+
+
+def test_a_profiled_phase_and_one_that_nobody_times_record_no_event(device: list[float]) -> None:
+    device += [0, 1]
+    phases = Phases(("forward",))
+    with Stopwatch(torch.device("cuda"), phases) as stopwatch:
+        stopwatch.mark()
+        phases.profiling = True
+        with phases("forward"):
+            pass
+        stopwatch.mark(half_ended=False)
+        (step,) = stopwatch.take()
+    assert (step.device_phases, step.peak) == ({}, NO_PEAK)
+    phases.profiling = False
+    with phases("forward"):
+        pass
+    assert phases.take_events() == []
+
+
+def test_without_a_device_there_is_no_time_of_one() -> None:
+    phases = Phases(("forward",))
+    with Stopwatch(torch.device("cpu"), phases) as stopwatch:
+        stopwatch.mark()
+        with phases("forward"):
+            pass
+        stopwatch.mark()
+        (step,) = stopwatch.take()
+    assert (step.device_ns, step.device_phases, list(step.phases)) == (0, {}, ["forward"])
+
+
+def test_the_peak_of_a_process_begins_anew_where_the_system_can_forget() -> None:
+    cpu = torch.device("cpu")
+    large = torch.ones(64 * MEBIBYTES // 4)
+    before = peak(cpu).allocated
+    del large
+    forget_peak(cpu)
+    after = peak(cpu).allocated
+    if after == before:
+        pytest.skip("this system forgets no peak")
+    assert before - after > 32 * MEBIBYTES

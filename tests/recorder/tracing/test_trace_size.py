@@ -1,0 +1,47 @@
+"""How large a trace will be is told from the events of the step with stacks before it."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+pytest.importorskip("torch", reason="the recorder needs torch")
+
+from paths import FIXTURES
+
+from traceq.recorder.tracing.line_marks import PREFIX
+from traceq.recorder.tracing.line_table import Row, read_rows
+from traceq.recorder.tracing.trace_size import EVENT_BYTES, PACKED, forecast_bytes, forecast_words
+
+pytestmark = pytest.mark.torch
+RUN = FIXTURES / "outlier_ab" / "on"
+
+
+def test_python_functions_marks_and_arrows_are_not_in_the_window() -> None:
+    rows = [
+        Row("aten::mm", "cpu_op", ph="X"),
+        Row("gemm", "kernel", ph="X"),
+        Row("forward", "user_annotation", ph="X"),
+        Row("model.py(3): forward", "python_function", ph="X"),
+        Row(f"{PREFIX}model.py:3 forward", "cpu_op", ph="X"),
+        Row("fwdbwd", "fwdbwd", ph="s"),
+        Row("process_name", ph="M"),
+    ]
+    assert forecast_bytes(rows, 4) == 3 * 4 * EVENT_BYTES
+
+
+def test_a_recorded_window_is_as_large_as_its_stacks_foretell() -> None:
+    stacks, trace = RUN / "rank0.stacks.json.gz", RUN / "rank0.json.gz"
+    plain = len(gzip.decompress(trace.read_bytes()))
+    assert forecast_bytes(read_rows(stacks), 2) == pytest.approx(plain, rel=0.3)
+    assert plain / PACKED == pytest.approx(trace.stat().st_size, rel=0.3)
+
+
+def test_a_window_that_nobody_would_wait_for_is_warned_of() -> None:
+    assert forecast_words(16 * 2**20, 1) == "a trace of 1 step takes about 16.0 MiB a rank, 1.00 MiB packed"
+    assert "--trace-steps" not in forecast_words(500_000_000, 50)
+    told = forecast_words(2_000_000_000, 50)
+    assert told.startswith("a trace of 50 steps takes about 1.86 GiB a rank, 119 MiB packed: ")
+    assert told.endswith("--trace-steps 12 says as much")
+    assert forecast_words(900_000_000, 1).endswith("takes minutes and memory")

@@ -1,0 +1,127 @@
+"""`collectives identical across ranks`: broken where ranks differ, refused where nothing was compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builder import Event, build, comms, kernel, launch, op, step, world, write
+from paths import TRACES
+
+from traceq.cli import main
+from traceq.errors import TraceqError, UsageFault
+from traceq.model import Caveat, Run, Trace
+from traceq.rules.evaluate import Outcome, judge
+from traceq.rules.identical import IDENTICAL
+from traceq.rules.messages import line
+from traceq.rules.parse import parse
+
+USUAL = ("allreduce 10", "_allgather_base 30", "allreduce 20")
+NCCL = {"Process Group Name": "0", "Group size": 3}
+
+
+def events(*steps: tuple[str, ...], group: dict[str, Any] | None = None) -> list[Event]:
+    """Steps of 100 us with a call `name elements` every 10 us."""
+    found: list[Event] = []
+    for number, calls in enumerate(steps):
+        found.append(step(100 * number, 100, number))
+        for place, (name, _, size) in enumerate(call.partition(" ") for call in calls):
+            sizes = (int(size), int(size))
+            found.append(comms(name, 100 * number + 10 * place, 5, sizes, **(NCCL if group is None else group)))
+    return found
+
+
+def rank(number: int, *steps: tuple[str, ...], group: dict[str, Any] | None = None) -> Trace:
+    return build(*events(*steps, group=group), **world(number, 3))
+
+
+def judged(*traces: Trace, why: str = "") -> Outcome:
+    return judge(Run("job", traces), [parse(IDENTICAL, why)])[0]
+
+
+def test_ranks_that_issue_the_same_hold() -> None:
+    found = judged(*(rank(number, USUAL, USUAL) for number in range(3)))
+    assert found.holds
+    assert line(found) == "ok     collectives identical across ranks"
+
+
+def test_the_first_mismatch_is_named() -> None:
+    wrong = (USUAL[0], "_allgather_base 31", USUAL[2])
+    found = judged(rank(0, USUAL, USUAL), rank(1, USUAL, wrong), rank(2, USUAL, USUAL), why="ranks would hang")
+    assert not found.holds
+    assert line(found) == (
+        "BROKEN collectives identical across ranks: desync at collective 2 of step 1 of group 0: ranks 0, 2 issue "
+        "all_gather float32 x 30 in forward; rank 1 issues all_gather float32 x 31 in forward; ranks would hang"
+    )
+
+
+@pytest.mark.parametrize(
+    ("traces", "reason"),
+    [
+        ([rank(0, USUAL)], "it compares ranks, and there is one: rank 0"),
+        ([rank(0, ()), rank(1, ())], "ranks 0, 1: no collective in the trace that another rank's trace holds too"),
+        ([rank(0, USUAL), rank(1, USUAL), rank(2, ())], "rank 2: no collective in the trace that another"),
+        (
+            [rank(0, USUAL), replace(rank(1, USUAL), caveats=(Caveat("truncated", ""),)), rank(2, USUAL)],
+            "ranks 1 lost events: their collectives are not compared with those of others",
+        ),
+        (
+            [rank(0, ("allreduce 10", "send 10"), group={}), rank(1, ("allreduce 10", "recv 10"), group={})],
+            "ranks send to each other, and the trace does not tell its groups apart",
+        ),
+    ],
+)
+def test_a_rule_that_compares_nothing_does_not_pass(traces: list[Trace], reason: str) -> None:
+    with pytest.raises(TraceqError) as fault:
+        judged(*traces)
+    assert str(fault.value).startswith(f"job: cannot answer '{IDENTICAL}': {reason}")
+    assert fault.value.exit_code == 1
+
+
+def test_kernels_without_calls_compare_nothing() -> None:
+    nccl = [step(0, 100), op("aten::x", 1, 9), launch(2, 2, 1), kernel("ncclDevKernel_AllReduce_Sum_f32", 5, 9, 1)]
+    with pytest.raises(TraceqError, match="ranks 0, 1: no collective in the trace"):
+        judged(*(build(*nccl, **world(number, 2)) for number in range(2)))
+
+
+@pytest.mark.parametrize("text", ["collectives identical", "collectives identical across rank", "all_reduce identical"])
+def test_a_rule_that_is_nearly_this_one_is_told(text: str) -> None:
+    with pytest.raises(UsageFault, match=f"expected '{IDENTICAL}'$"):
+        parse(text)
+
+
+def test_the_command_ends_as_for_every_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(path: Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(
+            "sys.argv", ["traceq", "check", str(path), "--rule", IDENTICAL, "--rule", "collectives > 0"]
+        )
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for number in range(3):
+        first = USUAL[: 2 if number == 1 else 3]
+        write(tmp_path / f"rank{number}.json", *events(first, USUAL), **world(number, 3))
+    code, out, err = check(tmp_path)
+    assert (code, err) == (3, "traceq: 1 of 2 rules broken\n")
+    assert out.splitlines()[1].startswith(
+        f"::error title=traceq check::{tmp_path}: {IDENTICAL}: desync at collective 3"
+    )
+    assert out.splitlines()[2] == "ok     collectives > 0"
+    code, out, err = check(tmp_path / "rank0.json")
+    assert (code, out) == (1, "")
+    assert "it compares ranks, and there is one: rank 0" in err
+
+
+@pytest.mark.parametrize("name", ["nanogpt-h100-8r", "dlrm-v100-8r", "torchrec-v100-ab/a"])
+def test_real_jobs_that_ran_hold(name: str) -> None:
+    from traceq.runs.read import read
+
+    if not (TRACES / name).is_dir():
+        pytest.skip("no ../shared/traces here")
+    assert judge(read(TRACES / name), [parse(IDENTICAL)])[0].holds

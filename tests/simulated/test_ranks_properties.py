@@ -1,0 +1,202 @@
+"""Simulated jobs of eight ranks: no alarm where nothing is wrong, and the right name where something is.
+
+Some of each kind by default, a thousand under `-m many`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builder import table
+from simulator import US, Timeline, run_of, simulate, trace_of
+from simulator.arrivals import Arrival, arrivals
+from simulator.meetings import Late, Meetings
+
+from traceq.analysis.registry import analyze
+from traceq.model import Run
+
+FEW = 15
+CASES = [
+    pytest.param(range(FEW), id=f"{FEW} cases"),
+    pytest.param(range(FEW, 1000), id="the rest of a thousand", marks=pytest.mark.many),
+]
+FIRST_STEP = 10
+
+
+def a_plan(rng: random.Random, length: int, *, alike: bool = False) -> list[tuple[str, int]]:
+    """Collectives of a step; `alike`: of few sizes, as buckets and layers are."""
+    names = ["all_reduce", "all_gather", "reduce_scatter"]
+    sizes = [1024, 4096] if alike else [64 * n for n in range(1, 200)]
+    return [(rng.choice(names[:2] if alike else names), rng.choice(sizes)) for _ in range(length)]
+
+
+def some_meetings(rng: random.Random, *, backends: Sequence[str] = ("nccl", "nccl", "gloo")) -> Meetings:
+    """Any job, with clocks up to 5 ms apart."""
+    return Meetings(
+        plan=a_plan(rng, rng.randint(6, 12), alike=rng.random() < 0.5),
+        num_steps=rng.randint(3, 5),
+        backend=rng.choice(backends),
+        offsets=tuple(rng.randrange(-5_000_000, 5_000_000) for _ in range(8)),
+    )
+
+
+def recorded(rng: random.Random, meetings: Meetings, *, cut: bool, around: tuple[int, int] | None = None) -> Run:
+    """The traces, with or without sequence numbers; `cut`: windows that open and close at different places on half of
+    the ranks. `around`: steps that all of them hold."""
+    job = meetings.job(rng)
+    timelines, numbered = simulate(job), rng.random() < 0.5
+    windows = [cut_of(rng, timelines, around) if cut and rng.random() < 0.5 else None for _ in timelines]
+    traces = [
+        trace_of(job, timeline, numbered=numbered, window=window)
+        for timeline, window in zip(timelines, windows, strict=True)
+    ]
+    return Run("job", tuple(traces))
+
+
+def cut_of(rng: random.Random, timelines: list[Timeline], around: tuple[int, int] | None) -> tuple[int, int]:
+    """A window that opens within the first step or soon after, and closes late."""
+    low, high = around or (1, len(timelines[0].steps) - 2)
+    opens = min(timeline.steps[low][0] for timeline in timelines)
+    closes = max(ended(timeline, high) for timeline in timelines)
+    early, late = min(timeline.steps[0][0] for timeline in timelines), max(timeline.end for timeline in timelines)
+    return rng.randrange(early - 500 * US, opens), rng.randrange(closes + 1, late + 500 * US)
+
+
+def ended(timeline: Timeline, step: int) -> int:
+    """When host and device are through with a step."""
+    return max([timeline.steps[step][1], *(work.end for work in timeline.works if work.step == step)])
+
+
+def found_by(run: Run) -> tuple[list[str], list[str]]:
+    """(stragglers, desyncs) in the words of the findings."""
+    late, apart = analyze(run, "ranks").findings, analyze(run, "desync").findings
+    return [one.text for one in late], [one.text for one in apart]
+
+
+@pytest.mark.parametrize("seeds", CASES)
+def test_a_job_without_fault_raises_no_alarm(seeds: range) -> None:
+    """Two whole steps are left at least: of fewer collectives one rank may be the last of most by chance."""
+    for seed in seeds:
+        rng = random.Random(seed)
+        meetings = replace(some_meetings(rng), jitter=rng.choice([5, 50, 200]) * US)
+        whole = (1, meetings.num_steps - 1)
+        assert found_by(recorded(rng, meetings, cut=rng.random() < 0.5, around=whole)) == ([], []), seed
+
+
+@pytest.mark.parametrize("seeds", CASES)
+def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
+    """A host that runs ahead hides what it does from the others, so the late one does enough to fall behind."""
+    for seed in seeds:
+        rng = random.Random(10_000 + seed)
+        meetings = some_meetings(rng)
+        delay = round(len(meetings.plan) * 150 * US * rng.uniform(0.3, 0.8))
+        late = Late(rng.randrange(8), delay, rng.randrange(len(meetings.plan)), in_kernel=rng.random() < 0.3)
+        if meetings.backend == "nccl" and not late.in_kernel:
+            late = replace(late, ns=late.ns + len(meetings.plan) * 150 * US)
+        whole = (1, meetings.num_steps - 1)
+        run = recorded(rng, replace(meetings, late=late, jitter=8 * US), cut=rng.random() < 0.3, around=whole)
+        (finding,) = analyze(run, "ranks").findings
+        on_host, on_device = ("cpu compute",) * 2 if meetings.backend == "gloo" else ("host bound", "compute")
+        assert finding.key == f"rank {late.rank}", seed
+        expected = f"its {on_device if late.in_kernel else on_host} in {meetings.phase_of(late.place)} takes"
+        assert expected in finding.text, (seed, finding.text)
+        assert found_by(run)[1] == [], seed
+
+
+def spoil(rng: random.Random, plan: list[tuple[str, int]], how: str) -> tuple[list[tuple[str, int]], int] | None:
+    """(what the wrong rank issues in a step, the first place that differs); None without that fault."""
+    doing = list(plan)
+    place = rng.randrange(len(doing))
+    if how == "missing":
+        del doing[place]
+    elif how == "swapped":
+        if place + 1 == len(doing) or doing[place] == doing[place + 1]:
+            return None
+        doing[place], doing[place + 1] = doing[place + 1], doing[place]
+    else:
+        doing[place] = (doing[place][0], doing[place][1] + 64)
+    pairs = zip([*doing, None], plan, strict=False)
+    return doing, next(at for at, (mine, usual) in enumerate(pairs) if mine != usual)
+
+
+@pytest.mark.parametrize("seeds", CASES)
+def test_a_dropped_swapped_or_resized_collective_is_found_and_named(seeds: range) -> None:
+    """In steps that all windows hold. gloo's own row calls a reduce-scatter all_reduce, and is told apart by its op."""
+    for seed in seeds:
+        rng = random.Random(20_000 + seed)
+        meetings, wrong, how = some_meetings(rng), rng.randrange(8), ("missing", "swapped", "different")[seed % 3]
+        step = rng.randrange(1, meetings.num_steps - 1)
+        while (spoilt := spoil(rng, meetings.plan, how)) is None:
+            meetings = replace(meetings, plan=a_plan(rng, 8))
+        doing, place = spoilt
+        run = recorded(
+            rng, replace(meetings, wrong={(wrong, step): doing}), cut=rng.random() < 0.5, around=(step, step)
+        )
+        found = table(run, "desync")
+        named = {(row["rank"], row["how"], row["step"]) for row in found if row["how"]}
+        assert named == {(wrong, how, FIRST_STEP + step)}, (seed, found)
+        assert len(found) == 8
+        usual = next(row for row in found if not row["how"])
+        assert (usual["name"], usual["elements"]) == meetings.plan[place], (seed, place)
+        assert usual["phase"] == meetings.phase_of(place), seed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clocks_and_the_order_of_ranks_change_nothing(seed: int) -> None:
+    """Waits move by the noise of the ends at most."""
+    meetings = replace(
+        some_meetings(random.Random(seed), backends=["nccl"]), late=Late(5, 2_500 * US), num_steps=4, offsets=()
+    )
+    job = meetings.job(random.Random(30_000 + seed))
+    apart = replace(job, offsets=tuple(random.Random(seed).randrange(-50_000_000, 50_000_000) for _ in range(8)))
+    order = random.Random(seed).sample(range(8), 8)
+    timelines = simulate(job)
+    renamed = [replace(timelines[rank], rank=place) for place, rank in enumerate(order)]
+    rows = table(run_of(job, timelines), "ranks")
+    moved, swapped = table(run_of(apart, timelines), "ranks"), table(run_of(job, renamed), "ranks")
+    assert [row["verdict"] for row in rows] == [row["verdict"] for row in moved]
+    wait = np.array([row["wait_ns"] for row in rows])
+    assert np.abs(wait - [row["wait_ns"] for row in moved]).max() <= 300 * rows[0]["num"]
+    assert [swapped[place]["wait_ns"] for place in range(8)] == [wait[rank] for rank in order]
+    offsets = np.array([row["offset_ns"] for row in moved]) - np.array(apart.offsets)
+    assert np.ptp(offsets) < 1000
+
+
+@pytest.mark.parametrize("noise", [0, 300])
+@pytest.mark.parametrize("seed", range(5))
+def test_waits_and_clocks_are_those_that_were_simulated_within_the_noise_of_the_ends(seed: int, noise: int) -> None:
+    """And one nanosecond: the median of an even number of ends may lie between two of them."""
+    rng = random.Random(40_000 + seed)
+    meetings = replace(some_meetings(rng, backends=["nccl"]), late=Late(2, 2_500 * US), noise=noise)
+    job = meetings.job(rng)
+    timelines = simulate(job)
+    met, rows = arrivals(timelines), table(run_of(job, timelines), "ranks")
+    for row in rows:
+        truth = sum(one.wait(row["rank"]) for one in met[1:])
+        assert row["num"] == len(met) - 1
+        assert row["wait_ns"] == pytest.approx(truth, abs=(noise + 1) * row["num"]), row
+    offsets = np.array([row["offset_ns"] for row in rows]) - np.array(job.offsets)
+    assert np.ptp(offsets) <= noise + 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_skew_and_transfer_of_each_collective_are_those_that_were_simulated(seed: int) -> None:
+    rng = random.Random(50_000 + seed)
+    job = replace(some_meetings(rng, backends=["nccl"]), noise=0).job(rng)
+    timelines = simulate(job)
+    expected: dict[tuple[str, str], list[Arrival]] = {}
+    for one in arrivals(timelines):
+        expected.setdefault((one.what.name, one.phase), []).append(one)
+    skew = analyze(run_of(job, timelines), "ranks").tables[1]
+    for cells in skew.rows:
+        row = {column.key: cell for column, cell in zip(skew.columns, cells, strict=True)}
+        mine = expected.pop((row["name"], row["phase"]))
+        assert row["num"] == len(mine)
+        assert row["bytes"] == sum(4 * one.what.elements for one in mine)
+        assert row["shortest_ns"] == sum(one.transfer for one in mine)
+        assert row["skew_ns"] == pytest.approx(sum(one.skew for one in mine), abs=len(mine))
+    assert not expected

@@ -1,0 +1,79 @@
+"""Both readers on one text, and what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from traceq.errors import UnreadableInput
+from traceq.kineto import document, read_buffer
+from traceq.kineto.columns import SIDE_TABLES
+from traceq.kineto.scan import scan
+from traceq.kineto.scan_result import Scan
+from traceq.kineto.source import open_source
+from traceq.model import Events
+
+TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "types", "dtype", "group", "ranks", "text"}
+
+
+@contextmanager
+def reading(reader: str, *, window: int = 0, chunk: int = 0, threads: int = 1) -> Iterator[None]:
+    """Read with one reader; `window` and `chunk` are the sizes of its pieces where they are not its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACEQ_READER", reader)
+        patch.setenv("TRACEQ_THREADS", str(threads))
+        patch.setattr(document, "_WINDOW", window or document._WINDOW)
+        patch.setattr(read_buffer, "CHUNK", chunk or read_buffer.CHUNK)
+        yield
+
+
+def outcome(path: Path) -> Scan | str:
+    """What a file holds, or the one line that says why it holds nothing."""
+    try:
+        source = open_source(path)
+    except UnreadableInput as fault:
+        return str(fault)
+    try:
+        return scan(source)
+    except UnreadableInput as fault:
+        return str(fault)
+    finally:
+        source.close()
+
+
+def assert_same(found: Scan | str, expected: Scan | str) -> None:
+    """Columns, side tables, threads, metadata and damage are equal; string ids may be numbered in another order."""
+    if isinstance(expected, str) or isinstance(found, str):
+        assert found == expected
+        return
+    assert found.damage == expected.damage
+    assert found.threads == expected.threads
+    assert {key: bytes(value) for key, value in found.metadata.items()} == {
+        key: bytes(value) for key, value in expected.metadata.items()
+    }
+    assert sorted(found.events.strings) == sorted(expected.events.strings)
+    assert_same_tables(found.events, expected.events)
+
+
+def assert_same_tables(found: Events, expected: Events) -> None:
+    for table in ("", "messages", "stacks", "allocations", "waits"):
+        ours, theirs = (getattr(events, table) if table else events for events in (found, expected))
+        for column in fields(ours):
+            if column.name not in SIDE_TABLES:
+                a = decoded(found, column.name, getattr(ours, column.name), bool(table))
+                b = decoded(expected, column.name, getattr(theirs, column.name), bool(table))
+                assert a.dtype == b.dtype, (table, column.name)
+                np.testing.assert_array_equal(a, b, err_msg=f"{table}.{column.name}")
+
+
+def decoded(events: Events, name: str, column: Any, is_side: bool) -> Any:
+    if name not in TEXTS:
+        return column
+    assert column.dtype == np.int32
+    return np.array([*events.strings, "<absent>"], object)[column]

@@ -1,0 +1,36 @@
+"""Rows that agree in all columns form a group, in order of the columns, however far apart their values lie."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceq.grouping import group
+
+near, far = st.integers(-2, 3), st.sampled_from([-(2**63), -1, 0, 7, 2**40, 2**62, 2**63 - 1])
+
+
+@given(st.integers(1, 4).flatmap(lambda width: st.lists(st.tuples(*[near | far] * width))))
+def test_groups_are_the_distinct_rows_in_order(rows: list[tuple[int, ...]]) -> None:
+    width = len(rows[0]) if rows else 1
+    table = np.array(rows, np.int64).reshape(-1, width)
+    found = group(list(table.T))
+    keys = sorted(set(rows))
+    assert found.keys.tolist() == [list(key) for key in keys]
+    assert found.of_row.tolist() == [keys.index(row) for row in rows]
+    assert found.first.tolist() == [rows.index(key) for key in keys]
+    assert found.count() == [rows.count(key) for key in keys]
+    assert found.sum(np.arange(len(rows))) == [sum(i for i, row in enumerate(rows) if row == key) for key in keys]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 2**40))))
+def test_a_group_has_rows_in_some_parts_and_adds_up_to_most_in_one(rows: list[tuple[int, int, int]]) -> None:
+    rows = sorted(rows, key=lambda row: row[1])
+    key, part, value = np.array(rows, np.int64).reshape(-1, 3).T
+    num, largest = group([key]).by_part(part, value)
+    sums: dict[int, dict[int, int]] = {}
+    for k, p, v in rows:
+        sums.setdefault(k, {})[p] = sums.get(k, {}).get(p, 0) + v
+    assert num == [len(sums[k]) for k in sorted(sums)]
+    assert largest == [max(sums[k].values()) for k in sorted(sums)]

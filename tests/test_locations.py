@@ -1,0 +1,181 @@
+"""Traces behind a URL are read as those beside it are: memory://, file:// and HTTP stand for all that fsspec opens."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builder import launch, op, step, text, world, write
+from paths import FIXTURES
+from terminal import traceq
+
+import traceq as library
+from traceq.errors import TraceqError, UnreadableInput
+from traceq.locations import Remote, place
+
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+
+NUM_RANKS = 12
+EVENTS = [step(0, 100), *(op("aten::mm", 5 * n, 3) for n in range(20)), launch(50, 2, 1)]
+
+
+class Served(SimpleHTTPRequestHandler):
+    """A folder, with a note of what was asked; nothing else is written anywhere."""
+
+    asked: list[str]
+
+    def log_message(self, *_: Any) -> None:
+        self.asked.append(f"{self.command} {self.path}")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "job"
+    for rank in range(NUM_RANKS):
+        write(folder / f"rank{rank}.json.gz", *EVENTS, **world(rank, NUM_RANKS))
+    return folder
+
+
+@pytest.fixture
+def server(job: Path) -> Iterator[tuple[str, list[str]]]:
+    """(URL of the folder around the job, what was asked of it)."""
+    asked: list[str] = []
+    handler = partial(type("Handler", (Served,), {"asked": asked}), directory=str(job.parent))
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=serving.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{serving.server_port}", asked
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def memory(job: Path) -> str:
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    system.put(str(job), "/job", recursive=True)
+    system.put(str(FIXTURES / "outlier_ab"), "/runs/outlier_ab", recursive=True)
+    return "memory://"
+
+
+def shown(*words: str | Path) -> dict[str, Any]:
+    """What `show --json` prints, without the path."""
+    done = traceq("show", "--json", *words)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    del found["source"]["path"]
+    return found
+
+
+def test_a_folder_behind_a_url_is_shown_as_the_folder(job: Path, server: tuple[str, list[str]], memory: str) -> None:
+    local = shown(job)
+    assert local["source"]["ranks"] == list(range(NUM_RANKS))
+    assert shown(f"{server[0]}/job") == shown(f"{server[0]}/job/") == local
+    assert shown(f"{memory}job") == shown(job.as_uri()) == local
+
+
+def test_a_file_behind_a_url_is_shown_as_the_file(job: Path, server: tuple[str, list[str]], memory: str) -> None:
+    local = shown(job / "rank7.json.gz")
+    for folder in (f"{server[0]}/job", f"{memory}job", job.as_uri()):
+        assert shown(f"{folder}/rank7.json.gz") == local
+    assert shown(f"{server[0]}/job/rank7.json.gz?token=secret") == local
+
+
+def test_ranks_that_are_not_asked_for_are_not_fetched(server: tuple[str, list[str]]) -> None:
+    url, asked = server
+    assert shown(f"{url}/job", "--ranks", "3,8")["source"]["ranks"] == [3, 8]
+    assert {line for line in asked if ".json.gz" in line and line.startswith("GET")} == {
+        "GET /job/rank3.json.gz",
+        "GET /job/rank8.json.gz",
+    }
+
+
+def test_each_file_is_fetched_once_and_none_is_asked_what_it_is(server: tuple[str, list[str]]) -> None:
+    url, asked = server
+    shown(f"{url}/job")
+    files = [line for line in asked if ".json.gz" in line]
+    assert sorted(files) == sorted(
+        f"{how} /job/rank{rank}.json.gz" for how in ("GET", "HEAD") for rank in range(NUM_RANKS)
+    )
+    assert len(asked) - len(files) < 20  # whatever the number of ranks
+
+
+def test_a_recorded_run_its_arms_and_their_diff_are_read_through_a_url(memory: str) -> None:
+    run = f"{memory}runs/outlier_ab"
+    assert shown(run) == shown(FIXTURES / "outlier_ab")
+    assert shown(f"{run}/on") == shown(FIXTURES / "outlier_ab" / "on")
+    remote, local = traceq("diff", run), traceq("diff", FIXTURES / "outlier_ab")
+    assert remote.out.replace(run, "RUN") == local.out.replace(str(FIXTURES / "outlier_ab"), "RUN")
+    assert traceq("diff", f"{run}/off", f"{run}/on").code == 0
+
+
+def test_a_cut_off_archive_gives_what_it_holds_wherever_it_lies(job: Path, server: tuple[str, list[str]]) -> None:
+    packed = gzip.compress(text(*EVENTS * 200))
+    (job.parent / "cut.json.gz").write_bytes(packed[: len(packed) // 2])
+    local, remote = (library.read(f"{folder}/cut.json.gz") for folder in (job.parent, server[0]))
+    assert len(remote.traces[0].events) == len(local.traces[0].events) > 100
+    assert [caveat.code for caveat in remote.caveats] == [caveat.code for caveat in local.caveats] == ["truncated"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("{server}/nothing.json", "{server}/nothing.json: the server answers 404 File not found"),
+        ("{server}/nothing", "{server}/nothing: the server answers 404 File not found"),
+        ("http://127.0.0.1:1/a.json", "http://127.0.0.1:1/a.json: Cannot connect to host 127.0.0.1:1"),
+        ("memory://nothing.json", "memory://nothing.json: no such file or folder"),
+        ("nonsense://a/b", "nonsense://a/b: Protocol not known: nonsense"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(server: tuple[str, list[str]], path: str, said: str) -> None:
+    done = traceq("show", path.format(server=server[0]))
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("traceq: " + said.format(server=server[0]))
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "url"),
+    [("fsspec.core", "memory://a.json"), ("aiohttp", "https://host/a.json"), ("s3fs", "s3://bucket/a.json")],
+)
+def test_a_package_that_is_missing_is_one_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, missing: str, url: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    done = traceq("show", url)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert done.err.startswith(f"traceq: {url}: ")
+    assert done.err.endswith(": pip install 'traceq-torch[remote]'\n")
+
+
+def test_a_path_is_a_path_and_a_url_has_names_as_a_path_has() -> None:
+    assert place("a/b.json") == Path("a/b.json")
+    assert place("file:///a/b%20c.json") == Path("/a/b c.json")
+    assert place(Path("a")) == Path("a")
+    folder = Remote("s3://bucket/runs/one/")
+    assert (folder.name, str(folder.parent), str(folder / "on")) == (
+        "one",
+        "s3://bucket/runs",
+        "s3://bucket/runs/one/on",
+    )
+    assert Remote("s3://bucket").parent == Remote("s3://bucket")
+    signed = Remote("https://host/a/rank0.json?X-Signature=b/c")
+    assert (signed.name, str(signed.parent)) == ("rank0.json", "https://host/a")
+
+
+def test_reading_by_the_library_raises_what_it_says() -> None:
+    with pytest.raises(UnreadableInput):
+        library.read("memory://nothing.json")
+    with pytest.raises(TraceqError):
+        library.diff("nonsense://a", "nonsense://b")

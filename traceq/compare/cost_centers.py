@@ -1,0 +1,325 @@
+"""Everything in a trace that time can be charged to: device work, syncs, host ops, Python, a few residual accounts.
+
+Names are those under which two traces are matched: a kernel goes by its name without template arguments, nccl's by the
+collective, a sync by the op that asked for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.compare.python_places import python_places
+from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
+from traceq.facts.comm.collectives import NAMES, collective_calls, collective_kernels
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernel_names import kernel_family
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.memo import once_per_trace
+from traceq.facts.stalls.syncs import KINDS as SYNC_KINDS
+from traceq.facts.stalls.syncs import syncs
+from traceq.facts.timeline.blocking_calls import blocking_calls
+from traceq.facts.timeline.call_sites import Origins, origins
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.time_partition import is_communication
+from traceq.model import Category, Trace
+
+__all__ = ["FOR", "KINDS", "LAUNCHES", "Actors", "actors"]
+
+LAUNCHES = " > "
+FOR = " for "
+"""Between the name of an op and that of what it launched."""
+
+KINDS = ("sync", "collective", "kernel", "memcpy", "host")
+"""Kinds of causes, in the order of `Actors.kind`."""
+
+_SYNC, _COLLECTIVE, _KERNEL, _MEMCPY, _HOST = range(len(KINDS))
+_RESIDUAL = (
+    (_KERNEL, "launch latency"),
+    (_HOST, "tail of the trace"),
+    (_HOST, "data loader"),
+)
+_INSTANCE = re.compile(r"_\d+$")
+_ATEN = re.compile(r"^aten::")
+_VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
+_COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Actors:
+    """A actors: device work first, then syncs, then outermost host ops by row, then calls of collectives (where there
+    is no device), then the residual accounts, then the places in Python where the host is in no op.
+
+    `kind` int64[A] into KINDS; `name`, `line`, `module` int64[A] into `texts`; `start` int64[A] ns; `phase` int64[A];
+    `happens` bool[A]: counts as an event of its own; `bytes` int64[A], what it moves, 0 where the trace does not tell.
+    `first_sync`, `first_op`, `first_call`, `first_residual`, `first_place` say where each section begins; `op_rows`
+    int64 are the Events rows of the host ops.
+    """
+
+    texts: tuple[str, ...]
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    line: NDArray[np.int64]
+    module: NDArray[np.int64]
+    start: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    happens: NDArray[np.bool_]
+    bytes: NDArray[np.int64]
+    first_sync: int
+    first_op: int
+    first_call: int
+    first_residual: int
+    first_place: int
+    op_rows: NDArray[np.int64]
+
+    @property
+    def latency(self) -> int:
+        """Work that is launched and waits in a queue."""
+        return self.first_residual
+
+    @property
+    def tail(self) -> int:
+        """After the last work of the trace."""
+        return self.first_residual + 1
+
+    @property
+    def loader(self) -> int:
+        """The host waits for the data loader."""
+        return self.first_residual + 2
+
+    @property
+    def python(self) -> int:
+        """The host is in no op, nor in Python that the trace could name."""
+        return self.first_place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Section:
+    """Actors of one sort; `name`, `line` and `module` already as texts' numbers."""
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    line: NDArray[np.int64]
+    module: NDArray[np.int64]
+    start: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    happens: NDArray[np.bool_]
+    bytes: NDArray[np.int64]
+
+
+@once_per_trace
+def actors(trace: Trace) -> Actors:
+    """All actors of a trace."""
+    texts: dict[str, int] = {"": 0}
+    ops = _outermost_ops(trace)
+    sections = (
+        _device_section(trace, texts),
+        _sync_section(trace, texts),
+        _op_section(trace, ops, texts),
+        _call_section(trace, texts),
+        _residual_section(texts),
+        _place_section(trace, texts),
+    )
+    first = np.cumsum([len(section.kind) for section in sections]).tolist()
+    return Actors(
+        texts=tuple(texts),
+        kind=np.concatenate([section.kind for section in sections]),
+        name=np.concatenate([section.name for section in sections]),
+        line=np.concatenate([section.line for section in sections]),
+        module=np.concatenate([section.module for section in sections]),
+        start=np.concatenate([section.start for section in sections]),
+        phase=np.concatenate([section.phase for section in sections]),
+        happens=np.concatenate([section.happens for section in sections]),
+        bytes=np.concatenate([section.bytes for section in sections]),
+        first_sync=first[0],
+        first_op=first[1],
+        first_call=first[2],
+        first_residual=first[3],
+        first_place=first[4],
+        op_rows=ops,
+    )
+
+
+def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
+    events, work = trace.events, device_work(trace)
+    category = events.category[work.rows]
+    kind = np.where(category == Category.KERNEL, _KERNEL, _MEMCPY)
+    call = work.call
+    origin = origins(trace, tracks(trace)[call], events.ts[call], events.end[call], rows=call)
+    name = _device_names(trace, np.where(work.linked, origin.op, 0), origin.texts, texts)
+    if is_communication(trace).any():
+        kernels = collective_kernels(trace)
+        kind[kernels.work] = _COLLECTIVE
+        name[kernels.work] = _collective_names(trace, kernels.name, kernels.call, texts)
+    line, module = (np.where(work.linked, found, 0) for found in _places_of(origin, texts))
+    of_syncs = np.zeros(len(work), np.bool_)
+    copies = blocking_calls(trace).copy
+    of_syncs[copies[copies >= 0]] = True
+    return _Section(kind, name, line, module, work.start, phases(trace).of_work, ~of_syncs, _moved(trace))
+
+
+def _collective_names(
+    trace: Trace, name: NDArray[np.int64], call: NDArray[np.int64], texts: dict[str, int]
+) -> NDArray[np.int64]:
+    """Numbers of `all_gather for parameter gather forward`: by what the call is for, where that is known."""
+    roles = np.r_[collective_roles(trace), Role.UNKNOWN]
+    pairs, inverse = np.unique(np.column_stack([name, roles[call]]), axis=0, return_inverse=True)
+    names = (
+        NAMES[number] + ("" if role == Role.UNKNOWN else FOR + ROLES[role].replace("_", " "))
+        for number, role in pairs.tolist()
+    )
+    return _numbers(names, texts)[inverse.reshape(-1)] if len(name) else np.empty(0, np.int64)
+
+
+def _moved(trace: Trace) -> NDArray[np.int64]:
+    """int64[D] bytes of copies, and of collectives at the first kernel of each call."""
+    work = device_work(trace)
+    copies = trace.events.category[work.rows] == Category.MEMCPY
+    moved = np.where(copies, np.maximum(trace.events.bytes[work.rows], 0), 0)
+    if is_communication(trace).any():
+        kernels, calls = collective_kernels(trace), collective_calls(trace)
+        called = np.flatnonzero(kernels.call >= 0)
+        call, first = np.unique(kernels.call[called], return_index=True)
+        moved[kernels.work[called[first]]] = np.maximum(calls.size[call], 0)
+    return moved
+
+
+def _device_names(
+    trace: Trace, op: NDArray[np.int64], ops: tuple[str, ...], texts: dict[str, int]
+) -> NDArray[np.int64]:
+    """Numbers of the names under which device work is matched: `aten::mm > gemm`, the op that launched it first."""
+    pairs = np.column_stack([op, trace.events.name[device_work(trace).rows]])
+    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    names = (
+        f"{ops[number]}{LAUNCHES}{_device_name(trace.events.strings[text])}"
+        if number
+        else _device_name(trace.events.strings[text])
+        for number, text in distinct.tolist()
+    )
+    return _numbers(names, texts)[inverse.reshape(-1)] if len(pairs) else np.empty(0, np.int64)
+
+
+def _device_name(name: str) -> str:
+    if found := _COPY.match(name):
+        return found["kind"]
+    return "Memset" if name.startswith("Memset") else kernel_family(name)
+
+
+def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
+    found = syncs(trace) if len(device_work(trace)) else None
+    if found is None:
+        nothing = np.empty(0, np.int64)
+        return _Section(nothing, nothing, nothing, nothing, nothing, nothing, np.empty(0, np.bool_), nothing)
+    origin, strings = found.origin, trace.events.strings
+    words = np.column_stack([found.kind.astype(np.int64), origin.op, trace.events.name[found.rows]])
+    distinct, inverse = np.unique(words, axis=0, return_inverse=True)
+    names = (
+        f"{SYNC_KINDS[kind]} {origin.texts[op] or _VENDOR.sub('', strings[call])}"
+        for kind, op, call in distinct.tolist()
+    )
+    line, module = _places_of(origin, texts)
+    return _Section(
+        kind=np.full(len(found), _SYNC),
+        name=_numbers(names, texts)[inverse.reshape(-1)],
+        line=line,
+        module=module,
+        start=found.start,
+        phase=found.phase,
+        happens=np.ones(len(found), np.bool_),
+        bytes=found.bytes,
+    )
+
+
+def _outermost_ops(trace: Trace) -> NDArray[np.int64]:
+    """Rows of the host ops that stand in no other op."""
+    rows = [ops.rows[ops.parent < 0] for ops in host_ops(trace).values()]
+    return np.sort(np.concatenate(rows)) if rows else np.empty(0, np.int64)
+
+
+def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) -> _Section:
+    """Outermost host ops; without a device one of PyTorch's own that reads a tensor's value counts as a sync."""
+    events, track = trace.events, tracks(trace)[rows]
+    origin: Origins = origins(trace, track, events.ts[rows], events.end[rows])
+    names, inverse = np.unique(events.name[rows], return_inverse=True)
+    numbers = _numbers((events.strings[name] for name in names.tolist()), texts)
+    kind = np.full(len(rows), _HOST)
+    if len(device_work(trace)) == 0:
+        reads = np.isin(rows, _around(trace, syncs(trace).rows))
+        kind[reads & matching(events, rows, _ATEN)] = _SYNC  # a whole `forward` that reads a value somewhere does more
+    line, module = _places_of(origin, texts)
+    return _Section(
+        kind=kind,
+        name=numbers[inverse] if len(rows) else np.empty(0, np.int64),
+        line=line,
+        module=module,
+        start=events.ts[rows],
+        phase=phases(trace).on(track, events.ts[rows]),
+        happens=np.ones(len(rows), np.bool_),
+        bytes=np.zeros(len(rows), np.int64),
+    )
+
+
+def _around(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of the outermost ops around some ops."""
+    of_row = tracks(trace)[rows]
+    found = []
+    for number, ops in host_ops(trace).items():
+        inside = np.isin(ops.rows, rows[of_row == number])
+        found.append(ops.rows[ops.top()[inside]])
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _call_section(trace: Trace, texts: dict[str, int]) -> _Section:
+    """Calls of collectives, where their own threads are all there is to see of them."""
+    calls = collective_calls(trace)
+    chosen = np.arange(len(calls)) if len(device_work(trace)) == 0 else np.empty(0, np.int64)
+    return _Section(
+        kind=np.full(len(chosen), _COLLECTIVE),
+        name=_collective_names(trace, calls.name[chosen], chosen, texts),
+        line=np.zeros(len(chosen), np.int64),
+        module=np.zeros(len(chosen), np.int64),
+        start=trace.events.ts[calls.rows[chosen]],
+        phase=calls.phase[chosen],
+        happens=np.ones(len(chosen), np.bool_),
+        bytes=np.maximum(calls.size[chosen], 0),
+    )
+
+
+def _residual_section(texts: dict[str, int]) -> _Section:
+    kinds = np.array([kind for kind, _ in _RESIDUAL], np.int64)
+    nothing = np.zeros(len(kinds), np.int64)
+    return _accountless(kinds, _numbers((name for _, name in _RESIDUAL), texts), nothing, nothing)
+
+
+def _place_section(trace: Trace, texts: dict[str, int]) -> _Section:
+    """Python between ops, by what the trace says of where that is."""
+    known = python_places(trace).places
+    names = _numbers((place.name for place in known), texts)
+    lines = _numbers((place.line for place in known), texts)
+    modules = _numbers((_INSTANCE.sub("", place.module) for place in known), texts)
+    return _accountless(np.full(len(known), _HOST), names, lines, modules)
+
+
+def _accountless(
+    kind: NDArray[np.int64], name: NDArray[np.int64], line: NDArray[np.int64], module: NDArray[np.int64]
+) -> _Section:
+    """What is no event of its own, and in the phase of each instant."""
+    nothing = np.zeros(len(kind), np.int64)
+    return _Section(kind, name, line, module, nothing, nothing, np.zeros(len(kind), np.bool_), nothing)
+
+
+def _places_of(origin: Origins, texts: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers of (lines, modules without the number of the instance)."""
+    numbers = _numbers(origin.texts, texts)
+    classes = _numbers((_INSTANCE.sub("", text) for text in origin.texts), texts)
+    return numbers[origin.line], classes[origin.module]
+
+
+def _numbers(words: Iterable[str], texts: dict[str, int]) -> NDArray[np.int64]:
+    """Numbers of some texts, old or new."""
+    return np.array([texts.setdefault(word, len(texts)) for word in words], np.int64)

@@ -1,0 +1,214 @@
+"""A diff as tables for people: the waterfall of cells, then the causes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from traceq.compare.exchanges import KINDS, Moved
+from traceq.compare.result import Cause, Diff, Diffs, share
+from traceq.compare.sentences import short_name
+from traceq.report import Cell, Column, Table
+from traceq.stats import Comparison
+from traceq.units import Unit, format_value
+
+__all__ = ["causes_table", "exchanges_table", "matrix", "ranks_table", "waterfall"]
+
+_TOP = 12
+_TOP_RANKS = 8
+_CANCELS = 2
+_SIDE = 32
+_WIDE, _NARROW = 120, 80
+_CAUSES = (
+    Column("kind", "kind"),
+    Column("name", "cause"),
+    Column("line", "line"),
+    Column("module", "module"),
+    Column("phase", "phase"),
+    Column("delta_num", "more a step", Unit.MEAN),
+    Column("delta_bytes", "bytes", Unit.DELTA_BYTES),
+    Column("delta_ns", "delta", Unit.DELTA_NS),
+    Column("count_ns", "by count", Unit.DELTA_NS),
+    Column("dur_ns", "by duration", Unit.DELTA_NS),
+    Column("share_pct", "share", Unit.DELTA_PERCENT),
+)
+
+
+def waterfall(diff: Diff) -> Table:
+    """Phases and categories that differ, largest first, down to the whole delta and what is left of it."""
+    assert diff.traced is not None
+    changed = sorted((cell for cell in diff.cells if cell.delta_ns), key=lambda cell: -abs(cell.delta_ns))
+    whole = diff.traced.delta_ns
+    rows: list[tuple[Cell, ...]] = [
+        (cell.phase, cell.category.replace("_", " "), cell.a_ns, cell.b_ns, cell.delta_ns, share(cell.delta_ns, whole))
+        for cell in changed[:_TOP]
+    ]
+    rest = changed[_TOP:]
+    if rest:
+        delta_ns = sum(cell.delta_ns for cell in rest)
+        sums = sum(cell.a_ns for cell in rest), sum(cell.b_ns for cell in rest)
+        rows.append((f"{len(rest)} more", "", *sums, delta_ns, share(delta_ns, whole)))
+    same = [cell for cell in diff.cells if not cell.delta_ns]
+    if same:
+        unchanged = sum(cell.a_ns for cell in same)
+        rows.append(("unchanged", "", unchanged, unchanged, 0, share(0, whole)))
+    rows.append(("residual", "", None, None, diff.residual_ns, share(diff.residual_ns, whole)))
+    rows.append(("total", "", diff.traced.a_ns, diff.traced.b_ns, whole, share(whole, whole)))
+    columns = (
+        Column("phase", "phase"),
+        Column("category", "category"),
+        Column("a_ns", diff.a_name, Unit.NS),
+        Column("b_ns", diff.b_name, Unit.NS),
+        Column("delta_ns", "delta", Unit.DELTA_NS),
+        Column("share", "share", Unit.DELTA_PERCENT),
+    )
+    steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps" if diff.traced.marked else "whole traces"
+    return Table("cells", f"Where the delta is ({steps} of rank {diff.traced.rank}; profiled)", columns, tuple(rows))
+
+
+def ranks_table(diff: Diff) -> Table:
+    """The ranks that both sides have, those that changed most by themselves first; no rows for one rank."""
+    shown = sorted(diff.ranks, key=lambda rank: (-abs(rank.own_delta_ns), rank.rank))[:_TOP_RANKS]
+    rows = tuple((r.rank, r.a_ns, r.b_ns, r.delta_ns, r.own_a_ns, r.own_b_ns, r.own_delta_ns) for r in shown)
+    columns = (
+        Column("rank", "rank", Unit.COUNT),
+        Column("a_ns", diff.a_name, Unit.NS),
+        Column("b_ns", diff.b_name, Unit.NS),
+        Column("delta_ns", "delta", Unit.DELTA_NS),
+        Column("own_a_ns", f"own {diff.a_name}", Unit.NS),
+        Column("own_b_ns", f"own {diff.b_name}", Unit.NS),
+        Column("own_delta_ns", "own delta", Unit.DELTA_NS),
+    )
+    rest = len(diff.ranks) - len(shown)
+    more = f" {rest} more in --json." if rest else ""
+    whole = "step" if diff.traced is None or diff.traced.marked else "trace"
+    note = f"Own: the {whole} without the time in which only collectives run.{more}"
+    return Table("ranks", "Steps of the ranks", columns, rows if len(diff.ranks) > 1 else (), note=note)
+
+
+def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
+    """The largest causes: what happens more often, what takes longer; for a narrow `width` of characters less of each.
+
+    What no cause has, like a line, has no column. Nor has the split of a difference if it says the same as the number
+    of each cause; where its two parts nearly cancel, as of few large copies in place of many small ones, none is told.
+    """
+    shown = diff.causes[:_TOP]
+    told = ("line", "module", "delta_num", "delta_bytes")
+    left_out = {column for column in told if not any(_shown(cause, column) for cause in shown)}
+    if width < _WIDE or not any(_shown(cause, "count_ns") and _shown(cause, "dur_ns") for cause in shown):
+        left_out |= {"count_ns", "dur_ns"}
+    left_out |= {"kind", "module", "share_pct", "delta_bytes"} if width < _NARROW else set()
+    columns = tuple(column for column in _CAUSES if column.key not in left_out)
+    if diff.traced is not None and not diff.traced.marked:
+        columns = tuple(replace(column, title=column.title.removesuffix(" a step")) for column in columns)
+    rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
+    rest = diff.causes[_TOP:]
+    together = sum(cause.delta_ns for cause in rest)
+    left = sum(abs(cause.delta_ns) for cause in rest)
+    note = ""
+    if rest:
+        note = (
+            f"{len(rest)} more causes, {format_value(together, Unit.DELTA_NS)} together "
+            f"({format_value(left, Unit.NS)} without signs), in --json."
+        )
+    return Table("causes", "What it comes from", columns, rows, note=note)
+
+
+def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
+    """One row an arm: its step, and its delta to the baseline, or to the arm that a column names; `narrow` leaves out
+    what else the answers say."""
+    are_processes = any(found.comparison and _num_processes(found.comparison) for found in diffs.diffs)
+    columns = (
+        Column("arm", "arm"),
+        Column("against", "against"),
+        Column("step", "step", Unit.NS),
+        Column("delta", "delta", Unit.DELTA_NS),
+        Column("pct", "delta", Unit.DELTA_PERCENT),
+        Column("low", "95 % from", Unit.DELTA_NS),
+        Column("high", "to", Unit.DELTA_NS),
+        Column("pairs", "processes" if are_processes else "pairs", Unit.COUNT),
+        Column("verdict", "verdict"),
+    )
+    one_baseline = {found.a_name for found in diffs.diffs} == {diffs.baseline}
+    left_out = {"against"} if one_baseline else set()
+    left_out |= {"delta", "low", "high", "pairs"} if narrow else set()
+    shown = tuple(column for column in columns if column.key not in left_out)
+    rows = tuple(_matrix_row(found, shown) for found in diffs.diffs)
+    by_sample = any(found.comparison and found.comparison.samples for found in diffs.diffs)
+    note = "An arm that trains on another number of samples a step has its delta by the time of a sample." * by_sample
+    title = "Unprofiled steps" + f", against {diffs.baseline}" * one_baseline
+    return Table("matrix", title, shown, rows, note=note)
+
+
+def exchanges_table(diffs: Diffs) -> Table:
+    """One row an arm: what it exchanges in a step and what that comes to; no rows where all arms exchange alike."""
+    columns = (
+        Column("arm", "arm"),
+        Column("strategy", "strategy"),
+        Column("verdict", "as predicted"),
+        *(Column(name, f"{name.replace('_', '-')}s") for name in KINDS),
+        Column("samples_per_second", "samples", Unit.RATE),
+        Column("peak_bytes", "memory", Unit.BYTES),
+        Column("state_bytes", "weights, moments", Unit.BYTES),
+    )
+    rows = tuple(
+        (
+            one.arm,
+            one.strategy,
+            one.verdict,
+            *map(_moved, one.moved),
+            one.samples_per_second,
+            one.peak_bytes,
+            one.state_bytes,
+        )
+        for one in diffs.exchanges
+    )
+    note = (
+        "Calls and bytes of a mean traced step of one rank, held to the strategy role by role; `traceq show RUN/ARM`."
+    )
+    return Table("exchanges", "What ranks exchange in a step", columns, rows, note=note).told
+
+
+def _moved(moved: Moved) -> str:
+    """`15, 9.42 MiB`, nothing for none."""
+    size = f", {format_value(moved.bytes, Unit.BYTES)}" if moved.bytes >= 0 else ""
+    return f"{format_value(moved.num, Unit.MEAN)}{size}" if moved.num else ""
+
+
+def _matrix_row(found: Diff, columns: tuple[Column, ...]) -> tuple[Cell, ...]:
+    c = found.comparison
+    if c is None or found.steps is None:
+        return tuple(
+            {"arm": found.b_name, "against": found.a_name, "verdict": "no steps"}.get(column.key) for column in columns
+        )
+    low, high = (None, None) if c.ci95_ns is None else map(c.each, c.ci95_ns)
+    cells: dict[str, Cell] = {
+        "arm": found.b_name,
+        "against": found.a_name,
+        "step": found.steps.b_ns,
+        "delta": c.each(c.delta_ns),
+        "pct": c.delta_pct,
+        "low": low,
+        "high": high,
+        "pairs": c.num_pairs or _num_processes(c),
+        "verdict": c.verdict.name.replace("_", " "),
+    }
+    return tuple(cells[column.key] for column in columns)
+
+
+def _num_processes(found: Comparison) -> int:
+    """Processes a side, of the side with fewer; 0 where the steps are paired or traced."""
+    return min(found.num_a, found.num_b) if found.unprofiled and not found.num_pairs else 0
+
+
+def _cell(cause: Cause, key: str) -> Cell:
+    value: Cell = getattr(cause, key)
+    return value
+
+
+def _shown(cause: Cause, key: str) -> Cell:
+    """The value for people: no split into effects that are larger than what they explain."""
+    if key in ("count_ns", "dur_ns") and abs(cause.count_ns) + abs(cause.dur_ns) > _CANCELS * abs(cause.delta_ns):
+        return None
+    if key == "delta_bytes" and cause.kind not in ("collective", "memcpy"):
+        return None  # of a sync the time matters, not the few bytes
+    return short_name(cause.path, _SIDE) if key == "name" else _cell(cause, key)

@@ -1,0 +1,1 @@
+"""Facts derived from a trace, each computed once: events, timeline, stalls, communication, ranks."""

@@ -1,0 +1,21 @@
+"""Where the host moves on: instants between which every thread stays in the same op, annotation and Python frame."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.memo import once_per_trace
+from traceq.intervals import distinct
+from traceq.model import Category, Trace
+
+__all__ = ["host_cuts"]
+
+
+@once_per_trace
+def host_cuts(trace: Trace) -> NDArray[np.int64]:
+    """int64[K] ns, ascending: begins and ends of all ops, annotations and Python frames."""
+    events = trace.events
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
+    start = events.ts[rows]
+    return distinct(start, start + events.dur[rows])

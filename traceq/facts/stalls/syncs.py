@@ -1,0 +1,142 @@
+"""Every moment the host waits for the device, with what it waited for and what the device then missed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import tracks
+from traceq.facts.memo import once_per_trace
+from traceq.facts.timeline.blocking_calls import BlockingCalls, Kind, blocking_calls
+from traceq.facts.timeline.call_sites import Origins, origins
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import extent
+from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity
+from traceq.intervals import covers, distinct, measure_within, spans
+from traceq.model import Category, Trace
+
+__all__ = ["KINDS", "Syncs", "syncs"]
+
+KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
+"""Names of the kinds, in the order of `Syncs.kind`."""
+
+_SCALAR = re.compile(r"^aten::_local_scalar_dense$")
+_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Syncs:
+    """S syncs by start: `rows` int64[S] into Events; `kind` int8[S] into KINDS; `phase` int64[S]; `origin` of S calls;
+    `bytes`, `start`, `blocked`, `wait`, `starved`, `cost` int64[S]; `since` int64[S] ns, when the wait was over and the
+    device had nothing more to do."""
+
+    rows: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    phase: NDArray[np.int64]
+    origin: Origins
+    bytes: NDArray[np.int64]
+    start: NDArray[np.int64]
+    blocked: NDArray[np.int64]
+    wait: NDArray[np.int64]
+    starved: NDArray[np.int64]
+    cost: NDArray[np.int64]
+    since: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@once_per_trace
+def syncs(trace: Trace) -> Syncs:
+    """All syncs. In a trace without a device: where one would be, `aten::_local_scalar_dense`, at no cost."""
+    return _on_device(trace) if len(device_work(trace)) else _on_cpu(trace)
+
+
+def _on_device(trace: Trace) -> Syncs:
+    work, calls = device_work(trace), blocking_calls(trace)
+    since = np.where(calls.is_alloc, calls.start, np.maximum(calls.start, calls.awaited))
+    starved, cost = _starved(trace, calls, since)
+    copied = trace.events.bytes[work.rows[calls.copy]]
+    return Syncs(
+        rows=calls.rows,
+        kind=calls.kind,
+        phase=phases(trace).on(calls.track, calls.start),
+        origin=origins(trace, calls.track, calls.start, calls.end, calls.rows, calls.copy >= 0),
+        bytes=np.where(calls.copy >= 0, np.maximum(copied, 0), 0),
+        start=calls.start,
+        blocked=calls.end - calls.start,
+        wait=np.where(calls.is_alloc, 0, np.maximum(calls.awaited - calls.start, 0)),
+        starved=starved,
+        cost=cost,
+        since=since,
+    )
+
+
+def _on_cpu(trace: Trace) -> Syncs:
+    events, of_row = trace.events, tracks(trace)
+    rows = events.rows(Category.CPU_OP)
+    rows = rows[matching(events, rows, _SCALAR)]
+    rows = rows[np.argsort(events.ts[rows], kind="stable")]
+    marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
+    marks = marks[matching(events, marks, _OPTIMIZER)]
+    own_counters = np.zeros(len(rows), np.bool_)
+    for track in distinct(of_row[marks]):
+        inside = spans(*(time[marks[of_row[marks] == track]] for time in (events.ts, events.end)))
+        own_counters |= (of_row[rows] == track) & covers(inside, events.ts[rows])
+    rows = rows[~own_counters]
+    nothing = np.zeros(len(rows), np.int64)
+    return Syncs(
+        rows=rows,
+        kind=np.full(len(rows), KINDS.index("scalar"), np.int8),
+        phase=phases(trace).on(of_row[rows], events.ts[rows]),
+        origin=origins(trace, of_row[rows], events.ts[rows], events.end[rows]),
+        bytes=nothing,
+        start=events.ts[rows],
+        blocked=events.dur[rows],
+        wait=nothing,
+        starved=nothing,
+        cost=nothing,
+        since=events.end[rows],
+    )
+
+
+def _starved(
+    trace: Trace, calls: BlockingCalls, since: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(device-idle ns from the end of the awaited work to the next start; the part of it that the sync can answer for).
+
+    An allocation waits for nothing: what counts is the idle time inside it.
+    """
+    done = activity(trace)
+    idle, host_caused = done.when(*IDLE), done.when(*HOST_CAUSED)
+    until = np.where(calls.is_alloc, calls.end, np.minimum(_next_start(trace, calls), _next_call(trace, calls)))
+    starved = measure_within(idle, since, until)
+    return starved, np.minimum(calls.end - calls.start, measure_within(host_caused, since, until))
+
+
+def _next_start(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
+    """First start of work that was launched after each call; the end of the trace where none was."""
+    work = device_work(trace)
+    launched = trace.events.ts[work.call[work.linked]]
+    order = np.argsort(launched, kind="stable")
+    first = np.minimum.accumulate(work.start[work.linked][order][::-1])[::-1]
+    first = np.r_[first, extent(trace)[1]]
+    next_start: NDArray[np.int64] = first[np.searchsorted(launched[order], calls.end, "left")]
+    return next_start
+
+
+def _next_call(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
+    """Start of the next blocking call of the same thread; the end of the trace for the last."""
+    after = np.full(len(calls), extent(trace)[1])
+    order = np.lexsort((np.arange(len(calls)), calls.track))
+    same = calls.track[order[1:]] == calls.track[order[:-1]]
+    after[order[:-1][same]] = calls.start[order[1:][same]]
+    return after
+
+
+assert KINDS[: len(Kind)] == tuple(kind.name.lower() for kind in Kind)

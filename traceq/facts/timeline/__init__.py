@@ -1,0 +1,1 @@
+"""Steps, phases, blocking calls, and what every nanosecond of a step belongs to."""

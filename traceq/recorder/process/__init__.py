@@ -1,0 +1,1 @@
+"""Processes of ranks: signals, environment, errors, liveness, run status, root cause."""

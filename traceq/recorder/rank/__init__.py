@@ -1,0 +1,1 @@
+"""One rank: its process group, its device and its wrapped model."""

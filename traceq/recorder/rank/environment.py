@@ -1,0 +1,85 @@
+"""Where a run was recorded: an allow-list of facts. No environment variables, no tokens."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from traceq import __version__
+from traceq.recorder.process.world import World
+
+__all__ = ["describe"]
+
+Facts = dict[str, str | int | float]
+
+
+@cache
+def describe(world: World) -> Facts:
+    """Facts about host, software and device that a reader of the numbers would ask for."""
+    facts: Facts = {
+        "host": socket.gethostname(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "traceq": __version__,
+        "torch": str(torch.__version__),
+        "accelerate": _package("accelerate"),
+        "git": _git(),
+        "cpu": _cpu(),
+        "num_cores": os.cpu_count() or 0,
+        "num_threads": torch.get_num_threads(),
+        "world_size": world.size,
+        "backend": world.backend,
+        "device": world.device.type,
+    }
+    if world.device.type == "cuda":
+        facts |= _cuda(world.device)
+    return {key: value for key, value in facts.items() if value != ""}
+
+
+def _cuda(device: torch.device) -> Facts:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device_name": properties.name,
+        "device_memory_bytes": properties.total_memory,
+        "num_devices": torch.cuda.device_count(),
+        "cuda": torch.version.cuda or "",
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
+        "driver": _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+    }
+
+
+def _package(name: str) -> str:
+    try:
+        return str(version(name))
+    except PackageNotFoundError:
+        return ""
+
+
+def _git() -> str:
+    """Commit of the working directory, `+dirty` where files differ from it; empty outside a checkout."""
+    commit = _run("git", "rev-parse", "HEAD")
+    return commit + ("+dirty" if commit and _run("git", "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _cpu() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,1 @@
+"""Unprofiled steps: stopwatch, journal of step times, clocks, sequential stopping."""

@@ -1,0 +1,112 @@
+"""When each step ended, on the host and on the device, without waiting for either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter_ns, thread_time_ns
+
+import torch
+
+from traceq.recorder.spec.phases import PhaseEvents, Phases
+from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, peak
+
+__all__ = ["StepTime", "Stopwatch", "counted_cpu_ns", "counted_ns"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One step, from the end of the step before it. Without a device `device_ns` is 0, and `device_phases` empty."""
+
+    wall_ns: int
+    cpu_ns: int
+    device_ns: int
+    peak: Peak
+    phases: dict[str, int]
+    device_phases: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    wall_ns: int
+    cpu_ns: int
+    event: torch.cuda.Event | None
+    peak: Peak
+    phases: dict[str, int]
+    events: Sequence[PhaseEvents]
+
+
+class Stopwatch:
+    """Marks ends of steps; hands out the times between them once a group is over. In its block the device's clock runs
+    along with phases, too."""
+
+    __slots__ = ("_marks", "_phases", "device")
+
+    def __init__(self, device: torch.device, phases: Phases) -> None:
+        self.device = device
+        self._phases = phases
+        self._marks: list[_Mark] = []
+
+    def __enter__(self) -> Stopwatch:
+        self._phases.event = _event if self.device.type == "cuda" else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._phases.event = None
+
+    def mark(self, *, half_ended: bool = True) -> None:
+        """A step ends here. Peak memory is read where a half ends: it costs the host tens of us on CUDA."""
+        event = _event() if self.device.type == "cuda" else None
+        most = peak(self.device) if half_ended else NO_PEAK
+        phases, events = self._phases.take(), self._phases.take_events()
+        self._marks.append(_Mark(perf_counter_ns(), thread_time_ns(), event, most, phases, events))
+
+    def take(self) -> list[StepTime]:
+        """Times between the marks so far, oldest first, and forget them. Waits for the device: between groups only."""
+        marks, self._marks = self._marks, []
+        if marks and marks[-1].event is not None:
+            marks[-1].event.synchronize()
+        return [_between(before, after) for before, after in pairwise(marks)]
+
+
+def _event() -> torch.cuda.Event:
+    """A point on the current stream whose time the device notes when it gets there."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _between(before: _Mark, after: _Mark) -> StepTime:
+    device_ns = 0
+    if before.event is not None and after.event is not None:
+        device_ns = _elapsed_ns(before.event, after.event)
+    device_phases: dict[str, int] = {}
+    for found in after.events:
+        device_phases[found.name] = device_phases.get(found.name, 0) + _elapsed_ns(found.began, found.ended)
+    return StepTime(
+        wall_ns=after.wall_ns - before.wall_ns,
+        cpu_ns=after.cpu_ns - before.cpu_ns,
+        device_ns=device_ns,
+        peak=after.peak,
+        phases=after.phases,
+        device_phases=device_phases,
+    )
+
+
+def _elapsed_ns(began: torch.cuda.Event, ended: torch.cuda.Event) -> int:
+    milliseconds: float = began.elapsed_time(ended)
+    return round(milliseconds * 1e6)
+
+
+def counted_ns(half: Sequence[StepTime]) -> int:
+    """Time of one step of a half, ns. With a device the first step settles and is not counted, and events decide."""
+    if half[0].device_ns == 0:
+        return sum(step.wall_ns for step in half) // len(half)
+    counted = half[1:] or half
+    return sum(step.device_ns for step in counted) // len(counted)
+
+
+def counted_cpu_ns(half: Sequence[StepTime]) -> int:
+    """CPU time of the main thread in one step of a half, ns; 0 with a device, whose time is not the host's."""
+    return sum(step.cpu_ns for step in half) // len(half) if half[0].device_ns == 0 else 0

@@ -1,0 +1,95 @@
+"""Marks in a profile that say which Python line runs: Kineto's own frames know only where a function begins.
+
+While it is on, each new line of the user's code is an empty range `line:file.py:41 function` on the main thread, on the
+profiler's own clock. An op belongs to the last mark before it. Frames of torch and its kin make no marks.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from traceq import recorder
+
+__all__ = ["PREFIX", "mark_running_line", "marked_lines"]
+
+PREFIX = "line:"
+
+_PACKAGES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+_KIN = ("torch", "accelerate", "deepspeed", "numpy", "nvtx", "triton", "functorch")
+_FOREIGN = tuple({f"{folder}/{name}/" for folder in _PACKAGES for name in _KIN} | {f"{Path(torch.__file__).parent}/"})
+_STANDARD = f"{sysconfig.get_path('stdlib')}/"
+_OURS = (f"{Path(recorder.__file__).parent}/", f"{Path(recorder.__file__).parents[1]}/pytest_plugin.py")
+_ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
+
+
+@contextmanager
+def marked_lines() -> Iterator[None]:
+    """Mark the lines that run in the block, on this thread. A debugger's or coverage's tracer is put back after it."""
+    before = sys.gettrace()
+    running = {frame: frame.f_trace for frame in _callers(sys._getframe()) if _is_users(frame.f_code.co_filename)}
+    for frame in running:  # a loop that is already running: without this only what it calls would be marked
+        frame.f_trace = _on_line
+    sys.settrace(_on_call)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+        for frame, tracer in running.items():
+            frame.f_trace = tracer
+
+
+def mark_running_line() -> None:
+    """Mark the line of the nearest user's frame: a step that begins in the middle of a loop has no new line yet."""
+    _mark_nearest(sys._getframe())
+
+
+def _on_call(frame: FrameType, event: str, arg: Any) -> Any:
+    return _on_line if _is_users(frame.f_code.co_filename) else None
+
+
+def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
+    if event == "line":
+        _mark(frame.f_code, frame.f_lineno)
+    elif event == "return":
+        _mark_nearest(frame)
+    return _on_line
+
+
+def _mark_nearest(frame: FrameType) -> None:
+    caller = next((caller for caller in _callers(frame) if _is_users(caller.f_code.co_filename)), None)
+    if caller is not None:
+        _mark(caller.f_code, caller.f_lineno)
+
+
+def _callers(frame: FrameType) -> Iterator[FrameType]:
+    caller = frame.f_back
+    while caller is not None:
+        yield caller
+        caller = caller.f_back
+
+
+@cache
+def _is_users(filename: str) -> bool:
+    """The file is the user's, or a library's of theirs: not torch, its kin, the standard library or this recorder."""
+    if filename.startswith(("<", *_FOREIGN, *_OURS)):
+        return False
+    return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
+
+
+def _mark(code: CodeType, line: int) -> None:
+    with _range(code.co_filename, line, code.co_name):
+        pass
+
+
+@cache
+def _range(filename: str, line: int, function: str) -> Any:
+    return torch._C._profiler._RecordFunctionFast(f"{PREFIX}{Path(filename).name}:{line} {function}")

@@ -1,0 +1,123 @@
+"""A profiled window: some warm-up steps, then the steps that are kept, exported when the last one ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from traceq.errors import RecordingFailed
+from traceq.recorder.spec.phases import Phases
+from traceq.recorder.tracing.line_marks import mark_running_line, marked_lines
+from traceq.runs.embedded import KEY
+from traceq.runs.layout import replaced
+
+__all__ = ["WARMUP_STEPS", "Window", "profiled_steps"]
+
+WARMUP_STEPS = 2
+_SETTLE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How one trace is taken. `embedded` is the text that the trace carries under the key `traceq`.
+
+    `stacks`: with Python's functions; `marks`: with the lines that run, as `line_marks` says.
+    """
+
+    path: Path
+    num_steps: int
+    embedded: str = ""
+    stacks: bool = False
+    marks: bool = False
+
+    @property
+    def total_steps(self) -> int:
+        """Steps to run, the ones before the window included."""
+        return WARMUP_STEPS + self.num_steps
+
+
+def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Generator[int, None, None]:
+    """Yields the index of each step to run, warm-up included; the trace is on disk when it ends."""
+    profiler = _profiler(window, device)
+    phases.profiling = True
+    try:
+        with profiler, marked_lines() if window.marks else nullcontext():
+            for index in range(window.total_steps):
+                if window.marks:
+                    mark_running_line()
+                yield index
+                profiler.step()
+    finally:
+        phases.profiling = False
+
+
+class _SettledProfile(profile):
+    """A profiler that starts and stops, between steps, only once other threads have settled.
+
+    Its Python tracer visits the thread states of the whole process. A thread of gloo that just then enters or leaves
+    Python for a callback takes its state away, and the process dies of SIGSEGV: 2 of 35 recordings did.
+    """
+
+    def start_trace(self) -> None:
+        time.sleep(_SETTLE_S)
+        super().start_trace()
+
+    def stop_trace(self) -> None:
+        time.sleep(_SETTLE_S)
+        super().stop_trace()
+
+
+def _profiler(window: Window, device: torch.device) -> profile:
+    profiler = _SettledProfile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])],
+        schedule=schedule(wait=0, warmup=WARMUP_STEPS, active=window.num_steps, repeat=1),
+        on_trace_ready=lambda profiler: _export(profiler, window),
+        record_shapes=not window.stacks,
+        with_stack=window.stacks,
+        acc_events=False,
+        experimental_config=_experimental(device),
+    )
+    if window.embedded:
+        profiler.preset_metadata_json(KEY, json.dumps(window.embedded))
+    return profiler
+
+
+def _experimental(device: torch.device) -> Any:
+    """Sync events where this torch can record them: they name the stream a call waited for."""
+    if device.type != "cuda":
+        return None
+    try:
+        return torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
+    except TypeError:  # an older torch
+        return None
+
+
+def _export(profiler: profile, window: Window) -> None:
+    """Write, check, compress and move into place. A quote in a path makes Kineto write invalid JSON: hence the tmp."""
+    window.path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
+        plain = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(plain))
+        _check(plain, window)
+        with replaced(window.path) as part, plain.open("rb") as source, gzip.open(part, "wb", 5) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _check(plain: Path, window: Window) -> None:
+    try:
+        document = json.loads(plain.read_bytes())
+    except ValueError as fault:
+        raise RecordingFailed(f"{window.path}: the profiler wrote invalid JSON: {fault}") from fault
+    if document.get(KEY, "") != window.embedded:
+        raise RecordingFailed(f"{window.path}: the profiler did not keep the metadata it was given")

@@ -1,0 +1,133 @@
+"""Unprofiled samples on disk: one JSON line a step, one a pair. Written by ranks, read without torch.
+
+Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks; a pair may have `num_looks` and CPU times. Unknown
+keys are ignored. Older recordings know no -2, no `device_phases`, no `reserved_bytes` and no `process`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.errors import UnreadableInput
+from traceq.locations import Place, opened
+from traceq.model import Pairs
+
+__all__ = ["ClocksLine", "Line", "PairLine", "StepLine", "pairs_of", "rank_files", "read_lines", "read_pairs"]
+
+
+class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_defaults=True):
+    """One unprofiled step. `pair` is -1 for warm-up, and -2 for steps that settle after a collection.
+
+    `phases` ns by name; `wall_ns` from the end of the previous step; `cpu_ns` of the main thread; `device_ns` between
+    the step-end events of the device, 0 without one; `device_phases` ns by name between the events of each phase;
+    `peak_bytes` allocated in the half (CUDA) or by the process (CPU), `reserved_bytes` by CUDA's allocator. Where each
+    arm has processes of its own, `process` is which of the recording's, and `pair` counts its steps.
+    """
+
+    arm: str
+    a: str
+    b: str
+    pair: int
+    half: int
+    index: int
+    phases: Mapping[str, int]
+    wall_ns: int
+    cpu_ns: int
+    device_ns: int
+    peak_bytes: int
+    device_phases: Mapping[str, int] = {}
+    reserved_bytes: int = 0
+    process: int = -1
+
+
+class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):
+    """The times that count: one step of each half of one pair, ns. `b_second`: it ran A then B.
+
+    `num_looks` is there where timing may stop before all planned pairs: see `Pairs`; `first_cpu_ns`, `second_cpu_ns`,
+    the main thread's CPU time, where there is no device.
+    """
+
+    a: str
+    b: str
+    pair: int
+    b_second: bool
+    first_ns: int
+    second_ns: int
+    num_looks: int = 1
+    first_cpu_ns: int = 0
+    second_cpu_ns: int = 0
+
+
+class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):
+    """State of the device before a group, where NVML answers. `throttle` is NVML's bit mask of reasons."""
+
+    sm_mhz: int
+    memory_mhz: int
+    throttle: int
+    celsius: int
+
+
+Line: TypeAlias = StepLine | PairLine | ClocksLine
+
+_SAMPLES = re.compile(r"^rank(\d+)\.jsonl$")
+_DECODER = msgspec.json.Decoder(Line)
+
+
+def read_lines(path: Place) -> Iterator[Line]:
+    """Lines of one rank's file in order. A last line that a kill cut short is left out."""
+    with opened(path) as file:
+        for number, text in enumerate(file, start=1):
+            if not text.endswith(b"\n"):
+                return
+            try:
+                yield _DECODER.decode(text)
+            except msgspec.MsgspecError as fault:
+                raise UnreadableInput(f"{path}: line {number}", str(fault), "a step, a pair or clocks") from fault
+
+
+def rank_files(folder: Place) -> list[Place]:
+    """Files of a run's `steps` folder, by rank."""
+    files = folder.iterdir() if folder.is_dir() else ()
+    of_rank = {int(found[1]): file for file in files if (found := _SAMPLES.match(file.name))}
+    return [of_rank[rank] for rank in sorted(of_rank)]
+
+
+def read_pairs(folder: Place) -> tuple[Pairs, ...]:
+    """Comparisons found in a run's `steps` folder, in the order they were first run; pairs complete on all ranks."""
+    ranks = [[line for line in read_lines(path) if isinstance(line, PairLine)] for path in rank_files(folder)]
+    return pairs_of(ranks)
+
+
+def pairs_of(ranks: Sequence[Sequence[PairLine]]) -> tuple[Pairs, ...]:
+    """Comparisons from each rank's pairs. A pair that a rank lacks is dropped on all."""
+    if not ranks:
+        return ()
+    by_key = [{(line.a, line.b, line.pair): line for line in lines} for lines in ranks]
+    complete = [key for key in by_key[0] if all(key in other for other in by_key[1:])]
+    comparisons = dict.fromkeys((a, b) for a, b, _ in complete)
+    return tuple(_collect(by_key, sorted(key for key in complete if key[:2] == names)) for names in comparisons)
+
+
+def _collect(ranks: Sequence[Mapping[tuple[str, str, int], PairLine]], keys: Sequence[tuple[str, str, int]]) -> Pairs:
+    a, b, _ = keys[0]
+
+    def by_rank(column: str) -> NDArray[np.int64]:
+        return np.array([[getattr(lines[key], column) for key in keys] for lines in ranks], np.int64)
+
+    has_cpu = bool(by_rank("first_cpu_ns").all())
+    return Pairs(
+        a=a,
+        b=b,
+        b_second=np.array([ranks[0][key].b_second for key in keys], np.bool_),
+        first_ns=by_rank("first_ns"),
+        second_ns=by_rank("second_ns"),
+        num_looks=ranks[0][keys[0]].num_looks,
+        first_cpu_ns=by_rank("first_cpu_ns") if has_cpu else None,
+        second_cpu_ns=by_rank("second_cpu_ns") if has_cpu else None,
+    )

@@ -1,0 +1,74 @@
+"""How far one sample lies from another: an estimate and its intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.stats.sequential import ONE_LOOK, Level
+
+__all__ = ["Interval", "Shift", "rank_of_end", "shift_between", "shift_of_pairs"]
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Location of one sample minus that of another, ns. The intervals are None where the values are too few.
+
+    `delta` is by median, `mean` by mean, with its standard error `mean_error` (infinite for a single value). The
+    intervals hold at all looks of `level` together.
+    """
+
+    delta: int
+    mean: int
+    mean_error: float
+    ci95: Interval | None
+    ci90: Interval | None
+    level: Level = ONE_LOOK
+
+
+def shift_of_pairs(change: NDArray[np.int64], b_second: NDArray[np.bool_], level: Level = ONE_LOOK) -> Shift:
+    """B - A from int64[P], second half minus first of each pair.
+
+    An AB pair changes by B - A + c and a BA pair by A - B + c, so half of their difference estimates B - A, and c,
+    what it costs to come second, cancels. Pairs of one order alone keep c and get no interval.
+    """
+    if b_second.all() or not b_second.any():
+        return shift_between(np.where(b_second, change, -change), np.zeros(1, np.int64), testable=False)
+    return shift_between(change[b_second], change[~b_second], parts=2, level=level)
+
+
+def shift_between(
+    x: NDArray[np.int64], y: NDArray[np.int64], *, parts: int = 1, testable: bool = True, level: Level = ONE_LOOK
+) -> Shift:
+    """x minus y: the median of all (x_i - y_j) / parts, and the k-th smallest to the k-th largest of them."""
+    ordered = np.sort(np.subtract.outer(x, y), axis=None)
+
+    def interval(z: float) -> Interval | None:
+        k = rank_of_end(x.size, y.size, z) if testable else 0
+        return (round(int(ordered[k - 1]) / parts), round(int(ordered[-k]) / parts)) if k else None
+
+    return Shift(
+        delta=round(float(np.median(ordered)) / parts),
+        mean=round((float(x.mean()) - float(y.mean())) / parts),
+        mean_error=math.hypot(_error_of_mean(x), _error_of_mean(y)) / parts,
+        ci95=interval(level.z95),
+        ci90=interval(level.z90),
+        level=level,
+    )
+
+
+def _error_of_mean(values: NDArray[np.int64]) -> float:
+    return float(values.std(ddof=1)) / math.sqrt(values.size) if values.size > 1 else math.inf
+
+
+def rank_of_end(m: int, n: int, z: float) -> int:
+    """k of the k-th smallest and k-th largest of m * n differences that bound the shift; 0 = too few for a bound.
+
+    Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 4.3: the normal approximation, rounded down.
+    """
+    return max(0, math.floor(m * n / 2 - z * math.sqrt(m * n * (m + n + 1) / 12)))
