@@ -42,7 +42,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
 
     def step(self) -> int:
-        """ns of the CPU that it took."""
+        """Ns of the CPU that it took."""
         import torch
 
         torch.manual_seed(1)

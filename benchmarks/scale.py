@@ -59,7 +59,8 @@ for file in sys.argv[1:]:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """One run of a command: wall seconds, CPU seconds of all its processes and of the first alone, their peak memory,
-    and what it printed."""
+    and what it printed.
+    """
 
     wall_s: float
     cpu_s: float

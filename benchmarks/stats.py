@@ -22,7 +22,7 @@ from rich.table import Table
 
 from traceq.model import Pairs
 from traceq.recorder.spec.schedule import group_sizes
-from traceq.stats import LOOKS, Comparison, VerdictName, compare_pairs, interaction, job_ns
+from traceq.stats import LOOKS, Comparison, VerdictName, compare_pairs, interaction, slowest_rank_ns
 from traceq.stats.hodges_lehmann import shift_between
 
 Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step
@@ -139,7 +139,8 @@ def power(rng: np.random.Generator, replications: int) -> Table:
 
 def carry(rng: np.random.Generator, replications: int) -> Table:
     """Share of recordings that are said to carry something over from one half to the next, where A takes so much
-    longer after B; at 0 these are false alarms."""
+    longer after B; at 0 these are false alarms.
+    """
     table = Table(title=f"carry-over said, noise 1 %, {replications:,} replications")
     carries = (0.0, 1.0, 2.0, 4.0)
     for heading in ("noise", "pairs", *(f"{carry_pct:g} %" for carry_pct in carries)):
@@ -206,7 +207,7 @@ def stop(rng: np.random.Generator, noise: Noise, sigma_pct: float, delta_pct: fl
 
 def compare_at_edge(pairs: Pairs) -> Comparison:
     """Compared with a threshold of 0.5 ms: 0.5 % of A's median would move with a machine that slows down."""
-    return compare_pairs(pairs, threshold_pct=0.5 * STEP_NS / float(np.median(job_ns(pairs, of_b=False))))
+    return compare_pairs(pairs, threshold_pct=0.5 * STEP_NS / float(np.median(slowest_rank_ns(pairs, of_b=False))))
 
 
 def first_of(pairs: Pairs, num: int) -> Pairs:

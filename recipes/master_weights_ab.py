@@ -44,7 +44,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     import torch
     from torch import nn
 
-    from traceq.recipes.workload.fp32_masters import state_bytes, state_text
+    from traceq.recipes.workload.fp32_masters import masters_bytes, state_text
     from traceq.recipes.workload.model import SIZES, Size, VisionLanguageAction
     from traceq.recipes.workload.training import Training
 
@@ -72,7 +72,7 @@ def build(context: Context, parameters: Parameters) -> Step:
             training.update(lambda _: nullcontext())
         context.facts[f"loss.{arm}"] = float(training.last_loss)
         context.facts[f"state.{arm}"] = state_text(training.optimizer)
-        context.facts[f"state_bytes.{arm}"] = state_bytes(training.model, training.optimizer)
+        context.facts[f"state_bytes.{arm}"] = masters_bytes(training.model, training.optimizer)
 
     def step(arm: str) -> None:
         trainings[arm].begin(context.phase)

@@ -51,7 +51,7 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     from traceq.recipes.memory.host_memory import forget_peaks, host_memory
     from traceq.recipes.workload.data import Sample
-    from traceq.recipes.workload.host_to_device import Prefetcher, boxed, tune
+    from traceq.recipes.workload.host_to_device import Prefetcher, copy_rowwise, tune
     from traceq.recipes.workload.training import Phase, Training
     from traceq.units import Unit, format_value
 
@@ -70,7 +70,7 @@ def build(context: Context, parameters: Parameters) -> Step:
             return training.next_batch()
         if arm in AHEAD:
             return prefetcher.take()
-        batch = boxed(next(training.batches), context.device)
+        batch = copy_rowwise(next(training.batches), context.device)
         training.count_outlier(batch.state.abs().max().item() > TOO_LARGE)
         return batch
 

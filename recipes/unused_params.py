@@ -40,13 +40,13 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     from traceq.recipes.workload.model import SIZES, Size
     from traceq.recipes.workload.training import Training
-    from traceq.recipes.workload.unused_gradients import Use, uses_of, words
+    from traceq.recipes.workload.unused_gradients import Use, usage_lines, uses_of
     from traceq.recipes.workload.unused_heads import WithLeftovers
 
     size, seed = SIZES[parameters.size], parameters.seed
     probe = WithLeftovers(size, parameters.frozen_encoder).to(context.device)
     found = uses_of(probe, probe(size.episodes(seed, context.rank).batch(parameters.batch_size).to(context.device)))
-    for line in words(found):
+    for line in usage_lines(found):
         context.say(line)
     for use in Use:
         context.facts[f"parameters.{use}"] = sum(each.size for each in found if each.use is use)
@@ -62,7 +62,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     train = partial(Training.build, context, parameters.size, parameters.batch_size, parameters.num_workers, seed)
     off = train(without_unused)
     on = train(lambda size: WithLeftovers(size, parameters.frozen_encoder), find_unused_parameters=True)
-    context.built_apart("off", "on")
+    context.separate_builds("off", "on")
     trainings = {"off": off, "on": on}
 
     def step(arm: str) -> None:

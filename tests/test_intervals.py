@@ -95,8 +95,8 @@ def test_an_instant_is_found_in_the_part_that_holds_it(some: list[tuple[int, int
     for some_order in (asked, sorted(asked), sorted(asked * 9)):
         at = np.array(some_order, np.int64)
         expected = [next((i for i, (start, end) in enumerate(a.tolist()) if start <= t < end), -1) for t in some_order]
-        assert intervals.find(a, at).tolist() == expected
-        assert intervals.covers(a, at).tolist() == [index >= 0 for index in expected]
+        assert intervals.span_index(a, at).tolist() == expected
+        assert intervals.contains(a, at).tolist() == [index >= 0 for index in expected]
 
 
 @given(proper, instants)
@@ -112,7 +112,7 @@ def test_intervals_are_cut_where_an_instant_lies_inside(some: list[tuple[int, in
 
 @given(st.lists(st.lists(st.integers(-9, 9)), min_size=1))
 def test_distinct_numbers_are_sorted_and_there_once(some: list[list[int]]) -> None:
-    found = intervals.distinct(*(np.array(numbers, np.int64) for numbers in some))
+    found = intervals.sorted_unique(*(np.array(numbers, np.int64) for numbers in some))
     assert found.tolist() == sorted({number for numbers in some for number in numbers})
 
 
@@ -120,7 +120,7 @@ def test_distinct_numbers_are_sorted_and_there_once(some: list[list[int]]) -> No
 def test_first_come_gives_each_instant_to_the_interval_that_started_first(some: list[tuple[int, int]]) -> None:
     some = sorted(some, key=lambda pair: pair[0])
     expected = [next((i for i, (start, end) in enumerate(some) if start <= t < end), -1) for t in range(SIZE)]
-    parts, owners = intervals.first_come(*columns(some))
+    parts, owners = intervals.earliest_owner(*columns(some))
     found = np.full(SIZE, -1)
     for (start, end), owner in zip(parts.tolist(), owners.tolist(), strict=True):
         assert (found[start:end] == -1).all()

@@ -17,7 +17,8 @@ _WIDEST, _MOST = 2**31, 2**62
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
     """G groups of N rows: `keys` int64[G, columns], the values each group shares; `of_row` int64[N]; `first` int64[G],
-    the first row of each group."""
+    the first row of each group.
+    """
 
     keys: NDArray[np.int64]
     of_row: NDArray[np.int64]
@@ -37,7 +38,8 @@ class Groups:
 
     def by_part(self, part: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[list[int], list[int]]:
         """(in how many parts each group has rows, the largest sum of its `values` int64[N], not negative, in one of
-        them); `part` int64[N] ascends."""
+        them); `part` int64[N] ascends.
+        """
         narrow = self.of_row.astype(np.min_scalar_type(len(self.keys)))
         order = np.argsort(narrow, kind="stable")  # numbers of two bytes by radix
         of_row, part = self.of_row[order], part[order]

@@ -11,17 +11,17 @@ __all__ = [
     "Spans",
     "advance",
     "complement",
-    "covers",
+    "contains",
+    "count_before",
     "cut",
-    "distinct",
+    "earliest_owner",
     "empty",
-    "find",
-    "first_come",
     "intersect",
     "measure",
     "measure_common",
     "measure_within",
-    "num_until",
+    "sorted_unique",
+    "span_index",
     "spans",
     "subtract",
     "union",
@@ -51,7 +51,7 @@ def spans(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
     return np.column_stack([starts[opens], reach[closes]])
 
 
-def distinct(*numbers: NDArray[Number]) -> NDArray[Number]:
+def sorted_unique(*numbers: NDArray[Number]) -> NDArray[Number]:
     """[K]: all of them, ascending, each once; np.unique hashes them first, which takes several times as long."""
     once: NDArray[Number] = _without_repeats(np.sort(_without_repeats(np.concatenate(numbers))))
     return once
@@ -78,8 +78,8 @@ def intersect(a: Spans, b: Spans) -> Spans:
     """Instants in a and b."""
     if len(a) == 0 or len(b) == 0:
         return empty()
-    edges = distinct(a.ravel(), b.ravel())
-    inside = covers(a, edges[:-1]) & covers(b, edges[:-1])
+    edges = sorted_unique(a.ravel(), b.ravel())
+    inside = contains(a, edges[:-1]) & contains(b, edges[:-1])
     return spans(edges[:-1][inside], edges[1:][inside])
 
 
@@ -97,9 +97,9 @@ def subtract(a: Spans, b: Spans) -> Spans:
     return intersect(a, complement(b, int(a[0, 0]), int(a[-1, 1])))
 
 
-def covers(a: Spans, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
+def contains(a: Spans, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
     """For each instant: does it lie in a?"""
-    return find(a, instants) >= 0
+    return span_index(a, instants) >= 0
 
 
 def measure_within(a: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -122,7 +122,7 @@ def measure_common(a: Spans, b: Spans) -> int:
     return int(measure_within(many, few[:, 0], few[:, 1]).sum())
 
 
-def first_come(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
+def earliest_owner(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
     """Each instant to the interval that started first: disjoint parts int64[M, 2], and the index of each one's owner.
 
     The intervals come sorted by start; where two start together the first one given owns the instant.
@@ -133,17 +133,17 @@ def first_come(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[Span
     return np.column_stack([clipped[owners], ends[owners]]), owners
 
 
-def find(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+def span_index(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[K]: index of the disjoint, sorted part that each instant lies in, -1 outside all."""
     if len(parts) == 0:
         return np.full(len(instants), -1)
-    at = num_until(parts[:, 0], instants)
+    at = count_before(parts[:, 0], instants)
     at -= 1
     at[np.flatnonzero(instants >= parts[:, 1][at])] = -1  # by mask, or parts[at, 1], would take several times as long
     return at
 
 
-def num_until(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
+def count_before(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[K]: how many of the sorted starts are not after each instant."""
     if len(instants) <= len(starts) or (instants[1:] < instants[:-1]).any():
         return np.searchsorted(starts, instants, "right")
@@ -154,7 +154,7 @@ def num_until(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray
 
 def cut(whole: Spans, cuts: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
     """(int64[P, 2]: the intervals, cut at these ascending, distinct instants; int64[P]: which of them each is of)."""
-    of = find(whole, cuts)
+    of = span_index(whole, cuts)
     inside = np.flatnonzero(of >= 0)
     inside = inside.compress(cuts[inside] > whole[:, 0][of[inside]])
     num = 1 + np.bincount(of[inside], minlength=len(whole))

@@ -40,7 +40,8 @@ _OF_BACKENDS = (
 @dataclass(frozen=True, slots=True, order=True)
 class Remote:
     """A URL. `kind` is file or directory and `size` its bytes where a listing has told it, so that a thousand files are
-    not asked again; "" and -1 where none has."""
+    not asked again; "" and -1 where none has.
+    """
 
     url: str
     kind: str = field(default="", compare=False)
@@ -94,7 +95,8 @@ class Remote:
 
     def open(self) -> BufferedReader:
         """A stream of its bytes, from the first to the last: over HTTP as one answer, else block by block. Raises
-        UnreadableInput."""
+        UnreadableInput.
+        """
         with _told(self.url):
             system, path = _system(self.url)
             return BufferedReader(system.open(path, "rb", block_size=0 if self._is_http else _BLOCK), _BUFFER)

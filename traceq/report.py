@@ -26,7 +26,8 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows under columns. `key` names it in JSON; `single` marks one row that is an object there, not a list, or null
-    without a row. `parts` of such a row are tables of a name and a number: objects within it."""
+    without a row. `parts` of such a row are tables of a name and a number: objects within it.
+    """
 
     key: str
     title: str
@@ -37,7 +38,7 @@ class Table:
     parts: tuple[Table, ...] = ()
 
     @property
-    def told(self) -> Table:
+    def non_empty_columns(self) -> Table:
         """The same without columns that are empty in every row, for people."""
         at = [n for n in range(len(self.columns)) if any(row[n] not in ("", None) for row in self.rows)]
         if not self.rows or len(at) == len(self.columns):
@@ -69,7 +70,8 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A thing worth a reader's time: `severity` high, medium or low; `ns` of a step that its remedy is about;
-    `key` the row it is about; `instead_of`: what it tells better, as codes of findings or beginnings of their keys."""
+    `key` the row it is about; `instead_of`: what it tells better, as codes of findings or beginnings of their keys.
+    """
 
     code: str
     severity: str
@@ -104,12 +106,14 @@ class Report:
 
     def __str__(self) -> str:
         """Findings and views in plain text."""
-        return "\n\n".join([*(finding.text for finding in self.findings), *(str(view.told) for view in self.views)])
+        return "\n\n".join(
+            [*(finding.text for finding in self.findings), *(str(view.non_empty_columns) for view in self.views)]
+        )
 
     def _repr_html_(self) -> str:
         """Findings and views in a notebook."""
         found = "".join(f"<p>{escape(finding.text)}</p>" for finding in self.findings)
-        return found + "".join(view.told._repr_html_() for view in self.views)
+        return found + "".join(view.non_empty_columns._repr_html_() for view in self.views)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ class Sheet:
         return tuple(sorted(found, key=lambda finding: (finding.ns > 0 or finding.severity != "high", -finding.ns)))
 
     @property
-    def telling(self) -> tuple[Finding, ...]:
+    def top_findings(self) -> tuple[Finding, ...]:
         """Findings without those of which others tell half the time or more, and better."""
 
         def told_ns(finding: Finding) -> int:

@@ -24,13 +24,13 @@ from urllib.parse import quote, unquote, urlsplit
 
 from traceq.errors import TraceqError, UnreadableInput
 
-__all__ = ["PERFETTO", "PORT", "Command", "TraceServer", "find_ui", "start_server"]
+__all__ = ["PERFETTO", "PORT", "StartupCommand", "TraceServer", "find_ui", "start_server"]
 
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001
 HOST = "127.0.0.1"
 
-Command = tuple[str, tuple[str, ...]]
+StartupCommand = tuple[str, tuple[str, ...]]
 
 
 class TraceServer(ThreadingHTTPServer):
@@ -59,7 +59,7 @@ class TraceServer(ThreadingHTTPServer):
         """Where the trace is."""
         return self.origin + quote(self.trace_path)
 
-    def link(self, commands: Sequence[Command] = (), visible_ns: tuple[int, int] | None = None) -> str:
+    def link(self, commands: Sequence[StartupCommand] = (), visible_ns: tuple[int, int] | None = None) -> str:
         """Address that opens the trace in the UI, runs these commands, (id, arguments), and shows that stretch."""
         site = self.origin if self.ui else PERFETTO
         link = f"{site}/#!/?url={quote(self.trace_url, safe=':/')}"

@@ -20,7 +20,8 @@ _BLOCK = 512  # bytes of one of `st_blocks`, whatever the file system's own
 @dataclass(frozen=True, slots=True)
 class HostMemory:
     """Bytes: most that the rank held, and its workers together, since `forget_peaks`; and what lies in shared memory
-    now, batches in use and batches that wait for it. All 0 where the system does not tell (other than Linux)."""
+    now, batches in use and batches that wait for it. All 0 where the system does not tell (other than Linux).
+    """
 
     rank: int
     workers: int

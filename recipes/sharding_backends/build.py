@@ -24,7 +24,7 @@ from traceq.recipes.sharding_backends.check_wrapper import check_wrapping
 from traceq.recipes.sharding_backends.deepspeed import zero_engine
 from traceq.recorder import Context
 
-__all__ = ["Spread", "Wish", "spread", "too_few_ranks"]
+__all__ = ["ShardedModel", "ShardingSpec", "spread", "too_few_ranks"]
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 _FSDP1 = {"full_shard": ShardingStrategy.FULL_SHARD, "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP}
@@ -32,7 +32,7 @@ _STAGES = {"zero2": 2, "zero3": 3}
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ShardingSpec:
     """How a model is to be spread: `ddp`, `full_shard`, `shard_grad_op`, `fsdp2`, `zero2` or `zero3`.
 
     Each module of type `unit` is gathered by itself where parameters are. `in_bfloat16`: what is sharded is gathered
@@ -48,7 +48,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ShardedModel:
     """A model under its wrapper, and the parts of a step that each strategy does in its own way.
 
     `optimizer` is torch's, for a schedule. DeepSpeed's `step` also clips and frees the gradients.
@@ -69,7 +69,7 @@ def too_few_ranks(context: Context, strategy: str) -> str:
     return f"{strategy} spreads a model over ranks, and here is one: --ranks 2"
 
 
-def spread(context: Context, model: nn.Module, wish: Wish) -> Spread:
+def spread(context: Context, model: nn.Module, wish: ShardingSpec) -> ShardedModel:
     """The model as wished, over the context's ranks. RecordingFailed if the wrapper is not what was asked for."""
     if lacking := too_few_ranks(context, wish.strategy):
         raise RecordingFailed(lacking)
@@ -82,7 +82,7 @@ def spread(context: Context, model: nn.Module, wish: Wish) -> Spread:
     return found
 
 
-def _by_wrapper(context: Context, model: nn.Module, wish: Wish) -> Spread:
+def _by_wrapper(context: Context, model: nn.Module, wish: ShardingSpec) -> ShardedModel:
     wrapped = _wrapped(context, model, wish)
     optimizer = wish.optimizer(wrapped.parameters())
 
@@ -93,10 +93,10 @@ def _by_wrapper(context: Context, model: nn.Module, wish: Wish) -> Spread:
             nn.utils.clip_grad_norm_(wrapped.parameters(), wish.max_norm)
 
     # a schedule wraps `step` of the optimizer later, so it is looked up at each call
-    return Spread(wrapped, optimizer, Tensor.backward, clip, lambda: optimizer.step(), optimizer.zero_grad)
+    return ShardedModel(wrapped, optimizer, Tensor.backward, clip, lambda: optimizer.step(), optimizer.zero_grad)
 
 
-def _by_engine(context: Context, model: nn.Module, wish: Wish) -> Spread:
+def _by_engine(context: Context, model: nn.Module, wish: ShardingSpec) -> ShardedModel:
     optimizer = wish.optimizer(model.parameters())
     engine = zero_engine(
         model,
@@ -108,10 +108,10 @@ def _by_engine(context: Context, model: nn.Module, wish: Wish) -> Spread:
         max_norm=wish.max_norm,
         in_bfloat16=wish.in_bfloat16,
     )
-    return Spread(engine, optimizer, engine.backward, lambda: None, engine.step, lambda: None)
+    return ShardedModel(engine, optimizer, engine.backward, lambda: None, engine.step, lambda: None)
 
 
-def _wrapped(context: Context, model: nn.Module, wish: Wish) -> nn.Module:
+def _wrapped(context: Context, model: nn.Module, wish: ShardingSpec) -> nn.Module:
     if wish.strategy == "ddp":
         return context.wrap(model)
     if wish.strategy == "fsdp2":
@@ -126,7 +126,7 @@ def _wrapped(context: Context, model: nn.Module, wish: Wish) -> nn.Module:
     )
 
 
-def _fully_sharded(context: Context, model: nn.Module, wish: Wish) -> nn.Module:
+def _fully_sharded(context: Context, model: nn.Module, wish: ShardingSpec) -> nn.Module:
     world = dist.group.WORLD
     assert world is not None
     mesh = DeviceMesh.from_group(world, context.device.type)  # some versions would make a group of nccl, beside gloo

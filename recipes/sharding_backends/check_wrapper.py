@@ -25,7 +25,8 @@ _MOST_PADDING = 1024
 
 def check_wrapping(context: Context, model: nn.Module, strategy: str, sizes: Sequence[int]) -> None:
     """RecordingFailed unless the wrapper is of the strategy's class, spans all ranks, and these together hold as many
-    elements as it says: one copy of the parameters of these sizes, or one a rank."""
+    elements as it says: one copy of the parameters of these sizes, or one a rank.
+    """
     num_ranks = context.world_size
     num_units = sum(span == num_ranks for span in _spans(model, strategy))
     held = torch.tensor(sum(local(parameter).numel() for parameter in model.parameters()), device=context.device)

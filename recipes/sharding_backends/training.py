@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LinearLR, LRScheduler
 
-from traceq.recipes.sharding_backends.build import Spread, Wish, spread
+from traceq.recipes.sharding_backends.build import ShardedModel, ShardingSpec, spread
 from traceq.recipes.workload.data import Sample
 from traceq.recipes.workload.model import SIZES, Block, VisionLanguageAction
 from traceq.recipes.workload.parameters import ShardedParameters
-from traceq.recipes.workload.training import ADAMW, MAX_GRAD_NORM, WARMUP_STEPS
+from traceq.recipes.workload.training import ADAMW, LR_WARMUP_STEPS, MAX_GRAD_NORM
 from traceq.recorder import Context
 
 __all__ = ["Phase", "Sharded"]
@@ -28,7 +28,7 @@ Phase: TypeAlias = Callable[[str], AbstractContextManager[None]]
 class Sharded:
     """A model spread over ranks, with its schedule and data. Random weights are the same under every strategy."""
 
-    spread: Spread
+    spread: ShardedModel
     scheduler: LRScheduler
     batches: Iterator[Sample]
     device: torch.device
@@ -45,11 +45,13 @@ class Sharded:
             if isinstance(block, Block):
                 block.recomputes = parameters.checkpointing
         in_bfloat16 = chosen.weights is torch.bfloat16 or (chosen.autocast and context.device.type == "cuda")
-        wish = Wish(strategy, Block, partial(torch.optim.AdamW, **ADAMW), MAX_GRAD_NORM, batch_size, in_bfloat16)
+        wish = ShardingSpec(
+            strategy, Block, partial(torch.optim.AdamW, **ADAMW), MAX_GRAD_NORM, batch_size, in_bfloat16
+        )
         found = spread(context, model, wish)
         return cls(
             spread=found,
-            scheduler=LinearLR(found.optimizer, 0.1, total_iters=WARMUP_STEPS),
+            scheduler=LinearLR(found.optimizer, 0.1, total_iters=LR_WARMUP_STEPS),
             batches=context.batches(chosen.episodes(parameters.seed, context.rank), batch_size, parameters.num_workers),
             device=context.device,
             autocast=in_bfloat16 and strategy == "ddp",  # the others have bfloat16 weights while they compute

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["state_bytes", "state_text", "with_masters"]
+__all__ = ["masters_bytes", "state_text", "with_masters"]
 
 
 def with_masters(parameters: Iterable[nn.Parameter], place: torch.device, **options: Any) -> torch.optim.AdamW:
@@ -32,7 +32,7 @@ def with_masters(parameters: Iterable[nn.Parameter], place: torch.device, **opti
     return optimizer
 
 
-def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def masters_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Bytes of weights, masters and moments after a step, wherever they lie."""
     held = {id(tensor): tensor.nbytes for tensor in [*model.parameters(), *_stepped(optimizer), *_moments(optimizer)]}
     return sum(held.values())

@@ -9,7 +9,7 @@ import torch
 
 from traceq.recipes.workload.data import Sample
 
-__all__ = ["Prefetcher", "boxed", "tune"]
+__all__ = ["Prefetcher", "copy_rowwise", "tune"]
 
 
 def tune(on: bool) -> None:
@@ -18,7 +18,7 @@ def tune(on: bool) -> None:
     torch.backends.cudnn.benchmark = on
 
 
-def boxed(batch: Sample, device: torch.device) -> Sample:
+def copy_rowwise(batch: Sample, device: torch.device) -> Sample:
     """The batch by way of Python values, row by row, in pageable memory: the host waits for every copy."""
     rows = [[torch.tensor(row) for row in field.tolist()] for field in (batch.text, batch.state, batch.actions)]
     text, state, actions = (torch.stack(row).to(device) for row in rows)

@@ -23,7 +23,7 @@ __all__ = ["Training"]
 
 ADAMW: dict[str, Any] = {"lr": 1e-4, "weight_decay": 0.01}
 MAX_GRAD_NORM = 1.0
-WARMUP_STEPS = 100
+LR_WARMUP_STEPS = 100
 Phase: TypeAlias = Callable[[str], AbstractContextManager[None]]
 
 
@@ -172,7 +172,7 @@ class Training:
 
 
 def _schedule(optimizer: torch.optim.Optimizer) -> LRScheduler:
-    return torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=WARMUP_STEPS)
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=LR_WARMUP_STEPS)
 
 
 def _accelerator(context: Context) -> Accelerator:

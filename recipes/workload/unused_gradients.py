@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from torch import Tensor, nn
 
-__all__ = ["Use", "Used", "uses_of", "words"]
+__all__ = ["Use", "Used", "usage_lines", "uses_of"]
 
 
 class Use(StrEnum):
@@ -51,7 +51,7 @@ def uses_of(model: nn.Module, loss: Tensor) -> tuple[Used, ...]:
     return tuple(found)
 
 
-def words(found: tuple[Used, ...]) -> Iterator[str]:
+def usage_lines(found: tuple[Used, ...]) -> Iterator[str]:
     """A line a use, with counts and advice, and below it one a module, with shapes; of USED the counts alone."""
     for use in Use:
         mine = [each for each in found if each.use is use]

@@ -16,10 +16,10 @@ from traceq.analysis.clusters import merge
 from traceq.analysis.registry import analyze
 from traceq.facts.ranks.job import job_of
 from traceq.facts.ranks.phase_times import PhaseTimes
-from traceq.facts.timeline.time_partition import Doing
+from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.model import Run, Trace
 from traceq.report import Report
-from traceq.stats.clustering import alike, bands
+from traceq.stats.clustering import cluster_ranks, gap_clusters
 
 PHASES = ("dataload", "forward", "backward", "optimizer")
 DRAWN, MANY = 200, 200
@@ -119,7 +119,11 @@ def test_neither_the_order_of_ranks_nor_a_shift_of_all_changes_who_is_alike() ->
     for _ in range(50):
         times = 100 * (1 + 0.01 * rng.standard_normal((40, 3))) + 30 * (rng.random((40, 3)) > 0.9)
         order, shift = rng.permutation(40), rng.uniform(0, 1000, 3)
-        plain, shuffled, moved = alike(times, 1.0), alike(times[order], 1.0), alike(times + shift, 1.0)
+        plain, shuffled, moved = (
+            cluster_ranks(times, 1.0),
+            cluster_ranks(times[order], 1.0),
+            cluster_ranks(times + shift, 1.0),
+        )
         assert groups(plain[order]) == groups(shuffled)
         assert groups(plain) == groups(moved)
 
@@ -133,16 +137,16 @@ def groups(numbers: Iterable[int]) -> set[frozenset[int]]:
 
 
 def test_less_than_what_matters_parts_nobody_and_a_drift_has_no_edge() -> None:
-    assert bands(np.array([100.0] * 20 + [100.9] * 4), 1.0).max() == 0
-    assert bands(np.array([100.0] * 20 + [101.1] * 4), 1.0).max() == 1
-    assert bands(np.linspace(100, 200, 300), 1.0).max() == 0
+    assert gap_clusters(np.array([100.0] * 20 + [100.9] * 4), 1.0).max() == 0
+    assert gap_clusters(np.array([100.0] * 20 + [101.1] * 4), 1.0).max() == 1
+    assert gap_clusters(np.linspace(100, 200, 300), 1.0).max() == 0
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 4])
 def test_kinds_of_equal_number_are_told_apart(kinds: int) -> None:
     rng = np.random.default_rng(kinds)
     values = np.repeat(100 + 30 * np.arange(kinds), 40) + rng.standard_normal(40 * kinds)
-    assert bands(values, 1.0).tolist() == np.repeat(np.arange(kinds), 40).tolist()
+    assert gap_clusters(values, 1.0).tolist() == np.repeat(np.arange(kinds), 40).tolist()
 
 
 # ---- jobs that a seed draws -----------------------------------------------------------------------------------------
@@ -190,9 +194,9 @@ def told_of(case: Drawn, seed: int) -> list[PhaseTimes]:
     own = np.array([2, 80, 130, 10]) * MS * (1 + noise * rng.standard_normal((case.num_ranks, 4)))
     for ranks, phase, by_ms in case.late:
         own[list(ranks), PHASES.index(phase)] += by_ms * MS
-    ns = np.zeros((case.num_ranks, 4, len(Doing)))
-    ns[:, :, Doing.COMPUTE] = own
-    ns[:, 2, Doing.EXPOSED_COMM] = own.sum(axis=1).max() - own.sum(axis=1)
+    ns = np.zeros((case.num_ranks, 4, len(TimeCategory)))
+    ns[:, :, TimeCategory.COMPUTE] = own
+    ns[:, 2, TimeCategory.EXPOSED_COMM] = own.sum(axis=1).max() - own.sum(axis=1)
     return [PhaseTimes(rank, f"node{rank // 8}", PHASES, ns[rank]) for rank in range(case.num_ranks)]
 
 

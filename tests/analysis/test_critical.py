@@ -30,7 +30,7 @@ def path(*events: Event) -> list[tuple[str, str, float]]:
 
 
 def test_a_host_that_keeps_its_device_waiting_is_the_path() -> None:
-    """mm runs on the host 10-30 and launches b, the last, at 28."""
+    """Mm runs on the host 10-30 and launches b, the last, at 28."""
     events = step(0, 32), launch(2, 1, 1), kernel("a", 7, 4, 1), op("aten::mm", 10, 20), launch(28, 1, 2)
     assert path(*events, kernel("b", 33, 20, 2)) == [
         ("python", "", 10),

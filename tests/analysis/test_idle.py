@@ -19,7 +19,7 @@ FIRST = (launch(1, 1, 1), kernel("a", 2, 8, 1))
 
 
 def filled(*events: Event) -> dict[tuple[str, str], float]:
-    """us by (cause, op) of a step that begins at 0; a runs from 2 to 10."""
+    """Us by (cause, op) of a step that begins at 0; a runs from 2 to 10."""
     rows = table(build(step(0, 100), *FIRST, *events), "idle")
     return {(row["cause"], row["op"]): row["ns"] / 1000 for row in rows}
 
@@ -63,7 +63,7 @@ def test_syncs_and_allocations_stand_with_the_op_and_line_that_asked_for_them() 
 
 
 def test_a_gap_counts_once_for_each_thing_that_fills_it() -> None:
-    """mm fills 4 us of the first gap, in two parts, and 2 of the second."""
+    """Mm fills 4 us of the first gap, in two parts, and 2 of the second."""
     first = op("aten::mm", 10, 2), op("aten::mm", 14, 2), launch(20, 1, 2), kernel("b", 21, 9, 2)
     second = op("aten::mm", 30, 2), launch(35, 1, 3), kernel("c", 36, 64, 3)
     rows = table(build(step(0, 100), *FIRST, *first, *second), "idle")
@@ -83,7 +83,7 @@ def test_a_busy_device_has_no_idle_time_to_show() -> None:
 
 
 def partition(run: Run) -> dict[tuple[int, str, str], int]:
-    """ns of each rank, phase and category of idle time over the counted steps, by the partition."""
+    """Ns of each rank, phase and category of idle time over the counted steps, by the partition."""
     counted = {(trace.rank, k) for trace in run.traces for k, yes in enumerate(steps(trace).counted) if yes}
     sums: Counter[tuple[int, str, str]] = Counter()
     for found in table(run, "partition"):

@@ -32,7 +32,7 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<
 
 
 def cells(*events: Event) -> dict[str, int]:
-    """us of each category of the only window; the phase stands before a colon where it is not `forward`."""
+    """Us of each category of the only window; the phase stands before a colon where it is not `forward`."""
     found: dict[str, int] = {}
     for cell in table(build(step(0, 100), *events), "partition"):
         phase = "" if cell["phase"] == "forward" else cell["phase"] + ":"
@@ -86,7 +86,7 @@ def test_inside_an_allocation_the_device_waits_for_the_allocator(name: str) -> N
 
 
 def test_what_was_launched_before_a_call_does_not_wait_for_it() -> None:
-    """a could not start sooner without the call, only END, which is launched after it, could."""
+    """A could not start sooner without the call, only END, which is launched after it, could."""
     assert cells(launch(0, 1, 1), call("cudaDeviceSynchronize", 2, 48), kernel("a", 10, 30, 1), *END) == {
         "host_bound": 1 + 40,
         "launch_latency": 1 + 8,

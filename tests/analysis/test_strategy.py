@@ -274,7 +274,8 @@ FETCHES, BUCKETS, PERSISTENT = (6000, 5000, 1000), (6500, 5600), 10
 
 def partitioned(*, start: int = 0, number: int = 0, fetches: tuple[int, ...] = FETCHES) -> list[Event]:
     """One step of DeepSpeed's ZeRO-3: layers are fetched before they run, but the last, still there, not for backward;
-    gradients leave in two buckets, and what all ranks keep is gathered after the update."""
+    gradients leave in two buckets, and what all ranks keep is gathered after the update.
+    """
     forward, backward, marks = [], [], []
     for n, size in enumerate(fetches):
         forward.append(comms("_allgather_base", start + 10 + 20 * n, 5, (size // 4, size)))

@@ -30,7 +30,7 @@ def trace_file(name: str) -> Path:
 
 @pytest.fixture
 def hta_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """ms by what bounds the n-th step of a trace, as HTA has it."""
+    """Ms by what bounds the n-th step of a trace, as HTA has it."""
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
     analysis = pytest.importorskip("hta.trace_analysis", reason="HTA is not installed (pip install traceinsight)")
     logging.getLogger("hta").setLevel(logging.ERROR)
@@ -50,7 +50,7 @@ def hta_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def own_path(name: str, number: int) -> dict[str, float]:
-    """ms by what the path of the n-th step leads through."""
+    """Ms by what the path of the n-th step leads through."""
     trace = read_trace(trace_file(name))
     path, windows = critical_path(trace), steps(trace).window
     mine = np.searchsorted(windows[:, 0], path.parts[:, 0], "right") - 1 == number

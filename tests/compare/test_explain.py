@@ -132,7 +132,7 @@ def test_a_second_kernel_is_an_effect_of_number() -> None:
 
 
 def test_more_and_slower_is_split_at_the_means() -> None:
-    """n 1 to 2, d 20 to 30: the number costs 1 * (20 + 30) / 2, the duration 10 * (1 + 2) / 2."""
+    """N 1 to 2, d 20 to 30: the number costs 1 * (20 + 30) / 2, the duration 10 * (1 + 2) / 2."""
     delta, _, causes = explained(gemms(20), gemms(30, 30, until=140))
     assert (delta, effects(causes)) == (40, {"kernel|forward|aten::mm > gemm|": (1, 25, 15)})
 

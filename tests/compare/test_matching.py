@@ -7,7 +7,7 @@ from builder import Event, annotation, build, call, comms, frame, kernel, launch
 
 from traceq.compare.explain import explain
 from traceq.compare.result import Cause
-from traceq.compare.sentences import describe
+from traceq.compare.sentences import cause_text
 
 MODEL = "model.py(20): forward"
 
@@ -183,7 +183,7 @@ def test_a_collective_that_moves_more_says_how_much() -> None:
 
     found = causes(reduced(10_000, 20), reduced(30_000, 50))["collective|forward|all_reduce for activation exchange|"]
     assert (found.delta_num, found.delta_ns, found.delta_bytes) == (0, 30_000, 80_000)
-    assert describe(found) == "all_reduce for activation exchange in forward (+78.1 KiB)"
+    assert cause_text(found) == "all_reduce for activation exchange in forward (+78.1 KiB)"
 
 
 def test_a_collective_is_named_by_what_it_is_for() -> None:

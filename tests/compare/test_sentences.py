@@ -11,7 +11,7 @@ from builder import Event, annotation, build, call, kernel, launch, memcpy, op, 
 from traceq.compare.diff import diff_runs
 from traceq.compare.off_is_free import is_free
 from traceq.compare.result import Cause, Chain, Comparable, Traced
-from traceq.compare.sentences import cause_words, cpu_words, describe, verdict_words
+from traceq.compare.sentences import cause_text, cause_words, cpu_words, verdict_words
 from traceq.compare.tables import causes_table, waterfall
 from traceq.model import Run
 from traceq.stats import Comparison, Verdict
@@ -204,14 +204,14 @@ def test_an_allocation_now_and_then_is_not_told() -> None:
 
 
 def test_a_cause_in_words() -> None:
-    assert describe(cause("aten::mm", 5, -0.5, line="a.py:1 a")) == "aten::mm at a.py:1 a in fwd (0.50 fewer a step)"
-    assert describe(cause("aten::mm", 5)) == "aten::mm in fwd"
-    assert describe(cause("x" * 99, 5)) == "x" * 59 + "… in fwd"
+    assert cause_text(cause("aten::mm", 5, -0.5, line="a.py:1 a")) == "aten::mm at a.py:1 a in fwd (0.50 fewer a step)"
+    assert cause_text(cause("aten::mm", 5)) == "aten::mm in fwd"
+    assert cause_text(cause("x" * 99, 5)) == "x" * 59 + "… in fwd"
 
 
 def test_of_kernels_that_replaced_others_both_names_are_told() -> None:
     long = "aten::mm > at::native::" + "x" * 99
-    assert describe(cause(f"{long} replaced by {long}", 5)) == (
+    assert cause_text(cause(f"{long} replaced by {long}", 5)) == (
         f"aten::mm > {'x' * 33}… replaced by aten::mm > {'x' * 33}… in fwd"
     )
 

@@ -65,7 +65,7 @@ def test_a_stepper_shares_out_a_step_among_its_phases(tmp_path: Path) -> None:
     with traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording, recording.stepper() as steps:
         for _ in range(ENOUGH):
             for phase in ("forward", "backward"):
-                steps.turn_to(phase)
+                steps.set_phase(phase)
                 torch.ones(8).exp()
             steps.end_step()
     run, timed = recorded(tmp_path / "run")

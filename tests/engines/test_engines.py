@@ -23,7 +23,7 @@ from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import analysis, names, sheet
 from traceq.commands._engine import parse_memory
-from traceq.engines.codec import Damaged, decode, encode
+from traceq.engines.codec import Damaged, pack, unpack
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import plain_bytes
 from traceq.engines.pool import Pool
@@ -101,26 +101,26 @@ def test_what_is_merged_from_bytes_is_what_is_merged_in_memory(copied: Path, fol
 
 @pytest.mark.parametrize("name", names())
 def test_what_an_analysis_keeps_of_a_rank_survives_as_bytes(folder: Path, name: str) -> None:
-    part = encode(analysis(name).summarize(read(folder / "rank9.json.gz").traces[0]))
-    assert encode(decode(part, part_type(name))) == part
+    part = pack(analysis(name).summarize(read(folder / "rank9.json.gz").traces[0]))
+    assert pack(unpack(part, part_type(name))) == part
     assert len(part) < 20_000
 
 
 def test_bytes_that_are_something_else_are_refused(folder: Path) -> None:
-    whole = encode(outline(read(folder / "rank9.json.gz").traces[0]))
-    assert decode(whole, Outline).rank == 9
-    for damaged in (b"", b"no zlib", whole[:-9], encode([1]), encode({"rank": 9})):
+    whole = pack(outline(read(folder / "rank9.json.gz").traces[0]))
+    assert unpack(whole, Outline).rank == 9
+    for damaged in (b"", b"no zlib", whole[:-9], pack([1]), pack({"rank": 9})):
         with pytest.raises(Damaged):
-            decode(damaged, Outline)
+            unpack(damaged, Outline)
 
 
 def test_only_numbers_come_out_of_bytes() -> None:
     numbers: Any = np.ndarray[Any, np.dtype[np.int64]]
-    assert decode(encode(np.arange(6).reshape(2, 3)), numbers).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert unpack(pack(np.arange(6).reshape(2, 3)), numbers).tolist() == [[0, 1, 2], [3, 4, 5]]
     with pytest.raises(NotImplementedError):
-        encode(np.array([object()]))
+        pack(np.array([object()]))
     with pytest.raises(Damaged):
-        decode(encode(("|O", (1,), b"12345678")), numbers)
+        unpack(pack(("|O", (1,), b"12345678")), numbers)
 
 
 def test_a_pool_says_to_the_byte_what_one_process_says(
@@ -261,7 +261,7 @@ print(num_faults() - before)
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 def test_a_process_that_reads_has_no_threads_but_its_own() -> None:
-    imports = "from traceq.engines.process_tuning import prepare; prepare([]); import os, numpy"
+    imports = "from traceq.engines.process_tuning import tune_process; tune_process([]); import os, numpy"
     code = f"{imports}; print(len(os.listdir('/proc/self/task')), os.environ['OPENBLAS_NUM_THREADS'])"
     for told, expected in (({}, "1 1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
         environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"} | told

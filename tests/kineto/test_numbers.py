@@ -19,7 +19,7 @@ def one(text: str) -> int:
 
 
 def half_up(text: str) -> int:
-    """ns by exact fractions."""
+    """Ns by exact fractions."""
     return math.floor(Fraction(text) * 1000 + Fraction(1, 2))
 
 

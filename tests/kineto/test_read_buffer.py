@@ -16,7 +16,7 @@ from builder import op, text
 
 from traceq.kineto import native, read_buffer
 from traceq.kineto.scan import scan
-from traceq.kineto.source import Source, open_source
+from traceq.kineto.source import ByteSource, open_source
 
 pytestmark = pytest.mark.skipif(bool(native.MISSING), reason=f"the native reader was not built: {native.MISSING}")
 
@@ -24,7 +24,7 @@ EVENTS = [op(f"op{i}", i, 1) for i in range(5000)]
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ByteSource]:
     monkeypatch.setenv("TRACEQ_READER", "native")
     monkeypatch.setattr(read_buffer, "CHUNK", 1 << 12)
     path = tmp_path / "trace.json.gz"
@@ -35,7 +35,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     assert [thread.name for thread in threading.enumerate() if thread.name == "traceq-read-ahead"] == []
 
 
-def after(count: int, source: Source, what: Callable[[], None]) -> None:
+def after(count: int, source: ByteSource, what: Callable[[], None]) -> None:
     """Have the source do something, once, before the read that follows some."""
     real, reads = source._readinto, itertools.count()
 
@@ -47,11 +47,11 @@ def after(count: int, source: Source, what: Callable[[], None]) -> None:
     source._readinto = readinto
 
 
-def test_the_thread_ends_with_the_reading(source: Source) -> None:
+def test_the_thread_ends_with_the_reading(source: ByteSource) -> None:
     assert len(scan(source).events) == len(EVENTS)
 
 
-def test_a_fault_that_nobody_foresaw_is_raised_where_the_reader_waits(source: Source) -> None:
+def test_a_fault_that_nobody_foresaw_is_raised_where_the_reader_waits(source: ByteSource) -> None:
     def fail() -> None:
         raise RuntimeError("the disk is on fire")
 
@@ -60,7 +60,7 @@ def test_a_fault_that_nobody_foresaw_is_raised_where_the_reader_waits(source: So
         scan(source)
 
 
-def test_a_fault_of_the_archive_ends_it_there(source: Source) -> None:
+def test_a_fault_of_the_archive_ends_it_there(source: ByteSource) -> None:
     def fail() -> None:
         raise OSError("input/output error")
 
@@ -71,7 +71,7 @@ def test_a_fault_of_the_archive_ends_it_there(source: Source) -> None:
     assert source.fault == "input/output error"
 
 
-def test_an_interrupt_is_heard_while_the_thread_is_slow(source: Source) -> None:
+def test_an_interrupt_is_heard_while_the_thread_is_slow(source: ByteSource) -> None:
     def interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
         time.sleep(0.05)

@@ -24,7 +24,7 @@ import torch
 from paths import FIXTURES
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from traceq.recorder.spec.catalogue import names
+from traceq.recorder.spec.catalogue import recipe_names
 
 pytestmark = [
     pytest.mark.cuda,
@@ -121,7 +121,7 @@ def test_all_kernels_of_a_replayed_graph_have_its_one_launch(tmp_path: Path) -> 
 
 
 @pytest.mark.recipes
-@pytest.mark.parametrize("recipe", names())
+@pytest.mark.parametrize("recipe", recipe_names())
 def test_every_recipe_runs_on_a_gpu(recipe: str, tmp_path: Path) -> None:
     run = read(recorded(tmp_path, recipe, ranks=2 if recipe in ("scaling_ab", "sharding") else 1))
     assert run.manifest is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recording import Fault, Started, start
 
-from traceq.recorder.spec.catalogue import names
+from traceq.recorder.spec.catalogue import recipe_names
 from traceq.runs.layout import RunFolder
 
 pytest.importorskip("torch", reason="recording needs torch")
@@ -20,7 +20,7 @@ LONG = ("--ranks", "2", "--steps", "10000", "--trace-steps", "1")
 WAYS = ("SIGKILL", "raise", "hang", "exit", "_exit0")
 SUITE = ("outlier_ab", "SIGKILL")  # one of them outside of `make faults`
 
-recipes = pytest.mark.parametrize("recipe", [pytest.param(name, marks=pytest.mark.faults) for name in names()])
+recipes = pytest.mark.parametrize("recipe", [pytest.param(name, marks=pytest.mark.faults) for name in recipe_names()])
 
 
 def check(started: Started, status: str, fault: str) -> None:
@@ -37,7 +37,7 @@ def check(started: Started, status: str, fault: str) -> None:
     ("recipe", "how"),
     [
         pytest.param(name, how, marks=[] if (name, how) == SUITE else [pytest.mark.faults])
-        for name in names()
+        for name in recipe_names()
         for how in WAYS
     ],
 )

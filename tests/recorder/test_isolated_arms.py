@@ -19,7 +19,7 @@ from terminal import traceq
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm
 from traceq.recorder.isolated_arms import order_of, record_apart
-from traceq.recorder.process.root_cause import Cause, Failed
+from traceq.recorder.process.root_cause import Failed, RootCause
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.recorder.timing.journal import Journal
@@ -175,7 +175,7 @@ def test_an_arm_that_is_there_already_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_the_end_of_one_arm_alone(told: str, status: str) -> None:
-    assert Cause(1, "", told).of_arm[0] == status
+    assert RootCause(1, "", told).of_arm[0] == status
 
 
 def test_a_launchers_ranks_cannot_be_started_again_and_nothing_is(

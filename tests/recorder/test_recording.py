@@ -13,7 +13,7 @@ from paths import FIXTURES, ROOT
 from recording import Recording, start
 
 from traceq.model import SourceLines
-from traceq.recorder.tracing.line_table import Row, lines_of
+from traceq.recorder.tracing.line_table import TraceRow, lines_of
 from traceq.runs.embedded import decode
 from traceq.runs.layout import RunFolder
 from traceq.runs.step_log import StepLine, read_lines, read_pairs
@@ -120,7 +120,7 @@ def test_the_sync_of_the_check_is_given_its_line(folder: RunFolder) -> None:
 def test_the_plain_trace_has_as_many_ops_as_the_lines_say(folder: RunFolder) -> None:
     document = trace(folder, "on")
     rows = [
-        Row(row["name"], row.get("cat", ""), row.get("tid", ""), float(row["ts"]), float(row["dur"]))
+        TraceRow(row["name"], row.get("cat", ""), row.get("tid", ""), float(row["ts"]), float(row["dur"]))
         for row in document["traceEvents"]
         if row.get("ph") == "X"
     ]

@@ -16,7 +16,7 @@ from paths import DOCS, TRACES
 from traceq.cli import main
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest, Run, Trace
-from traceq.rules.evaluate import Outcome, judge
+from traceq.rules.evaluate import RuleOutcome, judge
 from traceq.rules.messages import annotation as github
 from traceq.rules.messages import line
 from traceq.rules.metrics import Measure
@@ -73,7 +73,7 @@ def run_of(*traces: Trace) -> Run:
     return Run("job", traces)
 
 
-def outcome(rule: str, *traces: Trace) -> Outcome:
+def outcome(rule: str, *traces: Trace) -> RuleOutcome:
     return judge(run_of(*traces), [parse(rule)])[0]
 
 

@@ -13,7 +13,7 @@ from paths import TRACES
 from traceq.cli import main
 from traceq.errors import TraceqError, UsageFault
 from traceq.model import Caveat, Run, Trace
-from traceq.rules.evaluate import Outcome, judge
+from traceq.rules.evaluate import RuleOutcome, judge
 from traceq.rules.identical import IDENTICAL
 from traceq.rules.messages import line
 from traceq.rules.parse import parse
@@ -37,7 +37,7 @@ def rank(number: int, *steps: tuple[str, ...], group: dict[str, Any] | None = No
     return build(*events(*steps, group=group), **world(number, 3))
 
 
-def judged(*traces: Trace, why: str = "") -> Outcome:
+def judged(*traces: Trace, why: str = "") -> RuleOutcome:
     return judge(Run("job", traces), [parse(IDENTICAL, why)])[0]
 
 

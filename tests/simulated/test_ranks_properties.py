@@ -46,7 +46,8 @@ def some_meetings(rng: random.Random, *, backends: Sequence[str] = ("nccl", "ncc
 
 def recorded(rng: random.Random, meetings: Meetings, *, cut: bool, around: tuple[int, int] | None = None) -> Run:
     """The traces, with or without sequence numbers; `cut`: windows that open and close at different places on half of
-    the ranks. `around`: steps that all of them hold."""
+    the ranks. `around`: steps that all of them hold.
+    """
     job = meetings.job(rng)
     timelines, numbered = simulate(job), rng.random() < 0.5
     windows = [cut_of(rng, timelines, around) if cut and rng.random() < 0.5 else None for _ in timelines]

@@ -111,7 +111,8 @@ def test_a_step_without_some_syncs_lasts_as_long_as_replay_says(seed: int) -> No
 def test_replay_agrees_with_a_job_run_again_but_for_latencies_that_the_trace_hides() -> None:
     """Every launch has a latency of its own; two threads, one to three streams with events. Without a sync the job gets
     as much shorter as replay says, and by what a copy costs that nobody waits for any more (the job run again has it
-    for nothing). The rest, less than 3 in 100, is work that did not show its latency while it queued."""
+    for nothing). The rest, less than 3 in 100, is work that did not show its latency while it queued.
+    """
     num = num_within = 0
     for seed in range(120):
         job = a_job(seed)

@@ -56,7 +56,8 @@ KERNELS["allreduce"] = "AllReduce_Sum_f32_RING_LL"
 @dataclass(frozen=True)
 class Fleet:
     """A job. `late_ranks` take `late_ns` longer in `late_in` (dataload, forward, backward, optimizer) of every step;
-    `desync_rank` issues an all-reduce in the last step that nobody else does."""
+    `desync_rank` issues an all-reduce in the last step that nobody else does.
+    """
 
     num_ranks: int = 1024
     ranks_per_host: int = 8

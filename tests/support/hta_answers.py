@@ -14,7 +14,8 @@ from typing import Any
 
 def answers(path: str) -> dict[str, Any]:
     """Times in us; `overlaps` maps the kinds of device work that run at once to the time they do; `rows` counts what
-    HTA takes for device work, by category."""
+    HTA takes for device work, by category.
+    """
     from hta.trace_analysis import TraceAnalysis
 
     # HTA leaves out the last step unless told

@@ -122,7 +122,8 @@ def with_stalls(rows: Sequence[Row], ops: Sequence[Row], stall_us: float, kind: 
 
 def stretched(rows: Sequence[Row], instants: Sequence[float], by_us: float) -> list[Row]:
     """The host stops at each instant. Work that followed its launch at once still does; other work runs behind what it
-    ran behind."""
+    ran behind.
+    """
 
     def later(time: float) -> float:
         return time + by_us * bisect_left(instants, time)
@@ -196,7 +197,8 @@ def with_slower_kernel(rows: Sequence[Row], slow: Row, by_us: float) -> list[Row
 
 def with_longer_kernels(rows: Sequence[Row], slow: Sequence[tuple[Row, float]]) -> list[Row]:
     """Some kernels take so many us longer: what begins after one of them moves by that, on the device and on the host,
-    which stays as far ahead as it was."""
+    which stays as far ahead as it was.
+    """
     ends = sorted((end(row), by) for row, by in slow)
     over, late = [at for at, _ in ends], [0.0, *accumulate(by for _, by in ends)]
     longer = {id(row): by for row, by in slow}

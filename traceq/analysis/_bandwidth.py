@@ -13,7 +13,7 @@ def algbw_gbps(size_bytes: int | None, ns: int) -> float | None:
 
 
 def busbw_gbps(algbw: float | None, name: str, num_ranks: int | None) -> float | None:
-    """algbw times the share that crosses the slowest link, GB/s."""
+    """Algbw times the share that crosses the slowest link, GB/s."""
     if algbw is None or num_ranks is None:
         return None
     return algbw * _RING[name] * (num_ranks - 1) / num_ranks if name in _RING else algbw

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
-from traceq.facts.ranks.job import Each
+from traceq.facts.ranks.job import LazySequence
 from traceq.report import Finding
 
 __all__ = ["Part", "each_of", "of_all"]
@@ -37,8 +37,11 @@ def of_all(parts: Sequence[_HasRows[Row]]) -> Sequence[Row]:
 
 def each_of(parts: Sequence[P], rows: Callable[[P], Sequence[Row]]) -> Sequence[Row]:
     """What `rows` takes from the part of each rank, in their order; parts that are not in memory at once leave their
-    rows where they are."""
-    return _Joined(parts, rows) if isinstance(parts, Each) else tuple(row for part in parts for row in rows(part))
+    rows where they are.
+    """
+    return (
+        _Joined(parts, rows) if isinstance(parts, LazySequence) else tuple(row for part in parts for row in rows(part))
+    )
 
 
 class _Joined(Sequence[Row], Generic[P, Row]):

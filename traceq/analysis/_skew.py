@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._bandwidth import algbw_gbps, busbw_gbps
-from traceq.facts.comm.collectives import NAMES
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.arrival_waits import Waits, latest_rank
 from traceq.facts.ranks.job_collectives import Issued
 from traceq.grouping import group
@@ -76,7 +76,12 @@ def _rows(issued: Issued, found: Waits) -> list[tuple[Cell, ...]]:
     sums = zip(groups.keys.tolist(), groups.count(), groups.sum(found.shortest), groups.sum(found.skew), strict=True)
     rows: list[tuple[Cell, ...]] = []
     for at, ((number, name, dtype, phase), num, shortest_ns, skew_ns) in enumerate(sums):
-        words = (NAMES[name], issued.groups[number], issued.dtypes[dtype] if dtype >= 0 else "", issued.phases[phase])
+        words = (
+            COLLECTIVE_NAMES[name],
+            issued.groups[number],
+            issued.dtypes[dtype] if dtype >= 0 else "",
+            issued.phases[phase],
+        )
         mine = groups.of_row == at
         size_bytes = None if unknown[at] else sized[at]
         algbw = algbw_gbps(size_bytes, shortest_ns)

@@ -13,7 +13,8 @@ __all__ = ["on_the_worst_rank"]
 
 def on_the_worst_rank(job: Job, found: Iterable[Finding | None]) -> tuple[Finding, ...]:
     """What a rule found on the rank where it gives back most, which is named if there are several; nothing if it found
-    nothing on any. `found` in the order of the ranks."""
+    nothing on any. `found` in the order of the ranks.
+    """
     told = [(finding, rank.rank) for finding, rank in zip(found, job.ranks, strict=True) if finding is not None]
     if not told:
         return ()

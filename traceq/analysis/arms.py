@@ -54,7 +54,8 @@ def summarize(trace: Trace) -> None:
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
     """A row an arm: its unprofiled step (the median of its processes' medians, and within what these lie), the samples
-    that all ranks train on in a second, the most memory of any rank; nothing of arms that share a process."""
+    that all ranks train on in a second, the most memory of any rank; nothing of arms that share a process.
+    """
     manifest = job.manifest
     rows: tuple[tuple[Cell, ...], ...] = ()
     if manifest is not None and manifest.apart:

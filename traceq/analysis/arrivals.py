@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.facts.comm.collectives import NAMES, name_number
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
 from traceq.model import Flight, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
@@ -62,7 +62,7 @@ class _Rank:
         """What the entry is called: a barrier moves no data and is a name of its own."""
         told = self.flight.name[self.entry] if self.flight is not None and self.entry >= 0 else ""
         number = name_number(told)
-        return NAMES[number] if number >= 0 else told.rpartition(":")[2]
+        return COLLECTIVE_NAMES[number] if number >= 0 else told.rpartition(":")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,8 @@ def summarize(trace: Trace) -> None:
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
     """Views alone, of arms that try several batches and note what memory they take: samples a second by batch and
-    backend, then the largest batch of each backend. `arms` has the numbers."""
+    backend, then the largest batch of each backend. `arms` has the numbers.
+    """
     manifest = job.manifest
     noted = manifest is not None and any("head_room_bytes" in arm.facts for arm in manifest.arms)
     if manifest is None or not noted or len({batch_of(manifest, arm) for arm in manifest.arms}) < 2:

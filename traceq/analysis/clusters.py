@@ -12,10 +12,10 @@ from traceq.analysis._spread import each_rank, heat_view, spread_table
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, side_by_side
-from traceq.facts.timeline.time_partition import Doing
+from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table
-from traceq.stats.clustering import alike
+from traceq.stats.clustering import cluster_ranks
 from traceq.units import Unit, format_ranks, format_value
 
 POSITION = 54
@@ -42,7 +42,8 @@ _MOST_NAMES = 3
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cluster:
     """Ranks that are alike, and what they take more than the largest cluster: all in all, and in the phase and the
-    category in which most of that lies. `members` int64[M] index the ranks."""
+    category in which most of that lies. `members` int64[M] index the ranks.
+    """
 
     members: NDArray[np.int64]
     own_ns: float
@@ -75,7 +76,9 @@ def merge(job: Job, parts: Sequence[PhaseTimes]) -> Report:
 def _clusters(found: RankTimes) -> list[_Cluster]:
     """The largest first, then the latest; up to eight ranks are too few to say what is usual."""
     num = len(found.ranks)
-    number = alike(found.own, _APART * float(np.median(found.step))) if num > MOST_RANKS else np.zeros(num, np.int64)
+    number = (
+        cluster_ranks(found.own, _APART * float(np.median(found.step))) if num > MOST_RANKS else np.zeros(num, np.int64)
+    )
     most = found.ns[number == 0].mean(axis=0)
     clusters = [_cluster(found, np.flatnonzero(number == at), most) for at in range(int(number.max()) + 1)]
     return [clusters[0], *sorted(clusters[1:], key=lambda cluster: -cluster.late_ns)]
@@ -84,11 +87,11 @@ def _clusters(found: RankTimes) -> list[_Cluster]:
 def _cluster(found: RankTimes, members: NDArray[np.int64], most: NDArray[np.float64]) -> _Cluster:
     own_ns, waits_ns = (float(times[members].sum(axis=1).mean()) for times in (found.own, found.waits))
     more = found.ns[members].mean(axis=0) - most
-    more[:, Doing.EXPOSED_COMM] = 0
+    more[:, TimeCategory.EXPOSED_COMM] = 0
     late_ns = float(more.sum())
     more_so = -more if late_ns < 0 else more
     phase = int(more_so.sum(axis=1).argmax())
-    category = Doing(int(more_so[phase].argmax())).name.lower()
+    category = TimeCategory(int(more_so[phase].argmax())).name.lower()
     if not more.any():
         return _Cluster(members, own_ns, waits_ns, 0.0, "", 0.0, "")
     return _Cluster(members, own_ns, waits_ns, late_ns, found.phases[phase], float(more[phase].sum()), category)

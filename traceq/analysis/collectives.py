@@ -12,11 +12,11 @@ from traceq.analysis._bandwidth import algbw_gbps, busbw_gbps
 from traceq.analysis._parts import Part, each_of, of_all
 from traceq.analysis._wording import over_ranks
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
-from traceq.facts.comm.collectives import NAMES, Calls, Kernels, collective_calls, collective_kernels
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, Kernels, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Cell, Column, Report, Table
@@ -126,7 +126,7 @@ def _rows(trace: Trace) -> list[_Row]:
     for (name, text, ranks, dtype, phase, role, _), num, num_kernels, num_copies, size_bytes, unsized, *times in sums:
         words = (_text(trace, text), _size(trace, ranks), _text(trace, dtype), phases(trace).names[phase], ROLES[role])
         sized = None if unsized or not num else size_bytes
-        rows.append(_Row(trace.rank, NAMES[name], *words, num, num_kernels, num_copies, sized, *times))
+        rows.append(_Row(trace.rank, COLLECTIVE_NAMES[name], *words, num, num_kernels, num_copies, sized, *times))
     return rows
 
 
@@ -167,7 +167,7 @@ def _exposed(trace: Trace, num_work: int) -> NDArray[np.int64]:
     """int64[D] ns: time that each piece of device work runs while nothing computes, as a collective or a copy."""
     done = activity(trace)
     total = np.zeros(num_work, np.int64)
-    mine = done.among(Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY)
+    mine = done.among(TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
     if num_work:
         np.add.at(total, done.owner[mine], done.ns[mine])
     return total

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Caveat, Trace
 from traceq.report import Column, Report, Table
 from traceq.units import Unit
@@ -60,7 +60,7 @@ def _lost_device(trace: Trace) -> list[Caveat]:
 
 def _several_devices(trace: Trace) -> list[Caveat]:
     """One process with several devices: they are looked at as one."""
-    devices = distinct(trace.events.device[device_work(trace).rows])
+    devices = sorted_unique(trace.events.device[device_work(trace).rows])
     if len(devices) < 2:
         return []
     text = f"rank {trace.rank}: work of {len(devices)} devices in one process; idle is when none of them runs"

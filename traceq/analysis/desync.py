@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from traceq.facts.comm.rank_collectives import own_calls
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.collective_matching import match
-from traceq.facts.ranks.desync import Did, Mismatch, first_mismatches
+from traceq.facts.ranks.desync import Mismatch, RankIssue, first_mismatches
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.job_collectives import issued_by_flights, issued_by_ranks
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Caveat, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_ranks
@@ -56,7 +56,7 @@ class _Row:
 
     source: str
     found: Mismatch
-    did: Did
+    did: RankIssue
     phase: str
     line: str
 
@@ -104,7 +104,7 @@ def summarize(trace: Trace) -> _Lines:
     own = origins(trace, tracks(trace)[rows], start, end)
     main = origins(trace, np.full(len(rows), main_track(trace)), start, start)
     line = np.where(own.line > 0, own.line, main.line + len(own.texts))
-    texts, told = (*own.texts, *main.texts), distinct(line)
+    texts, told = (*own.texts, *main.texts), sorted_unique(line)
     return _Lines(tuple(texts[text] for text in told.tolist()), np.searchsorted(told, line))
 
 

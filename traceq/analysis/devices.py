@@ -9,7 +9,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import is_communication
-from traceq.intervals import distinct, measure, measure_common, spans
+from traceq.intervals import measure, measure_common, sorted_unique, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Report, Table
 from traceq.units import Unit
@@ -32,7 +32,8 @@ _Row = tuple[int, int, int, int, int, int, int, float]
 
 def summarize(trace: Trace) -> Part[_Row]:
     """Work of each device: how much of it over the whole trace, and of all windows the time in which it does anything,
-    computes, and idles."""
+    computes, and idles.
+    """
     return Part(tuple(_rows(trace)))
 
 
@@ -51,7 +52,7 @@ def _rows(trace: Trace) -> list[_Row]:
     computes = (events.category[work.rows] == Category.KERNEL) & ~is_communication(trace)
     window = spans(steps(trace).window[:, 0], steps(trace).window[:, 1])
     rows: list[_Row] = []
-    for number in distinct(device).tolist():
+    for number in sorted_unique(device).tolist():
         mine = device == number
         busy, compute = (
             measure_common(spans(work.start[some], work.end[some]), window) for some in (mine, mine & computes)

@@ -13,7 +13,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.self_time import self_times
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Column, Report, Table
@@ -68,7 +68,7 @@ def _rows(trace: Trace) -> list[_Row]:
 
 def _waits_for_host(trace: Trace) -> bool:
     done = activity(trace)
-    bound = int(done.ns[done.doing == Doing.HOST_BOUND].sum())
+    bound = int(done.ns[done.doing == TimeCategory.HOST_BOUND].sum())
     return len(device_work(trace)) == 0 or bound >= _TELLING * int(done.ns.sum())
 
 

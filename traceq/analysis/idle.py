@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from traceq.analysis._parts import of_all
 from traceq.analysis._wording import a_step, more_rows, python_place, stepwise
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.idle_time import Cause, idleness
+from traceq.facts.stalls.idle_time import IdleCause, idleness
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing
+from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Cell, Column, Report, Table
@@ -85,7 +85,7 @@ def _rows(trace: Trace) -> list[_Row]:
     rows: list[_Row] = []
     for at, total in enumerate(groups.sum(ns)):
         cause, doing, phase, name, line = groups.keys[at].tolist()
-        why, category = Cause(cause).name.lower().replace("_", " "), Doing(doing).name.lower()
+        why, category = IdleCause(cause).name.lower().replace("_", " "), TimeCategory(doing).name.lower()
         words = (why, category, known[phase], found.texts[name], found.texts[line])
         rows.append(("|".join(words), trace.rank, *words, num[at], total, round(total / num_steps), longest[at]))
     return sorted(rows, key=lambda row: (-row[8], row[0]))

@@ -15,8 +15,8 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, activity, in_counted_steps
-from traceq.intervals import find
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
@@ -65,9 +65,9 @@ def _rows(trace: Trace) -> list[_Row]:
         np.add.at(sums, phase, values)
         return list(map(int, sums))
 
-    inside = find(steps(trace).window, done.parts[:, 0]) >= 0
+    inside = span_index(steps(trace).window, done.parts[:, 0]) >= 0
     window_ns = total(done.phase[inside], done.ns[inside])
-    bound = inside & (done.doing == Doing.HOST_BOUND)
+    bound = inside & (done.doing == TimeCategory.HOST_BOUND)
     bound_ns = total(done.phase[bound], done.ns[bound])
     columns = zip(
         known.names,
@@ -87,18 +87,19 @@ def _rows(trace: Trace) -> list[_Row]:
 
 def _launch_bound(trace: Trace) -> Finding | None:
     """The device idles in many short gaps, each until the host has launched the next kernel; a gap that a sync left is
-    the sync's."""
+    the sync's.
+    """
     known, found = steps(trace), launched_kernels(trace)
     tiny_pct = 100 * float(found.tiny.mean()) if len(found.tiny) else 0.0
     if tiny_pct < _TINY_PCT:
         return None
     done = activity(trace)
-    gaps = done.when(Doing.HOST_BOUND)
+    gaps = done.when(TimeCategory.HOST_BOUND)
     gaps = gaps[gaps[:, 1] - gaps[:, 0] <= _LONGEST_GAP_NS]
-    starving = find(gaps, syncs(trace).start + syncs(trace).blocked)
+    starving = span_index(gaps, syncs(trace).start + syncs(trace).blocked)
     gaps = np.delete(gaps, starving[starving >= 0], axis=0)
     counted = known.window[known.counted]
-    waited = np.where(find(gaps, done.parts[:, 0]) >= 0, done.ns, 0)
+    waited = np.where(span_index(gaps, done.parts[:, 0]) >= 0, done.ns, 0)
     waited[~in_counted_steps(trace)] = 0
     whole_ns, total_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
     if 100 * total_ns < _BOUND_PCT * whole_ns:

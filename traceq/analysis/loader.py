@@ -66,7 +66,8 @@ class Modes:
 class Loader:
     """A loader alone on R ranks over the S batches that count: `fetch_ns` and `h2d_ns` int64[R, S]; `rates` float64[R]
     batches a second. `samples`: of a batch of all ranks together, 0 where nobody said. `modes`: None where batches take
-    alike."""
+    alike.
+    """
 
     fetch_ns: NDArray[np.int64]
     h2d_ns: NDArray[np.int64]

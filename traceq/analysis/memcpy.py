@@ -17,10 +17,10 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.dependency_graph import dependency_graph
 from traceq.facts.stalls.replay import saved_a_step
 from traceq.facts.stalls.syncs import syncs
-from traceq.facts.timeline.blocking_calls import Kind, blocking_calls
+from traceq.facts.timeline.blocking_calls import SyncKind, blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
-from traceq.intervals import distinct, find, measure_within, spans
+from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
@@ -45,7 +45,8 @@ _Row = tuple[int, str, int, int, int, int]
 
 def summarize(trace: Trace) -> Part[_Row]:
     """Copies by kind, over the whole trace, and how much of their time kernels run, too: a copy that none hides is
-    paid in full."""
+    paid in full.
+    """
     return Part(tuple(_rows(trace)), _unpinned(trace))
 
 
@@ -82,7 +83,7 @@ def _under_kernels(trace: Trace, copies: NDArray[np.int64]) -> NDArray[np.int64]
     work, events = device_work(trace), trace.events
     device, is_kernel = events.device[work.rows], events.category[work.rows] == Category.KERNEL
     hidden = np.zeros(len(copies), np.int64)
-    for number in distinct(device[copies]).tolist():
+    for number in sorted_unique(device[copies]).tolist():
         mine, runs = device[copies] == number, is_kernel & (device == number)
         start, end = work.start[copies[mine]], work.end[copies[mine]]
         hidden[mine] = measure_within(spans(work.start[runs], work.end[runs]), start, end)
@@ -93,9 +94,9 @@ def _unpinned(trace: Trace) -> Finding | None:
     """Copies from pageable memory for which the host waits, if a step without these waits would be 1 % shorter."""
     calls, known = blocking_calls(trace), steps(trace)
     copied = device_work(trace).rows[calls.copy]
-    pageable = (calls.kind == Kind.HTOD) & (calls.copy >= 0) & matching(trace.events, copied, _PAGEABLE)
+    pageable = (calls.kind == SyncKind.HTOD) & (calls.copy >= 0) & matching(trace.events, copied, _PAGEABLE)
     window = known.window[known.counted]
-    inside = pageable & (find(known.host[known.counted], calls.start) >= 0)
+    inside = pageable & (span_index(known.host[known.counted], calls.start) >= 0)
     blocked_ns, step_ns = int((calls.end - calls.start)[inside].sum()) / len(window), float(np.diff(window).mean())
     if blocked_ns < _TELLING * step_ns:
         return None

@@ -15,12 +15,12 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.allocations import MemoryUse, memory_use
-from traceq.facts.timeline.blocking_calls import Kind
+from traceq.facts.timeline.blocking_calls import SyncKind
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
-from traceq.intervals import find
+from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Column, Finding, Report, Table, Unknown
 from traceq.units import Unit, format_value
@@ -125,7 +125,7 @@ def _peak(trace: Trace, use: MemoryUse) -> _Peak:
     if use.level[at] < use.reach[at] and at > 0:
         at -= 1  # a free: what made the peak came before
     found, host = steps(trace), steps(trace).host
-    step = int(find(host, use.ts[at : at + 1])[0]) if found.marked else -1
+    step = int(span_index(host, use.ts[at : at + 1])[0]) if found.marked else -1
     origin = origins(trace, use.track[at : at + 1], use.ts[at : at + 1], use.ts[at : at + 1])
     reserved = int(use.reserved[at])
     return _Peak(
@@ -162,7 +162,7 @@ def _retries(trace: Trace) -> Finding | None:
     if not known.marked:
         return None
     host, num_steps = known.host[known.counted], int(known.counted.sum())
-    mine = np.flatnonzero((found.kind == Kind.ALLOC) & (find(host, found.start) >= 0))
+    mine = np.flatnonzero((found.kind == SyncKind.ALLOC) & (span_index(host, found.start) >= 0))
     num_frees = int(matching(trace.events, found.rows[mine], _FREES).sum())
     cost_ns = round(int(found.cost[mine].sum()) / num_steps)
     if not num_frees:

@@ -20,7 +20,7 @@ from traceq.facts.timeline.modules import modules, modules_at, modules_of_work
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.grouping import group
-from traceq.intervals import covers, distinct
+from traceq.intervals import contains, sorted_unique
 from traceq.model import Category, Trace
 from traceq.report import Cell, Column, Report, Table, Unknown
 from traceq.units import Unit
@@ -57,7 +57,8 @@ _NUMBER = re.compile(r"_\d+(?=\.|$)")
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tally:
     """`own`, `tree` int64[M + 1, P, 3]: host ns, GPU ns and kernels of each module and phase, the last row is outside
-    all modules; `tree` has those of inner modules too."""
+    all modules; `tree` has those of inner modules too.
+    """
 
     own: NDArray[np.int64]
     tree: NDArray[np.int64]
@@ -122,8 +123,8 @@ def _host_pieces(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     for nests in (modules(trace).frames, host_ops(trace)):
         if own in nests:
             cuts += [nests[own].start, nests[own].end]
-    edges = distinct(*cuts)
-    inside = covers(host, edges[:-1])
+    edges = sorted_unique(*cuts)
+    inside = contains(host, edges[:-1])
     return edges[:-1][inside], np.diff(edges)[inside]
 
 
@@ -176,7 +177,8 @@ def _view(trace: Trace) -> Table:
 
 def _telling(ns: Mapping[str, int], whole: int) -> list[str]:
     """Paths that take a share worth a line, in the order of the tree; of a module and the one to which it passes all,
-    the inner one."""
+    the inner one.
+    """
     largest_inner: dict[str, int] = {}
     for path, inner in ns.items():
         holder = path.rpartition(".")[0]

@@ -17,8 +17,8 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import IDLE, Doing, activity, in_counted_steps
-from traceq.intervals import Spans, covers, spans
+from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, in_counted_steps
+from traceq.intervals import Spans, contains, spans
 from traceq.model import Category, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_value
@@ -87,9 +87,9 @@ def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> _Optimizer:
     events, work = trace.events, device_work(trace)
     track = int(tracks(trace)[rows[0]])
     inside = spans(events.ts[rows], events.end[rows])
-    launched = work.linked & (tracks(trace)[work.call] == track) & covers(inside, events.ts[work.call])
+    launched = work.linked & (tracks(trace)[work.call] == track) & contains(inside, events.ts[work.call])
     ops = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    ops = ops[(tracks(trace)[ops] == track) & covers(inside, events.ts[ops])]
+    ops = ops[(tracks(trace)[ops] == track) & contains(inside, events.ts[ops])]
     ran = np.r_[np.setdiff1d(ops, rows, assume_unique=True), work.rows[launched]]
     found = _STEP.match(events.text(int(rows[0])))
     name = found["name"] if found else ""
@@ -113,9 +113,9 @@ def _implementation(trace: Trace, ran: NDArray[np.int64]) -> str:
 def _window_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> int:
     """Time of the counted windows in which work of the optimizer runs, or nothing runs while the host is in it."""
     done = activity(trace)
-    idle = done.among(*(code for code in IDLE if code is not Doing.LAUNCH_LATENCY)) | (done.owner < 0)
+    idle = done.among(*(code for code in IDLE if code is not TimeCategory.LAUNCH_LATENCY)) | (done.owner < 0)
     of_work = launched[done.owner] if len(launched) else np.zeros(len(idle), np.bool_)
-    mine = np.where(idle, covers(inside, done.parts[:, 0]), of_work)
+    mine = np.where(idle, contains(inside, done.parts[:, 0]), of_work)
     return int(done.ns[mine & in_counted_steps(trace)].sum())
 
 

@@ -12,9 +12,9 @@ from traceq.analysis._wording import MOST_RANKS, a_step, more_rows, per_step
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.grouping import group
-from traceq.intervals import find
+from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, bar, format_value
@@ -30,7 +30,7 @@ _COLUMNS = (
 )
 
 
-_CATEGORIES = tuple(doing.name.lower() for doing in Doing)
+_CATEGORIES = tuple(doing.name.lower() for doing in TimeCategory)
 _TELLING = {
     "host_bound": (10.0, "the device waits while the host prepares the next launch"),
     "exposed_comm": (10.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
@@ -76,7 +76,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
 
 def _rows(trace: Trace) -> list[_Row]:
     done, found = activity(trace), steps(trace)
-    step = find(found.window, done.parts[:, 0])
+    step = span_index(found.window, done.parts[:, 0])
     inside = step >= 0
     cells = group([step[inside], done.phase[inside], done.doing[inside]])
     names = phases(trace).names

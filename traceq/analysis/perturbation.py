@@ -45,7 +45,8 @@ def summarize(trace: Trace) -> None:
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
     """Traced steps of each rank against its unprofiled ones of the same arm; no rows without these. People read it
-    below the steps."""
+    below the steps.
+    """
     rows = tuple(
         (
             found.rank,

@@ -15,7 +15,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, activity, in_counted_steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.intervals import measure, measure_common, spans
 from traceq.model import Category, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
@@ -98,7 +98,10 @@ def _long_backward(trace: Trace) -> Finding | None:
     counted = in_counted_steps(trace)
     ns, computing_ns = (
         [int(done.ns[mine & np.isin(done.phase, _called(trace, name))].sum()) for name in (_FORWARD, _BACKWARD)]
-        for mine in (counted & (done.doing != Doing.EXPOSED_COMM), counted & (done.doing == Doing.COMPUTE))
+        for mine in (
+            counted & (done.doing != TimeCategory.EXPOSED_COMM),
+            counted & (done.doing == TimeCategory.COMPUTE),
+        )
     )
     excess_ns, whole_ns = ns[1] - 2 * ns[0], int(done.ns[counted].sum())
     if not known.marked or not computing_ns[0] or ns[1] < _FAR_OVER * ns[0] or excess_ns < _TELLING * whole_ns:

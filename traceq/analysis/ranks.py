@@ -12,11 +12,11 @@ from traceq.analysis._skew import skew_table, skew_view
 from traceq.analysis._wording import MOST_RANKS, more_rows, scope
 from traceq.facts.comm.rank_collectives import own_calls
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.lateness import Cell as StepCell
 from traceq.facts.ranks.lateness import Lateness, busy_ns, cells_of, lateness
+from traceq.facts.ranks.lateness import PhaseCategory as StepCell
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.data_loading import LOADER
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.intervals import Spans, intersect, measure, spans
 from traceq.model import Caveat, Trace
 from traceq.report import Cell, Column, Finding, Report, Table
@@ -79,7 +79,8 @@ class _Late:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
     """What one rank does in a counted step, ns by phase and Doing, and when it is in a collective and nothing computes,
-    ns by its own clock."""
+    ns by its own clock.
+    """
 
     cells: tuple[tuple[StepCell, float], ...]
     exposed: Spans
@@ -90,7 +91,7 @@ def summarize(trace: Trace) -> _Rank:
     called = own_calls(trace).called
     ran = called.start >= 0
     inside = spans(called.start[ran] - trace.base_time_ns, called.end[ran] - trace.base_time_ns)
-    return _Rank(tuple(cells_of(trace).items()), intersect(inside, activity(trace).when(Doing.EXPOSED_COMM)))
+    return _Rank(tuple(cells_of(trace).items()), intersect(inside, activity(trace).when(TimeCategory.EXPOSED_COMM)))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:

@@ -13,10 +13,10 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.dependency_graph import dependency_graph
 from traceq.facts.stalls.replay import lasts, replay_as_is, saved_a_step
-from traceq.facts.stalls.syncs import KINDS
+from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.blocking_calls import blocking_calls
 from traceq.facts.timeline.steps import steps
-from traceq.intervals import find
+from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Column, Finding, Report, Table
 from traceq.units import Unit, format_value
@@ -68,7 +68,7 @@ def _step(rows: Sequence[_Row]) -> int:
 def _rows(trace: Trace) -> list[_Row]:
     holds, counted = dependency_graph(trace).holds, steps(trace).counted
     step_ns, short_ns = _mean(lasts(trace)[counted]), _mean(replay_as_is(trace)[counted])
-    in_steps = find(steps(trace).host[counted], holds.start) >= 0
+    in_steps = span_index(steps(trace).host[counted], holds.start) >= 0
     rows: list[_Row] = [(trace.rank, _NOTHING, 0, 0, short_ns, step_ns - short_ns)]
     cases = _cases(trace)
     if cases:
@@ -83,7 +83,7 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     """What is removed together: (name, which of the graph's holds): each kind of sync, all of them, the loader."""
     calls, holds = blocking_calls(trace), dependency_graph(trace).holds
     kind = np.where(holds.call >= 0, calls.kind[holds.call] if len(calls) else -1, -1)
-    kinds = [(f"{name} syncs", kind == code) for code, name in enumerate(KINDS) if (kind == code).any()]
+    kinds = [(f"{name} syncs", kind == code) for code, name in enumerate(SYNC_KINDS) if (kind == code).any()]
     together = [(_ALL, kind >= 0)] if len(kinds) > 1 else []
     loader = [(_LOADER, kind < 0)] if (kind < 0).any() else []
     return [*kinds, *together, *loader]

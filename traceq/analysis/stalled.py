@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from traceq.facts.comm.collectives import NAMES, name_number
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
 from traceq.model import Flight, Trace
 from traceq.report import Cell, Column, Report, Table
@@ -47,7 +47,7 @@ def _last_of_each_group(flight: Flight) -> Iterator[tuple[Cell, ...]]:
             flight.rank,
             group,
             int(flight.sequence[entry]),
-            NAMES[number] if number >= 0 else told.rpartition(":")[2],
+            COLLECTIVE_NAMES[number] if number >= 0 else told.rpartition(":")[2],
             flight.dtype[entry] or None,
             elements if elements >= 0 else None,
             flight.waits_at,

@@ -10,7 +10,7 @@ import numpy as np
 from traceq.analysis.loader import is_loader_alone
 from traceq.facts.comm.parallelism import strategy_of
 from traceq.facts.ranks.job import Job
-from traceq.facts.timeline.unprofiled_phases import PhaseTimes, pace_of, phase_times
+from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.model import Manifest, Timings, Trace
 from traceq.report import Cell, Column, Report, Table
 from traceq.units import Unit, format_value
@@ -71,7 +71,7 @@ def merge(job: Job, parts: Sequence[str]) -> Report:
     timings, manifest = job.timings, job.manifest
     if timings is None or manifest is None:
         return Report("step_profile", (_profile(()), _by_rank(())))
-    times = phase_times(timings)
+    times = unprofiled_phases(timings)
     rows = tuple(
         (rank, *row) for rank in range(len(timings.step_ns)) for row in _rows([phase.of(rank) for phase in times])
     )
@@ -90,7 +90,7 @@ def _by_rank(rows: tuple[tuple[Cell, ...], ...]) -> Table:
     return Table("step_phases", "Phases of unprofiled steps", (Column("rank", "rank", Unit.COUNT), *_TIMES), rows)
 
 
-def _rows(times: Sequence[PhaseTimes]) -> list[tuple[Cell, ...]]:
+def _rows(times: Sequence[UnprofiledPhase]) -> list[tuple[Cell, ...]]:
     """A row a phase; shares add up to 100 %."""
     whole = sum(phase.mean for phase in times)
     return [
@@ -127,21 +127,21 @@ def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str) -
     )
 
 
-def _parts(times: Sequence[PhaseTimes], timings: Timings) -> list[list[tuple[str, float]]]:
+def _parts(times: Sequence[UnprofiledPhase], timings: Timings) -> list[list[tuple[str, float]]]:
     """Seconds by name of a phase, the aggregate `backward_step` among them, and by rank."""
     known = {phase.name: phase for phase in times}
     mine = [known[name] for name in BACKWARD_STEP if name in known]
     if len(mine) == len(BACKWARD_STEP):
         together = (np.sum([getattr(phase, clock) for phase in mine], axis=0) for clock in ("ns", "host_ns"))
-        times = (*times, PhaseTimes("backward_step", *together))
+        times = (*times, UnprofiledPhase("backward_step", *together))
     kinds = [[(phase.name, getattr(phase, kind) * _PER_NS) for phase in times] for kind in ("mean", "median", "p95")]
     ranks = [(str(rank), mean * _PER_NS) for rank, mean in enumerate(timings.step_ns.mean(axis=1).tolist())]
     return [*kinds, ranks]
 
 
-def _view(job: Job, timings: Timings, distributed: str, times: Sequence[PhaseTimes]) -> Table:
+def _view(job: Job, timings: Timings, distributed: str, times: Sequence[UnprofiledPhase]) -> Table:
     num_ranks, num_steps = timings.step_ns.shape
-    whole = PhaseTimes("total", timings.step_ns, np.sum([phase.host_ns for phase in times], axis=0))
+    whole = UnprofiledPhase("total", timings.step_ns, np.sum([phase.host_ns for phase in times], axis=0))
     rows = [row for row in _rows(times) if row[1]] + _rows([whole])
     columns = _TIMES if timings.by_device else _TIMES[:-1]
     ranks = f"mean of {num_ranks} ranks, " if num_ranks > 1 else ""

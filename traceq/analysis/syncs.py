@@ -13,12 +13,12 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.dependency_graph import dependency_graph
 from traceq.facts.stalls.replay import saved_a_step
-from traceq.facts.stalls.syncs import KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.grouping import Groups, group
-from traceq.intervals import find
+from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table
 from traceq.units import Unit, format_value
@@ -56,7 +56,8 @@ _ON_CPU = ("kind", "line", "op", "phase", "num", "blocked_ns", "cost_ns", "label
 @dataclass(frozen=True, slots=True)
 class _Row:
     """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace, but `replay_ns`, by
-    which a step becomes shorter without them, and the last two are means over steps."""
+    which a step becomes shorter without them, and the last two are means over steps.
+    """
 
     key: str
     rank: int
@@ -101,7 +102,7 @@ def _rows(trace: Trace) -> list[_Row]:
     module = modules_at(trace, tracks(trace)[found.rows], found.start + found.blocked // 2)
     groups = group([found.kind, origin.op, origin.line, module, found.phase])
     host = steps(trace).host[steps(trace).counted]
-    counts = find(host, found.start) >= 0
+    counts = span_index(host, found.start) >= 0
     in_steps = [np.where(counts, column, 0) for column in (found.blocked, found.cost)]
     columns = [found.bytes, found.blocked, found.wait, found.starved, found.cost, *in_steps]
     saved = _saved_a_step(trace, groups)
@@ -110,8 +111,8 @@ def _rows(trace: Trace) -> list[_Row]:
     for (kind, op, line, path, phase), first, values, replay_ns in zip(
         groups.keys.tolist(), groups.first.tolist(), sums, saved, strict=True
     ):
-        words = KINDS[kind], origin.texts[op], origin.texts[line], paths[path] if path >= 0 else "", names[phase]
-        call = "" if KINDS[kind] == "scalar" else strings[trace.events.name[found.rows[first]]]
+        words = SYNC_KINDS[kind], origin.texts[op], origin.texts[line], paths[path] if path >= 0 else "", names[phase]
+        call = "" if SYNC_KINDS[kind] == "scalar" else strings[trace.events.name[found.rows[first]]]
         num, size, blocked_ns, wait_ns, starved_ns, cost_ns, counted_blocked_ns, counted_cost_ns = values
         rows.append(
             _Row(
@@ -140,7 +141,7 @@ def _rows(trace: Trace) -> list[_Row]:
 
 
 def _saved_a_step(trace: Trace, groups: Groups) -> list[int]:
-    """ns by which a step becomes shorter without the syncs of each group, all others kept."""
+    """Ns by which a step becomes shorter without the syncs of each group, all others kept."""
     call = dependency_graph(trace).holds.call
     removed = np.zeros((len(groups.keys), len(call)), np.bool_)
     blocks = np.flatnonzero(call >= 0)
@@ -194,7 +195,8 @@ def _note(merged: list[list[_Row]]) -> str:
 
 def _findings(job: Job, rows: Sequence[_Row]) -> list[Finding]:
     """Rows whose removal would make a step shorter, then those that wait long and may stay; each on the rank where it
-    matters most."""
+    matters most.
+    """
     step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
     worst: dict[str, _Row] = {}
     for row in sorted(rows, key=lambda row: (-row.replay_ns, -row.step_blocked_ns)):

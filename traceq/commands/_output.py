@@ -25,15 +25,16 @@ class _Output(Console):
 
 def stdout(width: int | None = None) -> Console:
     """The console of results: as wide as asked for, else as the terminal or COLUMNS, and wide enough for every table
-    where neither is."""
+    where neither is.
+    """
     width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
     return _Output(width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
 def print_caveats(caveats: Iterable[Caveat]) -> None:
     """One line each on stderr."""
-    from traceq.renderers.text import plain
+    from traceq.renderers.text import visible_text
 
     console = _Output(stderr=True, highlight=False, emoji=False, soft_wrap=True)
     for caveat in caveats:
-        console.print(Text("traceq: note: ", style="yellow") + plain(caveat.text))
+        console.print(Text("traceq: note: ", style="yellow") + visible_text(caveat.text))

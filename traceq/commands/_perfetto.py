@@ -11,7 +11,7 @@ from traceq.errors import UsageFault
 
 if TYPE_CHECKING:
     from traceq.model import Caveat
-    from traceq.renderers.perfetto import Place
+    from traceq.renderers.perfetto import WorstPlace
 
 __all__ = ["View", "view"]
 
@@ -22,7 +22,7 @@ class View:
 
     write: Callable[[BinaryIO], None]
     commands: Sequence[tuple[str, tuple[str, ...]]]
-    place: Place
+    place: WorstPlace
     caveats: Iterable[Caveat]
 
 

@@ -37,9 +37,9 @@ def command(
     A side can be several recordings, each of its own process: a folder of runs (before/), an arm of each (before/on),
     or a pattern in quotes ('before-*').
     """
-    from traceq.engines.process_tuning import prepare
+    from traceq.engines.process_tuning import tune_process
 
-    prepare([a, b or ""])
+    tune_process([a, b or ""])
     from traceq.commands._file import write_page
     from traceq.commands._output import print_caveats, stdout
     from traceq.compare.diff import diff, diff_run

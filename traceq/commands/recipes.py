@@ -16,12 +16,12 @@ def command(
     name: str | None = typer.Argument(None, metavar="[NAME]", help="A recipe, or a FILE.py that holds one."),
 ) -> None:
     """List the recipes, or show one: its question, arms and parameters."""
-    from traceq.recorder.spec.catalogue import find, names
+    from traceq.recorder.spec.catalogue import find_recipe, recipe_names
 
     if name is not None:
-        typer.echo(_described(find(name)))
+        typer.echo(_described(find_recipe(name)))
         return
-    entries = [find(each) for each in names()]
+    entries = [find_recipe(each) for each in recipe_names()]
     width = max(len(entry.name) for entry in entries)
     for entry in entries:
         typer.echo(f"{entry.name:{width}}  {entry.recipe.question}")

@@ -146,7 +146,8 @@ def _launch(request: Request) -> Plan:
 
 def _print_profile(plan: Plan) -> None:
     """Where an unprofiled step's time goes, of the only arm, or what arms came to that ran apart; arms of one process
-    are compared by the commands that follow."""
+    are compared by the commands that follow.
+    """
     from traceq.analysis.registry import analyze_all
     from traceq.commands._output import stdout
     from traceq.renderers.text import print_table
@@ -156,7 +157,7 @@ def _print_profile(plan: Plan) -> None:
         return
     for report in analyze_all(read_timing(plan.out), OF_ARMS if plan.replicates else PROFILES):
         for view in report.views:
-            print_table(view.told, stdout())
+            print_table(view.non_empty_columns, stdout())
             typer.echo()
 
 

@@ -44,9 +44,9 @@ def command(
     ] = None,
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
-    from traceq.engines.process_tuning import prepare
+    from traceq.engines.process_tuning import tune_process
 
-    prepare(paths)
+    tune_process(paths)
     from traceq.commands._engine import shown_ranks, starter
     from traceq.commands._output import print_caveats, stdout
     from traceq.commands._ranks import parse_ranks

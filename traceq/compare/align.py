@@ -121,7 +121,8 @@ def _folded(
     found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int, place: Callable[[Cause], str]
 ) -> list[Cause]:
     """The causes, those of one side that stand where the other side has some of its own as one row a place; "" is
-    no place."""
+    no place.
+    """
     kept, swapped = [], dict[tuple[str, str], list[Cause]]()
     for cause in found:
         one_sided = (cause.key in of_a) != (cause.key in of_b)

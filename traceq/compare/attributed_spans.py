@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.attribution import charged
-from traceq.compare.cost_centers import KINDS, actors
+from traceq.compare.cost_centers import CAUSE_KINDS, actors
 from traceq.compare.result import Cause
 from traceq.facts.timeline.phases import phases
 from traceq.intervals import Spans
@@ -28,7 +28,8 @@ class Charges:
 
 def charges(trace: Trace, causes: Sequence[Cause]) -> Charges:
     """Stretches charged to these causes, neighbours of one cause as one. A cause that stands for several accounts has
-    those of its own name alone."""
+    those of its own name alone.
+    """
     parts, _, phase, actor = charged(trace)
     found, names = actors(trace), phases(trace).names
     cause = np.full(len(parts), -1)
@@ -36,7 +37,7 @@ def charges(trace: Trace, causes: Sequence[Cause]) -> Charges:
     for number, wanted in enumerate(causes):
         named = np.array([text == wanted.name for text in found.texts], np.bool_)
         in_phase = np.array([name == wanted.phase for name in names], np.bool_)
-        is_kind = found.kind[actor] == KINDS.index(wanted.kind)
+        is_kind = found.kind[actor] == CAUSE_KINDS.index(wanted.kind)
         cause[is_kind & named[found.name[actor]] & in_phase[own_phase]] = number
     opens = np.flatnonzero(np.r_[True, np.diff(cause) != 0]) if len(cause) else np.empty(0, np.int64)
     closes = np.r_[opens[1:], len(cause)] - 1

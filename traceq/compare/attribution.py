@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.compare.cost_centers import KINDS, Actors, actors
+from traceq.compare.cost_centers import CAUSE_KINDS, Actors, actors
 from traceq.compare.python_places import python_places
 from traceq.compare.self_time import OwnTime, own_times
 from traceq.facts.comm.collectives import collective_calls
@@ -23,12 +23,12 @@ from traceq.facts.stalls.syncs import Syncs, syncs
 from traceq.facts.timeline.blocking_calls import blocking_calls
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.facts.timeline.time_partition import HOST_CAUSED, Doing, activity
+from traceq.facts.timeline.time_partition import HOST_CAUSED, TimeCategory, activity
 from traceq.grouping import group
-from traceq.intervals import Spans, advance, find, first_come
+from traceq.intervals import Spans, advance, earliest_owner, span_index
 from traceq.model import Trace
 
-__all__ = ["Account", "Cell", "Ledger", "charged", "ledger", "line_function", "whole_mean"]
+__all__ = ["Account", "Ledger", "LedgerCell", "charged", "ledger", "line_function", "whole_mean"]
 
 _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 
@@ -37,7 +37,8 @@ _LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 class Account:
     """Time of one cause over all counted steps. `key` is the same on both sides of a diff; `num` counts what happened:
     kernels, copies, calls; `bytes` what they moved; of a sync `copied` ns went by in its copy and `waited` in the call
-    while nothing ran; `inner` says in which ops within a host op the time went by."""
+    while nothing ran; `inner` says in which ops within a host op the time went by.
+    """
 
     key: str
     kind: str
@@ -54,7 +55,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class LedgerCell:
     """Time of one phase and category over all counted steps."""
 
     phase: str
@@ -69,7 +70,7 @@ class Ledger:
     rank: int
     num_steps: int
     total_ns: int
-    cells: tuple[Cell, ...]
+    cells: tuple[LedgerCell, ...]
     accounts: tuple[Account, ...]
 
 
@@ -78,7 +79,7 @@ def ledger(trace: Trace) -> Ledger:
     found = steps(trace)
     windows = found.window[found.counted]
     parts, doing, phase, actor = charged(trace)
-    inside = find(windows, parts[:, 0]) >= 0
+    inside = span_index(windows, parts[:, 0]) >= 0
     ns = (parts[:, 1] - parts[:, 0])[inside]
     names = phases(trace).names
     cells = group([phase[inside], doing[inside]])
@@ -87,7 +88,7 @@ def ledger(trace: Trace) -> Ledger:
         num_steps=len(windows),
         total_ns=int((windows[:, 1] - windows[:, 0]).sum()),
         cells=tuple(
-            Cell(names[p], Doing(d).name.lower(), total)
+            LedgerCell(names[p], TimeCategory(d).name.lower(), total)
             for (p, d), total in zip(cells.keys.tolist(), cells.sum(ns), strict=True)
         ),
         accounts=_accounts(trace, phase[inside], actor[inside], parts[inside], doing[inside]),
@@ -125,16 +126,18 @@ def charged(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], N
     places = {number: all_actors.first_place + place for number, place in between.place.items()}
     host = _open_account(trace, between.parts, places, at, owner, np.full(len(at), all_actors.python))
     host = _open_account(trace, op_parts, ops, at, owner, host)
-    starving = find(starved, at)
+    starving = span_index(starved, at)
     syncing = np.where(starving >= 0, of_sync[starving] if len(of_sync) else 0, -1)
     actor = host
-    actor = np.where(np.isin(doing, (Doing.COMPUTE, Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY)), owner, actor)
+    actor = np.where(
+        np.isin(doing, (TimeCategory.COMPUTE, TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)), owner, actor
+    )
     actor = np.where(np.isin(doing, HOST_CAUSED) & (syncing >= 0), all_actors.first_sync + syncing, actor)
     actor = np.where(call >= 0, all_actors.first_sync + call, actor)
-    actor = np.where(doing == Doing.LAUNCH_LATENCY, all_actors.latency, actor)
-    actor = np.where(doing == Doing.TAIL, all_actors.tail, actor)
-    actor = np.where(doing == Doing.DATALOAD_WAIT, all_actors.loader, actor)
-    actor = np.where((doing == Doing.EXPOSED_COMM) & (owner < 0), _open_call(trace, all_actors, at), actor)
+    actor = np.where(doing == TimeCategory.LAUNCH_LATENCY, all_actors.latency, actor)
+    actor = np.where(doing == TimeCategory.TAIL, all_actors.tail, actor)
+    actor = np.where(doing == TimeCategory.DATALOAD_WAIT, all_actors.loader, actor)
+    actor = np.where((doing == TimeCategory.EXPOSED_COMM) & (owner < 0), _open_call(trace, all_actors, at), actor)
     return np.column_stack([at, edges[1:]]), doing, done.phase[piece], _copies_to_syncs(trace, all_actors, actor)
 
 
@@ -146,17 +149,18 @@ def _starvation(trace: Trace) -> tuple[Spans, NDArray[np.int64]]:
     answers_for = np.minimum(found.cost, found.blocked - _already_waited(trace, found))
     until = advance(activity(trace).when(*HOST_CAUSED), found.since, answers_for)
     order = np.lexsort((np.arange(len(found)), found.since))
-    parts, owners = first_come(found.since[order], until[order])
+    parts, owners = earliest_owner(found.since[order], until[order])
     return parts, order[owners]
 
 
 def _already_waited(trace: Trace, found: Syncs) -> NDArray[np.int64]:
     """int64[S] ns: what stands on the account of each sync before the idle time that it causes: the copy, the wait for
-    it. Without the sync the host would be ahead by what it blocked, and no more."""
+    it. Without the sync the host would be ahead by what it blocked, and no more.
+    """
     done, copies = activity(trace), blocking_calls(trace).copy
     of_work = np.full(len(device_work(trace)), -1)
     of_work[copies[copies >= 0]] = np.flatnonzero(copies >= 0)
-    sync = np.where(done.doing == Doing.EXPOSED_MEMCPY, of_work[done.owner], done.call)
+    sync = np.where(done.doing == TimeCategory.EXPOSED_MEMCPY, of_work[done.owner], done.call)
     mine = np.flatnonzero(sync >= 0)
     at = done.parts[mine, 0]
     mine = mine[(at >= found.start[sync[mine]]) & (at < found.since[sync[mine]])]
@@ -172,7 +176,7 @@ def _host_accounts(trace: Trace, all_actors: Actors) -> tuple[dict[int, Spans], 
     for number in np.unique(of_row).tolist():
         mine = np.flatnonzero(of_row == number)
         mine = mine[np.lexsort((mine, trace.events.ts[rows[mine]]))]
-        parts[number], owners = first_come(trace.events.ts[rows[mine]], trace.events.end[rows[mine]])
+        parts[number], owners = earliest_owner(trace.events.ts[rows[mine]], trace.events.end[rows[mine]])
         found[number] = all_actors.first_op + mine[owners]
     return parts, found
 
@@ -192,7 +196,7 @@ def _open_account(
     for thread in (np.full(len(at), main_track(trace)), launching):
         for number, spans_of in parts.items():
             mine = np.flatnonzero(thread == number)
-            inside = find(spans_of, at[mine])
+            inside = span_index(spans_of, at[mine])
             found[mine[inside >= 0]] = ops[number][inside[inside >= 0]]
     return found
 
@@ -245,8 +249,8 @@ def _accounts(
     none = np.zeros(len(happened), np.int64)
     ns = parts[:, 1] - parts[:, 0]
     totals = groups.sum(np.r_[ns, none])
-    copied = groups.sum(np.r_[np.where(doing == Doing.EXPOSED_MEMCPY, ns, 0), none])
-    waited = groups.sum(np.r_[np.where(np.isin(doing, (Doing.SYNC_WAIT, Doing.ALLOC_WAIT)), ns, 0), none])
+    copied = groups.sum(np.r_[np.where(doing == TimeCategory.EXPOSED_MEMCPY, ns, 0), none])
+    waited = groups.sum(np.r_[np.where(np.isin(doing, (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT)), ns, 0), none])
     nums = groups.sum(np.arange(len(who)) >= len(actor))
     moved = groups.sum(np.r_[np.zeros(len(actor), np.int64), all_actors.bytes[happened]])
     where = list(functions)
@@ -255,7 +259,7 @@ def _accounts(
     inner = own_times(trace, all_actors, parts, actor, of_actor)
     accounts = []
     for number, (kind, p, text, function, module) in enumerate(groups.keys.tolist()):
-        words = KINDS[kind], names[p], all_actors.texts[text]
+        words = CAUSE_KINDS[kind], names[p], all_actors.texts[text]
         within = all_actors.texts[module]
         accounts.append(
             Account(
@@ -277,7 +281,7 @@ def _accounts(
 def _in_counted_steps(trace: Trace, all_actors: Actors) -> NDArray[np.bool_]:
     """bool[A]: device work that starts in a counted window, host actors that start in a counted host step."""
     found = steps(trace)
-    window = find(found.window[found.counted], all_actors.start) >= 0
-    host = find(found.host[found.counted], all_actors.start) >= 0
+    window = span_index(found.window[found.counted], all_actors.start) >= 0
+    host = span_index(found.host[found.counted], all_actors.start) >= 0
     on_device = np.arange(len(window)) < all_actors.first_sync
     return np.where(on_device, window, host)

@@ -25,7 +25,8 @@ _SAME_CLOCK = 0.02
 
 def comparable(a: Side, b: Side) -> Comparable:
     """Not, where the hardware differs, or how much a step does and nobody said how much: then a difference says nothing
-    of a change."""
+    of a change.
+    """
     traced = bool(a.run.traces and b.run.traces)
     reasons = list(_differ({"device": _device(a.run, traced=traced)}, {"device": _device(b.run, traced=traced)}))
     if not (a.samples and b.samples):

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from traceq.compare.python_places import python_places
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
-from traceq.facts.comm.collectives import NAMES, collective_calls, collective_kernels
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import kernel_family
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.stalls.syncs import KINDS as SYNC_KINDS
+from traceq.facts.stalls.syncs import SYNC_KINDS as SYNC_KINDS
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.blocking_calls import blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
@@ -29,16 +29,16 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import is_communication
 from traceq.model import Category, Trace
 
-__all__ = ["FOR", "KINDS", "LAUNCHES", "Actors", "actors"]
+__all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
 
 LAUNCHES = " > "
 FOR = " for "
 """Between the name of an op and that of what it launched."""
 
-KINDS = ("sync", "collective", "kernel", "memcpy", "host")
+CAUSE_KINDS = ("sync", "collective", "kernel", "memcpy", "host")
 """Kinds of causes, in the order of `Actors.kind`."""
 
-_SYNC, _COLLECTIVE, _KERNEL, _MEMCPY, _HOST = range(len(KINDS))
+_SYNC, _COLLECTIVE, _KERNEL, _MEMCPY, _HOST = range(len(CAUSE_KINDS))
 _RESIDUAL = (
     (_KERNEL, "launch latency"),
     (_HOST, "tail of the trace"),
@@ -170,7 +170,7 @@ def _collective_names(
     roles = np.r_[collective_roles(trace), Role.UNKNOWN]
     pairs, inverse = np.unique(np.column_stack([name, roles[call]]), axis=0, return_inverse=True)
     names = (
-        NAMES[number] + ("" if role == Role.UNKNOWN else FOR + ROLES[role].replace("_", " "))
+        COLLECTIVE_NAMES[number] + ("" if role == Role.UNKNOWN else FOR + ROLES[role].replace("_", " "))
         for number, role in pairs.tolist()
     )
     return _numbers(names, texts)[inverse.reshape(-1)] if len(name) else np.empty(0, np.int64)

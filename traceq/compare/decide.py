@@ -13,13 +13,15 @@ from traceq.facts.timeline.steps import steps
 from traceq.model import BUILT_APART, Caveat, Pairs, Run
 from traceq.stats import Comparison, Samples, compare_pairs, compare_values
 
-__all__ = ["built_apart", "decide", "decide_cpu"]
+__all__ = ["compare_sides", "decide_cpu", "separate_builds"]
 
 LAYOUT_PCT = 2.0
 """Percent of a step by which equal trainings of one process may differ: more than `benchmarks/layout.py` found."""
 
 
-def decide(a: Side, b: Side, can: Comparable, threshold_pct: float, samples: Samples | None) -> Comparison | None:
+def compare_sides(
+    a: Side, b: Side, can: Comparable, threshold_pct: float, samples: Samples | None
+) -> Comparison | None:
     """B's step against A's, or with `samples` B's time a sample; None where neither side has a step.
 
     In this order: interleaved pairs of the two arms; the median unprofiled steps of separate processes; the traced
@@ -51,7 +53,7 @@ def decide_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None) 
     return compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
 
 
-def built_apart(a: Side, b: Side, *found: Comparison | None) -> tuple[Caveat, ...]:
+def separate_builds(a: Side, b: Side, *found: Comparison | None) -> tuple[Caveat, ...]:
     """Arms of one process with a model each, whose difference is found and small: it may be where the models lie."""
     told = a.run.manifest.environment.get(BUILT_APART, "") if a.run.manifest else ""
     if a.is_repeated or b.is_repeated or not _of_one_run(a.run, b.run) or a.run.arm == b.run.arm:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from traceq.analysis.registry import describe
 from traceq.compare.comparable import comparable, confounders, ranks_apart
-from traceq.compare.decide import built_apart, decide, decide_cpu
+from traceq.compare.decide import compare_sides, decide_cpu, separate_builds
 from traceq.compare.exchanges import exchanges
 from traceq.compare.explain import explain
 from traceq.compare.interaction import joint
@@ -101,13 +101,13 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
     if fed := feeding(a.run, b.run):
         return _feeding_diff(a, b, fed)
     can, samples = comparable(a, b), samples_apart(a.samples, b.samples)
-    decided = decide(a, b, can, threshold_pct, samples)
-    steps = decide(a, b, can, threshold_pct, None) if samples else decided
+    decided = compare_sides(a, b, can, threshold_pct, samples)
+    steps = compare_sides(a, b, can, threshold_pct, None) if samples else decided
     ranks = rank_deltas(a.run, b.run)
     traced, cells, causes = _explained(a.run, b.run, ranks)
     a_name, b_name = _names(a, b)
     on_cpu = decide_cpu(a, b, threshold_pct, samples)
-    doubts = (*_doubts(decided, steps, traced), *built_apart(a, b, decided, on_cpu))
+    doubts = (*_doubts(decided, steps, traced), *separate_builds(a, b, decided, on_cpu))
     per = traced.per if traced else "a step"
     words = verdict_words(a_name, b_name, can, decided, missing=_missing(a, b), control=_control(a), per=per)
     words = (*words, *cpu_words(on_cpu), *sample_words(decided, steps))

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.analysis.arms import step_of
-from traceq.facts.comm.collectives import NAMES
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.comm.parallelism import issues, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, checks
 from traceq.model import Run, Trace
 
-__all__ = ["KINDS", "Exchange", "Moved", "exchanges"]
+__all__ = ["EXCHANGED_KINDS", "Exchange", "Moved", "exchanges"]
 
-KINDS = ("all_gather", "reduce_scatter", "all_reduce")
+EXCHANGED_KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 _WORST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 
@@ -32,7 +32,8 @@ class Moved:
 class Exchange:
     """One arm: its `strategy`; `verdict` is the worst of the roles that it predicts calls for; what it moves, by KINDS.
     The unprofiled step, samples a second of all ranks and most memory of any, None where arms share a process;
-    `state_bytes` what the recipe noted of weights and moments."""
+    `state_bytes` what the recipe noted of weights and moments.
+    """
 
     arm: str
     strategy: str
@@ -61,7 +62,7 @@ def _exchange(run: Run) -> Exchange:
         run.arm,
         strategy_of(trace)[0],
         max(predicted, key=_WORST.index, default=EXACT),
-        tuple(_moved(trace, name) for name in KINDS),
+        tuple(_moved(trace, name) for name in EXCHANGED_KINDS),
         round(step_ns) if step_ns else None,
         samples * 1e9 / step_ns if samples and step_ns else None,
         int(mine.peak_bytes.max()) if mine else None,
@@ -71,6 +72,6 @@ def _exchange(run: Run) -> Exchange:
 
 def _moved(trace: Trace, name: str) -> Moved:
     found = issues(trace)
-    sizes = found.calls.size[(found.step >= 0) & (found.calls.name == NAMES.index(name))]
+    sizes = found.calls.size[(found.step >= 0) & (found.calls.name == COLLECTIVE_NAMES.index(name))]
     num_bytes = -1.0 if (sizes < 0).any() else float(np.sum(sizes)) / found.num_steps
     return Moved(name, len(sizes) / found.num_steps, num_bytes)

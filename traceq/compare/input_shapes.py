@@ -28,7 +28,8 @@ _TYPES = {"double": "float64", "float": "float32", "half": "float16"}
 
 def types_apart(a: Trace, b: Trace) -> str:
     """`dtype: aten::mm of float32 against bfloat16`, where both sides have an op and never with inputs of the same
-    types; "" where they agree, or where a trace does not tell."""
+    types; "" where they agree, or where a trace does not tell.
+    """
     ours, theirs = _types(a), _types(b)
     apart = sorted(op for op in ours if op in theirs and not ours[op] & theirs[op])
     if not apart:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from traceq.analysis.loader import loader_of
 from traceq.compare.result import Feeding
-from traceq.facts.timeline.unprofiled_phases import pace_of, phase_times
+from traceq.facts.timeline.unprofiled_phases import pace_of, unprofiled_phases
 from traceq.model import Caveat, Run
 from traceq.units import Unit, format_value
 
@@ -19,13 +19,14 @@ _TELLING = 0.05
 
 def feeding(a: Run, b: Run) -> Feeding | None:
     """What the loader takes for a step, and what the step takes, on the slowest rank of either; None unless just one of
-    the two recorded a loader alone, and the other one steps."""
+    the two recorded a loader alone, and the other one steps.
+    """
     loaders = [loader_of(run.manifest, run.arm, run.timings) for run in (a, b)]
     loader, of_steps = (loaders[0], b) if loaders[0] else (loaders[1], a)
     if loader is None or all(loaders) or of_steps.timings is None:
         return None
     pace = pace_of(of_steps.manifest, of_steps.arm, of_steps.timings)
-    waits = [phase.of(pace.slowest).mean for phase in phase_times(of_steps.timings) if phase.name == WAIT]
+    waits = [phase.of(pace.slowest).mean for phase in unprofiled_phases(of_steps.timings) if phase.name == WAIT]
     num_batches = 1.0
     if pace.samples and loader.samples:
         num_batches = pace.samples / len(pace.ranks_ns) / (loader.samples / len(loader.rates))

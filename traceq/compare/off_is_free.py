@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.stalls.syncs import KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.model import Category, Run, Trace
@@ -18,7 +18,8 @@ __all__ = ["is_free"]
 
 def is_free(arm: Run, reference: Run, phase: str) -> str:
     """One sentence: the arm against the reference, op by op and sync by sync, on the ranks that both have. "" where
-    there are none."""
+    there are none.
+    """
     name, other = arm.arm, reference.arm
     matches = [(x, y) for x in arm.traces for y in reference.traces if x.rank == y.rank]
     if not matches:
@@ -72,7 +73,7 @@ def _num_syncs(run: Run, phase: str) -> float:
     worst = 0.0
     for trace in run.traces:
         found, names = syncs(trace), phases(trace).names
-        wanted = [KINDS.index("dtoh"), KINDS.index("scalar")]
+        wanted = [SYNC_KINDS.index("dtoh"), SYNC_KINDS.index("scalar")]
         mine = np.isin(found.kind, wanted)
         if phase:
             mine &= found.phase == (names.index(phase) if phase in names else -1)

@@ -18,7 +18,7 @@ from traceq.grouping import group
 from traceq.intervals import Spans
 from traceq.model import Category, Trace
 
-__all__ = ["Place", "PythonPlaces", "python_places"]
+__all__ = ["PythonPlace", "PythonPlaces", "python_places"]
 
 _STEP = re.compile(r"^ProfilerStep#\d+$")
 _STRUCTURE = re.compile(rf"^({LOADER}|Optimizer\.(step|zero_grad))#")
@@ -27,9 +27,10 @@ _BETWEEN = "Python between ops"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PythonPlace:
     """`name` is `Python in <annotation>`, with N for numbers, which count steps and layers; `line` and `module` are ""
-    where the trace does not tell."""
+    where the trace does not tell.
+    """
 
     name: str
     line: str
@@ -40,7 +41,7 @@ class Place:
 class PythonPlaces:
     """`places`, the first of which is nowhere in particular; by track the parts of time, and int64[M] into `places`."""
 
-    places: tuple[Place, ...]
+    places: tuple[PythonPlace, ...]
     parts: dict[int, Spans]
     place: dict[int, NDArray[np.int64]]
 
@@ -48,7 +49,7 @@ class PythonPlaces:
 @once_per_trace
 def python_places(trace: Trace) -> PythonPlaces:
     """Every thread that has annotations or Python frames, cut where one of them begins or ends."""
-    places = {Place(_BETWEEN, "", ""): 0}
+    places = {PythonPlace(_BETWEEN, "", ""): 0}
     parts, place = {}, {}
     marks = _annotations(trace)
     for number in sorted(marks.keys() | python_frames(trace).keys()):
@@ -72,7 +73,9 @@ def _edges(found: Nest | None) -> NDArray[np.int64]:
     return np.empty(0, np.int64) if found is None else np.r_[found.start, found.end]
 
 
-def _places(trace: Trace, number: int, parts: Spans, marks: Nest | None, places: dict[Place, int]) -> NDArray[np.int64]:
+def _places(
+    trace: Trace, number: int, parts: Spans, marks: Nest | None, places: dict[PythonPlace, int]
+) -> NDArray[np.int64]:
     """int64[M]: the place of each part, new ones added to `places`."""
     origin = origins(trace, np.full(len(parts), number), parts[:, 0], parts[:, 1])
     name = np.full(len(parts), -1)
@@ -83,6 +86,6 @@ def _places(trace: Trace, number: int, parts: Spans, marks: Nest | None, places:
     known = []
     for mark, line, module in found.keys.tolist():
         said = f"Python in {_NUMBER.sub('N', trace.events.strings[mark])}" if mark >= 0 else _BETWEEN
-        known.append(places.setdefault(Place(said, origin.texts[line], origin.texts[module]), len(places)))
+        known.append(places.setdefault(PythonPlace(said, origin.texts[line], origin.texts[module]), len(places)))
     of_part: NDArray[np.int64] = np.array(known, np.int64)[found.of_row]
     return of_part

@@ -18,7 +18,8 @@ def rank_words(
     traced: Traced, deltas: Sequence[RankDelta], cells: Sequence[CellDelta], waited_in: str
 ) -> tuple[str, ...]:
     """One line or none: the rank that changed alone, with the largest of its `cells` and the collective in which the
-    others wait for it; else the rank that the others wait for on both sides."""
+    others wait for it; else the rank that the others wait for on both sides.
+    """
     found, rank = alone(deltas), traced.rank
     if found is not None:
         return (_alone(found, cells, waited_in, traced.per),)

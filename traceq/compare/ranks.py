@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from traceq.compare.attribution import ledger, whole_mean
 from traceq.compare.result import RankDelta
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, activity
-from traceq.intervals import find
+from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.intervals import span_index
 from traceq.model import Run, Trace
 
 __all__ = ["alone", "explained_rank", "rank_deltas", "waits_in"]
@@ -41,7 +41,8 @@ def explained_rank(a: Run, b: Run, deltas: Sequence[RankDelta]) -> int | None:
 
 def alone(deltas: Sequence[RankDelta]) -> RankDelta | None:
     """The rank whose own time changed by more than 0.5 % of its step, every other's by less than a quarter of that;
-    None where none is the only one."""
+    None where none is the only one.
+    """
     if len(deltas) < 2:
         return None
     first, *others = sorted(deltas, key=lambda rank: -abs(rank.own_delta_ns))
@@ -69,12 +70,12 @@ def _mean_ns(trace: Trace) -> tuple[int, int]:
     found, done = steps(trace), activity(trace)
     windows = found.window[found.counted]
     total, num = int((windows[:, 1] - windows[:, 0]).sum()), len(windows)
-    talks = (find(windows, done.parts[:, 0]) >= 0) & (done.doing == Doing.EXPOSED_COMM)
+    talks = (span_index(windows, done.parts[:, 0]) >= 0) & (done.doing == TimeCategory.EXPOSED_COMM)
     return whole_mean(total, num), whole_mean(total - int(done.ns[talks].sum()), num)
 
 
 def _in_collectives(trace: Trace) -> dict[str, float]:
-    """ns of a step by name of collective in which nothing else runs."""
+    """Ns of a step by name of collective in which nothing else runs."""
     found, spent = ledger(trace), dict[str, float]()
     for account in found.accounts:
         if account.kind == "collective":

@@ -35,7 +35,8 @@ class Comparable:
 @dataclass(frozen=True, slots=True)
 class Traced:
     """The profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps; not
-    `marked` where the traces have no steps and count as one each."""
+    `marked` where the traces have no steps and count as one each.
+    """
 
     rank: int
     a_ns: int
@@ -58,7 +59,8 @@ class Traced:
 @dataclass(frozen=True, slots=True)
 class RankDelta:
     """The mean traced step of one rank on either side; `own` is it without the time in which only collectives run,
-    which holds what the rank waits for others."""
+    which holds what the rank waits for others.
+    """
 
     rank: int
     a_ns: int
@@ -106,7 +108,8 @@ class Cause:
     """One cause: `delta_ns` is `count_ns` (more or fewer of them) plus `dur_ns` (each takes longer or shorter). `line`
     and `module`, a class of nn.Module, are "" where the trace does not tell; `self_op` is the op inside a host op that
     makes up most of the difference, "" where that is the op itself; `delta_bytes` is what copies and collectives move
-    more; `chain` is that of a sync on a device."""
+    more; `chain` is that of a sync on a device.
+    """
 
     key: str
     kind: str
@@ -137,7 +140,8 @@ class Cause:
 @dataclass(frozen=True, slots=True)
 class Feeding:
     """A loader alone beside the steps that it feeds: `loader_ns` for the `batches_per_step` of a rank, `step_ns` with
-    `wait_ns` of it for data, None where the steps do not tell; `samples_per_step` of all ranks, 0 if unknown."""
+    `wait_ns` of it for data, None where the steps do not tell; `samples_per_step` of all ranks, 0 if unknown.
+    """
 
     loader_ns: int
     step_ns: int
@@ -162,7 +166,8 @@ class Diff:
     that is about samples. `traced`, `cells` and `causes` explain one rank, and are empty where a side has no trace;
     `ranks` are those that both sides have. `words` is the answer, a line each; `free` says whether A is free of the
     change, and is "" where no traced reference tells; `cpu` compares the main thread's CPU time of a step, where there
-    is no device. Of a loader alone and steps `feeding` is the answer, and the rest is empty."""
+    is no device. Of a loader alone and steps `feeding` is the answer, and the rest is empty.
+    """
 
     a: Source
     b: Source
@@ -201,7 +206,8 @@ class Joint:
 class Diffs:
     """A recorded run: every other arm against the baseline, or the arm that it stands against, in the recipe's order;
     its unprofiled `pairs`; `joint` has a row for each change that was made in two places, `exchanges` one an arm where
-    they share the model in different ways."""
+    they share the model in different ways.
+    """
 
     baseline: str
     diffs: tuple[Diff, ...]

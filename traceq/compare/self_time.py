@@ -28,7 +28,8 @@ def own_times(
     trace: Trace, all_actors: Actors, parts: Spans, actor: NDArray[np.int64], account: NDArray[np.int64]
 ) -> dict[int, tuple[OwnTime, ...]]:
     """By account: its time by the innermost op, as far as ops enclose each other. `actor` int64[M] has each of the M
-    parts; `account` int64[A] is that of each actor, -1 for none."""
+    parts; `account` int64[A] is that of each actor, -1 for none.
+    """
     of_track = tracks(trace)[all_actors.op_rows]
     is_op = (actor >= all_actors.first_op) & (actor < all_actors.first_call)
     found: dict[int, list[OwnTime]] = {}

@@ -40,7 +40,8 @@ def verdict_words(
 ) -> tuple[str, ...]:
     """One or two lines: the cost of B against A with its interval, the verdict, and why; without a comparison what is
     missing for one. `control` is the arm that ran against itself, A unless named; `per` what the cost is of, unless it
-    is that of a sample."""
+    is that of a sample.
+    """
     if not can.ok:
         reasons = "; ".join(can.reasons)
         return (f"Not comparable ({reasons}): what follows says where the time goes, not what a change costs.",)
@@ -125,12 +126,14 @@ def cause_words(
     if worth:
         label = "The rest" if words else f"Of the traced {_delta(traced.delta_ns)} {traced.per}"
         words.append(
-            f"{label}: " + "; ".join(f"{_delta(cause.delta_ns)} {describe(cause, traced.per)}" for cause in worth) + "."
+            f"{label}: "
+            + "; ".join(f"{_delta(cause.delta_ns)} {cause_text(cause, traced.per)}" for cause in worth)
+            + "."
         )
     return tuple(words)
 
 
-def describe(cause: Cause, per: str = "a step") -> str:
+def cause_text(cause: Cause, per: str = "a step") -> str:
     """`dtoh aten::copy_ in forward (10 fewer a step)`."""
     where = f" at {cause.line}" if cause.line else ""
     more = []
@@ -144,7 +147,8 @@ def describe(cause: Cause, per: str = "a step") -> str:
 
 def _changed_lines(causes: Sequence[Cause], traced: Traced, *, alike: bool) -> list[tuple[str, list[Cause]]]:
     """(line, causes) of the functions whose ops changed in number, largest delta first: the first if the sides are
-    `alike`, and others that have a sync or a large delta."""
+    `alike`, and others that have a sync or a large delta.
+    """
     by_function: dict[str, list[Cause]] = {}
     for cause in causes:
         if cause.line and cause.delta_num and not cause.is_replacement:
@@ -260,7 +264,8 @@ def _told(name: str) -> str:
 
 def short_name(name: str, longest: int) -> str:
     """A name without the namespaces that all names of its sort share; of two, one of which replaced the other, each is
-    cut."""
+    cut.
+    """
     parts = _NAMESPACES.sub("", name).split(_REPLACED)
     return _REPLACED.join(_cut(part, longest) for part in parts) if len(parts) > 1 else parts[0]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceq.model import Caveat, Run
 from traceq.runs.read import read
 from traceq.runs.sides import read_side
-from traceq.stats import job_ns
+from traceq.stats import slowest_rank_ns
 
 __all__ = ["Side"]
 
@@ -20,7 +20,8 @@ __all__ = ["Side"]
 @dataclass(frozen=True, slots=True)
 class Side:
     """`run` is explained: of several recordings the one whose unprofiled step is in the middle. `runs` are all of them,
-    and `processes` has for each the median unprofiled step of every process, ns: one where arms share a process."""
+    and `processes` has for each the median unprofiled step of every process, ns: one where arms share a process.
+    """
 
     run: Run
     runs: tuple[Run, ...]
@@ -86,5 +87,5 @@ def _unprofiled_medians(run: Run) -> tuple[float, ...]:
         if found.arm == run.arm:
             return tuple(map(float, found.median_ns))
     mine = [pairs for pairs in run.pairs if pairs.b_second.size and run.arm in (pairs.a, pairs.b)]
-    values = [job_ns(pairs, of_b=pairs.b == run.arm) for pairs in mine]
+    values = [slowest_rank_ns(pairs, of_b=pairs.b == run.arm) for pairs in mine]
     return (float(np.median(np.concatenate(values))),) if values else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceq.compare.exchanges import KINDS, Moved
+from traceq.compare.exchanges import EXCHANGED_KINDS, Moved
 from traceq.compare.result import Cause, Diff, Diffs, share
 from traceq.compare.sentences import short_name
 from traceq.report import Cell, Column, Table
@@ -115,7 +115,8 @@ def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
     """One row an arm: its step, and its delta to the baseline, or to the arm that a column names; `narrow` leaves out
-    what else the answers say."""
+    what else the answers say.
+    """
     are_processes = any(found.comparison and _num_processes(found.comparison) for found in diffs.diffs)
     columns = (
         Column("arm", "arm"),
@@ -145,7 +146,7 @@ def exchanges_table(diffs: Diffs) -> Table:
         Column("arm", "arm"),
         Column("strategy", "strategy"),
         Column("verdict", "as predicted"),
-        *(Column(name, f"{name.replace('_', '-')}s") for name in KINDS),
+        *(Column(name, f"{name.replace('_', '-')}s") for name in EXCHANGED_KINDS),
         Column("samples_per_second", "samples", Unit.RATE),
         Column("peak_bytes", "memory", Unit.BYTES),
         Column("state_bytes", "weights, moments", Unit.BYTES),
@@ -165,7 +166,7 @@ def exchanges_table(diffs: Diffs) -> Table:
     note = (
         "Calls and bytes of a mean traced step of one rank, held to the strategy role by role; `traceq show RUN/ARM`."
     )
-    return Table("exchanges", "What ranks exchange in a step", columns, rows, note=note).told
+    return Table("exchanges", "What ranks exchange in a step", columns, rows, note=note).non_empty_columns
 
 
 def _moved(moved: Moved) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from traceq.engines.codec import Damaged, decode, encode
+from traceq.engines.codec import Damaged, pack, unpack
 from traceq.engines.rank_summary import RankSummary
 from traceq.engines.source_digest import sources
 from traceq.locations import Place
@@ -44,7 +44,7 @@ def known(file: Place, names: Sequence[str], how: How) -> RankSummary | None:
         return None
     place, key = kept
     try:
-        entry = decode(place.read_bytes(), _Entry)
+        entry = unpack(place.read_bytes(), _Entry)
     except (OSError, Damaged):
         return None
     return entry.summary if entry.key == key and entry.summary.names >= set(names) else None
@@ -60,7 +60,7 @@ def remember(file: Place, summary: RankSummary, how: How) -> None:
     with suppress(OSError):
         place.parent.mkdir(exist_ok=True)
         with replaced(place) as part:
-            part.write_bytes(encode(_Entry(key, summary)))
+            part.write_bytes(pack(_Entry(key, summary)))
 
 
 def _kept(file: Place, how: How) -> tuple[Path, str] | None:

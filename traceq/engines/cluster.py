@@ -40,7 +40,8 @@ class Cluster:
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
     ) -> Iterator[Result]:
         """(index, what the function says), as they come; Lost where worker after worker died of it: with others, which
-        are then suspect too, and alone."""
+        are then suspect too, and alone.
+        """
         suspects = []
         for at, result in self._all(function, list(enumerate(arguments))):
             if isinstance(result, Lost):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 import numpy as np
 
-__all__ = ["Damaged", "decode", "encode"]
+__all__ = ["Damaged", "pack", "unpack"]
 
 T = TypeVar("T")
 _NUMBERS = "biuf"
@@ -18,12 +18,12 @@ class Damaged(Exception):
     """Bytes that are not what `encode` wrote of that type."""
 
 
-def encode(value: object) -> bytes:
+def pack(value: object) -> bytes:
     """A dataclass, or whatever msgspec knows, with numpy arrays in it."""
     return zlib.compress(msgspec.msgpack.encode(value, enc_hook=_plain), 1)
 
 
-def decode(data: bytes, type_: type[T]) -> T:
+def unpack(data: bytes, type_: type[T]) -> T:
     """What `encode` was given. Raises Damaged."""
     try:
         return msgspec.msgpack.decode(zlib.decompress(data), type=type_, dec_hook=_array)

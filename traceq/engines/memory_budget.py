@@ -32,7 +32,8 @@ def needed_bytes(file: Place) -> int:
 
 def plain_bytes(file: Place) -> int:
     """Uncompressed size: as the gzip trailer tells it if the file is small enough for that to be the truth. A remote
-    file of which the listing tells nothing is taken for a large one; one that is not there for nothing."""
+    file of which the listing tells nothing is taken for a large one; one that is not there for nothing.
+    """
     if isinstance(file, Remote):
         packed = file.name.endswith((".gz", ".zst"))
         return _LARGE if file.size < 0 else file.size * (_PACKED if packed else 1)

@@ -105,7 +105,8 @@ def num_cores() -> int:
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """An interrupt waits until processes have started; they inherit that they hear none, from their first instruction
-    on. A mask alone would not do: threads of numpy's hear it for all."""
+    on. A mask alone would not do: threads of numpy's hear it for all.
+    """
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return

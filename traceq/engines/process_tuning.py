@@ -6,13 +6,13 @@ import ctypes
 import os
 from collections.abc import Sequence
 
-__all__ = ["keep_freed_memory", "prepare"]
+__all__ = ["keep_freed_memory", "tune_process"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _LARGEST_COLUMN, _MOST_KEPT = 1 << 30, (1 << 31) - 1
 
 
-def prepare(paths: Sequence[str]) -> None:
+def tune_process(paths: Sequence[str]) -> None:
     """For a process that has not imported numpy yet: this one and those it starts have no threads for linear algebra.
 
     OpenBLAS starts one a core, which spin for some 25 ms each: of 64 processes on as many cores 100 s of CPU time.

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from traceq.engines.cache import How, known, remember
-from traceq.engines.codec import decode
+from traceq.engines.codec import unpack
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import needed_bytes, plain_bytes
 from traceq.engines.rank_summary import RankSummary, answers, part_type, summarize
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.rank_collectives import OwnCalls
-from traceq.facts.ranks.job import Each, Job, job_by
+from traceq.facts.ranks.job import Job, LazySequence, job_by
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.locations import Place
 from traceq.model import Run, Trace
@@ -51,11 +51,11 @@ class Ranks:
             return map(self._read_here, files)
         told, self._files = self._summarized(files), {str(file): file for file in files}
         self.summaries = {str(file): one for file, one in zip(files, told, strict=True) if isinstance(one, RankSummary)}
-        return (decode(one.head, Trace) if isinstance(one, RankSummary) else one for one in told)
+        return (unpack(one.head, Trace) if isinstance(one, RankSummary) else one for one in told)
 
     def numbers(self, run: Run) -> dict[int, frozenset[int]]:
         """Numbers of the steps of each rank; of a rank that is cut to one, that."""
-        outlines = (decode(self.summaries[trace.path].outline, Outline) for trace in run.traces)
+        outlines = (unpack(self.summaries[trace.path].outline, Outline) for trace in run.traces)
         return {rank.rank: numbers_of(rank.steps) for rank in outlines}
 
     def job(self, run: Run) -> Job:
@@ -63,15 +63,15 @@ class Ranks:
         left = [self.summaries[trace.path] for trace in run.traces]
         return job_by(
             run,
-            tuple(decode(one.outline, Outline) for one in left),
-            Each(lambda at: decode(left[at].calls, OwnCalls), len(left)),
+            tuple(unpack(one.outline, Outline) for one in left),
+            LazySequence(lambda at: unpack(left[at].calls, OwnCalls), len(left)),
             _Look(self._run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how),
         )
 
-    def parts(self, run: Run, name: str) -> Each[Any]:
+    def parts(self, run: Run, name: str) -> LazySequence[Any]:
         """What the ranks left for one analysis, taken from its bytes each time that it is asked for."""
         parts, type_ = [self.summaries[trace.path].part(name) for trace in run.traces], part_type(name)
-        return Each(lambda at: decode(parts[at], type_), len(parts))
+        return LazySequence(lambda at: unpack(parts[at], type_), len(parts))
 
     def _summarized(self, files: Sequence[Place]) -> list[RankSummary | UnreadableInput]:
         found: dict[int, RankSummary | UnreadableInput] = {}

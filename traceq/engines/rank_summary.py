@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from traceq.analysis.registry import analysis
-from traceq.engines.codec import encode
+from traceq.engines.codec import pack
 from traceq.errors import UnreadableInput
 from traceq.facts.comm.rank_collectives import own_calls
 from traceq.facts.ranks.rank_outline import head, outline
@@ -28,7 +28,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class RankSummary:
     """What is left of one trace, each piece as bytes: `head` the trace without events; `outline`, `calls` what ranks
-    are compared by; `parts` (name of the analysis, its summary)."""
+    are compared by; `parts` (name of the analysis, its summary).
+    """
 
     head: bytes
     outline: bytes
@@ -47,14 +48,15 @@ class RankSummary:
 
 def summarize(path: Place, names: Sequence[str], strict: bool, step: int | None) -> RankSummary | UnreadableInput:
     """Read one trace, and let go of its events; a fault is what is known of it, too. Of a trace that lacks the step
-    asked for, no more than its outline counts."""
+    asked for, no more than its outline counts.
+    """
     try:
         trace = _cut(read_one(path, strict=strict), step)
         return RankSummary(
-            head=encode(head(trace)),
-            outline=encode(outline(trace)),
-            calls=encode(own_calls(trace)),
-            parts=tuple((name, encode(analysis(name).summarize(trace))) for name in names),
+            head=pack(head(trace)),
+            outline=pack(outline(trace)),
+            calls=pack(own_calls(trace)),
+            parts=tuple((name, pack(analysis(name).summarize(trace))) for name in names),
         )
     except UnreadableInput as fault:
         return fault

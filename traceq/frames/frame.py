@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.errors import UsageFault
 
-__all__ = ["Frame", "Texts", "Values", "stacked"]
+__all__ = ["ColumnValues", "Frame", "Texts", "stacked"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class Texts:
         return texts
 
 
-Values = NDArray[np.int64] | NDArray[np.bool_] | Texts
+ColumnValues = NDArray[np.int64] | NDArray[np.bool_] | Texts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class Frame:
     """A table of a run; -1 = absent in columns of numbers."""
 
     name: str
-    columns: Mapping[str, Values]
+    columns: Mapping[str, ColumnValues]
 
     def to_numpy(self) -> dict[str, NDArray[Any]]:
         """Arrays by name of column; texts as objects."""
@@ -50,7 +50,7 @@ class Frame:
         """
         arrow = _needed("pyarrow")
 
-        def array(found: Values) -> Any:
+        def array(found: ColumnValues) -> Any:
             if not isinstance(found, Texts):
                 return arrow.array(found)
             ids = arrow.array(found.ids.astype(np.int32), mask=found.ids < 0)
@@ -73,7 +73,7 @@ def stacked(frames: Sequence[Frame]) -> Frame:
     return Frame(first.name, {name: _joined([frame.columns[name] for frame in frames]) for name in first.columns})
 
 
-def _joined(parts: Sequence[Values]) -> Values:
+def _joined(parts: Sequence[ColumnValues]) -> ColumnValues:
     texts = [part for part in parts if isinstance(part, Texts)]
     if not texts:
         numbers: NDArray[np.int64] = np.concatenate([part for part in parts if not isinstance(part, Texts)])

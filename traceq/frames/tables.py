@@ -1,5 +1,6 @@
 """The tables of a run: what is in each, docs/query.md says. Times are those of the trace, ns; several ranks below each
-other, `rank` tells them apart."""
+other, `rank` tells them apart.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UsageFault
-from traceq.facts.comm.collectives import NAMES as COLLECTIVES
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES as COLLECTIVES
 from traceq.facts.comm.collectives import collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
-from traceq.facts.stalls.syncs import KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, activity, is_communication
-from traceq.frames.frame import Frame, Texts, Values, stacked
-from traceq.intervals import find
+from traceq.facts.timeline.time_partition import TimeCategory, activity, is_communication
+from traceq.frames.frame import ColumnValues, Frame, Texts, stacked
+from traceq.intervals import span_index
 from traceq.model import Category, Run, Trace
 
 __all__ = ["NAMES", "frame", "frames"]
 
-_Columns = dict[str, Values]
+_Columns = dict[str, ColumnValues]
 _CATEGORIES = tuple(category.name.lower() for category in Category)
-_DOING = tuple(doing.name.lower() for doing in Doing)
+_DOING = tuple(doing.name.lower() for doing in TimeCategory)
 
 
 def frames(run: Run) -> tuple[Frame, ...]:
@@ -41,7 +42,7 @@ def frame(run: Run, name: str) -> Frame:
     return stacked([Frame(name, _with_rank(trace, _TABLES[name](trace))) for trace in run.traces])
 
 
-def _with_rank(trace: Trace, columns: _Columns) -> Mapping[str, Values]:
+def _with_rank(trace: Trace, columns: _Columns) -> Mapping[str, ColumnValues]:
     first = next(iter(columns.values()))
     length = len(first.ids if isinstance(first, Texts) else first)
     return {"rank": np.full(length, trace.rank), **columns}
@@ -104,7 +105,7 @@ def _syncs(trace: Trace) -> _Columns:
     }
     return {
         "row": found.rows,
-        "kind": Texts(found.kind.astype(np.int64), KINDS),
+        "kind": Texts(found.kind.astype(np.int64), SYNC_KINDS),
         **origin,
         "phase": _phase(trace, found.phase),
         "step": _step(trace, found.start),
@@ -191,7 +192,7 @@ def _phase(trace: Trace, numbers: NDArray[np.int64]) -> Texts:
 def _step(trace: Trace, at: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number of the step in whose window each instant lies, -1 outside."""
     found = steps(trace)
-    inside = find(found.window, at)
+    inside = span_index(found.window, at)
     return np.where(inside >= 0, found.number[inside], -1)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.kineto.categories import categorise
-from traceq.kineto.interning import NAME_DECIDES, Digits, Interner, Kinds, Texts
+from traceq.kineto.interning import NAME_DECIDES, Digits, InternedStrings, Interner, Kinds
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
 from traceq.kineto.raw_events import RawArgs, RawEvent
@@ -79,11 +79,11 @@ class ColumnBuilder:
     _kinds: Kinds = field(default_factory=Kinds)
     _digits: Digits = field(init=False)
     _grids: dict[bytes, int] = field(default_factory=dict)
-    _input_texts: Texts = field(init=False)
+    _input_texts: InternedStrings = field(init=False)
     _prefixed: bytearray = field(default_factory=bytearray)
 
     def __post_init__(self) -> None:
-        self._digits, self._input_texts = Digits(self.strings), Texts(self.strings)
+        self._digits, self._input_texts = Digits(self.strings), InternedStrings(self.strings)
 
     def add(self, window: Sequence[RawEvent]) -> None:
         """Append the complete events of a window."""

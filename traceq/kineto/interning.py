@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceq.kineto.categories import BY_NAME, categorise
 
-__all__ = ["NAME_DECIDES", "Digits", "Interner", "Kinds", "Texts"]
+__all__ = ["NAME_DECIDES", "Digits", "InternedStrings", "Interner", "Kinds"]
 
 NAME_DECIDES = -1
 """Stands for the code of a category whose meaning depends on the event's name."""
@@ -30,7 +30,7 @@ class Digits(dict[int, int]):
         return text
 
 
-class Texts(dict[bytes, int]):
+class InternedStrings(dict[bytes, int]):
     """JSON text -> its string id, as it is written; -1 where it says nothing."""
 
     def __init__(self, strings: Interner) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from traceq.kineto import native_columns
 from traceq.kineto.document import Document
 from traceq.kineto.native_columns import NativeColumns
-from traceq.kineto.read_buffer import Tape
+from traceq.kineto.read_buffer import ReadBuffer
 from traceq.kineto.scan_result import Damage, Scan, check_size
-from traceq.kineto.source import Source
-from traceq.kineto.speculative_scan import Team
+from traceq.kineto.source import ByteSource
+from traceq.kineto.speculative_scan import SpeculativeScan
 
 __all__ = ["MISSING", "scan_natively"]
 
@@ -23,15 +23,15 @@ _FIRST_ROWS, _BYTES_PER_ROW = 1 << 16, 256
 _LONG = 4 << 20  # an event from here on is the reference's
 
 
-def scan_natively(source: Source, *, threads: int = 1) -> Scan:
+def scan_natively(source: ByteSource, *, threads: int = 1) -> Scan:
     """As `scan`. Raises UnreadableInput where the source is no trace."""
-    tape = Tape(source, padding=NativeColumns.PADDING, chunks=Team.CHUNKS if threads > 1 else 1)
+    tape = ReadBuffer(source, padding=NativeColumns.PADDING, chunks=SpeculativeScan.CHUNKS if threads > 1 else 1)
     try:
         document = Document(tape)
         columns = NativeColumns(max(_FIRST_ROWS, source.size_bytes // _BYTES_PER_ROW))
         document.open()
         tape.unread(document.release())
-        with Team(tape, columns, threads) as team:
+        with SpeculativeScan(tape, columns, threads) as team:
             _read_events(team, tape, document, columns)
     finally:
         tape.close()
@@ -39,7 +39,7 @@ def scan_natively(source: Source, *, threads: int = 1) -> Scan:
     return Scan(events, columns.threads, document.metadata, Damage.of(document, source, columns.num_dropped))
 
 
-def _read_events(team: Team, tape: Tape, document: Document, columns: NativeColumns) -> None:
+def _read_events(team: SpeculativeScan, tape: ReadBuffer, document: Document, columns: NativeColumns) -> None:
     comma_due = False
     while not document.done:
         verdict, comma_due = team.scan(comma_due=comma_due)
@@ -49,7 +49,7 @@ def _read_events(team: Team, tape: Tape, document: Document, columns: NativeColu
         comma_due = _refer(tape, document, columns, comma_due=comma_due)
 
 
-def _refer(tape: Tape, document: Document, columns: NativeColumns, *, comma_due: bool) -> bool:
+def _refer(tape: ReadBuffer, document: Document, columns: NativeColumns, *, comma_due: bool) -> bool:
     """Let the reference read on until it got past what stopped the scanner; whether a comma is due there."""
     start = tape.position
     document.resume(start, comma_due=comma_due)

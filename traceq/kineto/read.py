@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from traceq.errors import UnreadableInput
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.kineto.categories import RUNTIME_DEVICE
 from traceq.kineto.columns import to_int
 from traceq.kineto.scan import scan
@@ -116,10 +116,11 @@ def _rank(world: dict[str, Any], path: Place) -> int:
 
 def _host(metadata: Mapping[str, msgspec.Raw], path: Place, events: Events) -> str:
     """Name of the machine: as the profiler noted it (since 2025), else from the name that tensorboard_trace_handler
-    gave the file, which still stands in the metadata of one that was renamed; "" where neither tells."""
+    gave the file, which still stands in the metadata of one that was renamed; "" where neither tells.
+    """
     if host := str(_decoded(metadata, "host_name", str)):
         return host
-    processes = {events.strings[at] for at in distinct(events.pid).tolist() if at >= 0}
+    processes = {events.strings[at] for at in sorted_unique(events.pid).tolist() if at >= 0}
     for name in (path.name, PurePosixPath(_decoded(metadata, "traceName", str)).name):
         found = _HANDLERS_NAME.match(name)
         if found is not None and found[2] in processes:  # else it is a name that someone made up
@@ -136,8 +137,8 @@ def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
         return "cpu"
     if names and names[0]:
         return names[0]
-    cats = {events.strings[int(i)].lower() for i in distinct(events.cat[device_rows])}
-    calls = {events.strings[int(i)] for i in distinct(events.name[events.rows(Category.RUNTIME)])}
+    cats = {events.strings[int(i)].lower() for i in sorted_unique(events.cat[device_rows])}
+    calls = {events.strings[int(i)] for i in sorted_unique(events.name[events.rows(Category.RUNTIME)])}
     for text in sorted(cats) + sorted(calls):
         for prefix, kind in RUNTIME_DEVICE.items():
             if text.startswith(prefix):

@@ -7,23 +7,23 @@ from mmap import mmap
 from queue import SimpleQueue
 from threading import Thread
 
-from traceq.kineto.source import Source, room
+from traceq.kineto.source import ByteSource, page_buffer
 from traceq.locations import Place
 
-__all__ = ["Tape"]
+__all__ = ["ReadBuffer"]
 
 CHUNK = 1 << 18
 _HEADROOM = 1 << 18
 _NUM_BUFFERS = 4
 
 
-class Tape:
+class ReadBuffer:
     """`buffer[start:stop]` is the text from `position` on that is at hand; `padding` bytes behind it are free to write.
 
     Text that was not used up stays in front of what `more` adds: most often copied into the headroom of its buffer.
     """
 
-    def __init__(self, source: Source, *, padding: int, chunks: int = 1) -> None:
+    def __init__(self, source: ByteSource, *, padding: int, chunks: int = 1) -> None:
         self.buffer: mmap | bytearray = bytearray(padding)
         self.start = self.stop = self.position = 0
         self._source, self._padding = source, padding
@@ -117,9 +117,9 @@ class Tape:
 class _InTurn:
     """Two buffers, filled in turn whenever one is asked for."""
 
-    def __init__(self, source: Source, headroom: int, chunk: int, padding: int) -> None:
+    def __init__(self, source: ByteSource, headroom: int, chunk: int, padding: int) -> None:
         self._source, self._room = source, slice(headroom, headroom + chunk)
-        self._buffers = [room(headroom + chunk + padding) for _ in range(2)]
+        self._buffers = [page_buffer(headroom + chunk + padding) for _ in range(2)]
 
     def next(self) -> tuple[mmap, int]:
         """(a buffer, how much text stands in it behind the headroom); none at the end. The last but one is forfeit."""
@@ -134,12 +134,12 @@ class _InTurn:
 class _ReadAhead:
     """As _InTurn, but a thread fills the next buffers meanwhile."""
 
-    def __init__(self, source: Source, headroom: int, chunk: int, padding: int) -> None:
+    def __init__(self, source: ByteSource, headroom: int, chunk: int, padding: int) -> None:
         self._source, self._room = source, slice(headroom, headroom + chunk)
         self._free: SimpleQueue[mmap | None] = SimpleQueue()
         self._full: SimpleQueue[tuple[mmap, int]] = SimpleQueue()
         for _ in range(_NUM_BUFFERS):
-            self._free.put(room(headroom + chunk + padding))
+            self._free.put(page_buffer(headroom + chunk + padding))
         self._lent: list[mmap] = []
         self._fault: BaseException | None = None
         self._thread = Thread(target=self._read, name="traceq-read-ahead", daemon=True)

@@ -13,7 +13,7 @@ from traceq.kineto import native
 from traceq.kineto.columns import ColumnBuilder
 from traceq.kineto.document import Document
 from traceq.kineto.scan_result import Damage, Scan, check_size
-from traceq.kineto.source import Source
+from traceq.kineto.source import ByteSource
 from traceq.model import Thread
 
 __all__ = ["reader", "scan", "threads"]
@@ -37,7 +37,7 @@ def threads() -> int:
     return int(wanted)
 
 
-def scan(source: Source) -> Scan:
+def scan(source: ByteSource) -> Scan:
     """Read a source to its end. Raises UnreadableInput where it is no trace."""
     if reader() == "native":
         return native.scan_natively(source, threads=threads())

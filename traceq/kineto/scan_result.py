@@ -10,7 +10,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.document import Document
-from traceq.kineto.source import Source
+from traceq.kineto.source import ByteSource
 from traceq.locations import Place
 from traceq.model import Events, Thread
 
@@ -49,7 +49,7 @@ class Damage:
     num_dropped: int = 0
 
     @classmethod
-    def of(cls, document: Document, source: Source, num_dropped: int) -> Damage:
+    def of(cls, document: Document, source: ByteSource, num_dropped: int) -> Damage:
         """What a document found when it was read to its end."""
         truncated_at = document.truncated_at
         if truncated_at is None and source.fault:

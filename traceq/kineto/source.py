@@ -18,13 +18,13 @@ try:
 except ImportError:
     import zlib as unzip
 
-__all__ = ["Source", "open_source", "room"]
+__all__ = ["ByteSource", "open_source", "page_buffer"]
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PACKED = 1 << 16
 
 
-class Source:
+class ByteSource:
     """A file as a stream of plain bytes. `fault` is set when the archive ends early or is damaged."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Source:
         self.path, self.fault = path, ""
         self.is_packed = readinto != file.readinto
         self.size_bytes = _size(path, file)
-        self._file, self._readinto, self._room = file, readinto, room(1)
+        self._file, self._readinto, self._room = file, readinto, page_buffer(1)
         self._damage: tuple[type[Exception], ...] = (EOFError, *faults(), *damage)
 
     def readinto(self, room: memoryview) -> int:
@@ -47,7 +47,7 @@ class Source:
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; empty at the end."""
         if len(self._room) < size:
-            self._room = room(size)
+            self._room = page_buffer(size)
         view = memoryview(self._room)[:size]
         return bytes(view[: self.readinto(view)])
 
@@ -56,13 +56,14 @@ class Source:
         self._file.close()
 
 
-def room(size: int) -> mmap.mmap:
+def page_buffer(size: int) -> mmap.mmap:
     """Memory to read into, which starts on a page: to where no line of the cache starts the kernel copies at a quarter
-    of the speed, and that is where malloc's blocks are."""
+    of the speed, and that is where malloc's blocks are.
+    """
     return mmap.mmap(-1, size)
 
 
-def open_source(path: Place) -> Source:
+def open_source(path: Place) -> ByteSource:
     """Open a plain, gzip or zstd file, told apart by its first bytes, never by its name.
 
     Raises UnreadableInput where there is no file, it is empty, or zstandard is needed and missing.
@@ -78,12 +79,12 @@ def open_source(path: Place) -> Source:
         raise UnreadableInput(str(path), "the file is empty", "a Kineto trace (JSON)")
     if magic.startswith(_GZIP):
         gzip = _Gzip(file, can_return=isinstance(path, Path))
-        return Source(path, file, gzip.readinto, unzip.error)
+        return ByteSource(path, file, gzip.readinto, unzip.error)
     if magic.startswith(_ZSTD):
         zstandard = _import_zstandard(path)
         stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        return Source(path, file, stream.readinto1, zstandard.ZstdError)
-    return Source(path, file, file.readinto)
+        return ByteSource(path, file, stream.readinto1, zstandard.ZstdError)
+    return ByteSource(path, file, file.readinto)
 
 
 def _size(path: Place, file: BufferedReader) -> int:
@@ -94,7 +95,8 @@ def _size(path: Place, file: BufferedReader) -> int:
 class _Gzip:
     """The members of a gzip file as one stream, by isal's own reader. That one keeps back what stands before a cut: a
     file that it refuses is read again, as far as it goes, piece by piece; one to whose start there is no return is
-    read that way at once."""
+    read that way at once.
+    """
 
     def __init__(self, file: BufferedReader, *, can_return: bool) -> None:
         self._file, self._packed, self._member = file, b"", _decompressor()

@@ -11,28 +11,28 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 from traceq.kineto.native_columns import NativeColumns
-from traceq.kineto.read_buffer import Tape
+from traceq.kineto.read_buffer import ReadBuffer
 
-__all__ = ["Team"]
+__all__ = ["SpeculativeScan"]
 
 _OPENING = re.compile(rb"\s*(\{\s*\"[^\"\\]{1,40}\"\s*:)")
 _SEPARATOR = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 _FIRST_ROWS = 1 << 15
 
 
-class Team:
+class SpeculativeScan:
     """Scans a tape from the first event on, by one thread or two."""
 
     CHUNKS = 8  # of a tape, to be read at once for two threads: what a pair of them takes should outweigh its start
 
-    def __init__(self, tape: Tape, columns: NativeColumns, threads: int) -> None:
+    def __init__(self, tape: ReadBuffer, columns: NativeColumns, threads: int) -> None:
         self._tape, self._columns = tape, columns
         opening = _OPENING.match(tape.buffer, tape.start, tape.stop) if threads > 1 else None
         self._opening = opening[1] if opening else b""
         self._part = NativeColumns(_FIRST_ROWS) if opening else None
         self._pool = ThreadPoolExecutor(1, "traceq-scan") if opening else None
 
-    def __enter__(self) -> Team:
+    def __enter__(self) -> SpeculativeScan:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -82,7 +82,8 @@ class CallStacks:
 @dataclass(frozen=True, slots=True)
 class EventWaits:
     """Events that `cuda_sync` rows wait for, where they tell which: `row` int64[M] into Events; `stream` int64[M], on
-    which it was recorded; `record` int64[M], correlation id of the call that recorded it."""
+    which it was recorded; `record` int64[M], correlation id of the call that recorded it.
+    """
 
     row: NDArray[np.int64]
     stream: NDArray[np.int64]
@@ -166,7 +167,7 @@ class Events:
 
     @cached_property
     def end(self) -> NDArray[np.int64]:
-        """ts + dur, int64 ns."""
+        """Ts + dur, int64 ns."""
         return self.ts + self.dur
 
     def rows(self, *categories: Category) -> NDArray[np.int64]:

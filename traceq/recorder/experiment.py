@@ -80,7 +80,8 @@ def num_steps(plan: Plan) -> int:
 
 def _build(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
     """Each arm's step. Arms with the same parameters share one build, so that nothing but the arm differs; that others
-    do not is noted."""
+    do not is noted.
+    """
     built: list[tuple[Any, Step]] = []
     steps: dict[str, Step] = {}
     for planned in plan.arms:
@@ -91,7 +92,7 @@ def _build(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
             built.append((parameters, step))
         steps[planned.arm.name] = _running(step, planned.runs)
     if len(built) > 1:
-        context.built_apart(*steps)
+        context.separate_builds(*steps)
     return steps
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from traceq.recorder.process.rank_errors import read_told, tell_fault, words
+from traceq.recorder.process.rank_errors import error_text, read_told, tell_fault
 from traceq.recorder.process.root_cause import Failure, find_cause, is_of_a_peer
 from traceq.recorder.process.run_status import mark, marked, status_after
 from traceq.recorder.process.signals import undisturbed
-from traceq.recorder.process.stalled import find_desync, leave_flight
+from traceq.recorder.process.stalled import dump_flight_recorder, find_desync
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
 
@@ -27,11 +27,11 @@ def note_end(plan: Plan, world: World, fault: BaseException) -> str:
     """
     with undisturbed():
         tell_fault(plan.faults, world.rank, fault)
-        own = words(fault)
+        own = error_text(fault)
         if world.size == 1:
             status, text = status_after(fault), own
         elif is_of_a_peer(own):
-            leave_flight(plan.folder, world.rank, fault)
+            dump_flight_recorder(plan.folder, world.rank, fault)
             status, text = _common_end(plan, world)
         else:
             status, text = status_after(fault), f"rank {world.rank}: {own}"

@@ -9,12 +9,12 @@ import torch.distributed as dist
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.experiment import run_rank
 from traceq.recorder.external_end import note_end
-from traceq.recorder.process.rank_errors import words
+from traceq.recorder.process.rank_errors import error_text
 from traceq.recorder.process.root_cause import is_of_a_peer
 from traceq.recorder.process.shared_folder import check_shared
 from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.recorder.process.world import World, join_world, leave_world
-from traceq.recorder.spec.catalogue import find
+from traceq.recorder.spec.catalogue import find_recipe
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.prepare import Request, prepare, resolve_device
 
@@ -40,13 +40,13 @@ def record_joined(request: Request) -> Plan | None:
 def _record(plan: Plan, world: World, ignore_signals: Callable[[], None]) -> None:
     try:
         try:
-            run_rank(plan, find(plan.recipe), world)
+            run_rank(plan, find_recipe(plan.recipe), world)
         except BaseException:
             ignore_signals()
             raise
     except BaseException as fault:  # a signal may have come between
         text = note_end(plan, world, fault)
-        if not isinstance(fault, Stopped) and is_of_a_peer(words(fault)):
+        if not isinstance(fault, Stopped) and is_of_a_peer(error_text(fault)):
             raise RecordingFailed(f"{plan.out}: {text}") from fault
         raise
 

@@ -46,7 +46,8 @@ def record_apart(
 
 def order_of(arms: Sequence[PlannedArm], number: int, seed: int) -> list[PlannedArm]:
     """Arms of the n-th round in the order they run: the recipe's, later shuffled, and each order once the other way
-    round, so that drift cancels."""
+    round, so that drift cancels.
+    """
     order = random.Random(seed + number // 2).sample(list(arms), len(arms)) if number > 1 else list(arms)
     return order[::-1] if number % 2 else order
 

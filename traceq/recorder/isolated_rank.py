@@ -7,13 +7,13 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 from traceq.model import Arm, Manifest
-from traceq.recorder.rank.environment import describe
+from traceq.recorder.rank.environment import environment_facts
 from traceq.recorder.rank.rank import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.journal import Journal
-from traceq.recorder.timing.peak_memory import forget_peak
+from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.stopwatch import Stopwatch
 from traceq.recorder.timing.timed_steps import collector_off, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
@@ -58,7 +58,7 @@ def _timed(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, collector_off(), stopwatch:
         if rank.plan.steps:
             journal.write((yield from _run(rank, stopwatch, arm, [WARM_UP] * rank.plan.warmup_steps)))
-            forget_peak(rank.world.device)
+            reset_peak_memory(rank.world.device)
         for group in _groups(rank.plan):
             gc.collect()
             rank.world.barrier()
@@ -89,7 +89,7 @@ def _publish(rank: Rank, arm: Arm, seen: dict[str, str | int | float]) -> Manife
     if rank.world.rank == 0:
         known = folder.read_manifest()
         arms = tuple(replace(each, facts=rank.facts) if each.name == arm.name else each for each in known.arms)
-        environment = {**known.environment, **describe(rank.world), **seen, "world_size": known.num_ranks}
+        environment = {**known.environment, **environment_facts(rank.world), **seen, "world_size": known.num_ranks}
         hosts = (rank.world.peers[0].host,) * known.num_ranks
         folder.write_manifest(replace(known, arms=arms, phases=rank.phases.names, environment=environment, hosts=hosts))
     rank.world.barrier()

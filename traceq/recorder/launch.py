@@ -18,7 +18,7 @@ from traceq.recorder.isolated_arms import record_apart
 from traceq.recorder.process.environment_variables import rank_variables
 from traceq.recorder.process.processes import running
 from traceq.recorder.process.progress_counters import create_pulses, read_pulses
-from traceq.recorder.process.rank_errors import words
+from traceq.recorder.process.rank_errors import error_text
 from traceq.recorder.process.rank_messages import News
 from traceq.recorder.process.root_cause import Failed, Failure, find_cause
 from traceq.recorder.process.run_status import mark
@@ -49,10 +49,10 @@ def launch(
             else:
                 failed = record_together(plan, lambda left: _run_ranks(left, on_progress, on_news), on_news)
     except Stopped as stopped:
-        mark(plan.folder, "interrupted", words(stopped))
+        mark(plan.folder, "interrupted", error_text(stopped))
         raise stopped.as_exit from None
     except (OSError, TraceqError) as fault:
-        mark(plan.folder, "failed", words(fault))
+        mark(plan.folder, "failed", error_text(fault))
         raise
     if failed:
         mark(plan.folder, "failed", failed.fault)

@@ -12,7 +12,7 @@ from subprocess import Popen
 
 from traceq.recorder.process.processes import wait_for_end
 from traceq.recorder.process.progress_counters import read_pulses
-from traceq.recorder.process.rank_errors import Told, read_told
+from traceq.recorder.process.rank_errors import RankError, read_told
 from traceq.recorder.process.root_cause import Failure
 from traceq.recorder.spec.plan import Plan
 
@@ -63,7 +63,7 @@ def _failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Failure]:
     exit_codes = [process.poll() for process in processes]  # first: a rank may finish, and leave, just now
     for rank, (exit_code, progress) in enumerate(zip(exit_codes, read_pulses(Path(plan.pulse)), strict=True)):
         if not progress.finished:
-            told = read_told(plan.faults, rank) or Told(_last_words(plan, rank) if exit_code == 1 else "", 0)
+            told = read_told(plan.faults, rank) or RankError(_last_words(plan, rank) if exit_code == 1 else "", 0)
             found.append(Failure(rank, exit_code, told.text, tail(plan, rank), told.at_ns, told.arm))
     return found
 

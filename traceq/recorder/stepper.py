@@ -28,7 +28,7 @@ class Stepper:
         self._open = ExitStack()
         self.end_step()
 
-    def turn_to(self, phase: str) -> None:
+    def set_phase(self, phase: str) -> None:
         """The phase before it ends here, and this one begins."""
         self._open.close()
         self._open.enter_context(self._phases(phase))
@@ -37,7 +37,7 @@ class Stepper:
         """The step ends here, and the next one begins."""
         self._open.close()
         next(self._steps, None)
-        self.turn_to(FETCH)
+        self.set_phase(FETCH)
 
     def close(self) -> None:
         """No further step: the one under way, which has no end, does not count."""

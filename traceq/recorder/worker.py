@@ -12,9 +12,9 @@ from traceq.recorder.experiment import run_rank
 from traceq.recorder.process.processes import die_with_parent
 from traceq.recorder.process.progress_counters import Pulse
 from traceq.recorder.process.rank_errors import tell_fault
-from traceq.recorder.process.stalled import leave_flight, wait_for_flights
+from traceq.recorder.process.stalled import dump_flight_recorder, wait_for_flights
 from traceq.recorder.process.world import join_world, leave_world
-from traceq.recorder.spec.catalogue import find
+from traceq.recorder.spec.catalogue import find_recipe
 from traceq.recorder.spec.plan import Plan
 
 __all__ = ["main"]
@@ -30,14 +30,14 @@ def main() -> None:
     plan = Plan.from_bytes(Path(sys.argv[1]).read_bytes())
     rank = int(os.environ["RANK"])
     try:
-        run_rank(plan, find(plan.recipe), join_world(plan.device))
+        run_rank(plan, find_recipe(plan.recipe), join_world(plan.device))
     except SystemExit as left:
         fault = RuntimeError(f"the recipe left with sys.exit({left.code})")
         tell_fault(plan.faults, rank, fault)
         raise fault from left
     except BaseException as fault:
         tell_fault(plan.faults, rank, fault)
-        if leave_flight(plan.folder, rank, fault):
+        if dump_flight_recorder(plan.folder, rank, fault):
             wait_for_flights(plan.folder, plan.num_ranks)
         raise
     Pulse(plan.pulse, rank).finish()

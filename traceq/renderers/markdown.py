@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.renderers.text import MOST_FINDINGS, source_line, unknown_line
+from traceq.renderers.text import MOST_FINDINGS, source_summary, unknown_line
 from traceq.report import Sheet, Table
 from traceq.units import Unit, format_value
 
@@ -11,9 +11,9 @@ __all__ = ["safe", "sheet_to_markdown", "table_to_markdown"]
 
 def sheet_to_markdown(sheet: Sheet) -> str:
     """Findings, tables and doubts."""
-    parts = [f"**{safe(source_line(sheet.source))}**"]
-    parts += ["\n".join(f"- {safe(finding.text)}" for finding in sheet.telling[:MOST_FINDINGS])]
-    parts += [table_to_markdown(view.told) for report in sheet.reports for view in report.views]
+    parts = [f"**{safe(source_summary(sheet.source))}**"]
+    parts += ["\n".join(f"- {safe(finding.text)}" for finding in sheet.top_findings[:MOST_FINDINGS])]
+    parts += [table_to_markdown(view.non_empty_columns) for report in sheet.reports for view in report.views]
     parts += ["\n".join(f"> {safe(caveat.text)}" for caveat in sheet.all_caveats)]
     parts += [safe(unknown_line(sheet))] if sheet.unknown else []
     return "\n\n".join(part for part in parts if part) + "\n"

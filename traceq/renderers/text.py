@@ -12,7 +12,15 @@ from rich.text import Text
 from traceq.report import Column, Sheet, Source, Table
 from traceq.units import Unit, format_ranks, format_value
 
-__all__ = ["MOST_FINDINGS", "plain", "print_line", "print_sheet", "print_table", "source_line", "unknown_line"]
+__all__ = [
+    "MOST_FINDINGS",
+    "print_line",
+    "print_sheet",
+    "print_table",
+    "source_summary",
+    "unknown_line",
+    "visible_text",
+]
 
 MOST_FINDINGS = 8
 _GAP = 2
@@ -23,18 +31,18 @@ _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
     """Write a sheet to a console, at the console's width."""
-    print_line(plain(source_line(sheet.source), style="bold"), console)
-    for finding in sheet.telling[:MOST_FINDINGS]:
-        print_line(Text("* ", style=_SEVERITY[finding.severity]) + plain(finding.text), console)
-    if (num_left_out := len(sheet.telling) - MOST_FINDINGS) > 0:
-        print_line(plain(f"  {num_left_out} more in --json", style="dim"), console)
+    print_line(visible_text(source_summary(sheet.source), style="bold"), console)
+    for finding in sheet.top_findings[:MOST_FINDINGS]:
+        print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(finding.text), console)
+    if (num_left_out := len(sheet.top_findings) - MOST_FINDINGS) > 0:
+        print_line(visible_text(f"  {num_left_out} more in --json", style="dim"), console)
     for report in sheet.reports:
         for view in report.views:
             console.print()
-            print_table(view.told, console)
+            print_table(view.non_empty_columns, console)
     if sheet.unknown:
         console.print()
-        print_line(plain(unknown_line(sheet), style="dim"), console)
+        print_line(visible_text(unknown_line(sheet), style="dim"), console)
 
 
 def unknown_line(sheet: Sheet) -> str:
@@ -45,7 +53,7 @@ def unknown_line(sheet: Sheet) -> str:
     return "Not recorded: " + "; ".join(f"{' and '.join(what)} ({key})" for key, what in wanted.items()) + "."
 
 
-def source_line(source: Source) -> str:
+def source_summary(source: Source) -> str:
     """`path · step · device · ranks · torch · events`, without what is not known."""
     ranks = f"rank{'s' if len(source.ranks) > 1 else ''} {format_ranks(source.ranks)} of {source.world_size}"
     parts = [
@@ -62,7 +70,7 @@ def source_line(source: Source) -> str:
 def print_table(table: Table, console: Console) -> None:
     """Write a title, a table and its note. For a narrow terminal what matters least is left out, and said so."""
     if table.title:
-        console.print(plain(table.title, style="bold"))
+        console.print(visible_text(table.title, style="bold"))
     shown = list(range(len(table.columns)))
     layout = _layout(table, shown, console.width)
     while not layout.fits and (rest := _dispensable(table, shown)):
@@ -72,7 +80,7 @@ def print_table(table: Table, console: Console) -> None:
     if left_out := [column.title for at, column in enumerate(table.columns) if at not in shown and column.title]:
         console.print(Text(f"  For a wider terminal: {', '.join(left_out)}.", style="dim"))
     if table.note:
-        print_line(plain(f"  {table.note}", style="dim"), console)
+        print_line(visible_text(f"  {table.note}", style="dim"), console)
 
 
 def print_line(text: Text, console: Console) -> None:
@@ -80,7 +88,7 @@ def print_line(text: Text, console: Console) -> None:
     console.print(text, soft_wrap=not console.is_terminal)
 
 
-def plain(text: str, style: str = "") -> Text:
+def visible_text(text: str, style: str = "") -> Text:
     """Text as it is, with control characters made visible: a kernel's name cannot steer the terminal."""
     return Text(text.translate(_VISIBLE), style=style)
 
@@ -98,7 +106,8 @@ class _Layout:
 
 def _layout(table: Table, shown: Sequence[int], width: int) -> _Layout:
     """Some columns of a table: headings of several words stand on several lines where that helps, then the widest
-    texts are cut. Numbers never are."""
+    texts are cut. Numbers never are.
+    """
     columns = [table.columns[at] for at in shown]
     texts = [tuple(format_value(row[at], table.columns[at].unit) for at in shown) for row in table.rows]
     for headings in ([column.title for column in columns], [column.title.replace(" ", "\n") for column in columns]):
@@ -141,7 +150,7 @@ def _drawn(layout: _Layout) -> RichTable:
         justify: JustifyMethod = "left" if column.unit is Unit.TEXT else "right"
         drawn.add_column(Text(heading, style="dim"), justify=justify, no_wrap=True, vertical="bottom")
     for row in layout.texts:
-        cells = (plain(_cut(text, width)) for text, width in zip(row, layout.widths, strict=True))
+        cells = (visible_text(_cut(text, width)) for text, width in zip(row, layout.widths, strict=True))
         drawn.add_row(*cells, style="bold" if row and row[0] == "total" else "")
     return drawn
 

@@ -8,19 +8,19 @@ from fractions import Fraction
 from statistics import mean, median
 
 from traceq.model import Run
-from traceq.rules.evidence import Evidence, Row, gather, integer, select
+from traceq.rules.evidence import Evidence, EvidenceRow, gather, integer, select
 from traceq.rules.identical import IDENTICAL, first_mismatch
 from traceq.rules.metrics import METRICS, Measure
 from traceq.rules.parse import STATISTICS, Rule
 
-__all__ = ["Breach", "Cause", "Outcome", "judge"]
+__all__ = ["Breach", "Contribution", "RuleOutcome", "judge"]
 
 _TOP = 3
 _LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class Contribution:
     """What a part of a value comes from: an op and its line, a collective, a kernel, a cell of the partition."""
 
     name: str
@@ -33,12 +33,12 @@ class Breach:
 
     rank: int
     value: Fraction
-    causes: tuple[Cause, ...]
+    causes: tuple[Contribution, ...]
     num_more_causes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RuleOutcome:
     """A rule, and the ranks that break it, the worst first; or where ranks differ, of the rule about all of them."""
 
     rule: Rule
@@ -51,15 +51,16 @@ class Outcome:
         return not self.breaches and not self.mismatch
 
 
-def judge(run: Run, rules: Sequence[Rule]) -> tuple[Outcome, ...]:
+def judge(run: Run, rules: Sequence[Rule]) -> tuple[RuleOutcome, ...]:
     """What each rule comes to on the ranks of a run. Raises TraceqError where a rank cannot answer a rule."""
     ranks = gather(run, rules)
     return tuple(
-        Outcome(rule, (), first_mismatch(run)) if rule.metric == IDENTICAL else _outcome(rule, ranks) for rule in rules
+        RuleOutcome(rule, (), first_mismatch(run)) if rule.metric == IDENTICAL else _outcome(rule, ranks)
+        for rule in rules
     )
 
 
-def _outcome(rule: Rule, ranks: Sequence[Evidence]) -> Outcome:
+def _outcome(rule: Rule, ranks: Sequence[Evidence]) -> RuleOutcome:
     breaches = []
     for evidence in ranks:
         rows = select(rule, evidence)
@@ -68,10 +69,10 @@ def _outcome(rule: Rule, ranks: Sequence[Evidence]) -> Outcome:
             too_much = value >= rule.bound and rule.comparison not in (">", ">=")
             causes = _causes(rule, evidence, rows) if too_much else []
             breaches.append(Breach(evidence.rank, value, tuple(causes[:_TOP]), len(causes[_TOP:])))
-    return Outcome(rule, tuple(sorted(breaches, key=lambda breach: -abs(breach.value - rule.bound))))
+    return RuleOutcome(rule, tuple(sorted(breaches, key=lambda breach: -abs(breach.value - rule.bound))))
 
 
-def _value(rule: Rule, evidence: Evidence, rows: Sequence[Row]) -> Fraction:
+def _value(rule: Rule, evidence: Evidence, rows: Sequence[EvidenceRow]) -> Fraction:
     """Sum of the rows, or a statistic over the counted steps; exact."""
     metric = METRICS[rule.metric]
     if metric.by_step:
@@ -82,7 +83,7 @@ def _value(rule: Rule, evidence: Evidence, rows: Sequence[Row]) -> Fraction:
     return Fraction(total, len(evidence.windows) if rule.per_step or rule.measure is Measure.NS else 1)
 
 
-def _over_steps(rule: Rule, windows: Mapping[int, int], rows: Sequence[Row]) -> Fraction:
+def _over_steps(rule: Rule, windows: Mapping[int, int], rows: Sequence[EvidenceRow]) -> Fraction:
     """Time of the rows in each step, then the statistic; a mean share is the share of all steps together."""
     ns = dict.fromkeys(windows, 0)
     for row in rows:
@@ -109,17 +110,17 @@ _STATISTICS: Mapping[str, Callable[[Sequence[Fraction]], Fraction]] = {
 assert tuple(_STATISTICS) == STATISTICS
 
 
-def _causes(rule: Rule, evidence: Evidence, rows: Sequence[Row]) -> list[Cause]:
+def _causes(rule: Rule, evidence: Evidence, rows: Sequence[EvidenceRow]) -> list[Contribution]:
     """Parts of a value by what they come from, the largest first; none where that only repeats the metric."""
-    by_name: dict[str, list[Row]] = {}
+    by_name: dict[str, list[EvidenceRow]] = {}
     for row in rows:
         by_name.setdefault(_name(rule, row), []).append(row)
-    causes = [Cause(name, _value(rule, evidence, same)) for name, same in by_name.items()]
+    causes = [Contribution(name, _value(rule, evidence, same)) for name, same in by_name.items()]
     causes = sorted((cause for cause in causes if cause.value), key=lambda cause: (-cause.value, cause.name))
     return [] if [cause.name for cause in causes] == [rule.metric] else causes
 
 
-def _name(rule: Rule, row: Row) -> str:
+def _name(rule: Rule, row: EvidenceRow) -> str:
     """What a row is, in the words of its table."""
     metric = METRICS[rule.metric]
     match metric.table:

@@ -12,13 +12,13 @@ from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
 from traceq.model import Run
 from traceq.report import Cell
 from traceq.rules.metrics import METRICS, Measure, Needs
-from traceq.rules.parse import Rule, near
+from traceq.rules.parse import Rule, closest_name
 
-__all__ = ["Evidence", "Row", "gather", "integer", "select"]
+__all__ = ["Evidence", "EvidenceRow", "gather", "integer", "select"]
 
 _WAITS = ("dtoh", "htod", "stream", "event", "device")
 
-Row = Mapping[str, Cell]
+EvidenceRow = Mapping[str, Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Evidence:
 
     where: str
     rank: int
-    tables: Mapping[str, Sequence[Row]]
+    tables: Mapping[str, Sequence[EvidenceRow]]
 
     @property
     def has_device(self) -> bool:
@@ -62,13 +62,13 @@ def gather(run: Run, rules: Sequence[Rule]) -> tuple[Evidence, ...]:
     )
 
 
-def _rows(run: Run, name: str) -> list[Row]:
+def _rows(run: Run, name: str) -> list[EvidenceRow]:
     table = next(table for table in analyze(run, name).tables if table.key == name)
     keys = [column.key for column in table.columns]
     return [dict(zip(keys, cells, strict=True)) for cells in table.rows]
 
 
-def select(rule: Rule, evidence: Evidence) -> list[Row]:
+def select(rule: Rule, evidence: Evidence) -> list[EvidenceRow]:
     """Rows of one rank that a rule is about. Raises TraceqError where their absence would mean nothing."""
     metric = METRICS[rule.metric]
     _refuse_wrong_device(rule, evidence)
@@ -111,7 +111,7 @@ def _phases_named(rule: Rule, evidence: Evidence) -> set[str]:
     found = {name for name in names if name == rule.phase}
     found = found or {name for name in names if _bare(name) == _bare(rule.phase)}
     if not found:
-        close = near(_bare(rule.phase), map(_bare, names))
+        close = closest_name(_bare(rule.phase), map(_bare, names))
         hint = f"; did you mean '{close}'?" if close else ";"
         raise evidence.refuse(rule, f"no phase '{rule.phase}'{hint} the phases are {', '.join(names)}")
     return found
@@ -121,7 +121,7 @@ def _bare(name: str) -> str:
     return re.sub(r"^\W+|\W+$", "", name) or name
 
 
-def integer(row: Row, key: str) -> int:
+def integer(row: EvidenceRow, key: str) -> int:
     """A cell that is a whole number."""
     value = row[key]
     assert isinstance(value, int)

@@ -18,7 +18,8 @@ IDENTICAL = "collectives identical across ranks"
 
 def first_mismatch(run: Run) -> str:
     """The first place where ranks differ, in words; "" where they do not. Raises TraceqError where that cannot be told:
-    a rule that compares nothing must not pass."""
+    a rule that compares nothing must not pass.
+    """
     if len(run.traces) < 2:
         raise _refusal(run, f"it compares ranks, and there is one: rank {run.ranks[0]}")
     job = job_of(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from traceq.rules.evaluate import Breach, Outcome
+from traceq.rules.evaluate import Breach, RuleOutcome
 from traceq.rules.metrics import Measure
 from traceq.rules.parse import Rule
 from traceq.units import Unit, format_value
@@ -21,7 +21,7 @@ _UNITS = {
 _BASE_UNITS = {Measure.COUNT: "", Measure.BYTES: " B", Measure.NS: " ns", Measure.SHARE: " %"}
 
 
-def line(outcome: Outcome, path: str = "") -> str:
+def line(outcome: RuleOutcome, path: str = "") -> str:
     """`ok     dtoh in forward == 0`, or what was found where; the path is named where there are several."""
     where = f"{path}: " if path else ""
     if outcome.holds:
@@ -29,12 +29,12 @@ def line(outcome: Outcome, path: str = "") -> str:
     return f"BROKEN {where}{_complaint(outcome)}"
 
 
-def annotation(outcome: Outcome, path: str) -> str:
+def annotation(outcome: RuleOutcome, path: str) -> str:
     """The workflow command that shows a broken rule on the pull request."""
     return f"::error title=traceq check::{_escaped(f'{path}: {_complaint(outcome)}')}"
 
 
-def _complaint(outcome: Outcome) -> str:
+def _complaint(outcome: RuleOutcome) -> str:
     rule = outcome.rule
     why = f"; {rule.why}" if rule.why else ""
     if outcome.mismatch:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from traceq.facts.comm.collectives import NAMES
-from traceq.facts.stalls.syncs import KINDS
-from traceq.facts.timeline.time_partition import Doing
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES
+from traceq.facts.stalls.syncs import SYNC_KINDS
+from traceq.facts.timeline.time_partition import TimeCategory
 
 __all__ = ["METRICS", "Measure", "Metric", "Needs"]
 
@@ -57,8 +57,8 @@ class Metric:
 
 _SIZED = {Measure.COUNT: "num", Measure.BYTES: "bytes"}
 _TIMED = {Measure.NS: "ns", Measure.SHARE: "ns"}
-_ON_CPU_ONLY = (Doing.CPU_COMPUTE, Doing.DATALOAD_WAIT, Doing.PYTHON)
-_GPU_BUSY = (Doing.COMPUTE, Doing.EXPOSED_COMM, Doing.EXPOSED_MEMCPY)
+_ON_CPU_ONLY = (TimeCategory.CPU_COMPUTE, TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
+_GPU_BUSY = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
 _COPIES = ("DtoH", "HtoD", "DtoD", "PtoP")
 
 
@@ -66,18 +66,18 @@ def _sync(kind: str) -> Metric:
     return Metric("syncs", _SIZED, "kind", (kind,), Needs.CPU_ONLY if kind == "scalar" else Needs.DEVICE)
 
 
-def _time(*doing: Doing) -> Metric:
+def _time(*doing: TimeCategory) -> Metric:
     """Time of each step spent on these; only exposed communication exists with and without a device."""
     needs = Needs.CPU_ONLY if set(doing) <= set(_ON_CPU_ONLY) else Needs.DEVICE
-    needs = Needs.NOTHING if doing == (Doing.EXPOSED_COMM,) else needs
+    needs = Needs.NOTHING if doing == (TimeCategory.EXPOSED_COMM,) else needs
     return Metric("partition", _TIMED, "category", tuple(one.name.lower() for one in doing), needs)
 
 
 METRICS: Mapping[str, Metric] = {
-    **{kind: _sync(kind) for kind in KINDS},
+    **{kind: _sync(kind) for kind in SYNC_KINDS},
     "syncs": Metric("syncs", _SIZED),
     "sync_cost": Metric("syncs", {Measure.NS: "cost_ns", Measure.SHARE: "cost_ns"}, needs=Needs.DEVICE),
-    **{name: Metric("collectives", _SIZED, "name", (name,)) for name in NAMES},
+    **{name: Metric("collectives", _SIZED, "name", (name,)) for name in COLLECTIVE_NAMES},
     "collectives": Metric("collectives", _SIZED),
     **{
         f"{kind.lower()}_copies": Metric("memcpy", _SIZED, "kind", (kind,), Needs.DEVICE, phase_key="")
@@ -88,6 +88,6 @@ METRICS: Mapping[str, Metric] = {
     "gpu_ops": Metric("phases", {Measure.COUNT: "num_gpu_ops"}, needs=Needs.DEVICE, phase_key="name"),
     "step": Metric("partition", _TIMED),
     "gpu_busy": _time(*_GPU_BUSY),
-    **{doing.name.lower(): _time(doing) for doing in Doing},
+    **{doing.name.lower(): _time(doing) for doing in TimeCategory},
 }
 """All metrics by name. Copies are what the device carried out; `dtoh` and `htod` are those the host waited for."""

@@ -14,7 +14,7 @@ from traceq.errors import UsageFault
 from traceq.rules.identical import IDENTICAL
 from traceq.rules.metrics import METRICS, Measure, Metric
 
-__all__ = ["STATISTICS", "Rule", "near", "parse"]
+__all__ = ["STATISTICS", "Rule", "closest_name", "parse"]
 
 STATISTICS = ("mean", "median", "p95", "max", "min")
 
@@ -94,7 +94,7 @@ def parse(text: str, why: str = "") -> Rule:
     return Rule(text, name, statistic or "mean", phase, per_step, comparison, bound, measure, why)
 
 
-def near(word: str, names: Iterable[str]) -> str:
+def closest_name(word: str, names: Iterable[str]) -> str:
     """The name that a misspelt word most likely means, "" where none is close; case does not count."""
     known = {name.casefold(): name for name in names}
     close = get_close_matches(word.casefold(), known, n=1)
@@ -125,7 +125,7 @@ def _bound(text: str, number: str, metric: Metric) -> tuple[Fraction, Measure]:
 
 def _choice(what: str, word: str, names: Iterable[str]) -> str:
     names = tuple(names)
-    close = near(word, names)
+    close = closest_name(word, names)
     return f"{what}; did you mean '{close}'?" if close else f"{what}: {' '.join(names)}"
 
 

@@ -29,7 +29,8 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
     """What one trace knows about its run: all ranks' unprofiled pairs, or processes as far as they had run by then; and
-    its own rank's Python lines."""
+    its own rank's Python lines.
+    """
 
     manifest: Manifest
     arm: str

@@ -17,18 +17,18 @@ from traceq.runs.processes import read_processes
 from traceq.runs.step_log import read_pairs
 from traceq.runs.timings import read_timings
 
-__all__ = ["Each", "left_nothing", "read", "read_arms", "read_one", "read_timing", "with_traces"]
+__all__ = ["ReadTraces", "left_nothing", "read", "read_arms", "read_one", "read_timing", "with_traces"]
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 _RANK_NAME = re.compile(r"rank[-_]?(\d+)")
 
 
-Each = Callable[[Sequence[Place]], Iterable[Trace | UnreadableInput]]
+ReadTraces = Callable[[Sequence[Place]], Iterable[Trace | UnreadableInput]]
 """How the traces of a folder are read: each file as a trace, or why it is none."""
 
 
 def read(
-    path: str | Place, *, strict: bool = False, ranks: Collection[int] | None = None, each: Each | None = None
+    path: str | Place, *, strict: bool = False, ranks: Collection[int] | None = None, each: ReadTraces | None = None
 ) -> Run:
     """The run at a path; of a recorded run the baseline arm. `ranks` leaves out the others; `each` reads the traces of
     a folder, else it is done here, one after the other.
@@ -108,7 +108,7 @@ def _untraced(path: Place, manifest: Manifest, arm: str = "") -> Run:
 
 
 def _read_arm(
-    path: Place, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None, each: Each
+    path: Place, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None, each: ReadTraces
 ) -> Run:
     """Traces of one arm with the unprofiled samples of the whole run; a run cut short may have none."""
     folder = path / arm
@@ -156,7 +156,7 @@ def read_one(file: Place, *, strict: bool) -> Trace:
     return _unpacked(read_trace(file, strict=strict))
 
 
-def _one_by_one(*, strict: bool) -> Each:
+def _one_by_one(*, strict: bool) -> ReadTraces:
     def read_or_fault(file: Place) -> Trace | UnreadableInput:
         try:
             return read_one(file, strict=strict)
@@ -166,7 +166,7 @@ def _one_by_one(*, strict: bool) -> Each:
     return lambda files: map(read_or_fault, files)
 
 
-def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, each: Each) -> Run:
+def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, each: ReadTraces) -> Run:
     files = _trace_files(folder, ranks)
     if not files and any(is_flight(file) for file in folder.iterdir()):
         flights, unread = read_flights(folder, ranks)

@@ -7,7 +7,7 @@ drift, autocorrelation and heavy tails do not spoil it: `benchmarks/stats.py` pr
 
 from __future__ import annotations
 
-from traceq.stats.comparison import Comparison, compare_pairs, compare_values, job_ns
+from traceq.stats.comparison import Comparison, compare_pairs, compare_values, slowest_rank_ns
 from traceq.stats.hodges_lehmann import Interval
 from traceq.stats.interaction import Interaction, interaction
 from traceq.stats.per_sample import Samples, samples_apart
@@ -25,6 +25,6 @@ __all__ = [
     "compare_pairs",
     "compare_values",
     "interaction",
-    "job_ns",
     "samples_apart",
+    "slowest_rank_ns",
 ]

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["alike", "bands"]
+__all__ = ["cluster_ranks", "gap_clusters"]
 
 _FAR, _FEW = 2.0, 18
 """Gaps that noise leaves between neighbours: of a thousand ranks under two standard deviations, of a dozen, whose
@@ -19,17 +19,18 @@ _MANY = 64
 Times = NDArray[np.float64]
 
 
-def alike(times: Times, least: float) -> NDArray[np.int64]:
+def cluster_ranks(times: Times, least: float) -> NDArray[np.int64]:
     """int64[R]: number of each rank's cluster, the largest first. `times` float64[R, P] of R ranks in P phases; a
-    difference below `least` never parts two ranks."""
-    labels = np.column_stack([bands(column, least) for column in times.T])
+    difference below `least` never parts two ranks.
+    """
+    labels = np.column_stack([gap_clusters(column, least) for column in times.T])
     _, first, of_rank, num = np.unique(labels, axis=0, return_index=True, return_inverse=True, return_counts=True)
     number = np.empty(len(num), np.int64)
     number[np.lexsort((first, -num))] = np.arange(len(num))
     return number[of_rank.reshape(-1)]
 
 
-def bands(values: Times, least: float) -> NDArray[np.int64]:
+def gap_clusters(values: Times, least: float) -> NDArray[np.int64]:
     """int64[R]: number of the band that each value lies in, ascending.
 
     Two neighbours lie in different bands if they are further apart than `least`, than noise would leave them, and than

@@ -21,9 +21,9 @@ from traceq.stats.caveats import (
 from traceq.stats.hodges_lehmann import Interval, Shift, shift_between, shift_of_pairs
 from traceq.stats.per_sample import Samples, for_samples_of_a, of_samples, scaled, scaled_control, with_measure
 from traceq.stats.sequential import LOOKS, level_of
-from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, Kind, Threshold, Verdict, decide
+from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, SampleKind, Threshold, Verdict, verdict
 
-__all__ = ["Comparison", "compare_pairs", "compare_values", "job_ns"]
+__all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]
 
 THRESHOLD_PCT = 0.5
 SLOW = 1.5  # times the median of its arm
@@ -91,7 +91,7 @@ def compare_pairs(
     if not 1 <= pairs.num_looks <= len(LOOKS):
         raise UnreadableInput(where, f"{pairs.num_looks} looks", f"1 to {len(LOOKS)}")
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
-    a, b = job_ns(pairs, of_b=False), job_ns(pairs, of_b=True)
+    a, b = slowest_rank_ns(pairs, of_b=False), slowest_rank_ns(pairs, of_b=True)
     threshold, level = Threshold(threshold_pct, _median(a)), level_of(pairs.num_looks)
     job = shift_of_pairs(second - first, pairs.b_second, level)
     ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
@@ -118,7 +118,7 @@ def compare_pairs(
     )
 
 
-def job_ns(pairs: Pairs, *, of_b: bool) -> NDArray[np.int64]:
+def slowest_rank_ns(pairs: Pairs, *, of_b: bool) -> NDArray[np.int64]:
     """int64[P]: time of one step of either side in each pair, as long as on the slowest rank."""
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
     times: NDArray[np.int64] = np.where(pairs.b_second == of_b, second, first)
@@ -151,7 +151,9 @@ def compare_values(
     return replace(found, unprofiled=not profiled, samples=samples, caveats=with_measure(found.caveats, samples))
 
 
-def _compare(a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold: Threshold, kind: Kind) -> Comparison:
+def _compare(
+    a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold: Threshold, kind: SampleKind
+) -> Comparison:
     """What values of every kind have in common."""
     return Comparison(
         a_ns=threshold.a_ns,
@@ -159,7 +161,7 @@ def _compare(a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold
         delta_ns=shift.delta,
         ci95_ns=shift.ci95,
         ci90_ns=shift.ci90,
-        verdict=decide(shift, threshold, kind, (a.size, b.size)),
+        verdict=verdict(shift, threshold, kind, (a.size, b.size)),
         mean_delta_ns=shift.mean,
         num_slow_a=_num_slow(a),
         num_slow_b=_num_slow(b),

@@ -45,7 +45,7 @@ def shift_of_pairs(change: NDArray[np.int64], b_second: NDArray[np.bool_], level
 def shift_between(
     x: NDArray[np.int64], y: NDArray[np.int64], *, parts: int = 1, testable: bool = True, level: Level = ONE_LOOK
 ) -> Shift:
-    """x minus y: the median of all (x_i - y_j) / parts, and the k-th smallest to the k-th largest of them."""
+    """X minus y: the median of all (x_i - y_j) / parts, and the k-th smallest to the k-th largest of them."""
     ordered = np.sort(np.subtract.outer(x, y), axis=None)
 
     def interval(z: float) -> Interval | None:
@@ -67,7 +67,7 @@ def _error_of_mean(values: NDArray[np.int64]) -> float:
 
 
 def rank_of_end(m: int, n: int, z: float) -> int:
-    """k of the k-th smallest and k-th largest of m * n differences that bound the shift; 0 = too few for a bound.
+    """K of the k-th smallest and k-th largest of m * n differences that bound the shift; 0 = too few for a bound.
 
     Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 4.3: the normal approximation, rounded down.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from traceq.stats.comparison import Comparison
 from traceq.stats.hodges_lehmann import Interval, Shift
 from traceq.stats.sequential import level_of
-from traceq.stats.verdict import PAIRS, Threshold, Verdict, decide
+from traceq.stats.verdict import PAIRS, Threshold, Verdict, verdict
 
 __all__ = ["Interaction", "interaction"]
 
@@ -35,7 +35,7 @@ def interaction(here: Comparison, there: Comparison) -> Interaction:
     level = level_of(max(here.num_looks, there.num_looks))
     shift = Shift(there.delta_ns - here.delta_ns, mean, math.inf, ci95, ci90, level)
     threshold = Threshold(here.verdict.threshold_pct, here.a_ns)
-    return Interaction(shift.delta, ci95, ci90, decide(shift, threshold, PAIRS, (here.num_pairs, there.num_pairs)))
+    return Interaction(shift.delta, ci95, ci90, verdict(shift, threshold, PAIRS, (here.num_pairs, there.num_pairs)))
 
 
 def _difference(here_ns: int, here: Interval | None, there_ns: int, there: Interval | None) -> Interval | None:

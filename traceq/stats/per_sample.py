@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Caveat, Pairs
-from traceq.stats.verdict import Kind
+from traceq.stats.verdict import SampleKind
 
 __all__ = ["Samples", "for_samples_of_a", "of_samples", "samples_apart", "scaled", "scaled_control", "with_measure"]
 
@@ -56,7 +56,7 @@ def with_measure(caveats: tuple[Caveat, ...], samples: Samples | None) -> tuple[
     return tuple(Caveat(doubt.code, doubt.text + measure * (doubt.code in timed)) for doubt in caveats)
 
 
-def of_samples(kind: Kind, samples: Samples | None) -> Kind:
+def of_samples(kind: SampleKind, samples: Samples | None) -> SampleKind:
     """The kind of values, with words that say for how many samples the reason's times are."""
     if samples is None:
         return kind

@@ -10,7 +10,7 @@ from traceq.errors import UsageFault
 from traceq.stats.hodges_lehmann import Interval, Shift
 from traceq.units import Unit, format_value
 
-__all__ = ["PAIRS", "PROCESSES", "STEPS", "Kind", "Threshold", "Verdict", "VerdictName", "decide"]
+__all__ = ["PAIRS", "PROCESSES", "STEPS", "SampleKind", "Threshold", "Verdict", "VerdictName", "verdict"]
 
 POWER = 1.645  # normal quantile of 95 %: how often the values asked for are enough
 
@@ -33,7 +33,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SampleKind:
     """What the values are, which decides whether they can be tested and what the verdict holds for.
 
     `fewest` is the number to ask for where there is no interval yet, and `enough` says it in words; None = no number
@@ -47,11 +47,13 @@ class Kind:
     most: int = 5_000
 
 
-PAIRS = Kind("pairs", 16, "16, eight of either order,", "in this process ")  # one group of the recorder's schedule
-PROCESSES = Kind(
+PAIRS = SampleKind(
+    "pairs", 16, "16, eight of either order,", "in this process "
+)  # one group of the recorder's schedule
+PROCESSES = SampleKind(
     "processes a side", 4, "4 a side", most=200
 )  # the most extreme orders are 2 of 70; with 3 a side 2 of 20
-STEPS = Kind("profiled steps of one window a side")
+STEPS = SampleKind("profiled steps of one window a side")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,14 @@ class Threshold:
         return f"±{format_value(self.ns, Unit.NS)} ({format_value(self.percent, Unit.PERCENT)} of A's step)"
 
 
-def decide(shift: Shift, threshold: Threshold, kind: Kind, nums: tuple[int, int]) -> Verdict:
+def verdict(shift: Shift, threshold: Threshold, kind: SampleKind, nums: tuple[int, int]) -> Verdict:
     """In the noise, material, detectable or inconclusive, by the first of these that holds; `nums` values a side."""
     name, reason, needed = _decide(shift, threshold, kind, nums)
     return Verdict(name, threshold.percent, reason, needed)
 
 
 def _decide(
-    shift: Shift, threshold: Threshold, kind: Kind, nums: tuple[int, int]
+    shift: Shift, threshold: Threshold, kind: SampleKind, nums: tuple[int, int]
 ) -> tuple[VerdictName, str, int | None]:
     if not (shift.ci95 and shift.ci90):
         return "inconclusive", _too_few(kind, nums), kind.fewest
@@ -99,14 +101,14 @@ def _decide(
     return "inconclusive", f"{kind.scope}{ci95} holds 0 and {ci90} reaches beyond {threshold}{advice}", needed
 
 
-def _advice(needed: int, kind: Kind) -> str:
+def _advice(needed: int, kind: SampleKind) -> str:
     """What would decide; a number that nobody waits for is not given."""
     if needed > kind.most:
         return f"more than {kind.most:,} {kind.unit} would: out of reach with this much noise"
     return f"about {needed:,} {kind.unit} would decide"
 
 
-def _too_few(kind: Kind, nums: tuple[int, int]) -> str:
+def _too_few(kind: SampleKind, nums: tuple[int, int]) -> str:
     counted = f"{kind.unit} ({' and '.join(f'{num:,}' for num in dict.fromkeys(nums))})"
     if kind.fewest is None:
         return f"{counted} give an estimate and no interval"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from traceq.facts.stalls.max_plus import FAR, NEVER_OFF, Tape, run
+from traceq.facts.stalls.max_plus import FAR, NEVER_OFF, MaxPlusTape, run
 
 
-def one_by_one(tape: Tape, off: NDArray[np.bool_], read: NDArray[np.int64]) -> NDArray[np.int64]:
+def one_by_one(tape: MaxPlusTape, off: NDArray[np.bool_], read: NDArray[np.int64]) -> NDArray[np.int64]:
     """The slow way."""
     found = np.zeros((len(read), tape.num_cells, len(off)), np.int64)
     for case, switched_off in enumerate(off.tolist()):
@@ -27,7 +27,7 @@ def one_by_one(tape: Tape, off: NDArray[np.bool_], read: NDArray[np.int64]) -> N
     return found
 
 
-def random_tape(rng: np.random.Generator, size: int, num_cells: int, num_switches: int) -> Tape:
+def random_tape(rng: np.random.Generator, size: int, num_cells: int, num_switches: int) -> MaxPlusTape:
     target = np.repeat(rng.integers(0, num_cells, size), rng.integers(1, 5, size))
     size = len(target)
     source = (target + rng.integers(1, num_cells, size)) % num_cells
@@ -35,7 +35,7 @@ def random_tape(rng: np.random.Generator, size: int, num_cells: int, num_switche
     lag[rng.random(size) < 0.3] = FAR
     keep[(rng.random(size) < 0.1) & (lag < FAR)] = FAR
     switch = np.where(rng.random(size) < 0.2, rng.integers(0, num_switches, size), NEVER_OFF)
-    return Tape(num_cells, target, source, keep, lag, switch, rng.integers(0, 90, size))
+    return MaxPlusTape(num_cells, target, source, keep, lag, switch, rng.integers(0, 90, size))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -49,5 +49,5 @@ def test_stretches_side_by_side_give_what_one_instruction_after_the_other_gives(
 
 def test_an_empty_tape_moves_nothing() -> None:
     nothing = np.empty(0, np.int64)
-    tape = Tape(2, nothing, nothing, nothing, nothing, nothing, nothing)
+    tape = MaxPlusTape(2, nothing, nothing, nothing, nothing, nothing, nothing)
     assert not run(tape, np.zeros((1, 0), np.bool_), np.zeros(3, np.int64)).any()

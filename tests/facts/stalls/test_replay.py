@@ -47,7 +47,7 @@ def test_a_deep_queue_absorbs_a_stall() -> None:
 
 
 def test_what_is_left_of_the_queue_is_absorbed_and_no_more() -> None:
-    """a runs to 70, b is launched at 100: without the wait of 50 us it could start at 55, but a is in its way."""
+    """A runs to 70, b is launched at 100: without the wait of 50 us it could start at 55, but a is in its way."""
     events = step(0, 105), launch(5, 2, 1), kernel("a", 10, 60, 1), wait(30, 80), launch(100, 2, 2)
     assert saved(*events, kernel("b", 105, 10, 2))["device syncs"] == 35
 
@@ -62,7 +62,8 @@ def test_of_two_waits_for_the_same_work_one_alone_gives_hardly_anything_back() -
 
 def test_being_ahead_counts_where_the_host_falls_behind_much_later() -> None:
     """Right behind the sync the device idles 7 us. Without it the host is 31 us ahead, so that c, for which the device
-    waits another 20 us, is there in time."""
+    waits another 20 us, is there in time.
+    """
     sync = launch(1, 1, 1), kernel("a", 6, 34, 1), call("cudaStreamSynchronize", 10, 31)
     late = launch(42, 1, 2), kernel("b", 47, 60, 2), launch(122, 1, 3), kernel("c", 127, 10, 3)
     (found,) = table(build(step(0, 125), *sync, *late), "syncs")
@@ -84,7 +85,7 @@ def test_the_wait_of_another_thread_holds_nobody_up() -> None:
 
 
 def test_work_of_another_stream_is_waited_for_where_the_host_said_so() -> None:
-    """b of stream 8 runs after a of stream 7: it does not come sooner though its launch does."""
+    """B of stream 8 runs after a of stream 7: it does not come sooner though its launch does."""
     first = launch(4, 2, 1), kernel("a", 10, 80, 1), call("cudaEventSynchronize", 20, 30)
     other = call("cudaStreamWaitEvent", 60, 1), launch(62, 2, 2), kernel("b", 92, 20, 2, stream=8)
     assert saved(step(0, 70), *first, *other)["event syncs"] == 0
@@ -103,7 +104,8 @@ def test_an_event_that_the_stream_has_long_passed_is_kept_until_it_is_asked_for(
 
 def test_a_head_start_from_a_step_that_does_not_count_is_not_booked_on_those_that_do() -> None:
     """In the first step, which is partial, the host waits 400 us behind a long queue; in the second it comes too late,
-    by 70 us that those 400 would cover: but nothing waits in it, so nothing can be taken out of it."""
+    by 70 us that those 400 would cover: but nothing waits in it, so nothing can be taken out of it.
+    """
     queue = (
         kernel("before", 5, 5, 99),
         launch(10, 2, 1),
@@ -124,7 +126,7 @@ def test_a_wait_for_the_data_loader_is_given_back_as_far_as_the_device_waits_for
 
 
 def test_nothing_removed_gives_the_step_but_for_what_nothing_explains() -> None:
-    """c starts 100 us after its launch takes effect: 30 of them may be its own latency, and 30 whatever."""
+    """C starts 100 us after its launch takes effect: 30 of them may be its own latency, and 30 whatever."""
     first = launch(2, 2, 1), kernel("a", 7, 5, 1), launch(13, 2, 2), kernel("b", 18, 5, 2)
     events = step(0, 30), *first, launch(20, 2, 3), kernel("c", 125, 10, 3)
     (found,) = table(build(*events), "replay")

@@ -25,8 +25,8 @@ from traceq.recipes.memory.model_state import state_bytes
 from traceq.recipes.memory.saved_for_backward import held_bytes
 from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_by
 from traceq.recipes.workload.model import SIZES, Block, VisionLanguageAction
-from traceq.recipes.workload.unused_gradients import Use, uses_of, words
-from traceq.recorder.process.root_cause import Cause
+from traceq.recipes.workload.unused_gradients import Use, usage_lines, uses_of
+from traceq.recorder.process.root_cause import RootCause
 from traceq.recorder.spec.context import Context
 from traceq.recorder.spec.phases import Phases
 
@@ -58,7 +58,7 @@ def test_each_parameter_is_told_what_becomes_of_it() -> None:
         "spare.bias": Use.UNUSED,
     }
     assert all(parameter.grad is None for parameter in model.parameters())
-    lines = list(words(found))
+    lines = list(usage_lines(found))
     assert lines[1] == "  spare: 2 tensors, 25 parameters: weight [5, 4], bias [5]"
     assert lines[5] == "  the model itself: 1 tensor, 3 parameters: fixed [3]"
     assert lines[6:] == ["USED      2 tensors, 9 parameters"]
@@ -160,7 +160,7 @@ def test_a_strategy_that_issues_what_another_does_is_refused(strategy: str, seen
 def test_a_library_that_was_refused_memory_ends_an_arm_as_out_of_memory(fault: str) -> None:
     with pytest.raises(MemoryError) as told, Capacity.told():
         raise RuntimeError(fault)
-    assert Cause(0, "", f"MemoryError: {told.value}").of_arm[0] == "out of memory"
+    assert RootCause(0, "", f"MemoryError: {told.value}").of_arm[0] == "out of memory"
     with pytest.raises(RuntimeError, match="a fault of another kind"), Capacity.told():
         raise RuntimeError("a fault of another kind")
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from traceq.errors import TraceqError, UsageFault
 from traceq.model import Arm
 from traceq.recorder import Recipe
-from traceq.recorder.spec.catalogue import find, names
+from traceq.recorder.spec.catalogue import find_recipe, recipe_names
 from traceq.recorder.spec.parameters import checked, describe_parameters, overrides
 from traceq.recorder.spec.plan import Plan, for_device, planned_arms, with_samples
 from traceq.recorder.spec.prepare import Request, fresh_folder, prepare
@@ -162,27 +162,27 @@ def test_a_plan_reaches_another_process_unchanged() -> None:
 
 
 def test_recipes_are_listed_and_their_models_are_not() -> None:
-    assert "outlier_ab" in names()
-    assert not {"model", "outlier_check", "training", "data"} & set(names())
+    assert "outlier_ab" in recipe_names()
+    assert not {"model", "outlier_check", "training", "data"} & set(recipe_names())
 
 
 def test_a_mistyped_recipe_is_told_the_near_name() -> None:
     with pytest.raises(UsageFault, match=r"did you mean outlier_ab\?"):
-        find("outlier")
+        find_recipe("outlier")
 
 
 def test_a_file_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("1 / 0")
     with pytest.raises(TraceqError, match=r"broken\.py: ZeroDivisionError: division by zero"):
-        find(str(path))
+        find_recipe(str(path))
 
 
 def test_a_file_without_a_recipe_says_what_was_expected(tmp_path: Path) -> None:
     path = tmp_path / "empty.py"
     path.write_text("x = 1")
     with pytest.raises(UsageFault, match=r"found no `recipe = Recipe"):
-        find(str(path))
+        find_recipe(str(path))
 
 
 def test_a_variant_of_a_recipe_is_three_lines(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_variant_of_a_recipe_is_three_lines(tmp_path: Path) -> None:
         "from traceq.recipes.outlier_ab import recipe as base\n"
         "recipe = replace(base, parameters=replace(base.parameters, size='small'))\n"
     )
-    assert find(str(path)).recipe.parameters.size == "small"
+    assert find_recipe(str(path)).recipe.parameters.size == "small"
 
 
 def test_a_missing_torch_is_told_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,8 +247,8 @@ def test_arms_that_need_another_device_are_left_out_with_those_that_stand_agains
 
 
 def test_how_many_steps_are_traced_is_asked_for_or_the_recipes_or_three() -> None:
-    assert [Request(name).num_traced(find(name)) for name in ("batch_probe", "outlier_ab")] == [0, 3]
-    assert Request("batch_probe", trace_steps=2).num_traced(find("batch_probe")) == 2
+    assert [Request(name).num_traced(find_recipe(name)) for name in ("batch_probe", "outlier_ab")] == [0, 3]
+    assert Request("batch_probe", trace_steps=2).num_traced(find_recipe("batch_probe")) == 2
     with pytest.raises(UsageFault, match="nothing would be recorded"):
         Request("batch_probe", steps=0).check()
 

@@ -13,7 +13,7 @@ import torch
 
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing import stopwatch as module
-from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, forget_peak, peak
+from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, peak, reset_peak_memory
 from traceq.recorder.timing.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.torch
@@ -95,7 +95,7 @@ def test_the_peak_of_a_process_begins_anew_where_the_system_can_forget() -> None
     large = torch.ones(64 * MEBIBYTES // 4)
     before = peak(cpu).allocated
     del large
-    forget_peak(cpu)
+    reset_peak_memory(cpu)
     after = peak(cpu).allocated
     if after == before:
         pytest.skip("this system forgets no peak")

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from traceq.model import SourceLines
-from traceq.recorder.tracing.line_table import Row, lines_of
+from traceq.recorder.tracing.line_table import TraceRow, lines_of
 
 MAIN = 7
-STEP = Row("ProfilerStep#2", "user_annotation", MAIN, 0, 100)
+STEP = TraceRow("ProfilerStep#2", "user_annotation", MAIN, 0, 100)
 
 
-def mark(text: str, ts: float) -> Row:
-    return Row(f"line:{text}", "cpu_op", MAIN, ts, 0.1)
+def mark(text: str, ts: float) -> TraceRow:
+    return TraceRow(f"line:{text}", "cpu_op", MAIN, ts, 0.1)
 
 
-def op(name: str, ts: float, dur: float, tid: int = MAIN) -> Row:
-    return Row(name, "cpu_op", tid, ts, dur)
+def op(name: str, ts: float, dur: float, tid: int = MAIN) -> TraceRow:
+    return TraceRow(name, "cpu_op", tid, ts, dur)
 
 
-def phase(name: str, ts: float, dur: float) -> Row:
-    return Row(name, "user_annotation", MAIN, ts, dur)
+def phase(name: str, ts: float, dur: float) -> TraceRow:
+    return TraceRow(name, "user_annotation", MAIN, ts, dur)
 
 
 def resolved(table: SourceLines) -> dict[str, list[str]]:

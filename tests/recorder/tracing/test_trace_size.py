@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="the recorder needs torch")
 from paths import FIXTURES
 
 from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import Row, read_rows
+from traceq.recorder.tracing.line_table import TraceRow, read_rows
 from traceq.recorder.tracing.trace_size import EVENT_BYTES, PACKED, forecast_bytes, forecast_words
 
 pytestmark = pytest.mark.torch
@@ -20,13 +20,13 @@ RUN = FIXTURES / "outlier_ab" / "on"
 
 def test_python_functions_marks_and_arrows_are_not_in_the_window() -> None:
     rows = [
-        Row("aten::mm", "cpu_op", ph="X"),
-        Row("gemm", "kernel", ph="X"),
-        Row("forward", "user_annotation", ph="X"),
-        Row("model.py(3): forward", "python_function", ph="X"),
-        Row(f"{PREFIX}model.py:3 forward", "cpu_op", ph="X"),
-        Row("fwdbwd", "fwdbwd", ph="s"),
-        Row("process_name", ph="M"),
+        TraceRow("aten::mm", "cpu_op", ph="X"),
+        TraceRow("gemm", "kernel", ph="X"),
+        TraceRow("forward", "user_annotation", ph="X"),
+        TraceRow("model.py(3): forward", "python_function", ph="X"),
+        TraceRow(f"{PREFIX}model.py:3 forward", "cpu_op", ph="X"),
+        TraceRow("fwdbwd", "fwdbwd", ph="s"),
+        TraceRow("process_name", ph="M"),
     ]
     assert forecast_bytes(rows, 4) == 3 * 4 * EVENT_BYTES
 

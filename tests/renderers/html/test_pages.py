@@ -25,7 +25,7 @@ from traceq.analysis.registry import sheet
 from traceq.cli import app
 from traceq.errors import UsageFault
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.renderers.html.step_timeline import moments
 from traceq.runs.layout import RunFolder
 
@@ -145,7 +145,7 @@ def test_a_step_as_it_went_has_each_category_about_as_long_as_the_partition(tmp_
     done = activity(found)
     window = steps(found).window[steps(found).names.index(drawn.step)].tolist()
     inside = (done.parts[:, 0] >= window[0]) & (done.parts[:, 1] <= window[1])
-    for doing in Doing:
+    for doing in TimeCategory:
         exact = int(done.ns[inside & (done.doing == doing)].sum())
         shown = sum(one.end_ns - one.start_ns for one in drawn.moments if one.name == doing.name.lower())
         assert abs(shown - exact) <= (window[1] - window[0]) / 100
@@ -172,7 +172,7 @@ def test_findings_are_drawn_by_the_time_they_are_about(tmp_path: Path) -> None:
     page = (tmp_path / "on.html").read_text()
     [figure] = re.findall(r"<figure>(<svg.*?</svg>)<figcaption>The time that each finding is about", page, re.DOTALL)
     shown = [text for text in re.findall(r"<title>([^<]*)</title>", figure) if text.endswith(" ms")]
-    found = [one for one in sheet(traceq.read(recorded)).telling if one.ns > 0]
+    found = [one for one in sheet(traceq.read(recorded)).top_findings if one.ns > 0]
     assert [unescape(text).partition("…")[0][:40] for text in shown] == [one.text[:40] for one in found]
 
 

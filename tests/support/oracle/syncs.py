@@ -151,7 +151,7 @@ def is_memcpy(call: Event) -> bool:
 
 
 def direction(call: Event, copy: Event | None) -> str:
-    """dtoh or htod, by the copy's name (the call's, if the copy is not in the trace); empty for any other."""
+    """Dtoh or htod, by the copy's name (the call's, if the copy is not in the trace); empty for any other."""
     found = re.search(r"dtoh|htod", (copy.name if copy else call.name).lower())
     return found[0] if found else ""
 

@@ -35,7 +35,8 @@ from .program import (
 @dataclass(frozen=True)
 class Shape:
     """How a job looks. `syncs`: how often an op is followed by something that keeps the host; `host_ns`, `kernel_ns`:
-    up to how long an op and a kernel take."""
+    up to how long an op and a kernel take.
+    """
 
     layers: int = 4
     syncs: float = 0.3

@@ -23,7 +23,8 @@ class Python:
 @dataclass(frozen=True)
 class Scope:
     """A row around what happens inside: `kind` op, phase, note (an annotation that is no phase), load, optimizer, line
-    or module. `before` and `after` are its own time."""
+    or module. `before` and `after` are its own time.
+    """
 
     kind: str
     name: str

@@ -11,13 +11,14 @@ from .timeline import Block, Timeline
 
 
 def wait(block: Block) -> int:
-    """ns until what the call waits for is over."""
+    """Ns until what the call waits for is over."""
     return max(0, block.awaited - block.start)
 
 
 def starved(timeline: Timeline, block: Block) -> int:
-    """ns in which the device idles after that, to the first start of what was launched after the call, or to the
-    thread's next blocking call; of an allocation, inside it."""
+    """Ns in which the device idles after that, to the first start of what was launched after the call, or to the
+    thread's next blocking call; of an allocation, inside it.
+    """
     return _idle_after(timeline, block, IDLE)
 
 

@@ -11,7 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collectives import NAMES, Calls, collective_calls
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls
 from traceq.facts.events.enclosing_rows import Surroundings, surroundings
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
@@ -109,10 +109,10 @@ def issued_in_backward(trace: Trace) -> NDArray[np.bool_]:
     return surroundings(trace, calls.issued).within(_AUTOGRAD) | _in_backward_phase(trace, calls)
 
 
-Rule = tuple[int, NDArray[np.bool_]]
+RoleRule = tuple[int, NDArray[np.bool_]]
 
 
-def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
+def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule]:
     """(role, bool[C] to which calls it applies), the strongest first: what frameworks and the autograd engine mark."""
     reduces, summed = _is(calls, "all_reduce", "reduce_scatter", "reduce"), _is(calls, "all_reduce", "reduce")
     gathers, broadcasts = _is(calls, "all_gather"), _is(calls, "broadcast")
@@ -144,7 +144,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
     ]
 
 
-def _by_place(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
+def _by_place(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule]:
     """Rules for calls that stand alone: by size, and by place between backward and optimizer."""
     reduces, broadcasts = _is(calls, "all_reduce", "reduce_scatter", "reduce"), _is(calls, "broadcast")
     is_small = (calls.size >= 0) & (calls.size <= _SMALL_BYTES)
@@ -157,7 +157,7 @@ def _by_place(trace: Trace, calls: Calls, around: Surroundings) -> list[Rule]:
 
 
 def _is(calls: Calls, *names: str) -> NDArray[np.bool_]:
-    return np.isin(calls.name, [NAMES.index(name) for name in names])
+    return np.isin(calls.name, [COLLECTIVE_NAMES.index(name) for name in names])
 
 
 def _in_backward_phase(trace: Trace, calls: Calls) -> NDArray[np.bool_]:

@@ -20,12 +20,12 @@ from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import is_communication
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["NAMES", "Calls", "Kernels", "collective_calls", "collective_kernels", "name_number"]
+__all__ = ["COLLECTIVE_NAMES", "Calls", "Kernels", "collective_calls", "collective_kernels", "name_number"]
 
-NAMES = (
+COLLECTIVE_NAMES = (
     "all_reduce",
     "all_gather",
     "reduce_scatter",
@@ -83,7 +83,8 @@ class Calls:
     """C calls by start: `rows` int64[C] into Events; `issued` int64[C], the row of the thread that issued it: with gloo
     the `c10d` op where it is known, else `rows`; `name` int64[C] into NAMES; `message` int64[C] into Messages or -1;
     `elements`, `size` int64[C] elements and bytes of the larger side, -1 where the trace does not tell; `phase`
-    int64[C], in which it was issued."""
+    int64[C], in which it was issued.
+    """
 
     rows: NDArray[np.int64]
     issued: NDArray[np.int64]
@@ -101,7 +102,8 @@ class Calls:
 class Kernels:
     """K pieces of device work that carry collectives: `work` int64[K] into DeviceWork; `call` int64[K] into Calls, -1
     without one; `name` int64[K] into NAMES: its call's, else by its own arguments, else by the family of its kernel;
-    `is_copy` bool[K]: no kernel but a copy, of a call that has no kernel."""
+    `is_copy` bool[K]: no kernel but a copy, of a call that has no kernel.
+    """
 
     work: NDArray[np.int64]
     call: NDArray[np.int64]
@@ -135,7 +137,7 @@ def collective_kernels(trace: Trace) -> Kernels:
     own = _message_of(trace, work.rows[kernels])
     told = _named(trace, np.where(own >= 0, events.messages.name[own] if len(events.messages.row) else -1, -1))
     by_family = _named(trace, events.name[work.rows[kernels]])
-    by_family = np.where(by_family >= 0, by_family, NAMES.index("unknown"))  # a barrier's kernel
+    by_family = np.where(by_family >= 0, by_family, COLLECTIVE_NAMES.index("unknown"))  # a barrier's kernel
     name = np.where(told >= 0, told, by_family)
     return Kernels(kernels, call, np.where(call >= 0, calls.name[call] if len(calls) else 0, name), is_copy)
 
@@ -155,7 +157,7 @@ def _last_of_coalesced(trace: Trace, calls: Calls, launches: NDArray[np.int64]) 
     host = events.rows(Category.CPU_OP, Category.ANNOTATION)
     groups = host[matching(events, host, _COALESCED)]
     found = np.full(len(launches), -1)
-    for track in distinct(of_row[groups]).tolist():
+    for track in sorted_unique(of_row[groups]).tolist():
         mine = np.flatnonzero((launches >= 0) & (of_row[launches] == track))
         around = nest(events, groups[of_row[groups] == track])
         mine = mine[around.at(events.ts[launches[mine]]) >= 0]
@@ -209,7 +211,10 @@ def name_number(text: str) -> int:
     text = text.lower()
     if _NO_DATA.search(text):
         return -1
-    return next((NAMES.index(name) for name, pattern in _PATTERNS if pattern.search(text)), NAMES.index("unknown"))
+    return next(
+        (COLLECTIVE_NAMES.index(name) for name, pattern in _PATTERNS if pattern.search(text)),
+        COLLECTIVE_NAMES.index("unknown"),
+    )
 
 
 def _message_of(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -236,7 +241,7 @@ def _larger_side(trace: Trace, rows: NDArray[np.int64], name: NDArray[np.int64])
     if len(messages.row) == 0:
         return message
     put_in, out, ranks = (c[message] for c in (messages.elements_in, messages.elements_out, messages.group_size))
-    gathers = (name == NAMES.index("all_gather")) & (out < 0) & ~matching(trace.events, rows, _BOTH_SIDES)
+    gathers = (name == COLLECTIVE_NAMES.index("all_gather")) & (out < 0) & ~matching(trace.events, rows, _BOTH_SIDES)
     gathered = put_in * np.where(ranks > 0, ranks, max(trace.world_size, 1))
     larger = np.where(gathers & (put_in >= 0), gathered, np.maximum(put_in, out))
     return np.where(message >= 0, larger, -1)
@@ -258,7 +263,7 @@ def _enclosing_call(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> 
     index = np.full(len(trace.events), -1)
     index[calls.rows] = np.arange(len(calls))
     of_row = tracks(trace)
-    for track in distinct(of_row[calls.rows]):
+    for track in sorted_unique(of_row[calls.rows]):
         inside = nest(trace.events, calls.rows[of_row[calls.rows] == track])
         mine = np.flatnonzero((launches >= 0) & (of_row[launches] == track))
         at = inside.at(trace.events.ts[launches[mine]])

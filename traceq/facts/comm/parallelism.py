@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.collective_roles import Role, collective_roles, issued_in_backward
-from traceq.facts.comm.collectives import NAMES, Calls, collective_calls
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
@@ -62,7 +62,7 @@ class Issues:
 
     def called(self, *names: str) -> NDArray[np.bool_]:
         """bool[C]: calls of these collectives."""
-        return np.isin(self.calls.name, [NAMES.index(name) for name in names])
+        return np.isin(self.calls.name, [COLLECTIVE_NAMES.index(name) for name in names])
 
 
 @once_per_trace

@@ -14,7 +14,7 @@ from traceq.facts.comm.parallelism import Issues, PerStep, issues, marks_per_ste
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
 __all__ = ["EXACT", "EXPLAINED", "UNEXPLAINED", "Check", "checks", "micro_batches", "units"]
@@ -73,7 +73,7 @@ def _kernels(trace: Trace) -> list[Check]:
     by_graph = ~linked & (launch >= 0) & matching(trace.events, launch, _GRAPH)
     of_barrier = ~linked & (launch >= 0) & surroundings(trace, launch).within(_BARRIER)
     alone = ~linked & ~early & ~by_graph & ~of_barrier
-    carried = len(distinct(kernels.call[linked]))
+    carried = len(sorted_unique(kernels.call[linked]))
     told = (
         (int(early.sum()), "launched before the window"),
         (int(by_graph.sum()), "launched by a graph"),
@@ -101,13 +101,14 @@ def _check(
     role: int, got: PerStep, num: Counts | None, elements: Counts | None = None, fewer: str = "", note: str = ""
 ) -> Check:
     """Exact if every step is as predicted. Fewer calls in every step alike are explained by `fewer`, if it says why;
-    `note` explains what is as predicted only if it applies."""
+    `note` explains what is as predicted only if it applies.
+    """
     sized = elements is not None and (got.elements >= 0).all() and (elements >= 0).all()
     off_num = got.num - num if num is not None else np.zeros_like(got.num)
     off = got.elements - elements if elements is not None and sized else np.zeros_like(got.num)
     verdict, reason = (EXPLAINED, note) if note else (EXACT, "")
     if off_num.any() or off.any():
-        is_short = fewer and (off_num <= 0).all() and (off <= 0).all() and len(distinct(off_num)) == 1
+        is_short = fewer and (off_num <= 0).all() and (off <= 0).all() and len(sorted_unique(off_num)) == 1
         verdict, reason = (EXPLAINED, fewer) if is_short else (UNEXPLAINED, _over(off_num, off))
     return Check(
         ROLES[role],
@@ -135,7 +136,8 @@ def _count(off: int, what: str) -> str:
 
 def _sharded(trace: Trace, found: Issues) -> list[Check]:
     """FSDP: a gather for each unit's forward, one for the backward of each that was resharded, a reduction for each; as
-    many elements are reduced as gathered."""
+    many elements are reduced as gathered.
+    """
     forward, backward = (found.per_step(found.of(role)) for role in (Role.GATHER_FORWARD, Role.GATHER_BACKWARD))
     scattered = found.of(Role.GRADIENT) & found.called("reduce_scatter")
     gradients = found.per_step(scattered)
@@ -171,7 +173,8 @@ def _gathered_again(trace: Trace, passes: Counts, backward: Counts) -> Counts:
 
 def _replicated(trace: Trace, found: Issues) -> list[Check]:
     """DDP, ZeRO-1 and 2: the same gradients every step, in buckets; then as many elements are gathered as were reduced,
-    by as many calls in all steps of that size."""
+    by as many calls in all steps of that size.
+    """
     mine = found.of(Role.GRADIENT)
     gradients, gathered = found.per_step(mine), found.per_step(found.of(Role.GATHER_STEP))
     if gathered:
@@ -203,7 +206,8 @@ def _as_usual(got: PerStep) -> Counts:
 
 def _in_equal_parts(elements: Counts, gathered: Counts, num_ranks: int) -> Counts:
     """int64[S]: these elements, or as many more as make the parts of all ranks equal (and even, as DeepSpeed has them),
-    whichever is gathered in every step."""
+    whichever is gathered in every step.
+    """
     rounded = (-(-elements // multiple) * multiple for multiple in (num_ranks, 2 * num_ranks) if multiple > 0)
     return next((padded for padded in rounded if (padded == gathered).all()), elements)
 

@@ -11,23 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collective_columns import Called
-from traceq.facts.comm.collectives import NAMES, Calls, collective_calls, collective_kernels, name_number
+from traceq.facts.comm.collective_columns import CollectiveColumns
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_calls, collective_kernels, name_number
 from traceq.facts.comm.gloo_ops import gloo_pairs
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
 __all__ = ["POINT_TO_POINT", "SAME_EVERYWHERE", "OwnCalls", "own_calls"]
 
-POINT_TO_POINT = tuple(NAMES.index(name) for name in ("send", "recv", "send_recv"))
+POINT_TO_POINT = tuple(COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv"))
 """Not compared: a send is somebody else's recv."""
 
-SAME_EVERYWHERE = tuple(NAMES.index(n) for n in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"))
+SAME_EVERYWHERE = tuple(
+    COLLECTIVE_NAMES.index(n) for n in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+)
 """Collectives whose larger side is as large on all ranks; the parts of an all-to-all may differ."""
 
 
@@ -35,7 +37,8 @@ SAME_EVERYWHERE = tuple(NAMES.index(n) for n in ("all_reduce", "all_gather", "re
 class OwnCalls:
     """One rank's calls; `group`, `members`, `dtype` int64[C] into `texts`, -1 = absent; `phase` int64[C] into `phases`.
     `level` is the kind of row that calls are known by; `is_loose`: by gloo's own names, among which a reduce-scatter is
-    an all_reduce. `sends`: some of the rank's calls are messages to another, which are left out."""
+    an all_reduce. `sends`: some of the rank's calls are messages to another, which are left out.
+    """
 
     level: str
     is_loose: bool
@@ -46,7 +49,7 @@ class OwnCalls:
     members: NDArray[np.int64]
     dtype: NDArray[np.int64]
     phase: NDArray[np.int64]
-    called: Called
+    called: CollectiveColumns
 
 
 @once_per_trace
@@ -58,7 +61,7 @@ def own_calls(trace: Trace) -> OwnCalls:
     own = _by_ops(trace, calls, *pairs) if pairs is not None else _by_calls(trace, calls)
     moves = (own.called.name >= 0) & ~np.isin(own.called.name, POINT_TO_POINT)
     ids = np.stack([own.group[moves], own.members[moves], own.dtype[moves]])
-    told = distinct(ids[ids >= 0])
+    told = sorted_unique(ids[ids >= 0])
     group, members, dtype = np.where(ids >= 0, np.searchsorted(told, ids), -1)
     return OwnCalls(
         level,
@@ -81,10 +84,10 @@ def _called(
     name: NDArray[np.int64],
     elements: NDArray[np.int64],
     **told: NDArray[np.int64],
-) -> Called:
+) -> CollectiveColumns:
     """Calls by the rows that issued them and when they ran, (start, end) ns, -1 for one that did not."""
     ts, has_run = trace.events.ts[rows], ran[0] >= 0
-    return Called(
+    return CollectiveColumns(
         name=name,
         elements=np.where(np.isin(name, SAME_EVERYWHERE), elements, -1),
         step=_steps(trace, ts),
@@ -104,7 +107,7 @@ class _Calls:
     members: NDArray[np.int64]
     dtype: NDArray[np.int64]
     phase: NDArray[np.int64]
-    called: Called
+    called: CollectiveColumns
 
 
 def _by_calls(trace: Trace, calls: Calls) -> _Calls:
@@ -153,8 +156,8 @@ class _Told:
 
 def _names(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Index into NAMES of each row."""
-    distinct, inverse = np.unique(trace.events.name[rows], return_inverse=True)
-    return np.array([name_number(trace.events.strings[text]) for text in distinct.tolist()], np.int64)[inverse]
+    sorted_unique, inverse = np.unique(trace.events.name[rows], return_inverse=True)
+    return np.array([name_number(trace.events.strings[text]) for text in sorted_unique.tolist()], np.int64)[inverse]
 
 
 def _messages(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["DeviceWork", "device_work"]
@@ -76,7 +76,7 @@ def _calls(trace: Trace, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
 def _first_linked(stream: NDArray[np.int64], start: NDArray[np.int64], linked: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Start of the first linked op of each op's stream; where the stream has none, a time before everything."""
     first = np.full(len(stream), np.iinfo(np.int64).min)
-    for number in distinct(stream[linked]):
+    for number in sorted_unique(stream[linked]):
         mine = stream == number
         first[mine] = start[mine & linked].min()
     return first

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import names_of
 from traceq.facts.events.nesting import tracks
-from traceq.intervals import covers, distinct, spans
+from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
 __all__ = ["Surroundings", "surroundings"]
@@ -45,9 +45,9 @@ class Surroundings:
         """bool[K]: one of these rows is open on its thread."""
         events, of_row = self.trace.events, tracks(self.trace)
         inside = np.zeros(len(self.of), np.bool_)
-        for track in distinct(of_row[self.of]).tolist():
+        for track in sorted_unique(of_row[self.of]).tolist():
             mine, around = of_row[self.of] == track, rows[of_row[rows] == track]
-            inside[mine] = covers(spans(events.ts[around], events.end[around]), self.at[mine])
+            inside[mine] = contains(spans(events.ts[around], events.end[around]), self.at[mine])
         return inside
 
     def within_an_op_besides(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

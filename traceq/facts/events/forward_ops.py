@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["forward_op", "is_backward"]
@@ -37,7 +37,7 @@ def forward_op(trace: Trace) -> NDArray[np.int64]:
     forward = ops[(events.sequence[ops] >= 0) & (events.forward_thread[ops] <= 0)]
     if len(forward) == 0 or len(backward) == 0:
         return found
-    for thread in distinct(events.forward_thread[backward]).tolist():
+    for thread in sorted_unique(events.forward_thread[backward]).tolist():
         mine = backward[events.forward_thread[backward] == thread]
         found[mine] = _last_of_number(trace, _of_its_thread(trace, forward, mine), mine)
     return found

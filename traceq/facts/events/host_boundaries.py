@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["host_cuts"]
@@ -18,4 +18,4 @@ def host_cuts(trace: Trace) -> NDArray[np.int64]:
     events = trace.events
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
     start = events.ts[rows]
-    return distinct(start, start + events.dur[rows])
+    return sorted_unique(start, start + events.dur[rows])

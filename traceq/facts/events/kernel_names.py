@@ -20,7 +20,8 @@ _SAYS_NOTHING = re.compile(
 
 def kernel_family(name: str) -> str:
     """A kernel's name without return type, template arguments, arguments and nccl's changing prefix; a mangled one as
-    it was written, so far."""
+    it was written, so far.
+    """
     found = _NCCL.match(name)
     if found:
         return f"nccl {found['name']}"
@@ -31,7 +32,8 @@ def kernel_family(name: str) -> str:
 
 def short_kernel(name: str) -> str:
     """`elementwise_kernel<MulFunctor>`: without the namespaces that all kernels of torch share, types and sizes; of the
-    template arguments the first that says which operation runs."""
+    template arguments the first that says which operation runs.
+    """
     name = _NAMESPACES.sub("", _demangled(name).removeprefix("void "))
     head = re.split(r"[<(]", name, maxsplit=1)[0] or name
     words = _WORD.findall(_template_arguments(name[len(head) :]))

@@ -21,7 +21,8 @@ _TINY_NS = 10_000
 class LaunchedKernels:
     """K kernels by start: `work` int64[K] into DeviceWork; `ns` int64[K]; `op` int64[K] the row of Events of the
     innermost op around the launch, -1 without one; `tiny` bool[K]: under 10 us, or shorter than the call that launched
-    it alone and did not wait for it."""
+    it alone and did not wait for it.
+    """
 
     work: NDArray[np.int64]
     ns: NDArray[np.int64]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import distinct, num_until
+from traceq.intervals import count_before, sorted_unique
 from traceq.model import Category, Events, Trace
 
 __all__ = ["Nest", "host_ops", "nest", "python_frames", "tracks"]
@@ -19,7 +19,8 @@ NONE = -1
 @dataclass(frozen=True, slots=True, eq=False)
 class Nest:
     """Intervals of one thread by (start, longest first, row): `rows` int64[M] into Events; `parent` int64[M] into
-    this nest, the innermost interval that encloses each, -1 at the top."""
+    this nest, the innermost interval that encloses each, -1 at the top.
+    """
 
     rows: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -28,7 +29,7 @@ class Nest:
 
     def at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[K]: index of the innermost interval open at each instant, -1 where none is."""
-        found = num_until(self.start, instants)
+        found = count_before(self.start, instants)
         found -= 1
         pending = np.flatnonzero(found >= 0)
         while len(pending := pending.compress(self.end[found[pending]] <= instants[pending])):
@@ -39,7 +40,7 @@ class Nest:
 
     def is_open(self, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
         """bool[K]: any interval is open at each instant."""
-        num = num_until(self.start, instants)
+        num = count_before(self.start, instants)
         reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(self.end)]
         return np.asarray(reach[num] > instants)
 
@@ -89,7 +90,8 @@ def nest(events: Events, rows: NDArray[np.int64]) -> Nest:
 
 def _previous(ends: NDArray[np.int64], passes: np.ufunc) -> NDArray[np.int64]:
     """Index of the nearest earlier end that each does not pass by (np.less: that is not less), -1 where none is; by
-    pointer jumping, but for those that pass by the latest end so far."""
+    pointer jumping, but for those that pass by the latest end so far.
+    """
     passes_all = np.r_[True, passes(np.maximum.accumulate(ends)[:-1], ends[1:])][: len(ends)]
     before = np.where(passes_all, NONE, np.arange(-1, len(ends) - 1))
     pending = 1 + np.flatnonzero(passes(ends[:-1], ends[1:]) & ~passes_all[1:])
@@ -124,4 +126,4 @@ def python_frames(trace: Trace) -> dict[int, Nest]:
 
 def _by_track(trace: Trace, rows: NDArray[np.int64]) -> dict[int, Nest]:
     of_row = tracks(trace)[rows]
-    return {int(track): nest(trace.events, rows[of_row == track]) for track in distinct(of_row)}
+    return {int(track): nest(trace.events, rows[of_row == track]) for track in sorted_unique(of_row)}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.nesting import Nest, nest, tracks
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["SelfTimes", "own_ns", "self_times"]
@@ -17,7 +17,8 @@ __all__ = ["SelfTimes", "own_ns", "self_times"]
 @dataclass(frozen=True, slots=True, eq=False)
 class SelfTimes:
     """Ops and runtime calls of all threads, by thread, H of them: `rows` int64[H] into Events, `track` int64[H], `ns`
-    int64[H]. The times of a thread add up to the time in which it runs any of them."""
+    int64[H]. The times of a thread add up to the time in which it runs any of them.
+    """
 
     rows: NDArray[np.int64]
     track: NDArray[np.int64]
@@ -28,7 +29,7 @@ def self_times(trace: Trace) -> SelfTimes:
     """Self time of every CPU op and runtime call."""
     rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME)
     of_row = tracks(trace)[rows]
-    nests = [(int(track), nest(trace.events, rows[of_row == track])) for track in distinct(of_row)]
+    nests = [(int(track), nest(trace.events, rows[of_row == track])) for track in sorted_unique(of_row)]
     nothing = np.empty(0, np.int64)
     return SelfTimes(
         rows=np.concatenate([nothing, *(found.rows for _, found in nests)]),

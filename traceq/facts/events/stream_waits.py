@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["AT_ONCE_NS", "Awaits", "awaits"]
@@ -42,9 +42,9 @@ def awaits(trace: Trace, place: NDArray[np.int64], ready: NDArray[np.int64]) -> 
     calls = trace.events.rows(Category.RUNTIME)
     calls = calls[matching(trace.events, calls, _WAIT)]
     first = _first_after(trace, work, place, calls)
-    called = _behind_other_streams(work, place, distinct(first[first >= 0]))
+    called = _behind_other_streams(work, place, sorted_unique(first[first >= 0]))
     late = _coincident(trace, work, place, ready, calls)
-    pairs = distinct(called[0] * len(work) + called[1], late[0] * len(work) + late[1])
+    pairs = sorted_unique(called[0] * len(work) + called[1], late[0] * len(work) + late[1])
     return Awaits(*np.divmod(pairs, max(len(work), 1)))
 
 
@@ -58,7 +58,7 @@ def _first_after(
     launched, stream = events.ts[work.call[linked]], _named_stream(trace, calls)
     first = np.full(len(calls), -1)
     for of_call, of_work in ((of_row[calls], of_row[work.call[linked]]), (stream, work.stream[linked])):
-        for number in distinct(of_call[of_call >= 0]).tolist():
+        for number in sorted_unique(of_call[of_call >= 0]).tolist():
             asked, mine = np.flatnonzero(of_call == number), linked[of_work == number]
             at = np.searchsorted(launched[of_work == number], events.end[calls[asked]], "left")
             first[asked] = np.r_[mine, -1][at]
@@ -87,7 +87,7 @@ def _behind_other_streams(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(work, on): each of `waiting` behind the last work launched before it on every other stream, if over by then."""
     found: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
-    for number in distinct(work.stream).tolist():
+    for number in sorted_unique(work.stream).tolist():
         mine = np.flatnonzero(work.stream == number)
         mine = mine[np.argsort(place[mine])]
         at = np.searchsorted(place[mine], place[waiting]) - 1
@@ -106,7 +106,8 @@ def _coincident(
     calls: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(work, on): late starts right after the end of other work, where streams wait at all: after the
-    trace's first such call, or within what one call launched (a graph)."""
+    trace's first such call, or within what one call launched (a graph).
+    """
     order = np.argsort(work.end, kind="stable")
     at = np.searchsorted(work.end[order], work.start, "right") - 1
     on = np.where(at >= 0, order[at], -1) if len(work) else at

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collectives import NAMES
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import Issued
 
 __all__ = ["BARRIER_LIKE", "Clocks", "clocks"]
 
-BARRIER_LIKE = tuple(NAMES.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"))
+BARRIER_LIKE = tuple(
+    COLLECTIVE_NAMES.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+)
 """Collectives that no rank finishes before the last has arrived."""
 
 _WELL_BELOW = 0.25
@@ -36,7 +38,8 @@ class Clocks:
     @property
     def ahead(self) -> NDArray[np.float64]:
         """float64[R] ns that each clock is ahead of the first, through groups that have ranks in common, the widest
-        first; NaN where no group leads to."""
+        first; NaN where no group leads to.
+        """
         ahead = np.full(self.offset.shape[1], np.nan)
         ahead[:1] = 0
         told = np.isfinite(self.offset)

@@ -13,19 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collectives import NAMES
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import Issued
 
-__all__ = ["Did", "Mismatch", "first_mismatches"]
+__all__ = ["Mismatch", "RankIssue", "first_mismatches"]
 
 _LOOK_AHEAD = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Did:
+class RankIssue:
     """What one rank did at a mismatch. `call` is -1 where it issued nothing; `how` it differs from the ranks that
-    agree: missing, extra, swapped or different; "" for those that agree, and where no more than half do."""
+    agree: missing, extra, swapped or different; "" for those that agree, and where no more than half do.
+    """
 
     rank: int
     call: int
@@ -38,14 +39,15 @@ class Did:
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """The first place in a group where its ranks differ: `sequence` where the group has numbers, else `place` in
-    `step` (-1: without steps). `at` ns orders mismatches of several groups. `did` by rank."""
+    `step` (-1: without steps). `at` ns orders mismatches of several groups. `did` by rank.
+    """
 
     group: str
     sequence: int
     step: int
     place: int
     at: int
-    did: tuple[Did, ...]
+    did: tuple[RankIssue, ...]
 
 
 def first_mismatches(issued: Issued, instances: Instances) -> tuple[Mismatch, ...]:
@@ -102,7 +104,8 @@ def _signature(issued: Issued, call: int, *, step: bool) -> tuple[int, ...] | No
 
 def _only_straddles(issued: Issued, instances: Instances, group: int) -> bool:
     """Over the steps that all ranks hold entirely the group's calls are the same, one after the other: a thread beside
-    the steps issued some of them a little before or after a step mark."""
+    the steps issued some of them a little before or after a step mark.
+    """
     members = np.flatnonzero(issued.member[group])
     if not issued.marked[members].all():
         return False
@@ -188,11 +191,16 @@ def _agree(mine: _Story, told: _Story) -> bool:
     return all(x == y for x, y in zip(mine, told, strict=False)) and (bool(told) or not mine)
 
 
-def _did(issued: Issued, rank: int, call: int, how: str) -> Did:
+def _did(issued: Issued, rank: int, call: int, how: str) -> RankIssue:
     if call < 0:
-        return Did(issued.ranks[rank], call, how)
+        return RankIssue(issued.ranks[rank], call, how)
     dtype = int(issued.dtype[call])
     text = issued.dtypes[dtype] if dtype >= 0 else ""
-    return Did(
-        issued.ranks[rank], call, how, NAMES[int(issued.called.name[call])], text, int(issued.called.elements[call])
+    return RankIssue(
+        issued.ranks[rank],
+        call,
+        how,
+        COLLECTIVE_NAMES[int(issued.called.name[call])],
+        text,
+        int(issued.called.elements[call]),
     )

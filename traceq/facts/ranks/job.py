@@ -15,14 +15,14 @@ from traceq.facts.ranks.job_collectives import Issued, are_of_one_job, issued_by
 from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
-__all__ = ["Each", "Job", "Look", "job_by", "job_of"]
+__all__ = ["Job", "LazySequence", "RankQuery", "job_by", "job_of"]
 
 A = TypeVar("A")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Look(Protocol):
+class RankQuery(Protocol):
     """A second look at the events of a few ranks, when the merge knows which."""
 
     def __call__(self, question: Callable[[Trace, A], T], asked: Sequence[tuple[int, A]]) -> list[T]:
@@ -30,7 +30,7 @@ class Look(Protocol):
         ...
 
 
-class Each(Sequence[T_co]):
+class LazySequence(Sequence[T_co]):
     """What a function says of each of some things, asked each time anew: all of it need not be in memory at once."""
 
     def __init__(self, function: Callable[[int], T_co], num: int) -> None:
@@ -55,7 +55,7 @@ class Job:
     path: str
     ranks: tuple[Outline, ...]
     calls: Sequence[OwnCalls]
-    look: Look
+    look: RankQuery
     manifest: Manifest | None = None
     arm: str = ""
     pairs: tuple[Pairs, ...] = ()
@@ -97,11 +97,11 @@ def job_of(run: Run) -> Job:
     def look(question: Callable[[Trace, A], T], asked: Sequence[tuple[int, A]]) -> list[T]:
         return [question(of_rank[rank], what) for rank, what in asked]
 
-    calls = Each(lambda at: own_calls(run.traces[at]), len(run.traces))
+    calls = LazySequence(lambda at: own_calls(run.traces[at]), len(run.traces))
     return job_by(run, tuple(outline(trace) for trace in run.traces), calls, look)
 
 
-def job_by(run: Run, ranks: tuple[Outline, ...], calls: Sequence[OwnCalls], look: Look) -> Job:
+def job_by(run: Run, ranks: tuple[Outline, ...], calls: Sequence[OwnCalls], look: RankQuery) -> Job:
     """The run as a job, by what is left of its ranks."""
     return Job(
         run.path,

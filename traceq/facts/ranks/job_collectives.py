@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collective_columns import Called, joined
-from traceq.facts.comm.collectives import NAMES, name_number
+from traceq.facts.comm.collective_columns import CollectiveColumns, concat
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.comm.rank_collectives import POINT_TO_POINT, SAME_EVERYWHERE, OwnCalls
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.model import Flight
@@ -44,7 +44,7 @@ class Issued:
     group: NDArray[np.int64]
     dtype: NDArray[np.int64]
     phase: NDArray[np.int64]
-    called: Called
+    called: CollectiveColumns
     whole: NDArray[np.int64]
     marked: NDArray[np.bool_]
     member: NDArray[np.bool_]
@@ -91,14 +91,14 @@ def issued_by_ranks(ranks: Sequence[Outline], calls: Sequence[OwnCalls]) -> Issu
     level = max(sorted(levels), key=lambda name: levels[name], default="")
     both = [(rank, part) for rank, part in zip(ranks, calls, strict=True) if part.level in (level, "")]
     parts = [part for _, part in both]
-    called = Called.of_all([part.called for part in parts])
+    called = CollectiveColumns.of_all([part.called for part in parts])
     if any(part.is_loose for part in parts):
-        scattered = called.name == NAMES.index("reduce_scatter")
-        name = np.where(scattered, NAMES.index("all_reduce"), called.name)
+        scattered = called.name == COLLECTIVE_NAMES.index("reduce_scatter")
+        name = np.where(scattered, COLLECTIVE_NAMES.index("all_reduce"), called.name)
         called = replace(called, name=name, elements=np.full(len(called), -1))
     groups, dtypes, names = _Texts(), _Texts(), _Texts()
-    index = joined([np.full(len(part.called), at) for at, part in enumerate(parts)])
-    group = joined([_groups(part, groups) for part in parts])
+    index = concat([np.full(len(part.called), at) for at, part in enumerate(parts)])
+    group = concat([_groups(part, groups) for part in parts])
     known = [rank.steps for rank, _ in both]
     numbers = tuple(rank.rank for rank, _ in both)
     return Issued(
@@ -106,8 +106,8 @@ def issued_by_ranks(ranks: Sequence[Outline], calls: Sequence[OwnCalls]) -> Issu
         groups=tuple(name or members for name, _, members in (text.partition("\t") for text in groups)),
         rank=index,
         group=group,
-        dtype=joined([_numbers(dtypes, part.texts, part.dtype) for part in parts]),
-        phase=joined([_numbers(names, part.phases, part.phase) for part in parts]),
+        dtype=concat([_numbers(dtypes, part.texts, part.dtype) for part in parts]),
+        phase=concat([_numbers(names, part.phases, part.phase) for part in parts]),
         called=called,
         dtypes=tuple(dtypes),
         phases=tuple(names),
@@ -121,28 +121,28 @@ def issued_by_flights(flights: Sequence[Flight]) -> Issued:
     """The collectives of several ranks' flight recorders, with their sequence numbers; without steps or durations."""
     groups, dtypes = _Texts(), _Texts()
     known = {name: name_number(name) for flight in flights for name in set(flight.name)}
-    rank = joined([np.full(len(flight.name), index) for index, flight in enumerate(flights)])
+    rank = concat([np.full(len(flight.name), index) for index, flight in enumerate(flights)])
     group = _ints(
         groups.number(f"{name}\t{members}")
         for flight in flights
         for name, members in zip(flight.group, flight.members, strict=True)
     )
     name = _ints(known[text] for flight in flights for text in flight.name)
-    elements = joined([flight.elements for flight in flights])
+    elements = concat([flight.elements for flight in flights])
     absent = np.full(len(rank), -1)
     dtype = _ints(dtypes.number(text) for flight in flights for text in flight.dtype)
     moves = (name >= 0) & ~np.isin(name, POINT_TO_POINT)
-    called = Called(
+    called = CollectiveColumns(
         name=name,
         elements=np.where(np.isin(name, SAME_EVERYWHERE), elements, -1),
         size=absent,
         group_size=absent,
-        sequence=joined([flight.sequence for flight in flights]),
+        sequence=concat([flight.sequence for flight in flights]),
         step=absent,
-        at=joined([flight.created_ns for flight in flights]),
+        at=concat([flight.created_ns for flight in flights]),
         start=absent,
         end=absent,
-        row=joined([np.arange(len(flight.name)) for flight in flights]),
+        row=concat([np.arange(len(flight.name)) for flight in flights]),
     )
     ranks = tuple(flight.rank for flight in flights)
     return Issued(

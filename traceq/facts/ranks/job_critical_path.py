@@ -58,7 +58,8 @@ class Trail:
 class JobPath:
     """`number` int64[K] of ProfilerStep#N; `window` int64[K, 2] ns, the job's steps on one clock: each begins with the
     end of the one before, the first with the last rank. `legs` of R ranks: what of the steps is spent on each; together
-    they are as long as the steps. `ahead` int64[R] ns, to take from the own clock's times."""
+    they are as long as the steps. `ahead` int64[R] ns, to take from the own clock's times.
+    """
 
     number: NDArray[np.int64]
     window: Spans
@@ -69,7 +70,8 @@ class JobPath:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Meetings:
     """B collectives among R ranks: `call` int64[B, R], the rank's own call if that began device work, else -1; `wait`
-    int64[B, R] ns, 0 where it is less than the clocks can tell; `latest` int64[B] the rank that came last."""
+    int64[B, R] ns, 0 where it is less than the clocks can tell; `latest` int64[B] the rank that came last.
+    """
 
     call: NDArray[np.int64]
     wait: NDArray[np.int64]
@@ -112,7 +114,8 @@ def path_along(trace: Trace, legs: Legs) -> CriticalPath:
 
 def job_path(job: Job, trails: Sequence[Trail]) -> JobPath | Caveat | None:
     """The path through the steps that all ranks counted; a caveat where the ranks cannot be set against each other,
-    None where there is no device, or no rank that another could wait for."""
+    None where there is no device, or no rank that another could wait for.
+    """
     if len(job.ranks) < 2 or not all(rank.has_device for rank in job.ranks):
         return None
     if not job.is_one:
@@ -148,7 +151,8 @@ def _steps(
     ranks: Sequence[Outline], trails: Sequence[Trail], ahead: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Spans, NDArray[np.int64]]:
     """(number int64[K], window int64[K, 2] ns on one clock, int64[2, K]: index of the rank that is last to end, and the
-    own call to which its path comes first)."""
+    own call to which its path comes first).
+    """
     found = [rank.steps for rank in ranks]
     common = set.intersection(*(set(own.number[own.counted].tolist()) for own in found))
     number = np.array(sorted(common) if len({own.marked for own in found}) == 1 else [], np.int64)
@@ -194,7 +198,8 @@ def _first_work(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _next(marked: NDArray[np.int64], to: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[N]: the first mark (not -1) that is met from each of N places, itself included, on the way that `to` leads;
-    -1 where none is met."""
+    -1 where none is met.
+    """
     here = np.arange(len(to))
     jump = np.where((marked >= 0) | (to < 0), here, to)
     for _ in range(len(here).bit_length()):
@@ -204,7 +209,8 @@ def _next(marked: NDArray[np.int64], to: NDArray[np.int64]) -> NDArray[np.int64]
 
 def _stops(own: Trail, wait: NDArray[np.int64], call: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[C]: index of the first collective that the path meets back from each own call, itself included, in which
-    this rank waits; -1 where it meets none."""
+    this rank waits; -1 where it meets none.
+    """
     meeting = np.full(len(own.work), -1)
     meeting[call[wait > 0]] = np.flatnonzero(wait > 0)
     return _next(meeting, own.onward)
@@ -218,7 +224,8 @@ def _legs(
     step: _Leg,
 ) -> list[_Leg]:
     """The path of one step, from its end to its start; a collective is left for another rank but once. The call of
-    `step` is the one to which the path comes first, -1 without one."""
+    `step` is the one to which the path comes first, -1 without one.
+    """
     legs, seen = [], set[int]()
     rank, time, call, comes_to = step.rank, step.end, -1, step.call
     while True:

@@ -12,29 +12,29 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, host_ops, nest, tracks
-from traceq.facts.ranks.job import Look
+from traceq.facts.ranks.job import RankQuery
 from traceq.facts.timeline.blocking_calls import blocking_calls
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.facts.timeline.time_partition import Activity, Doing, activity, in_counted_steps, ns_by_phase
+from traceq.facts.timeline.time_partition import Activity, TimeCategory, activity, in_counted_steps, ns_by_phase
 from traceq.grouping import group
 from traceq.intervals import Spans, intersect, measure, measure_within, spans, subtract
 from traceq.model import Category, Trace
 
-__all__ = ["Cell", "Lateness", "busy_ns", "cells_of", "lateness"]
+__all__ = ["Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
 
-_NOT_A_CAUSE = (Doing.EXPOSED_COMM, Doing.TAIL)
-_COMPUTES = (Doing.COMPUTE, Doing.CPU_COMPUTE)
-_ON_DEVICE = (Doing.COMPUTE, Doing.EXPOSED_MEMCPY, Doing.LAUNCH_LATENCY)
-_IN_A_CALL = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT)
+_NOT_A_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL)
+_COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
+_ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.LAUNCH_LATENCY)
+_IN_A_CALL = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT)
 PYTHON = "Python"
 _IN_MARK = "Python in "
 
 _MOST_OTHERS = 16
 """Ranks that the late one is compared with in detail; where there are more, so many from the first to the last."""
 
-Cell = tuple[str, int]
+PhaseCategory = tuple[str, int]
 """(phase, Doing)."""
 
 
@@ -42,7 +42,8 @@ Cell = tuple[str, int]
 class Lateness:
     """A rank's `phase` and `category` take `excess_ns` a step more than on the median of the others; in it `what`, a
     kernel, a call, a host op or Python, takes `what_excess_ns` more; `line` where the trace tells; `before` the op that
-    follows the longest stay in Python, "" for anything else."""
+    follows the longest stay in Python, "" for anything else.
+    """
 
     phase: str
     category: str
@@ -53,12 +54,12 @@ class Lateness:
     before: str
 
 
-def busy_ns(cells: Mapping[Cell, float]) -> int:
+def busy_ns(cells: Mapping[PhaseCategory, float]) -> int:
     """Time of a counted step in which the rank itself computes, ns."""
     return round(sum(ns for (_, doing), ns in cells.items() if doing in _COMPUTES))
 
 
-def lateness(look: Look, cells: Mapping[int, Mapping[Cell, float]], late: int) -> Lateness | None:
+def lateness(look: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]], late: int) -> Lateness | None:
     """The largest excess of the late rank, by the cells of all; None where no cell of its is longer than the others'.
 
     What is in that cell is looked up on that rank and on _MOST_OTHERS at most.
@@ -74,12 +75,12 @@ def lateness(look: Look, cells: Mapping[int, Mapping[Cell, float]], late: int) -
     inside = {what: ns - _median([told.get(what, 0.0) for told in contents]) for what, ns in mine.items()}
     what = max(inside, key=lambda name: inside[name], default="")
     line, before = look(_where, [(late, (cell, what))])[0]
-    phase, doing = cell[0], Doing(cell[1]).name.lower()
+    phase, doing = cell[0], TimeCategory(cell[1]).name.lower()
     return Lateness(phase, doing, round(excess[cell]), what, round(inside.get(what, 0.0)), line, before)
 
 
-def cells_of(trace: Trace) -> dict[Cell, float]:
-    """ns of a counted step by phase and category."""
+def cells_of(trace: Trace) -> dict[PhaseCategory, float]:
+    """Ns of a counted step by phase and category."""
     ns, names, num = ns_by_phase(trace), phases(trace).names, int(steps(trace).counted.sum())
     cells = np.argwhere(ns > 0).tolist()
     return {(names[phase], doing): int(ns[phase, doing]) / num for phase, doing in cells}
@@ -89,7 +90,7 @@ def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if values else 0.0
 
 
-def _pieces(trace: Trace, cell: Cell) -> tuple[NDArray[np.int64], int]:
+def _pieces(trace: Trace, cell: PhaseCategory) -> tuple[NDArray[np.int64], int]:
     """(indices of the pieces of activity of a cell in counted steps, number of those steps)."""
     done, inside, names = activity(trace), in_counted_steps(trace), phases(trace).names
     num = int(steps(trace).counted.sum())
@@ -98,8 +99,8 @@ def _pieces(trace: Trace, cell: Cell) -> tuple[NDArray[np.int64], int]:
     return np.flatnonzero(inside & (done.phase == names.index(cell[0])) & (done.doing == cell[1])), num
 
 
-def _contents(trace: Trace, cell: Cell) -> dict[str, float]:
-    """ns of a counted step by what a cell is made of."""
+def _contents(trace: Trace, cell: PhaseCategory) -> dict[str, float]:
+    """Ns of a counted step by what a cell is made of."""
     done, (pieces, num) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE:
         rows = device_work(trace).rows[done.owner[pieces]]
@@ -117,8 +118,9 @@ def _cell_spans(done: Activity, pieces: NDArray[np.int64]) -> Spans:
 
 
 def _host_ops(trace: Trace, done: Activity, pieces: NDArray[np.int64]) -> dict[str, int]:
-    """ns that the main thread spent in each of its outermost ops within the pieces, and between them in Python, told
-    apart by the innermost annotation around it."""
+    """Ns that the main thread spent in each of its outermost ops within the pieces, and between them in Python, told
+    apart by the innermost annotation around it.
+    """
     wanted = _cell_spans(done, pieces)
     top = _outermost(trace)
     between = subtract(wanted, spans(trace.events.ts[top], trace.events.end[top]))
@@ -151,13 +153,13 @@ def _annotations(trace: Trace) -> Nest:
     return nest(trace.events, rows[~matching(trace.events, rows, wide)])
 
 
-def _where(trace: Trace, asked: tuple[Cell, str]) -> tuple[str, str]:
+def _where(trace: Trace, asked: tuple[PhaseCategory, str]) -> tuple[str, str]:
     """(line, op that follows) of the longest stay in what made the rank late."""
     cell, what = asked
     return _line(trace, cell, what), _op_after_python(trace, cell, what)
 
 
-def _line(trace: Trace, cell: Cell, what: str) -> str:
+def _line(trace: Trace, cell: PhaseCategory, what: str) -> str:
     """Python line of the longest single stay in what made the rank late; "" where the trace does not tell."""
     done, (pieces, _) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE or len(pieces) == 0:
@@ -185,7 +187,7 @@ def _longest_stay(trace: Trace, wanted: Spans, what: str) -> tuple[int, int]:
     return int(trace.events.ts[row]), int(trace.events.end[row])
 
 
-def _op_after_python(trace: Trace, cell: Cell, what: str) -> str:
+def _op_after_python(trace: Trace, cell: PhaseCategory, what: str) -> str:
     """The outermost op that begins where the longest stay in Python, within the annotation it is named by, ends."""
     if not what.startswith(PYTHON) or cell[1] in (*_ON_DEVICE, *_IN_A_CALL):
         return ""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, ns_by_phase
+from traceq.facts.timeline.time_partition import TimeCategory, ns_by_phase
 from traceq.model import Trace
 
 __all__ = ["PhaseTimes", "RankTimes", "phase_times", "side_by_side"]
@@ -43,7 +43,7 @@ class RankTimes:
     @property
     def waits(self) -> NDArray[np.float64]:
         """float64[R, P]: time in which only collectives run."""
-        return self.ns[:, :, int(Doing.EXPOSED_COMM)]
+        return self.ns[:, :, int(TimeCategory.EXPOSED_COMM)]
 
     @property
     def own(self) -> NDArray[np.float64]:
@@ -62,7 +62,7 @@ def phase_times(trace: Trace) -> PhaseTimes:
 def side_by_side(parts: Sequence[PhaseTimes]) -> RankTimes:
     """All ranks; phases in order of first sight, without those in which no rank spends time."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.phases))
-    ns = np.zeros((len(parts), len(names), len(Doing)))
+    ns = np.zeros((len(parts), len(names), len(TimeCategory)))
     for at, part in enumerate(parts):
         ns[at, [names.index(name) for name in part.phases]] = part.ns
     told = np.flatnonzero(ns.any(axis=(0, 2)))

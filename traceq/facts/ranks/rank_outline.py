@@ -20,7 +20,8 @@ __all__ = ["Outline", "head", "outline"]
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
     """One rank's trace without its events. `base_time_ns` + a time of it is absolute; `extent` (start, end) ns of all
-    that host and device did; `has_device`: some device work is in it."""
+    that host and device did; `has_device`: some device work is in it.
+    """
 
     path: str
     rank: int

@@ -20,12 +20,12 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.dependency_graph import Graph, dependency_graph
 from traceq.facts.stalls.host_labels import Labels
 from traceq.facts.stalls.replay import lasts
-from traceq.facts.timeline.active_thread import whose_turn
+from traceq.facts.timeline.active_thread import active_thread
 from traceq.facts.timeline.data_loading import loading
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import is_communication
-from traceq.intervals import Spans, covers, cut
+from traceq.intervals import Spans, contains, cut
 from traceq.model import Category, Trace
 
 __all__ = ["Back", "CriticalPath", "On", "critical_path", "edges_back", "last_work", "path_through"]
@@ -53,7 +53,8 @@ class On(IntEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPath:
     """P pieces in order, which tile the counted steps: `parts` int64[P, 2] ns; `on` int64[P] of On; `phase` int64[P];
-    `name`, `line` int64[P] into `texts`; `segment` int64[P]: pieces of one stretch share a number."""
+    `name`, `line` int64[P] into `texts`; `segment` int64[P]: pieces of one stretch share a number.
+    """
 
     texts: tuple[str, ...]
     parts: Spans
@@ -69,7 +70,8 @@ class Back:
     """Where the path goes from each piece of work: `to` int64[D], the work that ended last of what it waited for, -1
     for none; `over` int64[D] ns, that end; `returned`, `launched` int64[D] ns: when the host came back from waiting for
     it, and when it launched this; the least int64 where the host has no part in it. `kind` int64[D] of On; `reach`
-    int64[D] ns: the latest end up to each; `held`: (end, work awaited, its end) of waits that held the host up."""
+    int64[D] ns: the latest end up to each; `held`: (end, work awaited, its end) of waits that held the host up.
+    """
 
     to: NDArray[np.int64]
     over: NDArray[np.int64]
@@ -83,7 +85,8 @@ class Back:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Inside:
     """Work that runs within a leg, P pairs by work: `leg`, `work` int64[P]; `runs` bool[P], not all do; of each piece
-    of work `first` int64[D], the leg of its first pair, and `at` int64[D + 1], that pair."""
+    of work `first` int64[D], the leg of its first pair, and `at` int64[D + 1], that pair.
+    """
 
     leg: NDArray[np.int64]
     work: NDArray[np.int64]
@@ -135,7 +138,8 @@ def path_through(
 
 def last_work(trace: Trace, end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(int64[K]: index into DeviceWork of what a leg ends with that ends at each of some instants, or else of what its
-    host waited for last, -1 if there is none; int64[K] ns: a leg that begins later has none either)."""
+    host waited for last, -1 if there is none; int64[K] ns: a leg that begins later has none either).
+    """
     work, found = device_work(trace), np.full(len(end), -1)
     order = np.argsort(end, kind="stable")
     at = np.minimum(np.searchsorted(end[order], work.end), len(end) - 1)
@@ -272,7 +276,8 @@ def _stretches(
     work: DeviceWork, back: Back, leg: NDArray[np.int64], mine: NDArray[np.int64], tail: _Tail
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(leg, begin ns, On, the work that runs or comes next, -1 for the host's last) of each stretch of the path; of
-    those that begin together the last one counts."""
+    those that begin together the last one counts.
+    """
     launched = back.launched[mine] > _NEVER
     by_host, queued = np.flatnonzero(launched), np.flatnonzero(~launched)
     returned = by_host[back.returned[mine[by_host]] > _NEVER]
@@ -302,7 +307,7 @@ def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[n
     """The stretches with names; those of the host cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), Labels(trace)
     cuts = host_cuts(trace)
-    parts, segment = cut(whole, cuts[covers(whole[on == On.HOST_OP], cuts)])
+    parts, segment = cut(whole, cuts[contains(whole[on == On.HOST_OP], cuts)])
     on, work_of = on[segment], work_of[segment]
     name, line = np.zeros(len(on), np.int64), np.zeros(len(on), np.int64)
     phase = phases(trace).at(parts[:, 0])
@@ -314,9 +319,9 @@ def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[n
         ids, inverse = names_of(events, work.rows[work_of[on_device]])
         name[on_device] = labels.numbered(tuple(events.strings[at] for at in ids.tolist()))[inverse]
     host = np.flatnonzero(is_host)
-    turns = whose_turn(trace, parts[host, 0])
+    turns = active_thread(trace, parts[host, 0])
     name[host], line[host] = labels.on_host(turns, np.arange(len(host)))
-    loads = host[covers(loading(trace), turns.at) & (on[host] == On.HOST_OP)]
+    loads = host[contains(loading(trace), turns.at) & (on[host] == On.HOST_OP)]
     on[loads], name[loads], line[loads] = On.DATA_LOADER, 0, 0
     between = np.flatnonzero((on[host] == On.HOST_OP) & (name[host] == 0))
     on[host[between]] = On.PYTHON

@@ -19,18 +19,18 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.stream_waits import AT_ONCE_NS, Awaits, awaits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.max_plus import FAR
-from traceq.facts.timeline.blocking_calls import Kind, blocking_calls
+from traceq.facts.timeline.blocking_calls import SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import CLOCK_SKEW_NS
 from traceq.facts.timeline.data_loading import loading
 from traceq.facts.timeline.steps import main_track
-from traceq.intervals import distinct, measure_within, spans
+from traceq.intervals import measure_within, sorted_unique, spans
 from traceq.model import Trace
 
-__all__ = ["Graph", "Holds", "dependency_graph"]
+__all__ = ["Graph", "HostWaits", "dependency_graph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holds:
+class HostWaits:
     """H stretches of the host line that a change of the program could take out: driving blocking calls, then waits for
     the data loader.
 
@@ -73,7 +73,7 @@ class Graph:
     by_stream: NDArray[np.int64]
     awaits: Awaits
     by_await: NDArray[np.int64]
-    holds: Holds
+    holds: HostWaits
     latency_ns: int
 
 
@@ -81,7 +81,7 @@ class Graph:
 def dependency_graph(trace: Trace) -> Graph:
     """The graph of a whole trace; without a device only the host line."""
     work = device_work(trace)
-    streams = distinct(work.stream)
+    streams = sorted_unique(work.stream)
     stream = np.searchsorted(streams, work.stream)
     before = _before(work, stream)
     turn = _turns(trace, work, stream)
@@ -156,7 +156,7 @@ def _launches_take_effect(
     return np.where(waited_for, np.minimum(work.start, np.where(waited_for, usual, 0) + CLOCK_SKEW_NS), usual)
 
 
-def _holds(trace: Trace, work: DeviceWork, stream: NDArray[np.int64], turn: NDArray[np.int64]) -> Holds:
+def _holds(trace: Trace, work: DeviceWork, stream: NDArray[np.int64], turn: NDArray[np.int64]) -> HostWaits:
     """Driving calls with what they wait for, then the loader's rows."""
     calls = blocking_calls(trace)
     chosen = _driving(trace)
@@ -166,7 +166,7 @@ def _holds(trace: Trace, work: DeviceWork, stream: NDArray[np.int64], turn: NDAr
     np.maximum.at(over, hold, np.minimum(work.end[on], end[hold]))
     stays = np.where(calls.copy[chosen] >= 0, np.minimum(_launch_cost(trace, work), end - start), 0)
     from_, to = loading(trace).T
-    return Holds(
+    return HostWaits(
         call=np.r_[chosen, np.full(len(from_), -1)],
         start=np.r_[start, from_],
         end=np.r_[end, to],
@@ -184,7 +184,7 @@ def _driving(trace: Trace) -> NDArray[np.int64]:
     if len(calls) == 0:
         return np.empty(0, np.int64)
     work = device_work(trace)
-    launching = distinct(tracks(trace)[work.call[work.linked]])
+    launching = sorted_unique(tracks(trace)[work.call[work.linked]])
     main_ops = host_ops(trace).get(own)
     main_idles = ~main_ops.is_open(calls.start) if main_ops is not None else np.ones(len(calls), np.bool_)
     chosen = np.flatnonzero((calls.track == own) | (main_idles & np.isin(calls.track, launching)))
@@ -197,7 +197,8 @@ def _awaited_work(
     trace: Trace, work: DeviceWork, chosen: NDArray[np.int64], stream: NDArray[np.int64], turn: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(position in `chosen`, work whose end that call waits for): its copy, or what was last to end in time; for a
-    device synchronize on every stream what was launched last."""
+    device synchronize on every stream what was launched last.
+    """
     calls = blocking_calls(trace)
     order = np.argsort(work.end, kind="stable")
     at = np.searchsorted(work.end[order], calls.awaited[chosen], "right") - 1
@@ -205,17 +206,17 @@ def _awaited_work(
     last = np.where(calls.copy[chosen] >= 0, calls.copy[chosen], last)
     named = np.flatnonzero((last >= 0) & ~calls.is_alloc[chosen])
     pairs = [named * len(work) + last[named]]
-    whole = np.flatnonzero(calls.kind[chosen] == Kind.DEVICE)
+    whole = np.flatnonzero(calls.kind[chosen] == SyncKind.DEVICE)
     for number in range(int(stream.max(initial=-1)) + 1):
         mine = np.flatnonzero(stream == number)
         at = np.searchsorted(turn[mine], calls.start[chosen[whole]], "left") - 1
         pairs.append(whole[at >= 0] * len(work) + mine[at[at >= 0]])
-    hold, on = np.divmod(distinct(*pairs), max(len(work), 1))
+    hold, on = np.divmod(sorted_unique(*pairs), max(len(work), 1))
     return hold, on
 
 
 def _launch_cost(trace: Trace, work: DeviceWork) -> int:
     """Median ns that the host spends in a launch: what a copy still costs it that no longer waits."""
-    launches = distinct(work.call[work.linked])
+    launches = sorted_unique(work.call[work.linked])
     launches = launches[~np.isin(launches, blocking_calls(trace).rows)]
     return int(np.median(trace.events.dur[launches])) if len(launches) else 0

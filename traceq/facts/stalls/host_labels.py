@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from traceq.facts.events.name_patterns import matching, numbers_used
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import syncs
-from traceq.facts.timeline.active_thread import Turns
+from traceq.facts.timeline.active_thread import ActiveThread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.phases import phases
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["Labels"]
@@ -29,7 +29,7 @@ class Labels:
         self.trace = trace
         self.texts: dict[str, int] = {"": 0}
 
-    def on_host(self, turns: Turns, asked: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def on_host(self, turns: ActiveThread, asked: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(innermost op, line) of the thread at work at some of the instants (indices)."""
         at = turns.at[asked]
         found = origins(self.trace, turns.track[asked], at, at, innermost=turns.op[asked])
@@ -60,7 +60,7 @@ class Labels:
         is_phase = np.array([name in phase_names for name in events.strings], np.bool_)
         rows = rows[~is_phase[events.name[rows]]]
         names = np.zeros(len(at), np.int64)
-        for number in distinct(track).tolist():
+        for number in sorted_unique(track).tolist():
             mine, inside = np.flatnonzero(track == number), nest(events, rows[of_row[rows] == number])
             found = inside.at(at[mine])
             there = np.flatnonzero(found >= 0)

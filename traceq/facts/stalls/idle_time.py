@@ -16,17 +16,17 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.host_boundaries import host_cuts
 from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.host_labels import Labels
-from traceq.facts.timeline.active_thread import Turns, whose_turn
+from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.data_loading import loading
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.facts.timeline.time_partition import IDLE, Activity, Doing, activity, in_counted_steps
-from traceq.intervals import Spans, covers, cut, distinct, num_until
+from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
+from traceq.intervals import Spans, contains, count_before, cut, sorted_unique
 from traceq.model import Trace
 
-__all__ = ["Cause", "Idleness", "idleness"]
+__all__ = ["IdleCause", "Idleness", "idleness"]
 
 
-class Cause(IntEnum):
+class IdleCause(IntEnum):
     """Why the device idles; the names, in lower case and with spaces, are those of the JSON."""
 
     SYNC = 0
@@ -39,13 +39,13 @@ class Cause(IntEnum):
 
 
 _CAUSE = {
-    Doing.SYNC_WAIT: Cause.SYNC,
-    Doing.ALLOC_WAIT: Cause.ALLOCATION,
-    Doing.HOST_BOUND: Cause.HOST_OP,
-    Doing.LAUNCH_LATENCY: Cause.LAUNCH_QUEUE,
-    Doing.TAIL: Cause.END,
-    Doing.DATALOAD_WAIT: Cause.DATA_LOADER,
-    Doing.PYTHON: Cause.PYTHON,
+    TimeCategory.SYNC_WAIT: IdleCause.SYNC,
+    TimeCategory.ALLOC_WAIT: IdleCause.ALLOCATION,
+    TimeCategory.HOST_BOUND: IdleCause.HOST_OP,
+    TimeCategory.LAUNCH_LATENCY: IdleCause.LAUNCH_QUEUE,
+    TimeCategory.TAIL: IdleCause.END,
+    TimeCategory.DATALOAD_WAIT: IdleCause.DATA_LOADER,
+    TimeCategory.PYTHON: IdleCause.PYTHON,
 }
 
 
@@ -53,7 +53,8 @@ _CAUSE = {
 class Idleness:
     """P pieces of idle time in the counted steps, sorted: `parts` int64[P, 2] ns; `doing` int8[P], the category of the
     partition; `cause` int8[P] of Cause; `phase` int64[P]; `name`, `line` int32[P] into `texts`: the op, or for Python
-    the annotation around it; `gap` int64[P]: pieces of one gap of one step share a number."""
+    the annotation around it; `gap` int64[P]: pieces of one gap of one step share a number.
+    """
 
     texts: tuple[str, ...]
     parts: Spans
@@ -70,40 +71,41 @@ def idleness(trace: Trace) -> Idleness:
     done, idle = activity(trace), _idle_pieces(trace)
     parts, piece, turns = _cut(trace, done, idle)
     doing, at = done.doing[piece], turns.at  # in a piece the host stays where it is
-    cause = np.array([_CAUSE.get(Doing(code), 0) for code in range(len(Doing))], np.int8)[doing]
-    host = np.flatnonzero(cause == Cause.HOST_OP)
-    cause[host[covers(loading(trace), at[host])]] = Cause.DATA_LOADER
+    cause = np.array([_CAUSE.get(TimeCategory(code), 0) for code in range(len(TimeCategory))], np.int8)[doing]
+    host = np.flatnonzero(cause == IdleCause.HOST_OP)
+    cause[host[contains(loading(trace), at[host])]] = IdleCause.DATA_LOADER
     found = Labels(trace)
     name, line = np.zeros(len(parts), np.int32), np.zeros(len(parts), np.int32)
-    host = np.flatnonzero((cause == Cause.HOST_OP) | (cause == Cause.PYTHON))
+    host = np.flatnonzero((cause == IdleCause.HOST_OP) | (cause == IdleCause.PYTHON))
     name[host], line[host] = found.on_host(turns, host)
     between = host[name[host] == 0]
-    cause[between] = Cause.PYTHON
+    cause[between] = IdleCause.PYTHON
     name[between] = found.around(turns.track[between], at[between])
     waits = np.flatnonzero(done.call[piece] >= 0)
     name[waits], line[waits] = found.of_syncs(done.call[piece[waits]])
-    queued = np.flatnonzero(cause == Cause.LAUNCH_QUEUE)
+    queued = np.flatnonzero(cause == IdleCause.LAUNCH_QUEUE)
     name[queued], line[queued] = found.of_launches(device_work(trace).call[done.owner[piece[queued]]])
-    step = num_until(steps(trace).window[:, 0], at)
+    step = count_before(steps(trace).window[:, 0], at)
     begins = np.r_[True, (parts[1:, 0] != parts[:-1, 1]) | (step[1:] != step[:-1])][: len(parts)]
     return Idleness(tuple(found.texts), parts, doing, cause, done.phase[piece], name, line, np.cumsum(begins))
 
 
 def _idle_pieces(trace: Trace) -> NDArray[np.int64]:
     """Pieces of the activity that are idle and lie in a counted step."""
-    wanted = IDLE if len(device_work(trace)) else (Doing.DATALOAD_WAIT, Doing.PYTHON)
+    wanted = IDLE if len(device_work(trace)) else (TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
     return np.flatnonzero(activity(trace).among(*wanted) & in_counted_steps(trace))
 
 
-def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64], Turns]:
+def _cut(trace: Trace, done: Activity, idle: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64], ActiveThread]:
     """(parts, the piece of the activity that each belongs to, the thread that is looked at): cut where an op, an
-    annotation or a Python frame begins or ends."""
+    annotation or a Python frame begins or ends.
+    """
     parts, of = cut(done.parts.take(idle, axis=0), host_cuts(trace))
     piece = idle[of]
     own, work = main_track(trace), device_work(trace)
-    turns = whose_turn(trace, parts[:, 0].copy())
+    turns = active_thread(trace, parts[:, 0].copy())
     if len(work):
         launching = np.where(done.owner[piece] >= 0, tracks(trace)[work.call[done.owner[piece]]], own)
-        for number in distinct(launching[launching != own]).tolist():
+        for number in sorted_unique(launching[launching != own]).tolist():
             turns.give(trace, number, np.flatnonzero(launching == number))
     return parts, piece, turns

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FAR", "NEVER_OFF", "Tape", "run"]
+__all__ = ["FAR", "NEVER_OFF", "MaxPlusTape", "run"]
 
 FAR = 2**60
 """ns: a lag or keep of what does not count."""
@@ -20,7 +20,7 @@ NEVER_OFF = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tape:
+class MaxPlusTape:
     """I instructions on `num_cells` cells that begin at 0.
 
     `target`, `source`, `keep`, `lag` int64[I]; `switch` int64[I]: the instruction is replaced by
@@ -39,7 +39,7 @@ class Tape:
         return len(self.target)
 
 
-def run(tape: Tape, off: NDArray[np.bool_], read: NDArray[np.int64]) -> NDArray[np.int64]:
+def run(tape: MaxPlusTape, off: NDArray[np.bool_], read: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[P, cells, R] ns: all cells after the first `read` int64[P] instructions.
 
     `off` bool[R, switches] says for each case which switches are off.
@@ -52,7 +52,7 @@ def run(tape: Tape, off: NDArray[np.bool_], read: NDArray[np.int64]) -> NDArray[
     return _replayed(stretches, off, begins, read)
 
 
-def _joined(tape: Tape, read: NDArray[np.int64]) -> tuple[Tape, NDArray[np.int64]]:
+def _joined(tape: MaxPlusTape, read: NDArray[np.int64]) -> tuple[MaxPlusTape, NDArray[np.int64]]:
     """The same with neighbours of one target and source made one, except across a place that is read."""
     if len(tape) == 0:
         return tape, read
@@ -64,7 +64,7 @@ def _joined(tape: Tape, read: NDArray[np.int64]) -> tuple[Tape, NDArray[np.int64
     kept = np.cumsum(tape.keep % FAR)
     over = np.r_[kept[first[1:] - 1], kept[-1]] if len(first) > 1 else kept[-1:]
     later = np.repeat(over, np.diff(np.r_[first, len(tape)])) - kept
-    joined = Tape(
+    joined = MaxPlusTape(
         tape.num_cells,
         tape.target[first],
         tape.source[first],
@@ -76,7 +76,7 @@ def _joined(tape: Tape, read: NDArray[np.int64]) -> tuple[Tape, NDArray[np.int64
     return joined, np.searchsorted(first, read, "left")
 
 
-def _side_by_side(tape: Tape, length: int) -> Tape:
+def _side_by_side(tape: MaxPlusTape, length: int) -> MaxPlusTape:
     """Every column as int64[stretches, length], filled up with instructions that do nothing."""
     missing = -len(tape) % length if len(tape) else length
 
@@ -84,7 +84,7 @@ def _side_by_side(tape: Tape, length: int) -> Tape:
         filled: NDArray[np.int64] = np.r_[column, np.full(missing, nothing)].reshape(-1, length)
         return filled
 
-    return Tape(
+    return MaxPlusTape(
         tape.num_cells,
         folded(tape.target, 0),
         folded(tape.source, 0),
@@ -95,7 +95,7 @@ def _side_by_side(tape: Tape, length: int) -> Tape:
     )
 
 
-def _step(tape: Tape, off: NDArray[np.bool_], at: int, cells: NDArray[np.int64]) -> None:
+def _step(tape: MaxPlusTape, off: NDArray[np.bool_], at: int, cells: NDArray[np.int64]) -> None:
     """Carry out the instruction `at` of every stretch, on `cells` int64[stretches, cells, R, ...]."""
     rows = np.arange(len(cells))
     target, source = tape.target[:, at], tape.source[:, at]
@@ -108,7 +108,7 @@ def _step(tape: Tape, off: NDArray[np.bool_], at: int, cells: NDArray[np.int64])
     cells[rows, target] = np.maximum(np.maximum(own, other), -FAR)
 
 
-def _matrices(tape: Tape, off: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _matrices(tape: MaxPlusTape, off: NDArray[np.bool_]) -> NDArray[np.int64]:
     """int64[stretches, cells, R, cells]: what each stretch makes of the cells before it."""
     num_stretches, length = tape.target.shape
     cells = np.full((num_stretches, tape.num_cells, off.shape[1], tape.num_cells), -FAR)
@@ -128,7 +128,7 @@ def _beginnings(matrices: NDArray[np.int64], num_cases: int) -> NDArray[np.int64
 
 
 def _replayed(
-    tape: Tape, off: NDArray[np.bool_], begins: NDArray[np.int64], read: NDArray[np.int64]
+    tape: MaxPlusTape, off: NDArray[np.bool_], begins: NDArray[np.int64], read: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The cells at each place that is read."""
     length = tape.target.shape[1]

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.dependency_graph import Graph, dependency_graph
-from traceq.facts.stalls.max_plus import FAR, NEVER_OFF, Tape, run
+from traceq.facts.stalls.max_plus import FAR, NEVER_OFF, MaxPlusTape, run
 from traceq.facts.timeline.steps import steps
-from traceq.intervals import find
+from traceq.intervals import span_index
 from traceq.model import Category, Trace
 
 __all__ = ["lasts", "replay", "replay_as_is", "saved_a_step"]
@@ -43,7 +43,7 @@ def saved_a_step(trace: Trace, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
     Holds outside the counted steps stay: their head start would be booked on steps in which nothing went.
     """
     found = steps(trace)
-    inside = find(found.host[found.counted], dependency_graph(trace).holds.start) >= 0
+    inside = span_index(found.host[found.counted], dependency_graph(trace).holds.start) >= 0
     mean: NDArray[np.float64] = replay(trace, removed & inside)[:, found.counted].mean(axis=1)
     return np.rint(mean).astype(np.int64)
 
@@ -61,7 +61,8 @@ def replay_as_is(trace: Trace) -> NDArray[np.int64]:
 
 def lasts(trace: Trace) -> NDArray[np.int64]:
     """int64[K] ns from the start to the end of each step as replay counts it: its window, but where that ends with the
-    host and work launched in it runs longer, until that is done."""
+    host and work launched in it runs longer, until that is done.
+    """
     found, graph = steps(trace), dependency_graph(trace)
     ends = found.window[:, 1]
     if not found.by_device and len(device_work(trace)):
@@ -74,7 +75,7 @@ def lasts(trace: Trace) -> NDArray[np.int64]:
 class _Placed:
     """A tape; `key` int64[I], ascending: launch order and rank; `hold_at` int64[H]: each hold's last instruction."""
 
-    tape: Tape
+    tape: MaxPlusTape
     key: NDArray[np.int64]
     hold_at: NDArray[np.int64]
 
@@ -116,7 +117,7 @@ def _build(graph: Graph, sooner: NDArray[np.int64]) -> _Placed:
     last = np.flatnonzero(hold[order] != NEVER_OFF)
     hold_at[hold[order][last]] = last
     columns = (target, np.maximum(from_, 0), np.minimum(keep, FAR), np.minimum(lag, FAR), hold, instead)
-    tape = Tape(1 + graph.num_streams + source.num_cells, *(column[order] for column in columns))
+    tape = MaxPlusTape(1 + graph.num_streams + source.num_cells, *(column[order] for column in columns))
     return _Placed(tape, key[order], hold_at)
 
 
@@ -128,7 +129,8 @@ def _rows(place: NDArray[np.int64], rank: int, *columns: NDArray[np.int64] | int
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sources:
     """Cells that hold the end of some work when it is asked for: `cell` int64, -1 where none can; `kept` int64 into
-    DeviceWork, work whose end is kept `kept_in` a cell of its own, of which there are `num_cells`."""
+    DeviceWork, work whose end is kept `kept_in` a cell of its own, of which there are `num_cells`.
+    """
 
     cell: NDArray[np.int64]
     kept: NDArray[np.int64]

@@ -12,17 +12,17 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.blocking_calls import BlockingCalls, Kind, blocking_calls
+from traceq.facts.timeline.blocking_calls import BlockingCalls, SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity
-from traceq.intervals import covers, distinct, measure_within, spans
+from traceq.intervals import contains, measure_within, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = ["KINDS", "Syncs", "syncs"]
+__all__ = ["SYNC_KINDS", "Syncs", "syncs"]
 
-KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
+SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
 """Names of the kinds, in the order of `Syncs.kind`."""
 
 _SCALAR = re.compile(r"^aten::_local_scalar_dense$")
@@ -33,7 +33,8 @@ _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 class Syncs:
     """S syncs by start: `rows` int64[S] into Events; `kind` int8[S] into KINDS; `phase` int64[S]; `origin` of S calls;
     `bytes`, `start`, `blocked`, `wait`, `starved`, `cost` int64[S]; `since` int64[S] ns, when the wait was over and the
-    device had nothing more to do."""
+    device had nothing more to do.
+    """
 
     rows: NDArray[np.int64]
     kind: NDArray[np.int8]
@@ -85,14 +86,14 @@ def _on_cpu(trace: Trace) -> Syncs:
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
     marks = marks[matching(events, marks, _OPTIMIZER)]
     own_counters = np.zeros(len(rows), np.bool_)
-    for track in distinct(of_row[marks]):
+    for track in sorted_unique(of_row[marks]):
         inside = spans(*(time[marks[of_row[marks] == track]] for time in (events.ts, events.end)))
-        own_counters |= (of_row[rows] == track) & covers(inside, events.ts[rows])
+        own_counters |= (of_row[rows] == track) & contains(inside, events.ts[rows])
     rows = rows[~own_counters]
     nothing = np.zeros(len(rows), np.int64)
     return Syncs(
         rows=rows,
-        kind=np.full(len(rows), KINDS.index("scalar"), np.int8),
+        kind=np.full(len(rows), SYNC_KINDS.index("scalar"), np.int8),
         phase=phases(trace).on(of_row[rows], events.ts[rows]),
         origin=origins(trace, of_row[rows], events.ts[rows], events.end[rows]),
         bytes=nothing,
@@ -139,4 +140,4 @@ def _next_call(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
     return after
 
 
-assert KINDS[: len(Kind)] == tuple(kind.name.lower() for kind in Kind)
+assert SYNC_KINDS[: len(SyncKind)] == tuple(kind.name.lower() for kind in SyncKind)

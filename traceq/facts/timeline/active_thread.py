@@ -10,16 +10,17 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.steps import main_track
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["Turns", "whose_turn"]
+__all__ = ["ActiveThread", "active_thread"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turns:
+class ActiveThread:
     """At K instants: `track` int64[K], the thread at work; `op` int64[K], the innermost op that it is in, an index into
-    its nest of host_ops, -1 in none."""
+    its nest of host_ops, -1 in none.
+    """
 
     at: NDArray[np.int64]
     track: NDArray[np.int64]
@@ -32,12 +33,12 @@ class Turns:
         self.track[asked[there]], self.op[asked[there]] = number, found[there]
 
 
-def whose_turn(trace: Trace, at: NDArray[np.int64]) -> Turns:
+def active_thread(trace: Trace, at: NDArray[np.int64]) -> ActiveThread:
     """The thread at work at each instant: the main one or, while only that is in an op, one that launches."""
     own, work = main_track(trace), device_work(trace)
-    turns = Turns(at, np.full(len(at), own), _innermost_op(trace, own, at))
+    turns = ActiveThread(at, np.full(len(at), own), _innermost_op(trace, own, at))
     free = np.flatnonzero(turns.op < 0) if len(work) else at[:0]
-    for number in distinct(tracks(trace)[work.call[work.linked]]).tolist():
+    for number in sorted_unique(tracks(trace)[work.call[work.linked]]).tolist():
         if number != own:
             turns.give(trace, number, free)
     return turns

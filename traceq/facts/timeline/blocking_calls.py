@@ -14,16 +14,16 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
-from traceq.intervals import covers, distinct, empty, spans
+from traceq.intervals import contains, empty, sorted_unique, spans
 from traceq.model import Category, Events, Trace
 
-__all__ = ["BlockingCalls", "Kind", "blocking_calls"]
+__all__ = ["BlockingCalls", "SyncKind", "blocking_calls"]
 
 TOLERANCE_NS = 50_000
 """Host and device clocks disagree by up to 30 us; a synchronize that belongs to a copy follows within 11 us."""
 
 
-class Kind(IntEnum):
+class SyncKind(IntEnum):
     """What a blocking call is; the names are those of the JSON."""
 
     DTOH = 0
@@ -39,10 +39,10 @@ _ASYNC = re.compile("async", re.IGNORECASE)
 _TO_HOST, _TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
 _PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _WAITS = {
-    Kind.STREAM: re.compile(r"StreamSynchronize"),
-    Kind.EVENT: re.compile(r"EventSynchronize"),
-    Kind.DEVICE: re.compile(r"(Device|Ctx|Context)Synchronize"),
-    Kind.ALLOC: re.compile(
+    SyncKind.STREAM: re.compile(r"StreamSynchronize"),
+    SyncKind.EVENT: re.compile(r"EventSynchronize"),
+    SyncKind.DEVICE: re.compile(r"(Device|Ctx|Context)Synchronize"),
+    SyncKind.ALLOC: re.compile(
         r"^(cuda|hip)(Malloc(Host|Managed|Pitch|3D)?|Free(Host)?|HostAlloc|HostMalloc|HostFree|ExtMallocWithFlags)$"
         r"|^cuMem(Alloc|AllocHost|AllocManaged|HostAlloc|Free|FreeHost)(_v2)?$"
     ),
@@ -72,7 +72,7 @@ class BlockingCalls:
     @property
     def is_alloc(self) -> NDArray[np.bool_]:
         """bool[S]: allocations, which wait for nothing that could be named."""
-        alloc: NDArray[np.bool_] = self.kind == Kind.ALLOC
+        alloc: NDArray[np.bool_] = self.kind == SyncKind.ALLOC
         return alloc
 
 
@@ -125,8 +125,8 @@ def _copy_kinds(trace: Trace, work: DeviceWork, copy: NDArray[np.int64]) -> NDAr
     """DTOH or HTOD by the name of the copy; -1 for others."""
     kind, copies = np.full(len(copy), -1, np.int8), np.flatnonzero(copy >= 0)
     rows = work.rows[copy[copies]]
-    kind[copies[matching(trace.events, rows, _TO_DEVICE)]] = Kind.HTOD
-    kind[copies[matching(trace.events, rows, _TO_HOST)]] = Kind.DTOH
+    kind[copies[matching(trace.events, rows, _TO_DEVICE)]] = SyncKind.HTOD
+    kind[copies[matching(trace.events, rows, _TO_HOST)]] = SyncKind.DTOH
     return kind
 
 
@@ -137,7 +137,7 @@ def _synchronize_that_follows(
     events, track = trace.events, tracks(trace)[calls]
     after = np.minimum(np.arange(len(calls)) + 1, len(calls) - 1)
     soon = events.ts[calls[after]] - events.end[calls] <= TOLERANCE_NS
-    found = (copy >= 0) & (kind[after] == Kind.STREAM) & (track[after] == track) & soon
+    found = (copy >= 0) & (kind[after] == SyncKind.STREAM) & (track[after] == track) & soon
     return np.where(found & (_copy_kinds(trace, device_work(trace), copy) >= 0), after, -1)
 
 
@@ -161,15 +161,16 @@ def _is_profilers_own(
     trace: Trace, work: DeviceWork, calls: NDArray[np.int64], kind: NDArray[np.int8]
 ) -> NDArray[np.bool_]:
     """The trace's last device synchronize, if no launch follows it and no step holds it: the profiler waits as it
-    stops."""
+    stops.
+    """
     own = np.zeros(len(calls), np.bool_)
-    waits = np.flatnonzero(kind == Kind.DEVICE)
+    waits = np.flatnonzero(kind == SyncKind.DEVICE)
     if len(waits):
         last = waits[np.argmax(trace.events.ts[calls[waits]])]
         launched = trace.events.ts[work.call[work.linked]]
         at = trace.events.ts[calls[last : last + 1]]
         host = steps(trace).host if steps(trace).marked else empty()
-        own[last] = not (launched > at).any() and not covers(spans(host[:, 0], host[:, 1]), at).any()
+        own[last] = not (launched > at).any() and not contains(spans(host[:, 0], host[:, 1]), at).any()
     return own
 
 
@@ -194,11 +195,11 @@ def _awaited(
     recorded_on, recorded = _event_of_call(trace, calls)
     stream = np.where(recorded_on >= 0, recorded_on, _stream_of_call(trace, calls))
     until = np.where(recorded_on >= 0, recorded, start)
-    for number in distinct(stream[stream >= 0]).tolist():
+    for number in sorted_unique(stream[stream >= 0]).tolist():
         mine = np.flatnonzero(stream == number)
         on_stream = work.linked & (work.stream == number)
         awaited[mine] = _latest_end(trace, work, on_stream, until[mine])
-    whole_device = matching(trace.events, calls, _WAITS[Kind.DEVICE])
+    whole_device = matching(trace.events, calls, _WAITS[SyncKind.DEVICE])
     awaited[whole_device] = _latest_end(trace, work, work.linked, start[whole_device])
     awaited = np.where(copy >= 0, work.end[copy], awaited)
     return np.minimum(awaited, end)
@@ -215,14 +216,15 @@ def _stream_of_call(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]
     ids = events.correlation[rows]
     at = np.minimum(np.searchsorted(ids, events.correlation[calls]), len(ids) - 1)
     same = (events.correlation[calls] > 0) & (ids[at] == events.correlation[calls])
-    waits_on_stream = matching(events, calls, _WAITS[Kind.STREAM])
+    waits_on_stream = matching(events, calls, _WAITS[SyncKind.STREAM])
     device = np.maximum(events.device[rows[at]], 0).astype(np.int64)
     return np.where(same & waits_on_stream, device * 2**32 + events.stream[rows[at]], -1)
 
 
 def _event_of_call(trace: Trace, calls: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(stream, as DeviceWork numbers it, on which the event was recorded that a call waits for; ns, when), -1 where no
-    `cuda_sync` row of the same correlation tells, or the recording call is not in the trace."""
+    `cuda_sync` row of the same correlation tells, or the recording call is not in the trace.
+    """
     events, waits = trace.events, trace.events.waits
     if len(waits.row) == 0:
         return np.full(len(calls), -1), np.full(len(calls), -1)
@@ -230,7 +232,7 @@ def _event_of_call(trace: Trace, calls: NDArray[np.int64]) -> tuple[NDArray[np.i
     records = _rows_of(events, events.rows(Category.RUNTIME), waits.record)
     known = records >= 0
     of_call = _positions(events.correlation[waits.row[known]], events.correlation[calls])
-    of_call[~matching(events, calls, _WAITS[Kind.EVENT])] = -1
+    of_call[~matching(events, calls, _WAITS[SyncKind.EVENT])] = -1
     stream = np.r_[(device * 2**32 + waits.stream)[known], -1]
     recorded = np.r_[events.ts[records[known]], -1]
     return stream[of_call], recorded[of_call]

@@ -18,7 +18,7 @@ from traceq.facts.events.nesting import Nest, host_ops, python_frames
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
 
 __all__ = ["CLOCK_SKEW_NS", "Origins", "origins", "source_line", "user_line"]
@@ -64,7 +64,7 @@ def origins(
     texts: dict[str, int] = {"": 0}
     op, module, line = (np.zeros(len(track), np.int64) for _ in range(3))
     has_lines = len(trace.events.stacks.row) > 0 or trace.lines is not None
-    for number in distinct(track).tolist():
+    for number in sorted_unique(track).tolist():
         mine = np.flatnonzero(track == number)
         ops = host_ops(trace).get(number)
         frames = python_frames(trace).get(number)
@@ -177,8 +177,8 @@ def _lines_of_ops(
 def _stack_lines(
     trace: Trace, stacks: CallStacks, ops: Nest, found: NDArray[np.int64], texts: dict[str, int]
 ) -> NDArray[np.int64]:
-    distinct, inverse = np.unique(stacks.text, return_inverse=True)
-    lines = [_number(texts, user_line(trace.events.strings[text].split(";"))) for text in distinct.tolist()]
+    sorted_unique, inverse = np.unique(stacks.text, return_inverse=True)
+    lines = [_number(texts, user_line(trace.events.strings[text].split(";"))) for text in sorted_unique.tolist()]
     of_row = np.zeros(len(trace.events), np.int64)
     of_row[stacks.row] = np.array(lines, np.int64)[inverse]
     of_op = of_row[ops.rows]
@@ -201,7 +201,7 @@ def _embedded_lines(trace: Trace, ops: Nest, found: NDArray[np.int64], texts: di
     numbers = [_number(texts, line) for line in trace.lines.lines]
     table: dict[int, NDArray[np.int64]] = {}
     line = np.zeros(len(found), np.int64)
-    for code in distinct(key[top[found >= 0]]).tolist():
+    for code in sorted_unique(key[top[found >= 0]]).tolist():
         phase, name = divmod(code, len(trace.events.strings))
         known = trace.lines.table.get(f"{names[phase]}|{trace.events.strings[name]}", ())
         table[code] = np.array([numbers[i] for i in known], np.int64)

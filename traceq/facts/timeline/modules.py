@@ -14,7 +14,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, host_ops, nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
-from traceq.intervals import distinct
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["Modules", "modules", "modules_at", "modules_of_work"]
@@ -25,7 +25,8 @@ _MODULE = re.compile(r"^nn\.Module: ")
 @dataclass(frozen=True, slots=True, eq=False)
 class Modules:
     """M modules, each after the one that holds it: `paths` like `Net_0.Linear_1`; `parent` int64[M], -1 at the top;
-    `frames` their calls by track; `number` int64[strings] from the name of a frame to its module."""
+    `frames` their calls by track; `number` int64[strings] from the name of a frame to its module.
+    """
 
     paths: tuple[str, ...]
     parent: NDArray[np.int64]
@@ -55,7 +56,7 @@ def modules(trace: Trace) -> Modules:
     rows = events.rows(Category.PYTHON)
     rows = rows[matching(events, rows, _MODULE)]
     of_row, own = tracks(trace)[rows], main_track(trace)
-    frames = {int(track): nest(events, rows[of_row == track]) for track in distinct(of_row)}
+    frames = {int(track): nest(events, rows[of_row == track]) for track in sorted_unique(of_row)}
     number, paths, parent = np.full(len(events.strings), -1), list[str](), list[int]()
     for track in sorted(frames, key=lambda track: track != own):
         found = frames[track]
@@ -79,7 +80,7 @@ def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int6
     found = np.full(len(instants), -1)
     if len(modules(trace)) == 0:
         return found
-    for number in distinct(track).tolist():
+    for number in sorted_unique(track).tolist():
         mine = np.flatnonzero(track == number)
         inside = _open(trace, number, instants[mine])
         found[mine] = np.where(inside >= 0, inside, _through_backward(trace, number, instants[mine]))
@@ -118,10 +119,10 @@ def _through_backward(trace: Trace, track: int, instants: NDArray[np.int64]) -> 
 def _of_forward_ops(trace: Trace) -> NDArray[np.int64]:
     """int64[N]: module of each row of Events that is a forward op of some backward op, else -1."""
     found = np.full(len(trace.events), -1)
-    rows = distinct(forward_op(trace))
+    rows = sorted_unique(forward_op(trace))
     rows = rows[rows >= 0]
     of_row = tracks(trace)[rows]
-    for track in distinct(of_row).tolist():
+    for track in sorted_unique(of_row).tolist():
         mine = rows[of_row == track]
         found[mine] = _open(trace, track, trace.events.ts[mine])
     return found

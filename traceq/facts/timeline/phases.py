@@ -19,10 +19,20 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.intervals import Spans, covers, distinct, empty, find, first_come, measure, measure_common, spans
+from traceq.intervals import (
+    Spans,
+    contains,
+    earliest_owner,
+    empty,
+    measure,
+    measure_common,
+    sorted_unique,
+    span_index,
+    spans,
+)
 from traceq.model import Category, Trace
 
-__all__ = ["BEFORE_WINDOW", "OTHER", "UNATTRIBUTED", "Phases", "Timeline", "phases"]
+__all__ = ["BEFORE_WINDOW", "OTHER", "UNATTRIBUTED", "PhaseLabels", "Timeline", "phases"]
 
 OTHER, BEFORE_WINDOW, UNATTRIBUTED = "other", "before_window", "unattributed"
 
@@ -50,15 +60,16 @@ class Timeline:
 
     def at(self, instants: NDArray[np.int64], otherwise: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Phase number at each instant, `otherwise` between the parts."""
-        found = find(self.parts, instants)
+        found = span_index(self.parts, instants)
         return np.where(found >= 0, self.label[found] if len(self.label) else otherwise, otherwise)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Phases:
+class PhaseLabels:
     """`names` of P phases, the last three OTHER, BEFORE_WINDOW and UNATTRIBUTED; `rule` by which they were found;
     `main` the main thread's timeline, `threads` those of others by track; `of_work` int64[D] phase number of each
-    piece of device work."""
+    piece of device work.
+    """
 
     names: tuple[str, ...]
     rule: str
@@ -87,7 +98,7 @@ class Phases:
 
 
 @once_per_trace
-def phases(trace: Trace) -> Phases:
+def phases(trace: Trace) -> PhaseLabels:
     """Phases by the first rule that applies: `recorded`, `annotations` or `structure`."""
     names, rule, rows = _declared(trace)
     if rule == "structure":
@@ -98,7 +109,7 @@ def phases(trace: Trace) -> Phases:
     launch = _phase_of_calls(main, by_thread, len(names), tracks(trace)[work.call], trace.events.ts[work.call])
     unlinked = np.where(work.before_window, len(names) + 1, len(names) + 2)
     of_work = np.where(work.linked, launch, unlinked)
-    return Phases((*names, OTHER, BEFORE_WINDOW, UNATTRIBUTED), rule, main, by_thread, of_work)
+    return PhaseLabels((*names, OTHER, BEFORE_WINDOW, UNATTRIBUTED), rule, main, by_thread, of_work)
 
 
 def _phase_of_calls(
@@ -157,14 +168,14 @@ def _from_rows(trace: Trace, rows: NDArray[np.int64], names: Sequence[str]) -> t
     """Timelines of the threads that carry annotations named like phases: (main thread's, the others')."""
     number = {name: index for index, name in enumerate(names)}
     of_row = tracks(trace)[rows]
-    timelines = {int(t): _timeline(trace, rows[of_row == t], number) for t in distinct(of_row)}
+    timelines = {int(t): _timeline(trace, rows[of_row == t], number) for t in sorted_unique(of_row)}
     main = timelines.pop(main_track(trace), Timeline(empty(), np.empty(0, np.int64)))
     return main, timelines
 
 
 def _timeline(trace: Trace, rows: NDArray[np.int64], number: dict[str, int]) -> Timeline:
     rows = _outermost(trace, rows)
-    parts, owners = first_come(trace.events.ts[rows], trace.events.end[rows])
+    parts, owners = earliest_owner(trace.events.ts[rows], trace.events.end[rows])
     label = [number[trace.events.text(row)] for row in rows[owners].tolist()]
     return Timeline(parts, np.array(label, np.int64))
 
@@ -183,7 +194,9 @@ def _structure(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     layers = [*_layers(trace, named, own), spans(events.ts[open_backward], events.end[open_backward])]
     main = _layered([*layers, spans(host[:, 0], host[:, 1])])
     others: dict[int, Timeline] = {}
-    for track in distinct(of_row[np.concatenate(list(named.values()))], np.array(backward_threads, np.int64)).tolist():
+    for track in sorted_unique(
+        of_row[np.concatenate(list(named.values()))], np.array(backward_threads, np.int64)
+    ).tolist():
         if track != own:
             backward = everywhere.reshape(1, 2) if track in backward_threads else empty()
             others[track] = _layered([*_layers(trace, named, track), backward])
@@ -198,12 +211,12 @@ def _layers(trace: Trace, named: dict[str, NDArray[np.int64]], track: int) -> li
 
 def _layered(layers: list[Spans]) -> Timeline:
     """Each instant to the first layer that covers it; the label is the layer's number."""
-    edges = distinct(*(layer.ravel() for layer in layers))
+    edges = sorted_unique(*(layer.ravel() for layer in layers))
     if len(edges) == 0:
         return Timeline(empty(), np.empty(0, np.int64))
     label = np.full(len(edges) - 1, -1)
     for number, layer in reversed(list(enumerate(layers))):
-        label[covers(layer, edges[:-1])] = number
+        label[contains(layer, edges[:-1])] = number
     parts = np.column_stack([edges[:-1], edges[1:]])
     return Timeline(parts[label >= 0], label[label >= 0])
 
@@ -215,5 +228,5 @@ def _backward_threads(trace: Trace) -> list[int]:
     marks = ops[matching(events, ops, _BACKWARD) | (events.forward_thread[ops] > 0)]
     engine = events.rows(Category.ANNOTATION)
     marks = np.r_[marks, engine[matching(events, engine, _AUTOGRAD)]]
-    found: list[int] = distinct(tracks(trace)[marks]).tolist()
+    found: list[int] = sorted_unique(tracks(trace)[marks]).tolist()
     return [track for track in found if track != main_track(trace)]

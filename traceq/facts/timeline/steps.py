@@ -29,7 +29,8 @@ _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 class Steps:
     """K steps: `host` int64[K, 2] ns as the main thread ran them, `window` int64[K, 2] ns which telescope, `number`
     int64[K] of ProfilerStep#N, `partial` bool[K]: no whole step. `by_device` says whether the
-    windows follow the device; `marked` whether the trace has steps at all; `alone` that it was cut to one."""
+    windows follow the device; `marked` whether the trace has steps at all; `alone` that it was cut to one.
+    """
 
     number: NDArray[np.int64]
     host: NDArray[np.int64]

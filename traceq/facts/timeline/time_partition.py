@@ -22,14 +22,14 @@ from traceq.facts.timeline.blocking_calls import BlockingCalls, blocking_calls
 from traceq.facts.timeline.data_loading import loading
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
-from traceq.intervals import Spans, covers, distinct, find, first_come, num_until, spans
+from traceq.intervals import Spans, contains, count_before, earliest_owner, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 
 __all__ = [
     "HOST_CAUSED",
     "IDLE",
     "Activity",
-    "Doing",
+    "TimeCategory",
     "activity",
     "in_counted_steps",
     "is_communication",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class Doing(IntEnum):
+class TimeCategory(IntEnum):
     """What an instant is spent on; the names, in lower case, are those of the JSON."""
 
     COMPUTE = 0
@@ -53,10 +53,16 @@ class Doing(IntEnum):
     PYTHON = 10
 
 
-IDLE = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT, Doing.HOST_BOUND, Doing.LAUNCH_LATENCY, Doing.TAIL)
+IDLE = (
+    TimeCategory.SYNC_WAIT,
+    TimeCategory.ALLOC_WAIT,
+    TimeCategory.HOST_BOUND,
+    TimeCategory.LAUNCH_LATENCY,
+    TimeCategory.TAIL,
+)
 """The device does nothing."""
 
-HOST_CAUSED = (Doing.SYNC_WAIT, Doing.ALLOC_WAIT, Doing.HOST_BOUND)
+HOST_CAUSED = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT, TimeCategory.HOST_BOUND)
 """The device does nothing because the host has not yet launched the next piece of work."""
 
 _COMMUNICATION = re.compile(
@@ -75,7 +81,8 @@ _COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
 class Activity:
     """M pieces of time, sorted, without a gap: `parts` int64[M, 2] ns; `doing` int8[M]; `phase` int64[M]; `owner`
     int64[M] into DeviceWork, what runs on the device or else comes next, -1 without one; `call` int64[M] into
-    BlockingCalls during a sync_wait or alloc_wait, else -1."""
+    BlockingCalls during a sync_wait or alloc_wait, else -1.
+    """
 
     parts: Spans
     doing: NDArray[np.int8]
@@ -88,14 +95,14 @@ class Activity:
         """int64[M]: length of each piece."""
         return self.parts[:, 1] - self.parts[:, 0]
 
-    def among(self, *doing: Doing) -> NDArray[np.bool_]:
+    def among(self, *doing: TimeCategory) -> NDArray[np.bool_]:
         """bool[M]: the pieces of these categories."""
         mine = np.zeros(len(self.doing), np.bool_)
         for code in doing:
             mine |= self.doing == int(code)
         return mine
 
-    def when(self, *doing: Doing) -> Spans:
+    def when(self, *doing: TimeCategory) -> Spans:
         """Instants of these categories."""
         mine = np.r_[False, self.among(*doing), False]
         opens, closes = np.flatnonzero(mine[1:] & ~mine[:-1]), np.flatnonzero(mine[:-1] & ~mine[1:])
@@ -112,15 +119,15 @@ def activity(trace: Trace) -> Activity:
 def in_counted_steps(trace: Trace) -> NDArray[np.bool_]:
     """bool[M]: pieces of the activity that lie in the window of a counted step."""
     found = steps(trace)
-    return covers(found.window[found.counted], activity(trace).parts[:, 0])
+    return contains(found.window[found.counted], activity(trace).parts[:, 0])
 
 
 @once_per_trace
 def ns_by_phase(trace: Trace) -> NDArray[np.int64]:
     """int64[P, len(Doing)] ns: what the counted steps come to, by phase and category."""
     done, mine = activity(trace), np.flatnonzero(in_counted_steps(trace))
-    ns = np.zeros((len(phases(trace).names), len(Doing)), np.int64)
-    np.add.at(ns.reshape(-1), done.phase[mine] * len(Doing) + done.doing[mine], done.ns[mine])
+    ns = np.zeros((len(phases(trace).names), len(TimeCategory)), np.int64)
+    np.add.at(ns.reshape(-1), done.phase[mine] * len(TimeCategory) + done.doing[mine], done.ns[mine])
     return ns
 
 
@@ -137,7 +144,7 @@ def is_communication(trace: Trace) -> NDArray[np.bool_]:
 def _line(trace: Trace, *boundaries: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sorted distinct boundaries from the trace's start to its end."""
     start, end = extent(trace)
-    edges = distinct(np.array([start, end]), steps(trace).window.ravel(), *boundaries)
+    edges = sorted_unique(np.array([start, end]), steps(trace).window.ravel(), *boundaries)
     return edges[(edges >= start) & (edges <= end)]
 
 
@@ -151,14 +158,14 @@ def _on_device(trace: Trace) -> Activity:
     at = edges[:-1]
     doing, owner, call = np.full(len(at), -1, np.int8), np.full(len(at), -1), np.full(len(at), -1)
     for code, (parts, owners) in reversed(list(enumerate(running))):
-        found = find(parts, at)
+        found = span_index(parts, at)
         inside = np.flatnonzero(found >= 0)
         doing[inside], owner[inside] = code, owners[found[inside]]
     phase, busy = phases(trace).at(at), np.flatnonzero(owner >= 0)
     phase[busy] = phases(trace).of_work[owner[busy]]
     idle = np.flatnonzero(owner < 0)
     doing[idle], owner[idle], call[idle] = _idle(trace, work, calls, at[idle])
-    queued = np.flatnonzero(doing == Doing.LAUNCH_LATENCY)
+    queued = np.flatnonzero(doing == TimeCategory.LAUNCH_LATENCY)
     phase[queued] = phases(trace).of_work[owner[queued]]
     return Activity(np.column_stack([at, edges[1:]]), doing, phase, owner, call)
 
@@ -166,7 +173,7 @@ def _on_device(trace: Trace) -> Activity:
 def _owned(work: DeviceWork, mine: NDArray[np.bool_]) -> tuple[Spans, NDArray[np.int64]]:
     """Instants at which one of these ops runs, each to the one that started first."""
     chosen = np.flatnonzero(mine)
-    parts, owners = first_come(work.start[chosen], work.end[chosen])
+    parts, owners = earliest_owner(work.start[chosen], work.end[chosen])
     return parts, chosen[owners]
 
 
@@ -174,36 +181,37 @@ def _idle(
     trace: Trace, work: DeviceWork, calls: BlockingCalls, at: NDArray[np.int64]
 ) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
     """(why the device idles at each instant, index into DeviceWork of the next launched op, into BlockingCalls of the
-    call that waits); -1 without one."""
+    call that waits); -1 without one.
+    """
     linked = np.flatnonzero(work.linked)
-    after = num_until(work.start[linked], at)
+    after = count_before(work.start[linked], at)
     comes = after < len(linked)
     upcoming = linked[np.minimum(after, len(linked) - 1)] if len(linked) else np.zeros(len(at), np.int64)
     launch = work.call[upcoming]
     returned = trace.events.end[launch]
-    doing = np.where(at < returned, Doing.HOST_BOUND, Doing.LAUNCH_LATENCY).astype(np.int8)
+    doing = np.where(at < returned, TimeCategory.HOST_BOUND, TimeCategory.LAUNCH_LATENCY).astype(np.int8)
     waits_in = np.full(len(at), -1)
-    blocked = np.flatnonzero(covers(spans(calls.start, calls.end), at))
+    blocked = np.flatnonzero(contains(spans(calls.start, calls.end), at))
     begins, launched = work.start[upcoming[blocked]], launch[blocked]
     own, launching = np.full(len(blocked), main_track(trace)), tracks(trace)[launched]
     for track in (launching, own):
         call = _open_call(calls, track, at[blocked])
         holds_up = (trace.events.ts[launched] > calls.start[call]) & (calls.end[call] <= begins)
         waits = (call >= 0) & holds_up  # what was launched before the call would start no sooner without it
-        doing[blocked[waits]] = np.where(calls.is_alloc[call[waits]], Doing.ALLOC_WAIT, Doing.SYNC_WAIT)
+        doing[blocked[waits]] = np.where(calls.is_alloc[call[waits]], TimeCategory.ALLOC_WAIT, TimeCategory.SYNC_WAIT)
         waits_in[blocked[waits]] = call[waits]
-    doing[~comes] = Doing.TAIL
+    doing[~comes] = TimeCategory.TAIL
     return doing, np.where(comes, upcoming, -1), np.where(comes, waits_in, -1)
 
 
 def _open_call(calls: BlockingCalls, track: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
     """Index of the blocking call that is open at each instant on the given thread, -1 where none is."""
     found = np.full(len(at), -1)
-    for number in distinct(calls.track).tolist():
+    for number in sorted_unique(calls.track).tolist():
         mine = np.flatnonzero(calls.track == number)
-        parts, owners = first_come(calls.start[mine], calls.end[mine])
+        parts, owners = earliest_owner(calls.start[mine], calls.end[mine])
         asked = np.flatnonzero(track == number)
-        inside = find(parts, at[asked])
+        inside = span_index(parts, at[asked])
         found[asked[inside >= 0]] = mine[owners[inside[inside >= 0]]]
     return found
 
@@ -216,14 +224,14 @@ def _on_cpu(trace: Trace) -> Activity:
     computes = computes[tracks(trace)[computes] == own]
     talks = marks[matching(events, marks, _COMMUNICATION_ROW)]
     layers = [
-        (Doing.DATALOAD_WAIT, loading(trace)),
-        (Doing.EXPOSED_COMM, spans(events.ts[talks], events.end[talks])),
-        (Doing.CPU_COMPUTE, spans(events.ts[computes], events.end[computes])),
+        (TimeCategory.DATALOAD_WAIT, loading(trace)),
+        (TimeCategory.EXPOSED_COMM, spans(events.ts[talks], events.end[talks])),
+        (TimeCategory.CPU_COMPUTE, spans(events.ts[computes], events.end[computes])),
     ]
     edges = _line(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
-    doing = np.full(len(edges) - 1, Doing.PYTHON, np.int8)
+    doing = np.full(len(edges) - 1, TimeCategory.PYTHON, np.int8)
     for code, layer in layers:
-        doing[covers(layer, edges[:-1])] = code
+        doing[contains(layer, edges[:-1])] = code
     parts = np.column_stack([edges[:-1], edges[1:]])
     nothing = np.full(len(doing), -1)
     return Activity(parts, doing, phases(trace).at(edges[:-1]), nothing, nothing)

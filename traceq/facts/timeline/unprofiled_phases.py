@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from traceq.model import Manifest, Timings
 
-__all__ = ["OTHER", "Pace", "PhaseTimes", "pace_of", "phase_times"]
+__all__ = ["OTHER", "Pace", "UnprofiledPhase", "pace_of", "unprofiled_phases"]
 
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PhaseTimes:
+class UnprofiledPhase:
     """One phase of S steps on R ranks: `ns` int64[R, S] by the clock of the steps, `host_ns` likewise by the host's."""
 
     name: str
@@ -37,15 +37,16 @@ class PhaseTimes:
         """Their 95th percentile, ns."""
         return float(np.percentile(self.ns, 95))
 
-    def of(self, rank: int) -> PhaseTimes:
+    def of(self, rank: int) -> UnprofiledPhase:
         """The same of one rank."""
-        return PhaseTimes(self.name, self.ns[rank : rank + 1], self.host_ns[rank : rank + 1])
+        return UnprofiledPhase(self.name, self.ns[rank : rank + 1], self.host_ns[rank : rank + 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """A step of all ranks together: `step_ns` is the mean of the slowest one, `ranks_ns` those of all; `samples` that a
-    step trains on, 0 where nobody said."""
+    step trains on, 0 where nobody said.
+    """
 
     step_ns: float
     slowest: int
@@ -58,12 +59,12 @@ class Pace:
         return self.samples / (self.step_ns * 1e-9) if self.samples else None
 
 
-def phase_times(timings: Timings) -> tuple[PhaseTimes, ...]:
+def unprofiled_phases(timings: Timings) -> tuple[UnprofiledPhase, ...]:
     """Each phase in order, and `other`, the time in none: together they are the step."""
     at = [number for number, name in enumerate(timings.phases) if name != OTHER]
-    found = [PhaseTimes(timings.phases[n], timings.phase_ns[..., n], timings.host_phase_ns[..., n]) for n in at]
+    found = [UnprofiledPhase(timings.phases[n], timings.phase_ns[..., n], timings.host_phase_ns[..., n]) for n in at]
     rest = timings.step_ns - timings.phase_ns[..., at].sum(axis=2)
-    return (*found, PhaseTimes(OTHER, rest, np.zeros_like(rest) if timings.by_device else rest))
+    return (*found, UnprofiledPhase(OTHER, rest, np.zeros_like(rest) if timings.by_device else rest))
 
 
 def pace_of(manifest: Manifest | None, arm_name: str, timings: Timings) -> Pace:

@@ -11,13 +11,13 @@ import msgspec
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.layout import replaced
 
-__all__ = ["Told", "note_arm", "read_told", "tell_fault", "words"]
+__all__ = ["RankError", "error_text", "note_arm", "read_told", "tell_fault"]
 
 
 _STEP_OF = "in a step of arm "
 
 
-class Told(msgspec.Struct, frozen=True):
+class RankError(msgspec.Struct, frozen=True):
     """The exception, when it was caught, ns since the epoch, and in a step of which arm; "" for none."""
 
     text: str
@@ -31,13 +31,13 @@ def tell_fault(folder: str, rank: int, fault: BaseException) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as part:
-            part.write_bytes(msgspec.json.encode(Told(words(fault), time.time_ns(), _arm(fault))))
+            part.write_bytes(msgspec.json.encode(RankError(error_text(fault), time.time_ns(), _arm(fault))))
 
 
-def read_told(folder: str, rank: int) -> Told | None:
+def read_told(folder: str, rank: int) -> RankError | None:
     """What that rank told, if it did."""
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(_path(folder, rank).read_bytes(), type=Told)
+        return msgspec.json.decode(_path(folder, rank).read_bytes(), type=RankError)
     return None
 
 
@@ -51,7 +51,7 @@ def _arm(fault: BaseException) -> str:
     return next((note.removeprefix(_STEP_OF) for note in notes if note.startswith(_STEP_OF)), "")
 
 
-def words(fault: BaseException) -> str:
+def error_text(fault: BaseException) -> str:
     """`ValueError: what it says`, or `ended by SIGTERM`."""
     if isinstance(fault, Stopped):
         return f"ended by {fault.number.name}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["News", "tell"]
+__all__ = ["News", "append_message"]
 
 
-def tell(path: str, text: str) -> None:
+def append_message(path: str, text: str) -> None:
     """Append a line. Not while steps are timed: it is written at once."""
     if not path:
         sys.stderr.write(f"{text}\n")

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Cause", "Failed", "Failure", "find_cause", "is_of_a_peer"]
+__all__ = ["Failed", "Failure", "RootCause", "find_cause", "is_of_a_peer"]
 
 _OF_A_PEER = re.compile(
     r"connection (closed|reset|refused)|connection was (closed|reset)|broken pipe|timed out waiting|watchdog|"
@@ -61,7 +61,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class RootCause:
     """The rank to look at first, and why; `told` is all it said, in a step of `arm`."""
 
     rank: int
@@ -81,7 +81,8 @@ class Cause:
 @dataclass(frozen=True, slots=True)
 class Failed:
     """Ranks that did not come to their end: what the manifest says, what the user is told, the `of_arm` of it, and in a
-    step of which arm it was."""
+    step of which arm it was.
+    """
 
     fault: str
     text: str
@@ -94,7 +95,7 @@ def is_of_a_peer(text: str) -> bool:
     return bool(_OF_A_PEER.search(text)) and not _REFUSED.search(text)
 
 
-def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> Cause:
+def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> RootCause:
     """A rank that ended on its own account comes first; if there are only waiters, the rank they waited for.
 
     Of several, one that died without a word: it cannot have waited for anybody. Then who told its fault first.
@@ -102,7 +103,7 @@ def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> Cause:
     """
     own = [failure for failure in failures if not failure.is_secondary]
     first = min(own, key=_precedence) if own else _late(failures, beats)
-    return Cause(first.rank, first.text, first.message or first.log_tail, first.arm)
+    return RootCause(first.rank, first.text, first.message or first.log_tail, first.arm)
 
 
 def _precedence(failure: Failure) -> tuple[int, int]:

@@ -34,5 +34,5 @@ def marked(folder: RunFolder) -> tuple[str, str]:
 
 
 def status_after(fault: BaseException) -> str:
-    """interrupted or failed."""
+    """Interrupted or failed."""
     return "interrupted" if isinstance(fault, (KeyboardInterrupt, Stopped)) else "failed"

@@ -12,19 +12,19 @@ from traceq.analysis.registry import analyze
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import Run
 from traceq.recorder.process.flight_recorder import dump_stalled
-from traceq.recorder.process.rank_errors import words
+from traceq.recorder.process.rank_errors import error_text
 from traceq.recorder.process.root_cause import is_of_a_peer
 from traceq.runs.flight_recorder import read_flights
 from traceq.runs.layout import RunFolder
 
-__all__ = ["find_desync", "leave_flight", "wait_for_flights"]
+__all__ = ["dump_flight_recorder", "find_desync", "wait_for_flights"]
 
 PEERS_S = 5.0
 
 
-def leave_flight(folder: RunFolder, rank: int, fault: BaseException) -> bool:
+def dump_flight_recorder(folder: RunFolder, rank: int, fault: BaseException) -> bool:
     """Write what this rank issued, if what ended it is that peers did not answer; False if there was nothing."""
-    return is_of_a_peer(words(fault)) and dump_stalled(folder.stalled(rank), _line(fault))
+    return is_of_a_peer(error_text(fault)) and dump_stalled(folder.stalled(rank), _line(fault))
 
 
 def wait_for_flights(folder: RunFolder, num_ranks: int) -> None:

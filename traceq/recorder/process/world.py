@@ -54,7 +54,7 @@ class World:
 
     @property
     def backend(self) -> str:
-        """gloo or nccl; none without a process group."""
+        """Gloo or nccl; none without a process group."""
         return str(dist.get_backend()) if dist.is_initialized() else "none"
 
     @property

@@ -16,15 +16,15 @@ import torch
 from traceq import __version__
 from traceq.recorder.process.world import World
 
-__all__ = ["describe"]
+__all__ = ["environment_facts"]
 
-Facts = dict[str, str | int | float]
+EnvironmentFacts = dict[str, str | int | float]
 
 
 @cache
-def describe(world: World) -> Facts:
+def environment_facts(world: World) -> EnvironmentFacts:
     """Facts about host, software and device that a reader of the numbers would ask for."""
-    facts: Facts = {
+    facts: EnvironmentFacts = {
         "host": socket.gethostname(),
         "os": platform.platform(),
         "python": platform.python_version(),
@@ -44,7 +44,7 @@ def describe(world: World) -> Facts:
     return {key: value for key, value in facts.items() if value != ""}
 
 
-def _cuda(device: torch.device) -> Facts:
+def _cuda(device: torch.device) -> EnvironmentFacts:
     properties = torch.cuda.get_device_properties(device)
     return {
         "device_name": properties.name,

@@ -8,9 +8,9 @@ import torch
 
 from traceq.model import Manifest
 from traceq.recorder.process.progress_counters import Pulse
-from traceq.recorder.process.rank_messages import tell
+from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import World
-from traceq.recorder.rank.environment import describe
+from traceq.recorder.rank.environment import environment_facts
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 
@@ -29,7 +29,7 @@ class Rank:
 
     def publish(self, manifest: Manifest) -> Manifest:
         """The manifest with what is known by now; rank 0 writes it."""
-        environment = {**describe(self.world), **self.facts}
+        environment = {**environment_facts(self.world), **self.facts}
         known = replace(manifest, phases=self.phases.names, environment=environment)
         if self.world.rank == 0:
             self.plan.folder.write_manifest(known)
@@ -42,7 +42,7 @@ class Rank:
     def say(self, text: str) -> None:
         """Tell whoever watches the recording; rank 0 has the word."""
         if self.world.rank == 0:
-            tell(self.plan.news, text)
+            append_message(self.plan.news, text)
 
     def reseed(self, draw: int) -> None:
         """Restart the random numbers; torch.manual_seed asks every backend and takes 80 us, this 2."""

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 __all__ = ["doubt", "wrapper_facts"]
 
-Facts = Mapping[str, str | int | float]
+WrapperFacts = Mapping[str, str | int | float]
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 _PLUGINS = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
 _BRINGS = {"FSDP": {"FullyShardedDataParallel", "FSDPModule"}, "DeepSpeed": {"DeepSpeedEngine"}}
 
 
-def wrapper_facts(known: Facts) -> dict[str, str]:
+def wrapper_facts(known: WrapperFacts) -> dict[str, str]:
     """For the manifest: the classes of wrappers that are alive, unless they are known, and accelerate's configuration.
 
     Looks at all objects of the process: call it where nothing is timed.
@@ -24,7 +24,7 @@ def wrapper_facts(known: Facts) -> dict[str, str]:
     return facts | ({"accelerate_config": ", ".join(plugins)} if plugins else {})
 
 
-def doubt(facts: Facts) -> str:
+def doubt(facts: WrapperFacts) -> str:
     """Accelerate drops a configuration without a word where it cannot follow it, as FSDP's on a CPU; "" if it did."""
     configured, wrapper = str(facts.get("accelerate_config", "")), str(facts.get("wrapper", "none"))
     if not configured or _BRINGS[configured] & set(wrapper.split(", ")):

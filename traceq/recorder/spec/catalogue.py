@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 from traceq.errors import TraceqError, UsageFault
-from traceq.recorder.spec.parameters import describe_parameters, near
+from traceq.recorder.spec.parameters import describe_parameters, did_you_mean
 from traceq.recorder.spec.recipe import Recipe, check_names
 
-__all__ = ["Entry", "find", "names"]
+__all__ = ["Entry", "find_recipe", "recipe_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,21 @@ class Entry:
         return describe_parameters(self.recipe.parameters)
 
 
-def names() -> tuple[str, ...]:
+def recipe_names() -> tuple[str, ...]:
     """Names of the recipes that come with traceq, sorted."""
     folders = [Path(folder) for folder in import_module("traceq.recipes").__path__]
     return tuple(sorted(path.stem for folder in folders for path in folder.glob("*.py") if _holds(path)))
 
 
-def find(reference: str) -> Entry:
+def find_recipe(reference: str) -> Entry:
     """The recipe of that name, or of that file when it ends in `.py`."""
     if reference.endswith(".py"):
         path = Path(reference).resolve()
         return _entry(path.stem, str(path), _load(path), where=reference)
-    if reference not in names():
-        raise UsageFault(f"no recipe {reference!r}{near(reference, names())}; there are {', '.join(names())}")
+    if reference not in recipe_names():
+        raise UsageFault(
+            f"no recipe {reference!r}{did_you_mean(reference, recipe_names())}; there are {', '.join(recipe_names())}"
+        )
     return _entry(reference, reference, import_module(f"traceq.recipes.{reference}"), where=reference)
 
 

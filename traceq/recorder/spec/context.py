@@ -81,7 +81,7 @@ class Context:
             self.loaders[asked] = self._loader(*asked)
         return self.loaders[asked]
 
-    def built_apart(self, *arms: str) -> None:
+    def separate_builds(self, *arms: str) -> None:
         """Note arms that have a model each: they differ by where it lies in memory, too, and their diff says so."""
         self.facts[BUILT_APART] = " ".join(arms)
 

@@ -12,13 +12,21 @@ import msgspec
 
 from traceq.errors import UsageFault
 
-__all__ = ["Values", "checked", "describe_parameters", "near", "overrides", "plain", "split_assignment"]
+__all__ = [
+    "ParameterValues",
+    "checked",
+    "describe_parameters",
+    "did_you_mean",
+    "overrides",
+    "plain_values",
+    "split_assignment",
+]
 
 P = TypeVar("P")
-Values = Mapping[str, str | int | float | bool]
+ParameterValues = Mapping[str, str | int | float | bool]
 
 
-def near(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean x?)` when a known name is close to the word, else nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -37,7 +45,7 @@ def overrides(assignments: Sequence[str]) -> dict[str, str]:
     return dict(split_assignment(text, "--set") for text in assignments)
 
 
-def plain(parameters: object) -> dict[str, Any]:
+def plain_values(parameters: object) -> dict[str, Any]:
     """Parameters as plain values by name."""
     return dict(msgspec.to_builtins(parameters))
 
@@ -47,10 +55,10 @@ def checked(defaults: P, changes: Mapping[str, object]) -> P:
     known = [field.name for field in fields(defaults)]  # type: ignore[arg-type]
     for key, value in changes.items():
         if key not in known:
-            raise UsageFault(f"no parameter {key!r}{near(key, known)}; there are {', '.join(known)}")
+            raise UsageFault(f"no parameter {key!r}{did_you_mean(key, known)}; there are {', '.join(known)}")
         _check_choice(type(defaults), key, value)
     try:
-        return msgspec.convert({**plain(defaults), **changes}, type(defaults), strict=False)
+        return msgspec.convert({**plain_values(defaults), **changes}, type(defaults), strict=False)
     except msgspec.ValidationError as fault:
         problem, _, where = str(fault).partition(" - at `$.")
         key = where.rstrip("`")
@@ -60,7 +68,7 @@ def checked(defaults: P, changes: Mapping[str, object]) -> P:
 def describe_parameters(defaults: object) -> list[tuple[str, str]]:
     """Each parameter's `name=default` and what it accepts, in the order they are declared."""
     kinds = typing.get_type_hints(type(defaults), include_extras=True)
-    return [(f"{key}={value}", _accepts(kinds[key])) for key, value in plain(defaults).items()]
+    return [(f"{key}={value}", _accepts(kinds[key])) for key, value in plain_values(defaults).items()]
 
 
 def _accepts(kind: object) -> str:
@@ -78,4 +86,4 @@ def _check_choice(kind: type, key: str, value: object) -> None:
     annotation = typing.get_type_hints(kind)[key]
     if get_origin(annotation) is Literal and value not in get_args(annotation):
         choices = [str(choice) for choice in get_args(annotation)]
-        raise UsageFault(f"{key}={value}: expected one of {', '.join(choices)}{near(str(value), choices)}")
+        raise UsageFault(f"{key}={value}: expected one of {', '.join(choices)}{did_you_mean(str(value), choices)}")

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 
 from traceq.errors import UsageFault
 from traceq.recorder.spec.names import check_phase
-from traceq.recorder.spec.parameters import near
+from traceq.recorder.spec.parameters import did_you_mean
 
 __all__ = ["PhaseEvents", "Phases"]
 
@@ -85,7 +85,9 @@ class Phases:
 
     def _admit(self, name: str) -> None:
         if self._declared:
-            raise UsageFault(f"phase {name!r} is not declared{near(name, self._declared)}: {', '.join(self._declared)}")
+            raise UsageFault(
+                f"phase {name!r} is not declared{did_you_mean(name, self._declared)}: {', '.join(self._declared)}"
+            )
         check_phase(name)
         self._seen[name] = None
 

@@ -12,7 +12,7 @@ import msgspec
 
 from traceq.errors import UsageFault
 from traceq.model import Arm, Manifest
-from traceq.recorder.spec.parameters import Values, checked, plain, split_assignment
+from traceq.recorder.spec.parameters import ParameterValues, checked, plain_values, split_assignment
 from traceq.recorder.spec.recipe import Recipe
 from traceq.runs.layout import FORMAT, RunFolder
 
@@ -36,7 +36,7 @@ class PlannedArm:
 
     arm: Arm
     runs: str
-    parameters: Values
+    parameters: ParameterValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Plan:
     steps: int
     trace_steps: int
     seed: int
-    parameters: Values
+    parameters: ParameterValues
     arms: tuple[PlannedArm, ...]
     max_minutes: float = 0.0
     scratch: str = ""
@@ -162,11 +162,11 @@ def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -
     for combination in itertools.product(*axes):
         values = checked(parameters, {**base.varied, **dict(combination)})
         name = ",".join(f"{key}={value}" for key, value in combination)
-        varied = {key: plain(values)[key] for key, _ in combination}
+        varied = {key: plain_values(values)[key] for key, _ in combination}
         meaning = f"{runs} with {name}"
         arm = Arm(_folder_name(name), meaning, baseline=not arms, varied=varied, samples_factor=base.samples_factor)
         arm = replace(arm, num_ranks=base.num_ranks)
-        arms.append(PlannedArm(arm, runs, plain(values)))
+        arms.append(PlannedArm(arm, runs, plain_values(values)))
     if len({planned.arm.name for planned in arms}) < len(arms):
         raise UsageFault(f"--vary {' '.join(vary)}: two arms are the same")
     return tuple(arms)
@@ -174,7 +174,7 @@ def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -
 
 def planned_arm(arm: Arm, parameters: object) -> PlannedArm:
     """An arm of the recipe with the parameters that it has for itself. Raises UsageFault."""
-    return PlannedArm(arm, arm.name, plain(checked(parameters, arm.varied)))
+    return PlannedArm(arm, arm.name, plain_values(checked(parameters, arm.varied)))
 
 
 def with_samples(recipe: Recipe[Any], arms: Sequence[PlannedArm], num_ranks: int) -> tuple[PlannedArm, ...]:

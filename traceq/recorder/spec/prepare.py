@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from traceq.errors import TraceqError, UsageFault
-from traceq.recorder.spec.catalogue import Entry, find
-from traceq.recorder.spec.parameters import checked, overrides, plain
+from traceq.recorder.spec.catalogue import Entry, find_recipe
+from traceq.recorder.spec.parameters import checked, overrides, plain_values
 from traceq.recorder.spec.plan import Plan, PlannedArm, for_device, planned_arms, with_samples
 from traceq.runs.layout import RunFolder
 
@@ -49,7 +49,7 @@ class Request:
         """The recipe, its parameters and its arms; UsageFault for whatever names nothing or is out of range."""
         if find_spec("torch") is None:
             raise TraceqError("recording needs torch: pip install 'traceq-torch[record]'")
-        entry = find(self.recipe)
+        entry = find_recipe(self.recipe)
         parameters = checked(entry.recipe.parameters, overrides(self.changes))
         arms = planned_arms(entry.recipe, parameters, self.vary)
         apart = entry.recipe.runs_apart(planned.arm for planned in arms)
@@ -113,7 +113,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         max_minutes=(request.max_minutes or DEFAULT_MINUTES) if request.until_decided else 0.0,
         trace_steps=request.num_traced(entry),
         seed=seed,
-        parameters=plain(parameters),
+        parameters=plain_values(parameters),
         arms=arms,
         started=now(),
         marked=marked,
@@ -164,7 +164,7 @@ def _make(folder: Path, remedy: str) -> None:
 
 
 def resolve_device(wanted: str) -> str:
-    """cpu or cuda; TraceqError when CUDA is asked for and not there."""
+    """Cpu or cuda; TraceqError when CUDA is asked for and not there."""
     import torch
 
     if wanted == "auto":

@@ -20,14 +20,16 @@ Step: TypeAlias = Callable[[str], None]
 
 class Skip(TraceqError):
     """Raised by `build`, on every rank, where an arm that runs apart cannot run here: the others do, and the run says
-    why this one did not."""
+    why this one did not.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How an arm that ran apart ended: `arm.status` is "" if well, else "skipped" or "out of memory"; `arm.facts` are
     what its `build` noted. `step_ns` is the median unprofiled step of the job, `peak_bytes` the most memory of any
-    rank; both are 0 where no step was timed."""
+    rank; both are 0 where no step was timed.
+    """
 
     arm: Arm
     step_ns: int
@@ -79,7 +81,8 @@ class Recipe(Generic[P]):
 
 def check_names(recipe: Recipe[Any], where: str) -> None:
     """UsageFault unless phases and arms can be written, exactly one timed arm is the baseline, and what arms name is
-    timed, too."""
+    timed, too.
+    """
     for name in recipe.phases:
         check_phase(name)
     for arm in recipe.arms:

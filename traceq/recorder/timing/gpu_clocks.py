@@ -42,7 +42,8 @@ def read_clocks(device: torch.device) -> Iterator[ClocksLine]:
 
 def clock_facts(ranks: Sequence[Sequence[ClocksLine]]) -> dict[str, str | int | float]:
     """For the manifest: the slowest rank's median clock, and why clocks were held down in any group; nothing where no
-    clock was read."""
+    clock was read.
+    """
     medians = [median(line.sm_mhz for line in lines) for lines in ranks if lines]
     if not medians:
         return {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["NO_PEAK", "Peak", "forget_peak", "peak"]
+__all__ = ["NO_PEAK", "Peak", "peak", "reset_peak_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def peak(device: torch.device) -> Peak:
     return Peak(kilobytes if sys.platform == "darwin" else kilobytes * 1024, 0)
 
 
-def forget_peak(device: torch.device) -> None:
+def reset_peak_memory(device: torch.device) -> None:
     """Let the peak begin anew; the process's only where the system can (Linux)."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

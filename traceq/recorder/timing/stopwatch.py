@@ -39,7 +39,8 @@ class _Mark:
 
 class Stopwatch:
     """Marks ends of steps; hands out the times between them once a group is over. In its block the device's clock runs
-    along with phases, too."""
+    along with phases, too.
+    """
 
     __slots__ = ("_marks", "_phases", "device")
 

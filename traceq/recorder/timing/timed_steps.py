@@ -11,7 +11,7 @@ from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import STEPS_ALONE, Group, comparisons, pairs_alone, pairs_for, schedule
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.journal import Journal
-from traceq.recorder.timing.peak_memory import forget_peak
+from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.sequential import groups_until_decided
 from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, counted_cpu_ns, counted_ns
 from traceq.runs.step_log import ClocksLine, Line, PairLine, StepLine
@@ -31,7 +31,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, collector_off(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         journal.write(warm_up)
-        forget_peak(rank.world.device)
+        reset_peak_memory(rank.world.device)
         for group in groups_until_decided(rank, warm_up, found) if rank.plan.max_minutes else _groups(rank.plan):
             gc.collect()
             rank.world.barrier()

@@ -13,12 +13,12 @@ import msgspec
 from traceq.model import SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX
 
-__all__ = ["Row", "lines_of", "read_rows"]
+__all__ = ["TraceRow", "lines_of", "read_rows"]
 
 _STEP = "ProfilerStep#"
 
 
-class Row(msgspec.Struct, frozen=True):
+class TraceRow(msgspec.Struct, frozen=True):
     """An event of a trace. `ph` is X where it has a duration."""
 
     name: str = ""
@@ -30,12 +30,12 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> float:
-        """ts + dur, us."""
+        """Ts + dur, us."""
         return self.ts + self.dur
 
 
 class _Document(msgspec.Struct):
-    traceEvents: list[Row]  # noqa: N815 (Kineto's key)
+    traceEvents: list[TraceRow]  # noqa: N815 (Kineto's key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class _Op:
     line: str
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[TraceRow]:
     """Events of a written trace, in its order."""
     with gzip.open(path) as file:
         return msgspec.json.decode(file.read(), type=_Document, strict=False).traceEvents
 
 
-def lines_of(rows: Sequence[Row], phases: Sequence[str]) -> SourceLines:
+def lines_of(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines:
     """The line of the n-th outermost op of each name in each phase of the step; `""` where no mark precedes it.
 
     The main thread is the one that carries ProfilerStep; of several steps the last counts.
@@ -68,7 +68,7 @@ def lines_of(rows: Sequence[Row], phases: Sequence[str]) -> SourceLines:
     return SourceLines(tuple(index), {key: tuple(found) for key, found in table.items()})
 
 
-def _ops(rows: Iterable[Row], phases: frozenset[str]) -> Iterable[_Op]:
+def _ops(rows: Iterable[TraceRow], phases: frozenset[str]) -> Iterable[_Op]:
     """Outermost ops in order of time. `rows` is sorted by start, a parent before its children."""
     line, phase = "", ""
     phase_end = op_end = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from traceq.recorder.tracing.line_marks import PREFIX
-from traceq.recorder.tracing.line_table import Row
+from traceq.recorder.tracing.line_table import TraceRow
 from traceq.units import Unit, format_value
 
 __all__ = ["forecast_bytes", "forecast_words", "is_large"]
@@ -15,9 +15,10 @@ PACKED = 16  # times smaller on disk
 MOST_BYTES = 500_000_000
 
 
-def forecast_bytes(rows: Sequence[Row], num_steps: int) -> int:
+def forecast_bytes(rows: Sequence[TraceRow], num_steps: int) -> int:
     """Bytes of a plain trace of so many steps, by the events of the traced one: without its Python functions and its
-    marks of lines, which the window leaves out."""
+    marks of lines, which the window leaves out.
+    """
     kept = sum(row.ph == "X" and row.cat != "python_function" and not row.name.startswith(PREFIX) for row in rows)
     return kept * EVENT_BYTES * num_steps
 

@@ -12,7 +12,7 @@ from traceq.model import Manifest, Pairs, Processes
 from traceq.recorder.process.flight_recorder import dump_flight
 from traceq.recorder.rank.rank import Rank
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.tracing.line_table import Row, lines_of, read_rows
+from traceq.recorder.tracing.line_table import TraceRow, lines_of, read_rows
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, profiled_steps
 from traceq.recorder.tracing.trace_size import forecast_bytes, forecast_words, is_large
 from traceq.runs.embedded import Embedded, encode
@@ -54,7 +54,7 @@ def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
     return since_ns
 
 
-def _tell_size(rank: Rank, arm: str, rows: Sequence[Row]) -> None:
+def _tell_size(rank: Rank, arm: str, rows: Sequence[TraceRow]) -> None:
     """How large the trace will be: of a recipe's first arm, and of whatever is too large."""
     num_steps = rank.plan.trace_steps
     num_bytes = forecast_bytes(rows, num_steps)

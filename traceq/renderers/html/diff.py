@@ -11,9 +11,9 @@ from traceq.model import Pairs
 from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, said
 from traceq.renderers.html.markup import element, figure, page, table
-from traceq.renderers.text import source_line
+from traceq.renderers.text import source_summary
 from traceq.report import Table
-from traceq.stats import Comparison, job_ns
+from traceq.stats import Comparison, slowest_rank_ns
 from traceq.units import Unit, format_value
 
 __all__ = ["diffs_to_html"]
@@ -48,7 +48,7 @@ def _verdict(diff: Diff) -> str:
 
 def _sources(diffs: Diffs) -> list[str]:
     first = diffs.diffs[0]
-    return [source_line(source) for source in (first.a, *(one.b for one in diffs.diffs))]
+    return [source_summary(source) for source in (first.a, *(one.b for one in diffs.diffs))]
 
 
 def _section(diff: Diff, *, several: bool) -> Iterator[str]:
@@ -108,7 +108,10 @@ def _samples(pairs: Sequence[Pairs]) -> Iterator[str]:
     for found in pairs:
         for arm, of_b in ((found.a, False), (found.b, True)):
             name = f"{arm} (control)" if found.is_control else f"{arm} ({found.a} against {found.b})"
-            marks += [{"row": name, "ms": ns / _MS, "said": said(name, ns)} for ns in job_ns(found, of_b=of_b).tolist()]
+            marks += [
+                {"row": name, "ms": ns / _MS, "said": said(name, ns)}
+                for ns in slowest_rank_ns(found, of_b=of_b).tolist()
+            ]
     if marks:
         rows = list(dict.fromkeys(str(mark["row"]) for mark in marks))
         yield figure(charts.points(marks, rows, "ms a step"), "Every unprofiled step, on the slowest rank")

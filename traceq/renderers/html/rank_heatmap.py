@@ -16,7 +16,8 @@ _MOST_COLUMNS = 128
 
 def rank_map(found: Table) -> str:
     """The picture of the table `rank_phases`: a column for each rank. Where ranks are more than a page is wide, one for
-    each host, or for as many neighbours as it takes for all to fit, by their slowest rank."""
+    each host, or for as many neighbours as it takes for all to fit, by their slowest rank.
+    """
     keys = [column.key for column in found.columns]
     rank, host, phase, own = (keys.index(key) for key in ("rank", "host", "phase", "own_ns"))
     times: dict[str, list[tuple[str, int, float]]] = {}

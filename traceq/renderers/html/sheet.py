@@ -12,7 +12,7 @@ from traceq.renderers.html.charts import Mark, said
 from traceq.renderers.html.markup import element, figure, page, table
 from traceq.renderers.html.rank_heatmap import rank_map
 from traceq.renderers.html.step_timeline import moments
-from traceq.renderers.text import MOST_FINDINGS, source_line
+from traceq.renderers.text import MOST_FINDINGS, source_summary
 from traceq.report import Report, Sheet, Table
 from traceq.units import Unit
 
@@ -24,18 +24,18 @@ _COMPUTES = ("compute", "cpu_compute")
 
 def sheet_to_html(sheet: Sheet, run: Run) -> str:
     """One file that opens offline. Raises UsageFault where altair or vl-convert is missing."""
-    title = sheet.telling[0].text if sheet.telling else "Nothing stands out"
+    title = sheet.top_findings[0].text if sheet.top_findings else "Nothing stands out"
     reports = [report for report in sheet.reports if report.views]
     body = [
         element(
             "header",
-            element("p", escape(source_line(sheet.source)), of="source"),
+            element("p", escape(source_summary(sheet.source)), of="source"),
             element("h1", escape(title)),
             _findings(sheet),
             *(element("p", escape(caveat.text), of="caveat") for caveat in sheet.all_caveats),
             element("nav", *(element("a", escape(report.name), href=f"#{report.name}") for report in reports)),
         ),
-        *([figure(svg, "The time that each finding is about")] if (svg := about(sheet.telling)) else []),
+        *([figure(svg, "The time that each finding is about")] if (svg := about(sheet.top_findings)) else []),
         *_moments(run),
         *(element("section", _heading(report), *_drawn(report), *_tables(report)) for report in reports),
     ]
@@ -45,7 +45,7 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
 def _findings(sheet: Sheet) -> str:
     lines = [
         element("li", escape(found.text), of=found.severity, data_key=found.key)
-        for found in sheet.telling[1:MOST_FINDINGS]
+        for found in sheet.top_findings[1:MOST_FINDINGS]
     ]
     return element("ul", *lines, of="findings") if lines else ""
 
@@ -55,7 +55,7 @@ def _heading(report: Report) -> str:
 
 
 def _tables(report: Report) -> Iterator[str]:
-    return (table(view.told) for view in report.views)
+    return (table(view.non_empty_columns) for view in report.views)
 
 
 def _drawn(report: Report) -> Iterator[str]:

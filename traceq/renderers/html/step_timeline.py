@@ -8,7 +8,7 @@ import numpy as np
 
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Trace
 
 __all__ = ["Moment", "Moments", "moments"]
@@ -23,7 +23,8 @@ _NAMED = 8
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A stretch of time from the step's start on; `shade` tells neighbours of one kind apart, and one that is `named`
-    is long enough for its name."""
+    is long enough for its name.
+    """
 
     row: str
     name: str
@@ -74,8 +75,8 @@ def _spent(trace: Trace, start: int, end: int) -> list[Moment]:
     """Of each fine piece the category that takes most of it; neighbours of one category are one."""
     done = activity(trace)
     edges = np.linspace(start, end, _FINEST + 1).astype(np.int64)
-    taken = np.zeros((len(Doing), _FINEST), np.int64)
-    for doing in Doing:
+    taken = np.zeros((len(TimeCategory), _FINEST), np.int64)
+    for doing in TimeCategory:
         mine = done.doing == doing
         reach = np.r_[0, np.cumsum(done.ns[mine])]
         first = done.parts[mine, 0]
@@ -87,6 +88,6 @@ def _spent(trace: Trace, start: int, end: int) -> list[Moment]:
     opens = np.flatnonzero(np.r_[True, np.diff(most) != 0])
     closes = np.r_[opens[1:], _FINEST]
     return [
-        Moment("time", Doing(most[first]).name.lower(), int(edges[first]) - start, int(edges[last]) - start)
+        Moment("time", TimeCategory(most[first]).name.lower(), int(edges[first]) - start, int(edges[last]) - start)
         for first, last in zip(opens.tolist(), closes.tolist(), strict=True)
     ]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from traceq.renderers.perfetto.pair import pair_place, write_pair
 from traceq.renderers.perfetto.run import write_perfetto
 from traceq.renderers.perfetto.startup_commands import pair_commands, startup_commands
-from traceq.renderers.perfetto.worst_place import Place, worst_place
+from traceq.renderers.perfetto.worst_place import WorstPlace, worst_place
 
 __all__ = [
-    "Place",
+    "WorstPlace",
     "pair_commands",
     "pair_place",
     "startup_commands",

@@ -16,7 +16,8 @@ __all__ = ["OneClock", "one_clock"]
 @dataclass(frozen=True, slots=True, eq=False)
 class OneClock:
     """For R traces: `offset` int64[R] ns to add to their times; `waiting` R times int64[N] ns that the rank waits for
-    others in the collective call of each row of Events, -1 where that is not known."""
+    others in the collective call of each row of Events, -1 where that is not known.
+    """
 
     offset: NDArray[np.int64]
     waiting: tuple[NDArray[np.int64], ...]

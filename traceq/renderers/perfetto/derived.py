@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collectives import NAMES, collective_calls, collective_kernels
+from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
-from traceq.facts.stalls.syncs import KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import Doing, activity
+from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.intervals import Spans
 from traceq.model import Trace
 from traceq.renderers.perfetto.slices import Argument
@@ -96,13 +96,13 @@ def _partition(trace: Trace) -> Rows:
     first = np.flatnonzero(np.r_[True, changes])
     last = np.r_[first[1:] - 1, len(done.doing) - 1]
     stretches = np.column_stack([done.parts[first, 0], done.parts[last, 1]])
-    names = [doing.name.lower() for doing in Doing]
+    names = [doing.name.lower() for doing in TimeCategory]
     phase = Argument("phase", done.phase[first], phases(trace).names)
     return Rows("where the time goes", stretches, done.doing[first].astype(np.int64), names, (phase,))
 
 
 def _exposed(trace: Trace) -> Rows:
-    spans = activity(trace).when(Doing.EXPOSED_COMM)
+    spans = activity(trace).when(TimeCategory.EXPOSED_COMM)
     return Rows("exposed communication", spans, np.zeros(len(spans), np.int64), ("exposed_comm",))
 
 
@@ -111,7 +111,7 @@ def _syncs(trace: Trace) -> Rows:
     origin = found.origin
     place = np.where(origin.line > 0, origin.line, origin.op)
     pairs, name = np.unique(np.column_stack([found.kind.astype(np.int64), place]), axis=0, return_inverse=True)
-    names = [f"{KINDS[kind]} {origin.texts[text]}".strip() for kind, text in pairs.tolist()]
+    names = [f"{SYNC_KINDS[kind]} {origin.texts[text]}".strip() for kind, text in pairs.tolist()]
     arguments = (
         Argument("cost_ns", found.cost),
         Argument("blocked_ns", found.blocked),
@@ -158,7 +158,7 @@ def _collectives(trace: Trace, waits: NDArray[np.int64]) -> Rows:
 
 
 def _collective_name(name: int, size_bytes: int) -> str:
-    return NAMES[name] + (f" {format_value(size_bytes, Unit.BYTES)}" if size_bytes >= 0 else "")
+    return COLLECTIVE_NAMES[name] + (f" {format_value(size_bytes, Unit.BYTES)}" if size_bytes >= 0 else "")
 
 
 def _findings(trace: Trace, findings: Sequence[Finding]) -> Rows:

@@ -16,7 +16,7 @@ from traceq.renderers.perfetto.derived import Rows, derived
 from traceq.renderers.perfetto.packets import counter_packets, track_packets
 from traceq.renderers.perfetto.process_tracks import Shown, packets_of
 from traceq.renderers.perfetto.slices import Argument, Track
-from traceq.renderers.perfetto.worst_place import Place
+from traceq.renderers.perfetto.worst_place import WorstPlace
 from traceq.units import Unit, format_value
 
 __all__ = ["pair_place", "write_pair"]
@@ -48,14 +48,14 @@ def write_pair(a: Run, b: Run, diff: Diff, file: BinaryIO) -> None:
             file.write(chunk)
 
 
-def pair_place(a: Run, b: Run, diff: Diff) -> Place:
+def pair_place(a: Run, b: Run, diff: Diff) -> WorstPlace:
     """The step of A that differs most from its counterpart."""
     ours, theirs = _traces(a, b, diff)
     lengths, others = _lengths(ours, theirs)
     at = int(np.argmax(np.abs(others - lengths)))
     start, end = steps(ours).window[steps(ours).counted][at].tolist()
     end = max(end, start + int(others[at]))
-    return Place(ours.rank, start + ours.base_time_ns, end + ours.base_time_ns, diff.words[0])
+    return WorstPlace(ours.rank, start + ours.base_time_ns, end + ours.base_time_ns, diff.words[0])
 
 
 def _traces(a: Run, b: Run, diff: Diff) -> tuple[Trace, Trace]:

@@ -25,7 +25,8 @@ _OURS = "traceq"
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A trace as one process of the viewer: the `number`-th from 1, `offset_ns` added to its times; `suffix` tells its
-    tracks of ours from those of other ranks."""
+    tracks of ours from those of other ranks.
+    """
 
     trace: Trace
     number: int

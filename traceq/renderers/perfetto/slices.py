@@ -26,7 +26,8 @@ class Track:
 @dataclass(frozen=True, slots=True, eq=False)
 class Argument:
     """What the viewer shows of a slice beside its name: `values` int64[N], numbers, or indices into `texts` where there
-    are any; -1 = absent."""
+    are any; -1 = absent.
+    """
 
     name: str
     values: NDArray[np.int64]
@@ -36,7 +37,8 @@ class Argument:
 @dataclass(frozen=True, slots=True, eq=False)
 class Slices:
     """N slices: `track` int64[N] uuids; `start`, `end` int64[N] ns; `name`, `category` int64[N] into the texts `names`
-    and `categories`; `flow` int64[N] joins slices of one number with arrows, 0 = none."""
+    and `categories`; `flow` int64[N] joins slices of one number with arrows, 0 = none.
+    """
 
     track: NDArray[np.int64]
     start: NDArray[np.int64]

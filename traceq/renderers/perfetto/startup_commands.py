@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.renderers.perfetto.worst_place import Place
+from traceq.renderers.perfetto.worst_place import WorstPlace
 
 __all__ = ["pair_commands", "startup_commands"]
 
@@ -17,7 +17,7 @@ where process_track.name glob '{_OF_ALL}*' group by 1, 2 order by 1, 4 desc"""
 Command = tuple[str, tuple[str, ...]]
 
 
-def startup_commands(place: Place) -> tuple[Command, ...]:
+def startup_commands(place: WorstPlace) -> tuple[Command, ...]:
     """Commands of the UI, (id, arguments): that rank unfolded, its tracks of ours on top, the sums below.
 
     Of the other ranks only where their time goes.

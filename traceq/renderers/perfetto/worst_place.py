@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.stalls.syncs import KINDS, syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
 from traceq.renderers.perfetto.clock import one_clock
 from traceq.report import Finding
 
-__all__ = ["Place", "syncs_of", "worst_place"]
+__all__ = ["WorstPlace", "syncs_of", "worst_place"]
 
 _AROUND = 3
 """How many times the length of a sync is shown on either side of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorstPlace:
     """A stretch of one rank's time, [start_ns, end_ns) as in the exported file, and why it is worth a look."""
 
     rank: int
@@ -30,7 +30,7 @@ class Place:
     why: str
 
 
-def worst_place(run: Run, findings: Sequence[Finding]) -> Place:
+def worst_place(run: Run, findings: Sequence[Finding]) -> WorstPlace:
     """The sync that costs most, of those that a finding is about; else the longest step."""
     clock = one_clock(run)
     for finding in findings:
@@ -42,22 +42,22 @@ def worst_place(run: Run, findings: Sequence[Finding]) -> Place:
     at = int(np.argmax([(window[:, 1] - window[:, 0]).max() for window in longest]))
     start, end = longest[at][np.argmax(longest[at][:, 1] - longest[at][:, 0])].tolist()
     why = "the longest step" if steps(run.traces[at]).marked else "the whole trace"
-    return Place(run.traces[at].rank, start + int(clock.offset[at]), end + int(clock.offset[at]), why)
+    return WorstPlace(run.traces[at].rank, start + int(clock.offset[at]), end + int(clock.offset[at]), why)
 
 
 def syncs_of(trace: Trace, finding: Finding) -> NDArray[np.int64]:
     """Indices into Syncs of those that a finding is about: `key` is that of a row of `syncs`."""
     found, words = syncs(trace), finding.key.split("|")
-    if len(words) < 3 or words[0] not in KINDS:
+    if len(words) < 3 or words[0] not in SYNC_KINDS:
         return np.empty(0, np.int64)
     texts = found.origin.texts
     ops, lines = (np.array([text == word for text in texts], np.bool_) for word in words[1:3])
-    return np.flatnonzero((found.kind == KINDS.index(words[0])) & ops[found.origin.op] & lines[found.origin.line])
+    return np.flatnonzero((found.kind == SYNC_KINDS.index(words[0])) & ops[found.origin.op] & lines[found.origin.line])
 
 
-def _around_sync(trace: Trace, finding: Finding, offset_ns: int) -> Place:
+def _around_sync(trace: Trace, finding: Finding, offset_ns: int) -> WorstPlace:
     found, chosen = syncs(trace), syncs_of(trace, finding)
     worst = chosen[np.argmax(found.cost[chosen])]
     start, blocked = int(found.start[worst]) + offset_ns, int(found.blocked[worst])
     around = _AROUND * max(blocked, int(found.cost[worst]))
-    return Place(trace.rank, start - around, start + blocked + around, finding.text)
+    return WorstPlace(trace.rank, start - around, start + blocked + around, finding.text)
