@@ -52,6 +52,12 @@ def test_a_device_or_event_synchronize_never_merges_with_a_copy(name: str, kind:
     assert found == [(kind, 9, 6)]
 
 
+def test_a_device_synchronize_waits_for_work_launched_before_the_trace() -> None:
+    running, queued, later = kernel("running", 5, 10, 91), kernel("queued", 30, 20, 92), kernel("later", 60, 5, 3)
+    wait_for_both = wait("cudaDeviceSynchronize", 10, 45), launch(57, 1, 3)
+    assert syncs(running, queued, *wait_for_both, later) == [("device", 45, 40)]
+
+
 def test_a_pageable_copy_that_is_over_when_its_call_returns_has_waited() -> None:
     assert syncs(*copy(PAGEABLE, 50, 11, takes=22)) == [("dtoh", 22, 21)]
     assert syncs(*copy("HtoD (Pageable -> Device)", 50, 11, takes=22)) == [("htod", 22, 21)]

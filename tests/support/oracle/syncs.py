@@ -34,25 +34,37 @@ class Sync:
 
 
 class Ends:
-    """Latest end of the device work launched before an instant, of one stream or of all."""
+    """Latest end of the device work launched before an instant, of one stream or of all.
+
+    Work whose launch the trace does not hold was launched before the trace began, so whatever of it had ended when the
+    call returned was awaited.
+    """
 
     def __init__(self, trace: Trace) -> None:
         queues: dict[tuple[str, str] | None, list[tuple[int, int]]] = {None: []}
+        self.unlinked: dict[tuple[str, str] | None, list[int]] = {None: []}
         for op in trace.device_ops:
             call = trace.launches.get(op.row)
-            launched = call.start if call else op.start  # an unlinked op was launched before it ran
-            queues.setdefault(op.stream, []).append((launched, op.end))
-            queues[None].append((launched, op.end))
+            for stream in (op.stream, None):
+                if call:
+                    queues.setdefault(stream, []).append((call.start, op.end))
+                else:
+                    self.unlinked.setdefault(stream, []).append(op.end)
         self.launched, self.latest = {}, {}
         for stream, queue in queues.items():
             queue.sort()
             self.launched[stream] = [launched for launched, _ in queue]
             self.latest[stream] = running_max([end for _, end in queue])
+        for ended in self.unlinked.values():
+            ended.sort()
         self.ends = sorted(op.end for op in trace.device_ops)
 
-    def launched_before(self, instant: int, stream: tuple[str, str] | None) -> int | None:
+    def launched_before(self, instant: int, stream: tuple[str, str] | None, returned: int) -> int | None:
         count = bisect_left(self.launched.get(stream, []), instant)
-        return self.latest[stream][count - 1] if count else None
+        unlinked = self.unlinked.get(stream, [])
+        ended = bisect_right(unlinked, returned)
+        ends = [self.latest[stream][count - 1]] * (count > 0) + unlinked[ended - 1 : ended] * (ended > 0)
+        return max(ends, default=None)
 
     def last_by(self, instant: int) -> int | None:
         count = bisect_right(self.ends, instant)
@@ -96,17 +108,17 @@ def read_call(
     if call.name.endswith("StreamSynchronize"):
         if previous is not None and merges(previous, call, copies):
             copy = copies[previous.row]
-            done = ends.launched_before(call.start, copy.stream)
+            done = ends.launched_before(call.start, copy.stream, call.end)
             return finish(direction(previous, copy), previous, call, done, size(copy))
         stream = streams.get(integer(call.args.get("correlation")))
-        done = ends.launched_before(call.start, stream) if stream else ends.last_by(call.end)
+        done = ends.launched_before(call.start, stream, call.end) if stream else ends.last_by(call.end)
         return finish("stream", call, call, done)
     if call.name.endswith("EventSynchronize"):
         recorded = records.get(integer(call.args.get("correlation")))
-        done = ends.launched_before(recorded[1], recorded[0]) if recorded else ends.last_by(call.end)
+        done = ends.launched_before(recorded[1], recorded[0], call.end) if recorded else ends.last_by(call.end)
         return finish("event", call, call, done)
     if call.name.endswith(("DeviceSynchronize", "CtxSynchronize")):
-        return finish("device", call, call, ends.launched_before(call.start, None))
+        return finish("device", call, call, ends.launched_before(call.start, None, call.end))
     return None
 
 
@@ -129,7 +141,7 @@ def lone_copy(call: Event, copies: dict[int, Event], ends: Ends) -> Sync | None:
     )
     if "async" in call.name.lower() and not waited:
         return None
-    done = ends.launched_before(call.start + 1, copy.stream) if copy else ends.last_by(call.end)
+    done = ends.launched_before(call.start + 1, copy.stream, call.end) if copy else ends.last_by(call.end)
     return finish(kind, call, call, done, size(copy) if copy else 0)
 
 

@@ -197,10 +197,10 @@ def _awaited(
     until = np.where(recorded_on >= 0, recorded, start)
     for number in sorted_unique(stream[stream >= 0]).tolist():
         mine = np.flatnonzero(stream == number)
-        on_stream = work.linked & (work.stream == number)
-        awaited[mine] = _latest_end(trace, work, on_stream, until[mine])
-    whole_device = matching(trace.events, calls, _WAITS[SyncKind.DEVICE])
-    awaited[whole_device] = _latest_end(trace, work, work.linked, start[whole_device])
+        awaited[mine] = _latest_end(trace, work, work.stream == number, until[mine], end[mine])
+    whole_device = np.flatnonzero(matching(trace.events, calls, _WAITS[SyncKind.DEVICE]))
+    everything = np.ones(len(work), np.bool_)
+    awaited[whole_device] = _latest_end(trace, work, everything, start[whole_device], end[whole_device])
     awaited = np.where(copy >= 0, work.end[copy], awaited)
     return np.minimum(awaited, end)
 
@@ -254,12 +254,23 @@ def _positions(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.
 
 
 def _latest_end(
-    trace: Trace, work: DeviceWork, chosen: NDArray[np.bool_], start: NDArray[np.int64]
+    trace: Trace,
+    work: DeviceWork,
+    chosen: NDArray[np.bool_],
+    start: NDArray[np.int64],
+    returned: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Latest end of the chosen work that was launched before each start; the start itself where there is none."""
-    mine = np.flatnonzero(chosen)
-    launched = trace.events.ts[work.call[mine]]
+    """Return the latest end of the chosen work that was launched before each start, the start itself without any.
+
+    Work whose launch the trace does not hold was launched before the trace began: what of it had ended when the call
+    returned was awaited.
+    """
+    linked, unlinked = np.flatnonzero(chosen & work.linked), np.flatnonzero(chosen & ~work.linked)
+    launched = trace.events.ts[work.call[linked]]
     order = np.argsort(launched, kind="stable")
-    reach = np.maximum.accumulate(work.end[mine][order])
-    upto = np.searchsorted(launched[order], start, "left")
-    return np.where(upto > 0, reach[upto - 1] if len(reach) else start, start)
+    reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(work.end[linked][order])]
+    ended = np.r_[np.iinfo(np.int64).min, np.sort(work.end[unlinked])]
+    latest = np.maximum(
+        reach[np.searchsorted(launched[order], start, "left")], ended[np.searchsorted(ended[1:], returned, "right")]
+    )
+    return np.where(latest > np.iinfo(np.int64).min, latest, start)
