@@ -44,7 +44,7 @@ def host_rows(draw: st.DrawFn) -> list[Event]:
     return [(call if is_call else op)(f"row {n}", a, d, tid=t) for n, (a, d, t, is_call) in enumerate(drawn)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(rows=host_rows())
 def test_self_times_of_a_thread_add_up_to_its_busy_time(rows: list[Event]) -> None:
     trace = build(*rows)

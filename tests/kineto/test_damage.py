@@ -306,7 +306,7 @@ junk = st.binary(max_size=6) | st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     layout=st.sampled_from(sorted(LAYOUTS)),
     at=st.floats(0, 1),

@@ -58,7 +58,7 @@ def test_every_real_trace_is_read_alike(path: Path) -> None:
         assert_same(outcome(path), expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     content=sound() | damaged(),
     window=st.sampled_from([64, 1 << 10, 1 << 17]),

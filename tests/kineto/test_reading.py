@@ -126,7 +126,7 @@ LAYOUTS = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     events=st.lists(event(), min_size=1, max_size=12).filter(lambda some: any(e["ph"] == "X" for e in some)),
     before=metadata,

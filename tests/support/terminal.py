@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from patience import patient
 
 from traceq.cli import main
 
@@ -46,7 +47,7 @@ def shell(line: str, **environment: str) -> Outcome:
     command = line.replace("$TRACEQ", f"{sys.executable} -c '{PROGRAM}'")
     settings = os.environ | environment
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, env=settings, check=False, timeout=60
+        ["bash", "-c", command], capture_output=True, text=True, env=settings, check=False, timeout=patient(60)
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -61,7 +62,7 @@ def on_terminal(*arguments: str, columns: int, **environment: str) -> str:
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as process:
         os.close(theirs)
         screen = b"".join(iter(lambda: _read(ours), b""))
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=patient(60)) == 0
     os.close(ours)
     return screen.decode().replace("\r\n", "\n")
 
