@@ -51,10 +51,10 @@ def case(seed: int) -> Case:
 def test_the_partition_is_what_happened_at_every_instant(seeds: range) -> None:
     for seed in seeds:
         one = case(seed)
-        found = {(row["step"], row["phase"], row["category"]): row["ns"] for row in one.rows("partition")}
-        assert found == +partition(one.timeline), seed
-        by_step = Counter({step: 0 for step, _, _ in found})
-        for (step, _, _), ns in found.items():
+        result = {(row["step"], row["phase"], row["category"]): row["ns"] for row in one.rows("partition")}
+        assert result == +partition(one.timeline), seed
+        by_step = Counter({step: 0 for step, _, _ in result})
+        for (step, _, _), ns in result.items():
             by_step[step] += ns
         assert [by_step[n] for n in sorted(by_step)] == [end - start for start, end in windows(one.timeline)], seed
 
@@ -64,12 +64,12 @@ def test_phases_hold_the_work_that_they_launched(seeds: range) -> None:
     for seed in seeds:
         one = case(seed)
         for row in one.rows("phases"):
-            mine = [work for work in one.timeline.works if work.call.phase == row["name"]]
-            assert row["num_gpu_ops"] == len(mine), (seed, row)
-            assert row["num_kernels"] == sum(work.category != "memcpy" for work in mine), (seed, row)
-            assert row["gpu_sum_ns"] == sum(work.end - work.start for work in mine), (seed, row)
-            edges = sorted({edge for work in mine for edge in (work.start, work.end)})
-            covered = [b - a for a, b in pairwise(edges) if any(work.start <= a < work.end for work in mine)]
+            selected = [work for work in one.timeline.works if work.call.phase == row["name"]]
+            assert row["num_gpu_ops"] == len(selected), (seed, row)
+            assert row["num_kernels"] == sum(work.category != "memcpy" for work in selected), (seed, row)
+            assert row["gpu_sum_ns"] == sum(work.end - work.start for work in selected), (seed, row)
+            edges = sorted({edge for work in selected for edge in (work.start, work.end)})
+            covered = [b - a for a, b in pairwise(edges) if any(work.start <= a < work.end for work in selected)]
             assert row["gpu_busy_ns"] == sum(covered), (seed, row)
 
 
@@ -103,9 +103,9 @@ def expected_syncs(one: Case, *, stacks: bool) -> dict[tuple[str, ...], Counter[
     sums: dict[tuple[str, ...], Counter[str]] = {}
     for block in one.timeline.blocks:
         where = (source_line(block.line), block.module) if stacks else ("", "")
-        mine = sums.setdefault((block.kind, block.op, block.phase, *where), Counter())
-        mine.update(num=1, bytes=block.size, blocked_ns=block.end - block.start, wait_ns=wait(block))
-        mine.update(starved_ns=starved(one.timeline, block), cost_ns=cost(one.timeline, block))
+        selected = sums.setdefault((block.kind, block.op, block.phase, *where), Counter())
+        selected.update(num=1, bytes=block.size, blocked_ns=block.end - block.start, wait_ns=wait(block))
+        selected.update(starved_ns=starved(one.timeline, block), cost_ns=cost(one.timeline, block))
     return sums
 
 
@@ -118,8 +118,8 @@ def test_syncs_are_those_that_kept_the_host_with_what_they_waited_for_and_what_t
         expected = expected_syncs(one, stacks=seed % 3 > 0)
         exact = ("num", "bytes", "blocked_ns", "wait_ns", "starved_ns", "cost_ns")
         for row in one.rows("syncs"):
-            mine = expected.pop((row["kind"], row["op"], row["phase"], row["line"], row["module"]))
-            assert {key: row[key] for key in exact} == {key: mine[key] for key in exact}, (seed, row)
+            selected = expected.pop((row["kind"], row["op"], row["phase"], row["line"], row["module"]))
+            assert {key: row[key] for key in exact} == {key: selected[key] for key in exact}, (seed, row)
             sums.update(num=row["num"])
         assert not expected, seed
 
@@ -148,15 +148,15 @@ def test_idle_time_is_filled_by_what_the_host_was_at(seeds: range) -> None:
         expected: Counter[tuple[str, str, str]] = Counter()
         for gap in idle(one.timeline):
             if any(low <= gap.start < high for low, high in whole):
-                for start, end, cause, op in fillings(one.timeline, gap):
+                for start, end, cause, op in idle_causes(one.timeline, gap):
                     expected[cause, gap.phase, op] += end - start
-        found: Counter[tuple[str, str, str]] = Counter()
+        result: Counter[tuple[str, str, str]] = Counter()
         for row in one.rows("idle"):
-            found[row["cause"], row["phase"], row["op"] if row["cause"] == "host op" else ""] += row["ns"]
-        assert found == expected, seed
+            result[row["cause"], row["phase"], row["op"] if row["cause"] == "host op" else ""] += row["ns"]
+        assert result == expected, seed
 
 
-def fillings(timeline: Timeline, gap: Piece) -> list[tuple[int, int, str, str]]:
+def idle_causes(timeline: Timeline, gap: Piece) -> list[tuple[int, int, str, str]]:
     """(start, end, cause, op) of the parts of a gap."""
     named = {"sync_wait": "sync", "alloc_wait": "allocation", "launch_latency": "launch queue", "tail": "end"}
     if gap.category in named:
@@ -164,7 +164,7 @@ def fillings(timeline: Timeline, gap: Piece) -> list[tuple[int, int, str, str]]:
     rows = [
         row for row in timeline.rows if row.category in ("op", "load") and row.start < gap.end > gap.start < row.end
     ]
-    edges = {gap.start, gap.end} | {at for row in rows for at in (row.start, row.end) if gap.start < at < gap.end}
+    edges = {gap.start, gap.end} | {time for row in rows for time in (row.start, row.end) if gap.start < time < gap.end}
     parts = []
     for start, end in pairwise(sorted(edges)):
         around = [row for row in rows if row.start <= start < row.end]

@@ -34,15 +34,15 @@ def test_collectives_are_counted_sized_and_exposed_as_they_ran_on_every_rank(see
                 if piece.category == "exposed_comm":
                     alone[id(piece.owner)] += piece.ns
             for issue in timeline.issues:
-                work, mine = issue.work, (timeline.rank, issue.what.name, issue.phase)
-                sums = expected.setdefault(mine, Counter(exposed_ns=0))
+                work, selected = issue.work, (timeline.rank, issue.what.name, issue.phase)
+                sums = expected.setdefault(selected, Counter(exposed_ns=0))
                 sums.update(num=1, num_kernels=1, bytes=4 * issue.what.elements)
                 sums.update(gpu_ns=work.end - work.start, exposed_ns=alone[id(work)])
-        found: dict[tuple[int, str, str], Counter[str]] = {}
+        result: dict[tuple[int, str, str], Counter[str]] = {}
         for row in table(run_of(job, timelines), "collectives"):
-            sums = found.setdefault((row["rank"], row["name"], row["phase"]), Counter())
+            sums = result.setdefault((row["rank"], row["name"], row["phase"]), Counter())
             sums.update({key: row[key] for key in ("num", "num_kernels", "bytes", "gpu_ns", "exposed_ns")})
-        assert found == expected, seed
+        assert result == expected, seed
 
 
 @pytest.mark.parametrize("seeds", CASES)
@@ -50,11 +50,11 @@ def test_the_partition_of_every_rank_is_what_happened(seeds: range) -> None:
     for seed in seeds:
         job = a_job(seed, num_ranks=2 + seed % 3, annotated=seed % 2 == 0)
         timelines = simulate(job)
-        found: dict[int, dict[tuple[int, str, str], int]] = {timeline.rank: {} for timeline in timelines}
+        result: dict[int, dict[tuple[int, str, str], int]] = {timeline.rank: {} for timeline in timelines}
         for row in table(run_of(job, timelines, sync_rows=True), "partition"):
-            found[row["rank"]][row["step"], row["phase"], row["category"]] = row["ns"]
+            result[row["rank"]][row["step"], row["phase"], row["category"]] = row["ns"]
         for timeline in timelines:
-            assert found[timeline.rank] == +partition(timeline), (seed, timeline.rank)
+            assert result[timeline.rank] == +partition(timeline), (seed, timeline.rank)
 
 
 @pytest.mark.parametrize("seeds", CASES)
@@ -72,14 +72,14 @@ def test_memory_is_what_the_program_handed_out_in_each_phase() -> None:
         job = a_job(seed)
         (timeline,) = timelines = simulate(job)
         expected: dict[str, Counter[str]] = {}
-        for at, size, _ in timeline.memory:
-            sums = expected.setdefault(timeline.phase_at(at), Counter(num=0))
+        for index, size, _ in timeline.memory:
+            sums = expected.setdefault(timeline.phase_at(index), Counter(num=0))
             sums.update(num=1, allocated_bytes=max(size, 0), freed_bytes=max(-size, 0), growth_bytes=size)
         report = analyze(run_of(job, timelines, memory=True), "memory")
         by_phase, peaks = (
-            [dict(zip([column.key for column in found.columns], row, strict=True)) for row in found.rows]
-            for found in report.tables
+            [dict(zip([column.key for column in result.columns], row, strict=True)) for row in result.rows]
+            for result in report.tables
         )
-        told = {row["phase"]: {key: row[key] for key in expected[row["phase"]]} for row in by_phase}
-        assert told == expected, seed
+        reported = {row["phase"]: {key: row[key] for key in expected[row["phase"]]} for row in by_phase}
+        assert reported == expected, seed
         assert peaks[0]["peak_bytes"] == max(total for *_, total in timeline.memory), seed

@@ -27,17 +27,17 @@ CASES = [
 FIRST_STEP = 10
 
 
-def a_plan(rng: random.Random, length: int, *, alike: bool = False) -> list[tuple[str, int]]:
-    """Collectives of a step; `alike`: of few sizes, as buckets and layers are."""
+def a_plan(rng: random.Random, length: int, *, few_sizes: bool = False) -> list[tuple[str, int]]:
+    """Collectives of a step; `few_sizes`: sizes repeat, as those of buckets and layers do."""
     names = ["all_reduce", "all_gather", "reduce_scatter"]
-    sizes = [1024, 4096] if alike else [64 * n for n in range(1, 200)]
-    return [(rng.choice(names[:2] if alike else names), rng.choice(sizes)) for _ in range(length)]
+    sizes = [1024, 4096] if few_sizes else [64 * n for n in range(1, 200)]
+    return [(rng.choice(names[:2] if few_sizes else names), rng.choice(sizes)) for _ in range(length)]
 
 
 def some_meetings(rng: random.Random, *, backends: Sequence[str] = ("nccl", "nccl", "gloo")) -> Meetings:
     """Any job, with clocks up to 5 ms apart."""
     return Meetings(
-        plan=a_plan(rng, rng.randint(6, 12), alike=rng.random() < 0.5),
+        plan=a_plan(rng, rng.randint(6, 12), few_sizes=rng.random() < 0.5),
         num_steps=rng.randint(3, 5),
         backend=rng.choice(backends),
         offsets=tuple(rng.randrange(-5_000_000, 5_000_000) for _ in range(8)),
@@ -45,12 +45,13 @@ def some_meetings(rng: random.Random, *, backends: Sequence[str] = ("nccl", "ncc
 
 
 def recorded(rng: random.Random, meetings: Meetings, *, cut: bool, around: tuple[int, int] | None = None) -> Run:
-    """The traces, with or without sequence numbers; `cut`: windows that open and close at different places on half of
-    the ranks. `around`: steps that all of them hold.
+    """The traces, with or without sequence numbers.
+
+    `cut`: windows open and close at different times on half of the ranks; `around`: steps that all windows cover.
     """
     job = meetings.job(rng)
     timelines, numbered = simulate(job), rng.random() < 0.5
-    windows = [cut_of(rng, timelines, around) if cut and rng.random() < 0.5 else None for _ in timelines]
+    windows = [random_window(rng, timelines, around) if cut and rng.random() < 0.5 else None for _ in timelines]
     traces = [
         trace_of(job, timeline, numbered=numbered, window=window)
         for timeline, window in zip(timelines, windows, strict=True)
@@ -58,21 +59,21 @@ def recorded(rng: random.Random, meetings: Meetings, *, cut: bool, around: tuple
     return Run("job", tuple(traces))
 
 
-def cut_of(rng: random.Random, timelines: list[Timeline], around: tuple[int, int] | None) -> tuple[int, int]:
-    """A window that opens within the first step or soon after, and closes late."""
+def random_window(rng: random.Random, timelines: list[Timeline], around: tuple[int, int] | None) -> tuple[int, int]:
+    """A window that opens within the first step or soon after it, and closes late."""
     low, high = around or (1, len(timelines[0].steps) - 2)
     opens = min(timeline.steps[low][0] for timeline in timelines)
-    closes = max(ended(timeline, high) for timeline in timelines)
+    closes = max(step_end(timeline, high) for timeline in timelines)
     early, late = min(timeline.steps[0][0] for timeline in timelines), max(timeline.end for timeline in timelines)
     return rng.randrange(early - 500 * US, opens), rng.randrange(closes + 1, late + 500 * US)
 
 
-def ended(timeline: Timeline, step: int) -> int:
-    """When host and device are through with a step."""
+def step_end(timeline: Timeline, step: int) -> int:
+    """End of a step on host and device."""
     return max([timeline.steps[step][1], *(work.end for work in timeline.works if work.step == step)])
 
 
-def found_by(run: Run) -> tuple[list[str], list[str]]:
+def findings_of(run: Run) -> tuple[list[str], list[str]]:
     """(stragglers, desyncs) in the words of the findings."""
     late, apart = analyze(run, "ranks").findings, analyze(run, "desync").findings
     return [one.text for one in late], [one.text for one in apart]
@@ -85,7 +86,7 @@ def test_a_job_without_fault_raises_no_alarm(seeds: range) -> None:
         rng = random.Random(seed)
         meetings = replace(some_meetings(rng), jitter=rng.choice([5, 50, 200]) * US)
         whole = (1, meetings.num_steps - 1)
-        assert found_by(recorded(rng, meetings, cut=rng.random() < 0.5, around=whole)) == ([], []), seed
+        assert findings_of(recorded(rng, meetings, cut=rng.random() < 0.5, around=whole)) == ([], []), seed
 
 
 @pytest.mark.parametrize("seeds", CASES)
@@ -101,27 +102,27 @@ def test_a_straggler_is_named_with_what_keeps_it(seeds: range) -> None:
         whole = (1, meetings.num_steps - 1)
         run = recorded(rng, replace(meetings, late=late, jitter=8 * US), cut=rng.random() < 0.3, around=whole)
         (finding,) = analyze(run, "ranks").findings
-        on_host, on_device = ("cpu compute",) * 2 if meetings.backend == "gloo" else ("host bound", "compute")
+        on_host, on_device = ("cpu compute",) * 2 if meetings.backend == "gloo" else ("host-bound", "compute")
         assert finding.key == f"rank {late.rank}", seed
-        expected = f"its {on_device if late.in_kernel else on_host} in {meetings.phase_of(late.place)} takes"
+        expected = f"its {on_device if late.in_kernel else on_host} time in {meetings.phase_of(late.place)} is"
         assert expected in finding.text, (seed, finding.text)
-        assert found_by(run)[1] == [], seed
+        assert findings_of(run)[1] == [], seed
 
 
-def spoil(rng: random.Random, plan: list[tuple[str, int]], how: str) -> tuple[list[tuple[str, int]], int] | None:
+def inject_fault(rng: random.Random, plan: list[tuple[str, int]], how: str) -> tuple[list[tuple[str, int]], int] | None:
     """(what the wrong rank issues in a step, the first place that differs); None without that fault."""
-    doing = list(plan)
-    place = rng.randrange(len(doing))
+    wrong_plan = list(plan)
+    place = rng.randrange(len(wrong_plan))
     if how == "missing":
-        del doing[place]
+        del wrong_plan[place]
     elif how == "swapped":
-        if place + 1 == len(doing) or doing[place] == doing[place + 1]:
+        if place + 1 == len(wrong_plan) or wrong_plan[place] == wrong_plan[place + 1]:
             return None
-        doing[place], doing[place + 1] = doing[place + 1], doing[place]
+        wrong_plan[place], wrong_plan[place + 1] = wrong_plan[place + 1], wrong_plan[place]
     else:
-        doing[place] = (doing[place][0], doing[place][1] + 64)
-    pairs = zip([*doing, None], plan, strict=False)
-    return doing, next(at for at, (mine, usual) in enumerate(pairs) if mine != usual)
+        wrong_plan[place] = (wrong_plan[place][0], wrong_plan[place][1] + 64)
+    pairs = zip([*wrong_plan, None], plan, strict=False)
+    return wrong_plan, next(index for index, (issued, usual) in enumerate(pairs) if issued != usual)
 
 
 @pytest.mark.parametrize("seeds", CASES)
@@ -131,17 +132,17 @@ def test_a_dropped_swapped_or_resized_collective_is_found_and_named(seeds: range
         rng = random.Random(20_000 + seed)
         meetings, wrong, how = some_meetings(rng), rng.randrange(8), ("missing", "swapped", "different")[seed % 3]
         step = rng.randrange(1, meetings.num_steps - 1)
-        while (spoilt := spoil(rng, meetings.plan, how)) is None:
+        while (fault := inject_fault(rng, meetings.plan, how)) is None:
             meetings = replace(meetings, plan=a_plan(rng, 8))
-        doing, place = spoilt
+        wrong_plan, place = fault
         run = recorded(
-            rng, replace(meetings, wrong={(wrong, step): doing}), cut=rng.random() < 0.5, around=(step, step)
+            rng, replace(meetings, wrong={(wrong, step): wrong_plan}), cut=rng.random() < 0.5, around=(step, step)
         )
-        found = table(run, "desync")
-        named = {(row["rank"], row["how"], row["step"]) for row in found if row["how"]}
-        assert named == {(wrong, how, FIRST_STEP + step)}, (seed, found)
-        assert len(found) == 8
-        usual = next(row for row in found if not row["how"])
+        result = table(run, "desync")
+        named = {(row["rank"], row["how"], row["step"]) for row in result if row["how"]}
+        assert named == {(wrong, how, FIRST_STEP + step)}, (seed, result)
+        assert len(result) == 8
+        usual = next(row for row in result if not row["how"])
         assert (usual["name"], usual["elements"]) == meetings.plan[place], (seed, place)
         assert usual["phase"] == meetings.phase_of(place), seed
 
@@ -195,9 +196,9 @@ def test_skew_and_transfer_of_each_collective_are_those_that_were_simulated(seed
     skew = analyze(run_of(job, timelines), "ranks").tables[1]
     for cells in skew.rows:
         row = {column.key: cell for column, cell in zip(skew.columns, cells, strict=True)}
-        mine = expected.pop((row["name"], row["phase"]))
-        assert row["num"] == len(mine)
-        assert row["bytes"] == sum(4 * one.what.elements for one in mine)
-        assert row["shortest_ns"] == sum(one.transfer for one in mine)
-        assert row["skew_ns"] == pytest.approx(sum(one.skew for one in mine), abs=len(mine))
+        selected = expected.pop((row["name"], row["phase"]))
+        assert row["num"] == len(selected)
+        assert row["bytes"] == sum(4 * one.what.elements for one in selected)
+        assert row["shortest_ns"] == sum(one.transfer for one in selected)
+        assert row["skew_ns"] == pytest.approx(sum(one.skew for one in selected), abs=len(selected))
     assert not expected

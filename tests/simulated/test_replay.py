@@ -10,7 +10,7 @@ from builder import Event, build, call, kernel, launch, memcpy, step
 from simulator import a_job, run_of, simulate
 
 from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.stalls.replay import replay, replay_as_is
+from traceq.facts.stalls.replay import replay, unexplained_time
 from traceq.facts.timeline.blocking_calls import blocking_calls
 
 LAUNCH, LATENCY, COPY, RETURN, STEPS = 2, 5, 2, 4, 3
@@ -43,36 +43,36 @@ class Machine:
         self.events += [launch(self.now, LAUNCH, self.number), kernel("k", start, dur, self.number, stream=stream)]
         self.now += LAUNCH
 
-    def item(self, stream: int, *, kept: bool) -> None:
+    def item(self, stream: int, *, blocks: bool) -> None:
         """A copy and a wait for it; without the wait it costs a launch."""
-        at, (start, end) = self.now, self.queue(stream, COPY)
-        self.now = max(at + LAUNCH + 1, end) + RETURN if kept else at + LAUNCH
-        synchronize = call("cudaStreamSynchronize", at + LAUNCH + 1, self.now - at - LAUNCH - 1)
+        begin, (start, end) = self.now, self.queue(stream, COPY)
+        self.now = max(begin + LAUNCH + 1, end) + RETURN if blocks else begin + LAUNCH
+        synchronize = call("cudaStreamSynchronize", begin + LAUNCH + 1, self.now - begin - LAUNCH - 1)
         copy = memcpy("DtoH (Device -> Pinned)", start, COPY, self.number, stream=stream)
-        self.events += [call("cudaMemcpyAsync", at, LAUNCH, self.number), synchronize, copy]
+        self.events += [call("cudaMemcpyAsync", begin, LAUNCH, self.number), synchronize, copy]
 
-    def synchronize(self, *, kept: bool) -> None:
-        at = self.now
-        self.now = max(at, *self.free) + RETURN if kept else at
-        self.events.append(call("cudaDeviceSynchronize", at, self.now - at))
+    def synchronize(self, *, blocks: bool) -> None:
+        begin = self.now
+        self.now = max(begin, *self.free) + RETURN if blocks else begin
+        self.events.append(call("cudaDeviceSynchronize", begin, self.now - begin))
 
     def end_step(self, number: int, begin: int) -> None:
         self.events.append(step(begin, self.now - begin, number))
         self.ends.append(max(self.free))
 
 
-def run(program: list[list[Instruction]], kept: list[bool]) -> Machine:
-    """The program with those of its syncs that are kept."""
-    machine, sync = Machine(), iter(kept)
+def run(program: list[list[Instruction]], has_sync: list[bool]) -> Machine:
+    """The program with only some of its syncs, `has_sync` in order."""
+    machine, sync = Machine(), iter(has_sync)
     for number, instructions in enumerate(program):
         begin = machine.now
         for what, stream, dur in instructions:
             if what == "python":
                 machine.now += dur
             elif what == "item":
-                machine.item(stream, kept=next(sync))
+                machine.item(stream, blocks=next(sync))
             elif what == "synchronize":
-                machine.synchronize(kept=next(sync))
+                machine.synchronize(blocks=next(sync))
             else:
                 machine.launch(stream, dur, waits=what == "waits")
         machine.end_step(number, begin)
@@ -98,36 +98,37 @@ def test_a_step_without_some_syncs_lasts_as_long_as_replay_says(seed: int) -> No
     count = sum(what in ("item", "synchronize") for instructions in program for what, *_ in instructions)
     observed = run(program, [True] * count)
     trace = build(*observed.events)
-    holds = dependency_graph(trace).holds
+    holds = dependency_graph(trace).host_waits
     assert (len(holds), dependency_graph(trace).latency_ns) == (count, 1000 * LATENCY)
-    assert not replay_as_is(trace).any()
+    assert not unexplained_time(trace).any()
     for _ in range(5):
-        kept = rng.random(count) < rng.choice([0.1, 0.5, 0.9])
-        truth = run(program, kept.tolist())
+        has_sync = rng.random(count) < rng.choice([0.1, 0.5, 0.9])
+        truth = run(program, has_sync.tolist())
         saved = np.diff([0, *observed.ends]) - np.diff([0, *truth.ends])
-        assert np.array_equal(replay(trace, ~kept[None])[0], 1000 * saved)
+        assert np.array_equal(replay(trace, ~has_sync[None])[0], 1000 * saved)
 
 
 def test_replay_agrees_with_a_job_run_again_but_for_latencies_that_the_trace_hides() -> None:
-    """Every launch has a latency of its own; two threads, one to three streams with events. Without a sync the job gets
-    as much shorter as replay says, and by what a copy costs that nobody waits for any more (the job run again has it
-    for nothing). The rest, less than 3 in 100, is work that did not show its latency while it queued.
+    """Launch latencies vary; two threads, one to three streams with events.
+
+    Without a sync the job gets as much shorter as replay says, plus the cost of a copy without its wait (free in the
+    job run again). The rest, less than 3 in 100, is work whose latency was hidden while it queued.
     """
     num = num_within = 0
     for seed in range(120):
         job = a_job(seed)
         (timeline,), (trace,) = simulate(job), run_of(job).traces
-        holds, calls = dependency_graph(trace).holds, blocking_calls(trace)
+        waits, calls = dependency_graph(trace).host_waits, blocking_calls(trace)
         blocks = sorted(range(len(timeline.blocks)), key=lambda n: timeline.blocks[n].start)
-        for at, number in enumerate(holds.call.tolist()):
+        for index, number in enumerate(waits.call.tolist()):
             if number < 0:
                 continue
             assert len(calls) == len(blocks)
             (without,) = simulate(replace(job, at_once=frozenset({(0, blocks[number])})))
             truth = max(work.end for work in timeline.works) - max(work.end for work in without.works)
-            saved = int(replay(trace, np.arange(len(holds))[None] == at).sum())
-            stays = int((holds.end - holds.start - holds.saves)[at])
-            assert truth - stays - 10_000 <= saved <= truth + 10_000, (seed, at)
-            num, num_within = num + 1, num_within + (truth - stays <= saved <= truth)
+            saved = int(replay(trace, np.arange(len(waits))[None] == index).sum())
+            copy_cost = int((waits.end - waits.start - waits.saves)[index])
+            assert truth - copy_cost - 10_000 <= saved <= truth + 10_000, (seed, index)
+            num, num_within = num + 1, num_within + (truth - copy_cost <= saved <= truth)
     assert num_within >= 0.97 * num
     assert num > 100

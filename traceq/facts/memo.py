@@ -1,4 +1,4 @@
-"""Facts of a trace that several analyses ask for are worked out once, and forgotten with the trace."""
+"""Memoization of facts that several analyses need: one computation per trace, dropped with the trace."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def once_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
-    """The same function, computed once for each trace object."""
-    known: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
+    """Return the same function, computed once for each trace object."""
+    cache: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
 
     @wraps(function)
-    def remembered(trace: Trace) -> T:
-        if trace not in known:
-            known[trace] = function(trace)
-        return known[trace]
+    def memoized(trace: Trace) -> T:
+        if trace not in cache:
+            cache[trace] = function(trace)
+        return cache[trace]
 
-    return remembered
+    return memoized

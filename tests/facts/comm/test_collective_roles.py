@@ -15,8 +15,8 @@ BIG, FEW = (100_000, 100_000), (3, 3)
 
 def roles(*events: Event, **metadata: Any) -> list[str]:
     """Roles of the calls of one step of 200 us, by their order in the table."""
-    found = table(build(step(0, 200), *events, **metadata), "collectives")
-    return [row["role"] for row in found for _ in range(row["num"])]
+    result = table(build(step(0, 200), *events, **metadata), "collectives")
+    return [row["role"] for row in result for _ in range(row["num"])]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,9 @@ def roles(*events: Event, **metadata: Any) -> list[str]:
     ],
 )
 def test_a_call_is_for_what_its_thread_is_in(around: Event, call: Event, role: str) -> None:
-    full = {"": "gradient_reduction"} | {at: f"parameter_gather_{at}" for at in ("forward", "backward", "step")}
+    full = {"": "gradient_reduction"} | {
+        index: f"parameter_gather_{index}" for index in ("forward", "backward", "step")
+    }
     assert roles(around, call) == [full.get(role, role)]
 
 
@@ -124,13 +126,13 @@ def test_two_that_gloo_began_in_the_other_order_keep_what_they_are() -> None:
         annotation("gloo:all_reduce", 20, 9, tid=8, **{"Input Dims": [[500]], "Input type": ["float"]}),
         annotation("gloo:all_reduce", 21, 9, tid=9, **{"Input Dims": [[64]], "Input type": ["float"]}),
     )
-    found = table(build(step(0, 200), *ops, *rows, **world(0, 2, "gloo")), "collectives")
-    assert {row["name"]: row["bytes"] for row in found} == {"all_reduce": 2000, "reduce_scatter": 256}
+    result = table(build(step(0, 200), *ops, *rows, **world(0, 2, "gloo")), "collectives")
+    assert {row["name"]: row["bytes"] for row in result} == {"all_reduce": 2000, "reduce_scatter": 256}
 
 
 def test_a_kernel_has_the_role_of_its_call_and_none_without() -> None:
     call = comms("allreduce", 50, 5, BIG, tid=AUTOGRAD)
-    own = launch(51, 1, 1, tid=AUTOGRAD), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 90, 9, 1)
+    local = launch(51, 1, 1, tid=AUTOGRAD), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 90, 9, 1)
     stray = kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 2, 5)
-    found = table(build(step(0, 200), ACCUMULATES, call, *own, stray), "collectives")
-    assert {row["role"]: row["num_kernels"] for row in found} == {"gradient_reduction": 1, "unknown": 1}
+    result = table(build(step(0, 200), ACCUMULATES, call, *local, stray), "collectives")
+    assert {row["role"]: row["num_kernels"] for row in result} == {"gradient_reduction": 1, "unknown": 1}

@@ -15,18 +15,18 @@ def collectives(*events: Event, **metadata: Any) -> list[Row]:
     return table(build(step(0, 200), *events, **metadata), "collectives")
 
 
-def counts(found: list[Row]) -> list[tuple[str, int, int, int, int]]:
+def counts(result: list[Row]) -> list[tuple[str, int, int, int, int]]:
     """(name, calls, kernels, copies, GPU us) of each row."""
-    return [(r["name"], r["num"], r["num_kernels"], r["num_copies"], r["gpu_ns"] // 1000) for r in found]
+    return [(r["name"], r["num"], r["num_kernels"], r["num_copies"], r["gpu_ns"] // 1000) for r in result]
 
 
-def stack(name: str, recorded: str, at: int, corr: int, **more: Any) -> list[Event]:
+def stack(name: str, recorded: str, position: int, corr: int, **more: Any) -> list[Event]:
     """What torch writes for one call: the op, its record, the annotation, the launch; all one call."""
     return [
-        op(f"c10d::{name}_", at, 9, **more),
-        comms(recorded, at + 1, 7, TEN, **more),
-        annotation(f"nccl:{name}", at + 2, 5, **more),
-        launch(at + 3, 1, corr),
+        op(f"c10d::{name}_", position, 9, **more),
+        comms(recorded, position + 1, 7, TEN, **more),
+        annotation(f"nccl:{name}", position + 2, 5, **more),
+        launch(position + 3, 1, corr),
     ]
 
 
@@ -90,36 +90,36 @@ def test_a_kernel_is_its_calls_whatever_it_is_called_and_on_any_stream(kernel_na
 def test_kernels_of_symmetric_memory_and_of_other_libraries_are_told_by_name(
     kernel_name: str, collective: str | None
 ) -> None:
-    found = collectives(launch(10, 1, 1), kernel(kernel_name, 30, 20, 1))
-    assert counts(found) == ([(collective, 0, 1, 0, 20)] if collective else [])
+    result = collectives(launch(10, 1, 1), kernel(kernel_name, 30, 20, 1))
+    assert counts(result) == ([(collective, 0, 1, 0, 20)] if collective else [])
 
 
 def test_a_kernel_of_another_kind_than_its_call_is_still_its_calls() -> None:
     """The name is that of a representative kernel: a small reduce-scatter can run as a Generic or an AllReduce."""
     kernels = kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, 20, 1)
-    found = collectives(*stack("_reduce_scatter_base", "_reduce_scatter_base", 10, 1), kernels)
-    assert counts(found) == [("reduce_scatter", 1, 1, 0, 20)]
+    result = collectives(*stack("_reduce_scatter_base", "_reduce_scatter_base", 10, 1), kernels)
+    assert counts(result) == [("reduce_scatter", 1, 1, 0, 20)]
 
 
 def test_a_group_fused_into_one_kernel_keeps_its_calls_and_bytes() -> None:
     calls = [e for n in range(3) for e in (comms("_allgather_base", 10 + 4 * n, 3, TEN),)]
     end = annotation("nccl:coalesced", 22, 8), launch(24, 1, 1)
-    found = collectives(*calls, *end, kernel("ncclDevKernel_AllGather_RING_LL(x)", 40, 20, 1))
-    assert counts(found) == [("all_gather", 3, 1, 0, 20)]
-    assert (found[0]["bytes"], found[0]["algbw_gbps"]) == (12_000, 12_000 / 20_000)
+    result = collectives(*calls, *end, kernel("ncclDevKernel_AllGather_RING_LL(x)", 40, 20, 1))
+    assert counts(result) == [("all_gather", 3, 1, 0, 20)]
+    assert (result[0]["bytes"], result[0]["algbw_gbps"]) == (12_000, 12_000 / 20_000)
 
 
 def test_one_call_for_several_tensors_is_one_call() -> None:
     call_ = comms("allgather_into_tensor_coalesced", 10, 10, (500, 1000))
-    found = collectives(call_, launch(12, 1, 1), kernel("ncclDevKernel_AllGather_RING_LL(x)", 40, 20, 1))
-    assert counts(found) == [("all_gather", 1, 1, 0, 20)]
+    result = collectives(call_, launch(12, 1, 1), kernel("ncclDevKernel_AllGather_RING_LL(x)", 40, 20, 1))
+    assert counts(result) == [("all_gather", 1, 1, 0, 20)]
 
 
 def test_a_launch_that_no_group_encloses_belongs_to_no_call() -> None:
-    found = collectives(
+    result = collectives(
         comms("allreduce", 10, 3, TEN), launch(24, 1, 1), kernel("ncclDevKernel_AllReduce(x)", 40, 20, 1)
     )
-    assert sorted(counts(found)) == [("all_reduce", 0, 1, 0, 20), ("all_reduce", 1, 0, 0, 0)]
+    assert sorted(counts(result)) == [("all_reduce", 0, 1, 0, 20), ("all_reduce", 1, 0, 0, 0)]
 
 
 def test_copy_engines_carry_a_call_that_launches_no_kernel() -> None:
@@ -127,27 +127,27 @@ def test_copy_engines_carry_a_call_that_launches_no_kernel() -> None:
     copies = [memcpy("DtoD (Device -> Device)", 30 + 10 * n, 10, 1 + n, size=1000) for n in range(4)]
     issued = [call("cudaMemcpyAsync", 12 + n, 1, 1 + n) for n in range(4)]
     compute = launch(20, 1, 9), kernel("gemm", 65, 10, 9, stream=8)
-    found = collectives(comms("_allgather_base", 10, 8, (250, 1000)), *issued, *copies, *compute)
-    assert counts(found) == [("all_gather", 1, 0, 4, 40)]
-    assert (found[0]["exposed_ns"], found[0]["algbw_gbps"]) == (35_000, 0.1)
+    result = collectives(comms("_allgather_base", 10, 8, (250, 1000)), *issued, *copies, *compute)
+    assert counts(result) == [("all_gather", 1, 0, 4, 40)]
+    assert (result[0]["exposed_ns"], result[0]["algbw_gbps"]) == (35_000, 0.1)
 
 
 def test_copies_beside_a_kernel_are_none_of_the_call() -> None:
     """An all-gather into a list copies its parts out after the kernel."""
     parts = [call("cudaMemcpyAsync", 14, 1, 2), memcpy("DtoD (Device -> Device)", 60, 10, 2)]
-    found = collectives(
+    result = collectives(
         *stack("allgather", "allgather", 10, 1), kernel("ncclDevKernel_AllGather_RING_LL(x)", 30, 20, 1), *parts
     )
-    assert counts(found) == [("all_gather", 1, 1, 0, 20)]
+    assert counts(result) == [("all_gather", 1, 1, 0, 20)]
 
 
 def test_a_world_of_one_rank_calls_and_runs_no_kernel() -> None:
     alone = {"Group size": 1}
-    found = collectives(
+    result = collectives(
         comms("allreduce", 10, 5, TEN, **alone), launch(30, 1, 1), kernel("gemm", 40, 9, 1), **world(0, 1)
     )
-    assert counts(found) == [("all_reduce", 1, 0, 0, 0)]
-    assert (found[0]["group_size"], found[0]["algbw_gbps"]) == (1, None)
+    assert counts(result) == [("all_reduce", 1, 0, 0, 0)]
+    assert (result[0]["group_size"], result[0]["algbw_gbps"]) == (1, None)
 
 
 def test_a_barrier_is_no_call_and_its_kernel_is_shown_without_one() -> None:

@@ -7,7 +7,7 @@ from builder import build, op, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceq.facts.events.name_patterns import names_of
+from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import Nest, host_ops
 from traceq.model import Category, Trace
 
@@ -25,24 +25,24 @@ def traced(ops: list[tuple[int, int, str]]) -> tuple[Trace, Nest]:
 @settings(max_examples=50)
 def test_an_op_is_open_where_one_has_begun_and_not_ended(ops: list[tuple[int, int, str]]) -> None:
     _, nest = traced(ops)
-    at = np.arange(0, 36_000, 500)
-    is_open = [any(1000 * start <= t < 1000 * (start + dur) for start, dur, _ in ops) for t in at.tolist()]
-    assert nest.is_open(at).tolist() == is_open
-    assert (nest.at(at) >= 0).tolist() == is_open
+    times = np.arange(0, 36_000, 500)
+    is_open = [any(1000 * start <= t < 1000 * (start + dur) for start, dur, _ in ops) for t in times.tolist()]
+    assert nest.is_open(times).tolist() == is_open
+    assert (nest.innermost_at(times) >= 0).tolist() == is_open
 
 
 @given(some_ops)
 @settings(max_examples=50)
 def test_the_first_enclosing_op_is_found_by_going_from_parent_to_parent(ops: list[tuple[int, int, str]]) -> None:
     trace, nest = traced(ops)
-    wanted = np.array([trace.events.text(row) == "a" for row in nest.rows.tolist()])
+    matches = np.array([trace.events.text(row) == "a" for row in nest.rows.tolist()])
     expected = []
-    for at in range(len(nest.rows)):
-        while at >= 0 and not wanted[at]:
-            at = int(nest.parent[at])
-        expected.append(at)
-    found = np.r_[-1, np.arange(len(nest.rows))]
-    assert nest.first_enclosing(found, wanted).tolist() == [-1, *expected]
+    for parent in range(len(nest.rows)):
+        while parent >= 0 and not matches[parent]:
+            parent = int(nest.parent[parent])
+        expected.append(parent)
+    index = np.r_[-1, np.arange(len(nest.rows))]
+    assert nest.first_enclosing(index, matches).tolist() == [-1, *expected]
 
 
 @given(some_ops)
@@ -50,6 +50,6 @@ def test_the_first_enclosing_op_is_found_by_going_from_parent_to_parent(ops: lis
 def test_names_are_told_apart_as_sorting_them_would(ops: list[tuple[int, int, str]]) -> None:
     trace, _ = traced(ops)
     rows = trace.events.rows(Category.CPU_OP)
-    ids, of_row = names_of(trace.events, rows)
+    ids, inverse = unique_names(trace.events, rows)
     assert ids.tolist() == sorted(set(trace.events.name[rows].tolist()))
-    assert (ids[of_row] == trace.events.name[rows]).all()
+    assert (ids[inverse] == trace.events.name[rows]).all()

@@ -18,8 +18,8 @@ from simulator.meetings import Late, Meetings
 
 from traceq.analysis.registry import analyze
 from traceq.facts.ranks.job import job_of
-from traceq.facts.ranks.job_critical_path import JobPath, job_path, path_along, trail
-from traceq.facts.stalls.critical_path import CriticalPath, On
+from traceq.facts.ranks.job_critical_path import JobPath, job_path, path_along, path_summary
+from traceq.facts.stalls.critical_path import CriticalPath, PathKind
 from traceq.model import Caveat, Run, Trace
 from traceq.runs.read import read
 
@@ -29,10 +29,10 @@ NUM_JOBS = 100
 
 def meeting(number: int, start: int, end: int, group: str = "0") -> list[Event]:
     """The n-th all-reduce of a group, issued at 20 + 4n: its kernel runs from start to end."""
-    at, corr = 20 + 4 * number, 100 + number
-    told = {"Process Group Name": group, "Seq": number}
-    call = comms("allreduce", at, 3, (500, 500), **told)
-    return [call, launch(at + 1, 1, corr), kernel(NCCL, start, end - start, corr)]
+    index, corr = 20 + 4 * number, 100 + number
+    reported = {"Process Group Name": group, "Seq": number}
+    call = comms("allreduce", index, 3, (500, 500), **reported)
+    return [call, launch(index + 1, 1, corr), kernel(NCCL, start, end - start, corr)]
 
 
 def rank(number: int, *events: Event, size: int = 2, ahead: int = 0, steps: int = 0) -> Trace:
@@ -41,8 +41,8 @@ def rank(number: int, *events: Event, size: int = 2, ahead: int = 0, steps: int 
 
 
 @dataclass(frozen=True)
-class Found:
-    """The path of a job, and on each rank what it leads through."""
+class PathOnRanks:
+    """The path of a job, and its part on each rank."""
 
     number: NDArray[np.int64]
     window: NDArray[np.int64]
@@ -50,27 +50,27 @@ class Found:
     paths: tuple[CriticalPath, ...]
 
 
-def path_of(traces: Sequence[Trace]) -> Found | Caveat | None:
-    found = job_path(job_of(Run("job", tuple(traces))), [trail(trace) for trace in traces])
-    if not isinstance(found, JobPath):
-        return found
-    paths = tuple(path_along(trace, legs) for trace, legs in zip(traces, found.legs, strict=True))
-    return Found(found.number, found.window, found.ahead, paths)
+def path_of(traces: Sequence[Trace]) -> PathOnRanks | Caveat | None:
+    result = job_path(job_of(Run("job", tuple(traces))), [path_summary(trace) for trace in traces])
+    if not isinstance(result, JobPath):
+        return result
+    paths = tuple(path_along(trace, legs) for trace, legs in zip(traces, result.legs, strict=True))
+    return PathOnRanks(result.number, result.window, result.ahead, paths)
 
 
 def pieces(*traces: Trace) -> list[tuple[int, str, str, float]]:
     """(rank, kind, name, us) of the job's path in order of time; neighbours alike are one."""
-    found = path_of(traces)
-    assert isinstance(found, Found)
-    told: list[tuple[int, int, int, str, str]] = []
-    for trace, path, ahead in zip(traces, found.paths, found.ahead.tolist(), strict=True):
-        for (start, end), on, name in zip(path.parts.tolist(), path.on.tolist(), path.name.tolist(), strict=True):
-            told.append(
-                (start - ahead, end - ahead, trace.rank, On(on).name.lower(), path.texts[name].partition("(")[0])
+    result = path_of(traces)
+    assert isinstance(result, PathOnRanks)
+    reported: list[tuple[int, int, int, str, str]] = []
+    for trace, path, ahead in zip(traces, result.paths, result.ahead.tolist(), strict=True):
+        for (start, end), on, name in zip(path.parts.tolist(), path.kind.tolist(), path.name.tolist(), strict=True):
+            reported.append(
+                (start - ahead, end - ahead, trace.rank, PathKind(on).name.lower(), path.texts[name].partition("(")[0])
             )
-    told.sort()
+    reported.sort()
     merged: list[tuple[int, str, str, float]] = []
-    for start, end, *what in told:
+    for start, end, *what in reported:
         long = (end - start) / 1000
         if merged and merged[-1][:3] == tuple(what):
             long += merged.pop()[3]
@@ -103,8 +103,14 @@ def test_the_rank_that_ends_last_ends_the_path() -> None:
 
 def test_a_path_comes_back_to_a_rank_that_is_late_later() -> None:
     """Rank 1 is late at the first, rank 0 at the second: it takes 40 between them."""
-    own = launch(2, 1, 1), kernel("short", 7, 20, 1), *meeting(0, 30, 100), launch(26, 1, 2), kernel("own", 100, 40, 2)
-    one = rank(0, *own, *meeting(2, 140, 150), *meeting(3, 150, 160))
+    local = (
+        launch(2, 1, 1),
+        kernel("short", 7, 20, 1),
+        *meeting(0, 30, 100),
+        launch(26, 1, 2),
+        kernel("own", 100, 40, 2),
+    )
+    one = rank(0, *local, *meeting(2, 140, 150), *meeting(3, 150, 160))
     two = rank(1, *LATE[:5], *meeting(2, 100, 150), *meeting(3, 150, 160))
     name = NCCL.partition("(")[0]
     assert pieces(one, two) == [
@@ -116,9 +122,9 @@ def test_a_path_comes_back_to_a_rank_that_is_late_later() -> None:
 
 
 def test_a_host_that_is_late_to_launch_is_the_path_of_the_job() -> None:
-    own = op("aten::prepare", 1, 19), *meeting(0, 25, 35), *meeting(1, 35, 45), *meeting(2, 45, 55)
+    local = op("aten::prepare", 1, 19), *meeting(0, 25, 35), *meeting(1, 35, 45), *meeting(2, 45, 55)
     early = (*meeting(0, 22, 35), *meeting(1, 35, 45), *meeting(2, 45, 55))
-    assert pieces(rank(0, *early), rank(1, *own)) == [
+    assert pieces(rank(0, *early), rank(1, *local)) == [
         (1, "python", "", 1),
         (1, "host_op", "aten::prepare", 19),
         (1, "host_op", "record_param_comms", 1),
@@ -133,28 +139,28 @@ def test_clocks_are_joined_through_a_rank_of_two_groups() -> None:
     pair = [*meeting(0, 90, 100, "b"), *meeting(1, 100, 105, "b"), *meeting(2, 105, 110, "b")]
     wait = [*meeting(0, 10, 100, "b"), *meeting(1, 100, 105, "b"), *meeting(2, 105, 110, "b")]
     late, early = (
-        [*meeting(3, at, 120, "a"), *meeting(4, 120, 125, "a"), *meeting(5, 125, 130, "a")] for at in (110, 12)
+        [*meeting(3, index, 120, "a"), *meeting(4, 120, 125, "a"), *meeting(5, 125, 130, "a")] for index in (110, 12)
     )
     traces = rank(0, *early, size=3), rank(1, *wait, *late, size=3, ahead=900), rank(2, *far, *pair, size=3, ahead=2)
-    found = pieces(*traces)
-    assert [(one, kind) for one, kind, _, _ in found] == [
+    result = pieces(*traces)
+    assert [(one, kind) for one, kind, _, _ in result] == [
         (2, "python"), (2, "launch_latency"), (2, "kernel"), (2, "queue"), (1, "collective"), (0, "collective"),
     ]  # fmt: skip
-    assert sum(long for *_, long in found) == 130
+    assert sum(long for *_, long in result) == 130
 
 
 def refused(*traces: Trace) -> str:
-    found = path_of(traces)
-    assert isinstance(found, Caveat)
-    return found.text
+    result = path_of(traces)
+    assert isinstance(result, Caveat)
+    return result.text
 
 
 def test_a_path_is_refused_where_ends_do_not_fall_together() -> None:
     apart = [event for n in range(4) for event in meeting(n, 90 + 20 * n, 100 + 20 * n + 9 * (n % 2))]
-    text = "no critical path across ranks: the ranks' clocks cannot be set against each other"
-    own = [event for n in range(4) for event in meeting(n, 90 + 20 * n, 100 + 20 * n)]
-    assert refused(rank(0, *own), rank(1, *apart)) == text
-    run = Run("job", (rank(0, *own), rank(1, *apart)))
+    text = "no critical path across ranks: the ranks' clocks cannot be compared"
+    local = [event for n in range(4) for event in meeting(n, 90 + 20 * n, 100 + 20 * n)]
+    assert refused(rank(0, *local), rank(1, *apart)) == text
+    run = Run("job", (rank(0, *local), rank(1, *apart)))
     report = analyze(run, "critical")
     assert (table(run, "critical") != [], report.tables[1].rows, report.caveats[0].text) == (True, (), text)
 
@@ -169,21 +175,21 @@ def test_ranks_that_never_meet_and_one_rank_alone_have_no_path_of_a_job() -> Non
     assert path_of([rank(0, *EARLY)]) is None
 
 
-def assert_adds_up(found: Found) -> None:
+def assert_adds_up(result: PathOnRanks) -> None:
     """Its pieces tile the steps on one clock."""
-    parts = np.concatenate([path.parts - ahead for path, ahead in zip(found.paths, found.ahead, strict=True)])
+    parts = np.concatenate([path.parts - ahead for path, ahead in zip(result.paths, result.ahead, strict=True)])
     parts = parts[np.argsort(parts[:, 0])]
     assert (parts[1:, 0] >= parts[:-1, 1]).all()
-    steps = np.searchsorted(found.window[:, 0], parts[:, 0], "right") - 1
-    total = np.bincount(steps, parts[:, 1] - parts[:, 0], len(found.number)).astype(np.int64)
-    assert total.tolist() == (found.window[:, 1] - found.window[:, 0]).tolist()
+    steps = np.searchsorted(result.window[:, 0], parts[:, 0], "right") - 1
+    total = np.bincount(steps, parts[:, 1] - parts[:, 0], len(result.number)).astype(np.int64)
+    assert total.tolist() == (result.window[:, 1] - result.window[:, 0]).tolist()
 
 
-def rank_at(found: Found, instant: int) -> int:
+def rank_at(result: PathOnRanks, instant: int) -> int:
     """On whose path an instant of the common clock is."""
     (rank,) = (
-        at
-        for at, (path, ahead) in enumerate(zip(found.paths, found.ahead.tolist(), strict=True))
+        index
+        for index, (path, ahead) in enumerate(zip(result.paths, result.ahead.tolist(), strict=True))
         if ((path.parts[:, 0] <= instant + ahead) & (path.parts[:, 1] > instant + ahead)).any()
     )
     return rank
@@ -199,15 +205,15 @@ def test_the_path_lies_on_the_late_rank_before_the_collective_that_it_is_late_fo
         offsets = tuple(rng.randrange(-5_000_000, 5_000_000) for _ in range(4))
         job = Meetings(plan, num_ranks=4, jitter=8 * US, late=late, offsets=offsets).job(rng)
         timelines = simulate(job)
-        found = path_of(run_of(job, timelines).traces)
-        assert isinstance(found, Found), seed
-        assert_adds_up(found)
+        result = path_of(run_of(job, timelines).traces)
+        assert isinstance(result, PathOnRanks), seed
+        assert_adds_up(result)
         met = arrivals(timelines)
         origin = BASE_NS + ORIGIN_NS + offsets[0]
-        for number in found.number.tolist():
+        for number in result.number.tolist():
             came = met[6 * (number - job.first_step) + late.place].came
-            assert rank_at(found, origin + came[late.rank] - 2 * US) == late.rank, (seed, number)
-        on_rank = [int((path.parts[:, 1] - path.parts[:, 0]).sum()) for path in found.paths]
+            assert rank_at(result, origin + came[late.rank] - 2 * US) == late.rank, (seed, number)
+        on_rank = [int((path.parts[:, 1] - path.parts[:, 0]).sum()) for path in result.paths]
         assert int(np.argmax(on_rank)) == late.rank, seed
 
 
@@ -215,16 +221,16 @@ def test_the_path_lies_on_the_late_rank_before_the_collective_that_it_is_late_fo
 def test_the_path_of_a_real_job_adds_up_to_its_steps(name: str) -> None:
     if not (TRACES / name).is_dir():
         pytest.skip(f"no traces beside this checkout, in {TRACES}")
-    found = path_of(read(TRACES / name).traces)
-    assert isinstance(found, Found)
-    assert_adds_up(found)
+    result = path_of(read(TRACES / name).traces)
+    assert isinstance(result, PathOnRanks)
+    assert_adds_up(result)
 
 
 def test_a_second_of_torchrecs_step_is_python_in_the_sparse_arch_of_rank_2() -> None:
     if not (TRACES / "torchrec-v100-straggler-4r").is_dir():
         pytest.skip(f"no traces beside this checkout, in {TRACES}")
     report = analyze(read(TRACES / "torchrec-v100-straggler-4r"), "critical")
-    found = report.tables[1]
-    longest = dict(zip((column.key for column in found.columns), found.rows[0], strict=True))
+    result = report.tables[1]
+    longest = dict(zip((column.key for column in result.columns), result.rows[0], strict=True))
     assert (longest["rank"], longest["kind"], longest["phase"]) == (2, "python", "## forward ##")
     assert (longest["name"], round(longest["step_ns"] / 1e6)) == ("# running sparse arch", 1002)

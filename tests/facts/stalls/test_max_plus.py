@@ -9,22 +9,25 @@ from numpy.typing import NDArray
 from traceq.facts.stalls.max_plus import FAR, NEVER_OFF, MaxPlusTape, run
 
 
-def one_by_one(tape: MaxPlusTape, off: NDArray[np.bool_], read: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The slow way."""
-    found = np.zeros((len(read), tape.num_cells, len(off)), np.int64)
+def run_sequentially(tape: MaxPlusTape, off: NDArray[np.bool_], read: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cells after the first `read` instructions, computed one instruction at a time."""
+    result = np.zeros((len(read), tape.num_cells, len(off)), np.int64)
     for case, switched_off in enumerate(off.tolist()):
         cells = [0] * tape.num_cells
-        for at in range(len(tape) + 1):
-            found[read == at, :, case] = cells
-            if at == len(tape):
+        for index in range(len(tape) + 1):
+            result[read == index, :, case] = cells
+            if index == len(tape):
                 break
-            target, switch = int(tape.target[at]), int(tape.switch[at])
+            target, switch = int(tape.target[index]), int(tape.switch[index])
             if switch != NEVER_OFF and switched_off[switch]:
-                cells[target] -= int(tape.instead[at])
+                cells[target] -= int(tape.instead[index])
             else:
-                own, other = cells[target] - int(tape.keep[at]), cells[int(tape.source[at])] - int(tape.lag[at])
-                cells[target] = max(own, other)
-    return found
+                from_target, from_source = (
+                    cells[target] - int(tape.keep[index]),
+                    cells[int(tape.source[index])] - int(tape.lag[index]),
+                )
+                cells[target] = max(from_target, from_source)
+    return result
 
 
 def random_tape(rng: np.random.Generator, size: int, num_cells: int, num_switches: int) -> MaxPlusTape:
@@ -39,12 +42,12 @@ def random_tape(rng: np.random.Generator, size: int, num_cells: int, num_switche
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_stretches_side_by_side_give_what_one_instruction_after_the_other_gives(seed: int) -> None:
+def test_running_stretches_in_parallel_equals_running_instructions_in_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     tape = random_tape(rng, int(rng.integers(1, 120)), int(rng.integers(2, 6)), 4)
     off = rng.random((5, 4)) < 0.4
     read = rng.integers(0, len(tape) + 1, 9)
-    assert np.array_equal(run(tape, off, read), one_by_one(tape, off, read))
+    assert np.array_equal(run(tape, off, read), run_sequentially(tape, off, read))
 
 
 def test_an_empty_tape_moves_nothing() -> None:

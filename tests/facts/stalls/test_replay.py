@@ -26,7 +26,7 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 def saved(*events: Event) -> dict[str, float]:
     """What a step saves, in us, by what is removed."""
-    return {found["removed"]: found["saved_ns"] / 1000 for found in table(build(*events), "replay")}
+    return {result["removed"]: result["saved_ns"] / 1000 for result in table(build(*events), "replay")}
 
 
 def wait(start: int, end: int, **more: Any) -> Event:
@@ -56,18 +56,19 @@ def test_of_two_waits_for_the_same_work_one_alone_gives_hardly_anything_back() -
     """Both wait for a, to 60; the next launch, at 70, could be at 28, but not while one of them is left."""
     events = step(0, 90), launch(1, 1, 1), kernel("a", 6, 54, 1)
     waits = call("cudaStreamSynchronize", 10, 51), wait(62, 63)
-    found = saved(*events, *waits, launch(70, 1, 2), kernel("b", 75, 40, 2))
-    assert found == {"nothing": 0, "stream syncs": 2, "device syncs": 1, "all syncs": 15}
+    result = saved(*events, *waits, launch(70, 1, 2), kernel("b", 75, 40, 2))
+    assert result == {"nothing": 0, "stream syncs": 2, "device syncs": 1, "all syncs": 15}
 
 
 def test_being_ahead_counts_where_the_host_falls_behind_much_later() -> None:
-    """Right behind the sync the device idles 7 us. Without it the host is 31 us ahead, so that c, for which the device
-    waits another 20 us, is there in time.
+    """After the sync the device idles 7 us and later waits 20 us for c.
+
+    Without the sync the host is 31 us ahead, so that c is launched in time.
     """
     sync = launch(1, 1, 1), kernel("a", 6, 34, 1), call("cudaStreamSynchronize", 10, 31)
     late = launch(42, 1, 2), kernel("b", 47, 60, 2), launch(122, 1, 3), kernel("c", 127, 10, 3)
-    (found,) = table(build(step(0, 125), *sync, *late), "syncs")
-    assert (found["cost_ns"], found["replay_ns"]) == (3_000, 27_000)
+    (result,) = table(build(step(0, 125), *sync, *late), "syncs")
+    assert (result["cost_ns"], result["replay_ns"]) == (3_000, 27_000)
 
 
 def test_a_copy_that_nobody_waits_for_still_costs_its_launch() -> None:
@@ -80,8 +81,8 @@ def test_a_copy_that_nobody_waits_for_still_costs_its_launch() -> None:
 def test_the_wait_of_another_thread_holds_nobody_up() -> None:
     loader = call("cudaEventSynchronize", 15, 40, tid=9)
     events = step(0, 60), op("aten::mm", 1, 58), launch(5, 2, 1), kernel("a", 10, 10, 1)
-    (found,) = table(build(*events, loader, launch(45, 2, 2), kernel("b", 50, 20, 2)), "syncs")
-    assert (found["kind"], found["blocked_ns"], found["replay_ns"]) == ("event", 40_000, 0)
+    (result,) = table(build(*events, loader, launch(45, 2, 2), kernel("b", 50, 20, 2)), "syncs")
+    assert (result["kind"], result["blocked_ns"], result["replay_ns"]) == ("event", 40_000, 0)
 
 
 def test_work_of_another_stream_is_waited_for_where_the_host_said_so() -> None:
@@ -103,8 +104,9 @@ def test_an_event_that_the_stream_has_long_passed_is_kept_until_it_is_asked_for(
 
 
 def test_a_head_start_from_a_step_that_does_not_count_is_not_booked_on_those_that_do() -> None:
-    """In the first step, which is partial, the host waits 400 us behind a long queue; in the second it comes too late,
-    by 70 us that those 400 would cover: but nothing waits in it, so nothing can be taken out of it.
+    """Removing the 400 us wait of the partial first step would hide the late launch (70 us) of the second.
+
+    The second step has no wait, so nothing can be removed from it.
     """
     queue = (
         kernel("before", 5, 5, 99),
@@ -114,10 +116,10 @@ def test_a_head_start_from_a_step_that_does_not_count_is_not_booked_on_those_tha
         kernel("b", 20, 520, 2),
     )
     late = launch(600, 2, 3), kernel("c", 610, 40, 3)
-    (found,) = table(
+    (result,) = table(
         build(step(0, 450), *queue, call("cudaEventSynchronize", 30, 400), step(450, 200, 1), *late), "syncs"
     )
-    assert (found["blocked_ns"], found["replay_ns"]) == (400_000, 0)
+    assert (result["blocked_ns"], result["replay_ns"]) == (400_000, 0)
 
 
 def test_a_wait_for_the_data_loader_is_given_back_as_far_as_the_device_waits_for_it() -> None:
@@ -129,33 +131,33 @@ def test_nothing_removed_gives_the_step_but_for_what_nothing_explains() -> None:
     """C starts 100 us after its launch takes effect: 30 of them may be its own latency, and 30 whatever."""
     first = launch(2, 2, 1), kernel("a", 7, 5, 1), launch(13, 2, 2), kernel("b", 18, 5, 2)
     events = step(0, 30), *first, launch(20, 2, 3), kernel("c", 125, 10, 3)
-    (found,) = table(build(*events), "replay")
-    assert (found["removed"], found["saved_ns"], found["step_ns"]) == ("nothing", 40_000, 95_000)
+    (result,) = table(build(*events), "replay")
+    assert (result["removed"], result["saved_ns"], result["step_ns"]) == ("nothing", 40_000, 95_000)
 
 
 def test_without_a_device_only_the_data_loader_can_be_taken_out() -> None:
     trace = build(step(0, 100), annotation(LOADER, 10, 30), op("aten::mm", 50, 10))
-    assert [found["saved_ns"] for found in table(trace, "replay")] == [0, 30_000]
+    assert [result["saved_ns"] for result in table(trace, "replay")] == [0, 30_000]
 
 
 def test_what_waits_long_and_could_go_for_nothing_is_said_to_stay() -> None:
     busy = launch(1, 1, 1), kernel("a", 6, 500, 1), call("cudaEventSynchronize", 10, 40)
     trace = build(step(0, 80), *busy, launch(60, 1, 2), kernel("b", 507, 20, 2))
-    (found,) = analyze(Run("", (trace,)), "syncs").findings
-    assert found.code == "free_sync"
-    assert found.text.endswith("blocks the host 40.0 us a step, but removing it saves 0 (replay): leave it")
+    (result,) = analyze(Run("", (trace,)), "syncs").findings
+    assert result.code == "free_sync"
+    assert result.text.endswith("blocks the host 40.0 us per step, but removing it saves 0 (replay): leave it")
 
 
 def stalls_of(trace: Trace, kind: int) -> Any:
-    """bool[H]: the graph's holds of a kind (-1 the loader) that take as long as an injected stall."""
-    holds, calls = dependency_graph(trace).holds, blocking_calls(trace)
-    kinds = np.where(holds.call >= 0, calls.kind[holds.call] if len(calls) else -1, -1)
-    took = holds.end - holds.start
-    return (kinds == kind) & (took >= 1_980_000) & (took < 2_000_000)
+    """bool[H]: the host waits of a kind (-1 the loader) that take as long as an injected stall."""
+    waits, calls = dependency_graph(trace).host_waits, blocking_calls(trace)
+    kinds = np.where(waits.call >= 0, calls.kind[waits.call] if len(calls) else -1, -1)
+    duration = waits.end - waits.start
+    return (kinds == kind) & (duration >= 1_980_000) & (duration < 2_000_000)
 
 
 @cache
-def hungry_trace(name: str, after: str, a_step: int) -> tuple[list[Row], list[Row], Trace]:
+def host_bound_trace(name: str, after: str, a_step: int) -> tuple[list[Row], list[Row], Trace]:
     """(rows of a real trace, ops in every step after which its device waits for the host, the trace)."""
     rows = rows_of(name)
     return rows, spread(rows, after, a_step), read_trace(TRACES / name)
@@ -172,11 +174,11 @@ STALLED = [(trace, stall) for trace in (DDP, DLRM) for stall in KINDS] + [(RESNE
 def test_without_the_injected_stalls_a_step_lasts_as_long_as_it_did_before(
     trace: tuple[str, str, int], stall: str, tmp_path: Path
 ) -> None:
-    rows, ops, original = hungry_trace(*trace)
+    rows, ops, original = host_bound_trace(*trace)
     changed = read(tmp_path / "trace.json", with_stalls(rows, ops, 2000, stall))
     is_mine = stalls_of(changed, KINDS[stall])
     assert is_mine.sum() == len(ops)
-    windows = [found.window[:, 1] - found.window[:, 0] for found in (steps(original), steps(changed))]
+    windows = [result.window[:, 1] - result.window[:, 0] for result in (steps(original), steps(changed))]
     assert (windows[1] - windows[0] > 0.99 * trace[2] * 2_000_000).all()
     assert windows[1] - replay(changed, is_mine[None])[0] == pytest.approx(windows[0], rel=0.02)
 

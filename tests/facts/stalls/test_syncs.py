@@ -13,12 +13,14 @@ PINNED, PAGEABLE = "DtoH (Device -> Pinned)", "DtoH (Device -> Pageable)"
 def syncs(*events: Event) -> list[tuple[str, int, int]]:
     """(kind, blocked us, waited us) of each row."""
     rows = table(build(step(0, 1000), *events), "syncs")
-    return [(found["kind"], found["blocked_ns"] // 1000, found["wait_ns"] // 1000) for found in rows]
+    return [(result["kind"], result["blocked_ns"] // 1000, result["wait_ns"] // 1000) for result in rows]
 
 
-def copy(kind: str, start: int, dur: int, *, api: str = "cudaMemcpyAsync", at: int = 40, takes: int = 5) -> list[Event]:
+def copy(
+    kind: str, start: int, dur: int, *, api: str = "cudaMemcpyAsync", start_call: int = 40, takes: int = 5
+) -> list[Event]:
     """A copying call and its copy."""
-    return [call(api, at, takes, 2), memcpy(kind, start, dur, 2)]
+    return [call(api, start_call, takes, 2), memcpy(kind, start, dur, 2)]
 
 
 def wait(name: str, start: Any, dur: Any, **more: Any) -> Event:
@@ -26,10 +28,15 @@ def wait(name: str, start: Any, dur: Any, **more: Any) -> Event:
 
 
 def test_a_copy_and_the_synchronize_after_it_are_one_sync() -> None:
-    found = table(build(step(0, 100), *copy(PINNED, 60, 2), wait("cudaStreamSynchronize", 45, 27)), "syncs")
-    assert len(found) == 1
-    assert (found[0]["kind"], found[0]["call"], found[0]["num"], found[0]["bytes"]) == ("dtoh", "cudaMemcpyAsync", 1, 8)
-    assert (found[0]["blocked_ns"], found[0]["wait_ns"]) == (32_000, 22_000)
+    result = table(build(step(0, 100), *copy(PINNED, 60, 2), wait("cudaStreamSynchronize", 45, 27)), "syncs")
+    assert len(result) == 1
+    assert (result[0]["kind"], result[0]["call"], result[0]["num"], result[0]["bytes"]) == (
+        "dtoh",
+        "cudaMemcpyAsync",
+        1,
+        8,
+    )
+    assert (result[0]["blocked_ns"], result[0]["wait_ns"]) == (32_000, 22_000)
 
 
 @pytest.mark.parametrize(("gap", "kinds"), [(50, ["dtoh"]), (50.001, ["stream"])])
@@ -48,8 +55,8 @@ def test_a_synchronize_of_another_thread_is_not_the_copys() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("cudaDeviceSynchronize", "device"), ("cudaEventSynchronize", "event")])
 def test_a_device_or_event_synchronize_never_merges_with_a_copy(name: str, kind: str) -> None:
-    found = syncs(*copy(PINNED, 42, 10), wait(name, 46, 9), launch(90, 1, 9), kernel("later", 95, 1, 9))
-    assert found == [(kind, 9, 6)]
+    result = syncs(*copy(PINNED, 42, 10), wait(name, 46, 9), launch(90, 1, 9), kernel("later", 95, 1, 9))
+    assert result == [(kind, 9, 6)]
 
 
 def test_a_device_synchronize_waits_for_work_launched_before_the_trace() -> None:
@@ -110,10 +117,10 @@ def test_a_copy_waits_for_itself_and_not_for_what_else_ends_meanwhile() -> None:
 
 
 def test_a_device_synchronize_waits_for_what_was_launched_before_it() -> None:
-    mine, others = (launch(1, 1, 1), kernel("a", 10, 40, 1)), (launch(35, 1, 2, tid=9), kernel("b", 50, 8, 2))
-    assert syncs(*mine, *others, wait("cudaDeviceSynchronize", 30, 30), launch(70, 1, 3), kernel("c", 72, 1, 3)) == [
-        ("device", 30, 20)
-    ]
+    selected, others = (launch(1, 1, 1), kernel("a", 10, 40, 1)), (launch(35, 1, 2, tid=9), kernel("b", 50, 8, 2))
+    assert syncs(
+        *selected, *others, wait("cudaDeviceSynchronize", 30, 30), launch(70, 1, 3), kernel("c", 72, 1, 3)
+    ) == [("device", 30, 20)]
 
 
 def test_a_stream_named_by_its_cuda_sync_row_is_the_one_waited_for() -> None:
@@ -128,9 +135,9 @@ def test_a_stream_named_by_its_cuda_sync_row_is_the_one_waited_for() -> None:
     assert syncs(*events, row("cuda_sync", "Stream Sync", 20, 1, correlation=5, stream=7)) == [("stream", 50, 10)]
 
 
-def event_sync(corr: int, **told: int) -> Event:
+def event_sync(corr: int, **fields: int) -> Event:
     """The `cuda_sync` row of an event synchronize: it stands on no stream of its own."""
-    return row("cuda_sync", "Event Sync", 20, 50, tid=-1, correlation=corr, stream=-1, device=0, **told)
+    return row("cuda_sync", "Event Sync", 20, 50, tid=-1, correlation=corr, stream=-1, device=0, **fields)
 
 
 RECORDED = (
@@ -148,7 +155,7 @@ ON_STREAM_9 = {"wait_on_stream": 9, "wait_on_cuda_event_record_corr_id": 2}
 
 
 @pytest.mark.parametrize(
-    ("told", "waited"),
+    ("reported", "waited"),
     [
         (ON_STREAM_9, 10),
         ({"wait_on_stream": 9, "wait_on_cuda_event_record_corr_id": 5}, 20),
@@ -161,10 +168,10 @@ ON_STREAM_9 = {"wait_on_stream": 9, "wait_on_cuda_event_record_corr_id": 2}
     ids=["the first record", "the second", "another stream", "nothing yet", "unresolved", "before the trace", "untold"],
 )
 def test_an_event_synchronize_waits_for_what_was_on_the_stream_when_its_event_was_recorded(
-    told: dict[str, int], waited: int
+    reported: dict[str, int], waited: int
 ) -> None:
     """Untold, and on CUDA 12.9 and later: whatever had ended by the return of the call, here at 60."""
-    assert syncs(*RECORDED, event_sync(6, **told)) == [("event", 50, waited)]
+    assert syncs(*RECORDED, event_sync(6, **reported)) == [("event", 50, waited)]
 
 
 def test_a_row_tells_only_of_the_call_of_its_own_correlation() -> None:
@@ -173,8 +180,8 @@ def test_a_row_tells_only_of_the_call_of_its_own_correlation() -> None:
 
 def cost(*events: Event) -> tuple[int, int]:
     """(starved us, cost us) of the only sync."""
-    (found,) = table(build(step(0, 80), *events), "syncs")
-    return found["starved_ns"] // 1000, found["cost_ns"] // 1000
+    (result,) = table(build(step(0, 80), *events), "syncs")
+    return result["starved_ns"] // 1000, result["cost_ns"] // 1000
 
 
 SYNC = (launch(5, 3, 1), kernel("a", 10, 10, 1))
@@ -204,16 +211,16 @@ def test_one_sync_does_not_pay_for_the_next() -> None:
         ),
         "syncs",
     )
-    starved = {found["kind"]: found["starved_ns"] // 1000 for found in rows}
+    starved = {result["kind"]: result["starved_ns"] // 1000 for result in rows}
     assert starved == {"stream": 10, "event": 25}
 
 
 @pytest.mark.parametrize(("start", "idle"), [(15, 20), (30, 10)])
 def test_an_allocation_waits_for_nothing_and_costs_the_idle_time_inside_it(start: int, idle: int) -> None:
     events = (*SYNC, wait("cudaMalloc", start, 40 - start), launch(50, 5, 2), kernel("b", 58, 9, 2))
-    (found,) = table(build(step(0, 80), *events), "syncs")
-    assert (found["kind"], found["wait_ns"]) == ("alloc", 0)
-    assert (found["starved_ns"], found["cost_ns"]) == (idle * 1000, idle * 1000)
+    (result,) = table(build(step(0, 80), *events), "syncs")
+    assert (result["kind"], result["wait_ns"]) == ("alloc", 0)
+    assert (result["starved_ns"], result["cost_ns"]) == (idle * 1000, idle * 1000)
 
 
 @pytest.mark.parametrize(
@@ -237,15 +244,15 @@ def test_an_allocation_waits_for_nothing_and_costs_the_idle_time_inside_it(start
 def test_a_row_is_labelled_by_what_it_costs_against_a_thousandth_of_the_step(
     events: tuple[Event, ...], label: str
 ) -> None:
-    (found,) = table(build(step(0, 10_000), *SYNC, *events), "syncs")
-    assert found["label"] == label
+    (result,) = table(build(step(0, 10_000), *SYNC, *events), "syncs")
+    assert result["label"] == label
 
 
 def test_on_a_cpu_the_same_line_of_code_is_a_scalar_read_at_no_cost() -> None:
     read = op("aten::_local_scalar_dense", 12, 2)
-    own = (annotation("Optimizer.step#Adam.step", 50, 20), op("aten::_local_scalar_dense", 55, 2))
-    (found,) = table(build(step(0, 100), op("aten::item", 10, 5), read, *own), "syncs")
-    assert (found["kind"], found["num"], found["blocked_ns"], found["cost_ns"]) == ("scalar", 1, 2_000, 0)
+    local = (annotation("Optimizer.step#Adam.step", 50, 20), op("aten::_local_scalar_dense", 55, 2))
+    (result,) = table(build(step(0, 100), op("aten::item", 10, 5), read, *local), "syncs")
+    assert (result["kind"], result["num"], result["blocked_ns"], result["cost_ns"]) == ("scalar", 1, 2_000, 0)
     assert table(build(step(0, 100), read, launch(1, 1, 1), kernel("a", 5, 1, 1)), "syncs") == []
 
 
@@ -265,7 +272,9 @@ def test_on_a_cpu_the_same_line_of_code_is_a_scalar_read_at_no_cost() -> None:
 )
 def test_a_call_that_blocks_is_told_by_its_name_whatever_the_vendor(name: str, kind: str) -> None:
     later = launch(90, 1, 9), kernel("later", 95, 1, 9)
-    assert [found for found, *_ in syncs(launch(5, 1, 1), kernel("a", 10, 25, 1), wait(name, 20, 30), *later)] == [kind]
+    assert [result for result, *_ in syncs(launch(5, 1, 1), kernel("a", 10, 25, 1), wait(name, 20, 30), *later)] == [
+        kind
+    ]
 
 
 @pytest.mark.parametrize("name", ["cudaMallocAsync", "cudaFreeAsync", "cudaStreamWaitEvent", "cudaEventQuery"])
@@ -274,7 +283,7 @@ def test_a_call_that_only_queues_or_asks_is_no_sync(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ops", "found"),
+    ("ops", "result"),
     [
         (("aten::is_nonzero", "aten::item", "aten::_local_scalar_dense"), "aten::_local_scalar_dense"),
         (("aten::to", "aten::_to_copy", "aten::copy_"), "aten::copy_"),
@@ -282,10 +291,10 @@ def test_a_call_that_only_queues_or_asks_is_no_sync(name: str) -> None:
         (("aten::masked_select", "aten::nonzero", "aten::copy_"), "aten::copy_"),
     ],
 )
-def test_each_way_to_read_a_tensor_stands_with_the_op_that_copies(ops: tuple[str, ...], found: str) -> None:
+def test_each_way_to_read_a_tensor_stands_with_the_op_that_copies(ops: tuple[str, ...], result: str) -> None:
     around = [op(name, 38 + depth, 60 - 2 * depth) for depth, name in enumerate(ops)]
     (row,) = table(build(step(0, 200), *around, *copy(PINNED, 60, 2), wait("cudaStreamSynchronize", 46, 27)), "syncs")
-    assert (row["kind"], row["op"]) == ("dtoh", found)
+    assert (row["kind"], row["op"]) == ("dtoh", result)
 
 
 def test_a_rate_limiter_that_waits_for_an_event_long_queued_is_free() -> None:

@@ -12,11 +12,11 @@ SYNC = (launch(5, 1, 1), kernel("a", 8, 30, 1), call("cudaStreamSynchronize", 32
 
 def origin(*events: Event) -> tuple[str, str, str]:
     """(op, module, line) of the only sync."""
-    (found,) = table(build(step(0, 100), *SYNC, *events), "syncs")
-    return found["op"], found["module"], found["line"]
+    (row,) = table(build(step(0, 100), *SYNC, *events), "syncs")
+    return row["op"], row["module"], row["line"]
 
 
-def test_the_line_is_the_innermost_frame_of_the_users_own() -> None:
+def test_the_line_is_that_of_the_innermost_user_frame() -> None:
     assert origin(
         frame("train.py(88): main", 0, 100),
         frame("/home/me/model.py(20): forward", 10, 60),
@@ -40,19 +40,21 @@ def test_the_module_is_the_path_to_the_innermost() -> None:
     [
         "torch/nn/modules/module.py(1): _call_impl",
         "/x/accelerate/y.py(3): f",
+        "/x/site-packages/traceq/recorder/worker.py(3): main",
+        "/x/site-packages/traceq/recorder/timing/stopwatch.py(3): mark",
         "threading.py(9): run",
         "contextlib.py(7): inner",
         "typing.py(359): inner",
         "/usr/lib/python3.12/json/decoder.py(5): decode",
     ],
 )
-def test_a_frame_that_only_passes_calls_on_is_nobodys_line(library: str) -> None:
+def test_a_library_frame_is_never_the_line(library: str) -> None:
     assert origin(frame("train.py(88): main", 0, 100), frame(library, 10, 60))[2] == "train.py:88 main"
 
 
-@pytest.mark.parametrize("own", ["profile.py(88): main", "/usr/lib/python3.12/site-packages/model/net.py(88): main"])
-def test_a_frame_of_ones_own_may_be_called_like_the_librarys_or_be_installed(own: str) -> None:
-    assert origin(frame(own, 0, 100))[2] == f"{own.rpartition('/')[2].partition('(')[0]}:88 main"
+@pytest.mark.parametrize("name", ["profile.py(88): main", "/usr/lib/python3.12/site-packages/model/net.py(88): main"])
+def test_a_user_frame_may_be_named_like_a_librarys_or_be_installed(name: str) -> None:
+    assert origin(frame(name, 0, 100))[2] == f"{name.rpartition('/')[2].partition('(')[0]}:88 main"
 
 
 def test_the_op_is_the_one_that_copies_not_the_one_around_it() -> None:
@@ -65,11 +67,11 @@ def test_the_op_is_the_one_that_copies_not_the_one_around_it() -> None:
 def test_clocks_may_disagree_by_30_us_about_the_op_of_a_copy(start: int, expected: str) -> None:
     copy = call("cudaMemcpyAsync", 30, 2, 2), memcpy("DtoH (Device -> Pinned)", 40, 5, 2)
     after = op("aten::copy_", start, 10)
-    (found,) = table(build(step(0, 100), *copy, call("cudaStreamSynchronize", 33, 17), after), "syncs")
-    assert found["op"] == expected
+    (row,) = table(build(step(0, 100), *copy, call("cudaStreamSynchronize", 33, 17), after), "syncs")
+    assert row["op"] == expected
 
 
-def test_a_wait_that_copies_nothing_belongs_to_no_op_beside_it() -> None:
+def test_a_wait_without_a_copy_belongs_to_no_nearby_op() -> None:
     assert origin(op("aten::copy_", 71, 10))[0] == ""
 
 
@@ -93,24 +95,26 @@ def test_the_embedded_table_tells_lines_by_occurrence_within_the_step() -> None:
     lines = SourceLines(("a.py:1 f", "b.py:2 g"), {"forward|aten::item": (0, 1)})
     events: list[Event] = []
     for number in (0, 1):
-        at = 100 * number
-        events += [step(at, 100, number), launch(at + 1, 1, number + 1), kernel("k", at + 3, 95, number + 1)]
-        for start in (at + 10, at + 40, at + 70):
+        begin = 100 * number
+        events += [step(begin, 100, number), launch(begin + 1, 1, number + 1), kernel("k", begin + 3, 95, number + 1)]
+        for start in (begin + 10, begin + 40, begin + 70):
             events += [op("aten::item", start, 20), op("aten::item", start + 1, 5)]
             events += [call("cudaStreamSynchronize", start + 2, 10)]
-    rows = table(build(*events, known={"lines": lines}), "syncs")
-    assert {found["line"]: found["num"] for found in rows} == {"a.py:1 f": 2, "b.py:2 g": 2, "": 2}
+    rows = table(build(*events, recorded={"lines": lines}), "syncs")
+    assert {row["line"]: row["num"] for row in rows} == {"a.py:1 f": 2, "b.py:2 g": 2, "": 2}
 
 
-def test_the_embedded_table_says_nothing_of_other_threads() -> None:
+def test_the_embedded_table_covers_the_main_thread_only() -> None:
     lines = SourceLines(("a.py:1 f",), {"forward|aten::item": (0,)})
     events = op("aten::item", 10, 20, tid=9), call("cudaStreamSynchronize", 12, 10, tid=9), op("aten::item", 40, 5)
-    (found,) = table(build(step(0, 100), *SYNC[:2], *events, known={"lines": lines}), "syncs")
-    assert (found["op"], found["line"]) == ("aten::item", "")
+    (row,) = table(build(step(0, 100), *SYNC[:2], *events, recorded={"lines": lines}), "syncs")
+    assert (row["op"], row["line"]) == ("aten::item", "")
 
 
 def test_syncs_of_one_line_are_one_row_and_of_two_lines_two() -> None:
-    at = [(10, "a.py(1): f"), (30, "a.py(1): f"), (50, "a.py(2): f")]
-    events = [row for start, line in at for row in (frame(line, start, 12), call("cudaEventSynchronize", start + 1, 5))]
+    frames = [(10, "a.py(1): f"), (30, "a.py(1): f"), (50, "a.py(2): f")]
+    events = [
+        row for start, line in frames for row in (frame(line, start, 12), call("cudaEventSynchronize", start + 1, 5))
+    ]
     rows = table(build(step(0, 100), launch(1, 1, 1), kernel("k", 2, 3, 1), *events), "syncs")
-    assert {found["line"]: found["num"] for found in rows} == {"a.py:1 f": 2, "a.py:2 f": 1}
+    assert {row["line"]: row["num"] for row in rows} == {"a.py:1 f": 2, "a.py:2 f": 1}

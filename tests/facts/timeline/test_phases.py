@@ -12,12 +12,12 @@ from traceq.model import Arm, Manifest, Trace
 
 def phases(trace: Trace, key: str = "gpu_sum_ns") -> dict[str, int]:
     """One number of each phase in us, without zeros."""
-    return {found["name"]: found[key] // 1000 for found in table(trace, "phases") if found[key]}
+    return {row["name"]: row[key] // 1000 for row in table(trace, "phases") if row[key]}
 
 
 def rule(trace: Trace) -> str:
-    (found,) = {found["rule"] for found in table(trace, "phases")}
-    return str(found)
+    (name,) = {row["rule"] for row in table(trace, "phases")}
+    return str(name)
 
 
 def work(start: int, dur: int, corr: int, *, launched: int, tid: int = 1) -> tuple[Event, Event]:
@@ -133,7 +133,7 @@ def recorded(*names: str) -> dict[str, Any]:
 
 def test_phases_that_a_recording_declares_count_however_little_they_cover() -> None:
     events = (step(0, 100), annotation("check", 10, 2), annotation("user range", 0, 100), *work(20, 7, 1, launched=11))
-    trace = build(*events, known=recorded("forward", "check"))
+    trace = build(*events, recorded=recorded("forward", "check"))
     assert rule(trace) == "recorded"
     assert phases(trace) == {"check": 7}
     assert phases(trace, "cpu_ns") == {"check": 2, "other": 98}
@@ -147,11 +147,11 @@ def test_busy_counts_overlapping_work_once_and_sum_twice() -> None:
         kernel("b", 20, 20, 1, stream=8),
         memcpy("DtoD", 35, 10, 1, 9),
     )
-    (forward,) = (found for found in table(trace, "phases") if found["name"] == "forward")
+    (forward,) = (row for row in table(trace, "phases") if row["name"] == "forward")
     assert (forward["gpu_busy_ns"], forward["gpu_sum_ns"]) == (35_000, 50_000)
     assert (forward["num_kernels"], forward["num_gpu_ops"]) == (2, 3)
 
 
 def test_work_without_a_launch_has_rows_of_its_own_even_when_there_is_none() -> None:
-    names = [found["name"] for found in table(build(step(0, 100), *work(20, 10, 1, launched=10)), "phases")]
+    names = [row["name"] for row in table(build(step(0, 100), *work(20, 10, 1, launched=10)), "phases")]
     assert names == ["forward", "before_window", "unattributed"]

@@ -36,7 +36,7 @@ RUNS_AHEAD = (
 def test_a_host_that_runs_ahead_does_not_shorten_the_step() -> None:
     rows = table(build(*RUNS_AHEAD), "steps")
     keys = ("name", "dur_ns", "window", "window_ns", "partial", "lag_ns")
-    assert [tuple(found[key] for key in keys) for found in rows] == [
+    assert [tuple(row[key] for key in keys) for row in rows] == [
         ("ProfilerStep#7", 10_000, "device", 30_000, True, 20_000),
         ("ProfilerStep#8", 10_000, "device", 20_000, False, 30_000),
     ]

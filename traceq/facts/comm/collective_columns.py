@@ -1,4 +1,4 @@
-"""Calls as ranks are compared by them: the columns that one rank's calls and all ranks' share."""
+"""Columns of collective calls by which ranks are compared, of one rank or of all."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ __all__ = ["CollectiveColumns", "concat"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectiveColumns:
-    """C calls, int64[C]: `name` into NAMES; `elements` that must agree across ranks; `size` bytes; `group_size`;
-    `sequence`; `step` of ProfilerStep#N; `at`, when the host issued it, `start` and `end`, when it ran, absolute ns;
-    `row` into the rank's Events or Flight. -1 = absent.
+    """C collective calls, one int64[C] per column; -1 = absent.
+
+    `name` into COLLECTIVE_NAMES; `elements` that must agree across ranks; `size` bytes; `group_size`; `sequence`;
+    `step` of ProfilerStep#N; `issued_ns`, when the host issued it, `start` and `end`, when it ran, all absolute ns;
+    `row` into the rank's Events or Flight.
     """
 
     name: NDArray[np.int64]
@@ -24,7 +26,7 @@ class CollectiveColumns:
     group_size: NDArray[np.int64]
     sequence: NDArray[np.int64]
     step: NDArray[np.int64]
-    at: NDArray[np.int64]
+    issued_ns: NDArray[np.int64]
     start: NDArray[np.int64]
     end: NDArray[np.int64]
     row: NDArray[np.int64]
@@ -32,16 +34,16 @@ class CollectiveColumns:
     def __len__(self) -> int:
         return len(self.row)
 
-    def some(self, chosen: NDArray[np.bool_]) -> CollectiveColumns:
-        """Some of them."""
-        return CollectiveColumns(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
+    def select(self, mask: NDArray[np.bool_]) -> CollectiveColumns:
+        """Return the selected calls."""
+        return CollectiveColumns(**{column.name: getattr(self, column.name)[mask] for column in fields(self)})
 
     @classmethod
-    def of_all(cls, parts: Sequence[CollectiveColumns]) -> CollectiveColumns:
-        """Those of several ranks, one after the other."""
+    def of_ranks(cls, parts: Sequence[CollectiveColumns]) -> CollectiveColumns:
+        """Return the calls of several ranks, one rank after the other."""
         return cls(**{column.name: concat([getattr(part, column.name) for part in parts]) for column in fields(cls)})
 
 
 def concat(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """One column of several; none of none."""
+    """Return the columns concatenated; an empty one for no columns."""
     return np.concatenate(columns) if columns else np.empty(0, np.int64)

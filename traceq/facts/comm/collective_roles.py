@@ -1,7 +1,8 @@
-"""What each collective is for: reduces gradients, gathers parameters, carries activations, adds up a metric.
+"""Role of each collective: gradient reduction, parameter gather, activation exchange, metric and so on.
 
-By what its issuing thread is in: the marks that DDP, FSDP, optimizers and the autograd engine leave, other ops; and
-where there is none of these by its size and its place between backward and optimizer. Never by streams or kernels.
+The role follows from the events around it on the issuing thread: annotations of DDP, FSDP, optimizers and the autograd
+engine, other ops; without any of these from its size and its position between backward and optimizer. Streams and
+kernels are not used.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ ROLES = (
     "state_broadcast",
     "unknown",
 )
-"""What a collective can be for, in the order of `Role`."""
+"""Names of the roles, in the order of `Role`."""
 
 
 class Role:
-    """Numbers of ROLES."""
+    """Indices into ROLES."""
 
     GRADIENT = ROLES.index("gradient_reduction")
     GATHER_FORWARD = ROLES.index("parameter_gather_forward")
@@ -57,12 +58,12 @@ class Role:
     UNKNOWN = ROLES.index("unknown")
 
 
-_FEW = 16
-_SMALL_BYTES = 4096
-_MOST_NORMS = 2**16
-"""A norm for each parameter."""
+_MAX_FEW_ELEMENTS = 16
+_MAX_SMALL_BYTES = 4096
+_MAX_NORMS = 2**16
+"""Limit on the elements of a norm reduction: one norm per parameter."""
 
-_ACCUMULATES = re.compile(r"AccumulateGrad")
+_ACCUMULATE_GRAD = re.compile(r"AccumulateGrad")
 _FSDP_REDUCES = re.compile(r"^FSDP::(root_)?post_backward|^FullyShardedDataParallel\._post_backward")
 _GATHERS_BACKWARD = re.compile(
     r"^FSDP::(pre_backward|backward_prefetch)|^FullyShardedDataParallel\._pre_backward|PreBackwardFunction"
@@ -71,7 +72,7 @@ _GATHERS_FORWARD = re.compile(
     r"^FSDP::(pre_forward|all_gather)|^FullyShardedDataParallel\._pre_forward|\.py\(\d+\): fetch_sub_module$"
 )
 _PARTITIONS = re.compile(r"PreBackwardFunction")
-"""What DeepSpeed leaves in the backward pass of each module whose parameters are partitioned."""
+"""Autograd node that DeepSpeed adds to each module with partitioned parameters."""
 _AUTOGRAD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 _BACKWARD_PHASE = re.compile(r"backward", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
@@ -80,10 +81,10 @@ _CLIPS = re.compile(r"clip_grad_norm|^FSDP::clip")
 _NORMALIZES = re.compile(r"^SyncBatchNorm(Backward[0-9]*)?$")
 _MEASURES = re.compile(r"^(?!.*\.py\().*(metric|accuracy)|\.py\(\d+\): .*(metric|accuracy)", re.IGNORECASE)
 _COMPUTES = re.compile(r"^aten::(linear|addmm|mm|bmm|matmul|conv\w*|embedding|layer_norm|rms_norm|_?scaled_dot\w+)$")
-"""What no forward pass does without."""
+"""Ops of which every forward pass has some."""
 _NORM = re.compile(r"^aten::(linalg_vector_norm|linalg_norm|norm|_foreach_norm)$")
 _DISTRIBUTES_INPUT = re.compile(r"kjt|sparse_data_dist|SparseFeatures", re.IGNORECASE)
-_PASSES_ON = re.compile(
+_TRANSPARENT = re.compile(
     r"^(aten::|c10d::|record_param_comms$|profiler::|autograd::|nccl:|gloo:|hccl:|xccl:"
     rf"|ProfilerStep|Optimizer\.|DistributedDataParallel\.|{LOADER}|Torch-Compiled Region)"
 )
@@ -92,62 +93,63 @@ _INTEGERS = re.compile(r"^(u?int|bool)")
 
 @once_per_trace
 def collective_roles(trace: Trace) -> NDArray[np.int64]:
-    """int64[C]: the role of each of the trace's calls, into ROLES, by the first rule that applies."""
+    """Return int64[C]: the role of each of the trace's calls, into ROLES, by the first rule that applies."""
     calls = collective_calls(trace)
     role = np.full(len(calls), Role.UNKNOWN)
     if len(calls):
         around = surroundings(trace, calls.issued)
-        for number, applies in reversed([*_by_marks(trace, calls, around), *_by_place(trace, calls, around)]):
+        for number, applies in reversed([*_by_marks(trace, calls, around), *_by_position(trace, calls, around)]):
             role[applies] = number
     return role
 
 
 @once_per_trace
 def issued_in_backward(trace: Trace) -> NDArray[np.bool_]:
-    """bool[C]: inside the autograd engine, or in a phase that is called backward."""
+    """Return bool[C]: issued inside the autograd engine, or in a phase named backward."""
     calls = collective_calls(trace)
     return surroundings(trace, calls.issued).within(_AUTOGRAD) | _in_backward_phase(trace, calls)
 
 
 RoleRule = tuple[int, NDArray[np.bool_]]
+"""(role, bool[C]: the calls to which the rule applies)."""
 
 
 def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule]:
-    """(role, bool[C] to which calls it applies), the strongest first: what frameworks and the autograd engine mark."""
+    """Return the rules by annotations of frameworks and of the autograd engine, strongest first."""
     reduces, summed = _is(calls, "all_reduce", "reduce_scatter", "reduce"), _is(calls, "all_reduce", "reduce")
     gathers, broadcasts = _is(calls, "all_gather"), _is(calls, "broadcast")
     exchanges = _is(calls, "all_to_all", "send", "recv", "send_recv")
-    whole, few = _holds_integers(trace, calls), _holds_few(calls)
-    accumulates, optimizer = around.within(_ACCUMULATES), around.within(_OPTIMIZER)
-    in_an_op = around.within(_AUTOGRAD) | around.within_an_op_besides(_PASSES_ON)
-    loose, updated = gathers & ~in_an_op & ~whole, _after_update(trace, around)
-    fetches = loose & bool(len(around.named(_PARTITIONS)))
-    several = calls.elements > trace.world_size  # else a number of each rank's
+    integers, few = _holds_integers(trace, calls), _holds_few(calls)
+    accumulates, optimizer = around.within(_ACCUMULATE_GRAD), around.within(_OPTIMIZER)
+    in_an_op = around.within(_AUTOGRAD) | around.within_other_op(_TRANSPARENT)
+    outside_ops, updated = gathers & ~in_an_op & ~integers, _after_update(trace, around)
+    partitioned = outside_ops & bool(len(around.named(_PARTITIONS)))
+    several = calls.elements > trace.world_size  # fewer: one value per rank
     return [
         (Role.GRADIENT, reduces & around.within(_FSDP_REDUCES)),
         (Role.GATHER_BACKWARD, gathers & around.within(_GATHERS_BACKWARD)),
         (Role.GATHER_FORWARD, gathers & around.within(_GATHERS_FORWARD)),
         (Role.BUFFERS, broadcasts & around.within(_DDP_FORWARD)),
-        (Role.UNUSED_MAP, summed & accumulates & whole),
+        (Role.UNUSED_MAP, summed & accumulates & integers),
         (Role.GRADIENT, reduces & accumulates),
         (Role.CLIP_NORM, summed & (around.within(_CLIPS) | (few & optimizer))),
-        (Role.CLIP_NORM, summed & _follows_norms(around) & (calls.elements >= 0) & (calls.elements <= _MOST_NORMS)),
+        (Role.CLIP_NORM, summed & _follows_norms(around) & (calls.elements >= 0) & (calls.elements <= _MAX_NORMS)),
         (Role.GRADIENT, reduces & optimizer),
         (Role.GATHER_STEP, (gathers | broadcasts) & optimizer),
         (Role.STATISTICS, around.within(_NORMALIZES)),
-        (Role.INDICES, exchanges & (whole | around.within(_DISTRIBUTES_INPUT)) | (gathers & whole & in_an_op)),
+        (Role.INDICES, exchanges & (integers | around.within(_DISTRIBUTES_INPUT)) | (gathers & integers & in_an_op)),
         (Role.METRIC, ~exchanges & around.within(_MEASURES)),
-        (Role.GATHER_STEP, loose & ~few & updated & ~_computed_since_update(around)),
-        (Role.GATHER_STEP, fetches & ~few & updated),
-        (Role.GATHER_FORWARD, fetches & (~few | (several & ~updated))),
+        (Role.GATHER_STEP, outside_ops & ~few & updated & ~_computed_since_update(around)),
+        (Role.GATHER_STEP, partitioned & ~few & updated),
+        (Role.GATHER_FORWARD, partitioned & (~few | (several & ~updated))),
         (Role.ACTIVATIONS, exchanges | (~broadcasts & in_an_op)),
     ]
 
 
-def _by_place(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule]:
-    """Rules for calls that stand alone: by size, and by place between backward and optimizer."""
+def _by_position(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule]:
+    """Return the rules for calls without annotations: by size and by position between backward and optimizer."""
     reduces, broadcasts = _is(calls, "all_reduce", "reduce_scatter", "reduce"), _is(calls, "broadcast")
-    is_small = (calls.size >= 0) & (calls.size <= _SMALL_BYTES)
+    is_small = (calls.size >= 0) & (calls.size <= _MAX_SMALL_BYTES)
     return [
         (Role.GRADIENT, reduces & ~_holds_few(calls) & (_after_backward(around) | _in_backward_phase(trace, calls))),
         (Role.METRIC, ~broadcasts & (_holds_few(calls) | is_small)),
@@ -165,40 +167,42 @@ def _in_backward_phase(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
 
 
 def _holds_few(calls: Calls) -> NDArray[np.bool_]:
-    return (calls.elements >= 0) & (calls.elements <= _FEW)
+    return (calls.elements >= 0) & (calls.elements <= _MAX_FEW_ELEMENTS)
 
 
 def _holds_integers(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
-    """bool[C]: whole numbers; no where the type is not told."""
+    """Return bool[C]: the dtype is an integer type; False where it is unknown."""
     dtype, strings = trace.events.messages.dtype, trace.events.strings
     if len(dtype) == 0:
         return np.zeros(len(calls), np.bool_)
     distinct, inverse = np.unique(dtype, return_inverse=True)
-    whole = np.array([d >= 0 and bool(_INTEGERS.match(strings[d])) for d in distinct.tolist()])[inverse]
-    return np.asarray((calls.message >= 0) & whole[calls.message])
+    is_integer = np.array([text >= 0 and bool(_INTEGERS.match(strings[text])) for text in distinct.tolist()])[inverse]
+    return np.asarray((calls.message >= 0) & is_integer[calls.message])
 
 
 def _after_update(trace: Trace, around: Surroundings) -> NDArray[np.bool_]:
-    """bool[C]: the optimizer's step ended before it within the same step; nowhere in a trace without steps."""
+    """Return bool[C]: issued after the optimizer within the same step; False in a trace without steps."""
     host = steps(trace).host
-    began = np.searchsorted(host[:, 0], around.at, "right") - 1
-    updated = around.since(around.named(_OPTIMIZER)) >= host[began, 0]
-    return np.asarray(updated & (began >= 0) & steps(trace).marked)
+    step = np.searchsorted(host[:, 0], around.start_ns, "right") - 1
+    updated = around.last_end_before(around.named(_OPTIMIZER)) >= host[step, 0]
+    return np.asarray(updated & (step >= 0) & steps(trace).marked)
 
 
 def _computed_since_update(around: Surroundings) -> NDArray[np.bool_]:
-    """bool[C]: another forward pass has begun since the optimizer's step."""
-    computed = around.since(around.named(_COMPUTES, ops_only=True))
-    return computed > around.since(around.named(_OPTIMIZER))
+    """Return bool[C]: another forward pass has begun since the optimizer's step."""
+    computed = around.last_end_before(around.named(_COMPUTES, ops_only=True))
+    return computed > around.last_end_before(around.named(_OPTIMIZER))
 
 
 def _after_backward(around: Surroundings) -> NDArray[np.bool_]:
-    """bool[C]: between the end of a backward pass and the optimizer's step, with no other backward pass between."""
+    """Return bool[C]: issued between the last backward pass and the optimizer's step."""
     backward, optimizer = around.named(_AUTOGRAD), around.named(_OPTIMIZER)
-    return (around.since(backward) > around.since(optimizer)) & (around.until(optimizer) < around.until(backward))
+    return (around.last_end_before(backward) > around.last_end_before(optimizer)) & (
+        around.next_start_after(optimizer) < around.next_start_after(backward)
+    )
 
 
 def _follows_norms(around: Surroundings) -> NDArray[np.bool_]:
-    """bool[C]: norms were taken since the backward pass that it follows."""
-    norms = around.since(around.named(_NORM, ops_only=True))
-    return _after_backward(around) & (norms > around.since(around.named(_AUTOGRAD)))
+    """Return bool[C]: norms were computed since the backward pass before it."""
+    norms = around.last_end_before(around.named(_NORM, ops_only=True))
+    return _after_backward(around) & (norms > around.last_end_before(around.named(_AUTOGRAD)))

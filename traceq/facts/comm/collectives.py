@@ -1,8 +1,8 @@
-"""Collectives: calls as the program issued them, the kernels that carried them out, and which belongs to which.
+"""Collectives: the calls that the program issued and the kernels that execute them.
 
 A call is a `record_param_comms` row with a name, else an annotation of the backend (`nccl:*`, `gloo:*`), else a
-`c10d::*` op. gloo writes a reduce-scatter as `gloo:all_reduce`: the `c10d` op tells the truth. A kernel is never
-classified by its stream or by the suffix of its name, which is that of a representative kernel.
+`c10d::*` op. gloo names a reduce-scatter `gloo:all_reduce`: there the `c10d` op is right. A kernel is never classified
+by its stream or by the suffix of its name, which is that of a representative kernel.
 """
 
 from __future__ import annotations
@@ -14,16 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.gloo_ops import gloo_pairs
+from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.time_partition import is_communication
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["COLLECTIVE_NAMES", "Calls", "Kernels", "collective_calls", "collective_kernels", "name_number"]
+__all__ = [
+    "COLLECTIVE_NAMES",
+    "Calls",
+    "Kernels",
+    "collective_calls",
+    "collective_kernels",
+    "message_index",
+    "name_number",
+    "name_numbers",
+]
 
 COLLECTIVE_NAMES = (
     "all_reduce",
@@ -80,10 +89,12 @@ _ITEM_SIZE = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """C calls by start: `rows` int64[C] into Events; `issued` int64[C], the row of the thread that issued it: with gloo
-    the `c10d` op where it is known, else `rows`; `name` int64[C] into NAMES; `message` int64[C] into Messages or -1;
-    `elements`, `size` int64[C] elements and bytes of the larger side, -1 where the trace does not tell; `phase`
-    int64[C], in which it was issued.
+    """C collective calls by start.
+
+    `rows` int64[C] into Events; `issued` int64[C], the row on the issuing thread: with gloo the `c10d` op where it is
+    known, else `rows`; `name` int64[C] into COLLECTIVE_NAMES; `message` int64[C] into Messages or -1; `elements`,
+    `size` int64[C] elements and bytes of the larger side, -1 where the trace does not have them; `phase` int64[C], in
+    which it was issued.
     """
 
     rows: NDArray[np.int64]
@@ -100,9 +111,11 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernels:
-    """K pieces of device work that carry collectives: `work` int64[K] into DeviceWork; `call` int64[K] into Calls, -1
-    without one; `name` int64[K] into NAMES: its call's, else by its own arguments, else by the family of its kernel;
-    `is_copy` bool[K]: no kernel but a copy, of a call that has no kernel.
+    """K device operations that execute collectives.
+
+    `work` int64[K] into DeviceWork; `call` int64[K] into Calls, -1 without one; `name` int64[K] into COLLECTIVE_NAMES:
+    from its call, else from its own arguments, else from the kernel family; `is_copy` bool[K]: a copy, of a call that
+    has no kernel.
     """
 
     work: NDArray[np.int64]
@@ -113,37 +126,40 @@ class Kernels:
 
 @once_per_trace
 def collective_calls(trace: Trace) -> Calls:
-    """The calls that move data, at the best level that the trace has."""
-    rows, issued, name = _identity(trace)
-    message = _message_of(trace, rows)
+    """Return the calls that move data, from the most detailed kind of row in the trace."""
+    rows, issued, name = _rows_and_names(trace)
+    message = message_index(trace, rows)
     elements = _elements(trace, rows, issued, name)
-    phase = phases(trace).on(tracks(trace)[issued], trace.events.ts[issued])
+    phase = phases(trace).phase_at(tracks(trace)[issued], trace.events.ts[issued])
     return Calls(rows, issued, name, message, elements, _sizes(trace, message, elements), phase)
 
 
 @once_per_trace
 def collective_kernels(trace: Trace) -> Kernels:
-    """Communication kernels with their calls: the call around the launch, else the one of the same external id, else
-    the last of the group that a coalesced launch ends. Copies that a call without a kernel launched carry that call.
+    """Return the communication kernels with their calls.
+
+    The call is the one around the launch, else the one of the same external id, else the last of the group that a
+    coalesced launch ends. Copies launched by a call without a kernel belong to that call.
     """
     work, calls, events = device_work(trace), collective_calls(trace), trace.events
     kernels = np.flatnonzero(is_communication(trace))
     call = _enclosing_call(trace, calls, work.call[kernels])
     call = np.where(call >= 0, call, _call_by_external_id(trace, calls, work.rows[kernels]))
-    call = np.where(call >= 0, call, _last_of_coalesced(trace, calls, work.call[kernels]))
-    copies, carried = _copies(trace, calls, call)
+    call = np.where(call >= 0, call, _last_call_in_group(trace, calls, work.call[kernels]))
+    copies, copied_call = _copies(trace, calls, call)
     is_copy = np.r_[np.zeros(len(kernels), np.bool_), np.ones(len(copies), np.bool_)]
-    kernels, call = np.r_[kernels, copies], np.r_[call, carried]
-    own = _message_of(trace, work.rows[kernels])
-    told = _named(trace, np.where(own >= 0, events.messages.name[own] if len(events.messages.row) else -1, -1))
-    by_family = _named(trace, events.name[work.rows[kernels]])
+    kernels, call = np.r_[kernels, copies], np.r_[call, copied_call]
+    message = message_index(trace, work.rows[kernels])
+    names = events.messages.name[message] if len(events.messages.row) else -1
+    by_arguments = name_numbers(trace, np.where(message >= 0, names, -1))
+    by_family = name_numbers(trace, events.name[work.rows[kernels]])
     by_family = np.where(by_family >= 0, by_family, COLLECTIVE_NAMES.index("unknown"))  # a barrier's kernel
-    name = np.where(told >= 0, told, by_family)
+    name = np.where(by_arguments >= 0, by_arguments, by_family)
     return Kernels(kernels, call, np.where(call >= 0, calls.name[call] if len(calls) else 0, name), is_copy)
 
 
 def _copies(trace: Trace, calls: Calls, of_kernels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(copies that carry a collective, its call): launched in a call that launched no kernel."""
+    """Return (copies that execute a collective, its call): those launched by a call that launched no kernel."""
     work = device_work(trace)
     copies = np.flatnonzero((trace.events.category[work.rows] == Category.MEMCPY) & work.linked)
     call = _enclosing_call(trace, calls, work.call[copies])
@@ -151,63 +167,63 @@ def _copies(trace: Trace, calls: Calls, of_kernels: NDArray[np.int64]) -> tuple[
     return copies[carries], call[carries]
 
 
-def _last_of_coalesced(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index into Calls of the thread's latest call before each launch that stands in a `coalesced` row, else -1."""
-    events, of_row = trace.events, tracks(trace)
+def _last_call_in_group(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index into Calls of the thread's last call before each launch in a `coalesced` row, else -1."""
+    events, row_track = trace.events, tracks(trace)
     host = events.rows(Category.CPU_OP, Category.ANNOTATION)
     groups = host[matching(events, host, _COALESCED)]
-    found = np.full(len(launches), -1)
-    for track in sorted_unique(of_row[groups]).tolist():
-        mine = np.flatnonzero((launches >= 0) & (of_row[launches] == track))
-        around = nest(events, groups[of_row[groups] == track])
-        mine = mine[around.at(events.ts[launches[mine]]) >= 0]
-        own = np.flatnonzero(of_row[calls.rows] == track)
-        before = np.searchsorted(events.ts[calls.rows[own]], events.ts[launches[mine]], "right") - 1
-        found[mine[before >= 0]] = own[before[before >= 0]]
-    return found
+    call = np.full(len(launches), -1)
+    for track in sorted_unique(row_track[groups]).tolist():
+        selected = np.flatnonzero((launches >= 0) & (row_track[launches] == track))
+        group_rows = nest(events, groups[row_track[groups] == track])
+        selected = selected[group_rows.innermost_at(events.ts[launches[selected]]) >= 0]
+        on_track = np.flatnonzero(row_track[calls.rows] == track)
+        index = np.searchsorted(events.ts[calls.rows[on_track]], events.ts[launches[selected]], "right") - 1
+        call[selected[index >= 0]] = on_track[index[index >= 0]]
+    return call
 
 
-def _identity(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(rows, rows that issued them, names) of the calls."""
+def _rows_and_names(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (rows, rows that issued them, name numbers) of the calls."""
     events = trace.events
     host = events.rows(Category.CPU_OP, Category.ANNOTATION)
     recorded = host[matching(events, host, _RECORDED)]
-    message = _message_of(trace, recorded)
+    message = message_index(trace, recorded)
     has_name = (message >= 0) & ((events.messages.name[message] >= 0) if len(events.messages.row) else False)
     if has_name.any():
-        rows, name = _moving(trace, recorded[has_name], events.messages.name[message[has_name]])
+        rows, name = _moving_data(trace, recorded[has_name], events.messages.name[message[has_name]])
         return rows, rows, name
     annotated = host[matching(events, host, _ANNOTATED)]
-    told = annotated if len(annotated) else host[matching(events, host, _DISPATCHED)]
-    rows, name = _moving(trace, told, events.name[told])
+    candidates = annotated if len(annotated) else host[matching(events, host, _DISPATCHED)]
+    rows, name = _moving_data(trace, candidates, events.name[candidates])
     pairs = gloo_pairs(trace, rows) if len(annotated) and trace.backend == "gloo" else None
     if pairs is None:
         return rows, rows, name
-    issued, ran = rows.copy(), pairs[1]
-    issued[ran[ran >= 0]] = pairs[0][ran >= 0]
-    by_op = _named(trace, events.name[issued])
+    issued, gloo_row = rows.copy(), pairs[1]
+    issued[gloo_row[gloo_row >= 0]] = pairs[0][gloo_row >= 0]
+    by_op = name_numbers(trace, events.name[issued])
     return rows, issued, np.where(issued != rows, by_op, name)
 
 
-def _moving(
+def _moving_data(
     trace: Trace, rows: NDArray[np.int64], name: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows that move data, by start, with the collective each is."""
-    known = _named(trace, name)
-    moves = known >= 0
+    """Return the rows that move data, by start, and their name numbers."""
+    number = name_numbers(trace, name)
+    moves = number >= 0
     order = np.lexsort((rows[moves], trace.events.ts[rows[moves]]))
-    return rows[moves][order], known[moves][order]
+    return rows[moves][order], number[moves][order]
 
 
-def _named(trace: Trace, name: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Index into NAMES by text; -1 for waits, barriers and -1."""
+def name_numbers(trace: Trace, name: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return indices into COLLECTIVE_NAMES by text; -1 for waits, barriers and -1."""
     texts, inverse = np.unique(name, return_inverse=True)
     numbers = [name_number(trace.events.strings[text]) if text >= 0 else -1 for text in texts.tolist()]
     return np.array(numbers, np.int64)[inverse] if len(name) else np.empty(0, np.int64)
 
 
 def name_number(text: str) -> int:
-    """Index into NAMES of whatever a collective is called; -1 for what moves no data."""
+    """Return the index into COLLECTIVE_NAMES of any spelling of a collective; -1 for what moves no data."""
     text = text.lower()
     if _NO_DATA.search(text):
         return -1
@@ -217,19 +233,19 @@ def name_number(text: str) -> int:
     )
 
 
-def _message_of(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index into Messages of each row, -1 without one."""
-    known = trace.events.messages.row
-    if len(known) == 0:
+def message_index(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index into Messages of each row, -1 without one."""
+    message_rows = trace.events.messages.row
+    if len(message_rows) == 0:
         return np.full(len(rows), -1)
-    at = np.minimum(np.searchsorted(known, rows), len(known) - 1)
-    return np.where(known[at] == rows, at, -1)
+    index = np.minimum(np.searchsorted(message_rows, rows), len(message_rows) - 1)
+    return np.where(message_rows[index] == rows, index, -1)
 
 
 def _elements(
     trace: Trace, rows: NDArray[np.int64], issued: NDArray[np.int64], name: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Elements of the larger side. Where only what a rank puts into an all-gather is told, it is that of all ranks."""
+    """Return the elements of the larger side; an all-gather without output elements counts the inputs of all ranks."""
     by_row = _larger_side(trace, rows, name)
     by_op = _larger_side(trace, issued, name)
     lists_output = matching(trace.events, issued, _BOTH_SIDES)
@@ -237,18 +253,19 @@ def _elements(
 
 
 def _larger_side(trace: Trace, rows: NDArray[np.int64], name: NDArray[np.int64]) -> NDArray[np.int64]:
-    messages, message = trace.events.messages, _message_of(trace, rows)
+    """Return the larger of input and output elements that each row has, -1 without either."""
+    messages, message = trace.events.messages, message_index(trace, rows)
     if len(messages.row) == 0:
         return message
-    put_in, out, ranks = (c[message] for c in (messages.elements_in, messages.elements_out, messages.group_size))
+    inputs, out, ranks = messages.elements_in[message], messages.elements_out[message], messages.group_size[message]
     gathers = (name == COLLECTIVE_NAMES.index("all_gather")) & (out < 0) & ~matching(trace.events, rows, _BOTH_SIDES)
-    gathered = put_in * np.where(ranks > 0, ranks, max(trace.world_size, 1))
-    larger = np.where(gathers & (put_in >= 0), gathered, np.maximum(put_in, out))
+    gathered = inputs * np.where(ranks > 0, ranks, max(trace.world_size, 1))
+    larger = np.where(gathers & (inputs >= 0), gathered, np.maximum(inputs, out))
     return np.where(message >= 0, larger, -1)
 
 
 def _sizes(trace: Trace, message: NDArray[np.int64], elements: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Elements times their size, bytes."""
+    """Return bytes: elements times the size of their dtype; -1 where either is unknown."""
     messages, strings = trace.events.messages, trace.events.strings
     if len(messages.row) == 0:
         return np.full(len(message), -1)
@@ -258,24 +275,25 @@ def _sizes(trace: Trace, message: NDArray[np.int64], elements: NDArray[np.int64]
 
 
 def _enclosing_call(trace: Trace, calls: Calls, launches: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index into Calls of the call open on the launching thread at each launch, -1 where none is."""
-    found = np.full(len(launches), -1)
-    index = np.full(len(trace.events), -1)
-    index[calls.rows] = np.arange(len(calls))
-    of_row = tracks(trace)
-    for track in sorted_unique(of_row[calls.rows]):
-        inside = nest(trace.events, calls.rows[of_row[calls.rows] == track])
-        mine = np.flatnonzero((launches >= 0) & (of_row[launches] == track))
-        at = inside.at(trace.events.ts[launches[mine]])
-        found[mine[at >= 0]] = index[inside.rows[at[at >= 0]]]
-    return found
+    """Return the index into Calls of the innermost call around each launch on its thread, -1 without one."""
+    call = np.full(len(launches), -1)
+    call_index = np.full(len(trace.events), -1)
+    call_index[calls.rows] = np.arange(len(calls))
+    row_track = tracks(trace)
+    for track in sorted_unique(row_track[calls.rows]):
+        call_rows = nest(trace.events, calls.rows[row_track[calls.rows] == track])
+        selected = np.flatnonzero((launches >= 0) & (row_track[launches] == track))
+        index = call_rows.innermost_at(trace.events.ts[launches[selected]])
+        call[selected[index >= 0]] = call_index[call_rows.rows[index[index >= 0]]]
+    return call
 
 
 def _call_by_external_id(trace: Trace, calls: Calls, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index into Calls of the call with the external id of each row, -1 without one."""
     ids = trace.events.external_id[calls.rows]
     order = np.argsort(ids, kind="stable")
     if len(ids) == 0:
         return np.full(len(rows), -1)
-    wanted = trace.events.external_id[rows]
-    at = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
-    return np.where((wanted > 0) & (ids[order][at] == wanted), order[at], -1)
+    kernel_ids = trace.events.external_id[rows]
+    index = np.minimum(np.searchsorted(ids[order], kernel_ids), len(ids) - 1)
+    return np.where((kernel_ids > 0) & (ids[order][index] == kernel_ids), order[index], -1)

@@ -1,7 +1,7 @@
-"""Which row of gloo carried out which `c10d` op.
+"""Pairs of `c10d` ops and the gloo rows that executed them.
 
-The ops are the truth: gloo's rows call a reduce-scatter all_reduce, and its threads begin what they took from one queue
-in an order that can differ by a hair from that of issue.
+The ops are right: gloo's rows name a reduce-scatter all_reduce, and its threads start the work of one queue in an order
+that can differ slightly from the order of issue.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MOST_UNFINISHED = 8
 
 
 def gloo_pairs(trace: Trace, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """(rows of the `c10d` ops by time, the index into gloo's `rows`, by start, that carried each out, -1 without one).
+    """Return (rows of the `c10d` ops by time, index into gloo's `rows`, by start, that executed each, -1 without one).
 
-    None where they are no pairs. A window that opens between an op and its row holds the row alone, one that closes
-    there the op alone.
+    None where ops and rows do not pair up. A window that opens between an op and its row contains only the row, one
+    that closes there only the op.
     """
     events = trace.events
     host = events.rows(Category.CPU_OP, Category.ANNOTATION)
@@ -32,28 +32,31 @@ def gloo_pairs(trace: Trace, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     ops = ops[np.argsort(events.ts[ops], kind="stable")]
     if len(ops) == 0:
         return None
-    began = events.ts[rows]
-    alone = int(np.searchsorted(began, events.ts[ops[0]], "left"))
-    num = len(rows) - alone
-    if not 0 <= len(ops) - num <= _MOST_UNFINISHED or (began[alone:] < events.ts[ops[:num]]).any():
+    row_start = events.ts[rows]
+    num_without_op = int(np.searchsorted(row_start, events.ts[ops[0]], "left"))
+    num_pairs = len(rows) - num_without_op
+    if (
+        not 0 <= len(ops) - num_pairs <= _MOST_UNFINISHED
+        or (row_start[num_without_op:] < events.ts[ops[:num_pairs]]).any()
+    ):
         return None
     ran = np.full(len(ops), -1)
-    ran[:num] = np.arange(alone, len(rows))
-    swapped = _swapped(_elements(trace, ops[:num]), _elements(trace, rows[alone:]))
+    ran[:num_pairs] = np.arange(num_without_op, len(rows))
+    swapped = _swapped(_elements(trace, ops[:num_pairs]), _elements(trace, rows[num_without_op:]))
     ran[swapped], ran[swapped + 1] = ran[swapped + 1], ran[swapped].copy()
     return ops, ran
 
 
 def _swapped(issued: NDArray[np.int64], began: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Where two neighbours began in the other order: each has the elements of the other, and not its own."""
+    """Return the indices where two neighbours started in the other order: each has the elements of the other."""
     crosses = (issued[:-1] == began[1:]) & (issued[1:] == began[:-1]) & (issued[:-1] != began[:-1])
     return np.flatnonzero(crosses & ~np.r_[False, crosses[:-1]][: len(crosses)])
 
 
 def _elements(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Elements that each row tells of, -1 without."""
+    """Return the input elements of each row, -1 without them."""
     messages = trace.events.messages
     if len(messages.row) == 0:
         return np.full(len(rows), -1)
-    at = np.minimum(np.searchsorted(messages.row, rows), len(messages.row) - 1)
-    return np.where(messages.row[at] == rows, messages.elements_in[at], -1)
+    index = np.minimum(np.searchsorted(messages.row, rows), len(messages.row) - 1)
+    return np.where(messages.row[index] == rows, messages.elements_in[index], -1)

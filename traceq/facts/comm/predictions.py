@@ -1,4 +1,4 @@
-"""What a strategy predicts for each role, per step, against what was issued: exact, explained or unexplained."""
+"""Collectives that a strategy predicts per step and role, compared with those issued: exact, explained or not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from traceq.facts.comm.collective_roles import ROLES, Role
 from traceq.facts.comm.collectives import collective_calls, collective_kernels
-from traceq.facts.comm.parallelism import Issues, PerStep, issues, marks_per_step, strategy_of
+from traceq.facts.comm.parallelism import IssuedCalls, PerStep, issued_calls, marks_per_step, strategy_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["EXACT", "EXPLAINED", "UNEXPLAINED", "Check", "checks", "micro_batches", "units"]
+__all__ = ["EXACT", "EXPLAINED", "UNEXPLAINED", "Check", "checks", "micro_batches", "unit_forwards"]
 
 EXACT, EXPLAINED, UNEXPLAINED = "exact", "explained", "unexplained"
 KERNELS = "kernels"
@@ -34,15 +34,15 @@ _MIRRORS = (
     ("all_to_all", "all_to_all"),
 )
 _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
-_MOST_PADDING = 1024
-"""Elements that a part may be padded by."""
+_MAX_PADDING = 1024
+"""Limit on the padding of one part, in elements."""
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One role's calls over all steps against the prediction; None where nothing is predicted, or sizes not told."""
+    """One role's calls over all steps against the prediction; None where nothing is predicted or sizes are unknown."""
 
     role: str
     num: int
@@ -54,17 +54,17 @@ class Check:
 
 
 def checks(trace: Trace) -> tuple[Check, ...]:
-    """What was issued in the steps of one rank, role by role."""
-    found, (name, _) = issues(trace), strategy_of(trace)
+    """Return the checks of one rank's steps, role by role; none without a strategy or for a single rank."""
+    issued, (name, _) = issued_calls(trace), strategy_of(trace)
     if name in ("none", "one rank"):
         return ()
-    parameters = _sharded(trace, found) if found.of(Role.GATHER_FORWARD).any() else _replicated(trace, found)
-    several = [*parameters, *_exchanges(found), *_besides(trace, found), *_kernels(trace)]
-    return tuple(check for check in several if check.num or check.expected_num)
+    parameters = _sharded(trace, issued) if issued.of(Role.GATHER_FORWARD).any() else _replicated(trace, issued)
+    all_checks = [*parameters, *_exchanges(issued), *_auxiliary(trace, issued), *_kernels(trace)]
+    return tuple(check for check in all_checks if check.num or check.expected_num)
 
 
 def _kernels(trace: Trace) -> list[Check]:
-    """Every call has one kernel, or the reason why not is known."""
+    """Return the check that every call has one kernel, or a known reason why not."""
     work, kernels, num = device_work(trace), collective_kernels(trace), len(collective_calls(trace))
     if len(work) == 0:
         return []
@@ -74,222 +74,232 @@ def _kernels(trace: Trace) -> list[Check]:
     of_barrier = ~linked & (launch >= 0) & surroundings(trace, launch).within(_BARRIER)
     alone = ~linked & ~early & ~by_graph & ~of_barrier
     carried = len(sorted_unique(kernels.call[linked]))
-    told = (
+    reasons = (
         (int(early.sum()), "launched before the window"),
         (int(by_graph.sum()), "launched by a graph"),
         (int(of_barrier.sum()), "of barriers"),
-        (num - carried, "calls without one of their own: fused with another's, or cut off by the window"),
-        (int(linked.sum()) - carried, "more for calls that launch several"),
-        (int(alone.sum()), "whose call is not in the trace"),
+        (num - carried, "calls without a kernel: fused with another call, or cut off by the window"),
+        (int(linked.sum()) - carried, "extra kernels of calls that launch several"),
+        (int(alone.sum()), "without a call in the trace"),
     )
-    reason = "; ".join(f"{count:,} {why}" for count, why in told if count)
+    reason = "; ".join(f"{count:,} {text}" for count, text in reasons if count)
     verdict = UNEXPLAINED if alone.any() else EXPLAINED if reason else EXACT
     return [Check(KERNELS, len(kernels.work), num, None, None, verdict, reason)]
 
 
 def micro_batches(trace: Trace) -> Counts:
-    """int64[S]: forward passes of the wrapped model in each step, at least one."""
+    """Return int64[S]: forward passes of the wrapped model in each step, at least one."""
     return np.maximum(marks_per_step(trace, _FORWARDS, outermost=True), 1)
 
 
-def units(trace: Trace) -> Counts:
-    """int64[S]: forward passes of FSDP's units in each step; 0 without its marks."""
+def unit_forwards(trace: Trace) -> Counts:
+    """Return int64[S]: forward passes of FSDP's units in each step; 0 without its annotations."""
     return marks_per_step(trace, _UNIT_FORWARD)
 
 
 def _check(
-    role: int, got: PerStep, num: Counts | None, elements: Counts | None = None, fewer: str = "", note: str = ""
+    role: int, actual: PerStep, num: Counts | None, elements: Counts | None = None, fewer: str = "", note: str = ""
 ) -> Check:
-    """Exact if every step is as predicted. Fewer calls in every step alike are explained by `fewer`, if it says why;
-    `note` explains what is as predicted only if it applies.
+    """Return the check of one role: exact if every step is as predicted.
+
+    `fewer` is the reason that explains the same shortage of calls in every step; `note` is the assumption under which
+    the steps are as predicted.
     """
-    sized = elements is not None and (got.elements >= 0).all() and (elements >= 0).all()
-    off_num = got.num - num if num is not None else np.zeros_like(got.num)
-    off = got.elements - elements if elements is not None and sized else np.zeros_like(got.num)
+    has_elements = elements is not None and (actual.elements >= 0).all() and (elements >= 0).all()
+    off_num = actual.num - num if num is not None else np.zeros_like(actual.num)
+    off_elements = actual.elements - elements if elements is not None and has_elements else np.zeros_like(actual.num)
     verdict, reason = (EXPLAINED, note) if note else (EXACT, "")
-    if off_num.any() or off.any():
-        is_short = fewer and (off_num <= 0).all() and (off <= 0).all() and len(sorted_unique(off_num)) == 1
-        verdict, reason = (EXPLAINED, fewer) if is_short else (UNEXPLAINED, _over(off_num, off))
+    if off_num.any() or off_elements.any():
+        is_short = fewer and (off_num <= 0).all() and (off_elements <= 0).all() and len(sorted_unique(off_num)) == 1
+        verdict, reason = (EXPLAINED, fewer) if is_short else (UNEXPLAINED, _deviation(off_num, off_elements))
     return Check(
         ROLES[role],
-        int(got.num.sum()),
+        int(actual.num.sum()),
         None if num is None else int(num.sum()),
-        int(got.elements.sum()) if (got.elements >= 0).all() else None,
-        int(elements.sum()) if elements is not None and sized else None,
+        int(actual.elements.sum()) if (actual.elements >= 0).all() else None,
+        int(elements.sum()) if elements is not None and has_elements else None,
         verdict,
         reason,
     )
 
 
-def _over(off_num: Counts, off: Counts) -> str:
-    """`2 calls over and 640 elements over, in 3 of 4 steps`."""
-    wrong = int(((off_num != 0) | (off != 0)).sum())
-    parts = [_count(int(off_num.sum()), "call"), _count(int(off.sum()), "element")]
-    told = " and ".join(part for part in parts if part) or "steps differ"
-    return f"{told}, in {wrong} of {len(off)} step{'s' if len(off) > 1 else ''}"
+def _deviation(off_num: Counts, off_elements: Counts) -> str:
+    """Return text such as `2 calls over and 640 elements over, in 3 of 4 steps`."""
+    wrong = int(((off_num != 0) | (off_elements != 0)).sum())
+    parts = [_count(int(off_num.sum()), "call"), _count(int(off_elements.sum()), "element")]
+    text = " and ".join(part for part in parts if part) or "steps differ"
+    return f"{text}, in {wrong} of {len(off_num)} step{'s' if len(off_num) > 1 else ''}"
 
 
 def _count(off: int, what: str) -> str:
-    """`2 calls over`, nothing for 0."""
+    """Return text such as `2 calls over`; "" for 0."""
     return f"{abs(off):,} {what}{'' if abs(off) == 1 else 's'} {'over' if off > 0 else 'short'}" if off else ""
 
 
-def _sharded(trace: Trace, found: Issues) -> list[Check]:
-    """FSDP: a gather for each unit's forward, one for the backward of each that was resharded, a reduction for each; as
-    many elements are reduced as gathered.
+def _sharded(trace: Trace, issued: IssuedCalls) -> list[Check]:
+    """Return the checks of FSDP and ZeRO-3.
+
+    FSDP gathers each unit for forward, again for backward if it was resharded, and reduces it once; it reduces as many
+    elements as it gathers.
     """
-    forward, backward = (found.per_step(found.of(role)) for role in (Role.GATHER_FORWARD, Role.GATHER_BACKWARD))
-    scattered = found.of(Role.GRADIENT) & found.called("reduce_scatter")
-    gradients = found.per_step(scattered)
-    passes, reductions = units(trace), marks_per_step(trace, _UNIT_REDUCES)
+    forward, backward = (issued.per_step(issued.of(role)) for role in (Role.GATHER_FORWARD, Role.GATHER_BACKWARD))
+    scattered = issued.of(Role.GRADIENT) & issued.named("reduce_scatter")
+    gradients = issued.per_step(scattered)
+    passes, reductions = unit_forwards(trace), marks_per_step(trace, _UNIT_REDUCES)
     if not passes.any():
-        return _partitioned(found)
-    again = _gathered_again(trace, passes, backward.num)
-    sums = found.per_step(found.of(Role.GRADIENT) & ~scattered)
+        return _partitioned(issued)
+    regathers = _expected_regathers(trace, passes, backward.num)
+    sums = issued.per_step(issued.of(Role.GRADIENT) & ~scattered)
     batches = micro_batches(trace)
     whole = _usual(np.r_[forward.elements // batches, gradients.elements // batches])[: len(batches)] * batches
     return [
-        _check(Role.GATHER_FORWARD, forward, passes, whole, "units were still whole from before"),
-        _check(Role.GATHER_BACKWARD, backward, again, whole if (again == passes).all() else None),
-        _check(Role.GRADIENT, gradients, reductions, whole, "units reduce nothing: frozen, or no_sync"),
+        _check(Role.GATHER_FORWARD, forward, passes, whole, "units were still unsharded"),
+        _check(Role.GATHER_BACKWARD, backward, regathers, whole if (regathers == passes).all() else None),
+        _check(Role.GRADIENT, gradients, reductions, whole, "units without a reduction: frozen, or no_sync"),
         *([_check(Role.GRADIENT, sums, gradients.num, None)] if sums else []),
     ]
 
 
-def _partitioned(found: Issues) -> list[Check]:
-    """ZeRO-3, whose units leave no marks: it gathers by fetch and reduces by bucket, each step as most steps do."""
+def _partitioned(issued: IssuedCalls) -> list[Check]:
+    """Return the checks of ZeRO-3, whose units have no annotations: each step is as most steps."""
     roles = (Role.GATHER_FORWARD, Role.GATHER_BACKWARD, Role.GRADIENT, Role.GATHER_STEP)
-    several = [(role, found.per_step(found.of(role))) for role in roles]
-    return [_check(role, got, _usual(got.num), _usual(got.elements)) for role, got in several]
+    sums = [(role, issued.per_step(issued.of(role))) for role in roles]
+    return [_check(role, actual, _usual(actual.num), _usual(actual.elements)) for role, actual in sums]
 
 
-def _gathered_again(trace: Trace, passes: Counts, backward: Counts) -> Counts:
-    """What is kept for backward: all, nothing, or the root, of which there is one in each forward pass."""
-    kept = micro_batches(trace)
+def _expected_regathers(trace: Trace, passes: Counts, backward: Counts) -> Counts:
+    """Return the gathers for backward: none, all units, or all but the root unit of each forward pass."""
+    batches = micro_batches(trace)
     if not backward.any():
         return np.zeros_like(passes)
-    return passes - kept if int(backward.sum()) <= int((passes - kept).sum()) else passes
+    return passes - batches if int(backward.sum()) <= int((passes - batches).sum()) else passes
 
 
-def _replicated(trace: Trace, found: Issues) -> list[Check]:
-    """DDP, ZeRO-1 and 2: the same gradients every step, in buckets; then as many elements are gathered as were reduced,
-    by as many calls in all steps of that size.
+def _replicated(trace: Trace, issued: IssuedCalls) -> list[Check]:
+    """Return the checks of DDP, ZeRO-1 and ZeRO-2.
+
+    They reduce the same gradients every step, in buckets. ZeRO then gathers as many elements as were reduced, with the
+    same number of calls in all steps of that size.
     """
-    mine = found.of(Role.GRADIENT)
-    gradients, gathered = found.per_step(mine), found.per_step(found.of(Role.GATHER_STEP))
+    is_gradient = issued.of(Role.GRADIENT)
+    gradients, gathered = issued.per_step(is_gradient), issued.per_step(issued.of(Role.GATHER_STEP))
     if gathered:
         parts = _in_equal_parts(gradients.elements, gathered.elements, trace.world_size)
         padding = _padding(gathered, gradients) if (gathered.elements != parts).any() else ""
-        reduced, back = (None, None) if padding else (gradients.elements, parts)
+        reduced_elements, gathered_elements = (None, None) if padding else (gradients.elements, parts)
         return [
-            _check(Role.GRADIENT, gradients, _as_usual(gradients), reduced, note=padding),
-            _check(Role.GATHER_STEP, gathered, _as_usual(gathered), back, note=padding),
+            _check(Role.GRADIENT, gradients, _as_usual(gradients), reduced_elements, note=padding),
+            _check(Role.GATHER_STEP, gathered, _as_usual(gathered), gathered_elements, note=padding),
         ]
     if not gradients:
         return []
     usual, elements = _usual(gradients.num), _usual(gradients.elements)
     if gradients.num[0] != usual[0] and (gradients.num[1:] == usual[1:]).all() and len(usual) > 2:
         return [_check(Role.GRADIENT, gradients, gradients.num, elements, note="DDP rebuilds its buckets once")]
-    return [_check(Role.GRADIENT, gradients, usual, elements, note=_buckets(trace, found, mine))]
+    return [_check(Role.GRADIENT, gradients, usual, elements, note=_buckets(trace, issued, is_gradient))]
 
 
 def _usual(values: Counts) -> Counts:
-    """The most frequent value, for every step; of equally frequent ones the largest."""
+    """Return the most frequent value for every step; of equally frequent values the largest."""
     seen, count = np.unique(values, return_counts=True)
     return np.full_like(values, seen[len(seen) - 1 - int(np.argmax(count[::-1]))])
 
 
-def _as_usual(got: PerStep) -> Counts:
-    """int64[S]: the usual number of calls of the steps that move as many elements; an optimizer may skip some."""
-    return np.array([_usual(got.num[got.elements == mine])[0] for mine in got.elements], np.int64)
+def _as_usual(actual: PerStep) -> Counts:
+    """Return int64[S]: the usual number of calls of the steps that move as many elements."""
+    return np.array([_usual(actual.num[actual.elements == elements])[0] for elements in actual.elements], np.int64)
 
 
 def _in_equal_parts(elements: Counts, gathered: Counts, num_ranks: int) -> Counts:
-    """int64[S]: these elements, or as many more as make the parts of all ranks equal (and even, as DeepSpeed has them),
-    whichever is gathered in every step.
+    """Return int64[S]: the elements, padded to equal parts per rank if every step gathers that many.
+
+    DeepSpeed pads the parts to an even size as well.
     """
     rounded = (-(-elements // multiple) * multiple for multiple in (num_ranks, 2 * num_ranks) if multiple > 0)
     return next((padded for padded in rounded if (padded == gathered).all()), elements)
 
 
 def _padding(gathered: PerStep, gradients: PerStep) -> str:
-    """Why a little more was gathered than reduced, or reduced than gathered."""
+    """Return the note on padding if it explains the difference between gathered and reduced elements, else ""."""
     more = np.abs(gathered.elements - gradients.elements)
-    per_call = np.maximum(gathered.num, gradients.num) * _MOST_PADDING
+    per_call = np.maximum(gathered.num, gradients.num) * _MAX_PADDING
     return "parts are padded to the same size on all ranks" if more.any() and (more <= per_call).all() else ""
 
 
-def _buckets(trace: Trace, found: Issues, mine: NDArray[np.bool_]) -> str:
-    """Why the buckets of a step are not those of DDP's defaults; nothing where they are.
+def _buckets(trace: Trace, issued: IssuedCalls, is_gradient: NDArray[np.bool_]) -> str:
+    """Return why the buckets of a step differ from DDP's defaults; "" where they do not.
 
-    A bucket is closed by the parameter that fills it: so all but the last hold at least 1 MiB, then 25.
+    A bucket is closed by the parameter that fills it: so all but the last hold at least 1 MiB (the first) or 25 MiB.
     """
-    sizes = [found.calls.size[mine & (found.step == step)] for step in range(found.num_steps)]
+    sizes = [issued.calls.size[is_gradient & (issued.step == step)] for step in range(issued.num_steps)]
     forwards = micro_batches(trace).tolist()
     small = []
-    for of_step, passes in zip(sizes, forwards, strict=True):
-        for own in np.split(of_step, passes) if len(of_step) and len(of_step) % passes == 0 else [of_step]:
-            least = np.where(np.arange(len(own)) == 0, _FIRST_BUCKET, _BUCKET)[:-1]
-            small += own[:-1][(own[:-1] < least) & (own[:-1] >= 0)].tolist()
+    for step_sizes, passes in zip(sizes, forwards, strict=True):
+        num = passes if len(step_sizes) and len(step_sizes) % passes == 0 else 1
+        for buckets in np.split(step_sizes, num):
+            least = np.where(np.arange(len(buckets)) == 0, _FIRST_BUCKET, _BUCKET)[:-1]
+            small += buckets[:-1][(buckets[:-1] < least) & (buckets[:-1] >= 0)].tolist()
     return (
-        f"a bucket of {min(small):,} bytes is below DDP's 1, then 25 MiB: bucket_cap_mb is set, or several are wrapped"
+        f"a bucket of {min(small):,} bytes is below DDP's default of 1, then 25 MiB: bucket_cap_mb is set, or several "
+        "modules are wrapped"
         if small
         else ""
     )
 
 
-def _exchanges(found: Issues) -> list[Check]:
-    """Tensor and expert parallelism: the backward pass mirrors each exchange of the forward pass; then messages."""
-    mine, checked = found.of(Role.ACTIVATIONS), _messages(found)
-    passes = bool(found.backward.any()) or bool(found.of(Role.GRADIENT).any())
+def _exchanges(issued: IssuedCalls) -> list[Check]:
+    """Return the checks of tensor and expert parallelism, where backward mirrors each exchange, and of pipelines."""
+    exchanges, checked = issued.of(Role.ACTIVATIONS), _messages(issued)
+    passes = bool(issued.backward.any()) or bool(issued.of(Role.GRADIENT).any())
     for name, mirror in _MIRRORS:
-        forward = found.per_step(mine & ~found.backward & found.called(name))
-        backward = found.per_step(mine & found.backward & found.called(mirror))
+        forward = issued.per_step(exchanges & ~issued.backward & issued.named(name))
+        backward = issued.per_step(exchanges & issued.backward & issued.named(mirror))
         if forward and not backward:
-            why = "no gradient comes back through it" if passes else "forward only: the trace has no backward pass"
-            checked.append(_check(Role.ACTIVATIONS, forward, None, note=why))
+            note = "backward has no counterpart" if passes else "forward only: the trace has no backward pass"
+            checked.append(_check(Role.ACTIVATIONS, forward, None, note=note))
         elif forward or backward:
             usual = _check(Role.ACTIVATIONS, forward, _usual(forward.num))
             checked += [usual, _mirrored(forward, backward, parts_differ=name == "all_to_all")]
     return checked
 
 
-def _messages(found: Issues) -> list[Check]:
-    """Pipeline stages: for each activation that goes one way between two of them a gradient of its size comes back."""
-    mine = found.of(Role.ACTIVATIONS)
-    sent, received = (found.per_step(mine & found.called(name)) for name in ("send", "recv"))
+def _messages(issued: IssuedCalls) -> list[Check]:
+    """Return the checks of pipeline stages: for each activation sent, a gradient of the same size is received."""
+    exchanges = issued.of(Role.ACTIVATIONS)
+    sent, received = (issued.per_step(exchanges & issued.named(name)) for name in ("send", "recv"))
     if bool(sent) != bool(received):
-        why = "messages go one way: the trace has no backward pass"
-        return [_check(Role.ACTIVATIONS, sent or received, None, note=why)]
+        note = "messages go one way: the trace has no backward pass"
+        return [_check(Role.ACTIVATIONS, sent or received, None, note=note)]
     sends = _check(Role.ACTIVATIONS, sent, _usual(sent.num), _usual(sent.elements))
     return [sends, _check(Role.ACTIVATIONS, received, sent.num, sent.elements)] if sent else []
 
 
 def _mirrored(forward: PerStep, backward: PerStep, *, parts_differ: bool) -> Check:
+    """Return the check of backward's exchanges against those of forward; sizes only if parts are equal on all ranks."""
     if forward and (backward.num == 2 * forward.num).all():
         return _check(Role.ACTIVATIONS, backward, backward.num, note="activations are recomputed in backward")
     sized = forward.elements if (forward.num == backward.num).all() and not parts_differ else None
-    fewer = "no gradient comes back through some: a first layer, an embedding, a loss"
+    fewer = "some have no counterpart in backward: a first layer, an embedding, a loss"
     return _check(Role.ACTIVATIONS, backward, forward.num, sized, fewer)
 
 
-def _besides(trace: Trace, found: Issues) -> list[Check]:
-    """What runs beside the strategy itself."""
+def _auxiliary(trace: Trace, issued: IssuedCalls) -> list[Check]:
+    """Return the checks of collectives that are no part of the strategy itself."""
     forwards = micro_batches(trace)
-    buffers, unused = (found.per_step(found.of(role)) for role in (Role.BUFFERS, Role.UNUSED_MAP))
+    buffers, unused = (issued.per_step(issued.of(role)) for role in (Role.BUFFERS, Role.UNUSED_MAP))
     kinds = np.maximum(buffers.num.max(initial=0) // forwards, 1) * forwards
     notes = (
         (Role.CLIP_NORM, "the norm of all gradients is clipped"),
-        (Role.METRIC, "numbers are added up or gathered for people"),
-        (Role.INDICES, "which rows and tokens go where"),
+        (Role.METRIC, "metrics are reduced or gathered for logging"),
+        (Role.INDICES, "indices of the rows and tokens to exchange"),
         (Role.STATISTICS, "SyncBatchNorm shares its statistics"),
         (Role.STATE, "state is sent from one rank to all"),
     )
-    told = [_check(role, found.per_step(found.of(role)), None, note=note) for role, note in notes]
-    unknown = found.per_step(found.of(Role.UNKNOWN))
+    noted = [_check(role, issued.per_step(issued.of(role)), None, note=note) for role, note in notes]
+    unknown = issued.per_step(issued.of(Role.UNKNOWN))
     return [
         _check(Role.BUFFERS, buffers, kinds if buffers else None),
-        _check(Role.UNUSED_MAP, unused, None, note="find_unused_parameters: a map of what took part"),
-        *told,
+        _check(Role.UNUSED_MAP, unused, None, note="find_unused_parameters: map of the parameters used"),
+        *noted,
         _check(Role.UNKNOWN, unknown, np.zeros_like(unknown.num)),
     ]

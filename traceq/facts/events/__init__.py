@@ -1,1 +1,1 @@
-"""Rows of a trace related to each other: nesting, launches and device work, kernels, stream waits."""
+"""Relations between rows of a trace: nesting, launches and device work, kernels, stream waits."""

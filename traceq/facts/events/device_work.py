@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.correlation import first_index
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["DeviceWork", "device_work"]
+__all__ = ["DeviceWork", "device_work", "stream_number"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceWork:
-    """Kernels, copies and memsets by (start, row), D of them.
+    """D kernels, copies and memsets, sorted by (start, row).
 
     `rows` int64[D] into Events; `start`, `end` int64[D] ns; `call` int64[D] the launching row of Events, -1 without
     one; `stream` int64[D] a number for each (device, stream); `before_window` bool[D]: launched before the trace began.
@@ -40,15 +41,15 @@ class DeviceWork:
 
 @once_per_trace
 def device_work(trace: Trace) -> DeviceWork:
-    """All device work of a trace with its launching calls.
+    """Return all device work of a trace with its launching calls.
 
-    One call can launch many ops (a graph). Where a correlation id stands on two calls the earlier one launched.
+    One call can launch many ops (a graph). If two calls share a correlation id, the earlier one is the launch.
     """
     events = trace.events
     rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
-    call = _calls(trace, events.correlation[rows])
-    stream = np.maximum(events.device[rows], 0).astype(np.int64) * 2**32 + events.stream[rows]
+    call = _launching_calls(trace, events.correlation[rows])
+    stream = stream_number(events.device[rows], events.stream[rows])
     start = events.ts[rows]
     return DeviceWork(
         rows=rows,
@@ -56,27 +57,29 @@ def device_work(trace: Trace) -> DeviceWork:
         end=start + events.dur[rows],
         call=call,
         stream=stream,
-        before_window=(call < 0) & (start < _first_linked(stream, start, call >= 0)),
+        before_window=(call < 0) & (start < _first_linked_start(stream, start, call >= 0)),
     )
 
 
-def _calls(trace: Trace, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Row of the earliest runtime call with each correlation id; -1 where none has it."""
+def stream_number(device: NDArray[np.integer], stream: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return one number for each (device, stream); an unknown device (-1) counts as device 0."""
+    return np.asarray(np.maximum(device, 0).astype(np.int64) * 2**32 + stream)
+
+
+def _launching_calls(trace: Trace, correlation: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row of the earliest runtime call with each correlation id; -1 if there is none."""
     events = trace.events
     calls = events.rows(Category.RUNTIME)
-    calls = calls[events.correlation[calls] > 0]
-    calls = calls[np.lexsort((calls, events.ts[calls], events.correlation[calls]))]
-    ids = events.correlation[calls]
-    if len(ids) == 0:
-        return np.full(len(wanted), -1)
-    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where((wanted > 0) & (ids[at] == wanted), calls[at], -1)
+    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    return np.asarray(np.r_[calls, -1][first_index(events.correlation[calls], correlation)])
 
 
-def _first_linked(stream: NDArray[np.int64], start: NDArray[np.int64], linked: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Start of the first linked op of each op's stream; where the stream has none, a time before everything."""
+def _first_linked_start(
+    stream: NDArray[np.int64], start: NDArray[np.int64], linked: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the start of the first linked op of each op's stream; the smallest int64 if the stream has none."""
     first = np.full(len(stream), np.iinfo(np.int64).min)
     for number in sorted_unique(stream[linked]):
-        mine = stream == number
-        first[mine] = start[mine & linked].min()
+        on_stream = stream == number
+        first[on_stream] = start[on_stream & linked].min()
     return first

@@ -1,4 +1,4 @@
-"""What stands around some host rows: what is open on their threads, what ended before them, what follows."""
+"""Context of host rows: what is open on their threads, what ended before them, what follows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.name_patterns import names_of
+from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
@@ -18,57 +18,61 @@ __all__ = ["Surroundings", "surroundings"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surroundings:
-    """K host rows `of`, and the `rows` that can enclose them; `name_of_row` numbers `names`, the distinct ones."""
+    """K host rows with the ops, annotations and Python frames around them.
+
+    `host_rows` int64[K] into Events; `rows` int64[R] into Events, all that can enclose them; `names` the distinct names
+    of `rows`; `name_index` int64[R] into `names`.
+    """
 
     trace: Trace
-    of: NDArray[np.int64]
+    host_rows: NDArray[np.int64]
     rows: NDArray[np.int64]
     names: tuple[str, ...]
-    name_of_row: NDArray[np.int64]
+    name_index: NDArray[np.int64]
 
     @property
-    def at(self) -> NDArray[np.int64]:
-        """int64[K] ns: when each began."""
-        return self.trace.events.ts[self.of]
+    def start_ns(self) -> NDArray[np.int64]:
+        """int64[K] ns: start of each host row."""
+        return self.trace.events.ts[self.host_rows]
 
     def named(self, pattern: re.Pattern[str], *, ops_only: bool = False) -> NDArray[np.int64]:
-        """Ops, annotations and Python frames whose name matches; only ops on demand."""
+        """Return the ops, annotations and Python frames whose name matches, or only the ops: rows of Events."""
         hits = np.fromiter((bool(pattern.search(name)) for name in self.names), np.bool_, len(self.names))
-        found = self.rows[np.flatnonzero(hits[self.name_of_row])] if hits.any() else self.rows[:0]
-        return found[self.trace.events.category[found] == Category.CPU_OP] if ops_only else found
+        rows = self.rows[np.flatnonzero(hits[self.name_index])] if hits.any() else self.rows[:0]
+        return rows[self.trace.events.category[rows] == Category.CPU_OP] if ops_only else rows
 
     def within(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-        """bool[K]: a row whose name matches is open on its thread."""
+        """Return whether a row whose name matches is open on the thread of each host row: bool[K]."""
         return self.within_rows(self.named(pattern))
 
     def within_rows(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool[K]: one of these rows is open on its thread."""
-        events, of_row = self.trace.events, tracks(self.trace)
-        inside = np.zeros(len(self.of), np.bool_)
-        for track in sorted_unique(of_row[self.of]).tolist():
-            mine, around = of_row[self.of] == track, rows[of_row[rows] == track]
-            inside[mine] = contains(spans(events.ts[around], events.end[around]), self.at[mine])
+        """Return whether one of these rows is open on the thread of each host row: bool[K]."""
+        events, row_track = self.trace.events, tracks(self.trace)
+        inside = np.zeros(len(self.host_rows), np.bool_)
+        for track in sorted_unique(row_track[self.host_rows]).tolist():
+            on_track, enclosing = row_track[self.host_rows] == track, rows[row_track[rows] == track]
+            inside[on_track] = contains(spans(events.ts[enclosing], events.end[enclosing]), self.start_ns[on_track])
         return inside
 
-    def within_an_op_besides(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-        """bool[K]: an op whose name does not match is open on its thread."""
+    def within_other_op(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """Return whether an op whose name does not match is open on the thread of each host row: bool[K]."""
         ops = self.rows[self.trace.events.category[self.rows] == Category.CPU_OP]
         return self.within_rows(np.setdiff1d(ops, self.named(pattern, ops_only=True), assume_unique=True))
 
-    def since(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[K] ns: the latest end of these rows before each, on any thread; long ago without one."""
+    def last_end_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the latest end of these rows up to each start, on any thread: int64[K] ns, else the minimum."""
         ends = np.sort(self.trace.events.end[rows])
-        return np.asarray(np.r_[np.iinfo(np.int64).min, ends][np.searchsorted(ends, self.at, "right")])
+        return np.asarray(np.r_[np.iinfo(np.int64).min, ends][np.searchsorted(ends, self.start_ns, "right")])
 
-    def until(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[K] ns: the earliest start of these rows from each on, on any thread; far ahead without one."""
+    def next_start_after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the earliest start of these rows from each start on, on any thread: int64[K] ns, else the maximum."""
         starts = np.sort(self.trace.events.ts[rows])
-        return np.asarray(np.r_[starts, np.iinfo(np.int64).max][np.searchsorted(starts, self.at, "left")])
+        return np.asarray(np.r_[starts, np.iinfo(np.int64).max][np.searchsorted(starts, self.start_ns, "left")])
 
 
-def surroundings(trace: Trace, of: NDArray[np.int64]) -> Surroundings:
-    """What stands around some rows of the host."""
+def surroundings(trace: Trace, host_rows: NDArray[np.int64]) -> Surroundings:
+    """Return the context of some host rows."""
     events = trace.events
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
-    names, name_of_row = names_of(events, rows)
-    return Surroundings(trace, of, rows, tuple(events.strings[name] for name in names.tolist()), name_of_row)
+    names, name_index = unique_names(events, rows)
+    return Surroundings(trace, host_rows, rows, tuple(events.strings[name] for name in names.tolist()), name_index)

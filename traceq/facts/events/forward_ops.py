@@ -1,4 +1,4 @@
-"""Forward op of each backward op: autograd numbers what it will differentiate, and the numbers stand on both ops."""
+"""Forward op of each backward op, by the sequence number that autograd writes on both."""
 
 from __future__ import annotations
 
@@ -15,47 +15,48 @@ __all__ = ["forward_op", "is_backward"]
 
 @once_per_trace
 def is_backward(trace: Trace) -> NDArray[np.bool_]:
-    """bool[N]: rows of Events that are ops of a backward pass, by their own arguments."""
+    """Return which rows of Events are ops of a backward pass by their own arguments: bool[N]."""
     events = trace.events
-    told: NDArray[np.bool_] = (
-        (events.category == Category.CPU_OP) & (events.forward_thread > 0) & (events.sequence >= 0)
-    )
-    return told
+    is_op = events.category == Category.CPU_OP
+    return np.asarray(is_op & (events.forward_thread > 0) & (events.sequence >= 0))
 
 
 @once_per_trace
 def forward_op(trace: Trace) -> NDArray[np.int64]:
-    """int64[N]: row of the forward op of each backward op, -1 for all others and where the trace has none.
+    """Return the row of the forward op of each backward op: int64[N], -1 for other rows and if the trace has none.
 
-    Of several forward ops of one number the last is meant: an op shows the number that the next node will get, and the
-    innermost op makes the node.
+    Of several forward ops with one number the last is the right one: an op shows the number that the next autograd node
+    will get, and the innermost op creates the node.
     """
     events = trace.events
-    found = np.full(len(events), -1)
+    forward_row = np.full(len(events), -1)
     backward = np.flatnonzero(is_backward(trace))
     ops = events.rows(Category.CPU_OP)
     forward = ops[(events.sequence[ops] >= 0) & (events.forward_thread[ops] <= 0)]
     if len(forward) == 0 or len(backward) == 0:
-        return found
+        return forward_row
     for thread in sorted_unique(events.forward_thread[backward]).tolist():
-        mine = backward[events.forward_thread[backward] == thread]
-        found[mine] = _last_of_number(trace, _of_its_thread(trace, forward, mine), mine)
-    return found
+        of_thread = backward[events.forward_thread[backward] == thread]
+        forward_row[of_thread] = _last_with_number(trace, _on_best_track(trace, forward, of_thread), of_thread)
+    return forward_row
 
 
-def _of_its_thread(trace: Trace, forward: NDArray[np.int64], backward: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Forward ops of the track that has most of the numbers: `Fwd thread id` counts threads in a way of its own."""
+def _on_best_track(trace: Trace, forward: NDArray[np.int64], backward: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the forward ops of the track that shares most numbers with `backward`.
+
+    `Fwd thread id` cannot select the track: it counts threads by a numbering that no other field uses.
+    """
     track, number = tracks(trace)[forward], trace.events.sequence
     shared = np.isin(number[forward], number[backward])
     candidates, votes = np.unique(track[shared], return_counts=True)
     return forward[track == candidates[np.argmax(votes)]] if len(candidates) else forward[:0]
 
 
-def _last_of_number(trace: Trace, forward: NDArray[np.int64], backward: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The latest op of `forward` with the number of each op of `backward`, -1 where none has it."""
+def _last_with_number(trace: Trace, forward: NDArray[np.int64], backward: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the latest op of `forward` with the number of each op of `backward`, -1 if there is none."""
     events = trace.events
     forward = forward[np.lexsort((forward, events.ts[forward], events.sequence[forward]))]
     numbers = events.sequence[forward]
-    at = np.searchsorted(numbers, events.sequence[backward], "right") - 1
-    has = (at >= 0) & (numbers[at] == events.sequence[backward])
-    return np.where(has, forward[at], -1)
+    index = np.searchsorted(numbers, events.sequence[backward], "right") - 1
+    exists = (index >= 0) & (numbers[index] == events.sequence[backward])
+    return np.where(exists, forward[index], -1)

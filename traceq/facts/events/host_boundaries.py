@@ -1,4 +1,4 @@
-"""Where the host moves on: instants between which every thread stays in the same op, annotation and Python frame."""
+"""Times at which the host changes state: between two of them every thread stays in the same op and Python frame."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["host_cuts"]
+__all__ = ["host_boundaries"]
 
 
 @once_per_trace
-def host_cuts(trace: Trace) -> NDArray[np.int64]:
-    """int64[K] ns, ascending: begins and ends of all ops, annotations and Python frames."""
+def host_boundaries(trace: Trace) -> NDArray[np.int64]:
+    """Return the starts and ends of all ops, annotations and Python frames: int64[K] ns, ascending."""
     events = trace.events
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON)
     start = events.ts[rows]

@@ -1,4 +1,4 @@
-"""Kernels with the ops that launched them; which of them are so short that launching them takes longer."""
+"""Kernels with the ops that launched them, and which of them take less time than their launch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _TINY_NS = 10_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchedKernels:
-    """K kernels by start: `work` int64[K] into DeviceWork; `ns` int64[K]; `op` int64[K] the row of Events of the
-    innermost op around the launch, -1 without one; `tiny` bool[K]: under 10 us, or shorter than the call that launched
-    it alone and did not wait for it.
+    """K kernels sorted by start.
+
+    `work` int64[K] into DeviceWork; `ns` int64[K]; `op` int64[K] the row of Events of the innermost op around the
+    launch, -1 without one; `tiny` bool[K]: under 10 us, or shorter than its launching call, if that call launched
+    nothing else and did not wait for the kernel.
     """
 
     work: NDArray[np.int64]
@@ -32,22 +34,22 @@ class LaunchedKernels:
 
 @once_per_trace
 def launched_kernels(trace: Trace) -> LaunchedKernels:
-    """Every kernel of a trace."""
+    """Return every kernel of a trace."""
     work, events = device_work(trace), trace.events
-    mine = np.flatnonzero(events.category[work.rows] == Category.KERNEL)
-    ns, call = (work.end - work.start)[mine], work.call[mine]
+    kernels = np.flatnonzero(events.category[work.rows] == Category.KERNEL)
+    ns, call = (work.end - work.start)[kernels], work.call[kernels]
     num_launched = np.bincount(call[call >= 0], minlength=len(events))
     alone = (call >= 0) & (num_launched[call] == 1)
-    waited = work.end[mine] <= events.end[call]  # a call that lasts until its kernel is done is no slow launch
+    waited = work.end[kernels] <= events.end[call]  # a call that lasts until its kernel is done is not a slow launch
     tiny = (ns < _TINY_NS) | (alone & ~waited & (ns < events.dur[call]))
-    return LaunchedKernels(mine, ns, _ops_around(trace, call), tiny)
+    return LaunchedKernels(kernels, ns, _innermost_ops(trace, call), tiny)
 
 
-def _ops_around(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
+def _innermost_ops(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row of the innermost op that is open when each call starts, on the call's thread; -1 without one."""
     op = np.full(len(calls), -1)
     track = np.where(calls >= 0, tracks(trace)[calls], -1)
     for number, ops in host_ops(trace).items():
-        mine = np.flatnonzero(track == number)
-        found = ops.at(trace.events.ts[calls[mine]])
-        op[mine] = np.where(found >= 0, ops.rows[found], -1)
+        on_track = np.flatnonzero(track == number)
+        op[on_track] = np.r_[ops.rows, -1][ops.innermost_at(trace.events.ts[calls[on_track]])]
     return op

@@ -1,4 +1,4 @@
-"""Names of rows: each is looked at once, however many rows carry it, and found by a table instead of by sorting."""
+"""Names of rows: each distinct name is examined once, and distinct names come from a lookup table, not a sort."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from traceq.model import Events
 
-__all__ = ["matching", "names_of", "numbers_used"]
+__all__ = ["matching", "unique_inverse", "unique_names"]
 
 
 def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """bool[len(rows)]: does the row's name match somewhere?"""
+    """Return whether the pattern occurs in each row's name: bool[len(rows)]."""
     names, hits = events.name[rows], np.zeros(len(events.strings), np.bool_)
     hits[names] = True
     for name in np.flatnonzero(hits).tolist():
@@ -21,15 +21,18 @@ def matching(events: Events, rows: NDArray[np.int64], pattern: re.Pattern[str]) 
     return np.asarray(hits[names])
 
 
-def names_of(events: Events, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(string ids of the distinct names of some rows, ascending; which of them each row carries)."""
-    return numbers_used(events.name[rows], len(events.strings))
+def unique_names(events: Events, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (ascending string ids of the distinct names of some rows, index of each row's name among them)."""
+    return unique_inverse(events.name[rows], len(events.strings))
 
 
-def numbers_used(
+def unique_inverse(
     numbers: NDArray[np.int64] | NDArray[np.int32], size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(the distinct ones of some numbers below `size`, ascending; which of them each is); -1 counts as the last."""
+    """Return (ascending distinct values, index of each number among them) for numbers below `size`.
+
+    Like np.unique(return_inverse=True) in linear time; -1 counts as `size` - 1.
+    """
     is_used = np.zeros(size, np.bool_)
     is_used[numbers] = True
     return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[numbers]

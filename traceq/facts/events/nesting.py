@@ -1,4 +1,4 @@
-"""Which host row is open at an instant, and what encloses it: by thread, for all instants at once."""
+"""Nesting of host rows by thread: the innermost row open at a time, and the rows that enclose it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import count_before, sorted_unique
 from traceq.model import Category, Events, Trace
 
-__all__ = ["Nest", "host_ops", "nest", "python_frames", "tracks"]
-
-NONE = -1
+__all__ = ["Nest", "host_ops", "nest", "nests_by_track", "python_frames", "tracks"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nest:
-    """Intervals of one thread by (start, longest first, row): `rows` int64[M] into Events; `parent` int64[M] into
-    this nest, the innermost interval that encloses each, -1 at the top.
+    """M intervals of one thread, sorted by (start, longest first, row).
+
+    `rows` int64[M] into Events; `start`, `end` int64[M] ns; `parent` int64[M] into this nest, the innermost interval
+    that encloses each, -1 at the top.
     """
 
     rows: NDArray[np.int64]
@@ -27,84 +27,86 @@ class Nest:
     end: NDArray[np.int64]
     parent: NDArray[np.int64]
 
-    def at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[K]: index of the innermost interval open at each instant, -1 where none is."""
-        found = count_before(self.start, instants)
-        found -= 1
-        pending = np.flatnonzero(found >= 0)
-        while len(pending := pending.compress(self.end[found[pending]] <= instants[pending])):
-            around = self.parent[found[pending]]
-            found[pending] = around
-            pending = pending.compress(around >= 0)
-        return found
+    def innermost_at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the index of the innermost interval open at each instant: int64[K], -1 if none is."""
+        index = count_before(self.start, instants)
+        index -= 1
+        pending = np.flatnonzero(index >= 0)
+        while len(pending := pending.compress(self.end[index[pending]] <= instants[pending])):
+            enclosing = self.parent[index[pending]]
+            index[pending] = enclosing
+            pending = pending.compress(enclosing >= 0)
+        return index
 
     def is_open(self, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool[K]: any interval is open at each instant."""
+        """Return whether any interval is open at each instant: bool[K]."""
         num = count_before(self.start, instants)
         reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(self.end)]
         return np.asarray(reach[num] > instants)
 
-    def behind(self) -> NDArray[np.int64]:
-        """int64[M]: index of the first later interval that is not inside each, M where there is none."""
-        return len(self.end) - 1 - _previous(self.end[::-1], np.less_equal)[::-1]
+    def next_outside(self) -> NDArray[np.int64]:
+        """Return the index of the first later interval that is not inside each one: int64[M], M if there is none."""
+        return len(self.end) - 1 - _nearest_earlier(self.end[::-1], np.less_equal)[::-1]
 
     def index_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[K]: index of the interval of each row of Events, -1 for a row that is none of these."""
+        """Return the index of the interval of each row of Events: int64[K], -1 for rows outside this nest."""
         size = 1 + max(self.rows.max(initial=-1), rows.max(initial=-1))
-        index = np.full(size + 1, -1)  # what is asked with row -1 finds the last one
+        index = np.full(size + 1, -1)  # the extra last element answers row -1
         index[self.rows] = np.arange(len(self.rows))
         return np.asarray(index[rows])
 
-    def first_enclosing(self, found: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """From each index (itself included) upwards to the first interval that is `wanted` (bool[M]), else -1."""
-        if not wanted.any():
-            return np.full(len(found), NONE)
-        reach = np.maximum.accumulate(np.where(wanted, self.end, np.iinfo(np.int64).min))
-        around = reach >= self.end  # else it has no wanted one above it, and need not look for it level by level
-        found = np.where((found >= 0) & around[found], found, NONE)
-        pending = np.flatnonzero(found >= 0)
-        while len(pending := pending.compress(~wanted[found[pending]])):
-            found[pending] = self.parent[found[pending]]
-            pending = pending.compress(found[pending] >= 0)
-        return found
+    def first_enclosing(self, index: NDArray[np.int64], matches: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the first interval with `matches` (bool[M]) from each index upwards, itself included, else -1."""
+        if not matches.any():
+            return np.full(len(index), -1)
+        latest_match_end = np.maximum.accumulate(np.where(matches, self.end, np.iinfo(np.int64).min))
+        may_be_inside = latest_match_end >= self.end  # spares all others the walk up, level by level
+        index = np.where((index >= 0) & may_be_inside[index], index, -1)
+        pending = np.flatnonzero(index >= 0)
+        while len(pending := pending.compress(~matches[index[pending]])):
+            index[pending] = self.parent[index[pending]]
+            pending = pending.compress(index[pending] >= 0)
+        return index
 
-    def top(self) -> NDArray[np.int64]:
-        """int64[M]: the outermost interval around each (itself where it is one)."""
+    def outermost(self) -> NDArray[np.int64]:
+        """Return the index of the outermost interval around each one, or of itself at the top: int64[M]."""
         top = np.where(self.parent >= 0, self.parent, np.arange(len(self.parent)))
-        while (above := top[top] != top).any():
-            top[above] = top[top[above]]
+        while (is_below := top[top] != top).any():
+            top[is_below] = top[top[is_below]]
         return top
 
 
 def nest(events: Events, rows: NDArray[np.int64]) -> Nest:
-    """The nest of some rows of one thread."""
+    """Return the nest of some rows of one thread."""
     start, end = events.ts[rows], events.ts[rows] + events.dur[rows]
     order = np.argsort(start, kind="stable")
     same = np.diff(start[order]) == 0
-    tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False][: len(rows)])
-    among = order[tied]  # few, where all rows are nearly in order already
-    order[tied] = among[np.lexsort((rows[among], -end[among], start[among]))]
+    is_tied = np.flatnonzero(np.r_[False, same] | np.r_[same, False][: len(rows)])
+    tied = order[is_tied]  # few: most starts differ
+    order[is_tied] = tied[np.lexsort((rows[tied], -end[tied], start[tied]))]
     rows, start, end = rows[order], start[order], end[order]
-    return Nest(rows, start, end, _previous(end, np.less))
+    return Nest(rows, start, end, _nearest_earlier(end, np.less))
 
 
-def _previous(ends: NDArray[np.int64], passes: np.ufunc) -> NDArray[np.int64]:
-    """Index of the nearest earlier end that each does not pass by (np.less: that is not less), -1 where none is; by
-    pointer jumping, but for those that pass by the latest end so far.
+def _nearest_earlier(ends: NDArray[np.int64], skips: np.ufunc) -> NDArray[np.int64]:
+    """Return the index of the nearest earlier end for which skips(that end, its end) is False: int64[M], -1 if none.
+
+    With np.less: the nearest earlier end that is not smaller. By pointer jumping, except for ends that skip even the
+    latest end so far.
     """
-    passes_all = np.r_[True, passes(np.maximum.accumulate(ends)[:-1], ends[1:])][: len(ends)]
-    before = np.where(passes_all, NONE, np.arange(-1, len(ends) - 1))
-    pending = 1 + np.flatnonzero(passes(ends[:-1], ends[1:]) & ~passes_all[1:])
+    skips_all = np.r_[True, skips(np.maximum.accumulate(ends)[:-1], ends[1:])][: len(ends)]
+    before = np.where(skips_all, -1, np.arange(-1, len(ends) - 1))
+    pending = 1 + np.flatnonzero(skips(ends[:-1], ends[1:]) & ~skips_all[1:])
     while len(pending):
         earlier = before[before[pending]]
         before[pending] = earlier
-        pending = pending.compress((earlier >= 0) & passes(ends[earlier], ends[pending]))
+        pending = pending.compress((earlier >= 0) & skips(ends[earlier], ends[pending]))
     return before
 
 
 @once_per_trace
 def tracks(trace: Trace) -> NDArray[np.int64]:
-    """int64[N]: one number for each (pid, tid)."""
+    """Return the track of each row of Events, one number for each (pid, tid): int64[N]."""
     events = trace.events
     number: NDArray[np.int64] = events.pid.astype(np.int64)
     number *= len(events.strings)
@@ -114,16 +116,17 @@ def tracks(trace: Trace) -> NDArray[np.int64]:
 
 @once_per_trace
 def host_ops(trace: Trace) -> dict[int, Nest]:
-    """Nests of the CPU ops by track."""
-    return _by_track(trace, trace.events.rows(Category.CPU_OP))
+    """Return the nests of the CPU ops by track."""
+    return nests_by_track(trace, trace.events.rows(Category.CPU_OP))
 
 
 @once_per_trace
 def python_frames(trace: Trace) -> dict[int, Nest]:
-    """Nests of the Python frames by track."""
-    return _by_track(trace, trace.events.rows(Category.PYTHON))
+    """Return the nests of the Python frames by track."""
+    return nests_by_track(trace, trace.events.rows(Category.PYTHON))
 
 
-def _by_track(trace: Trace, rows: NDArray[np.int64]) -> dict[int, Nest]:
-    of_row = tracks(trace)[rows]
-    return {int(track): nest(trace.events, rows[of_row == track]) for track in sorted_unique(of_row)}
+def nests_by_track(trace: Trace, rows: NDArray[np.int64]) -> dict[int, Nest]:
+    """Return the nests of some rows by track, in ascending order of the tracks."""
+    row_track = tracks(trace)[rows]
+    return {int(track): nest(trace.events, rows[row_track == track]) for track in sorted_unique(row_track)}

@@ -1,4 +1,4 @@
-"""Self time of host ops: each instant of a thread belongs to the innermost op or runtime call that is open."""
+"""Self time of host ops: every instant of a thread belongs to the innermost open op or runtime call."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.nesting import Nest, nest, tracks
-from traceq.intervals import sorted_unique
+from traceq.facts.events.nesting import Nest, nests_by_track
 from traceq.model import Category, Trace
 
-__all__ = ["SelfTimes", "own_ns", "self_times"]
+__all__ = ["SelfTimes", "self_ns", "self_times"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelfTimes:
-    """Ops and runtime calls of all threads, by thread, H of them: `rows` int64[H] into Events, `track` int64[H], `ns`
-    int64[H]. The times of a thread add up to the time in which it runs any of them.
+    """H ops and runtime calls of all threads, grouped by thread.
+
+    `rows` int64[H] into Events, `track` int64[H], `ns` int64[H]. The self times of a thread add up to the time in which
+    any of its ops or calls is open.
     """
 
     rows: NDArray[np.int64]
@@ -26,22 +27,21 @@ class SelfTimes:
 
 
 def self_times(trace: Trace) -> SelfTimes:
-    """Self time of every CPU op and runtime call."""
+    """Return the self time of every CPU op and runtime call."""
     rows = trace.events.rows(Category.CPU_OP, Category.RUNTIME)
-    of_row = tracks(trace)[rows]
-    nests = [(int(track), nest(trace.events, rows[of_row == track])) for track in sorted_unique(of_row)]
-    nothing = np.empty(0, np.int64)
+    nests = nests_by_track(trace, rows)
+    none = np.empty(0, np.int64)
     return SelfTimes(
-        rows=np.concatenate([nothing, *(found.rows for _, found in nests)]),
-        track=np.concatenate([nothing, *(np.full(len(found.rows), track) for track, found in nests)]),
-        ns=np.concatenate([nothing, *(own_ns(found) for _, found in nests)]),
+        rows=np.concatenate([none, *(nest.rows for nest in nests.values())]),
+        track=np.concatenate([none, *(np.full(len(nest.rows), track) for track, nest in nests.items())]),
+        ns=np.concatenate([none, *map(self_ns, nests.values())]),
     )
 
 
-def own_ns(found: Nest) -> NDArray[np.int64]:
-    """int64[M] ns: the time of each interval of a nest in which it is the innermost one open."""
-    ends: NDArray[np.int64] = np.minimum(found.end, np.r_[found.start, np.iinfo(np.int64).max][found.behind()])
-    covered = ends - found.start
-    own, inner = covered.copy(), found.parent >= 0
-    np.subtract.at(own, found.parent[inner], covered[inner])
-    return own
+def self_ns(nest: Nest) -> NDArray[np.int64]:
+    """Return the time in which each interval of a nest is the innermost open one: int64[M] ns."""
+    next_start = np.r_[nest.start, np.iinfo(np.int64).max][nest.next_outside()]
+    covered: NDArray[np.int64] = np.minimum(nest.end, next_start) - nest.start
+    self_, inner = covered.copy(), nest.parent >= 0
+    np.subtract.at(self_, nest.parent[inner], covered[inner])
+    return self_

@@ -1,4 +1,4 @@
-"""Which device work waits for work of another stream: from the host's StreamWaitEvent calls and from what coincides."""
+"""Device work that waits for work of another stream: by StreamWaitEvent calls of the host, or by coincident times."""
 
 from __future__ import annotations
 
@@ -11,110 +11,101 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.sync_rows import synced_stream
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["AT_ONCE_NS", "Awaits", "awaits"]
+__all__ = ["AT_ONCE_NS", "StreamWaits", "stream_waits"]
 
 AT_ONCE_NS = 10_000
-"""Device work that starts so soon after other work's end, or after its launch, waited for nothing else."""
+"""Device work that starts this soon after other work's end, or after its launch, waited for nothing else."""
 
-
-_WAIT = re.compile(r"StreamWaitEvent")
+_WAIT_CALL, _WAIT_ROW = re.compile(r"StreamWaitEvent"), re.compile(r"Stream Wait Event")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Awaits:
-    """X edges between streams: `work` and `on` int64[X] into DeviceWork; `work` starts after `on` is over."""
+class StreamWaits:
+    """X edges between streams: `work` and `on` int64[X] into DeviceWork; `work` starts after the end of `on`."""
 
     work: NDArray[np.int64]
     on: NDArray[np.int64]
 
 
-def awaits(trace: Trace, place: NDArray[np.int64], ready: NDArray[np.int64]) -> Awaits:
-    """Edges between streams; `place` int64[D] is the order of launch, `ready` int64[D] ns what launch and stream allow.
+def stream_waits(trace: Trace, launch_order: NDArray[np.int64], ready: NDArray[np.int64]) -> StreamWaits:
+    """Return the edges between streams, given `launch_order` int64[D] and `ready` int64[D] ns by launch and stream.
 
-    A trace says that a stream waits, and seldom for what. So the first work that a thread launches after such a call
-    (or that runs on the stream a `cuda_sync` row names) waits for all that other streams had been given before and
-    had done by its start. Besides, work that starts late, just as another stream's is over, waits for that.
+    A trace records that a stream waits, but seldom for what. So the first work that a thread launches after such a call
+    (or that runs on the stream a `cuda_sync` row names) waits for everything that other streams had been given before
+    and had finished by its start. In addition, work that starts late, right after the end of work on another stream,
+    waits for that work.
     """
     work = device_work(trace)
     calls = trace.events.rows(Category.RUNTIME)
-    calls = calls[matching(trace.events, calls, _WAIT)]
-    first = _first_after(trace, work, place, calls)
-    called = _behind_other_streams(work, place, sorted_unique(first[first >= 0]))
-    late = _coincident(trace, work, place, ready, calls)
-    pairs = sorted_unique(called[0] * len(work) + called[1], late[0] * len(work) + late[1])
-    return Awaits(*np.divmod(pairs, max(len(work), 1)))
+    calls = calls[matching(trace.events, calls, _WAIT_CALL)]
+    delayed = _first_delayed(trace, work, launch_order, calls)
+    by_call = _edges_of_calls(work, launch_order, sorted_unique(delayed[delayed >= 0]))
+    by_time = _coincident_edges(trace, work, launch_order, ready, calls)
+    pairs = sorted_unique(*(waiting * len(work) + on for waiting, on in (by_call, by_time)))
+    return StreamWaits(*np.divmod(pairs, max(len(work), 1)))
 
 
-def _first_after(
-    trace: Trace, work: DeviceWork, place: NDArray[np.int64], calls: NDArray[np.int64]
+def _first_delayed(
+    trace: Trace, work: DeviceWork, launch_order: NDArray[np.int64], calls: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """int64[calls]: the first work that each wait holds back, -1 where none follows."""
-    events, of_row = trace.events, tracks(trace)
+    """Return the first work that each wait call delays: int64[calls] into DeviceWork, -1 if none follows."""
+    events, row_track = trace.events, tracks(trace)
     linked = np.flatnonzero(work.linked)
-    linked = linked[np.lexsort((place[linked], events.ts[work.call[linked]]))]
-    launched, stream = events.ts[work.call[linked]], _named_stream(trace, calls)
+    linked = linked[np.lexsort((launch_order[linked], events.ts[work.call[linked]]))]
+    launched, stream = events.ts[work.call[linked]], synced_stream(trace, calls, _WAIT_ROW)
     first = np.full(len(calls), -1)
-    for of_call, of_work in ((of_row[calls], of_row[work.call[linked]]), (stream, work.stream[linked])):
-        for number in sorted_unique(of_call[of_call >= 0]).tolist():
-            asked, mine = np.flatnonzero(of_call == number), linked[of_work == number]
-            at = np.searchsorted(launched[of_work == number], events.end[calls[asked]], "left")
-            first[asked] = np.r_[mine, -1][at]
+    by_thread = row_track[calls], row_track[work.call[linked]]
+    by_stream = stream, work.stream[linked]
+    for call_key, work_key in (by_thread, by_stream):
+        for key in sorted_unique(call_key[call_key >= 0]).tolist():
+            waits, candidates = np.flatnonzero(call_key == key), linked[work_key == key]
+            index = np.searchsorted(launched[work_key == key], events.end[calls[waits]], "left")
+            first[waits] = np.r_[candidates, -1][index]
     return first
 
 
-def _named_stream(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Stream, as DeviceWork numbers it, that waits by a `cuda_sync` row of the same correlation; -1 without one."""
-    events = trace.events
-    rows = events.rows(Category.SYNC)
-    rows = rows[(events.correlation[rows] > 0) & (events.stream[rows] >= 0) & matching(events, rows, _WAITS_ON_DEVICE)]
-    rows = rows[np.argsort(events.correlation[rows], kind="stable")]
-    if len(rows) == 0:
-        return np.full(len(calls), -1)
-    ids = events.correlation[rows]
-    at = np.minimum(np.searchsorted(ids, events.correlation[calls]), len(ids) - 1)
-    stream = np.maximum(events.device[rows], 0).astype(np.int64) * 2**32 + events.stream[rows]
-    return np.where(ids[at] == events.correlation[calls], stream[at], -1)
-
-
-_WAITS_ON_DEVICE = re.compile(r"Stream Wait Event")
-
-
-def _behind_other_streams(
-    work: DeviceWork, place: NDArray[np.int64], waiting: NDArray[np.int64]
+def _edges_of_calls(
+    work: DeviceWork, launch_order: NDArray[np.int64], waiting: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(work, on): each of `waiting` behind the last work launched before it on every other stream, if over by then."""
-    found: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
+    """Return (work, on): each of `waiting` with the last work launched before it on every other stream.
+
+    Only if that work ended before the waiting one started.
+    """
+    edges: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
     for number in sorted_unique(work.stream).tolist():
-        mine = np.flatnonzero(work.stream == number)
-        mine = mine[np.argsort(place[mine])]
-        at = np.searchsorted(place[mine], place[waiting]) - 1
-        last = mine[at]
-        fits = (at >= 0) & (work.stream[waiting] != number) & (work.end[last] <= work.start[waiting])
-        found.append(np.column_stack([waiting[fits], last[fits]]))
-    pairs = np.concatenate(found)
+        on_stream = np.flatnonzero(work.stream == number)
+        on_stream = on_stream[np.argsort(launch_order[on_stream])]
+        index = np.searchsorted(launch_order[on_stream], launch_order[waiting]) - 1
+        last = on_stream[index]
+        holds = (index >= 0) & (work.stream[waiting] != number) & (work.end[last] <= work.start[waiting])
+        edges.append(np.column_stack([waiting[holds], last[holds]]))
+    pairs = np.concatenate(edges)
     return pairs[:, 0], pairs[:, 1]
 
 
-def _coincident(
+def _coincident_edges(
     trace: Trace,
     work: DeviceWork,
-    place: NDArray[np.int64],
+    launch_order: NDArray[np.int64],
     ready: NDArray[np.int64],
     calls: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(work, on): late starts right after the end of other work, where streams wait at all: after the
-    trace's first such call, or within what one call launched (a graph).
+    """Return (work, on): work that starts late, right after the end of other work, where streams can wait.
+
+    That is after the trace's first wait call, or between work that one call launched (a graph).
     """
+    if len(work) == 0:
+        return work.rows, work.rows
     order = np.argsort(work.end, kind="stable")
-    at = np.searchsorted(work.end[order], work.start, "right") - 1
-    on = np.where(at >= 0, order[at], -1) if len(work) else at
-    ended = work.end[on] if len(work) else on
-    soon = (work.start - ended <= AT_ONCE_NS) & (work.start - ready > AT_ONCE_NS)
-    late = (on >= 0) & (place[on] < place) & soon
-    same_launch = work.linked & (work.call == work.call[on]) if len(work) else late
-    since = trace.events.ts[calls].min(initial=np.iinfo(np.int64).max)
-    found = np.flatnonzero(late & ((work.start > since) | same_launch))
-    return found, on[found]
+    index = np.searchsorted(work.end[order], work.start, "right") - 1
+    on = np.where(index >= 0, order[index], -1)
+    is_late = (work.start - work.end[on] <= AT_ONCE_NS) & (work.start - ready > AT_ONCE_NS)
+    follows = (on >= 0) & (launch_order[on] < launch_order) & is_late
+    same_launch = work.linked & (work.call == work.call[on])
+    first_wait = trace.events.ts[calls].min(initial=np.iinfo(np.int64).max)
+    waiting = np.flatnonzero(follows & ((work.start > first_wait) | same_launch))
+    return waiting, on[waiting]

@@ -1,7 +1,7 @@
-"""Where ranks of a group first do not issue the same collective.
+"""Desyncs: the first place in a group where its ranks do not issue the same collective.
 
-Compared are name, dtype, elements and how many a step holds. Only what a rank's window surely holds can be missing
-from it: a window cut short is no desync.
+Name, dtype, elements and the number per step are compared. A collective is missing on a rank only if the rank's window
+covers its time entirely: a window cut short is no desync.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.collective_matching import Instances
-from traceq.facts.ranks.job_collectives import Issued
+from traceq.facts.ranks.job_collectives import JobCollectives
 
 __all__ = ["Mismatch", "RankIssue", "first_mismatches"]
 
@@ -24,8 +24,10 @@ _LOOK_AHEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class RankIssue:
-    """What one rank did at a mismatch. `call` is -1 where it issued nothing; `how` it differs from the ranks that
-    agree: missing, extra, swapped or different; "" for those that agree, and where no more than half do.
+    """Collective that one rank issued at a mismatch.
+
+    `call` is -1 where it issued nothing; `how` it differs from the majority: missing, extra, swapped or different; ""
+    for ranks of the majority, and where no more than half of the ranks agree.
     """
 
     rank: int
@@ -38,45 +40,47 @@ class RankIssue:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first place in a group where its ranks differ: `sequence` where the group has numbers, else `place` in
-    `step` (-1: without steps). `at` ns orders mismatches of several groups. `did` by rank.
+    """First place in a group where its ranks differ.
+
+    `sequence` where the group has sequence numbers, else `place` in `step` (-1: without steps). `issued_ns` orders the
+    mismatches of several groups. `rank_issues` has one entry per rank.
     """
 
     group: str
     sequence: int
     step: int
     place: int
-    at: int
-    did: tuple[RankIssue, ...]
+    issued_ns: int
+    rank_issues: tuple[RankIssue, ...]
 
 
-def first_mismatches(issued: Issued, instances: Instances) -> tuple[Mismatch, ...]:
-    """The first of each group, the earliest first."""
+def first_mismatches(issued: JobCollectives, instances: Instances) -> tuple[Mismatch, ...]:
+    """Return the first mismatch of each group, the earliest first."""
     differs = _differs(issued, instances) | _is_missing(issued, instances).any(axis=1)
-    found = []
+    mismatches = []
     for group in np.unique(instances.group[differs]).tolist():
         first = int(np.flatnonzero(differs & (instances.group == group))[0])
-        if not _only_straddles(issued, instances, group):
-            found.append(_mismatch(issued, instances, first))
-    return tuple(sorted(found, key=lambda mismatch: mismatch.at))
+        if not _is_step_mark_jitter(issued, instances, group):
+            mismatches.append(_mismatch(issued, instances, first))
+    return tuple(sorted(mismatches, key=lambda mismatch: mismatch.issued_ns))
 
 
-def _differs(issued: Issued, instances: Instances) -> NDArray[np.bool_]:
-    """bool[I]: two ranks that issued it say different things; what one does not say differs from nothing."""
-    columns = [issued.called.name, issued.dtype, issued.called.elements]
+def _differs(issued: JobCollectives, instances: Instances) -> NDArray[np.bool_]:
+    """Return bool[I]: two ranks that issued it differ in a column; absent values do not count."""
+    columns = [issued.columns.name, issued.dtype, issued.columns.elements]
     differs = np.zeros(len(instances), np.bool_)
     most, least = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    for number, column in enumerate([*columns, issued.called.step]):
+    for number, column in enumerate([*columns, issued.columns.step]):
         if len(column) == 0:
             continue
-        said = np.where(instances.call >= 0, column[instances.call], -1)
-        apart = np.where(said >= 0, said, least).max(axis=1) > np.where(said >= 0, said, most).min(axis=1)
-        differs |= apart & (instances.numbered if number == len(columns) else True)
+        values = np.where(instances.call >= 0, column[instances.call], -1)
+        unequal = np.where(values >= 0, values, least).max(axis=1) > np.where(values >= 0, values, most).min(axis=1)
+        differs |= unequal & (instances.numbered if number == len(columns) else True)
     return differs
 
 
-def _is_missing(issued: Issued, instances: Instances) -> NDArray[np.bool_]:
-    """bool[I, R]: a member of the group did not issue it, though its window holds that time entirely."""
+def _is_missing(issued: JobCollectives, instances: Instances) -> NDArray[np.bool_]:
+    """Return bool[I, R]: a member of the group did not issue it, though its window covers that time entirely."""
     absent = (instances.call < 0) & issued.member[instances.group]
     step, place = instances.step[:, None], instances.place[:, None]
     in_window = (step >= issued.whole[:, 0]) & (step < issued.whole[:, 1])
@@ -85,113 +89,120 @@ def _is_missing(issued: Issued, instances: Instances) -> NDArray[np.bool_]:
     return np.asarray(absent & np.where(instances.numbered[:, None], in_range, in_window))
 
 
-def _numbered_range(issued: Issued) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(first, last) sequence number of each group on each rank, int64[G, R]; an empty range where it has none."""
+def _numbered_range(issued: JobCollectives) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (first, last) sequence number int64[G, R] of each group on each rank; an empty range without one."""
     shape = issued.member.shape
     low, high = np.full(shape, np.iinfo(np.int64).max), np.full(shape, -1)
-    np.minimum.at(low, (issued.group, issued.rank), issued.called.sequence)
-    np.maximum.at(high, (issued.group, issued.rank), issued.called.sequence)
+    np.minimum.at(low, (issued.group, issued.rank), issued.columns.sequence)
+    np.maximum.at(high, (issued.group, issued.rank), issued.columns.sequence)
     return low, high
 
 
-def _signature(issued: Issued, call: int, *, step: bool) -> tuple[int, ...] | None:
-    """What is compared of one call; None without one."""
+def _signature(issued: JobCollectives, call: int, *, step: bool) -> tuple[int, ...] | None:
+    """Return the compared columns of one call; None without a call."""
     if call < 0:
         return None
-    own = (int(issued.called.name[call]), int(issued.dtype[call]), int(issued.called.elements[call]))
-    return (*own, int(issued.called.step[call])) if step else own
+    columns = (int(issued.columns.name[call]), int(issued.dtype[call]), int(issued.columns.elements[call]))
+    return (*columns, int(issued.columns.step[call])) if step else columns
 
 
-def _only_straddles(issued: Issued, instances: Instances, group: int) -> bool:
-    """Over the steps that all ranks hold entirely the group's calls are the same, one after the other: a thread beside
-    the steps issued some of them a little before or after a step mark.
+def _is_step_mark_jitter(issued: JobCollectives, instances: Instances, group: int) -> bool:
+    """Return whether the group's calls are equal on all ranks over the steps that all windows cover entirely.
+
+    Then there is no desync: a thread independent of the steps issued some calls shortly before or after a step mark.
     """
     members = np.flatnonzero(issued.member[group])
     if not issued.marked[members].all():
         return False
     low, high = issued.whole[members, 0].max(), issued.whole[members, 1].min()
     numbered = bool(instances.numbered[instances.group == group].all())
-    told: set[tuple[object, ...]] = set()
+    sequences: set[tuple[object, ...]] = set()
     for rank in members.tolist():
-        mine = (
-            (issued.group == group) & (issued.rank == rank) & (issued.called.step >= low) & (issued.called.step < high)
+        mask = (
+            (issued.group == group)
+            & (issued.rank == rank)
+            & (issued.columns.step >= low)
+            & (issued.columns.step < high)
         )
-        calls = np.flatnonzero(mine)[np.argsort(issued.called.at[mine], kind="stable")]
-        numbers = issued.called.sequence[calls].tolist() if numbered else []
-        told.add((*numbers, *(_signature(issued, call, step=False) for call in calls.tolist())))
-    rest = instances.some((instances.group == group) & ~_within(issued, instances, int(low), int(high)))
-    return len(told) == 1 and not (_differs(issued, rest) | _is_missing(issued, rest).any(axis=1)).any()
+        calls = np.flatnonzero(mask)[np.argsort(issued.columns.issued_ns[mask], kind="stable")]
+        numbers = issued.columns.sequence[calls].tolist() if numbered else []
+        sequences.add((*numbers, *(_signature(issued, call, step=False) for call in calls.tolist())))
+    rest = instances.select((instances.group == group) & ~_within_steps(issued, instances, int(low), int(high)))
+    return len(sequences) == 1 and not (_differs(issued, rest) | _is_missing(issued, rest).any(axis=1)).any()
 
 
-def _within(issued: Issued, instances: Instances, low: int, high: int) -> NDArray[np.bool_]:
-    """bool[I]: all that is there of it was issued in steps [low, high)."""
-    step = issued.called.step[instances.call]
+def _within_steps(issued: JobCollectives, instances: Instances, low: int, high: int) -> NDArray[np.bool_]:
+    """Return bool[I]: all ranks that issued it did so in steps [low, high)."""
+    step = issued.columns.step[instances.call]
     return np.asarray(((instances.call < 0) | ((step >= low) & (step < high))).all(axis=1))
 
 
-def _mismatch(issued: Issued, instances: Instances, first: int) -> Mismatch:
+def _mismatch(issued: JobCollectives, instances: Instances, first: int) -> Mismatch:
+    """Return the mismatch at instance `first`, explained by up to _LOOK_AHEAD collectives of the same step."""
     group, numbered = int(instances.group[first]), bool(instances.numbered[first])
-    alike = (instances.group == group) & (instances.step == instances.step[first])
-    onwards = np.flatnonzero(alike & (np.arange(len(instances)) >= first))[:_LOOK_AHEAD]
-    missing = _is_missing(issued, instances.some(onwards[:1]))[0]
+    same_step = (instances.group == group) & (instances.step == instances.step[first])
+    onwards = np.flatnonzero(same_step & (np.arange(len(instances)) >= first))[:_LOOK_AHEAD]
+    missing = _is_missing(issued, instances.select(onwards[:1]))[0]
     ranks = [r for r in range(len(issued.ranks)) if instances.call[first, r] >= 0 or missing[r]]
-    story = {
+    signatures = {
         r: [_signature(issued, call, step=numbered) for call in instances.call[onwards, r].tolist()] for r in ranks
     }
-    usual = _usual([tuple(story[r]) for r in ranks])
-    did = tuple(_did(issued, r, int(instances.call[first, r]), _how(story[r], usual)) for r in ranks)
+    majority = _majority([tuple(signatures[r]) for r in ranks])
     calls = instances.call[first]
-    step = int(issued.called.step[calls[calls >= 0]].min()) if issued.marked.any() else -1
+    rank_issues = tuple(_rank_issue(issued, r, int(calls[r]), _difference(signatures[r], majority)) for r in ranks)
+    step = int(issued.columns.step[calls[calls >= 0]].min()) if issued.marked.any() else -1
     place = int(instances.place[first])
     return Mismatch(
         group=issued.groups[group],
         sequence=place if numbered else -1,
         step=step,
         place=-1 if numbered else place,
-        at=int(issued.called.at[calls[calls >= 0]].min()),
-        did=did,
+        issued_ns=int(issued.columns.issued_ns[calls[calls >= 0]].min()),
+        rank_issues=rank_issues,
     )
 
 
-_Story = Sequence[tuple[int, ...] | None]
+_Signatures = Sequence[tuple[int, ...] | None]
+"""Signatures of one rank's calls from the mismatch on, None where it issued nothing."""
 
 
-def _usual(stories: Sequence[tuple[tuple[int, ...] | None, ...]]) -> _Story | None:
-    """What more than half of the ranks do at the first place and, of those, most from there on; None if none do."""
-    first, count = Counter(story[0] for story in stories).most_common(1)[0]
-    if 2 * count <= len(stories):
+def _majority(all_signatures: Sequence[tuple[tuple[int, ...] | None, ...]]) -> _Signatures | None:
+    """Return what over half of the ranks issue first and, of those, most from there on; None without a majority."""
+    first, count = Counter(signatures[0] for signatures in all_signatures).most_common(1)[0]
+    if 2 * count <= len(all_signatures):
         return None
-    return Counter(story for story in stories if story[0] == first).most_common(1)[0][0]
+    return Counter(signatures for signatures in all_signatures if signatures[0] == first).most_common(1)[0][0]
 
 
-def _how(mine: _Story, usual: _Story | None) -> str:
-    """How a rank differs from what is usual: what explains all that it does from there on, best to the same end."""
-    if usual is None or mine[0] == usual[0]:
+def _difference(signatures: _Signatures, majority: _Signatures | None) -> str:
+    """Return how a rank differs from the majority: the edit that explains its calls, preferably up to the end."""
+    if majority is None or signatures[0] == majority[0]:
         return ""
-    mine, usual = _upto_end(mine), _upto_end(usual)
+    signatures, majority = _without_trailing_none(signatures), _without_trailing_none(majority)
     explained = {
-        "swapped": [*usual[1:2], *usual[:1], *usual[2:]] if len(usual) > 1 else None,
-        "different": [*mine[:1], *usual[1:]] if mine and usual else None,
-        "missing": usual[1:],
-        "extra": [*mine[:1], *usual],
+        "swapped": [*majority[1:2], *majority[:1], *majority[2:]] if len(majority) > 1 else None,
+        "different": [*signatures[:1], *majority[1:]] if signatures and majority else None,
+        "missing": majority[1:],
+        "extra": [*signatures[:1], *majority],
     }
-    fits = [how for how, story in explained.items() if story is not None and _agree(mine, story)]
-    exact = [how for how in fits if len(explained[how] or ()) == len(mine)]
+    fits = [how for how, expected in explained.items() if expected is not None and _is_prefix(signatures, expected)]
+    exact = [how for how in fits if len(explained[how] or ()) == len(signatures)]
     return (exact or [how for how in fits if how != "different"] or ["different"])[0]
 
 
-def _upto_end(story: _Story) -> list[tuple[int, ...] | None]:
-    """Without the nothing at its end."""
-    last = max((at for at, one in enumerate(story) if one is not None), default=-1)
-    return list(story[: last + 1])
+def _without_trailing_none(signatures: _Signatures) -> list[tuple[int, ...] | None]:
+    """Return the signatures up to the last call."""
+    last = max((index for index, signature in enumerate(signatures) if signature is not None), default=-1)
+    return list(signatures[: last + 1])
 
 
-def _agree(mine: _Story, told: _Story) -> bool:
-    """All that both hold agrees, and that is something unless there is nothing in one of them."""
-    return all(x == y for x, y in zip(mine, told, strict=False)) and (bool(told) or not mine)
+def _is_prefix(signatures: _Signatures, expected: _Signatures) -> bool:
+    """Return whether one is a prefix of the other; an empty `expected` matches only empty `signatures`."""
+    return all(x == y for x, y in zip(signatures, expected, strict=False)) and (bool(expected) or not signatures)
 
 
-def _did(issued: Issued, rank: int, call: int, how: str) -> RankIssue:
+def _rank_issue(issued: JobCollectives, rank: int, call: int, how: str) -> RankIssue:
+    """Return what one rank issued: `call`, or nothing if it is -1."""
     if call < 0:
         return RankIssue(issued.ranks[rank], call, how)
     dtype = int(issued.dtype[call])
@@ -200,7 +211,7 @@ def _did(issued: Issued, rank: int, call: int, how: str) -> RankIssue:
         issued.ranks[rank],
         call,
         how,
-        COLLECTIVE_NAMES[int(issued.called.name[call])],
+        COLLECTIVE_NAMES[int(issued.columns.name[call])],
         text,
-        int(issued.called.elements[call]),
+        int(issued.columns.elements[call]),
     )

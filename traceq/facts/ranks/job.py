@@ -1,4 +1,4 @@
-"""A run without its events: what can be said of all ranks together by what each of them left."""
+"""Job: a run without its events, with the facts that compare all ranks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
 
-from traceq.facts.comm.rank_collectives import OwnCalls, own_calls
-from traceq.facts.ranks.arrival_waits import Waits, waits
+from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
+from traceq.facts.ranks.arrival_waits import ArrivalWaits, arrival_waits
 from traceq.facts.ranks.clock_offsets import Clocks, clocks
-from traceq.facts.ranks.collective_matching import Instances, match
-from traceq.facts.ranks.job_collectives import Issued, are_of_one_job, issued_by_ranks
+from traceq.facts.ranks.collective_matching import Instances, match_collectives
+from traceq.facts.ranks.job_collectives import JobCollectives, are_concurrent, issued_by_ranks
 from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
-__all__ = ["Job", "LazySequence", "RankQuery", "job_by", "job_of"]
+__all__ = ["Job", "LazySequence", "RankQuery", "job_from_outlines", "job_of"]
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -23,15 +23,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class RankQuery(Protocol):
-    """A second look at the events of a few ranks, when the merge knows which."""
+    """Query of the events of a few ranks, once the merge knows which."""
 
-    def __call__(self, question: Callable[[Trace, A], T], asked: Sequence[tuple[int, A]]) -> list[T]:
-        """The answers for (rank, what to ask of it), in this order; `question` is a function of a module."""
+    def __call__(self, question: Callable[[Trace, A], T], arguments: Sequence[tuple[int, A]], /) -> list[T]:
+        """Return `question(trace, argument)` for each (rank, argument); `question` is a module-level function."""
         ...
 
 
 class LazySequence(Sequence[T_co]):
-    """What a function says of each of some things, asked each time anew: all of it need not be in memory at once."""
+    """Sequence whose items a function computes on each access, so that not all are in memory at once."""
 
     def __init__(self, function: Callable[[int], T_co], num: int) -> None:
         self._function, self._num = function, num
@@ -39,23 +39,23 @@ class LazySequence(Sequence[T_co]):
     def __len__(self) -> int:
         return self._num
 
-    def __getitem__(self, at: int) -> T_co:  # type: ignore[override]
-        if not 0 <= at < self._num:
-            raise IndexError(at)
-        return self._function(at)
+    def __getitem__(self, index: int) -> T_co:  # type: ignore[override]
+        if not 0 <= index < self._num:
+            raise IndexError(index)
+        return self._function(index)
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """R ranks of one run, ascending, without their events; what is compared across them is worked out once.
+    """R ranks of one run, ascending, without their events; facts that compare ranks are computed once.
 
-    `calls` of R ranks; `look` reads a few of them again. The rest as in Run.
+    `calls` of R ranks; `query` reads the events of a few ranks again. The other fields are those of Run.
     """
 
     path: str
     ranks: tuple[Outline, ...]
-    calls: Sequence[OwnCalls]
-    look: RankQuery
+    calls: Sequence[RankCalls]
+    query: RankQuery
     manifest: Manifest | None = None
     arm: str = ""
     pairs: tuple[Pairs, ...] = ()
@@ -65,49 +65,49 @@ class Job:
     processes: tuple[Processes, ...] = ()
 
     @cached_property
-    def is_one(self) -> bool:
-        """The ranks ran at the same time."""
-        return are_of_one_job(self.ranks)
+    def is_concurrent(self) -> bool:
+        """Whether the ranks ran at the same time."""
+        return are_concurrent(self.ranks)
 
     @cached_property
-    def issued(self) -> Issued:
-        """The collectives of all ranks; none where they were recorded one after the other."""
-        return issued_by_ranks(self.ranks, self.calls) if self.is_one else issued_by_ranks((), ())
+    def issued(self) -> JobCollectives:
+        """Collectives of all ranks; none if the ranks were recorded one after the other."""
+        return issued_by_ranks(self.ranks, self.calls) if self.is_concurrent else issued_by_ranks((), ())
 
     @cached_property
     def instances(self) -> Instances:
-        """Which of them are one."""
-        return match(self.issued)
+        """Matched collectives."""
+        return match_collectives(self.issued)
 
     @cached_property
     def clocks(self) -> Clocks:
-        """How far the ranks' clocks are apart."""
+        """Clock offsets between ranks."""
         return clocks(self.issued, self.instances)
 
     @cached_property
-    def waits(self) -> Waits:
-        """Who waits for whom."""
-        return waits(self.issued, self.instances, self.clocks)
+    def waits(self) -> ArrivalWaits:
+        """Arrival waits in collectives that need all ranks."""
+        return arrival_waits(self.issued, self.instances, self.clocks)
 
 
 def job_of(run: Run) -> Job:
-    """The run as a job, whose ranks are in memory."""
-    of_rank = {trace.rank: trace for trace in run.traces}
+    """Return the run, whose traces are in memory, as a job."""
+    traces = {trace.rank: trace for trace in run.traces}
 
-    def look(question: Callable[[Trace, A], T], asked: Sequence[tuple[int, A]]) -> list[T]:
-        return [question(of_rank[rank], what) for rank, what in asked]
+    def query(question: Callable[[Trace, A], T], arguments: Sequence[tuple[int, A]], /) -> list[T]:
+        return [question(traces[rank], argument) for rank, argument in arguments]
 
-    calls = LazySequence(lambda at: own_calls(run.traces[at]), len(run.traces))
-    return job_by(run, tuple(outline(trace) for trace in run.traces), calls, look)
+    calls = LazySequence(lambda index: rank_calls(run.traces[index]), len(run.traces))
+    return job_from_outlines(run, tuple(outline(trace) for trace in run.traces), calls, query)
 
 
-def job_by(run: Run, ranks: tuple[Outline, ...], calls: Sequence[OwnCalls], look: RankQuery) -> Job:
-    """The run as a job, by what is left of its ranks."""
+def job_from_outlines(run: Run, ranks: tuple[Outline, ...], calls: Sequence[RankCalls], query: RankQuery) -> Job:
+    """Return the run as a job, from the outlines and calls of its ranks."""
     return Job(
         run.path,
         ranks,
         calls,
-        look,
+        query,
         run.manifest,
         run.arm,
         run.pairs,

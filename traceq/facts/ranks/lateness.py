@@ -1,4 +1,4 @@
-"""What made one rank later than the others: the cell of its step that is longer than theirs, and what is in it."""
+"""Cause of one rank's lateness: the cell of its step with the largest excess over the other ranks, and its contents."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ from traceq.model import Category, Trace
 
 __all__ = ["Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
 
-_NOT_A_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL)
+_NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL)
 _COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
 _ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.LAUNCH_LATENCY)
 _IN_A_CALL = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT)
 PYTHON = "Python"
-_IN_MARK = "Python in "
+_IN_ANNOTATION = "Python in "
 
-_MOST_OTHERS = 16
-"""Ranks that the late one is compared with in detail; where there are more, so many from the first to the last."""
+_MAX_COMPARED = 16
+"""Limit on ranks compared with the late one in detail; of more ranks, as many are spread from first to last."""
 
 PhaseCategory = tuple[str, int]
-"""(phase, Doing)."""
+"""(phase, number of a TimeCategory): one cell of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """A rank's `phase` and `category` take `excess_ns` a step more than on the median of the others; in it `what`, a
-    kernel, a call, a host op or Python, takes `what_excess_ns` more; `line` where the trace tells; `before` the op that
-    follows the longest stay in Python, "" for anything else.
+    """Largest excess of a late rank over the median of the other ranks.
+
+    `phase` and `category` take `excess_ns` more per step; within them `what`, a kernel, a call, a host op or Python,
+    takes `what_excess_ns` more; `line`, "" where the trace has none; `before`, the op that follows the longest interval
+    in Python, "" for anything else.
     """
 
     phase: str
@@ -55,35 +57,35 @@ class Lateness:
 
 
 def busy_ns(cells: Mapping[PhaseCategory, float]) -> int:
-    """Time of a counted step in which the rank itself computes, ns."""
-    return round(sum(ns for (_, doing), ns in cells.items() if doing in _COMPUTES))
+    """Return ns of a counted step in which the rank computes."""
+    return round(sum(ns for (_, category), ns in cells.items() if category in _COMPUTES))
 
 
-def lateness(look: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]], late: int) -> Lateness | None:
-    """The largest excess of the late rank, by the cells of all; None where no cell of its is longer than the others'.
+def lateness(query: RankQuery, cells: Mapping[int, Mapping[PhaseCategory, float]], late: int) -> Lateness | None:
+    """Return the largest excess of the late rank, by the cells of all ranks; None where no cell has an excess.
 
-    What is in that cell is looked up on that rank and on _MOST_OTHERS at most.
+    The contents of that cell are queried from that rank and from _MAX_COMPARED others at most.
     """
-    own, theirs = cells[late], [told for rank, told in cells.items() if rank != late]
-    excess = {cell: ns - _median([told.get(cell, 0.0) for told in theirs]) for cell, ns in own.items()}
-    cell = max((cell for cell in excess if cell[1] not in _NOT_A_CAUSE), key=lambda cell: excess[cell], default=None)
+    late_cells, other_cells = cells[late], [times for rank, times in cells.items() if rank != late]
+    excess = {cell: ns - _median([times.get(cell, 0.0) for times in other_cells]) for cell, ns in late_cells.items()}
+    cell = max((cell for cell in excess if cell[1] not in _NO_CAUSE), key=lambda cell: excess[cell], default=None)
     if cell is None or excess[cell] <= 0:
         return None
     others = [rank for rank in cells if rank != late]
-    spread = np.unique(np.linspace(0, len(others) - 1, min(len(others), _MOST_OTHERS)).round().astype(np.int64))
-    mine, *contents = look(_contents, [(late, cell), *((others[at], cell) for at in spread.tolist())])
-    inside = {what: ns - _median([told.get(what, 0.0) for told in contents]) for what, ns in mine.items()}
-    what = max(inside, key=lambda name: inside[name], default="")
-    line, before = look(_where, [(late, (cell, what))])[0]
-    phase, doing = cell[0], TimeCategory(cell[1]).name.lower()
-    return Lateness(phase, doing, round(excess[cell]), what, round(inside.get(what, 0.0)), line, before)
+    compared = np.unique(np.linspace(0, len(others) - 1, min(len(others), _MAX_COMPARED)).round().astype(np.int64))
+    late_contents, *contents = query(_contents, [(late, cell), *((others[index], cell) for index in compared.tolist())])
+    more = {name: ns - _median([times.get(name, 0.0) for times in contents]) for name, ns in late_contents.items()}
+    what = max(more, key=lambda name: more[name], default="")
+    line, before = query(_line_and_next_op, [(late, (cell, what))])[0]
+    phase, category = cell[0], TimeCategory(cell[1]).name.lower()
+    return Lateness(phase, category, round(excess[cell]), what, round(more.get(what, 0.0)), line, before)
 
 
 def cells_of(trace: Trace) -> dict[PhaseCategory, float]:
-    """Ns of a counted step by phase and category."""
+    """Return ns of a counted step by phase and category."""
     ns, names, num = ns_by_phase(trace), phases(trace).names, int(steps(trace).counted.sum())
     cells = np.argwhere(ns > 0).tolist()
-    return {(names[phase], doing): int(ns[phase, doing]) / num for phase, doing in cells}
+    return {(names[phase], category): int(ns[phase, category]) / num for phase, category in cells}
 
 
 def _median(values: Sequence[float]) -> float:
@@ -91,111 +93,114 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _pieces(trace: Trace, cell: PhaseCategory) -> tuple[NDArray[np.int64], int]:
-    """(indices of the pieces of activity of a cell in counted steps, number of those steps)."""
-    done, inside, names = activity(trace), in_counted_steps(trace), phases(trace).names
+    """Return (indices of the partition's pieces in a cell of the counted steps, number of those steps)."""
+    partition, inside, names = activity(trace), in_counted_steps(trace), phases(trace).names
     num = int(steps(trace).counted.sum())
     if cell[0] not in names:
         return np.empty(0, np.int64), num
-    return np.flatnonzero(inside & (done.phase == names.index(cell[0])) & (done.doing == cell[1])), num
+    return np.flatnonzero(inside & (partition.phase == names.index(cell[0])) & (partition.category == cell[1])), num
 
 
 def _contents(trace: Trace, cell: PhaseCategory) -> dict[str, float]:
-    """Ns of a counted step by what a cell is made of."""
-    done, (pieces, num) = activity(trace), _pieces(trace, cell)
+    """Return ns of a counted step by what a cell contains: kernels, calls, or host ops and Python."""
+    partition, (pieces, num) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE:
-        rows = device_work(trace).rows[done.owner[pieces]]
+        rows = device_work(trace).rows[partition.owner[pieces]]
     elif cell[1] in _IN_A_CALL:
-        rows = blocking_calls(trace).rows[done.call[pieces]]
+        rows = blocking_calls(trace).rows[partition.call[pieces]]
     else:
-        return {name: ns / num for name, ns in _host_ops(trace, done, pieces).items()}
+        return {name: ns / num for name, ns in _host_op_ns(trace, partition, pieces).items()}
     sums = group([trace.events.name[rows]])
-    totals = zip(sums.keys[:, 0].tolist(), sums.sum(done.ns[pieces]), strict=True)
+    totals = zip(sums.keys[:, 0].tolist(), sums.sum(partition.ns[pieces]), strict=True)
     return {trace.events.strings[name]: ns / num for name, ns in totals}
 
 
-def _cell_spans(done: Activity, pieces: NDArray[np.int64]) -> Spans:
-    return spans(done.parts[pieces, 0], done.parts[pieces, 1])
+def _cell_spans(partition: Activity, pieces: NDArray[np.int64]) -> Spans:
+    return spans(partition.parts[pieces, 0], partition.parts[pieces, 1])
 
 
-def _host_ops(trace: Trace, done: Activity, pieces: NDArray[np.int64]) -> dict[str, int]:
-    """Ns that the main thread spent in each of its outermost ops within the pieces, and between them in Python, told
-    apart by the innermost annotation around it.
+def _host_op_ns(trace: Trace, partition: Activity, pieces: NDArray[np.int64]) -> dict[str, int]:
+    """Return ns of the main thread by outermost op within the pieces, and of Python between them.
+
+    Python is split by the innermost annotation around it.
     """
-    wanted = _cell_spans(done, pieces)
+    cell_spans = _cell_spans(partition, pieces)
     top = _outermost(trace)
-    between = subtract(wanted, spans(trace.events.ts[top], trace.events.end[top]))
-    marks = _annotations(trace)
-    alone = measure_within(between, marks.start, marks.end)
-    inner = np.flatnonzero(marks.parent >= 0)
-    np.subtract.at(alone, marks.parent[inner], measure_within(between, marks.start[inner], marks.end[inner]))
-    found = _by_name(trace, top, measure_within(wanted, trace.events.ts[top], trace.events.end[top]))
-    found |= {_IN_MARK + name: ns for name, ns in _by_name(trace, marks.rows, alone).items()}
-    return found | {PYTHON: measure(wanted) - sum(found.values())}
+    between = subtract(cell_spans, spans(trace.events.ts[top], trace.events.end[top]))
+    annotations = _annotations(trace)
+    python_ns = measure_within(between, annotations.start, annotations.end)
+    inner = np.flatnonzero(annotations.parent >= 0)
+    innermost_ns = python_ns.copy()
+    np.subtract.at(innermost_ns, annotations.parent[inner], python_ns[inner])
+    ns_of = _ns_by_name(trace, top, measure_within(cell_spans, trace.events.ts[top], trace.events.end[top]))
+    ns_of |= {_IN_ANNOTATION + name: ns for name, ns in _ns_by_name(trace, annotations.rows, innermost_ns).items()}
+    return ns_of | {PYTHON: measure(cell_spans) - sum(ns_of.values())}
 
 
-def _by_name(trace: Trace, rows: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, int]:
+def _ns_by_name(trace: Trace, rows: NDArray[np.int64], ns: NDArray[np.int64]) -> dict[str, int]:
     sums = group([trace.events.name[rows]])
     totals = zip(sums.keys[:, 0].tolist(), sums.sum(ns), strict=True)
     return {trace.events.strings[name]: total for name, total in totals if total}
 
 
 def _outermost(trace: Trace) -> NDArray[np.int64]:
-    """Rows of the main thread's outermost ops."""
+    """Return the rows of the main thread's outermost ops."""
     ops = host_ops(trace).get(main_track(trace))
     return ops.rows[ops.parent < 0] if ops is not None else np.empty(0, np.int64)
 
 
 def _annotations(trace: Trace) -> Nest:
-    """The main thread's annotations within the phases."""
+    """Return the main thread's annotations except step marks and phases."""
     rows = trace.events.rows(Category.ANNOTATION)
     rows = rows[tracks(trace)[rows] == main_track(trace)]
-    wide = re.compile("^(ProfilerStep#.*|" + "|".join(map(re.escape, phases(trace).names)) + ")$")
-    return nest(trace.events, rows[~matching(trace.events, rows, wide)])
+    steps_and_phases = re.compile("^(ProfilerStep#.*|" + "|".join(map(re.escape, phases(trace).names)) + ")$")
+    return nest(trace.events, rows[~matching(trace.events, rows, steps_and_phases)])
 
 
-def _where(trace: Trace, asked: tuple[PhaseCategory, str]) -> tuple[str, str]:
-    """(line, op that follows) of the longest stay in what made the rank late."""
-    cell, what = asked
+def _line_and_next_op(trace: Trace, cause: tuple[PhaseCategory, str]) -> tuple[str, str]:
+    """Return (line, op that follows) of the longest interval of what made the rank late."""
+    cell, what = cause
     return _line(trace, cell, what), _op_after_python(trace, cell, what)
 
 
 def _line(trace: Trace, cell: PhaseCategory, what: str) -> str:
-    """Python line of the longest single stay in what made the rank late; "" where the trace does not tell."""
-    done, (pieces, _) = activity(trace), _pieces(trace, cell)
+    """Return the Python line of the longest interval of what made the rank late; "" where the trace has none."""
+    partition, (pieces, _) = activity(trace), _pieces(trace, cell)
     if cell[1] in _ON_DEVICE or len(pieces) == 0:
         return ""
     if cell[1] in _IN_A_CALL:
         calls = blocking_calls(trace)
-        longest = int(done.call[pieces[np.argmax(done.ns[pieces])]])
+        longest = int(partition.call[pieces[np.argmax(partition.ns[pieces])]])
         track, start, end = int(calls.track[longest]), int(calls.start[longest]), int(calls.end[longest])
     else:
-        track, (start, end) = main_track(trace), _longest_stay(trace, _cell_spans(done, pieces), what)
-    found = origins(trace, *(np.array([value]) for value in (track, start, end)))
-    return found.texts[int(found.line[0])]
+        track, (start, end) = main_track(trace), _longest_interval(trace, _cell_spans(partition, pieces), what)
+    origin = origins(trace, *(np.array([value]) for value in (track, start, end)))
+    return origin.texts[int(origin.line[0])]
 
 
-def _longest_stay(trace: Trace, wanted: Spans, what: str) -> tuple[int, int]:
-    """Start and end of the op or annotation of that name that takes most of the spans; else of the longest span."""
-    marks = _annotations(trace).rows if what.startswith(_IN_MARK) else _outermost(trace)
-    name = re.compile("^" + re.escape(what.removeprefix(_IN_MARK)) + "$")
-    rows = marks[matching(trace.events, marks, name)]
+def _longest_interval(trace: Trace, cell_spans: Spans, what: str) -> tuple[int, int]:
+    """Return (start, end) ns of the op or annotation `what` that covers most of the spans, else of the longest span."""
+    candidates = _annotations(trace).rows if what.startswith(_IN_ANNOTATION) else _outermost(trace)
+    name = re.compile("^" + re.escape(what.removeprefix(_IN_ANNOTATION)) + "$")
+    rows = candidates[matching(trace.events, candidates, name)]
     if len(rows) == 0:
-        longest = int(np.argmax(wanted[:, 1] - wanted[:, 0]))
-        return int(wanted[longest, 0]), int(wanted[longest, 1])
-    within = measure_within(wanted, trace.events.ts[rows], trace.events.end[rows])
+        longest = int(np.argmax(cell_spans[:, 1] - cell_spans[:, 0]))
+        return int(cell_spans[longest, 0]), int(cell_spans[longest, 1])
+    within = measure_within(cell_spans, trace.events.ts[rows], trace.events.end[rows])
     row = int(rows[np.argmax(within)])
     return int(trace.events.ts[row]), int(trace.events.end[row])
 
 
 def _op_after_python(trace: Trace, cell: PhaseCategory, what: str) -> str:
-    """The outermost op that begins where the longest stay in Python, within the annotation it is named by, ends."""
+    """Return the outermost op that follows the longest interval in Python, within the annotation that `what` names."""
     if not what.startswith(PYTHON) or cell[1] in (*_ON_DEVICE, *_IN_A_CALL):
         return ""
     pieces, _ = _pieces(trace, cell)
-    top, marks = _outermost(trace), _annotations(trace).rows
+    top, annotations = _outermost(trace), _annotations(trace).rows
     between = subtract(_cell_spans(activity(trace), pieces), spans(trace.events.ts[top], trace.events.end[top]))
-    if what.startswith(_IN_MARK):
-        named = marks[matching(trace.events, marks, re.compile(f"^{re.escape(what.removeprefix(_IN_MARK))}$"))]
+    if what.startswith(_IN_ANNOTATION):
+        name = re.compile(f"^{re.escape(what.removeprefix(_IN_ANNOTATION))}$")
+        named = annotations[matching(trace.events, annotations, name)]
         between = intersect(between, spans(trace.events.ts[named], trace.events.end[named]))
     if len(between) == 0:
         return ""

@@ -1,4 +1,4 @@
-"""What is known of one rank once its events are gone: who it is, when it ran, and its steps."""
+"""Outline of one rank: its trace without events: identity, time range and steps."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ __all__ = ["Outline", "head", "outline"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
-    """One rank's trace without its events. `base_time_ns` + a time of it is absolute; `extent` (start, end) ns of all
-    that host and device did; `has_device`: some device work is in it.
+    """One rank's trace without its events.
+
+    `base_time_ns` + a time of the trace is absolute; `extent` (start, end) ns of all host and device events;
+    `has_device`: the trace has device work.
     """
 
     path: str
@@ -37,7 +39,7 @@ class Outline:
 
 @once_per_trace
 def outline(trace: Trace) -> Outline:
-    """The outline of a trace."""
+    """Return the outline of a trace."""
     return Outline(
         path=trace.path,
         rank=trace.rank,
@@ -53,24 +55,25 @@ def outline(trace: Trace) -> Outline:
 
 
 def head(trace: Trace) -> Trace:
-    """The trace without its events but for the first, by time, and without what it knows of their lines."""
-    return replace(trace, events=_first(trace.events), embedded="", lines=None)
+    """Return the trace with only its first event by time, and without the lines of its events."""
+    return replace(trace, events=_first_event(trace.events), embedded="", lines=None)
 
 
-def _first(events: Events) -> Events:
-    at = int(np.argmin(events.ts))
+def _first_event(events: Events) -> Events:
+    """Return the first event by time, without strings and tables."""
+    index = int(np.argmin(events.ts))
     columns = {column.name: getattr(events, column.name) for column in fields(events)}
-    own = {name: column[at : at + 1] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    first = {name: column[index : index + 1] for name, column in columns.items() if isinstance(column, np.ndarray)}
     return Events(
         strings=(),
-        **own,
-        messages=_none_of(events.messages),
-        stacks=_none_of(events.stacks),
-        allocations=_none_of(events.allocations),
-        waits=_none_of(events.waits),
+        **first,
+        messages=_without_rows(events.messages),
+        stacks=_without_rows(events.stacks),
+        allocations=_without_rows(events.allocations),
+        waits=_without_rows(events.waits),
     )
 
 
-def _none_of(table: T) -> T:
-    """A table of columns without rows."""
+def _without_rows(table: T) -> T:
+    """Return the table without its rows."""
     return type(table)(**{column.name: getattr(table, column.name)[:0] for column in fields(table)})

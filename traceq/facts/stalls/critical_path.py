@@ -1,7 +1,7 @@
-"""The critical path of every step: back from its end, from each start to the last thing that it waited for.
+"""Critical path of every step, walked back from its end: from each start to the last dependency.
 
-It follows the edges of the dependency graph that have no slack: from device work to the work before it, to work of
-another stream, or to the host's launch; along the host to the last wait that held it up, and to the work awaited there.
+The path follows the edges of the dependency graph without slack: from device work to the previous work on its stream,
+to work of another stream, or to the host's launch; along the host to its last binding wait, and to the awaited work.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import DeviceWork, device_work
-from traceq.facts.events.host_boundaries import host_cuts
-from traceq.facts.events.name_patterns import names_of
+from traceq.facts.events.host_boundaries import host_boundaries
+from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.dependency_graph import Graph, dependency_graph
-from traceq.facts.stalls.host_labels import Labels
-from traceq.facts.stalls.replay import lasts
+from traceq.facts.stalls.host_labels import HostLabels
+from traceq.facts.stalls.replay import step_durations
 from traceq.facts.timeline.active_thread import active_thread
-from traceq.facts.timeline.data_loading import loading
+from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.facts.timeline.time_partition import is_communication
 from traceq.intervals import Spans, contains, cut
 from traceq.model import Category, Trace
 
-__all__ = ["Back", "CriticalPath", "On", "critical_path", "edges_back", "last_work", "path_through"]
+__all__ = ["CriticalPath", "PathKind", "Predecessors", "critical_path", "last_work", "path_through", "predecessors"]
 
 _NEVER = np.iinfo(np.int64).min
-_LONG_NS = 1_000_000
-_SOON_NS = 100_000
+_MIN_SILENCE_NS = 1_000_000
+_MAX_DELAY_NS = 100_000
 
 
-class On(IntEnum):
-    """What the path leads through; the names, in lower case and with spaces, are those of the JSON."""
+class PathKind(IntEnum):
+    """Kind of a piece of the path; JSON uses the names in lower case with spaces."""
 
     KERNEL = 0
     COLLECTIVE = 1
@@ -52,13 +52,15 @@ class On(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CriticalPath:
-    """P pieces in order, which tile the counted steps: `parts` int64[P, 2] ns; `on` int64[P] of On; `phase` int64[P];
-    `name`, `line` int64[P] into `texts`; `segment` int64[P]: pieces of one stretch share a number.
+    """P pieces in order, which tile the counted steps.
+
+    `parts` int64[P, 2] ns; `kind` int64[P] of PathKind; `phase` int64[P]; `name`, `line` int64[P] into `texts`;
+    `segment` int64[P]: pieces of one edge or node of the path share a number.
     """
 
     texts: tuple[str, ...]
     parts: Spans
-    on: NDArray[np.int64]
+    kind: NDArray[np.int64]
     phase: NDArray[np.int64]
     name: NDArray[np.int64]
     line: NDArray[np.int64]
@@ -66,264 +68,274 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Back:
-    """Where the path goes from each piece of work: `to` int64[D], the work that ended last of what it waited for, -1
-    for none; `over` int64[D] ns, that end; `returned`, `launched` int64[D] ns: when the host came back from waiting for
-    it, and when it launched this; the least int64 where the host has no part in it. `kind` int64[D] of On; `reach`
-    int64[D] ns: the latest end up to each; `held`: (end, work awaited, its end) of waits that held the host up.
+class Predecessors:
+    """Predecessor on the path of each of D device operations.
+
+    `work` int64[D]: the last of its dependencies to end, -1 for none; `work_end` int64[D] ns, that end; `returned`,
+    `launched` int64[D] ns: when the host returned from waiting for that work, and when it launched this one; the least
+    int64 where the path does not pass through the host. `kind` int64[D] of PathKind; `host_waits`: (end, awaited work,
+    its end) of the host's binding waits, by end.
     """
 
-    to: NDArray[np.int64]
-    over: NDArray[np.int64]
+    work: NDArray[np.int64]
+    work_end: NDArray[np.int64]
     returned: NDArray[np.int64]
     launched: NDArray[np.int64]
     kind: NDArray[np.int64]
-    reach: NDArray[np.int64]
-    held: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+    host_waits: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Inside:
-    """Work that runs within a leg, P pairs by work: `leg`, `work` int64[P]; `runs` bool[P], not all do; of each piece
-    of work `first` int64[D], the leg of its first pair, and `at` int64[D + 1], that pair.
+class _LegWork:
+    """P candidate pairs (leg, device work within it), ordered by work.
+
+    `leg`, `work` int64[P]; `overlaps` bool[P]: the work does run within the leg; for each device operation `first_leg`
+    int64[D], the leg of its first pair, and `first_pair` int64[D + 1], that pair.
     """
 
     leg: NDArray[np.int64]
     work: NDArray[np.int64]
-    runs: NDArray[np.bool_]
-    first: NDArray[np.int64]
-    at: NDArray[np.int64]
+    overlaps: NDArray[np.bool_]
+    first_leg: NDArray[np.int64]
+    first_pair: NDArray[np.int64]
 
     def pair(self, leg: NDArray[np.int64], work: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[X]: the pair of each leg and work, -1 where that work does not run within the leg."""
-        pair = self.at[work] + leg - self.first[work]
-        there = (work >= 0) & (pair >= self.at[work]) & (pair < self.at[work + 1])
-        there[there] = self.runs[pair[there]]
-        return np.where(there, pair, -1)
+        """Return int64[X]: the pair of each leg and work, -1 where that work does not run within the leg."""
+        pair = self.first_pair[work] + leg - self.first_leg[work]
+        exists = (work >= 0) & (pair >= self.first_pair[work]) & (pair < self.first_pair[work + 1])
+        exists[exists] = self.overlaps[pair[exists]]
+        return np.where(exists, pair, -1)
 
 
 def critical_path(trace: Trace) -> CriticalPath:
-    """The path through each counted step, from its end to its start; it adds up to them."""
-    found = steps(trace)
-    start = found.window[found.counted, 0]
-    return path_through(trace, start, start + lasts(trace)[found.counted], np.full(len(start), -1))
+    """Return the path through each counted step, from its end to its start; its pieces add up to the steps."""
+    counted = steps(trace).counted
+    start = steps(trace).window[counted, 0]
+    return path_through(trace, start, start + step_durations(trace)[counted], np.full(len(start), -1))
 
 
 def path_through(
     trace: Trace, start: NDArray[np.int64], end: NDArray[np.int64], before: NDArray[np.int64]
 ) -> CriticalPath:
-    """The path back from each `end` to its `start`: legs int64[K] ns, disjoint and ascending, all walked at once.
+    """Return the path back from each `end` to its `start`: K legs int64[K] ns, disjoint and ascending.
 
-    Where `before` int64[K] is a piece of work, which begins with the end of the leg, what led to that; else (-1) what
-    the leg ends with.
+    Where `before` int64[K] is device work, which starts at the end of the leg, the path goes back from that work; else
+    (-1) from what ends with the leg. All legs are walked at once.
     """
-    back, work = edges_back(trace), device_work(trace)
-    inside = _inside(work, start, end)
-    begins, tail = _ends(work, back, inside, start, end, before)
-    mine = _reached(inside, back.to, begins[begins >= 0])
+    previous, work = predecessors(trace), device_work(trace)
+    pairs = _leg_work(work, start, end)
+    first, tail = _first_pairs(work, previous, pairs, start, end, before)
+    reached = _reached(pairs, previous.work, first[first >= 0])
     leads = np.flatnonzero(before >= 0)
-    leads = leads[inside.pair(leads, before[leads]) < 0]
-    of_leg, of_work = np.r_[inside.leg[mine], leads], np.r_[inside.work[mine], before[leads]]
-    leg, at, on, of_work = _stretches(work, back, of_leg, of_work, tail)
-    at = np.maximum(at, start[leg])
-    order = np.lexsort((at, leg))
-    leg, at, on, of_work = leg[order], at[order], on[order], of_work[order]
-    lasts_any_time = np.r_[(at[1:] > at[:-1]) | (leg[1:] != leg[:-1]), np.ones(min(len(at), 1), np.bool_)]
-    kept = np.flatnonzero(lasts_any_time & (at < end[leg]))
-    leg, at, until = leg[kept], at[kept], end[leg[kept]]
+    leads = leads[pairs.pair(leads, before[leads]) < 0]
+    on_path = np.r_[pairs.leg[reached], leads], np.r_[pairs.work[reached], before[leads]]
+    leg, begin, kind, work_index = _segments(work, previous, *on_path, tail)
+    begin = np.maximum(begin, start[leg])
+    order = np.lexsort((begin, leg))
+    leg, begin, kind, work_index = leg[order], begin[order], kind[order], work_index[order]
+    is_last_at_time = np.r_[(begin[1:] > begin[:-1]) | (leg[1:] != leg[:-1]), np.ones(min(len(begin), 1), np.bool_)]
+    non_empty = np.flatnonzero(is_last_at_time & (begin < end[leg]))
+    leg, begin, until = leg[non_empty], begin[non_empty], end[leg[non_empty]]
     followed = np.flatnonzero(leg[1:] == leg[:-1])
-    until[followed] = at[followed + 1]
-    return _named(trace, np.column_stack([at, until]), on[kept], of_work[kept])
+    until[followed] = begin[followed + 1]
+    return _with_names(trace, np.column_stack([begin, until]), kind[non_empty], work_index[non_empty])
 
 
 def last_work(trace: Trace, end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(int64[K]: index into DeviceWork of what a leg ends with that ends at each of some instants, or else of what its
-    host waited for last, -1 if there is none; int64[K] ns: a leg that begins later has none either).
+    """Return (int64[K] into DeviceWork: the work that ends with a leg, int64[K] ns: the latest start of such a leg).
+
+    `end` int64[K] ns: the ends of the legs. Where no work ends then, it is the work that the host waited for last, -1
+    if there is none. A leg that starts later than the second array does not contain the work.
     """
-    work, found = device_work(trace), np.full(len(end), -1)
+    work, last = device_work(trace), np.full(len(end), -1)
     order = np.argsort(end, kind="stable")
-    at = np.minimum(np.searchsorted(end[order], work.end), len(end) - 1)
-    with_it = np.flatnonzero((end[order[at]] == work.end) & (work.start < work.end))[::-1]
-    found[order[at[with_it]]] = with_it  # of several the first is written last
+    nearest = np.minimum(np.searchsorted(end[order], work.end), len(end) - 1)
+    ends_with_leg = np.flatnonzero((end[order[nearest]] == work.end) & (work.start < work.end))[::-1]
+    last[order[nearest[ends_with_leg]]] = ends_with_leg  # of several the first is written last
     until = end.copy()
-    returned, awaited, _ = edges_back(trace).held
-    by_host = np.flatnonzero(found < 0)
-    at = np.searchsorted(returned, end[by_host], "right") - 1
-    by_host, at = by_host[at >= 0], at[at >= 0]
-    ran = work.start[awaited[at]] < end[by_host]
-    by_host, at = by_host[ran], at[ran]
-    found[by_host], until[by_host] = awaited[at], np.minimum(returned[at], work.end[awaited[at]])
-    return found, until
+    returned, awaited, _ = predecessors(trace).host_waits
+    by_host = np.flatnonzero(last < 0)
+    wait = np.searchsorted(returned, end[by_host], "right") - 1
+    by_host, wait = by_host[wait >= 0], wait[wait >= 0]
+    ran = work.start[awaited[wait]] < end[by_host]
+    by_host, wait = by_host[ran], wait[ran]
+    last[by_host], until[by_host] = awaited[wait], np.minimum(returned[wait], work.end[awaited[wait]])
+    return last, until
 
 
 @once_per_trace
-def edges_back(trace: Trace) -> Back:
-    """By edges without slack: another stream's work first, then the stream's own, then the launch."""
+def predecessors(trace: Trace) -> Predecessors:
+    """Return the predecessors by edges without slack: other streams' work first, then the stream's, then the launch."""
     graph, work = dependency_graph(trace), device_work(trace)
     edges, size = graph.awaits, len(work)
-    to, over = np.full(size, -1), np.full(size, _NEVER)
+    previous, previous_end = np.full(size, -1), np.full(size, _NEVER)
     returned, launched = np.full(size, _NEVER), np.full(size, _NEVER)
-    own = (graph.by_stream == 0) & (graph.before >= 0)
-    to[own] = graph.before[own]
-    binding = np.flatnonzero(graph.by_await == 0)
-    to[edges.work[binding]] = edges.on[binding]
-    over[to >= 0] = np.minimum(work.end[to], work.start)[to >= 0]
-    by_launch = np.flatnonzero((to < 0) & (graph.by_launch == 0))
+    by_stream = (graph.stream_slack == 0) & (graph.before >= 0)
+    previous[by_stream] = graph.before[by_stream]
+    binding = np.flatnonzero(graph.await_slack == 0)
+    previous[edges.work[binding]] = edges.on[binding]
+    previous_end[previous >= 0] = np.minimum(work.end[previous], work.start)[previous >= 0]
+    by_launch = np.flatnonzero((previous < 0) & (graph.launch_slack == 0))
     launched[by_launch] = trace.events.ts[work.call[by_launch]]
-    held = _held(trace, graph, work)
-    last = np.searchsorted(held[0], launched[by_launch], "right") - 1
-    there = last >= 0
-    to[by_launch[there]] = held[1][last[there]]
-    over[by_launch[there]] = held[2][last[there]]
-    returned[by_launch[there]] = held[0][last[there]]
-    return Back(to, over, returned, launched, _kinds(trace), np.maximum.accumulate(work.end), held)
+    waits = wait_end, awaited, awaited_end = _binding_waits(trace, graph, work)
+    wait = np.searchsorted(wait_end, launched[by_launch], "right") - 1
+    by_wait, wait = by_launch[wait >= 0], wait[wait >= 0]
+    previous[by_wait], previous_end[by_wait] = awaited[wait], awaited_end[wait]
+    returned[by_wait] = wait_end[wait]
+    return Predecessors(previous, previous_end, returned, launched, _kinds(trace), waits)
 
 
-def _held(
+def _binding_waits(
     trace: Trace, graph: Graph, work: DeviceWork
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Waits that held the host up, by end: (end, work awaited, its end)."""
-    holds = graph.holds
-    binding = np.flatnonzero((holds.by_work == 0) & (holds.by_host[holds.hold] > 0))
-    silent_end, silent_on = _silent_waits(trace, work)
-    end, on = np.r_[holds.end[holds.hold[binding]], silent_end], np.r_[holds.on[binding], silent_on]
+    """Return (end, awaited work, its end) of the waits that delayed the host, by end."""
+    waits = graph.host_waits
+    binding = np.flatnonzero((waits.work_slack == 0) & (waits.host_slack[waits.wait] > 0))
+    silent_end, silent_awaited = _silent_waits(trace, work)
+    end, awaited = np.r_[waits.end[waits.wait[binding]], silent_end], np.r_[waits.work[binding], silent_awaited]
     order = np.argsort(end, kind="stable")
-    end, on = end[order], on[order]
-    return end, on, np.minimum(work.end[on], end)
+    end, awaited = end[order], awaited[order]
+    return end, awaited, np.minimum(work.end[awaited], end)
 
 
 def _silent_waits(trace: Trace, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(end, work awaited) of waits that no row shows, as torch's allocator waits for events before it frees.
+    """Return (end, awaited work) of waits without an event of their own, such as those of torch's allocator on free.
 
-    The main thread calls nothing for long, while a collective runs nearly all that time, and goes on once it is over.
+    The main thread makes no call for at least 1 ms, a collective runs for nearly all of that time, and the next call
+    follows its end.
     """
-    events, talks = trace.events, np.flatnonzero(is_communication(trace))
+    events, comm = trace.events, np.flatnonzero(is_communication(trace))
     calls = events.rows(Category.RUNTIME)
     calls = calls[tracks(trace)[calls] == main_track(trace)]
     calls = calls[np.argsort(events.ts[calls], kind="stable")]
-    if len(talks) == 0 or len(calls) == 0:
-        return talks[:0], talks[:0]
+    if len(comm) == 0 or len(calls) == 0:
+        return comm[:0], comm[:0]
     start, end = np.maximum.accumulate(events.end[calls])[:-1], events.ts[calls][1:]
-    talks = talks[np.argsort(work.end[talks], kind="stable")]
-    at = np.searchsorted(work.end[talks], end, "right") - 1
-    on = talks[at]
-    soon = (at >= 0) & (end - work.end[on] <= _SOON_NS) & (end - start >= _LONG_NS)
-    waits = soon & (work.start[on] - start <= (end - start) // 10)
-    return end[waits], on[waits]
+    comm = comm[np.argsort(work.end[comm], kind="stable")]
+    index = np.searchsorted(work.end[comm], end, "right") - 1
+    awaited = comm[index]
+    is_silence = (index >= 0) & (end - work.end[awaited] <= _MAX_DELAY_NS) & (end - start >= _MIN_SILENCE_NS)
+    is_wait = is_silence & (work.start[awaited] - start <= (end - start) // 10)
+    return end[is_wait], awaited[is_wait]
 
 
-def _inside(work: DeviceWork, start: NDArray[np.int64], end: NDArray[np.int64]) -> _Inside:
-    """Work within legs [start, end) int64[K] ns, by start."""
-    first = np.searchsorted(np.maximum.accumulate(end), work.start, "right")
-    num = np.maximum(np.searchsorted(start, work.end, "left") - first, 0)
-    at = np.r_[0, np.cumsum(num)]
-    of_work = np.repeat(np.arange(len(work)), num)
-    leg = np.arange(len(of_work)) - (at[:-1] - first)[of_work]
-    return _Inside(leg, of_work, work.start[of_work] < end[leg], first, at)
+def _leg_work(work: DeviceWork, start: NDArray[np.int64], end: NDArray[np.int64]) -> _LegWork:
+    """Return the device work within legs [start, end) int64[K] ns, sorted by start."""
+    first_leg = np.searchsorted(np.maximum.accumulate(end), work.start, "right")
+    num = np.maximum(np.searchsorted(start, work.end, "left") - first_leg, 0)
+    first_pair = np.r_[0, np.cumsum(num)]
+    pair_work = np.repeat(np.arange(len(work)), num)
+    leg = np.arange(len(pair_work)) - (first_pair[:-1] - first_leg)[pair_work]
+    return _LegWork(leg, pair_work, work.start[pair_work] < end[leg], first_leg, first_pair)
 
 
 _Tail = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""(leg, ns, On) of the stretches between the last work on the path and the end of a leg."""
+"""(leg, begin ns, PathKind) of the host's segments between the last work on the path and the end of a leg."""
 
 
-def _ends(
+def _first_pairs(
     work: DeviceWork,
-    back: Back,
-    inside: _Inside,
+    previous: Predecessors,
+    pairs: _LegWork,
     start: NDArray[np.int64],
     end: NDArray[np.int64],
     before: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], _Tail]:
-    """(the pair with which the path of each leg ends, -1 without one; the host's stretches behind it).
+    """Return (int64[K]: the pair from which the path of each leg goes back, -1 for none; the host's segments after it).
 
-    What led to the work `before`, if that is given; else the work that ends with the leg. Where none does the host is
-    the last, and before it what it waited for last, if that was within the leg.
+    That is the work `before` or else its predecessor where `before` is given, else the work that ends with the leg.
+    Where no work does, the leg ends on the host: then it is the work that the host waited for last, if within the leg.
     """
-    last = np.flatnonzero(inside.runs & (work.end[inside.work] == end[inside.leg]))[::-1]
+    last = np.flatnonzero(pairs.overlaps & (work.end[pairs.work] == end[pairs.leg]))[::-1]
     pair = np.full(len(end), -1)
-    pair[inside.leg[last]] = last  # of several the first is written last, and stays
+    pair[pairs.leg[last]] = last  # of several the first is written last
     leads = np.flatnonzero(before >= 0)
-    own = inside.pair(leads, before[leads])
-    pair[leads] = np.where(own >= 0, own, inside.pair(leads, back.to[before[leads]]))
-    returned, awaited, over = back.held
+    pair_within = pairs.pair(leads, before[leads])
+    pair[leads] = np.where(pair_within >= 0, pair_within, pairs.pair(leads, previous.work[before[leads]]))
+    returned, awaited, awaited_end = previous.host_waits
     by_host = np.flatnonzero((pair < 0) & (before < 0))
-    at = np.searchsorted(returned, end[by_host], "right") - 1
-    waited = at >= 0
-    waited[waited] = returned[at[waited]] > start[by_host[waited]]
-    alone, by_host, at = by_host[~waited], by_host[waited], at[waited]
-    pair[by_host] = inside.pair(by_host, awaited[at])
+    wait = np.searchsorted(returned, end[by_host], "right") - 1
+    has_wait = wait >= 0
+    has_wait[has_wait] = returned[wait[has_wait]] > start[by_host[has_wait]]
+    alone, by_host, wait = by_host[~has_wait], by_host[has_wait], wait[has_wait]
+    kinds = [int(PathKind.SYNC_RETURN), int(PathKind.HOST_OP), int(PathKind.HOST_OP)]
+    pair[by_host] = pairs.pair(by_host, awaited[wait])
     tail = (
         np.r_[by_host, by_host, alone],
-        np.r_[over[at], returned[at], start[alone]],
-        np.repeat([int(On.SYNC_RETURN), int(On.HOST_OP), int(On.HOST_OP)], [len(at), len(at), len(alone)]),
+        np.r_[awaited_end[wait], returned[wait], start[alone]],
+        np.repeat(kinds, [len(wait), len(wait), len(alone)]),
     )
     return pair, tail
 
 
-def _reached(inside: _Inside, to: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pairs, ascending, that the paths reach from those that they begin with, by doubling the length of each jump."""
-    onward = inside.pair(inside.leg, to[inside.work])
+def _reached(pairs: _LegWork, previous: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the pairs, ascending, that the paths reach from their `first` pairs, by pointer doubling."""
+    onward = pairs.pair(pairs.leg, previous[pairs.work])
     jump = np.where(onward >= 0, onward, np.arange(len(onward)))
     reached = np.zeros(len(jump), np.bool_)
-    reached[begins] = True
-    for _ in range(int(np.bincount(inside.leg).max(initial=0)).bit_length()):
+    reached[first] = True
+    for _ in range(int(np.bincount(pairs.leg).max(initial=0)).bit_length()):
         reached[jump[reached]] = True
         jump = jump[jump]
     return np.flatnonzero(reached)
 
 
-def _stretches(
-    work: DeviceWork, back: Back, leg: NDArray[np.int64], mine: NDArray[np.int64], tail: _Tail
+def _segments(
+    work: DeviceWork, previous: Predecessors, leg: NDArray[np.int64], on_path: NDArray[np.int64], tail: _Tail
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(leg, begin ns, On, the work that runs or comes next, -1 for the host's last) of each stretch of the path; of
-    those that begin together the last one counts.
+    """Return (leg, begin ns, PathKind, the work that runs or comes next) of each segment of the path.
+
+    The work is -1 in the host's segments at the end of a leg. Of segments that begin together the last one counts.
     """
-    launched = back.launched[mine] > _NEVER
+    launched = previous.launched[on_path] > _NEVER
     by_host, queued = np.flatnonzero(launched), np.flatnonzero(~launched)
-    returned = by_host[back.returned[mine[by_host]] > _NEVER]
-    is_known = back.to[mine[queued]] >= 0
-    stretches = (
-        (back.over, On.SYNC_RETURN, returned),
-        (back.returned, On.HOST_OP, by_host),
-        (back.launched, On.LAUNCH_LATENCY, by_host),
-        (back.over, On.QUEUE, queued[is_known]),
-        (back.over, On.BEFORE, queued[~is_known]),
-        *((work.start, kind, np.flatnonzero(back.kind[mine] == kind)) for kind in (On.KERNEL, On.COLLECTIVE, On.COPY)),
+    returned = by_host[previous.returned[on_path[by_host]] > _NEVER]
+    has_previous = previous.work[on_path[queued]] >= 0
+    device_kinds = (PathKind.KERNEL, PathKind.COLLECTIVE, PathKind.COPY)
+    segments = (
+        (previous.work_end, PathKind.SYNC_RETURN, returned),
+        (previous.returned, PathKind.HOST_OP, by_host),
+        (previous.launched, PathKind.LAUNCH_LATENCY, by_host),
+        (previous.work_end, PathKind.QUEUE, queued[has_previous]),
+        (previous.work_end, PathKind.BEFORE, queued[~has_previous]),
+        *((work.start, kind, np.flatnonzero(previous.kind[on_path] == kind)) for kind in device_kinds),
     )
     return (
-        np.concatenate([tail[0], *(leg[rows] for _, _, rows in stretches)]),
-        np.concatenate([tail[1], *(begin[mine[rows]] for begin, _, rows in stretches)]),
-        np.concatenate([tail[2], *(np.full(len(rows), int(on)) for _, on, rows in stretches)]),
-        np.concatenate([np.full(len(tail[0]), -1), *(mine[rows] for _, _, rows in stretches)]),
+        np.concatenate([tail[0], *(leg[rows] for _, _, rows in segments)]),
+        np.concatenate([tail[1], *(begin[on_path[rows]] for begin, _, rows in segments)]),
+        np.concatenate([tail[2], *(np.full(len(rows), int(kind)) for _, kind, rows in segments)]),
+        np.concatenate([np.full(len(tail[0]), -1), *(on_path[rows] for _, _, rows in segments)]),
     )
 
 
 def _kinds(trace: Trace) -> NDArray[np.int64]:
-    category = trace.events.category[device_work(trace).rows]
-    return np.where(is_communication(trace), On.COLLECTIVE, np.where(category == Category.KERNEL, On.KERNEL, On.COPY))
+    """Return int64[D] of PathKind: kernel, collective or copy."""
+    is_kernel = trace.events.category[device_work(trace).rows] == Category.KERNEL
+    kind = np.where(is_kernel, PathKind.KERNEL, PathKind.COPY)
+    return np.where(is_communication(trace), PathKind.COLLECTIVE, kind)
 
 
-def _named(trace: Trace, whole: Spans, on: NDArray[np.int64], work_of: NDArray[np.int64]) -> CriticalPath:
-    """The stretches with names; those of the host cut where an op, an annotation or a Python frame begins or ends."""
-    events, work, labels = trace.events, device_work(trace), Labels(trace)
-    cuts = host_cuts(trace)
-    parts, segment = cut(whole, cuts[contains(whole[on == On.HOST_OP], cuts)])
-    on, work_of = on[segment], work_of[segment]
-    name, line = np.zeros(len(on), np.int64), np.zeros(len(on), np.int64)
-    phase = phases(trace).at(parts[:, 0])
-    is_host = (on == On.HOST_OP) | (on == On.SYNC_RETURN)
+def _with_names(trace: Trace, whole: Spans, kind: NDArray[np.int64], work_index: NDArray[np.int64]) -> CriticalPath:
+    """Return the named segments; the host's are cut where an op, an annotation or a Python frame begins or ends."""
+    events, work, labels = trace.events, device_work(trace), HostLabels(trace)
+    cuts = host_boundaries(trace)
+    parts, segment = cut(whole, cuts[contains(whole[kind == PathKind.HOST_OP], cuts)])
+    kind, work_index = kind[segment], work_index[segment]
+    name, line = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.int64)
+    phase = phases(trace).main_phase_at(parts[:, 0])
+    is_host = (kind == PathKind.HOST_OP) | (kind == PathKind.SYNC_RETURN)
     if len(work):
-        ahead = np.flatnonzero((work_of >= 0) & ~is_host)
-        phase[ahead] = phases(trace).of_work[work_of[ahead]]
-        on_device = np.flatnonzero((on == On.KERNEL) | (on == On.COLLECTIVE) | (on == On.COPY))
-        ids, inverse = names_of(events, work.rows[work_of[on_device]])
-        name[on_device] = labels.numbered(tuple(events.strings[at] for at in ids.tolist()))[inverse]
+        by_work = np.flatnonzero((work_index >= 0) & ~is_host)
+        phase[by_work] = phases(trace).work_phase[work_index[by_work]]
+        on_device = np.flatnonzero((kind == PathKind.KERNEL) | (kind == PathKind.COLLECTIVE) | (kind == PathKind.COPY))
+        ids, inverse = unique_names(events, work.rows[work_index[on_device]])
+        name[on_device] = labels.numbered(tuple(events.strings[text] for text in ids.tolist()))[inverse]
     host = np.flatnonzero(is_host)
-    turns = active_thread(trace, parts[host, 0])
-    name[host], line[host] = labels.on_host(turns, np.arange(len(host)))
-    loads = host[contains(loading(trace), turns.at) & (on[host] == On.HOST_OP)]
-    on[loads], name[loads], line[loads] = On.DATA_LOADER, 0, 0
-    between = np.flatnonzero((on[host] == On.HOST_OP) & (name[host] == 0))
-    on[host[between]] = On.PYTHON
-    name[host[between]] = labels.around(turns.track[between], turns.at[between])
-    return CriticalPath(tuple(labels.texts), parts, on, phase, name, line, segment)
+    active = active_thread(trace, parts[host, 0])
+    name[host], line[host] = labels.on_host(active, np.arange(len(host)))
+    loads = host[contains(loader_waits(trace), active.time_ns) & (kind[host] == PathKind.HOST_OP)]
+    kind[loads], name[loads], line[loads] = PathKind.DATA_LOADER, 0, 0
+    without_op = np.flatnonzero((kind[host] == PathKind.HOST_OP) & (name[host] == 0))
+    kind[host[without_op]] = PathKind.PYTHON
+    name[host[without_op]] = labels.around(active.track[without_op], active.time_ns[without_op])
+    return CriticalPath(tuple(labels.texts), parts, kind, phase, name, line, segment)

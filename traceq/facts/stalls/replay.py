@@ -1,4 +1,4 @@
-"""The step that would be: the dependency graph re-timed without some of the host's waits."""
+"""Replay: step durations predicted by the dependency graph without some of the host's waits."""
 
 from __future__ import annotations
 
@@ -15,169 +15,176 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Category, Trace
 
-__all__ = ["lasts", "replay", "replay_as_is", "saved_a_step"]
+__all__ = ["replay", "saved_per_step", "step_durations", "unexplained_time"]
 
 _HOST = 0
-_MOST_KEPT = 16
-"""Cells for ends that are awaited when their stream already has more work."""
+_MAX_KEPT_CELLS = 16
+"""Limit on extra cells for ends that are awaited after their stream got more work."""
 
 _EXPLAINED_NS = 30_000
-"""A delay after the last known dependency that needs no further cause: launch latency, and clocks that disagree."""
+"""Delay after the last known dependency that launch latency and clock skew explain."""
 
 _OP, _AWAIT, _KEEP, _HOLD = range(4)
-"""What comes first among instructions at one place of the launch order."""
+"""Order of instructions at one position of the launch order."""
 
 
 def replay(trace: Trace, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """int64[R, K] ns by which each step becomes shorter, in R cases; `removed` bool[R, H]: the graph's holds that go.
+    """Return int64[R, K] ns by which each of K steps becomes shorter in R cases.
 
-    A hold that goes gives its `saves` back to the host; a copy stays, and nobody waits for it. All else keeps its
-    duration, its delay and its order.
+    `removed` bool[R, H]: host waits removed in each case. A removed wait gives its `saves` back to the host; a copy
+    stays but nothing waits for it. Everything else keeps its duration, delay and order.
     """
-    return _saved(trace, _tape(trace), removed)
+    return _saved_time(trace, _tape(trace), removed)
 
 
-def saved_a_step(trace: Trace, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """int64[R] ns by which a counted step becomes shorter in the mean; never more than what goes of it was blocked.
+def saved_per_step(trace: Trace, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return int64[R] ns by which the mean counted step becomes shorter; at most the blocked time removed from it.
 
-    Holds outside the counted steps stay: their head start would be booked on steps in which nothing went.
+    Waits outside the counted steps stay: their savings would be credited to steps in which nothing was removed.
     """
-    found = steps(trace)
-    inside = span_index(found.host[found.counted], dependency_graph(trace).holds.start) >= 0
-    mean: NDArray[np.float64] = replay(trace, removed & inside)[:, found.counted].mean(axis=1)
+    all_steps = steps(trace)
+    inside = span_index(all_steps.host[all_steps.counted], dependency_graph(trace).host_waits.start) >= 0
+    mean: NDArray[np.float64] = replay(trace, removed & inside)[:, all_steps.counted].mean(axis=1)
     return np.rint(mean).astype(np.int64)
 
 
-def replay_as_is(trace: Trace) -> NDArray[np.int64]:
-    """int64[K] ns by which the graph alone falls short of each step: time that no known dependency explains.
+def unexplained_time(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[K] ns of each step that no known dependency explains.
 
-    Nothing is removed; what a start lags behind its last dependency counts up to 30 us.
+    Nothing is removed: this is how much shorter the step is when each delay after the last dependency is at most 30 us.
     """
     graph = dependency_graph(trace)
     unexplained = np.maximum(graph.delay - _EXPLAINED_NS, 0)
-    short: NDArray[np.int64] = _saved(trace, _build(graph, unexplained), np.zeros((1, len(graph.holds)), np.bool_))[0]
+    none_removed = np.zeros((1, len(graph.host_waits)), np.bool_)
+    short: NDArray[np.int64] = _saved_time(trace, _build(graph, unexplained), none_removed)[0]
     return short
 
 
-def lasts(trace: Trace) -> NDArray[np.int64]:
-    """int64[K] ns from the start to the end of each step as replay counts it: its window, but where that ends with the
-    host and work launched in it runs longer, until that is done.
+def step_durations(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[K] ns: the duration of each step as replay counts it.
+
+    That is its window; where the window ends with the host, it extends to the end of the work launched in the step.
     """
-    found, graph = steps(trace), dependency_graph(trace)
-    ends = found.window[:, 1]
-    if not found.by_device and len(device_work(trace)):
-        launched = np.searchsorted(np.sort(graph.turn), ends, "left")
+    all_steps, graph = steps(trace), dependency_graph(trace)
+    ends = all_steps.window[:, 1]
+    if not all_steps.by_device and len(device_work(trace)):
+        launched = np.searchsorted(np.sort(graph.launched), ends, "left")
         ends = np.maximum(_host_ends(trace), _last_ends(trace, launched).max(axis=1))
-    return ends - found.window[:, 0]
+    return ends - all_steps.window[:, 0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Placed:
-    """A tape; `key` int64[I], ascending: launch order and rank; `hold_at` int64[H]: each hold's last instruction."""
+class _PlacedTape:
+    """Tape with `key` int64[I], ascending: launch order, kind; `wait_index` int64[H]: each wait's last instruction."""
 
     tape: MaxPlusTape
     key: NDArray[np.int64]
-    hold_at: NDArray[np.int64]
+    wait_index: NDArray[np.int64]
 
 
 @once_per_trace
-def _tape(trace: Trace) -> _Placed:
+def _tape(trace: Trace) -> _PlacedTape:
     return _build(dependency_graph(trace), np.zeros(len(device_work(trace)), np.int64))
 
 
-def _build(graph: Graph, sooner: NDArray[np.int64]) -> _Placed:
-    """The graph as instructions; `sooner` int64[D] ns is left out of each delay."""
-    holds, edges, own = graph.holds, graph.awaits, 1 + graph.stream
-    hold_place = np.searchsorted(np.sort(graph.turn), holds.end, "left") - 1
-    asked = np.r_[graph.place[edges.work], hold_place[holds.hold]]
-    source = _sources(graph, np.r_[edges.on, holds.on], asked)
-    of_edge, of_hold = source.cell[: len(edges.on)], source.cell[len(edges.on) :]
-    loose = np.zeros(len(own), np.int64)  # an edge that no cell can hold: its work keeps its distance to the others
-    lost = edges.work[of_edge < 0]
-    loose[lost] = np.minimum(graph.by_stream, graph.by_launch)[lost]
-    by_host = holds.by_host.copy()
-    by_host[holds.hold[of_hold < 0]] = 0
+def _build(graph: Graph, removed_delay: NDArray[np.int64]) -> _PlacedTape:
+    """Return the graph as instructions, with each delay shortened by `removed_delay` int64[D] ns."""
+    waits, edges, own_cell = graph.host_waits, graph.awaits, 1 + graph.stream
+    wait_order = np.searchsorted(np.sort(graph.launched), waits.end, "left") - 1
+    needed_at = np.r_[graph.order[edges.work], wait_order[waits.wait]]
+    sources = _source_cells(graph, np.r_[edges.on, waits.work], needed_at)
+    edge_cell, wait_cell = sources.cell[: len(edges.on)], sources.cell[len(edges.on) :]
+    lost_slack = np.zeros(
+        len(own_cell), np.int64
+    )  # no cell for an edge: its work keeps its distance to the other edges
+    without_cell = edges.work[edge_cell < 0]
+    lost_slack[without_cell] = np.minimum(graph.stream_slack, graph.launch_slack)[without_cell]
+    host_slack = waits.host_slack.copy()
+    host_slack[waits.wait[wait_cell < 0]] = 0
+    shift, await_lag = removed_delay - lost_slack, graph.await_slack + removed_delay[edges.work]
     parts = (
-        _rows(graph.place, _OP, own, _HOST, graph.by_stream + sooner - loose, graph.by_launch + sooner - loose),
-        _rows(graph.place[edges.work], _AWAIT, own[edges.work], of_edge, 0, graph.by_await + sooner[edges.work]),
-        _rows(graph.place[source.kept], _KEEP, source.kept_in, own[source.kept], FAR, 0),
-        _rows(hold_place, _HOLD, _HOST, _HOST, by_host, FAR),
-        _rows(hold_place[holds.hold], _HOLD, _HOST, of_hold, 0, holds.by_work),
+        _instructions(graph.order, _OP, own_cell, _HOST, graph.stream_slack + shift, graph.launch_slack + shift),
+        _instructions(graph.order[edges.work], _AWAIT, own_cell[edges.work], edge_cell, 0, await_lag),
+        _instructions(graph.order[sources.kept_work], _KEEP, sources.kept_cell, own_cell[sources.kept_work], FAR, 0),
+        _instructions(wait_order, _HOLD, _HOST, _HOST, host_slack, FAR),
+        _instructions(wait_order[waits.wait], _HOLD, _HOST, wait_cell, 0, waits.work_slack),
     )
-    key, target, from_, keep, lag = np.concatenate(parts, axis=1)
-    lag = np.where(from_ >= 0, lag, FAR)
-    first_hold = len(key) - len(holds) - len(holds.hold)
-    none, of_waits = np.zeros(first_hold, np.int64), np.zeros(len(holds.hold), np.int64)
-    hold = np.r_[none + NEVER_OFF, np.arange(len(holds)), holds.hold]
-    instead = np.r_[none, holds.saves, of_waits]
-    of_holds = first_hold + np.lexsort((hold[first_hold:], np.r_[holds.end, holds.end[holds.hold]]))
-    order = np.r_[:first_hold, of_holds]  # others have no equals, and runs of them are in order already
+    key, target, source, keep, lag = np.concatenate(parts, axis=1)
+    lag = np.where(source >= 0, lag, FAR)
+    num_others = len(key) - len(waits) - len(waits.wait)
+    no_switch, no_instead = np.zeros(num_others, np.int64), np.zeros(len(waits.wait), np.int64)
+    switch = np.r_[no_switch + NEVER_OFF, np.arange(len(waits)), waits.wait]
+    instead = np.r_[no_switch, waits.saves, no_instead]
+    by_time = num_others + np.lexsort((switch[num_others:], np.r_[waits.end, waits.end[waits.wait]]))
+    order = np.r_[:num_others, by_time]  # keys of the others are unique, in sorted runs
     order = order[np.argsort(key[order], kind="stable")]
-    hold_at = np.empty(len(holds), np.int64)
-    last = np.flatnonzero(hold[order] != NEVER_OFF)
-    hold_at[hold[order][last]] = last
-    columns = (target, np.maximum(from_, 0), np.minimum(keep, FAR), np.minimum(lag, FAR), hold, instead)
-    tape = MaxPlusTape(1 + graph.num_streams + source.num_cells, *(column[order] for column in columns))
-    return _Placed(tape, key[order], hold_at)
+    wait_index = np.empty(len(waits), np.int64)
+    last = np.flatnonzero(switch[order] != NEVER_OFF)
+    wait_index[switch[order][last]] = last
+    columns = (target, np.maximum(source, 0), np.minimum(keep, FAR), np.minimum(lag, FAR), switch, instead)
+    tape = MaxPlusTape(1 + graph.num_streams + sources.num_cells, *(column[order] for column in columns))
+    return _PlacedTape(tape, key[order], wait_index)
 
 
-def _rows(place: NDArray[np.int64], rank: int, *columns: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """int64[5, len(place)]: key, target, source, keep, lag."""
-    return np.stack([4 * place + rank, *(np.broadcast_to(column, place.shape) for column in columns)])
+def _instructions(order: NDArray[np.int64], rank: int, *columns: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Return int64[5, len(order)]: key, target, source, keep, lag."""
+    return np.stack([4 * order + rank, *(np.broadcast_to(column, order.shape) for column in columns)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sources:
-    """Cells that hold the end of some work when it is asked for: `cell` int64, -1 where none can; `kept` int64 into
-    DeviceWork, work whose end is kept `kept_in` a cell of its own, of which there are `num_cells`.
+    """Cells that hold the end of some work when it is needed.
+
+    `cell` int64, -1 where none can; `kept_work` int64 into DeviceWork: work whose end is copied to the extra cell
+    `kept_cell`; `num_cells`: number of extra cells.
     """
 
     cell: NDArray[np.int64]
-    kept: NDArray[np.int64]
-    kept_in: NDArray[np.int64]
+    kept_work: NDArray[np.int64]
+    kept_cell: NDArray[np.int64]
     num_cells: int
 
 
-def _sources(graph: Graph, on: NDArray[np.int64], asked: NDArray[np.int64]) -> _Sources:
-    """`on` int64 into DeviceWork or -1, needed at the place `asked` of the launch order.
+def _source_cells(graph: Graph, work: NDArray[np.int64], needed_at: NDArray[np.int64]) -> _Sources:
+    """Return the cells with the ends of `work` int64 into DeviceWork or -1, at positions `needed_at` of launch order.
 
-    The stream's own cell while nothing else is launched on it, else one that keeps the end until then.
+    That is the stream's cell until more work is launched on it, and an extra cell after that.
     """
-    if len(graph.place) == 0:
-        return _Sources(np.full(len(on), -1), on[:0], on[:0], 0)
-    following = np.full(len(graph.place), np.iinfo(np.int64).max)
-    behind = np.flatnonzero(graph.before >= 0)
-    following[graph.before[behind]] = graph.place[behind]
-    known = (on >= 0) & (graph.place[on] <= asked)
-    is_last = known & (following[on] > asked)
-    later = np.flatnonzero(known & ~is_last)
-    later = later[np.argsort(graph.place[on[later]], kind="stable")]
-    num_cells = _cells_needed(graph.place[on[later]], asked[later])
+    if len(graph.order) == 0:
+        return _Sources(np.full(len(work), -1), work[:0], work[:0], 0)
+    following = np.full(len(graph.order), np.iinfo(np.int64).max)
+    has_before = np.flatnonzero(graph.before >= 0)
+    following[graph.before[has_before]] = graph.order[has_before]
+    is_launched = (work >= 0) & (graph.order[work] <= needed_at)
+    is_last = is_launched & (following[work] > needed_at)
+    later = np.flatnonzero(is_launched & ~is_last)
+    later = later[np.argsort(graph.order[work[later]], kind="stable")]
+    num_cells = _cells_needed(graph.order[work[later]], needed_at[later])
     later = later[: len(later) if num_cells else 0]
-    cell = np.where(is_last, 1 + graph.stream[on], -1)
+    cell = np.where(is_last, 1 + graph.stream[work], -1)
     cell[later] = 1 + graph.num_streams + np.arange(len(later)) % max(num_cells, 1)
-    return _Sources(cell, on[later], cell[later], num_cells)
+    return _Sources(cell, work[later], cell[later], num_cells)
 
 
 def _cells_needed(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
-    """Cells that can be taken in turn by stretches sorted by begin without one being taken twice; 0 if too many."""
-    for num in range(1, _MOST_KEPT + 1):
+    """Return how many cells, used in turn, serve intervals sorted by begin without overlap; 0 if too many."""
+    for num in range(1, _MAX_KEPT_CELLS + 1):
         if (begins[num:] > ends[:-num]).all():
             return num if len(begins) else 0
     return 0
 
 
-def _saved(trace: Trace, placed: _Placed, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """int64[R, K] ns: how much shorter each step's window becomes."""
-    graph, found = dependency_graph(trace), steps(trace)
-    at = np.r_[found.window[0, 0], found.host[:, 1]] if found.by_device else found.window.ravel()
-    launched = np.searchsorted(np.sort(graph.turn), at, "left")
-    by_work = np.searchsorted(placed.key, 4 * launched - 1, "left")
-    passed = np.searchsorted(np.sort(graph.holds.end), at, "right")
-    by_host = np.maximum(by_work, np.r_[0, np.sort(placed.hold_at) + 1][passed])
-    cells = run(placed.tape, removed, np.r_[by_host, by_work])
-    shift, on_device = cells[: len(at), _HOST], cells[len(at) :, 1 : 1 + graph.num_streams]
-    if found.by_device:
+def _saved_time(trace: Trace, placed: _PlacedTape, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return int64[R, K] ns by which each step becomes shorter."""
+    graph, all_steps = dependency_graph(trace), steps(trace)
+    time_ns = np.r_[all_steps.window[0, 0], all_steps.host[:, 1]] if all_steps.by_device else all_steps.window.ravel()
+    launched = np.searchsorted(np.sort(graph.launched), time_ns, "left")
+    after_work = np.searchsorted(placed.key, 4 * launched - 1, "left")
+    num_waits = np.searchsorted(np.sort(graph.host_waits.end), time_ns, "right")
+    after_host = np.maximum(after_work, np.r_[0, np.sort(placed.wait_index) + 1][num_waits])
+    cells = run(placed.tape, removed, np.r_[after_host, after_work])
+    shift, on_device = cells[: len(time_ns), _HOST], cells[len(time_ns) :, 1 : 1 + graph.num_streams]
+    if all_steps.by_device:
         shift = np.concatenate([shift[:1], _end_shift(trace, launched[1:], on_device[1:])])
         return (shift[:-1] - shift[1:]).T
     shift[1::2] = _later_end_shift(trace, shift[1::2], launched[1::2], on_device[1::2])
@@ -185,7 +192,7 @@ def _saved(trace: Trace, placed: _Placed, removed: NDArray[np.bool_]) -> NDArray
 
 
 def _end_shift(trace: Trace, launched: NDArray[np.int64], cells: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[P, R] ns: shift of the end of the first `launched` int64[P] pieces of work.
+    """Return int64[P, R] ns: shift of the end of the first `launched` int64[P] device operations.
 
     `cells` int64[P, streams, R]: shifts of the streams' last ends.
     """
@@ -197,18 +204,18 @@ def _end_shift(trace: Trace, launched: NDArray[np.int64], cells: NDArray[np.int6
 def _later_end_shift(
     trace: Trace, on_host: NDArray[np.int64], launched: NDArray[np.int64], cells: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """int64[K, R] ns: shift of the end of each step: of the host's, or of the work launched in it if that is later."""
+    """Return int64[K, R] ns: shift of each step's end: of the host or, if later, of the work launched in it."""
     if len(device_work(trace)) == 0:
         return on_host
     host_end, work_end = _host_ends(trace), _last_ends(trace, launched)
-    now = np.maximum(host_end, work_end.max(axis=1))[:, None]
-    then = np.maximum(host_end[:, None] + on_host, (work_end[:, :, None] + cells).max(axis=1))
-    shifted: NDArray[np.int64] = then - now
+    observed = np.maximum(host_end, work_end.max(axis=1))[:, None]
+    replayed = np.maximum(host_end[:, None] + on_host, (work_end[:, :, None] + cells).max(axis=1))
+    shifted: NDArray[np.int64] = replayed - observed
     return shifted
 
 
 def _host_ends(trace: Trace) -> NDArray[np.int64]:
-    """int64[K] ns: when the host is done with each step; of a whole trace, with its last row."""
+    """Return int64[K] ns: when the host ends each step; in a trace without step marks, at its last row."""
     events, ends = trace.events, steps(trace).window[:, 1]
     if steps(trace).marked:
         return ends
@@ -219,12 +226,12 @@ def _host_ends(trace: Trace) -> NDArray[np.int64]:
 
 
 def _last_ends(trace: Trace, launched: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[P, streams] ns: end of the last of the first `launched` pieces of work on each stream."""
+    """Return int64[P, streams] ns: end of the last of the first `launched` device operations on each stream."""
     graph, work = dependency_graph(trace), device_work(trace)
     ends = np.full((len(launched), graph.num_streams), -FAR)
     for number in range(graph.num_streams):
-        mine = np.flatnonzero(graph.stream == number)
-        mine = mine[np.argsort(graph.place[mine])]
-        at = np.searchsorted(graph.place[mine], launched, "left")
-        ends[at > 0, number] = work.end[mine[at[at > 0] - 1]]
+        on_stream = np.flatnonzero(graph.stream == number)
+        on_stream = on_stream[np.argsort(graph.order[on_stream])]
+        count = np.searchsorted(graph.order[on_stream], launched, "left")
+        ends[count > 0, number] = work.end[on_stream[count[count > 0] - 1]]
     return ends

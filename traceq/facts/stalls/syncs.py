@@ -1,4 +1,4 @@
-"""Every moment the host waits for the device, with what it waited for and what the device then missed."""
+"""Syncs: each wait of the host for the device, its duration, and the device idle time that follows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from traceq.model import Category, Trace
 __all__ = ["SYNC_KINDS", "Syncs", "syncs"]
 
 SYNC_KINDS = ("dtoh", "htod", "stream", "event", "device", "alloc", "scalar")
-"""Names of the kinds, in the order of `Syncs.kind`."""
+"""Names of the kinds of sync, in the order of `Syncs.kind`."""
 
 _SCALAR = re.compile(r"^aten::_local_scalar_dense$")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
@@ -31,9 +31,12 @@ _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Syncs:
-    """S syncs by start: `rows` int64[S] into Events; `kind` int8[S] into KINDS; `phase` int64[S]; `origin` of S calls;
-    `bytes`, `start`, `blocked`, `wait`, `starved`, `cost` int64[S]; `since` int64[S] ns, when the wait was over and the
-    device had nothing more to do.
+    """S syncs by start.
+
+    `rows` int64[S] into Events; `kind` int8[S] into SYNC_KINDS; `phase` int64[S]; `origin` of S calls; `bytes` int64[S]
+    copied; `start` int64[S] ns; `blocked`, `wait`, `starved`, `cost` int64[S] ns: the call's duration, the part of it
+    until the awaited work ended, the device idle time after that, and the part of this that the sync causes; `since`
+    int64[S] ns, when the wait was over and the device had no more work.
     """
 
     rows: NDArray[np.int64]
@@ -54,7 +57,7 @@ class Syncs:
 
 @once_per_trace
 def syncs(trace: Trace) -> Syncs:
-    """All syncs. In a trace without a device: where one would be, `aten::_local_scalar_dense`, at no cost."""
+    """Return all syncs; without a device the `aten::_local_scalar_dense` calls that would sync, at no cost."""
     return _on_device(trace) if len(device_work(trace)) else _on_cpu(trace)
 
 
@@ -66,7 +69,7 @@ def _on_device(trace: Trace) -> Syncs:
     return Syncs(
         rows=calls.rows,
         kind=calls.kind,
-        phase=phases(trace).on(calls.track, calls.start),
+        phase=phases(trace).phase_at(calls.track, calls.start),
         origin=origins(trace, calls.track, calls.start, calls.end, calls.rows, calls.copy >= 0),
         bytes=np.where(calls.copy >= 0, np.maximum(copied, 0), 0),
         start=calls.start,
@@ -79,29 +82,29 @@ def _on_device(trace: Trace) -> Syncs:
 
 
 def _on_cpu(trace: Trace) -> Syncs:
-    events, of_row = trace.events, tracks(trace)
+    events, row_track = trace.events, tracks(trace)
     rows = events.rows(Category.CPU_OP)
     rows = rows[matching(events, rows, _SCALAR)]
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
     marks = events.rows(Category.ANNOTATION, Category.CPU_OP)
     marks = marks[matching(events, marks, _OPTIMIZER)]
-    own_counters = np.zeros(len(rows), np.bool_)
-    for track in sorted_unique(of_row[marks]):
-        inside = spans(*(time[marks[of_row[marks] == track]] for time in (events.ts, events.end)))
-        own_counters |= (of_row[rows] == track) & contains(inside, events.ts[rows])
-    rows = rows[~own_counters]
-    nothing = np.zeros(len(rows), np.int64)
+    is_step_counter = np.zeros(len(rows), np.bool_)
+    for track in sorted_unique(row_track[marks]):
+        in_optimizer = spans(*(time[marks[row_track[marks] == track]] for time in (events.ts, events.end)))
+        is_step_counter |= (row_track[rows] == track) & contains(in_optimizer, events.ts[rows])
+    rows = rows[~is_step_counter]
+    zeros = np.zeros(len(rows), np.int64)
     return Syncs(
         rows=rows,
         kind=np.full(len(rows), SYNC_KINDS.index("scalar"), np.int8),
-        phase=phases(trace).on(of_row[rows], events.ts[rows]),
-        origin=origins(trace, of_row[rows], events.ts[rows], events.end[rows]),
-        bytes=nothing,
+        phase=phases(trace).phase_at(row_track[rows], events.ts[rows]),
+        origin=origins(trace, row_track[rows], events.ts[rows], events.end[rows]),
+        bytes=zeros,
         start=events.ts[rows],
         blocked=events.dur[rows],
-        wait=nothing,
-        starved=nothing,
-        cost=nothing,
+        wait=zeros,
+        starved=zeros,
+        cost=zeros,
         since=events.end[rows],
     )
 
@@ -109,19 +112,19 @@ def _on_cpu(trace: Trace) -> Syncs:
 def _starved(
     trace: Trace, calls: BlockingCalls, since: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(device-idle ns from the end of the awaited work to the next start; the part of it that the sync can answer for).
+    """Return (device idle ns from the end of the awaited work to the next start, the part that the sync causes).
 
-    An allocation waits for nothing: what counts is the idle time inside it.
+    An allocation waits for no work: the idle time during the call counts.
     """
-    done = activity(trace)
-    idle, host_caused = done.when(*IDLE), done.when(*HOST_CAUSED)
-    until = np.where(calls.is_alloc, calls.end, np.minimum(_next_start(trace, calls), _next_call(trace, calls)))
-    starved = measure_within(idle, since, until)
-    return starved, np.minimum(calls.end - calls.start, measure_within(host_caused, since, until))
+    partition = activity(trace)
+    idle, host_caused = partition.when(*IDLE), partition.when(*HOST_CAUSED)
+    idle_end = np.where(calls.is_alloc, calls.end, np.minimum(_next_start(trace, calls), _next_call(trace, calls)))
+    starved = measure_within(idle, since, idle_end)
+    return starved, np.minimum(calls.end - calls.start, measure_within(host_caused, since, idle_end))
 
 
 def _next_start(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
-    """First start of work that was launched after each call; the end of the trace where none was."""
+    """Return int64[S] ns: first start of work launched after each call; the end of the trace if there is none."""
     work = device_work(trace)
     launched = trace.events.ts[work.call[work.linked]]
     order = np.argsort(launched, kind="stable")
@@ -132,11 +135,11 @@ def _next_start(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
 
 
 def _next_call(trace: Trace, calls: BlockingCalls) -> NDArray[np.int64]:
-    """Start of the next blocking call of the same thread; the end of the trace for the last."""
+    """Return int64[S] ns: start of the thread's next blocking call; the end of the trace for the last."""
     after = np.full(len(calls), extent(trace)[1])
     order = np.lexsort((np.arange(len(calls)), calls.track))
-    same = calls.track[order[1:]] == calls.track[order[:-1]]
-    after[order[:-1][same]] = calls.start[order[1:][same]]
+    same_track = calls.track[order[1:]] == calls.track[order[:-1]]
+    after[order[:-1][same_track]] = calls.start[order[1:][same_track]]
     return after
 
 

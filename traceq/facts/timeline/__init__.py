@@ -1,1 +1,1 @@
-"""Steps, phases, blocking calls, and what every nanosecond of a step belongs to."""
+"""Steps, phases and blocking calls, and the partition of every nanosecond of a step."""

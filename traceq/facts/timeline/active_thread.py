@@ -1,4 +1,4 @@
-"""The host as one line: which of its threads is at work at an instant."""
+"""The thread that is at work on the host at each time: host threads treated as one timeline."""
 
 from __future__ import annotations
 
@@ -18,32 +18,34 @@ __all__ = ["ActiveThread", "active_thread"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActiveThread:
-    """At K instants: `track` int64[K], the thread at work; `op` int64[K], the innermost op that it is in, an index into
-    its nest of host_ops, -1 in none.
+    """Active thread and its innermost op at K instants.
+
+    `time_ns` int64[K]; `track` int64[K], the active thread; `op` int64[K] into the nest of its ops (host_ops), -1
+    outside all ops.
     """
 
-    at: NDArray[np.int64]
+    time_ns: NDArray[np.int64]
     track: NDArray[np.int64]
     op: NDArray[np.int64]
 
-    def give(self, trace: Trace, number: int, asked: NDArray[np.int64]) -> None:
-        """To a thread, at those of some instants (indices) at which it is in an op."""
-        found = _innermost_op(trace, number, self.at[asked])
-        there = np.flatnonzero(found >= 0)
-        self.track[asked[there]], self.op[asked[there]] = number, found[there]
+    def assign(self, trace: Trace, track: int, index: NDArray[np.int64]) -> None:
+        """Make a thread the active one at those of the instants `index` (int64[]) at which it is in an op."""
+        op = _innermost_op(trace, track, self.time_ns[index])
+        in_op = np.flatnonzero(op >= 0)
+        self.track[index[in_op]], self.op[index[in_op]] = track, op[in_op]
 
 
-def active_thread(trace: Trace, at: NDArray[np.int64]) -> ActiveThread:
-    """The thread at work at each instant: the main one or, while only that is in an op, one that launches."""
-    own, work = main_track(trace), device_work(trace)
-    turns = ActiveThread(at, np.full(len(at), own), _innermost_op(trace, own, at))
-    free = np.flatnonzero(turns.op < 0) if len(work) else at[:0]
-    for number in sorted_unique(tracks(trace)[work.call[work.linked]]).tolist():
-        if number != own:
-            turns.give(trace, number, free)
-    return turns
+def active_thread(trace: Trace, time_ns: NDArray[np.int64]) -> ActiveThread:
+    """Return the active thread at each time: the main one or, while that is in no op, a launching one that is."""
+    main, work = main_track(trace), device_work(trace)
+    active = ActiveThread(time_ns, np.full(len(time_ns), main), _innermost_op(trace, main, time_ns))
+    main_idle = np.flatnonzero(active.op < 0) if len(work) else time_ns[:0]
+    for track in sorted_unique(tracks(trace)[work.call[work.linked]]).tolist():
+        if track != main:
+            active.assign(trace, track, main_idle)
+    return active
 
 
-def _innermost_op(trace: Trace, track: int, at: NDArray[np.int64]) -> NDArray[np.int64]:
+def _innermost_op(trace: Trace, track: int, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     ops = host_ops(trace).get(track)
-    return ops.at(at) if ops is not None else np.full(len(at), -1)
+    return ops.innermost_at(time_ns) if ops is not None else np.full(len(time_ns), -1)

@@ -1,4 +1,4 @@
-"""How much memory each device's allocator had given out, after every allocation of a trace."""
+"""Memory in use on each device after every allocation of a trace."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 20: "privateuse"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryUse:
-    """Allocations of one device by time, M of them.
+    """M allocations and frees of one device, sorted by time.
 
     `name` like `cuda:0`; `ts`, `track`, `phase` int64[M] of the host; `change`, `level` int64[M] bytes, the level after
-    each change; `reserved` int64[M] bytes that the allocator holds, -1 where it does not tell. Where the trace does not
-    tell levels (2021) they count from its start, and `is_absolute` is False.
+    each change; `reserved` int64[M] bytes held by the allocator, -1 if it is not recorded. If the trace records no
+    levels (2021) they count from its start, and `is_absolute` is False.
     """
 
     name: str
@@ -36,41 +36,42 @@ class MemoryUse:
     is_absolute: bool
 
     @property
-    def reach(self) -> NDArray[np.int64]:
+    def peak_level(self) -> NDArray[np.int64]:
         """int64[M] bytes: the higher of the levels before and after each change."""
-        reach: NDArray[np.int64] = np.maximum(self.level, self.level - self.change)
-        return reach
+        return np.asarray(np.maximum(self.level, self.level - self.change))
 
     @property
     def is_host(self) -> bool:
-        """The memory of the CPU."""
+        """Whether this is the memory of the CPU."""
         return self.name.startswith("cpu")
 
 
 @once_per_trace
 def memory_use(trace: Trace) -> tuple[MemoryUse, ...]:
-    """Memory of each device that the trace tells of; accelerators come first."""
-    told = trace.events.allocations
-    keys, of_row = np.unique(np.column_stack([told.device_type, told.device]), axis=0, return_inverse=True)
-    order = np.argsort(told.ts, kind="stable")
-    of_row = of_row.reshape(-1)[order]
-    found = [
-        _of_device(trace, _name(device_type, device), order[of_row == number])
-        for number, (device_type, device) in enumerate(keys.tolist())
+    """Return the memory of each device that the trace records; accelerators come first."""
+    allocations = trace.events.allocations
+    devices = np.column_stack([allocations.device_type, allocations.device])
+    keys, device_index = np.unique(devices, axis=0, return_inverse=True)
+    order = np.argsort(allocations.ts, kind="stable")
+    device_index = device_index.reshape(-1)[order]
+    uses = [
+        _use_of_device(trace, _name(device_type, device), order[device_index == index])
+        for index, (device_type, device) in enumerate(keys.tolist())
     ]
-    return tuple(sorted(found, key=lambda use: (use.is_host, use.name)))
+    return tuple(sorted(uses, key=lambda use: (use.is_host, use.name)))
 
 
-def _of_device(trace: Trace, name: str, rows: NDArray[np.int64]) -> MemoryUse:
-    told = trace.events.allocations
-    track = told.pid[rows].astype(np.int64) * len(trace.events.strings) + told.tid[rows]
-    change, level, reserved = told.bytes[rows], told.allocated[rows], told.reserved[rows]
+def _use_of_device(trace: Trace, name: str, rows: NDArray[np.int64]) -> MemoryUse:
+    allocations = trace.events.allocations
+    track = allocations.pid[rows].astype(np.int64) * len(trace.events.strings) + allocations.tid[rows]
+    ts, change, level = allocations.ts[rows], allocations.bytes[rows], allocations.allocated[rows]
+    reserved = allocations.reserved[rows]
     is_absolute = bool((level != -1).any())
     return MemoryUse(
         name=name,
-        ts=told.ts[rows],
+        ts=ts,
         track=track,
-        phase=phases(trace).on(track, told.ts[rows]),
+        phase=phases(trace).phase_at(track, ts),
         change=change,
         level=level if is_absolute else np.cumsum(change),
         reserved=np.where(reserved > 0, reserved, -1),

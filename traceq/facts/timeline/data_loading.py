@@ -1,4 +1,4 @@
-"""When the main thread waits for the data loader."""
+"""Time in which the main thread waits for the data loader."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from traceq.facts.timeline.steps import main_track
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
 
-__all__ = ["LOADER", "loading"]
+__all__ = ["DATALOAD_WAIT", "LOADER", "loader_waits"]
+
+DATALOAD_WAIT = "dataload_wait"
+"""Phase in which a recorded loop fetches its next batch."""
 
 LOADER = r"enumerate\(DataLoader\)"
-"""How torch names the ranges in which a loop asks for its next batch; the rest of the name is the iterator's class."""
+"""Start of torch's name for the ranges in which a loop fetches its next batch; the iterator's class follows."""
 
-_LOADS = re.compile(f"^{LOADER}")
+_LOADER_START = re.compile(f"^{LOADER}")
 
 
 @once_per_trace
-def loading(trace: Trace) -> Spans:
-    """Instants at which the main thread waits for the data loader."""
+def loader_waits(trace: Trace) -> Spans:
+    """Return the time in which the main thread waits for the data loader."""
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, _LOADS)]
+    rows = rows[matching(events, rows, _LOADER_START)]
     rows = rows[tracks(trace)[rows] == main_track(trace)]
     return spans(events.ts[rows], events.end[rows])

@@ -1,7 +1,7 @@
 """Phase of every instant of the main thread, and of every piece of device work.
 
-The phases are, in this order: those the recording declares; the outermost annotations of the main thread, where two or
-more names cover most of the steps; else the structure of a training step (optimizer, data loader, backward, forward).
+The phases are those that the recording declares; else the outermost annotations of the main thread, if two or more
+names cover most of the steps; else the structure of a training step (optimizer, data loader, backward, forward).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["BEFORE_WINDOW", "OTHER", "UNATTRIBUTED", "PhaseLabels", "Timeline", 
 
 OTHER, BEFORE_WINDOW, UNATTRIBUTED = "other", "before_window", "unattributed"
 
-_COVERED = 0.8
+_MIN_COVERAGE = 0.8
 _NO_PHASE = re.compile(
     rf"^(nccl:|gloo:|hccl:|xccl:|Optimizer\.|{LOADER}|ProfilerStep"
     r"|DistributedDataParallel\.|FullyShardedDataParallel\.|FSDP::|## Call CompiledFxGraph)"
@@ -53,63 +53,66 @@ _BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """What a thread is in, over time: `parts` int64[M, 2] ns sorted and disjoint, `label` int64[M] phase numbers."""
+    """Phases of a thread over time: `parts` int64[M, 2] ns, sorted and disjoint; `label` int64[M] phase numbers."""
 
     parts: Spans
     label: NDArray[np.int64]
 
-    def at(self, instants: NDArray[np.int64], otherwise: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Phase number at each instant, `otherwise` between the parts."""
-        found = span_index(self.parts, instants)
-        return np.where(found >= 0, self.label[found] if len(self.label) else otherwise, otherwise)
+    def label_at(self, instants: NDArray[np.int64], default: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Return the phase number at each instant, `default` outside the parts."""
+        index = span_index(self.parts, instants)
+        return np.where(index >= 0, self.label[index] if len(self.label) else default, default)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhaseLabels:
-    """`names` of P phases, the last three OTHER, BEFORE_WINDOW and UNATTRIBUTED; `rule` by which they were found;
-    `main` the main thread's timeline, `threads` those of others by track; `of_work` int64[D] phase number of each
-    piece of device work.
+    """Phases of all threads and of device work.
+
+    `names` of P phases, the last three OTHER, BEFORE_WINDOW and UNATTRIBUTED; `rule` by which they were determined;
+    `main` the main thread's timeline, `threads` those of the other threads by track; `work_phase` int64[D] phase number
+    of each piece of device work.
     """
 
     names: tuple[str, ...]
     rule: str
     main: Timeline
     threads: Mapping[int, Timeline]
-    of_work: NDArray[np.int64]
+    work_phase: NDArray[np.int64]
 
     @property
     def other(self) -> int:
-        """Number of OTHER."""
+        """Phase number of OTHER."""
         return len(self.names) - 3
 
     @property
     def in_order(self) -> tuple[str, ...]:
-        """The names as the main thread comes to them first."""
+        """Names in order of their first occurrence on the main thread; names that never occur there come last."""
         numbers, first = np.unique(self.main.label, return_index=True)
-        return tuple(dict.fromkeys((*(self.names[at] for at in numbers[np.argsort(first)].tolist()), *self.names)))
+        occurring = (self.names[number] for number in numbers[np.argsort(first)].tolist())
+        return tuple(dict.fromkeys((*occurring, *self.names)))
 
-    def at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[K]: phase number of the main thread at each instant."""
-        return self.main.at(instants, self.other)
+    def main_phase_at(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the phase number of the main thread at each instant: int64[K]."""
+        return self.main.label_at(instants, self.other)
 
-    def on(self, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[K]: phase of host calls: what their own thread is in, else what the main thread is in."""
+    def phase_at(self, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the phase number of host calls: int64[K], by the call's thread, else by the main thread."""
         return _phase_of_calls(self.main, self.threads, self.other, track, instants)
 
 
 @once_per_trace
 def phases(trace: Trace) -> PhaseLabels:
-    """Phases by the first rule that applies: `recorded`, `annotations` or `structure`."""
-    names, rule, rows = _declared(trace)
+    """Return the phases by the first rule that applies: `recorded`, `annotations` or `structure`."""
+    names, rule, rows = _names_and_rule(trace)
     if rule == "structure":
-        main, by_thread = _structure(trace)
+        main, threads = _structure_timelines(trace)
     else:
-        main, by_thread = _from_rows(trace, rows, names)
+        main, threads = _annotation_timelines(trace, rows, names)
     work = device_work(trace)
-    launch = _phase_of_calls(main, by_thread, len(names), tracks(trace)[work.call], trace.events.ts[work.call])
+    launch_phase = _phase_of_calls(main, threads, len(names), tracks(trace)[work.call], trace.events.ts[work.call])
     unlinked = np.where(work.before_window, len(names) + 1, len(names) + 2)
-    of_work = np.where(work.linked, launch, unlinked)
-    return PhaseLabels((*names, OTHER, BEFORE_WINDOW, UNATTRIBUTED), rule, main, by_thread, of_work)
+    work_phase = np.where(work.linked, launch_phase, unlinked)
+    return PhaseLabels((*names, OTHER, BEFORE_WINDOW, UNATTRIBUTED), rule, main, threads, work_phase)
 
 
 def _phase_of_calls(
@@ -119,37 +122,37 @@ def _phase_of_calls(
     track: NDArray[np.int64],
     instants: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    label = main.at(instants, other)
+    label = main.label_at(instants, other)
     for number, timeline in threads.items():
-        mine = track == number
-        label[mine] = timeline.at(instants[mine], label[mine])
+        on_track = track == number
+        label[on_track] = timeline.label_at(instants[on_track], label[on_track])
     return label
 
 
-def _declared(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
-    """(names, rule, rows that carry them)."""
+def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int64]]:
+    """Return (names, rule, annotations that carry the names)."""
     events = trace.events
     rows = events.rows(Category.ANNOTATION)
     if trace.manifest is not None and trace.manifest.phases:
-        wanted = re.compile("^(" + "|".join(map(re.escape, trace.manifest.phases)) + ")$")
-        return trace.manifest.phases, "recorded", rows[matching(events, rows, wanted)]
+        return trace.manifest.phases, "recorded", rows[matching(events, rows, _any_of(trace.manifest.phases))]
     rows = rows[~matching(events, rows, _NO_PHASE)]
     outer = _outermost(trace, rows[tracks(trace)[rows] == main_track(trace)])
     names = _names_in_order(trace, outer)
     if len(names) < 2 or not _cover_the_steps(trace, outer):
         return _STRUCTURE, "structure", rows[:0]
-    wanted = re.compile("^(" + "|".join(map(re.escape, names)) + ")$")
-    return names, "annotations", rows[matching(events, rows, wanted)]
+    return names, "annotations", rows[matching(events, rows, _any_of(names))]
+
+
+def _any_of(names: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("^(" + "|".join(map(re.escape, names)) + ")$")
 
 
 def _outermost(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of one thread that stand in no other of them, by start."""
-    ts, end = trace.events.ts[rows], trace.events.end[rows]
-    rows = rows[np.lexsort((rows, -end, ts))]
+    """Return the rows of one thread that are inside no other of them, sorted by start."""
+    rows = rows[np.lexsort((rows, -trace.events.end[rows], trace.events.ts[rows]))]
     end = trace.events.end[rows]
-    reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, end])[:-1]
-    outermost: NDArray[np.int64] = rows[end > reach]
-    return outermost
+    latest_end = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, end])[:-1]
+    return np.asarray(rows[end > latest_end])
 
 
 def _names_in_order(trace: Trace, rows: NDArray[np.int64]) -> tuple[str, ...]:
@@ -161,14 +164,16 @@ def _cover_the_steps(trace: Trace, rows: NDArray[np.int64]) -> bool:
     host = steps(trace).host
     stepped = spans(host[:, 0], host[:, 1])
     annotated = spans(trace.events.ts[rows], trace.events.end[rows])
-    return measure_common(annotated, stepped) >= _COVERED * measure(stepped)
+    return measure_common(annotated, stepped) >= _MIN_COVERAGE * measure(stepped)
 
 
-def _from_rows(trace: Trace, rows: NDArray[np.int64], names: Sequence[str]) -> tuple[Timeline, dict[int, Timeline]]:
-    """Timelines of the threads that carry annotations named like phases: (main thread's, the others')."""
+def _annotation_timelines(
+    trace: Trace, rows: NDArray[np.int64], names: Sequence[str]
+) -> tuple[Timeline, dict[int, Timeline]]:
+    """Return the timelines of the threads that carry annotations named like phases: (main thread's, the others')."""
     number = {name: index for index, name in enumerate(names)}
-    of_row = tracks(trace)[rows]
-    timelines = {int(t): _timeline(trace, rows[of_row == t], number) for t in sorted_unique(of_row)}
+    row_track = tracks(trace)[rows]
+    timelines = {int(track): _timeline(trace, rows[row_track == track], number) for track in sorted_unique(row_track)}
     main = timelines.pop(main_track(trace), Timeline(empty(), np.empty(0, np.int64)))
     return main, timelines
 
@@ -180,37 +185,34 @@ def _timeline(trace: Trace, rows: NDArray[np.int64], number: dict[str, int]) -> 
     return Timeline(parts, np.array(label, np.int64))
 
 
-def _structure(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
-    """Timelines by what optimizers, data loaders and the autograd engine write into every trace."""
-    events, of_row, own = trace.events, tracks(trace), main_track(trace)
+def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
+    """Return timelines by marks of optimizers, data loaders and autograd: (main thread's, the others')."""
+    events, row_track, main = trace.events, tracks(trace), main_track(trace)
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    named = {name: rows[matching(events, rows, pattern)] for name, pattern in _NAMED.items()}
-    everywhere = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+    marks = [rows[matching(events, rows, pattern)] for pattern in _NAMED.values()]
     backward_threads = _backward_threads(trace)
     ops = events.rows(Category.CPU_OP)
     engine = rows[matching(events, rows, _AUTOGRAD)]
-    open_backward = np.r_[engine[of_row[engine] == own], ops[np.isin(of_row[ops], backward_threads)]]
-    host = steps(trace).host
-    layers = [*_layers(trace, named, own), spans(events.ts[open_backward], events.end[open_backward])]
-    main = _layered([*layers, spans(host[:, 0], host[:, 1])])
-    others: dict[int, Timeline] = {}
-    for track in sorted_unique(
-        of_row[np.concatenate(list(named.values()))], np.array(backward_threads, np.int64)
-    ).tolist():
-        if track != own:
-            backward = everywhere.reshape(1, 2) if track in backward_threads else empty()
-            others[track] = _layered([*_layers(trace, named, track), backward])
-    return main, others
+    in_backward = np.r_[engine[row_track[engine] == main], ops[np.isin(row_track[ops], backward_threads)]]
+    backward = spans(events.ts[in_backward], events.end[in_backward])
+    main_layers = [*_layers(trace, marks, main), backward, spans(*steps(trace).host.T)]
+    always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
+    threads: dict[int, Timeline] = {}
+    for track in sorted_unique(row_track[np.concatenate(marks)], np.array(backward_threads, np.int64)).tolist():
+        if track != main:
+            layers = _layers(trace, marks, track)
+            threads[track] = _first_layer([*layers, always if track in backward_threads else empty()])
+    return _first_layer(main_layers), threads
 
 
-def _layers(trace: Trace, named: dict[str, NDArray[np.int64]], track: int) -> list[Spans]:
+def _layers(trace: Trace, marks: list[NDArray[np.int64]], track: int) -> list[Spans]:
     events = trace.events
-    mine = [rows[tracks(trace)[rows] == track] for rows in named.values()]
-    return [spans(events.ts[rows], events.end[rows]) for rows in mine]
+    on_track = [rows[tracks(trace)[rows] == track] for rows in marks]
+    return [spans(events.ts[rows], events.end[rows]) for rows in on_track]
 
 
-def _layered(layers: list[Spans]) -> Timeline:
-    """Each instant to the first layer that covers it; the label is the layer's number."""
+def _first_layer(layers: list[Spans]) -> Timeline:
+    """Return the timeline that labels each instant with the number of the first layer that covers it."""
     edges = sorted_unique(*(layer.ravel() for layer in layers))
     if len(edges) == 0:
         return Timeline(empty(), np.empty(0, np.int64))
@@ -222,11 +224,10 @@ def _layered(layers: list[Spans]) -> Timeline:
 
 
 def _backward_threads(trace: Trace) -> list[int]:
-    """Threads other than the main one that run backward ops."""
+    """Return the tracks other than the main one that run backward ops."""
     events = trace.events
     ops = events.rows(Category.CPU_OP)
     marks = ops[matching(events, ops, _BACKWARD) | (events.forward_thread[ops] > 0)]
     engine = events.rows(Category.ANNOTATION)
     marks = np.r_[marks, engine[matching(events, engine, _AUTOGRAD)]]
-    found: list[int] = sorted_unique(tracks(trace)[marks]).tolist()
-    return [track for track in found if track != main_track(trace)]
+    return [track for track in sorted_unique(tracks(trace)[marks]).tolist() if track != main_track(trace)]

@@ -1,4 +1,4 @@
-"""A trace cut to one of its steps: what the host did in it, and what it launched there, wherever that ran."""
+"""Trace cut to one of its steps: the host rows of the step, and the device work launched in it."""
 
 from __future__ import annotations
 
@@ -22,67 +22,66 @@ _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
 def cut_to_step(trace: Trace, number: int) -> Trace:
-    """ProfilerStep#`number` alone, with the window that it has in the whole trace, which has to have one.
+    """Return ProfilerStep#`number` alone, with the window it has in the whole trace; the step must exist.
 
-    Kept is what begins in the step on the host and the device work launched there; of device work that nobody launched
-    what begins in the window; and of what is open when the step begins Python frames and what spans all of it.
+    It keeps host rows that begin in the step and the device work launched there, unlinked device work that begins in
+    the window, and, of the rows open at the step's start, Python frames and annotations that span the whole step.
     """
-    known = steps(trace)
-    at = int(np.flatnonzero(known.number == number)[-1])
-    host, window = known.host[at], known.window[at]
+    all_steps = steps(trace)
+    index = int(np.flatnonzero(all_steps.number == number)[-1])
+    host, window = all_steps.host[index], all_steps.window[index]
     only = OneStep(
         number=number,
         host_ns=(int(host[0]), int(host[1])),
         window_ns=(int(window[0]), int(window[1])),
-        by_device=known.by_device,
-        is_partial=bool(known.partial[at]),
+        by_device=all_steps.by_device,
+        is_partial=bool(all_steps.partial[index]),
     )
-    kept = _of_host(trace, host) | _of_device(trace, host, window)
-    return replace(trace, events=_selected(trace.events, kept, host), only=only)
+    mask = _host_rows(trace, host) | _device_rows(trace, host, window)
+    return replace(trace, events=_select_events(trace.events, mask, host), only=only)
 
 
-def _of_host(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool[N]: host rows of the step."""
+def _host_rows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which rows of Events are host rows of the step: bool[N]."""
     events = trace.events
     start, end = host.tolist()
     is_open = (events.ts < start) & (events.end > start)
     frames = events.category == Category.PYTHON
-    around = (events.category == Category.ANNOTATION) & (events.end >= end) & (tracks(trace) == main_track(trace))
+    spanning = (events.category == Category.ANNOTATION) & (events.end >= end) & (tracks(trace) == main_track(trace))
     begins = (events.ts >= start) & (events.ts < end)
-    mine: NDArray[np.bool_] = (begins | (is_open & (frames | around))) & ~np.isin(events.category, _DEVICE)
-    return mine
+    return np.asarray((begins | (is_open & (frames | spanning))) & ~np.isin(events.category, _DEVICE))
 
 
-def _of_device(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool[N]: device rows of the step."""
+def _device_rows(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which rows of Events are device rows of the step: bool[N]."""
     events, work = trace.events, device_work(trace)
     launched = np.where(work.linked, events.ts[work.call], work.start)
     begin, end = np.where(work.linked[:, None], host, window).T
-    mine = np.zeros(len(events), np.bool_)
-    mine[work.rows[(launched >= begin) & (launched < end)]] = True
-    return mine
+    mask = np.zeros(len(events), np.bool_)
+    mask[work.rows[(launched >= begin) & (launched < end)]] = True
+    return mask
 
 
-def _selected(events: Events, kept: NDArray[np.bool_], host: NDArray[np.int64]) -> Events:
-    """The kept rows of every column, and what stands in tables of their own about them."""
+def _select_events(events: Events, mask: NDArray[np.bool_], host: NDArray[np.int64]) -> Events:
+    """Return the rows of `mask` (bool[N]) of every column, and the rows of side tables that refer to them."""
     columns = {field.name: getattr(events, field.name) for field in fields(events)}
-    cut: dict[str, Any] = {name: column[kept] for name, column in columns.items() if isinstance(column, np.ndarray)}
-    given = events.allocations.ts
+    cut: dict[str, Any] = {name: column[mask] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    allocated_ns = events.allocations.ts
     return replace(
         events,
         **cut,
-        messages=_about(events.messages, kept),
-        stacks=_about(events.stacks, kept),
-        waits=_about(events.waits, kept),
-        allocations=_picked(events.allocations, (given >= host[0]) & (given < host[1])),
+        messages=_select_references(events.messages, mask),
+        stacks=_select_references(events.stacks, mask),
+        waits=_select_references(events.waits, mask),
+        allocations=_select_rows(events.allocations, (allocated_ns >= host[0]) & (allocated_ns < host[1])),
     )
 
 
-def _about(table: T, kept: NDArray[np.bool_]) -> T:
-    """The table's rows about events that are kept, by their new numbers."""
-    mine = _picked(table, kept[table.row])
-    return replace(mine, row=(np.cumsum(kept) - 1)[mine.row])
+def _select_references(table: T, mask: NDArray[np.bool_]) -> T:
+    """Return the table's rows that refer to events of `mask` (bool[N]), with the events' new row numbers."""
+    selected = _select_rows(table, mask[table.row])
+    return replace(selected, row=(np.cumsum(mask) - 1)[selected.row])
 
 
-def _picked(table: C, mine: NDArray[np.bool_]) -> C:
-    return replace(table, **{field.name: getattr(table, field.name)[mine] for field in fields(table)})
+def _select_rows(table: C, mask: NDArray[np.bool_]) -> C:
+    return replace(table, **{field.name: getattr(table, field.name)[mask] for field in fields(table)})

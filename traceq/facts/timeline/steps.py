@@ -1,4 +1,4 @@
-"""Steps of the main thread, and the windows of time that belong to them."""
+"""Steps of the main thread and their time windows."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ __all__ = ["WHOLE_TRACE", "Steps", "extent", "main_track", "steps"]
 
 WHOLE_TRACE = "whole trace"
 
-_LAGS = 1000
-"""A device lags if it ends later than the host by more than this part of the window."""
+_MAX_LAG_PARTS = 1000
+"""A device lags if it ends later than the host by more than 1/1000 of the window."""
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """K steps: `host` int64[K, 2] ns as the main thread ran them, `window` int64[K, 2] ns which telescope, `number`
-    int64[K] of ProfilerStep#N, `partial` bool[K]: no whole step. `by_device` says whether the
-    windows follow the device; `marked` whether the trace has steps at all; `alone` that it was cut to one.
+    """K steps of a trace.
+
+    `number` int64[K] of ProfilerStep#N; `host` int64[K, 2] ns as the main thread ran them; `window` int64[K, 2] ns,
+    which telescope; `partial` bool[K]: not a whole step. `by_device`: the windows follow the device; `marked`: the
+    trace has step marks; `is_cut`: the trace was cut to this step.
     """
 
     number: NDArray[np.int64]
@@ -38,7 +40,7 @@ class Steps:
     partial: NDArray[np.bool_]
     by_device: bool
     marked: bool
-    alone: bool = False
+    is_cut: bool = False
 
     def __len__(self) -> int:
         return len(self.number)
@@ -50,17 +52,17 @@ class Steps:
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """bool[K]: steps that means are taken over: all whole ones, or all where none is whole."""
+        """bool[K]: steps that means are taken over: the whole ones, or all if none is whole."""
         return ~self.partial if not self.partial.all() else np.ones(len(self), np.bool_)
 
 
 @once_per_trace
 def extent(trace: Trace) -> tuple[int, int]:
-    """(start, end) ns of everything that host and device did; the profiler's own rows do not count."""
+    """Return (start, end) ns of all activity of host and device; rows that the profiler adds do not count."""
     events = trace.events
     counts = np.ones(len(events), np.bool_)
-    for own in (Category.PROFILER, Category.OVERHEAD, Category.DEVICE_ANNOTATION, Category.SYNC):
-        counts &= events.category != int(own)
+    for category in (Category.PROFILER, Category.OVERHEAD, Category.DEVICE_ANNOTATION, Category.SYNC):
+        counts &= events.category != int(category)
     counts |= not counts.any()
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     start, end = int(events.ts.min(where=counts, initial=most)), int(events.end.max(where=counts, initial=least))
@@ -71,24 +73,25 @@ def extent(trace: Trace) -> tuple[int, int]:
 
 @once_per_trace
 def main_track(trace: Trace) -> int:
-    """Track of the thread that runs the steps; without steps, of the busiest host thread."""
-    events, of_row = trace.events, tracks(trace)
+    """Return the track of the thread that runs the steps; without steps, of the busiest host thread."""
+    events, row_track = trace.events, tracks(trace)
     marks = _step_rows(trace)
     if len(marks):
-        return _most_frequent(of_row[marks])
+        return _most_frequent(row_track[marks])
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME)
-    candidates = _in_order(of_row[rows])
-    busy = [measure(spans(events.ts[mine], events.end[mine])) for mine in (rows[of_row[rows] == t] for t in candidates)]
-    return candidates[int(np.argmax(busy))] if candidates else -1
+    candidates = _by_first_occurrence(row_track[rows])
+    on_track = (rows[row_track[rows] == track] for track in candidates)
+    busy_ns = [measure(spans(events.ts[index], events.end[index])) for index in on_track]
+    return candidates[int(np.argmax(busy_ns))] if candidates else -1
 
 
 @once_per_trace
 def steps(trace: Trace) -> Steps:
-    """Steps and their windows; a trace without step marks is one step."""
+    """Return the steps and their windows; a trace without step marks is one step."""
     if trace.only is not None:
-        return _the_only(trace.only)
+        return _single_step(trace.only)
     events = trace.events
-    rows = _own_steps(trace)
+    rows = _main_thread_marks(trace)
     if len(rows) == 0:
         whole = np.array([extent(trace)], np.int64)
         return Steps(np.zeros(1, np.int64), whole, whole, np.zeros(1, np.bool_), by_device=False, marked=False)
@@ -98,11 +101,11 @@ def steps(trace: Trace) -> Steps:
     window = _device_windows(trace, host) if len(rows) > 1 else None
     by_device = window is not None
     window = host if window is None else window
-    return Steps(number, host, window, _partial(trace, host, window), by_device=by_device, marked=True)
+    return Steps(number, host, window, _is_partial(trace, host, window), by_device=by_device, marked=True)
 
 
-def _the_only(step: OneStep) -> Steps:
-    """The step as it was in the whole trace."""
+def _single_step(step: OneStep) -> Steps:
+    """Return the step that a trace was cut to, as it was in the whole trace."""
     return Steps(
         number=np.array([step.number], np.int64),
         host=np.array([step.host_ns], np.int64),
@@ -110,18 +113,18 @@ def _the_only(step: OneStep) -> Steps:
         partial=np.array([step.is_partial], np.bool_),
         by_device=step.by_device,
         marked=True,
-        alone=True,
+        is_cut=True,
     )
 
 
-def _own_steps(trace: Trace) -> NDArray[np.int64]:
-    """Step marks of the main thread by start, those that last no time left out, as well as all but one of a start."""
+def _main_thread_marks(trace: Trace) -> NDArray[np.int64]:
+    """Return the step marks of the main thread by start: empty ones left out, of equal starts only the last."""
     events = trace.events
     rows = _step_rows(trace)
     rows = rows[(tracks(trace)[rows] == main_track(trace)) & (events.dur[rows] > 0)]
     rows = rows[np.argsort(events.ts[rows], kind="stable")]
-    own: NDArray[np.int64] = rows[np.r_[np.diff(events.ts[rows]) > 0, np.ones(min(len(rows), 1), np.bool_)]]
-    return own
+    is_last_of_start = np.r_[np.diff(events.ts[rows]) > 0, np.ones(min(len(rows), 1), np.bool_)]
+    return np.asarray(rows[is_last_of_start])
 
 
 def _step_rows(trace: Trace) -> NDArray[np.int64]:
@@ -130,39 +133,43 @@ def _step_rows(trace: Trace) -> NDArray[np.int64]:
 
 
 def _device_windows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """[E_k-1, E_k), E_k the latest end of work launched up to the end of step k; None where a step gets no time."""
+    """Return the windows [E_k-1, E_k), with E_k the latest end of work launched up to the end of step k.
+
+    None if a step gets no time.
+    """
     work = device_work(trace)
     launched = trace.events.ts[work.call[work.linked]]
     if len(launched) == 0:
         return None
     order = np.argsort(launched, kind="stable")
-    reach = np.maximum.accumulate(work.end[work.linked][order])
-    upto = np.searchsorted(launched[order], host[:, 1], "left")
-    ends = np.where(upto > 0, reach[upto - 1], host[0, 0])
+    latest_end = np.maximum.accumulate(work.end[work.linked][order])
+    num_launched = np.searchsorted(launched[order], host[:, 1], "left")
+    ends = np.where(num_launched > 0, latest_end[num_launched - 1], host[0, 0])
     edges = np.r_[host[0, 0], ends]
     return np.column_stack([edges[:-1], edges[1:]]) if (np.diff(edges) > 0).all() else None
 
 
-def _partial(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The first window, if it holds work launched before the trace, or ends with a device that lags.
+def _is_partial(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which windows are not a whole step: bool[K], at most the first.
 
-    It begins with the host: a device that lags at its end makes it longer than a step by that much.
+    The first is partial if it contains work launched before the trace, or ends with a device that lags: it begins with
+    the host, so the lag makes it longer than a step.
     """
     work = device_work(trace)
     inside = (work.start < window[0, 1]) & (work.end > window[0, 0])
     lag = int(window[0, 1] - host[0, 1])
     partial = np.zeros(len(window), np.bool_)
-    partial[0] = bool((work.before_window & inside).any()) or lag * _LAGS > window[0, 1] - window[0, 0]
+    partial[0] = bool((work.before_window & inside).any()) or lag * _MAX_LAG_PARTS > window[0, 1] - window[0, 0]
     return partial
 
 
-def _in_order(values: NDArray[np.int64]) -> list[int]:
-    """Distinct values in order of first sight."""
+def _by_first_occurrence(values: NDArray[np.int64]) -> list[int]:
+    """Return the distinct values in order of their first occurrence."""
     distinct, first = np.unique(values, return_index=True)
     ordered: list[int] = distinct[np.argsort(first)].tolist()
     return ordered
 
 
 def _most_frequent(values: NDArray[np.int64]) -> int:
-    candidates = _in_order(values)
-    return max(candidates, key=lambda value: int((values == value).sum()))
+    """Return the most frequent value; of equally frequent ones the first."""
+    return max(_by_first_occurrence(values), key=lambda value: int((values == value).sum()))

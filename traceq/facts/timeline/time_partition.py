@@ -1,12 +1,12 @@
-"""What the machine does at every instant of a trace: one category, one phase, one owner each.
+"""Partition of a trace's time: one category, one phase and one owner for every instant.
 
-The categories and their priorities are those of docs/method.md, "Exact partition". All boundaries of everything that
-matters are put on one line; between two neighbours nothing changes, so each piece is classified by its start.
+The categories and their priorities are those of docs/method.md, "Exact partition". The boundaries of all relevant
+intervals are merged into one sorted list; between two neighbours nothing changes, so each piece is classified by its
+start.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -14,12 +14,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.communication_kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_calls import BlockingCalls, blocking_calls
-from traceq.facts.timeline.data_loading import loading
+from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
 from traceq.intervals import Spans, contains, count_before, earliest_owner, sorted_unique, span_index, spans
@@ -32,13 +33,12 @@ __all__ = [
     "TimeCategory",
     "activity",
     "in_counted_steps",
-    "is_communication",
     "ns_by_phase",
 ]
 
 
 class TimeCategory(IntEnum):
-    """What an instant is spent on; the names, in lower case, are those of the JSON."""
+    """Category of an instant; the names, in lower case, are those of the JSON."""
 
     COMPUTE = 0
     EXPOSED_COMM = 1
@@ -60,32 +60,23 @@ IDLE = (
     TimeCategory.LAUNCH_LATENCY,
     TimeCategory.TAIL,
 )
-"""The device does nothing."""
+"""The device is idle."""
 
 HOST_CAUSED = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT, TimeCategory.HOST_BOUND)
-"""The device does nothing because the host has not yet launched the next piece of work."""
-
-_COMMUNICATION = re.compile(
-    r"nccl|rccl|cross_device_reduce"
-    r"|^([^<(]|\(anonymous namespace\))*"  # not in the arguments of a template
-    r"(\b|(?<=\d))"  # a mangled name has its length before it
-    r"(one_shot_all_reduce|two_shot_all_reduce|multimem_|nvshmem|all_gather_\w*symm"
-    r"|deep_ep::(\w+::)*(cached_)?(notify_)?(dispatch|combine)\b)",
-    re.IGNORECASE,
-)
-_COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):")
-_COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
+"""The device is idle because the host has not yet launched the next piece of work."""
 
 
 @dataclass(frozen=True, eq=False)
 class Activity:
-    """M pieces of time, sorted, without a gap: `parts` int64[M, 2] ns; `doing` int8[M]; `phase` int64[M]; `owner`
-    int64[M] into DeviceWork, what runs on the device or else comes next, -1 without one; `call` int64[M] into
-    BlockingCalls during a sync_wait or alloc_wait, else -1.
+    """M pieces of time, sorted and without gaps.
+
+    `parts` int64[M, 2] ns; `category` int8[M]; `phase` int64[M]; `owner` int64[M] into DeviceWork, the op that runs on
+    the device or else the next one, -1 without one; `call` int64[M] into BlockingCalls during a sync_wait or
+    alloc_wait, else -1.
     """
 
     parts: Spans
-    doing: NDArray[np.int8]
+    category: NDArray[np.int8]
     phase: NDArray[np.int64]
     owner: NDArray[np.int64]
     call: NDArray[np.int64]
@@ -95,143 +86,134 @@ class Activity:
         """int64[M]: length of each piece."""
         return self.parts[:, 1] - self.parts[:, 0]
 
-    def among(self, *doing: TimeCategory) -> NDArray[np.bool_]:
-        """bool[M]: the pieces of these categories."""
-        mine = np.zeros(len(self.doing), np.bool_)
-        for code in doing:
-            mine |= self.doing == int(code)
-        return mine
+    def among(self, *categories: TimeCategory) -> NDArray[np.bool_]:
+        """Return which pieces are of one of these categories: bool[M]."""
+        mask = np.zeros(len(self.category), np.bool_)
+        for code in categories:
+            mask |= self.category == int(code)
+        return mask
 
-    def when(self, *doing: TimeCategory) -> Spans:
-        """Instants of these categories."""
-        mine = np.r_[False, self.among(*doing), False]
-        opens, closes = np.flatnonzero(mine[1:] & ~mine[:-1]), np.flatnonzero(mine[:-1] & ~mine[1:])
+    def when(self, *categories: TimeCategory) -> Spans:
+        """Return the time of these categories."""
+        mask = np.r_[False, self.among(*categories), False]
+        opens, closes = np.flatnonzero(mask[1:] & ~mask[:-1]), np.flatnonzero(mask[:-1] & ~mask[1:])
         return np.column_stack([self.parts[opens, 0], self.parts[closes - 1, 1]])
 
 
 @once_per_trace
 def activity(trace: Trace) -> Activity:
-    """The whole trace, from its first to its last instant; no piece straddles a step's window."""
-    return _on_device(trace) if len(device_work(trace)) else _on_cpu(trace)
+    """Return the partition of the whole trace; no piece crosses the boundary of a step's window."""
+    return _device_activity(trace) if len(device_work(trace)) else _cpu_activity(trace)
 
 
 @once_per_trace
 def in_counted_steps(trace: Trace) -> NDArray[np.bool_]:
-    """bool[M]: pieces of the activity that lie in the window of a counted step."""
-    found = steps(trace)
-    return contains(found.window[found.counted], activity(trace).parts[:, 0])
+    """Return which pieces of the activity are in the window of a counted step: bool[M]."""
+    windows = steps(trace).window[steps(trace).counted]
+    return contains(windows, activity(trace).parts[:, 0])
 
 
 @once_per_trace
 def ns_by_phase(trace: Trace) -> NDArray[np.int64]:
-    """int64[P, len(Doing)] ns: what the counted steps come to, by phase and category."""
-    done, mine = activity(trace), np.flatnonzero(in_counted_steps(trace))
+    """Return the time of the counted steps by phase and category: int64[P, len(TimeCategory)] ns."""
+    pieces, counted = activity(trace), np.flatnonzero(in_counted_steps(trace))
     ns = np.zeros((len(phases(trace).names), len(TimeCategory)), np.int64)
-    np.add.at(ns.reshape(-1), done.phase[mine] * len(TimeCategory) + done.doing[mine], done.ns[mine])
+    cell = pieces.phase[counted] * len(TimeCategory) + pieces.category[counted]
+    np.add.at(ns.reshape(-1), cell, pieces.ns[counted])
     return ns
 
 
-@once_per_trace
-def is_communication(trace: Trace) -> NDArray[np.bool_]:
-    """bool[D]: device work that moves data between ranks, by name or by what its kernel row says; never by stream."""
-    work, events = device_work(trace), trace.events
-    named = matching(events, work.rows, _COMMUNICATION)
-    carries = events.messages.row[events.messages.name >= 0]
-    talks: NDArray[np.bool_] = (events.category[work.rows] == Category.KERNEL) & (named | np.isin(work.rows, carries))
-    return talks
-
-
-def _line(trace: Trace, *boundaries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sorted distinct boundaries from the trace's start to its end."""
-    start, end = extent(trace)
-    edges = sorted_unique(np.array([start, end]), steps(trace).window.ravel(), *boundaries)
-    return edges[(edges >= start) & (edges <= end)]
-
-
-def _on_device(trace: Trace) -> Activity:
-    work, calls, timeline = device_work(trace), blocking_calls(trace), phases(trace).main
-    is_kernel = trace.events.category[work.rows] == Category.KERNEL
-    talks = is_communication(trace)
-    running = [_owned(work, mine) for mine in (is_kernel & ~talks, talks, ~is_kernel)]
-    returns = trace.events.end[work.call[work.linked]]
-    edges = _line(trace, work.start, work.end, returns, calls.start, calls.end, timeline.parts.ravel())
-    at = edges[:-1]
-    doing, owner, call = np.full(len(at), -1, np.int8), np.full(len(at), -1), np.full(len(at), -1)
-    for code, (parts, owners) in reversed(list(enumerate(running))):
-        found = span_index(parts, at)
-        inside = np.flatnonzero(found >= 0)
-        doing[inside], owner[inside] = code, owners[found[inside]]
-    phase, busy = phases(trace).at(at), np.flatnonzero(owner >= 0)
-    phase[busy] = phases(trace).of_work[owner[busy]]
+def _device_activity(trace: Trace) -> Activity:
+    """Return the partition of a trace with device work."""
+    work, calls, labels = device_work(trace), blocking_calls(trace), phases(trace)
+    launch_ends = trace.events.end[work.call[work.linked]]
+    pieces = _pieces(trace, work.start, work.end, launch_ends, calls.start, calls.end, labels.main.parts.ravel())
+    start = pieces[:, 0].copy()
+    category, owner, call = np.full(len(start), -1, np.int8), np.full(len(start), -1), np.full(len(start), -1)
+    is_kernel, is_comm = trace.events.category[work.rows] == Category.KERNEL, is_communication(trace)
+    for code, mask in (
+        (TimeCategory.EXPOSED_MEMCPY, ~is_kernel),
+        (TimeCategory.EXPOSED_COMM, is_comm),
+        (TimeCategory.COMPUTE, is_kernel & ~is_comm),  # the highest priority comes last
+    ):
+        running = _earliest_open(work.start, work.end, np.flatnonzero(mask), start)
+        busy = np.flatnonzero(running >= 0)
+        category[busy], owner[busy] = code, running[busy]
     idle = np.flatnonzero(owner < 0)
-    doing[idle], owner[idle], call[idle] = _idle(trace, work, calls, at[idle])
-    queued = np.flatnonzero(doing == TimeCategory.LAUNCH_LATENCY)
-    phase[queued] = phases(trace).of_work[owner[queued]]
-    return Activity(np.column_stack([at, edges[1:]]), doing, phase, owner, call)
+    category[idle], owner[idle], call[idle] = _idle_activity(trace, work, calls, start[idle])
+    by_work = (category <= TimeCategory.EXPOSED_MEMCPY) | (category == TimeCategory.LAUNCH_LATENCY)
+    phase = np.where(by_work, labels.work_phase[owner], labels.main_phase_at(start))
+    return Activity(pieces, category, phase, owner, call)
 
 
-def _owned(work: DeviceWork, mine: NDArray[np.bool_]) -> tuple[Spans, NDArray[np.int64]]:
-    """Instants at which one of these ops runs, each to the one that started first."""
-    chosen = np.flatnonzero(mine)
-    parts, owners = earliest_owner(work.start[chosen], work.end[chosen])
-    return parts, chosen[owners]
-
-
-def _idle(
-    trace: Trace, work: DeviceWork, calls: BlockingCalls, at: NDArray[np.int64]
+def _idle_activity(
+    trace: Trace, work: DeviceWork, calls: BlockingCalls, instants: NDArray[np.int64]
 ) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
-    """(why the device idles at each instant, index into DeviceWork of the next launched op, into BlockingCalls of the
-    call that waits); -1 without one.
+    """Return, for each instant of an idle device, (category, next launched op, blocking call that delays it).
+
+    The op is an index into DeviceWork, the call into BlockingCalls; -1 without one.
     """
     linked = np.flatnonzero(work.linked)
-    after = count_before(work.start[linked], at)
-    comes = after < len(linked)
-    upcoming = linked[np.minimum(after, len(linked) - 1)] if len(linked) else np.zeros(len(at), np.int64)
+    upcoming = np.r_[linked, -1][count_before(work.start[linked], instants)]
     launch = work.call[upcoming]
-    returned = trace.events.end[launch]
-    doing = np.where(at < returned, TimeCategory.HOST_BOUND, TimeCategory.LAUNCH_LATENCY).astype(np.int8)
-    waits_in = np.full(len(at), -1)
-    blocked = np.flatnonzero(contains(spans(calls.start, calls.end), at))
-    begins, launched = work.start[upcoming[blocked]], launch[blocked]
-    own, launching = np.full(len(blocked), main_track(trace)), tracks(trace)[launched]
-    for track in (launching, own):
-        call = _open_call(calls, track, at[blocked])
-        holds_up = (trace.events.ts[launched] > calls.start[call]) & (calls.end[call] <= begins)
-        waits = (call >= 0) & holds_up  # what was launched before the call would start no sooner without it
-        doing[blocked[waits]] = np.where(calls.is_alloc[call[waits]], TimeCategory.ALLOC_WAIT, TimeCategory.SYNC_WAIT)
+    is_launched = instants >= trace.events.end[launch]
+    category = np.where(is_launched, TimeCategory.LAUNCH_LATENCY, TimeCategory.HOST_BOUND).astype(np.int8)
+    category[upcoming < 0] = TimeCategory.TAIL
+    waits_in = np.full(len(instants), -1)
+    blocked = np.flatnonzero(contains(spans(calls.start, calls.end), instants) & (upcoming >= 0))
+    launched, begins = trace.events.ts[launch[blocked]], work.start[upcoming[blocked]]
+    main = np.full(len(blocked), main_track(trace))
+    for track in (tracks(trace)[launch[blocked]], main):  # a call of the main thread takes precedence
+        call = _open_call(calls, track, instants[blocked])
+        delays = (launched > calls.start[call]) & (calls.end[call] <= begins)  # work launched earlier starts no sooner
+        waits = np.flatnonzero((call >= 0) & delays)
+        is_alloc = calls.is_alloc[call[waits]]
+        category[blocked[waits]] = np.where(is_alloc, TimeCategory.ALLOC_WAIT, TimeCategory.SYNC_WAIT)
         waits_in[blocked[waits]] = call[waits]
-    doing[~comes] = TimeCategory.TAIL
-    return doing, np.where(comes, upcoming, -1), np.where(comes, waits_in, -1)
+    return category, upcoming, waits_in
 
 
-def _open_call(calls: BlockingCalls, track: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Index of the blocking call that is open at each instant on the given thread, -1 where none is."""
-    found = np.full(len(at), -1)
+def _open_call(calls: BlockingCalls, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the blocking call open at each instant on the given thread, -1 if none is."""
+    call = np.full(len(instants), -1)
     for number in sorted_unique(calls.track).tolist():
-        mine = np.flatnonzero(calls.track == number)
-        parts, owners = earliest_owner(calls.start[mine], calls.end[mine])
-        asked = np.flatnonzero(track == number)
-        inside = span_index(parts, at[asked])
-        found[asked[inside >= 0]] = mine[owners[inside[inside >= 0]]]
-    return found
+        index = np.flatnonzero(track == number)
+        call[index] = _earliest_open(calls.start, calls.end, np.flatnonzero(calls.track == number), instants[index])
+    return call
 
 
-def _on_cpu(trace: Trace) -> Activity:
-    """Without a device: the main thread computes, waits for other ranks or for data, or runs Python."""
-    events, own = trace.events, main_track(trace)
+def _earliest_open(
+    start: NDArray[np.int64], end: NDArray[np.int64], selected: NDArray[np.int64], instants: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return, of the selected intervals open at each instant, the one that started first: int64[K], -1 if none is."""
+    parts, owners = earliest_owner(start[selected], end[selected])
+    return np.asarray(np.r_[selected[owners], -1][span_index(parts, instants)])
+
+
+def _cpu_activity(trace: Trace) -> Activity:
+    """Return the partition of a trace without a device: the main thread computes, waits or runs Python."""
+    events = trace.events
     ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
-    computes = ops[~matching(events, ops, _COMMUNICATION_OP) & ~matching(events, ops, _COMMUNICATION_ROW)]
-    computes = computes[tracks(trace)[computes] == own]
-    talks = marks[matching(events, marks, _COMMUNICATION_ROW)]
-    layers = [
-        (TimeCategory.DATALOAD_WAIT, loading(trace)),
-        (TimeCategory.EXPOSED_COMM, spans(events.ts[talks], events.end[talks])),
-        (TimeCategory.CPU_COMPUTE, spans(events.ts[computes], events.end[computes])),
-    ]
-    edges = _line(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
-    doing = np.full(len(edges) - 1, TimeCategory.PYTHON, np.int8)
+    compute = ops[~matching(events, ops, COMMUNICATION_OP) & ~matching(events, ops, COMMUNICATION_ROW)]
+    compute = compute[tracks(trace)[compute] == main_track(trace)]
+    comm = marks[matching(events, marks, COMMUNICATION_ROW)]
+    layers = (
+        (TimeCategory.DATALOAD_WAIT, loader_waits(trace)),
+        (TimeCategory.EXPOSED_COMM, spans(events.ts[comm], events.end[comm])),
+        (TimeCategory.CPU_COMPUTE, spans(events.ts[compute], events.end[compute])),  # the highest priority comes last
+    )
+    pieces = _pieces(trace, phases(trace).main.parts.ravel(), *(layer.ravel() for _, layer in layers))
+    start = pieces[:, 0].copy()
+    category = np.full(len(start), TimeCategory.PYTHON, np.int8)
     for code, layer in layers:
-        doing[contains(layer, edges[:-1])] = code
-    parts = np.column_stack([edges[:-1], edges[1:]])
-    nothing = np.full(len(doing), -1)
-    return Activity(parts, doing, phases(trace).at(edges[:-1]), nothing, nothing)
+        category[contains(layer, start)] = code
+    none = np.full(len(start), -1)
+    return Activity(pieces, category, phases(trace).main_phase_at(start), none, none)
+
+
+def _pieces(trace: Trace, *boundaries: NDArray[np.int64]) -> Spans:
+    """Return the trace's time, from its start to its end, cut at all boundaries and step windows: int64[M, 2] ns."""
+    start, end = extent(trace)
+    edges = sorted_unique(np.array([start, end]), steps(trace).window.ravel(), *boundaries)
+    edges = edges[(edges >= start) & (edges <= end)]
+    return np.column_stack([edges[:-1], edges[1:]])

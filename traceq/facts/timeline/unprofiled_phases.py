@@ -1,4 +1,4 @@
-"""What an unprofiled step of a job is made of, and how long it takes on its slowest rank."""
+"""Phases of the unprofiled steps of a job, and the pace that its slowest rank sets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.timeline.phases import OTHER
 from traceq.model import Manifest, Timings
 
-__all__ = ["OTHER", "Pace", "UnprofiledPhase", "pace_of", "unprofiled_phases"]
-
-OTHER = "other"
+__all__ = ["Pace", "UnprofiledPhase", "pace_of", "unprofiled_phases"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,28 +23,29 @@ class UnprofiledPhase:
 
     @property
     def mean(self) -> float:
-        """Mean over ranks and steps, ns."""
+        """Mean over ranks and steps in ns."""
         return float(self.ns.mean())
 
     @property
     def median(self) -> float:
-        """Median of them, ns."""
+        """Median over ranks and steps in ns."""
         return float(np.median(self.ns))
 
     @property
     def p95(self) -> float:
-        """Their 95th percentile, ns."""
+        """95th percentile over ranks and steps in ns."""
         return float(np.percentile(self.ns, 95))
 
     def of(self, rank: int) -> UnprofiledPhase:
-        """The same of one rank."""
+        """Return the same phase on one rank."""
         return UnprofiledPhase(self.name, self.ns[rank : rank + 1], self.host_ns[rank : rank + 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A step of all ranks together: `step_ns` is the mean of the slowest one, `ranks_ns` those of all; `samples` that a
-    step trains on, 0 where nobody said.
+    """Step time of a job.
+
+    `step_ns` mean step of the slowest rank; `ranks_ns` mean step of each rank; `samples` per step, 0 if unknown.
     """
 
     step_ns: float
@@ -55,20 +55,20 @@ class Pace:
 
     @property
     def samples_per_second(self) -> float | None:
-        """What the job gets done at the pace of its slowest rank; None without a number of samples."""
+        """Throughput at the pace of the slowest rank; None if the number of samples is unknown."""
         return self.samples / (self.step_ns * 1e-9) if self.samples else None
 
 
 def unprofiled_phases(timings: Timings) -> tuple[UnprofiledPhase, ...]:
-    """Each phase in order, and `other`, the time in none: together they are the step."""
-    at = [number for number, name in enumerate(timings.phases) if name != OTHER]
-    found = [UnprofiledPhase(timings.phases[n], timings.phase_ns[..., n], timings.host_phase_ns[..., n]) for n in at]
-    rest = timings.step_ns - timings.phase_ns[..., at].sum(axis=2)
-    return (*found, UnprofiledPhase(OTHER, rest, np.zeros_like(rest) if timings.by_device else rest))
+    """Return each phase in order, then `other`, the time outside all phases; they add up to the step."""
+    index = [number for number, name in enumerate(timings.phases) if name != OTHER]
+    named = [UnprofiledPhase(timings.phases[n], timings.phase_ns[..., n], timings.host_phase_ns[..., n]) for n in index]
+    rest = timings.step_ns - timings.phase_ns[..., index].sum(axis=2)
+    return (*named, UnprofiledPhase(OTHER, rest, np.zeros_like(rest) if timings.by_device else rest))
 
 
 def pace_of(manifest: Manifest | None, arm_name: str, timings: Timings) -> Pace:
-    """The job's step, from the unprofiled steps of an arm."""
+    """Return the job's step time from the unprofiled steps of an arm."""
     arm = manifest.arm(arm_name) if manifest else None
     ranks_ns = timings.step_ns.mean(axis=1)
     slowest = int(ranks_ns.argmax())

@@ -1,0 +1,42 @@
+"""Which kernels, rows and ops move data between ranks, by their names.
+
+Add the kernels of a communication library here: they then count as communication everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.memo import once_per_trace
+from traceq.model import Category, Trace
+
+__all__ = ["COMMUNICATION_OP", "COMMUNICATION_ROW", "is_communication"]
+
+_KERNEL = re.compile(
+    r"nccl|rccl|cross_device_reduce"
+    r"|^([^<(]|\(anonymous namespace\))*"  # not in template arguments
+    r"(\b|(?<=\d))"  # in mangled names a length precedes
+    r"(one_shot_all_reduce|two_shot_all_reduce|multimem_|nvshmem|all_gather_\w*symm"
+    r"|deep_ep::(\w+::)*(cached_)?(notify_)?(dispatch|combine)\b)",
+    re.IGNORECASE,
+)
+
+COMMUNICATION_ROW = re.compile(r"^(nccl|gloo|hccl|xccl):")
+"""Host rows of a collective, by backend."""
+
+COMMUNICATION_OP = re.compile(r"^(c10d::|record_param_comms$)")
+"""Ops that issue or describe a collective."""
+
+
+@once_per_trace
+def is_communication(trace: Trace) -> NDArray[np.bool_]:
+    """Return which device work moves data between ranks: bool[D], by its name or its kernel row, never by stream."""
+    work, events = device_work(trace), trace.events
+    named = matching(events, work.rows, _KERNEL)
+    has_message = np.isin(work.rows, events.messages.row[events.messages.name >= 0])
+    return np.asarray((events.category[work.rows] == Category.KERNEL) & (named | has_message))
