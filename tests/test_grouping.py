@@ -15,13 +15,13 @@ near, far = st.integers(-2, 3), st.sampled_from([-(2**63), -1, 0, 7, 2**40, 2**6
 def test_groups_are_the_distinct_rows_in_order(rows: list[tuple[int, ...]]) -> None:
     width = len(rows[0]) if rows else 1
     table = np.array(rows, np.int64).reshape(-1, width)
-    found = group(list(table.T))
+    result = group(list(table.T))
     keys = sorted(set(rows))
-    assert found.keys.tolist() == [list(key) for key in keys]
-    assert found.of_row.tolist() == [keys.index(row) for row in rows]
-    assert found.first.tolist() == [rows.index(key) for key in keys]
-    assert found.count() == [rows.count(key) for key in keys]
-    assert found.sum(np.arange(len(rows))) == [sum(i for i, row in enumerate(rows) if row == key) for key in keys]
+    assert result.keys.tolist() == [list(key) for key in keys]
+    assert result.group_ids.tolist() == [keys.index(row) for row in rows]
+    assert result.first.tolist() == [rows.index(key) for key in keys]
+    assert result.count() == [rows.count(key) for key in keys]
+    assert result.sum(np.arange(len(rows))) == [sum(i for i, row in enumerate(rows) if row == key) for key in keys]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 2**40))))

@@ -33,21 +33,21 @@ def bitmap(given_pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
     return bits
 
 
-def drawn(found: Spans) -> NDArray[np.bool_]:
-    return bitmap([tuple(part) for part in found.tolist()])
+def bitmap_of(result: Spans) -> NDArray[np.bool_]:
+    return bitmap([tuple(part) for part in result.tolist()])
 
 
-def is_canonical(found: Spans) -> bool:
+def is_canonical(result: Spans) -> bool:
     """Sorted, disjoint, not touching, none empty: one set of instants has one form."""
-    edges = found.ravel()
-    return found.shape == (len(found), 2) and bool((np.diff(edges) > 0).all())
+    edges = result.ravel()
+    return result.shape == (len(result), 2) and bool((np.diff(edges) > 0).all())
 
 
 @given(pairs)
 def test_spans_are_the_instants_of_any_intervals_in_one_form(some: list[tuple[int, int]]) -> None:
-    found = spans(*columns(some))
-    assert is_canonical(found)
-    assert (drawn(found) == bitmap([pair for pair in some if pair[0] < pair[1]])).all()
+    result = spans(*columns(some))
+    assert is_canonical(result)
+    assert (bitmap_of(result) == bitmap([pair for pair in some if pair[0] < pair[1]])).all()
 
 
 @given(pairs, pairs)
@@ -56,29 +56,29 @@ def test_union_intersect_and_subtract_are_or_and_and_not(
 ) -> None:
     a, b = spans(*columns(first)), spans(*columns(other))
     for operation, expected in (
-        (intervals.union, drawn(a) | drawn(b)),
-        (intervals.intersect, drawn(a) & drawn(b)),
-        (intervals.subtract, drawn(a) & ~drawn(b)),
+        (intervals.union, bitmap_of(a) | bitmap_of(b)),
+        (intervals.intersect, bitmap_of(a) & bitmap_of(b)),
+        (intervals.subtract, bitmap_of(a) & ~bitmap_of(b)),
     ):
-        found = operation(a, b)
-        assert is_canonical(found)
-        assert (drawn(found) == expected).all()
+        result = operation(a, b)
+        assert is_canonical(result)
+        assert (bitmap_of(result) == expected).all()
 
 
 @given(pairs, edge, edge)
 def test_the_complement_is_what_is_left_of_a_range(some: list[tuple[int, int]], start: int, end: int) -> None:
     a = spans(*columns(some))
-    found = intervals.complement(a, start, end)
-    assert is_canonical(found)
-    assert (drawn(found) == bitmap([(start, end)]) & ~drawn(a)).all()
+    result = intervals.complement(a, start, end)
+    assert is_canonical(result)
+    assert (bitmap_of(result) == bitmap([(start, end)]) & ~bitmap_of(a)).all()
 
 
 @given(pairs, pairs)
 def test_measures_count_instants(some: list[tuple[int, int]], ranges: list[tuple[int, int]]) -> None:
     a = spans(*columns(some))
-    assert intervals.measure(a) == drawn(a).sum()
+    assert intervals.measure(a) == bitmap_of(a).sum()
     within = intervals.measure_within(a, *columns(ranges))
-    assert within.tolist() == [drawn(a)[start:end].sum() for start, end in ranges]
+    assert within.tolist() == [bitmap_of(a)[start:end].sum() for start, end in ranges]
 
 
 @given(pairs, pairs)
@@ -86,22 +86,22 @@ def test_what_two_have_in_common_is_as_long_as_their_intersection(
     first: list[tuple[int, int]], other: list[tuple[int, int]]
 ) -> None:
     a, b = spans(*columns(first)), spans(*columns(other))
-    assert intervals.measure_common(a, b) == (drawn(a) & drawn(b)).sum()
+    assert intervals.measure_common(a, b) == (bitmap_of(a) & bitmap_of(b)).sum()
 
 
 @given(pairs, instants)
-def test_an_instant_is_found_in_the_part_that_holds_it(some: list[tuple[int, int]], asked: list[int]) -> None:
+def test_an_instant_is_found_in_the_part_that_holds_it(some: list[tuple[int, int]], requested: list[int]) -> None:
     a = spans(*columns(some))
-    for some_order in (asked, sorted(asked), sorted(asked * 9)):
-        at = np.array(some_order, np.int64)
+    for some_order in (requested, sorted(requested), sorted(requested * 9)):
+        position = np.array(some_order, np.int64)
         expected = [next((i for i, (start, end) in enumerate(a.tolist()) if start <= t < end), -1) for t in some_order]
-        assert intervals.span_index(a, at).tolist() == expected
-        assert intervals.contains(a, at).tolist() == [index >= 0 for index in expected]
+        assert intervals.span_index(a, position).tolist() == expected
+        assert intervals.contains(a, position).tolist() == [index >= 0 for index in expected]
 
 
 @given(proper, instants)
-def test_intervals_are_cut_where_an_instant_lies_inside(some: list[tuple[int, int]], asked: list[int]) -> None:
-    whole, cuts = spans(*columns(some)), sorted(set(asked))
+def test_intervals_are_cut_where_an_instant_lies_inside(some: list[tuple[int, int]], requested: list[int]) -> None:
+    whole, cuts = spans(*columns(some)), sorted(set(requested))
     parts, of = intervals.cut(whole, np.array(cuts, np.int64))
     expected = []
     for number, (start, end) in enumerate(whole.tolist()):
@@ -112,8 +112,8 @@ def test_intervals_are_cut_where_an_instant_lies_inside(some: list[tuple[int, in
 
 @given(st.lists(st.lists(st.integers(-9, 9)), min_size=1))
 def test_distinct_numbers_are_sorted_and_there_once(some: list[list[int]]) -> None:
-    found = intervals.sorted_unique(*(np.array(numbers, np.int64) for numbers in some))
-    assert found.tolist() == sorted({number for numbers in some for number in numbers})
+    result = intervals.sorted_unique(*(np.array(numbers, np.int64) for numbers in some))
+    assert result.tolist() == sorted({number for numbers in some for number in numbers})
 
 
 @given(proper)
@@ -121,11 +121,11 @@ def test_first_come_gives_each_instant_to_the_interval_that_started_first(some: 
     some = sorted(some, key=lambda pair: pair[0])
     expected = [next((i for i, (start, end) in enumerate(some) if start <= t < end), -1) for t in range(SIZE)]
     parts, owners = intervals.earliest_owner(*columns(some))
-    found = np.full(SIZE, -1)
+    result = np.full(SIZE, -1)
     for (start, end), owner in zip(parts.tolist(), owners.tolist(), strict=True):
-        assert (found[start:end] == -1).all()
-        found[start:end] = owner
-    assert found.tolist() == expected
+        assert (result[start:end] == -1).all()
+        result[start:end] = owner
+    assert result.tolist() == expected
 
 
 def test_touching_intervals_are_one_and_empty_ones_are_none() -> None:

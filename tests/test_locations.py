@@ -31,10 +31,10 @@ EVENTS = [step(0, 100), *(op("aten::mm", 5 * n, 3) for n in range(20)), launch(5
 class Served(SimpleHTTPRequestHandler):
     """A folder, with a note of what was asked; nothing else is written anywhere."""
 
-    asked: list[str]
+    requests: list[str]
 
     def log_message(self, *_: Any) -> None:
-        self.asked.append(f"{self.command} {self.path}")
+        self.requests.append(f"{self.command} {self.path}")
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(job: Path) -> Iterator[tuple[str, list[str]]]:
     """(URL of the folder around the job, what was asked of it)."""
-    asked: list[str] = []
-    handler = partial(type("Handler", (Served,), {"asked": asked}), directory=str(job.parent))
+    requested: list[str] = []
+    handler = partial(type("Handler", (Served,), {"requests": requested}), directory=str(job.parent))
     serving = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=serving.serve_forever)
     thread.start()
-    yield f"http://127.0.0.1:{serving.server_port}", asked
+    yield f"http://127.0.0.1:{serving.server_port}", requested
     serving.shutdown()
     serving.server_close()
     thread.join()
@@ -69,52 +69,52 @@ def memory(job: Path) -> str:
     return "memory://"
 
 
-def shown(*words: str | Path) -> dict[str, Any]:
+def show_json(*words: str | Path) -> dict[str, Any]:
     """What `show --json` prints, without the path."""
     done = traceq("show", "--json", *words)
     assert done.code == 0, done.err
-    found: dict[str, Any] = json.loads(done.out)
-    del found["source"]["path"]
-    return found
+    result: dict[str, Any] = json.loads(done.out)
+    del result["source"]["path"]
+    return result
 
 
 def test_a_folder_behind_a_url_is_shown_as_the_folder(job: Path, server: tuple[str, list[str]], memory: str) -> None:
-    local = shown(job)
+    local = show_json(job)
     assert local["source"]["ranks"] == list(range(NUM_RANKS))
-    assert shown(f"{server[0]}/job") == shown(f"{server[0]}/job/") == local
-    assert shown(f"{memory}job") == shown(job.as_uri()) == local
+    assert show_json(f"{server[0]}/job") == show_json(f"{server[0]}/job/") == local
+    assert show_json(f"{memory}job") == show_json(job.as_uri()) == local
 
 
 def test_a_file_behind_a_url_is_shown_as_the_file(job: Path, server: tuple[str, list[str]], memory: str) -> None:
-    local = shown(job / "rank7.json.gz")
+    local = show_json(job / "rank7.json.gz")
     for folder in (f"{server[0]}/job", f"{memory}job", job.as_uri()):
-        assert shown(f"{folder}/rank7.json.gz") == local
-    assert shown(f"{server[0]}/job/rank7.json.gz?token=secret") == local
+        assert show_json(f"{folder}/rank7.json.gz") == local
+    assert show_json(f"{server[0]}/job/rank7.json.gz?token=secret") == local
 
 
 def test_ranks_that_are_not_asked_for_are_not_fetched(server: tuple[str, list[str]]) -> None:
-    url, asked = server
-    assert shown(f"{url}/job", "--ranks", "3,8")["source"]["ranks"] == [3, 8]
-    assert {line for line in asked if ".json.gz" in line and line.startswith("GET")} == {
+    url, requested = server
+    assert show_json(f"{url}/job", "--ranks", "3,8")["source"]["ranks"] == [3, 8]
+    assert {line for line in requested if ".json.gz" in line and line.startswith("GET")} == {
         "GET /job/rank3.json.gz",
         "GET /job/rank8.json.gz",
     }
 
 
 def test_each_file_is_fetched_once_and_none_is_asked_what_it_is(server: tuple[str, list[str]]) -> None:
-    url, asked = server
-    shown(f"{url}/job")
-    files = [line for line in asked if ".json.gz" in line]
+    url, requested = server
+    show_json(f"{url}/job")
+    files = [line for line in requested if ".json.gz" in line]
     assert sorted(files) == sorted(
         f"{how} /job/rank{rank}.json.gz" for how in ("GET", "HEAD") for rank in range(NUM_RANKS)
     )
-    assert len(asked) - len(files) < 20  # whatever the number of ranks
+    assert len(requested) - len(files) < 20  # whatever the number of ranks
 
 
 def test_a_recorded_run_its_arms_and_their_diff_are_read_through_a_url(memory: str) -> None:
     run = f"{memory}runs/outlier_ab"
-    assert shown(run) == shown(FIXTURES / "outlier_ab")
-    assert shown(f"{run}/on") == shown(FIXTURES / "outlier_ab" / "on")
+    assert show_json(run) == show_json(FIXTURES / "outlier_ab")
+    assert show_json(f"{run}/on") == show_json(FIXTURES / "outlier_ab" / "on")
     remote, local = traceq("diff", run), traceq("diff", FIXTURES / "outlier_ab")
     assert remote.out.replace(run, "RUN") == local.out.replace(str(FIXTURES / "outlier_ab"), "RUN")
     assert traceq("diff", f"{run}/off", f"{run}/on").code == 0
@@ -129,7 +129,7 @@ def test_a_cut_off_archive_gives_what_it_holds_wherever_it_lies(job: Path, serve
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "printed"),
     [
         ("{server}/nothing.json", "{server}/nothing.json: the server answers 404 File not found"),
         ("{server}/nothing", "{server}/nothing: the server answers 404 File not found"),
@@ -138,10 +138,10 @@ def test_a_cut_off_archive_gives_what_it_holds_wherever_it_lies(job: Path, serve
         ("nonsense://a/b", "nonsense://a/b: Protocol not known: nonsense"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(server: tuple[str, list[str]], path: str, said: str) -> None:
+def test_what_cannot_be_read_is_one_line(server: tuple[str, list[str]], path: str, printed: str) -> None:
     done = traceq("show", path.format(server=server[0]))
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("traceq: " + said.format(server=server[0]))
+    assert done.err.startswith("traceq: " + printed.format(server=server[0]))
     assert done.err.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code each kind of fault ends with."""
+"""Errors for users, each kind with its exit code."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ __all__ = ["GateTripped", "RecordingFailed", "TraceqError", "UnreadableInput", "
 
 
 class TraceqError(Exception):
-    """A fault a user can act on: one line that says where, what was found, and what was expected."""
+    """Error that a user can act on: one line that says where, what is wrong, and what was expected."""
 
     exit_code = 1
 
 
 class UnreadableInput(TraceqError):
-    """A path that holds no trace, or a trace that cannot be read."""
+    """Path without a trace, or trace that cannot be read."""
 
-    def __init__(self, where: str, found: str, expected: str = "") -> None:
-        self.where, self.found, self.expected = where, found, expected
-        super().__init__(f"{where}: {found}" + (f"; expected {expected}" if expected else ""))
+    def __init__(self, where: str, problem: str, expected: str = "") -> None:
+        self.where, self.problem, self.expected = where, problem, expected
+        super().__init__(f"{where}: {problem}" + (f"; expected {expected}" if expected else ""))
 
     def __reduce__(self) -> tuple[type[UnreadableInput], tuple[str, str, str]]:
-        return type(self), (self.where, self.found, self.expected)
+        return type(self), (self.where, self.problem, self.expected)
 
 
 class RecordingFailed(TraceqError):
-    """A recording that ended early; the message names the rank that caused it."""
+    """Recording that ended early; the message names the rank that caused it."""
 
 
 class UsageFault(TraceqError):
-    """An argument that names nothing: an unknown recipe, analysis, arm or rule."""
+    """Invalid argument: an unknown recipe, analysis, arm or rule."""
 
     exit_code = 2
 
 
 class GateTripped(TraceqError):
-    """A rule of `traceq check` or a `--fail-on` of `traceq diff` that does not hold."""
+    """Violated rule of `traceq check`, or a met `--fail-on` of `traceq diff`."""
 
     exit_code = 3

@@ -34,48 +34,48 @@ Spans = NDArray[np.int64]
 
 
 def empty() -> Spans:
-    """No interval at all: int64[0, 2]."""
+    """Return no intervals: int64[0, 2]."""
     return np.empty((0, 2), np.int64)
 
 
 def spans(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
-    """Union of the intervals [starts[i], ends[i]), given in any order; empty and reversed ones vanish."""
+    """Return the union of the intervals [starts[i], ends[i]), in any order; empty and reversed ones are dropped."""
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     if len(starts) == 0:
         return empty()
     order = np.argsort(starts, kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
-    opens = np.r_[True, starts[1:] > reach[:-1]]
-    closes = np.r_[opens[1:], True]
-    return np.column_stack([starts[opens], reach[closes]])
+    is_first = np.r_[True, starts[1:] > reach[:-1]]
+    is_last = np.r_[is_first[1:], True]
+    return np.column_stack([starts[is_first], reach[is_last]])
 
 
 def sorted_unique(*numbers: NDArray[Number]) -> NDArray[Number]:
-    """[K]: all of them, ascending, each once; np.unique hashes them first, which takes several times as long."""
-    once: NDArray[Number] = _without_repeats(np.sort(_without_repeats(np.concatenate(numbers))))
-    return once
+    """Return the distinct numbers of all arrays, ascending; several times as fast as np.unique, which hashes first."""
+    distinct: NDArray[Number] = _without_repeats(np.sort(_without_repeats(np.concatenate(numbers))))
+    return distinct
 
 
 def _without_repeats(numbers: NDArray[Number]) -> NDArray[Number]:
-    """Of those that stand side by side and are the same only the first."""
-    begins = numbers[1:] != numbers[:-1]
-    return numbers if begins.all() else numbers.compress(np.r_[True, begins])
+    """Return the numbers without those that equal their predecessor."""
+    differs = numbers[1:] != numbers[:-1]
+    return numbers if differs.all() else numbers.compress(np.r_[True, differs])
 
 
 def measure(a: Spans) -> int:
-    """Total length in ns."""
+    """Return the total length in ns."""
     return int((a[:, 1] - a[:, 0]).sum())
 
 
 def union(a: Spans, b: Spans) -> Spans:
-    """Instants in a or b."""
+    """Return the instants in a or b."""
     both = np.concatenate([a, b])
     return spans(both[:, 0], both[:, 1])
 
 
 def intersect(a: Spans, b: Spans) -> Spans:
-    """Instants in a and b."""
+    """Return the instants in a and b."""
     if len(a) == 0 or len(b) == 0:
         return empty()
     edges = sorted_unique(a.ravel(), b.ravel())
@@ -84,48 +84,48 @@ def intersect(a: Spans, b: Spans) -> Spans:
 
 
 def complement(a: Spans, start: int, end: int) -> Spans:
-    """Instants of [start, end) outside a."""
+    """Return the instants of [start, end) outside a."""
     starts = np.r_[np.int64(start), a[:, 1]]
     ends = np.r_[a[:, 0], np.int64(end)]
     return spans(np.clip(starts, start, end), np.clip(ends, start, end))
 
 
 def subtract(a: Spans, b: Spans) -> Spans:
-    """Instants in a and not in b."""
+    """Return the instants in a and not in b."""
     if len(a) == 0 or len(b) == 0:
         return a
     return intersect(a, complement(b, int(a[0, 0]), int(a[-1, 1])))
 
 
 def contains(a: Spans, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """For each instant: does it lie in a?"""
+    """Return bool[K]: whether each instant is in a."""
     return span_index(a, instants) >= 0
 
 
 def measure_within(a: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[M] ns: how much of a lies in each [starts[i], ends[i]), which may overlap each other."""
+    """Return int64[M] ns: the length of a within each [starts[i], ends[i]), which may overlap each other."""
     if len(a) == 0:
         return np.zeros(len(starts), np.int64)
     before = np.r_[np.int64(0), np.cumsum(a[:, 1] - a[:, 0])]
 
     def up_to(t: NDArray[np.int64]) -> NDArray[np.int64]:
-        at = np.searchsorted(a[:, 0], t, "right") - 1
-        inside = np.minimum(t, a[:, 1][at]) - a[:, 0][at]
-        return np.where(at >= 0, before[at] + inside, 0)
+        index = np.searchsorted(a[:, 0], t, "right") - 1
+        inside = np.minimum(t, a[:, 1][index]) - a[:, 0][index]
+        return np.where(index >= 0, before[index] + inside, 0)
 
     return up_to(np.maximum(starts, ends)) - up_to(starts)
 
 
 def measure_common(a: Spans, b: Spans) -> int:
-    """Total length in ns of what is in a and b."""
+    """Return the total length in ns of the intersection of a and b."""
     few, many = sorted((a, b), key=len)
     return int(measure_within(many, few[:, 0], few[:, 1]).sum())
 
 
 def earliest_owner(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
-    """Each instant to the interval that started first: disjoint parts int64[M, 2], and the index of each one's owner.
+    """Return disjoint parts int64[M, 2] and int64[M], the index of the interval of each that started first.
 
-    The intervals come sorted by start; where two start together the first one given owns the instant.
+    The intervals are sorted by start; of those that start together the first one owns the instant.
     """
     reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, ends])[:-1] if len(ends) else ends
     clipped = np.maximum(starts, reach)
@@ -134,44 +134,44 @@ def earliest_owner(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[
 
 
 def span_index(parts: Spans, instants: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[K]: index of the disjoint, sorted part that each instant lies in, -1 outside all."""
+    """Return int64[K]: index of the disjoint, sorted part that contains each instant, -1 outside all."""
     if len(parts) == 0:
         return np.full(len(instants), -1)
-    at = count_before(parts[:, 0], instants)
-    at -= 1
-    at[np.flatnonzero(instants >= parts[:, 1][at])] = -1  # by mask, or parts[at, 1], would take several times as long
-    return at
+    index = count_before(parts[:, 0], instants)
+    index -= 1
+    index[np.flatnonzero(instants >= parts[:, 1][index])] = -1  # several times as fast as a mask, or parts[index, 1]
+    return index
 
 
 def count_before(starts: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[K]: how many of the sorted starts are not after each instant."""
+    """Return int64[K]: the number of sorted starts at or before each instant."""
     if len(instants) <= len(starts) or (instants[1:] < instants[:-1]).any():
         return np.searchsorted(starts, instants, "right")
     num = np.zeros(len(instants) + 1, np.int64)
-    np.add.at(num, np.searchsorted(instants, starts, "left"), 1)  # fewer searches, where the instants are sorted, too
+    np.add.at(num, np.searchsorted(instants, starts, "left"), 1)  # fewer searches, as the instants are sorted, too
     return np.cumsum(num[:-1], out=num[:-1])
 
 
 def cut(whole: Spans, cuts: NDArray[np.int64]) -> tuple[Spans, NDArray[np.int64]]:
-    """(int64[P, 2]: the intervals, cut at these ascending, distinct instants; int64[P]: which of them each is of)."""
-    of = span_index(whole, cuts)
-    inside = np.flatnonzero(of >= 0)
-    inside = inside.compress(cuts[inside] > whole[:, 0][of[inside]])
-    num = 1 + np.bincount(of[inside], minlength=len(whole))
+    """Return int64[P, 2], the intervals cut at ascending, distinct instants, and int64[P], each part's interval."""
+    span = span_index(whole, cuts)
+    inside = np.flatnonzero(span >= 0)
+    inside = inside.compress(cuts[inside] > whole[:, 0][span[inside]])
+    num = 1 + np.bincount(span[inside], minlength=len(whole))
     parts, last = np.empty((len(whole) + len(inside), 2), np.int64), np.cumsum(num) - 1
-    first, begins = last - num + 1, np.arange(len(inside)) + of[inside] + 1
-    parts[first, 0], parts[begins, 0] = whole[:, 0], cuts[inside]
+    first, after_cut = last - num + 1, np.arange(len(inside)) + span[inside] + 1
+    parts[first, 0], parts[after_cut, 0] = whole[:, 0], cuts[inside]
     parts[:-1, 1], parts[last, 1] = parts[1:, 0], whole[:, 1]
-    of_part = np.zeros(len(parts), np.int64)
-    of_part[first[1:]] = 1
-    return parts, np.cumsum(of_part, out=of_part)
+    span_of_part = np.zeros(len(parts), np.int64)
+    span_of_part[first[1:]] = 1
+    return parts, np.cumsum(span_of_part, out=span_of_part)
 
 
 def advance(a: Spans, since: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[K]: the instant by which `ns` of a have gone by since each instant; a must hold that much."""
+    """Return int64[K]: the instant at which `ns` of a have elapsed since each instant; a must be long enough."""
     if len(a) == 0:
         return since.copy()
-    passed = np.cumsum(a[:, 1] - a[:, 0])
-    wanted = measure_within(a, np.full(len(since), a[0, 0]), since) + ns
-    at = np.minimum(np.searchsorted(passed, wanted, "left"), len(a) - 1)
-    return np.where(ns > 0, a[at, 1] - (passed[at] - wanted), since)
+    elapsed = np.cumsum(a[:, 1] - a[:, 0])
+    target = measure_within(a, np.full(len(since), a[0, 0]), since) + ns
+    index = np.minimum(np.searchsorted(elapsed, target, "left"), len(a) - 1)
+    return np.where(ns > 0, a[index, 1] - (elapsed[index] - target), since)

@@ -1,6 +1,6 @@
-"""Where traces lie: a path of this machine, or a URL of what fsspec opens (s3, gs, hf, http, ssh, ...).
+"""Locations of traces: a local path, or a URL that fsspec opens (s3, gs, hf, http, ssh, ...).
 
-A `Remote` answers the few questions that reading asks of a path, so what reads need not know which of the two it has.
+A `Remote` has the few methods of a path that reading needs, so that readers need not distinguish the two.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from urllib.request import url2pathname
 
 from traceq.errors import TraceqError, UnreadableInput
 
-__all__ = ["Place", "Remote", "faults", "opened", "place"]
+__all__ = ["Place", "Remote", "open_binary", "place", "read_errors"]
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]+(::[a-z][a-z0-9+.-]+)*://")
 _BLOCK, _BUFFER = 16 << 20, 1 << 20
 _SECONDS = 60
 _SUFFIXES = (".json", ".jsonl", ".gz", ".zst", ".pkl", ".pickle", ".bin")
-_OF_BACKENDS = (
+_BACKEND_ERRORS = (
     ("aiohttp", "ClientError"),
     ("botocore.exceptions", "BotoCoreError"),
     ("botocore.exceptions", "ClientError"),
@@ -34,13 +34,15 @@ _OF_BACKENDS = (
     ("gcsfs.retry", "HttpError"),
     ("paramiko.ssh_exception", "SSHException"),
 )
-"""What backends raise that is no OSError, where they are loaded."""
+"""(module, name) of errors that backends raise and that are no OSError; considered if the module is loaded."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Remote:
-    """A URL. `kind` is file or directory and `size` its bytes where a listing has told it, so that a thousand files are
-    not asked again; "" and -1 where none has.
+    """URL with the methods of a path that reading needs.
+
+    `kind` (file or directory) and `size` in bytes are known if a listing gave them, which saves a request per file; ""
+    and -1 if not.
     """
 
     url: str
@@ -55,12 +57,12 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """What stands behind the last slash, without a query."""
+        """Part after the last slash, without a query."""
         return self._bare.rpartition("/")[2]
 
     @property
     def parent(self) -> Remote:
-        """The folder around it; of the outermost that itself."""
+        """Enclosing folder; of the outermost one itself."""
         folder = self._bare.rpartition("/")[0]
         return self if folder.endswith("/") else Remote(folder)
 
@@ -73,100 +75,104 @@ class Remote:
         return (self.url.partition("?")[0] if self._is_http else self.url).rstrip("/")
 
     def exists(self) -> bool:
-        """There is something."""
+        """Return whether there is a file or a folder."""
         return self._kind() != ""
 
     def is_file(self) -> bool:
-        """It is there, and no folder."""
+        """Return whether it is an existing file."""
         return self._kind() == "file"
 
     def is_dir(self) -> bool:
-        """It is a folder."""
+        """Return whether it is an existing folder."""
         return self._kind() == "directory"
 
     def iterdir(self) -> Iterator[Remote]:
-        """What the folder holds. Raises UnreadableInput."""
-        with _told(self.url):
+        """Yield the contents of the folder. Raises UnreadableInput."""
+        with _as_unreadable(self.url):
             system, path = _system(self.url)
-            for found in system.ls(path, detail=True):
-                url = str(system.unstrip_protocol(found["name"]))
-                if "?" not in url:  # headings of a web server's page, which sort it
-                    yield Remote(url.rstrip("/"), str(found["type"]), int(found.get("size") or -1))
+            for entry in system.ls(path, detail=True):
+                url = str(system.unstrip_protocol(entry["name"]))
+                if "?" not in url:  # links in the headings of a web server's listing, which sort it
+                    yield Remote(url.rstrip("/"), str(entry["type"]), int(entry.get("size") or -1))
 
     def open(self) -> BufferedReader:
-        """A stream of its bytes, from the first to the last: over HTTP as one answer, else block by block. Raises
-        UnreadableInput.
+        """Return a stream of its bytes, to be read sequentially: one response over HTTP, else block by block.
+
+        Raises UnreadableInput.
         """
-        with _told(self.url):
+        with _as_unreadable(self.url):
             system, path = _system(self.url)
             return BufferedReader(system.open(path, "rb", block_size=0 if self._is_http else _BLOCK), _BUFFER)
 
     def read_bytes(self) -> bytes:
-        """All of it. Raises UnreadableInput."""
-        with self.open() as file, _told(self.url):
+        """Return all bytes. Raises UnreadableInput."""
+        with self.open() as file, _as_unreadable(self.url):
             return file.read()
 
     def _kind(self) -> str:
-        """file, directory, or "" for nothing. HTTP knows no folders: there what is not called as a file is one."""
+        """Return file, directory, or "" if there is nothing.
+
+        HTTP has no folders: any URL whose suffix is not that of a file counts as one.
+        """
         if self.kind:
             return self.kind
-        with _told(self.url):
+        with _as_unreadable(self.url):
             system, path = _system(self.url)
             try:
-                found = str(system.info(path)["type"])
+                kind = str(system.info(path)["type"])
             except FileNotFoundError:
                 return ""
         if self._is_http:
             is_file = PurePosixPath(self.name).suffix in _SUFFIXES and not self.url.endswith("/")
             return "file" if is_file else "directory"
-        return found
+        return kind
 
 
 Place: TypeAlias = Path | Remote
 
 
 def place(path: str | Path | Remote) -> Place:
-    """The path or URL that a user names; of a file:// URL the path. Raises TraceqError where nothing here opens it."""
+    """Return the path or URL that a user names; of a file:// URL the path. Raises TraceqError without a backend."""
     if isinstance(path, Path | Remote):
         return path
     if path.startswith("file://"):
         return Path(url2pathname(urlsplit(path).path))
     if not _URL.match(path):
         return Path(path)
-    with _told(path):
+    with _as_unreadable(path):
         _system(path)
     return Remote(path)
 
 
-def opened(file: Place) -> BufferedReader:
-    """A stream of its bytes. Raises OSError, and UnreadableInput of a remote one."""
+def open_binary(file: Place) -> BufferedReader:
+    """Return a stream of a file's bytes. Raises OSError, or UnreadableInput for a remote file."""
     return file.open("rb") if isinstance(file, Path) else file.open()
 
 
-def faults() -> tuple[type[Exception], ...]:
-    """What reading a remote file can raise."""
-    known = (getattr(sys.modules.get(module), name, None) for module, name in _OF_BACKENDS)
-    return (OSError, ValueError, *(fault for fault in known if fault is not None))
+def read_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that reading a remote file can raise."""
+    loaded = (getattr(sys.modules.get(module), name, None) for module, name in _BACKEND_ERRORS)
+    return (OSError, ValueError, *(error for error in loaded if error is not None))
 
 
 def _system(url: str) -> tuple[Any, str]:
-    """(file system, path in it)."""
+    """Return (file system, path in it)."""
     try:
         from fsspec.core import url_to_fs
     except ImportError:
         raise TraceqError(f"{url}: URLs need fsspec: pip install 'traceq-torch[remote]'") from None
     options: dict[str, Any] = {}
     if url.startswith(("http://", "https://")):
-        options["client_kwargs"] = {"timeout": _patience(url)}
+        options["client_kwargs"] = {"timeout": _timeouts(url)}
     try:
         system, path = url_to_fs(url, **options)
-    except ImportError as fault:  # which names the package
+    except ImportError as fault:  # its message names the package
         raise TraceqError(f"{url}: {_line(fault)}: pip install 'traceq-torch[remote]'") from None
     return system, path
 
 
-def _patience(url: str) -> Any:
-    """No limit to a whole file, which may be gigabytes, but to each silence."""
+def _timeouts(url: str) -> Any:
+    """Return timeouts per read; a whole file, which may be gigabytes, has none."""
     try:
         from aiohttp import ClientTimeout
     except ImportError:
@@ -175,16 +181,16 @@ def _patience(url: str) -> Any:
 
 
 @contextmanager
-def _told(url: str) -> Iterator[None]:
-    """A fault of a backend as one line."""
+def _as_unreadable(url: str) -> Iterator[None]:
+    """Raise a backend's error as UnreadableInput, in one line."""
     try:
         yield
-    except faults() as fault:
+    except read_errors() as fault:
         raise UnreadableInput(url, _line(fault.__cause__ or fault)) from None
 
 
 def _line(fault: BaseException) -> str:
-    """What a fault says, in one line; of a server its answer."""
+    """Return an exception's message in one line; for a server's response its status."""
     if isinstance(status := getattr(fault, "status", None), int):
         return f"the server answers {status} {getattr(fault, 'message', '')}".strip()
     if isinstance(fault, FileNotFoundError):

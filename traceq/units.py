@@ -1,4 +1,4 @@
-"""The only place that turns a number into text for people."""
+"""Formatting of numbers for people; no other module does it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Unit", "bar", "format_ranks", "format_value", "shades", "sparkline"]
 
 
 class Unit(Enum):
-    """What a number is, which decides how it reads."""
+    """Kind of a number, which decides how it is formatted."""
 
     TEXT = "text"
     COUNT = "count"
@@ -25,7 +25,7 @@ class Unit(Enum):
 
 
 def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
-    """`3.6 ms`, `1.5 GiB`, `12,345`, `0.17 %`; None reads as an empty cell."""
+    """Return a value as text: `3.6 ms`, `1.5 GiB`, `12,345`, `0.17 %`; None is an empty cell."""
     if value is None:
         return ""
     if isinstance(value, str) or unit is Unit.TEXT:
@@ -36,21 +36,21 @@ def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
 
 
 def bar(percent: float, width: int = 12) -> str:
-    """`████▌`: of `width` cells the part that is filled, to an eighth of a cell."""
+    """Return a bar `████▌`: the filled part of `width` cells, to an eighth of a cell."""
     eighths = round(8 * width * min(max(percent, 0.0), 100.0) / 100)
     return _FULL * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
-    """`▆▆█▆`: each value in height, from 0 to the largest; of more values than `width` the largest of each stretch."""
+    """Return a sparkline `▆▆█▆` from 0 to the largest value; more values than `width` are reduced to their maxima."""
     num = min(len(values), width)
-    stretches = [values[at * len(values) // num : (at + 1) * len(values) // num] for at in range(num)]
+    stretches = [values[index * len(values) // num : (index + 1) * len(values) // num] for index in range(num)]
     highest = max(values, default=0) or 1
     return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * max(stretch) / highest)))] for stretch in stretches)
 
 
 def shades(shares: Sequence[float]) -> str:
-    """`··▒█`: a cell for each share of the darkest, below a tenth a dot."""
+    """Return `··▒█`: a cell per share in [0, 1], darker for larger ones, a dot below a tenth."""
     return "".join("·░▒▓█"[0 if share < _LIGHT else min(4, 1 + int(4 * share))] for share in shares)
 
 
@@ -60,7 +60,7 @@ _ROUNDS_UP = 0.9995  # 999.9 us reads as 1.00 ms, not as 1,000 us
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """0, 1, 2, 5 as `0-2, 5`."""
+    """Return rank numbers in short: `0-2, 5` for 0, 1, 2, 5."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:

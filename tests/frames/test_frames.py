@@ -48,20 +48,20 @@ def rows(run: Run, sql: str) -> list[tuple[object, ...]]:
 
 
 def test_a_sync_is_a_row_with_its_op_phase_and_step() -> None:
-    asked = "select rank, kind, op, line, phase, step, blocked_ns, wait_ns, bytes from syncs"
-    assert rows(RUN, asked) == [(2, "dtoh", "aten::item", None, "forward", 7, 13_000, 6_000, 4)]
+    requested = "select rank, kind, op, line, phase, step, blocked_ns, wait_ns, bytes from syncs"
+    assert rows(RUN, requested) == [(2, "dtoh", "aten::item", None, "forward", 7, 13_000, 6_000, 4)]
 
 
 def test_a_collective_is_a_row_with_its_kernels_time() -> None:
-    asked = "select name, dtype, group_size, bytes, phase, num_kernels, gpu_ns from collectives"
-    assert rows(RUN, asked) == [("all_reduce", "float32", 4, 4000, "backward", 1, 30_000)]
+    requested = "select name, dtype, group_size, bytes, phase, num_kernels, gpu_ns from collectives"
+    assert rows(RUN, requested) == [("all_reduce", "float32", 4, 4000, "backward", 1, 30_000)]
 
 
 def test_device_ops_join_their_launches_and_events() -> None:
-    asked = """select k.name, k.phase, l.until_begun_ns, e.name from device_ops k
+    requested = """select k.name, k.phase, l.until_begun_ns, e.name from device_ops k
         join launches l on k.launch_row = l.row join events e on e.row = l.row
         where k.name != 'tiny' order by k.start_ns"""
-    assert rows(RUN, asked) == [
+    assert rows(RUN, requested) == [
         ("gemm", "forward", 8_000, "cudaLaunchKernel"),
         ("Memcpy DtoH (Device -> Pinned)", "forward", 4_000, "cudaMemcpyAsync"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "backward", 7_000, "cudaLaunchKernel"),
@@ -69,18 +69,20 @@ def test_device_ops_join_their_launches_and_events() -> None:
 
 
 def test_the_partition_sums_to_what_the_analysis_says() -> None:
-    found = dict(rows(RUN, "select category, sum(dur_ns) from partition where step = 7 group by 1"))
+    result = dict(rows(RUN, "select category, sum(dur_ns) from partition where step = 7 group by 1"))
     expected: dict[str, int] = {}
     for line in table(RUN, "partition"):
         expected[line["category"]] = expected.get(line["category"], 0) + line["ns"]
-    assert found == expected
+    assert result == expected
 
 
 def test_ranks_stand_below_each_other() -> None:
     other = build(step(0, 50), op("aten::relu", 1, 2), distributedInfo={"backend": "nccl", "rank": 3, "world_size": 4})
     both = Run("here", (TRACE, other))
-    asked = "select rank, name from events where category = 'cpu_op' and name in ('aten::mm', 'aten::relu') order by 1"
-    assert rows(both, asked) == [(2, "aten::mm"), (3, "aten::relu")]
+    requested = (
+        "select rank, name from events where category = 'cpu_op' and name in ('aten::mm', 'aten::relu') order by 1"
+    )
+    assert rows(both, requested) == [(2, "aten::mm"), (3, "aten::relu")]
     assert rows(both, "select count(*) from events") == [(len(TRACE.events) + 2,)]
 
 
@@ -116,9 +118,9 @@ def test_of_a_real_trace_sql_sums_what_show_sums() -> None:
 
 def test_arrow_pandas_free_and_numpy_hold_the_same() -> None:
     pytest.importorskip("pyarrow")
-    for found in frames(RUN):
-        held = found.to_arrow().to_pydict()
-        assert held == {name: column.tolist() for name, column in found.to_numpy().items()}
+    for result in frames(RUN):
+        held = result.to_arrow().to_pydict()
+        assert held == {name: column.tolist() for name, column in result.to_numpy().items()}
 
 
 def test_a_column_of_texts_gives_none_where_there_is_none() -> None:
@@ -134,9 +136,9 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         Frame("x", {}).to_polars()
 
 
-@pytest.mark.parametrize(("sql", "said"), [("selec 1", "syntax error"), ("select nothing from syncs", "nothing")])
-def test_wrong_sql_is_one_line(sql: str, said: str) -> None:
-    with pytest.raises(UsageFault, match=said) as fault:
+@pytest.mark.parametrize(("sql", "printed"), [("selec 1", "syntax error"), ("select nothing from syncs", "nothing")])
+def test_wrong_sql_is_one_line(sql: str, printed: str) -> None:
+    with pytest.raises(UsageFault, match=printed) as fault:
         rows(RUN, sql)
     assert "\n" not in str(fault.value)
 
@@ -144,14 +146,14 @@ def test_wrong_sql_is_one_line(sql: str, said: str) -> None:
 def test_the_command_prints_a_table_or_a_json_object_a_line(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     path = write(tmp_path / "trace.json", step(0, 100, 7), op("aten::mm", 1, 6), op("aten::mm", 20, 6))
-    asked = ["query", str(path), "select name, count(*) as num, 0.5 as half from events group by 1 order by 1"]
-    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    requested = ["query", str(path), "select name, count(*) as num, 0.5 as half from events group by 1 order by 1"]
+    done = CliRunner().invoke(app, requested, catch_exceptions=False)
     assert [line.split() for line in done.stdout.splitlines()] == [
         ["name", "num", "half"],
         ["ProfilerStep#7", "1", "0.50"],
         ["aten::mm", "2", "0.50"],
     ]
-    done = CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(app, [*requested, "--json"], catch_exceptions=False)
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
         {"name": "ProfilerStep#7", "num": 1, "half": 0.5},
         {"name": "aten::mm", "num": 2, "half": 0.5},

@@ -118,8 +118,8 @@ def test_a_cut_or_damaged_zstd_is_never_more_than_a_caveat(tmp_path: Path) -> No
         read_trace(path)
 
 
-def spoiled(event: Event, old: bytes, new: bytes, *, around: int = 3) -> bytes:
-    """A trace in whose middle stands an event with `old` in its JSON replaced by `new`."""
+def with_damage(event: Event, old: bytes, new: bytes, *, around: int = 3) -> bytes:
+    """A trace with an event in the middle in whose JSON `old` is replaced by `new`."""
     before, after = ([op(f"{side}{i}", i, 1) for i in range(around)] for side in ("before", "after"))
     content = text(*before, event, *after)
     assert content.count(old) == 1
@@ -132,11 +132,11 @@ NEIGHBOURS = ["before0", "before1", "before2", "after0", "after1", "after2"]
 @pytest.mark.parametrize("name", ['say "hi"', '"', 'a"}, {"b', '"traceEvents": ["', '}, {"ph"'])
 def test_an_event_with_a_bare_quote_in_its_name_is_skipped_alone(name: str) -> None:
     """Kineto writes the names of record_function unescaped."""
-    content = spoiled(op("VICTIM", 5, 1), b"VICTIM", name.encode())
+    content = with_damage(op("VICTIM", 5, 1), b"VICTIM", name.encode())
     trace = read_text(content)
-    assert [found for found in names(trace) if found in NEIGHBOURS] == NEIGHBOURS
+    assert [result for result in names(trace) if result in NEIGHBOURS] == NEIGHBOURS
     assert "malformed_events" in codes(trace)
-    assert is_refused(content, "byte [0-9]+: [12] events are no valid JSON")
+    assert is_refused(content, "byte [0-9]+: [12] events are not valid JSON")
 
 
 @pytest.mark.parametrize("window", [64, 300, 1 << 17])
@@ -146,25 +146,25 @@ def test_every_broken_event_is_counted_at_the_byte_of_the_first(window: int, mon
     content = text(*events).replace(b"VICTIM", b'"')
     trace = read_text(content)
     assert names(trace) == [f"ok{i}" for i in range(1, 2000, 2)]
-    assert [caveat.text for caveat in trace.caveats] == ["byte 16: 1,000 events are no valid JSON and were skipped"]
+    assert [caveat.text for caveat in trace.caveats] == ["byte 16: 1,000 events are not valid JSON and were skipped"]
 
 
 def test_two_broken_neighbours_are_two() -> None:
     content = text(op("before", 0, 1), op("VICTIM", 1, 1), op("VICTIM", 2, 1), op("after", 3, 1))
     trace = read_text(content.replace(b"VICTIM", b'a "b" c'))
     assert names(trace) == ["before", "after"]
-    assert trace.caveats[0].text.endswith(": 2 events are no valid JSON and were skipped")
+    assert trace.caveats[0].text.endswith(": 2 events are not valid JSON and were skipped")
 
 
 @pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "nan", "-inf"])
 def test_a_bare_nan_is_an_absent_value_and_no_reason_to_lose_the_event(token: str) -> None:
     event = op("NaN, inf", 5, 1, detail=[{"a": i} for i in range(30)], value="VICTIM", **{"External id": 8})
-    content = spoiled(event, b'"VICTIM"', token.encode())
+    content = with_damage(event, b'"VICTIM"', token.encode())
     trace = read_text(content)
     assert names(trace) == [*NEIGHBOURS[:3], "NaN, inf", *NEIGHBOURS[3:]]
     assert trace.events.external_id[3] == 8
     assert codes(trace) == ["mended_events"]
-    assert is_refused(content, "1 events hold NaN")
+    assert is_refused(content, "1 events with NaN")
 
 
 def test_thousands_of_events_with_nan_and_nested_lists_all_survive() -> None:
@@ -177,7 +177,7 @@ def test_thousands_of_events_with_nan_and_nested_lists_all_survive() -> None:
 
 
 def test_broken_utf8_in_a_name_is_replaced() -> None:
-    trace = read_text(spoiled(op("VICTIM", 5, 1), b"VICTIM", b"caf\xe9 \xff"))
+    trace = read_text(with_damage(op("VICTIM", 5, 1), b"VICTIM", b"caf\xe9 \xff"))
     assert names(trace)[3] == "caf\ufffd \ufffd"
     assert codes(trace) == ["mended_events"]
 
@@ -196,7 +196,7 @@ def test_broken_utf8_in_a_name_is_replaced() -> None:
     ],
 )
 def test_an_event_without_a_usable_time_is_dropped_and_counted(old: bytes, new: bytes) -> None:
-    content = spoiled(op("VICTIM", 5, 1.5), old, new)
+    content = with_damage(op("VICTIM", 5, 1.5), old, new)
     trace = read_text(content)
     assert names(trace) == NEIGHBOURS
     assert trace.num_dropped == 1
@@ -261,7 +261,7 @@ def test_commas_are_judged_at_what_follows_them(content: bytes, places: list[int
             if not places:
                 assert read_text(content, strict=True).caveats == ()
                 continue
-            with pytest.raises(UnreadableInput, match=f"byte {places[0]}: {len(places)} times a comma"):
+            with pytest.raises(UnreadableInput, match=f"byte {places[0]}: {len(places)} missing or extra commas"):
                 read_text(content, strict=True)
 
 
@@ -277,7 +277,7 @@ DEEP = b"[" * 1_000_000 + b"]" * 1_000_000
 
 
 def test_a_million_levels_cost_their_event_and_no_other() -> None:
-    trace = read_text(spoiled(op("VICTIM", 5, 1, x="DEEP"), b'"DEEP"', DEEP))
+    trace = read_text(with_damage(op("VICTIM", 5, 1, x="DEEP"), b'"DEEP"', DEEP))
     assert names(trace) == NEIGHBOURS
     assert codes(trace) == ["malformed_events"]
 
@@ -293,7 +293,7 @@ def test_broken_metadata_does_not_take_the_rank_with_it(damage: bytes, place: st
     assert (trace.rank, len(trace.events)) == (5, len(SMALL))
     if damage != b'"\xff"':
         assert codes(trace) == ["malformed_metadata"]
-        assert is_refused(content, "byte [0-9]+: the metadata is no valid JSON")
+        assert is_refused(content, "byte [0-9]+: the metadata is not valid JSON")
 
 
 def test_broken_utf8_in_the_metadata_keeps_the_rest_of_its_object() -> None:
@@ -309,16 +309,16 @@ junk = st.binary(max_size=6) | st.sampled_from(
 @settings(max_examples=400)
 @given(
     layout=st.sampled_from(sorted(LAYOUTS)),
-    at=st.floats(0, 1),
+    position=st.floats(0, 1),
     removed=st.integers(0, 12),
     inserted=junk,
     window=st.sampled_from([64, 300, 1 << 17]),
 )
 def test_no_damage_ends_in_anything_but_a_trace_or_one_line(
-    layout: str, at: float, removed: int, inserted: bytes, window: int
+    layout: str, position: float, removed: int, inserted: bytes, window: int
 ) -> None:
     content = LAYOUTS[layout]
-    place = int(at * len(content))
+    place = int(position * len(content))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document, "_WINDOW", window)
         try:

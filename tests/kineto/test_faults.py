@@ -17,7 +17,7 @@ SOUND = text(op("aten::add", 0, 1))
     ("content", "line"),
     [
         (b"", "the file is empty; expected a Kineto trace (JSON)"),
-        (b" \n ", "a file without content; expected a Kineto trace (JSON)"),
+        (b" \n ", "the file contains only whitespace; expected a Kineto trace (JSON)"),
         (b"\x89PNG\r\n\x1a\n" + bytes(50), "a PNG image; expected a Kineto trace (JSON)"),
         (b"PK\x03\x04" + bytes(50), "a zip archive; expected a Kineto trace (JSON)"),
         (b"step,loss\n0,1.2\n", "a file that starts with b'step,loss\\n0,'; expected a Kineto trace (JSON)"),
@@ -28,17 +28,20 @@ SOUND = text(op("aten::add", 0, 1))
         (b"[]", "no complete event; expected events with ts and dur"),
         (b'{"traceEvents": []}', "no complete event; expected events with ts and dur"),
         (b'[{"ph": "i", "ts": 1}]', "no complete event; expected events with ts and dur"),
-        (b"[1, 2]", "byte 1: 2 events are no valid JSON and were skipped; expected events with ts and dur"),
+        (b"[1, 2]", "byte 1: 2 events are not valid JSON and were skipped; expected events with ts and dur"),
         (b"[" * 1_000_000, "byte 1000000: the file ends early; 0 of its events were read"),
-        (b'{"a":' * 1_000_000, "no list `traceEvents`, and maximum recursion depth exceeded"),
-        (SOUND[:9], "no list `traceEvents`, and input data was truncated"),
+        (b'{"a":' * 1_000_000, "no list `traceEvents`: maximum recursion depth exceeded"),
+        (SOUND[:9], "no list `traceEvents`: input data was truncated"),
         (SOUND[:40], "byte 40: the file ends early; 0 of its events were read; expected events with ts and dur"),
         (
-            gzip.compress(SOUND)[:10],
+            gzip.compress(SOUND, mtime=0)[:10],
             "the archive is damaged (the compressed stream is cut off); expected a Kineto trace",
         ),
-        (gzip.compress(SOUND)[:15], "the archive breaks off before the first event (the compressed stream is cut off)"),
-        (gzip.compress(SOUND)[:4] + bytes(40), "the archive is damaged ("),
+        (
+            gzip.compress(SOUND, mtime=0)[:15],
+            "the archive ends before the first event (the compressed stream is cut off)",
+        ),
+        (gzip.compress(SOUND, mtime=0)[:4] + bytes(40), "the archive is damaged ("),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -63,10 +66,10 @@ def test_a_path_without_a_file_is_one_clear_line(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (SOUND[:-2], "the file ends early"),
-        (SOUND.replace(b"aten::add", b'a"b'), "no valid JSON"),
+        (SOUND.replace(b"aten::add", b'a"b'), "not valid JSON"),
         (SOUND.replace(b'"dur":1', b'"dur":-1').replace(b"[{", b'[{"ph":"X","ts":1,"dur":1},{'), "no usable time"),
-        (SOUND.replace(b'"dur":1', b'"dur":1,"x":NaN'), "were mended"),
-        (b'{"a":NaN,' + SOUND[1:], "the metadata is no valid JSON"),
+        (SOUND.replace(b'"dur":1', b'"dur":1,"x":NaN'), "were repaired"),
+        (b'{"a":NaN,' + SOUND[1:], "the metadata is not valid JSON"),
     ],
 )
 def test_strict_refuses_what_is_otherwise_mended_with_a_note(tmp_path: Path, content: bytes, reason: str) -> None:

@@ -40,10 +40,10 @@ CLOSE = len(b'{"traceEvents":') + AT + len(EVENT % b"b")
         ("string", f"byte {AT}: an event is longer than 64 MB"),
         ("quotes", f"byte {AT}: an event is longer than 64 MB"),
         ("blanks", f"byte {AT - 2}: an event is longer than 64 MB"),
-        ("head", "no list `traceEvents`, and input data was truncated"),
+        ("head", "no list `traceEvents`: input data was truncated"),
         (
             "tail",
-            f"byte {CLOSE}: what follows the events is longer than 64 MB",
+            f"byte {CLOSE}: the text after the events is longer than 64 MB",
         ),
     ],
 )
@@ -64,16 +64,16 @@ def test_the_limit_does_not_depend_on_where_windows_end(tmp_path: Path, kind: st
 
 
 def test_levels_cost_their_event_and_names_their_own_length(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "levels.json.gz", "levels", LIMIT >> 2))
-    assert isinstance(found, Scan)
-    assert [found.events.text(row) for row in range(len(found.events))] == ["a", "b"]
-    assert found.damage.skipped_at == (AT,)
-    found = read(write(tmp_path / "names.json.gz", "names", 1 << 20))
-    assert isinstance(found, Scan)
-    assert len({found.events.text(row) for row in range(len(found.events))}) == len(found.events) > 10_000
+    result = read(write(tmp_path / "levels.json.gz", "levels", LIMIT >> 2))
+    assert isinstance(result, Scan)
+    assert [result.events.text(row) for row in range(len(result.events))] == ["a", "b"]
+    assert result.damage.skipped_at == (AT,)
+    result = read(write(tmp_path / "names.json.gz", "names", 1 << 20))
+    assert isinstance(result, Scan)
+    assert len({result.events.text(row) for row in range(len(result.events))}) == len(result.events) > 10_000
 
 
 def test_more_events_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_result, "_memory_bytes", lambda: 93_000)
     path = write(tmp_path / "trace.json.gz", "events", 1 << 20)
-    assert read(path) == f"{path}: more than 1,000 events, for which this machine has no memory"
+    assert read(path) == f"{path}: more than 1,000 events do not fit into this machine's memory"

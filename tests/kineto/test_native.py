@@ -35,9 +35,9 @@ CORPUS = sorted((CORPUS).glob("*.json"))
 
 def both(path: Path, *, window: int = 0, chunk: int = 0, threads: int = 1) -> tuple[Scan | str, Scan | str]:
     with reading("native", window=window, chunk=chunk, threads=threads):
-        found = outcome(path)
+        result = outcome(path)
     with reading("python"):
-        return found, outcome(path)
+        return result, outcome(path)
 
 
 def compare(content: bytes, **sizes: Any) -> Scan | str:
@@ -45,15 +45,15 @@ def compare(content: bytes, **sizes: Any) -> Scan | str:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         path.write_bytes(content)
-        found, expected = both(path, **sizes)
-    assert_same(found, expected)
-    return found
+        result, expected = both(path, **sizes)
+    assert_same(result, expected)
+    return result
 
 
 @pytest.mark.parametrize("path", FILES)
 def test_every_real_trace_is_read_alike(path: Path) -> None:
-    found, expected = both(path)
-    assert_same(found, expected)
+    result, expected = both(path)
+    assert_same(result, expected)
     with reading("native", chunk=1 << 15, threads=2):
         assert_same(outcome(path), expected)
 
@@ -86,10 +86,10 @@ EVENTS = [
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("chunk", [1 << 10, 5000, 1 << 19])
 def test_a_name_that_contains_the_separator_is_a_name(chunk: int, threads: int) -> None:
-    found = compare(text(*EVENTS), chunk=chunk, threads=threads)
-    assert isinstance(found, Scan)
-    assert len(found.events) == len(EVENTS)
-    assert found.damage.skipped_at == ()
+    result = compare(text(*EVENTS), chunk=chunk, threads=threads)
+    assert isinstance(result, Scan)
+    assert len(result.events) == len(EVENTS)
+    assert result.damage.skipped_at == ()
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
@@ -100,9 +100,9 @@ def test_a_packed_trace_is_read_alike_whole_and_cut(pack: Any) -> None:
 
 
 def test_an_event_longer_than_the_buffers_is_read() -> None:
-    found = compare(text(step(0, 1), op("long", 0, 1, note="x" * 3_000_000), op("after", 2, 1)))
-    assert isinstance(found, Scan)
-    assert len(found.events) == 3
+    result = compare(text(step(0, 1), op("long", 0, 1, note="x" * 3_000_000), op("after", 2, 1)))
+    assert isinstance(result, Scan)
+    assert len(result.events) == 3
 
 
 NUMBERS = [
@@ -175,9 +175,9 @@ def test_every_spelling_of_an_id_is_read_alike(key: str, number: str) -> None:
 @pytest.mark.parametrize("number", IDS)
 @pytest.mark.parametrize("key", ["ts", "tid", "Bytes", "Total Allocated", "Device Id", "Addr"])
 def test_every_spelling_of_an_allocation_is_read_alike(key: str, number: str) -> None:
-    told = memory(3, 64, 64, 128)
-    told |= {key: 123456} if key in told else {"args": told["args"] | {key: 123456}}
-    compare(text(memory(1, 8, 8, 64), told, memory(4, -8, 56, 64)).replace(b"123456", number.encode()))
+    reported = memory(3, 64, 64, 128)
+    reported |= {key: 123456} if key in reported else {"args": reported["args"] | {key: 123456}}
+    compare(text(memory(1, 8, 8, 64), reported, memory(4, -8, 56, 64)).replace(b"123456", number.encode()))
 
 
 @pytest.mark.parametrize("shapes", ["[[8, 4], []]", "[ [8,4]\n]", "null", "[]", '"[8]"', "[1e9, NaN]", "7"])
@@ -189,10 +189,10 @@ def test_every_spelling_of_a_shape_is_read_alike(key: str, shapes: str) -> None:
 def test_allocations_keep_their_order_where_the_readers_take_turns() -> None:
     broken = op("10%", 2, 1, note=["?"])
     events = [memory(1, 8, 8, 64), broken, memory(1, 16, 24, 64), memory(1, -8, 16, 64), memory(2, 1, 17, 64)]
-    found = compare(text(*events).replace(b'["?"]', b"[?]"), chunk=64, window=64)
-    assert isinstance(found, Scan)
-    assert found.damage.skipped_at
-    assert found.events.allocations.allocated.tolist() == [8, 24, 16, 17]
+    result = compare(text(*events).replace(b'["?"]', b"[?]"), chunk=64, window=64)
+    assert isinstance(result, Scan)
+    assert result.damage.skipped_at
+    assert result.events.allocations.allocated.tolist() == [8, 24, 16, 17]
 
 
 def test_the_scanner_keeps_the_arguments_that_the_reference_keeps() -> None:
@@ -208,7 +208,7 @@ def test_the_environment_chooses_the_reader(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("TRACEQ_READER", wanted)
         assert reader() == wanted
     monkeypatch.setenv("TRACEQ_READER", "fast")
-    with pytest.raises(UsageFault, match="there are native and python"):
+    with pytest.raises(UsageFault, match="expected native or python"):
         reader()
     monkeypatch.setenv("TRACEQ_READER", "native")
     monkeypatch.setattr(native, "MISSING", "no compiler")
@@ -220,8 +220,8 @@ def test_a_scanner_built_from_other_sources_than_those_beside_it_is_not_used(tmp
     package = Path(native.__file__).parents[1]
     shutil.copytree(package, tmp_path / "traceq", ignore=shutil.ignore_patterns("__pycache__"))
     source = tmp_path / "traceq" / "kineto" / "_scan.cpp"
-    told = "from traceq.kineto.native_columns import MISSING; print(MISSING)"
-    of_copy = [sys.executable, "-c", told]
+    reported = "from traceq.kineto.native_columns import MISSING; print(MISSING)"
+    of_copy = [sys.executable, "-c", reported]
     same = subprocess.run(of_copy, cwd=tmp_path, capture_output=True, text=True, check=True)
     source.write_bytes(source.read_bytes() + b"// changed since\n")
     changed = subprocess.run(of_copy, cwd=tmp_path, capture_output=True, text=True, check=True)

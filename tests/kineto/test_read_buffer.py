@@ -39,10 +39,10 @@ def after(count: int, source: ByteSource, what: Callable[[], None]) -> None:
     """Have the source do something, once, before the read that follows some."""
     real, reads = source._readinto, itertools.count()
 
-    def readinto(room: memoryview) -> int:
+    def readinto(buffer: memoryview) -> int:
         if next(reads) == count:
             what()
-        return real(room)
+        return real(buffer)
 
     source._readinto = readinto
 
@@ -65,9 +65,9 @@ def test_a_fault_of_the_archive_ends_it_there(source: ByteSource) -> None:
         raise OSError("input/output error")
 
     after(20, source, fail)
-    found = scan(source)
-    assert 0 < len(found.events) < len(EVENTS)
-    assert found.damage.truncated_at is not None
+    result = scan(source)
+    assert 0 < len(result.events) < len(EVENTS)
+    assert result.damage.truncated_at is not None
     assert source.fault == "input/output error"
 
 
@@ -88,9 +88,9 @@ def test_what_is_read_lands_where_a_line_of_the_cache_starts(tmp_path: Path, nam
     opened = open_source(tmp_path / name)
     places, real = [], opened._readinto
 
-    def readinto(room: memoryview) -> int:
-        places.append(np.frombuffer(room, np.uint8).ctypes.data)
-        return real(room)
+    def readinto(buffer: memoryview) -> int:
+        places.append(np.frombuffer(buffer, np.uint8).ctypes.data)
+        return real(buffer)
 
     opened._readinto = readinto
     scan(opened)

@@ -71,10 +71,10 @@ def seen(trace: Trace) -> list[tuple[Any, ...]]:
 
 def expected(content: bytes) -> list[tuple[Any, ...]]:
     """The same by `json`: integer times only."""
-    found = json.loads(content)
-    found = found if isinstance(found, list) else found["traceEvents"]
+    result = json.loads(content)
+    result = result if isinstance(result, list) else result["traceEvents"]
     rows = []
-    for event in found:
+    for event in result:
         if event["ph"] == "X":
             on_device = event["cat"] in ("kernel", "gpu_memcpy")
             args = event.get("args", {})
@@ -200,8 +200,8 @@ def test_a_trace_of_2021_is_read_in_its_own_spelling() -> None:
 
 
 def test_types_of_inputs_are_kept_of_ops_alone() -> None:
-    told = {"Input type": ["float", ""]}
-    events = build(op("aten::mm", 0, 1, **told), op("aten::add", 2, 1), step(4, 1) | {"args": told}).events
+    reported = {"Input type": ["float", ""]}
+    events = build(op("aten::mm", 0, 1, **reported), op("aten::add", 2, 1), step(4, 1) | {"args": reported}).events
     assert [events.strings[text] if text >= 0 else "" for text in events.types.tolist()] == ['["float",""]', "", ""]
 
 
@@ -209,21 +209,23 @@ def test_allocations_and_shapes_of_every_year_are_kept() -> None:
     early = {"ph": "i", "name": "[memory]", "pid": 4, "tid": 5, "ts": 7, "args": {"Device Type": 0, "Bytes": -16}}
     shaped = op("aten::mm", 0, 1, **{"Input dims": [[2, 3]]}), op("aten::mm", 2, 1, **{"Input Dims": [[4]]})
     events = build(memory(1.5, 64, 96, 128), early, *shaped, op("aten::add", 4, 1)).events
-    found = events.allocations
-    assert found.ts.tolist() == [1500, 7000]
-    assert found.bytes.tolist() == [64, -16]
-    assert (found.allocated.tolist(), found.reserved.tolist()) == ([96, -1], [128, -1])
-    assert (found.device_type.tolist(), found.device.tolist()) == ([1, 0], [0, -1])
-    assert [events.strings[text] for text in found.tid.tolist()] == ["1", "5"]
+    result = events.allocations
+    assert result.ts.tolist() == [1500, 7000]
+    assert result.bytes.tolist() == [64, -16]
+    assert (result.allocated.tolist(), result.reserved.tolist()) == ([96, -1], [128, -1])
+    assert (result.device_type.tolist(), result.device.tolist()) == ([1, 0], [0, -1])
+    assert [events.strings[text] for text in result.tid.tolist()] == ["1", "5"]
     assert [events.strings[text] if text >= 0 else "" for text in events.shapes.tolist()] == ["[[2,3]]", "[[4]]", ""]
 
 
 def test_the_event_that_a_synchronize_waits_for_is_kept_where_its_row_names_stream_and_record() -> None:
     names = "wait_on_stream", "wait_on_cuda_event_record_corr_id"
-    rows = [dict(zip(names, told, strict=True)) for told in ((20, 32), (-1, -1), (20, -1), ("21", "33"))]
-    syncs = [row("cuda_sync", "Event Sync", n, 1, correlation=n, stream=-1, **told) for n, told in enumerate(rows)]
-    found = build(op("aten::mm", 0, 1, wait_on_stream=3, wait_on_cuda_event_record_corr_id=4), *syncs).events.waits
-    assert (found.row.tolist(), found.stream.tolist(), found.record.tolist()) == ([1, 4], [20, 21], [32, 33])
+    rows = [dict(zip(names, reported, strict=True)) for reported in ((20, 32), (-1, -1), (20, -1), ("21", "33"))]
+    syncs = [
+        row("cuda_sync", "Event Sync", n, 1, correlation=n, stream=-1, **reported) for n, reported in enumerate(rows)
+    ]
+    result = build(op("aten::mm", 0, 1, wait_on_stream=3, wait_on_cuda_event_record_corr_id=4), *syncs).events.waits
+    assert (result.row.tolist(), result.stream.tolist(), result.record.tolist()) == ([1, 4], [20, 21], [32, 33])
 
 
 def test_an_mtia_copy_gets_the_name_that_other_devices_give_it() -> None:
@@ -288,7 +290,9 @@ def test_several_gzip_members_are_one_file(tmp_path: Path, pieces: int) -> None:
     content = text(*(op(f"op{i}", i, 1) for i in range(100)))
     cut = len(content) // pieces + 1
     path = tmp_path / "trace.json.gz"
-    path.write_bytes(b"".join(gzip.compress(content[at : at + cut]) for at in range(0, len(content), cut)) + bytes(99))
+    path.write_bytes(
+        b"".join(gzip.compress(content[index : index + cut]) for index in range(0, len(content), cut)) + bytes(99)
+    )
     assert len(read_trace(path, strict=True).events) == 100
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(native.MISSING), reason=f"the native reader
 
 def read_by_two(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Scan | str, int, int]:
     """What two threads find, and how many parts of the second one were taken and forgotten."""
-    calls = {"take": 0, "__init__": 0}
+    calls = {"move_from": 0, "__init__": 0}
     for name in calls:
         real = getattr(NativeColumns, name)
 
@@ -29,20 +29,20 @@ def read_by_two(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Scan | str
 
         monkeypatch.setattr(NativeColumns, name, counted)
     with reading("native", window=1 << 9, chunk=1 << 9, threads=2):
-        return outcome(path), calls["take"], calls["__init__"] - 2
+        return outcome(path), calls["move_from"], calls["__init__"] - 2
 
 
 def test_half_of_a_sound_trace_is_the_second_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trace.json"
     rows = [kernel(f"k{i % 40}", i, 2, i, grid=[i % 9, 2, 1]) for i in range(2000)]
     path.write_bytes(text(*rows, *(memory(5000 + i, 8, 8, 64) for i in range(500))))
-    found, taken, forgotten = read_by_two(path, monkeypatch)
+    result, taken, forgotten = read_by_two(path, monkeypatch)
     with reading("native"):
         alone = outcome(path)
-    assert isinstance(found, Scan)
+    assert isinstance(result, Scan)
     assert isinstance(alone, Scan)
-    assert_same(found, alone)
-    assert found.events.strings == alone.events.strings
+    assert_same(result, alone)
+    assert result.events.strings == alone.events.strings
     chunks = path.stat().st_size / (8 << 9)
     assert forgotten == 0
     assert taken == pytest.approx(chunks / 2, abs=2)
@@ -52,12 +52,12 @@ def test_what_only_looks_like_an_event_is_forgotten(tmp_path: Path, monkeypatch:
     path = tmp_path / "trace.json"
     inside = [op("no event", 7, 7)] * 30  # starts as events do, and is longer than a chunk
     path.write_bytes(text(*(op(f"op{i}", i, 1, detail=inside) for i in range(300))))
-    found, _, forgotten = read_by_two(path, monkeypatch)
-    assert isinstance(found, Scan)
+    result, _, forgotten = read_by_two(path, monkeypatch)
+    assert isinstance(result, Scan)
     assert forgotten > 0
-    assert len(found.events) == 300
-    assert "no event" not in found.events.strings
-    assert found.damage.commas_at == ()
+    assert len(result.events) == 300
+    assert "no event" not in result.events.strings
+    assert result.damage.commas_at == ()
 
 
 def test_a_trace_has_one_scanning_thread_or_two(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,5 +65,5 @@ def test_a_trace_has_one_scanning_thread_or_two(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TRACEQ_THREADS", "2")
     assert threads() == 2
     monkeypatch.setenv("TRACEQ_THREADS", "many")
-    with pytest.raises(UsageFault, match="1 thread or by 2"):
+    with pytest.raises(UsageFault, match="expected 1 or 2 threads"):
         threads()

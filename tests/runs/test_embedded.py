@@ -21,9 +21,9 @@ PAIRS = Pairs("off", "on", np.array([True, False]), np.array([[1, 2], [3, 4]]), 
 
 
 def test_pairs_and_manifest_come_back() -> None:
-    found = decode(encode(Embedded(MANIFEST, "on", (PAIRS,))))
-    assert (found.manifest, found.arm, found.lines) == (MANIFEST, "on", None)
-    (pairs,) = found.pairs
+    result = decode(encode(Embedded(MANIFEST, "on", (PAIRS,))))
+    assert (result.manifest, result.arm, result.lines) == (MANIFEST, "on", None)
+    (pairs,) = result.pairs
     assert (pairs.a, pairs.b, pairs.b_second.tolist()) == ("off", "on", [True, False])
     assert (pairs.first_ns.tolist(), pairs.second_ns.tolist()) == ([[1, 2], [3, 4]], [[5, 6], [7, 8]])
 

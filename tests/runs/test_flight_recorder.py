@@ -62,7 +62,7 @@ def dumped(folder: Path, *ranks: list[Row] | None, size: int = 0) -> Path:
     return folder
 
 
-def told(folder: Path) -> str:
+def report_of(folder: Path) -> str:
     (finding,) = analyze(read(folder), "arrivals").findings
     return finding.text
 
@@ -72,9 +72,9 @@ WAITS = [entry(104), entry(105, "started", line=43)]
 
 def test_who_never_arrived_is_named_with_what_it_did_last_and_where_the_others_wait(tmp_path: Path) -> None:
     run = dumped(tmp_path, WAITS, WAITS, [entry(103), entry(104, line=57)])
-    assert told(run) == (
-        "all_reduce 105 of group 7 did not end: rank 2 never arrived, its last is all_reduce 104 at train.py:57 step; "
-        "ranks 0-1 wait in it at train.py:43 step"
+    assert report_of(run) == (
+        "all_reduce 105 of group 7 never completed: rank 2 never arrived, "
+        "last issued all_reduce 104 at train.py:57 step; ranks 0-1 wait in it at train.py:43 step"
     )
     rows = table(read(run), "arrivals")
     assert [(row["rank"], row["state"], row["sequence"], row["elements"], row["dtype"]) for row in rows] == [
@@ -86,19 +86,21 @@ def test_who_never_arrived_is_named_with_what_it_did_last_and_where_the_others_w
 
 def test_a_rank_that_queued_it_behind_something_else_is_told_from_one_that_never_came(tmp_path: Path) -> None:
     behind = [entry(104), entry(105, "scheduled", line=43)]
-    assert told(dumped(tmp_path, WAITS, behind, WAITS)) == (
-        "all_reduce 105 of group 7 did not end: rank 1 issued it, and did not start it at train.py:43 step; "
+    assert report_of(dumped(tmp_path, WAITS, behind, WAITS)) == (
+        "all_reduce 105 of group 7 never completed: rank 1 issued it but did not start it at train.py:43 step; "
         "ranks 0, 2 wait in it at train.py:43 step"
     )
 
 
 def test_a_rank_without_a_dump_is_named_by_the_group_it_belongs_to(tmp_path: Path) -> None:
-    assert "rank 1 left no dump; ranks 0, 2 wait in it" in told(dumped(tmp_path, WAITS, None, WAITS))
+    assert "rank 1 left no dump; ranks 0, 2 wait in it" in report_of(dumped(tmp_path, WAITS, None, WAITS))
 
 
 def test_a_barrier_can_be_what_never_ended(tmp_path: Path) -> None:
     waits = [entry(9, "started", "nccl:all_reduce_barrier")]
-    assert told(dumped(tmp_path, waits, [entry(8)])).startswith("all_reduce_barrier 9 of group 7 did not end: rank 1 ")
+    assert report_of(dumped(tmp_path, waits, [entry(8)])).startswith(
+        "all_reduce_barrier 9 of group 7 never completed: rank 1 "
+    )
 
 
 def test_where_all_ended_nothing_is_said(tmp_path: Path) -> None:
@@ -134,9 +136,9 @@ def test_a_folder_of_dumps_and_a_single_dump_are_shown(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nccl_trace_rank_0"):
         shown = CliRunner().invoke(app, ["show", str(path)])
         assert shown.exit_code == 0, shown.output
-        assert "all_reduce 105 of group 7 did not end" in shown.stdout
-        found = json.loads(CliRunner().invoke(app, ["show", "--json", str(path)]).stdout)
-        assert {row["sequence"] for row in found["arrivals"]} == {105}
+        assert "all_reduce 105 of group 7 never completed" in shown.stdout
+        result = json.loads(CliRunner().invoke(app, ["show", "--json", str(path)]).stdout)
+        assert {row["sequence"] for row in result["arrivals"]} == {105}
     assert CliRunner().invoke(app, ["show", str(tmp_path), "--ranks", "7"]).exit_code == 1
 
 
@@ -188,7 +190,7 @@ def test_a_pickle_that_would_run_something_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content = pickle.dumps({"entries": [_Bomb()]}, protocol=protocol)
-    with pytest.raises(PickleRefused, match=r"it asks for (posix|nt)\.system; only plain containers"):
+    with pytest.raises(PickleRefused, match=r"it refers to (posix|nt)\.system; only plain containers"):
         load_plain(content)
     assert not (tmp_path / "exploded").exists()
 
@@ -200,7 +202,7 @@ def test_a_malicious_dump_is_one_line_and_nothing_runs(tmp_path: Path, monkeypat
     assert (shown.exit_code, isinstance(shown.exception, UnreadableInput | SystemExit)) == (1, True)
     assert not (tmp_path / "exploded").exists()
     with pytest.raises(
-        UnreadableInput, match=r"nccl_trace_rank_0: it asks for (posix|nt)\.system; .*expected a flight"
+        UnreadableInput, match=r"nccl_trace_rank_0: it refers to (posix|nt)\.system; .*expected a flight"
     ):
         read(tmp_path)
 

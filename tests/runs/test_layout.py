@@ -8,7 +8,7 @@ import pytest
 
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest
-from traceq.runs.layout import FORMAT, RunFolder, replaced
+from traceq.runs.layout import FORMAT, RunFolder, atomic_write
 
 MANIFEST = Manifest(
     version=FORMAT,
@@ -51,7 +51,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")
-    with pytest.raises(TypeError), replaced(path) as part:
+    with pytest.raises(TypeError), atomic_write(path) as part:
         part.write_bytes(b"ne" + None)  # type: ignore[operator]
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -40,7 +40,7 @@ def written(folder: Path, ranks: Sequence[Sequence[StepLine]], manifest: Manifes
 
 def process(arm: str, number: int, ms: float, num: int = 3) -> list[StepLine]:
     """A warm-up step that does not count, then so many steps of one length."""
-    return [line(arm, number, -1, 99), *(line(arm, number, at, ms) for at in range(num))]
+    return [line(arm, number, -1, 99), *(line(arm, number, index, ms) for index in range(num))]
 
 
 def medians(folder: Path) -> Mapping[str, Sequence[float]]:
@@ -68,9 +68,9 @@ def test_steps_that_a_rank_lacks_are_left_out_but_for_arms_of_fewer_ranks(tmp_pa
 
 def test_a_copied_trace_carries_the_processes(tmp_path: Path) -> None:
     lines = [*process("a", 0, 5), *process("b", 1, 7), *process("a", 2, 6)]
-    found = read_processes(written(tmp_path, [lines, lines]) / "steps", MANIFEST)
-    carried = decode(encode(Embedded(MANIFEST, "a", processes=found))).processes
-    assert [vars_of(each) for each in carried] == [vars_of(each) for each in found]
+    result = read_processes(written(tmp_path, [lines, lines]) / "steps", MANIFEST)
+    carried = decode(encode(Embedded(MANIFEST, "a", processes=result))).processes
+    assert [vars_of(each) for each in carried] == [vars_of(each) for each in result]
     assert vars_of(carried[0]) == ("a", [0, 2], [5 * MS, 6 * MS], [3, 3], [5, 7])
 
 
@@ -90,11 +90,11 @@ def four_each(folder: Path, b_ms: float) -> tuple[Run, Run]:
 
 
 def test_four_processes_a_side_give_a_verdict(tmp_path: Path) -> None:
-    found = diff_runs(*four_each(tmp_path, b_ms=22.0)).comparison
-    assert found is not None
-    assert (found.verdict.name, found.num_pairs, found.num_a, found.num_b) == ("material", 0, 4, 4)
-    assert found.delta_ns == pytest.approx(2 * MS, abs=10_000)
-    assert found.caveats == ()
+    result = diff_runs(*four_each(tmp_path, b_ms=22.0)).comparison
+    assert result is not None
+    assert (result.verdict.name, result.num_pairs, result.num_a, result.num_b) == ("material", 0, 4, 4)
+    assert result.delta_ns == pytest.approx(2 * MS, abs=10_000)
+    assert result.caveats == ()
     same = diff_runs(*four_each(tmp_path / "same", b_ms=20.0)).comparison
     assert same is not None
     assert same.verdict.name == "in_the_noise"
@@ -103,8 +103,8 @@ def test_four_processes_a_side_give_a_verdict(tmp_path: Path) -> None:
 def test_one_process_a_side_gives_none_and_the_answer_says_what_would(tmp_path: Path) -> None:
     lines = [*process("a", 0, 5), *process("b", 1, 7)]
     out = traceq("diff", written(tmp_path / "run", [lines, lines])).out
-    assert "b costs 2.00 ms a step (+40.0 %): inconclusive" in out
-    assert "(1) are too few for an interval; 4 a side give one (traceq record --replicates 4)." in out
+    assert "b costs 2.00 ms per step (+40.0 %): inconclusive" in out
+    assert "1 process per side gives no confidence interval; record at least 4 (traceq record --replicates 4)." in out
 
 
 def test_an_arm_that_left_nothing_is_one_line_of_show_and_of_diff(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_without_its_baseline_a_run_is_not_compared(tmp_path: Path) -> None:
 
 def test_one_recording_has_several_processes_on_its_side_of_a_diff(tmp_path: Path) -> None:
     for name, b_ms in (("before", 20.0), ("after", 22.0)):
-        for at in range(2):
-            lines = [step for number in range(2) for step in process("a", number, b_ms + (2 * at + number) / 1000)]
-            written(tmp_path / name / str(at), [lines, lines], replace(MANIFEST, run_id=f"{name}{at}"))
+        for index in range(2):
+            lines = [step for number in range(2) for step in process("a", number, b_ms + (2 * index + number) / 1000)]
+            written(tmp_path / name / str(index), [lines, lines], replace(MANIFEST, run_id=f"{name}{index}"))
     out = traceq("diff", tmp_path / "before", tmp_path / "after").out
-    assert "after costs 2.00 ms a step" in out
+    assert "after costs 2.00 ms per step" in out
     assert "material at the 0.50 % threshold" in out

@@ -27,9 +27,9 @@ def codes(run: Run) -> list[str]:
     return [caveat.code for caveat in run.caveats]
 
 
-def shown(*arguments: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(traceq("show", "--json", *arguments).out)
-    return found
+def show_json(*arguments: Any) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(traceq("show", "--json", *arguments).out)
+    return result
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def job(tmp_path: Path) -> Path:
 def test_a_folder_is_read_by_rank_from_the_metadata(job: Path) -> None:
     run = read(job)
     assert (run.ranks, codes(run)) == ((0, 1, 2), [])
-    kernels = [(found["rank"], found["gpu_ns"]) for found in shown(job)["kernels"]]
+    kernels = [(result["rank"], result["gpu_ns"]) for result in show_json(job)["kernels"]]
     assert kernels == [(0, 10_000), (1, 11_000), (2, 12_000)]
 
 
@@ -104,10 +104,10 @@ def test_stacks_flight_records_and_hidden_files_are_no_ranks(job: Path) -> None:
 
 
 def test_ranks_that_are_not_asked_for_are_left_out(job: Path) -> None:
-    assert shown("--ranks", "0,2", job)["source"]["ranks"] == [0, 2]
-    assert shown("--ranks", "1-7", job)["source"]["ranks"] == [1, 2]
+    assert show_json("--ranks", "0,2", job)["source"]["ranks"] == [0, 2]
+    assert show_json("--ranks", "1-7", job)["source"]["ranks"] == [1, 2]
     nobody = traceq("show", "--ranks", "9", job)
-    assert (nobody.code, nobody.err) == (1, f"traceq: {job}: no trace of the ranks asked for\n")
+    assert (nobody.code, nobody.err) == (1, f"traceq: {job}: no trace of the selected ranks\n")
 
 
 def test_a_rank_told_by_its_name_is_not_even_opened(tmp_path: Path) -> None:
@@ -130,7 +130,10 @@ def recorded(tmp_path: Path) -> RunFolder:
 
 
 def test_a_run_is_its_baseline_and_a_folder_in_it_that_arm(recorded: RunFolder) -> None:
-    assert [(found["rank"], found["gpu_ns"]) for found in shown(recorded.path)["kernels"]] == [(0, 10_000), (1, 10_000)]
+    assert [(result["rank"], result["gpu_ns"]) for result in show_json(recorded.path)["kernels"]] == [
+        (0, 10_000),
+        (1, 10_000),
+    ]
     on = read(recorded.path / "on")
     assert (on.arm, on.ranks, on.manifest and on.manifest.recipe) == ("on", (0, 1), "recipe")
 

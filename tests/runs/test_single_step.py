@@ -79,10 +79,10 @@ def test_a_step_has_what_its_host_began_and_launched_wherever_that_ran() -> None
 
 @pytest.mark.parametrize(("number", "window_us"), [(4, (0, 170)), (5, (170, 220))])
 def test_its_window_is_that_of_the_whole_trace(number: int, window_us: tuple[int, int]) -> None:
-    found = steps(of(two_steps(), number))
+    result = steps(of(two_steps(), number))
     start = int(two_steps().events.ts.min())
-    assert ((found.window[0] - start) // 1000).tolist() == list(window_us)
-    assert (found.by_device, found.names) == (True, (f"ProfilerStep#{number}",))
+    assert ((result.window[0] - start) // 1000).tolist() == list(window_us)
+    assert (result.by_device, result.names) == (True, (f"ProfilerStep#{number}",))
 
 
 def test_the_partition_adds_up_to_the_window() -> None:
@@ -106,8 +106,8 @@ def test_an_unknown_step_is_refused_with_those_there_are() -> None:
 
 def test_ranks_that_lack_the_step_are_left_out_and_named() -> None:
     other = replace(build(step(0, 100, 4), op("aten::mm", 1, 2)), rank=1)
-    found = only_step(Run("job", (two_steps(), other)), 5)
-    assert (found.ranks, found.caveats[-1].text) == ((0,), "no step 5 on ranks 1: they are left out")
+    result = only_step(Run("job", (two_steps(), other)), 5)
+    assert (result.ranks, result.caveats[-1].text) == ((0,), "no step 5 on ranks 1: they are left out")
 
 
 def test_show_says_which_step_it_is_about() -> None:
@@ -115,9 +115,9 @@ def test_show_says_which_step_it_is_about() -> None:
     assert "fixtures/example/job · step 2 · " in shown.out
     assert "whole trace" not in shown.out
     assert "sum of 2 ranks, step 2" in shown.out
-    found = json.loads(traceq("show", JOB, "--step", "2", "--json").out)
-    assert found["source"]["step"] == 2
-    assert [(row["rank"], row["name"]) for row in found["steps"]] == [(0, "ProfilerStep#2"), (1, "ProfilerStep#2")]
+    result = json.loads(traceq("show", JOB, "--step", "2", "--json").out)
+    assert result["source"]["step"] == 2
+    assert [(row["rank"], row["name"]) for row in result["steps"]] == [(0, "ProfilerStep#2"), (1, "ProfilerStep#2")]
     refused = traceq("show", JOB, "--step", "9")
     assert (refused.code, refused.err) == (1, f"traceq: {JOB}: no step 9; expected one of 0-3\n")
 
@@ -136,26 +136,26 @@ def test_steps_of_a_real_trace_share_out_its_work(name: str) -> None:
     if not path.is_file():
         pytest.skip(f"no traces beside this checkout, in {TRACES}")
     run = read(path)
-    known = steps(run.traces[0])
+    entries = steps(run.traces[0])
     launched: Counter[str] = Counter()
-    for at, number in enumerate(known.number.tolist()):
+    for index, number in enumerate(entries.number.tolist()):
         cut = only_step(run, number)
-        window_ns = int(known.window[at, 1] - known.window[at, 0])
+        window_ns = int(entries.window[index, 1] - entries.window[index, 0])
         assert sum(row["ns"] for row in table(cut, "partition")) == window_ns
         launched += _num_by_name(table(cut, "kernels"))
-        assert _nearly(_cells(table(run, "partition"), at), _cells(table(cut, "partition"), 0), window_ns)
+        assert _nearly(_cells(table(run, "partition"), index), _cells(table(cut, "partition"), 0), window_ns)
     assert launched <= _num_by_name(table(run, "kernels"))
 
 
 def _num_by_name(rows: list[dict[str, Any]]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for row in rows:
-        found[row["name"]] += row["num"]
-    return found
+        result[row["name"]] += row["num"]
+    return result
 
 
-def _cells(rows: list[dict[str, Any]], at: int) -> Counter[tuple[str, str]]:
-    return Counter({(row["phase"], row["category"]): row["ns"] for row in rows if row["step"] == at})
+def _cells(rows: list[dict[str, Any]], position: int) -> Counter[tuple[str, str]]:
+    return Counter({(row["phase"], row["category"]): row["ns"] for row in rows if row["step"] == position})
 
 
 def _nearly(whole: Counter[tuple[str, str]], cut: Counter[tuple[str, str]], window_ns: int) -> bool:

@@ -29,12 +29,12 @@ def write(folder: Path, rank: int, *lines: str) -> None:
 def test_pairs_of_all_ranks_stand_side_by_side(tmp_path: Path) -> None:
     write(tmp_path, 0, STEP, pair(0, 10, 11), pair(1, 12, 13, second="false"), pair(0, 1, 2, b="off"))
     write(tmp_path, 1, pair(0, 20, 21), STEP, pair(1, 22, 23, second="false"), pair(0, 3, 4, b="off"))
-    found, control = read_pairs(tmp_path)
-    assert (found.a, found.b, found.is_control, control.is_control) == ("off", "on", False, True)
-    assert found.b_second.tolist() == [True, False]
-    assert found.first_ns.tolist() == [[10, 12], [20, 22]]
-    assert found.second_ns.tolist() == [[11, 13], [21, 23]]
-    assert found.first_ns.dtype == np.int64
+    result, control = read_pairs(tmp_path)
+    assert (result.a, result.b, result.is_control, control.is_control) == ("off", "on", False, True)
+    assert result.b_second.tolist() == [True, False]
+    assert result.first_ns.tolist() == [[10, 12], [20, 22]]
+    assert result.second_ns.tolist() == [[11, 13], [21, 23]]
+    assert result.first_ns.dtype == np.int64
 
 
 def test_a_pair_that_one_rank_lacks_counts_on_none(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_pairs_say_how_many_looks_were_planned_where_it_was_more_than_one(tmp_pa
 def test_cpu_times_count_where_every_pair_has_them(tmp_path: Path) -> None:
     timed = pair(0, 10, 11).replace("}", ',"first_cpu_ns":7,"second_cpu_ns":8}')
     write(tmp_path, 0, timed, timed.replace('"on"', '"off"'), pair(1, 10, 11, b="off"))
-    found, control = read_pairs(tmp_path)
-    assert (found.first_cpu_ns.tolist(), found.second_cpu_ns.tolist()) == ([[7]], [[8]])
+    result, control = read_pairs(tmp_path)
+    assert (result.first_cpu_ns.tolist(), result.second_cpu_ns.tolist()) == ([[7]], [[8]])
     assert (control.first_cpu_ns, control.second_cpu_ns) == (None, None)
 
 

@@ -1,4 +1,4 @@
-"""A run as flat tables for other programs: SQL, Parquet, data frames. One row an event, a piece of time, a sync ..."""
+"""Flat tables of a run for other programs (SQL, Parquet, data frames): a row per event, piece of time, sync ..."""
 
 from __future__ import annotations
 

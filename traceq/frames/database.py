@@ -18,7 +18,7 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows as they are fetched. `is_text` says of each column whether it holds texts."""
+    """Result of a query, its rows fetched lazily. `is_text`: whether each column holds texts."""
 
     columns: tuple[str, ...]
     is_text: tuple[bool, ...]
@@ -26,43 +26,43 @@ class Answer:
 
 
 def ask(run: Run, sql: str) -> Answer:
-    """What DuckDB answers. Raises UsageFault for SQL that it does not take, or where it is not installed."""
+    """Return the result of a DuckDB query. Raises UsageFault for invalid SQL, or if DuckDB is not installed."""
     try:
         import duckdb
     except ImportError:
         raise UsageFault("query needs DuckDB: pip install duckdb") from None
     database = duckdb.connect()
-    database.execute("set global pandas_analyze_sample = 0")  # objects are texts; else a column is what its first are
-    asked = [name for name in NAMES if name in sql.lower()] or NAMES
-    for name in asked:
+    database.execute("set global pandas_analyze_sample = 0")  # objects are texts: infer no types from the first rows
+    names = [name for name in NAMES if name in sql.lower()] or NAMES
+    for name in names:
         database.register(name, frame(run, name).to_numpy())
     try:
-        found = database.execute(sql)
-        described = found.description or []
-        kinds = [str(kind) for _, kind, *_ in described]
+        result = database.execute(sql)
+        description = result.description or []
+        types = [str(type_) for _, type_, *_ in description]
         return Answer(
-            tuple(str(name) for name, *_ in described),
-            tuple(kind in ("VARCHAR", '"NULL"') for kind in kinds),
-            _rows(found, duckdb.Error),
+            tuple(str(name) for name, *_ in description),
+            tuple(type_ in ("VARCHAR", '"NULL"') for type_ in types),
+            _rows(result, duckdb.Error),
         )
     except duckdb.Error as fault:
-        raise _refused(fault) from None
+        raise _sql_error(fault) from None
 
 
-def _rows(found: Any, fault_of: type[Exception]) -> Iterator[tuple[Value, ...]]:
+def _rows(result: Any, error: type[Exception]) -> Iterator[tuple[Value, ...]]:
     try:
-        while row := found.fetchone():
+        while row := result.fetchone():
             yield tuple(_value(value) for value in row)
-    except fault_of as fault:
-        raise _refused(fault) from None
+    except error as fault:
+        raise _sql_error(fault) from None
 
 
-def _refused(fault: Exception) -> UsageFault:
+def _sql_error(fault: Exception) -> UsageFault:
     return UsageFault(f"SQL: {str(fault).splitlines()[0]}")
 
 
 def _value(value: object) -> Value:
-    """Decimals as floats; what is neither text nor number as text."""
+    """Return a value as text or number: Decimals as floats, all other types as text."""
     if isinstance(value, Decimal):
         return float(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -1,5 +1,6 @@
-"""The tables of a run: what is in each, docs/query.md says. Times are those of the trace, ns; several ranks below each
-other, `rank` tells them apart.
+"""Tables of a run; docs/query.md describes their columns.
+
+Times are those of the trace, in ns. The rows of several ranks follow each other, with the rank in column `rank`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 from traceq.errors import UsageFault
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES as COLLECTIVES
 from traceq.facts.comm.collectives import collective_calls, collective_kernels
+from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity, is_communication
-from traceq.frames.frame import ColumnValues, Frame, Texts, stacked
+from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.frames.frame import ColumnValues, Frame, Texts, concat_frames
 from traceq.intervals import span_index
 from traceq.model import Category, Run, Trace
 
@@ -25,21 +27,21 @@ __all__ = ["NAMES", "frame", "frames"]
 
 _Columns = dict[str, ColumnValues]
 _CATEGORIES = tuple(category.name.lower() for category in Category)
-_DOING = tuple(doing.name.lower() for doing in TimeCategory)
+_TIME_CATEGORIES = tuple(category.name.lower() for category in TimeCategory)
 
 
 def frames(run: Run) -> tuple[Frame, ...]:
-    """All tables of a run."""
+    """Return all tables of a run. Raises UsageFault for a run without traces."""
     return tuple(frame(run, name) for name in NAMES)
 
 
 def frame(run: Run, name: str) -> Frame:
-    """One table of a run. Raises UsageFault for a name that is none, or a run without a trace."""
+    """Return one table of a run. Raises UsageFault for an unknown name or a run without traces."""
     if name not in _TABLES:
         raise UsageFault(f"no table '{name}'; choose from {', '.join(NAMES)}")
     if not run.traces:
-        raise UsageFault(f"{run.path}: nothing was traced, so there are no tables")
-    return stacked([Frame(name, _with_rank(trace, _TABLES[name](trace))) for trace in run.traces])
+        raise UsageFault(f"{run.path}: the run has no traces, so there are no tables")
+    return concat_frames([Frame(name, _with_rank(trace, _TABLES[name](trace))) for trace in run.traces])
 
 
 def _with_rank(trace: Trace, columns: _Columns) -> Mapping[str, ColumnValues]:
@@ -76,7 +78,7 @@ def _device_ops(trace: Trace) -> _Columns:
         "start_ns": work.start,
         "dur_ns": work.end - work.start,
         "bytes": events.bytes[work.rows],
-        "phase": _phase(trace, phases(trace).of_work),
+        "phase": _phase(trace, phases(trace).work_phase),
         "step": _step(trace, work.start),
         "launch_row": work.call,
     }
@@ -85,7 +87,7 @@ def _device_ops(trace: Trace) -> _Columns:
 def _launches(trace: Trace) -> _Columns:
     work, events = device_work(trace), trace.events
     rows, first, num = np.unique(work.call[work.linked], return_index=True, return_counts=True)
-    begins = work.start[work.linked][first]
+    first_start = work.start[work.linked][first]
     return {
         "row": rows,
         "name": Texts(events.name[rows].astype(np.int64), events.strings),
@@ -93,54 +95,54 @@ def _launches(trace: Trace) -> _Columns:
         "start_ns": events.ts[rows],
         "dur_ns": events.dur[rows],
         "num_ops": num.astype(np.int64),
-        "until_begun_ns": begins - events.ts[rows],
+        "until_begun_ns": first_start - events.ts[rows],
     }
 
 
 def _syncs(trace: Trace) -> _Columns:
-    found = syncs(trace)
+    calls = syncs(trace)
     origin = {
-        name: Texts(np.where(ids > 0, ids, -1), found.origin.texts)
-        for name, ids in (("op", found.origin.op), ("line", found.origin.line), ("module", found.origin.module))
+        name: Texts(np.where(ids > 0, ids, -1), calls.origin.texts)
+        for name, ids in (("op", calls.origin.op), ("line", calls.origin.line), ("module", calls.origin.module))
     }
     return {
-        "row": found.rows,
-        "kind": Texts(found.kind.astype(np.int64), SYNC_KINDS),
+        "row": calls.rows,
+        "kind": Texts(calls.kind.astype(np.int64), SYNC_KINDS),
         **origin,
-        "phase": _phase(trace, found.phase),
-        "step": _step(trace, found.start),
-        "start_ns": found.start,
-        "blocked_ns": found.blocked,
-        "wait_ns": found.wait,
-        "starved_ns": found.starved,
-        "cost_ns": found.cost,
-        "bytes": found.bytes,
+        "phase": _phase(trace, calls.phase),
+        "step": _step(trace, calls.start),
+        "start_ns": calls.start,
+        "blocked_ns": calls.blocked,
+        "wait_ns": calls.wait,
+        "starved_ns": calls.starved,
+        "cost_ns": calls.cost,
+        "bytes": calls.bytes,
     }
 
 
 def _collectives(trace: Trace) -> _Columns:
-    """One row a call; its kernels' time is theirs together."""
+    """Return one row per call; `gpu_ns` is the total duration of its kernels."""
     calls, kernels, work, events = collective_calls(trace), collective_kernels(trace), device_work(trace), trace.events
-    called = kernels.call >= 0
-    duration = (work.end - work.start)[kernels.work[called]]
+    has_call = kernels.call >= 0
+    duration = (work.end - work.start)[kernels.work[has_call]]
     gpu_ns, num = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
-    np.add.at(gpu_ns, kernels.call[called], duration)
-    np.add.at(num, kernels.call[called], 1)
+    np.add.at(gpu_ns, kernels.call[has_call], duration)
+    np.add.at(num, kernels.call[has_call], 1)
     messages = events.messages
-    known = calls.message >= 0
+    has_message = calls.message >= 0
 
-    def told(column: NDArray[np.int64] | NDArray[np.int32]) -> NDArray[np.int64]:
+    def of_message(column: NDArray[np.int64] | NDArray[np.int32]) -> NDArray[np.int64]:
         values = np.full(len(calls), -1)
-        values[known] = column[calls.message[known]]
+        values[has_message] = column[calls.message[has_message]]
         return values
 
     return {
         "row": calls.rows,
         "name": Texts(calls.name, COLLECTIVES),
-        "dtype": Texts(told(messages.dtype), events.strings),
-        "group_name": Texts(told(messages.group), events.strings),
-        "group_size": told(messages.group_size),
-        "sequence": told(messages.sequence),
+        "dtype": Texts(of_message(messages.dtype), events.strings),
+        "group_name": Texts(of_message(messages.group), events.strings),
+        "group_size": of_message(messages.group_size),
+        "sequence": of_message(messages.sequence),
         "bytes": calls.size,
         "phase": _phase(trace, calls.phase),
         "step": _step(trace, events.ts[calls.rows]),
@@ -152,10 +154,10 @@ def _collectives(trace: Trace) -> _Columns:
 
 
 def _phases(trace: Trace) -> _Columns:
-    found = phases(trace)
-    parts = found.main.parts
+    main = phases(trace).main
+    parts = main.parts
     return {
-        "name": _phase(trace, found.main.label),
+        "name": _phase(trace, main.label),
         "step": _step(trace, parts[:, 0]),
         "start_ns": parts[:, 0],
         "dur_ns": parts[:, 1] - parts[:, 0],
@@ -163,25 +165,25 @@ def _phases(trace: Trace) -> _Columns:
 
 
 def _partition(trace: Trace) -> _Columns:
-    done = activity(trace)
+    pieces = activity(trace)
     return {
-        "category": Texts(done.doing.astype(np.int64), _DOING),
-        "phase": _phase(trace, done.phase),
-        "step": _step(trace, done.parts[:, 0]),
-        "start_ns": done.parts[:, 0],
-        "dur_ns": done.ns,
+        "category": Texts(pieces.category.astype(np.int64), _TIME_CATEGORIES),
+        "phase": _phase(trace, pieces.phase),
+        "step": _step(trace, pieces.parts[:, 0]),
+        "start_ns": pieces.parts[:, 0],
+        "dur_ns": pieces.ns,
     }
 
 
 def _steps(trace: Trace) -> _Columns:
-    found = steps(trace)
+    marks = steps(trace)
     return {
-        "step": found.number,
-        "start_ns": found.window[:, 0],
-        "dur_ns": found.window[:, 1] - found.window[:, 0],
-        "host_start_ns": found.host[:, 0],
-        "host_dur_ns": found.host[:, 1] - found.host[:, 0],
-        "partial": found.partial,
+        "step": marks.number,
+        "start_ns": marks.window[:, 0],
+        "dur_ns": marks.window[:, 1] - marks.window[:, 0],
+        "host_start_ns": marks.host[:, 0],
+        "host_dur_ns": marks.host[:, 1] - marks.host[:, 0],
+        "partial": marks.partial,
     }
 
 
@@ -189,11 +191,11 @@ def _phase(trace: Trace, numbers: NDArray[np.int64]) -> Texts:
     return Texts(numbers, phases(trace).names)
 
 
-def _step(trace: Trace, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of the step in whose window each instant lies, -1 outside."""
-    found = steps(trace)
-    inside = span_index(found.window, at)
-    return np.where(inside >= 0, found.number[inside], -1)
+def _step(trace: Trace, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[N]: the number of the step whose window contains each time, -1 outside all windows."""
+    marks = steps(trace)
+    index = span_index(marks.window, time_ns)
+    return np.where(index >= 0, marks.number[index], -1)
 
 
 _TABLES: Mapping[str, Callable[[Trace], _Columns]] = {

@@ -1,4 +1,4 @@
-"""Kineto's category strings, of every year and accelerator, as Category: a table, not an if."""
+"""Mapping of Kineto's category strings, of every year and accelerator, to Category."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BY_NAME = ("Operator", "mtia_ccp_events")
 
 
 def categorise(cat: str, name: str) -> Category:
-    """What an event is. In 2021 annotations are operators, told apart by their names."""
+    """Return the Category of an event; in traces of 2021 annotations are operators with certain names."""
     category = _TABLE.get(cat.lower(), Category.OTHER)
     if category is Category.CPU_OP and cat[0] in "Oo" and name.startswith(_ANNOTATION_PREFIXES_2021):
         return Category.ANNOTATION

@@ -1,7 +1,7 @@
-"""Raw events to columns: strings interned, numbers int64, only complete events kept.
+"""Raw events to columns: strings interned, numbers int64, only complete events included.
 
-Attributes are gathered by comprehensions, one for a column, and looked up by `map` over a dict: no call of a function
-of ours per event, but for the few whose values are of a rare type.
+Attributes are gathered by comprehensions, one per column, and looked up by `map` over a dict: no Python function is
+called per event, except for the few events whose values are of a rare type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.kineto.categories import categorise
-from traceq.kineto.interning import NAME_DECIDES, Digits, InternedStrings, Interner, Kinds
+from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers, InternedStrings, Interner
 from traceq.kineto.messages import MessageRows
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
 from traceq.kineto.raw_events import RawArgs, RawEvent
@@ -25,29 +25,29 @@ from traceq.model import Allocations, CallStacks, Category, Events, EventWaits
 __all__ = ["DTYPES", "SIDE_TABLES", "ColumnBuilder", "to_int"]
 
 SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits")
-"""Fields of Events that are no columns."""
+"""Fields of Events that are not columns."""
 _NO_ARGS = RawArgs()
 _LONGEST_NS = 10**18
 _COPY_DIRECTIONS = {"DEVICE_TO_HOST": "DtoH", "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_DEVICE": "DtoD"}
 _encode = msgspec.json.Encoder().encode
 
 
-def _among(*categories: Category) -> NDArray[np.bool_]:
-    chosen = np.zeros(len(Category), np.bool_)
-    chosen[list(categories)] = True
-    return chosen
+def _mask_of(*categories: Category) -> NDArray[np.bool_]:
+    mask = np.zeros(len(Category), np.bool_)
+    mask[list(categories)] = True
+    return mask
 
 
-_ON_DEVICE = _among(Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC)
-_LINKED = _ON_DEVICE | _among(Category.RUNTIME)
-_SYNC = _among(Category.SYNC)
-_CPU_OP = _among(Category.CPU_OP)
-_ON_HOST = _among(Category.CPU_OP, Category.ANNOTATION)
-_WITH_MESSAGES = _ON_HOST | _among(Category.KERNEL)
+_ON_DEVICE = _mask_of(Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC)
+_LINKED = _ON_DEVICE | _mask_of(Category.RUNTIME)
+_SYNC = _mask_of(Category.SYNC)
+_CPU_OP = _mask_of(Category.CPU_OP)
+_ON_HOST = _mask_of(Category.CPU_OP, Category.ANNOTATION)
+_WITH_MESSAGES = _ON_HOST | _mask_of(Category.KERNEL)
 
 
 def to_int(value: Any) -> int:
-    """An argument as int64: numbers as strings are read, ids past int64 wrap, anything else is -1."""
+    """Return an argument as int64: numbers in strings are parsed, ids past int64 wrap, anything else is -1."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -56,7 +56,7 @@ def to_int(value: Any) -> int:
 
 
 def _ints(values: Sequence[Any]) -> NDArray[np.int64]:
-    """All of them by to_int, at once where that is the same."""
+    """Return int64[N] by `to_int`, vectorised where that gives the same values."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
@@ -65,7 +65,7 @@ def _ints(values: Sequence[Any]) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class ColumnBuilder:
-    """Takes windows of raw events, gives Events. `dropped` counts complete events without a usable time."""
+    """Builder of Events from windows of raw events. `dropped` counts complete events without a usable time."""
 
     strings: Interner = field(default_factory=Interner)
     threads: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -76,14 +76,14 @@ class ColumnBuilder:
     _stacks: list[tuple[int, int]] = field(default_factory=list)
     _allocations: list[NDArray[np.int64]] = field(default_factory=list)
     _waits: list[NDArray[np.int64]] = field(default_factory=list)
-    _kinds: Kinds = field(default_factory=Kinds)
-    _digits: Digits = field(init=False)
+    _category_codes: CategoryCodes = field(default_factory=CategoryCodes)
+    _numbers: InternedNumbers = field(init=False)
     _grids: dict[bytes, int] = field(default_factory=dict)
-    _input_texts: InternedStrings = field(init=False)
+    _interned_json: InternedStrings = field(init=False)
     _prefixed: bytearray = field(default_factory=bytearray)
 
     def __post_init__(self) -> None:
-        self._digits, self._input_texts = Digits(self.strings), InternedStrings(self.strings)
+        self._numbers, self._interned_json = InternedNumbers(self.strings), InternedStrings(self.strings)
 
     def add(self, window: Sequence[RawEvent]) -> None:
         """Append the complete events of a window."""
@@ -96,11 +96,11 @@ class ColumnBuilder:
             return
         times = nanoseconds([e.ts for e in events] + [e.dur for e in events])
         ts, dur = times[: len(events)], times[len(events) :]
-        sound = (ts != INVALID_NS) & (dur >= 0) & (dur <= _LONGEST_NS)
-        if not sound.all():
-            events = [event for event, keep in zip(events, sound.tolist(), strict=True) if keep]
-            self.dropped += int((~sound).sum())
-            ts, dur = ts[sound], dur[sound]
+        valid = (ts != INVALID_NS) & (dur >= 0) & (dur <= _LONGEST_NS)
+        if not valid.all():
+            events = [event for event, keep in zip(events, valid.tolist(), strict=True) if keep]
+            self.dropped += int((~valid).sum())
+            ts, dur = ts[valid], dur[valid]
         identity = self._identity(events)
         self._append(ts=ts, dur=dur, **identity, **self._arguments(events, identity["category"], identity["name"]))
         self.num_rows += len(events)
@@ -116,7 +116,7 @@ class ColumnBuilder:
         cats = [e.cat for e in events]
         if set(map(type, cats)) != {str}:
             cats = list(map(_as_text, cats))
-        category = np.fromiter(map(self._kinds.__getitem__, cats), np.int8, len(cats))
+        category = np.fromiter(map(self._category_codes.__getitem__, cats), np.int8, len(cats))
         for row in np.flatnonzero(category == NAME_DECIDES).tolist():
             category[row] = categorise(cats[row], _as_text(events[row].name))
         return {
@@ -128,65 +128,67 @@ class ColumnBuilder:
         }
 
     def _texts(self, values: Sequence[Any]) -> NDArray[np.int32]:
-        """String ids of some values, as they are written for people."""
-        kinds = set(map(type, values))
-        table: dict[Any, int] = self._digits if kinds == {int} else self.strings
-        keys = values if len(kinds) == 1 and kinds <= {int, str} else map(_as_text, values)
+        """Return int32 string ids of values as people read them."""
+        types = set(map(type, values))
+        table: dict[Any, int] = self._numbers if types == {int} else self.strings
+        keys = values if len(types) == 1 and types <= {int, str} else map(_as_text, values)
         return np.fromiter(map(table.__getitem__, keys), np.int32, len(values))
 
     def _arguments(
         self, events: list[RawEvent], category: NDArray[np.int8], names: NDArray[np.int32]
     ) -> dict[str, NDArray[Any]]:
         args = [event.args or _NO_ARGS for event in events]
-        device, linked, host, ops = (np.flatnonzero(of[category]) for of in (_ON_DEVICE, _LINKED, _ON_HOST, _CPU_OP))
-        on_device, on_link, on_host, of_op = (
-            [args[at] for at in rows.tolist()] for rows in (device, linked, host, ops)
+        device, linked, host, ops = (
+            np.flatnonzero(mask[category]) for mask in (_ON_DEVICE, _LINKED, _ON_HOST, _CPU_OP)
+        )
+        device_args, linked_args, host_args, op_args = (
+            [args[row] for row in rows.tolist()] for rows in (device, linked, host, ops)
         )
         self._note_messages(args, events, np.flatnonzero(_WITH_MESSAGES[category]), names)
-        self._note_stacks(on_host, host)
+        self._note_stacks(host_args, host)
         self._note_waits(args, np.flatnonzero(_SYNC[category]))
 
-        def spread(rows: NDArray[np.int64], values: NDArray[Any], dtype: type = np.int64) -> NDArray[Any]:
+        def scatter(rows: NDArray[np.int64], values: NDArray[Any], dtype: type = np.int64) -> NDArray[Any]:
             column: NDArray[Any] = np.full(len(args), -1, dtype)
             column[rows] = values
             return column
 
         return {
-            "grid": spread(device, self._grid_texts([a.grid for a in on_device]), np.int32),
-            "shapes": spread(ops, self._shape_texts(of_op), np.int32),
-            "types": spread(ops, self._inputs([a.types for a in of_op]), np.int32),
-            "device": spread(device, _ints([a.device for a in on_device]), np.int32),
-            "stream": spread(device, _ints([a.stream for a in on_device]), np.int32),
-            "bytes": spread(device, _ints([a.bytes if a.bytes != -1 else a.size for a in on_device])),
-            "correlation": spread(linked, _ints([a.correlation for a in on_link])),
+            "grid": scatter(device, self._grid_texts([a.grid for a in device_args]), np.int32),
+            "shapes": scatter(ops, self._shape_texts(op_args), np.int32),
+            "types": scatter(ops, self._input_texts([a.types for a in op_args]), np.int32),
+            "device": scatter(device, _ints([a.device for a in device_args]), np.int32),
+            "stream": scatter(device, _ints([a.stream for a in device_args]), np.int32),
+            "bytes": scatter(device, _ints([a.bytes if a.bytes != -1 else a.size for a in device_args])),
+            "correlation": scatter(linked, _ints([a.correlation for a in linked_args])),
             "external_id": _ints([a.external_id if a.external_id != -1 else a.external_id_2021 for a in args]),
-            "sequence": spread(host, _ints([a.sequence for a in on_host])),
-            "forward_thread": spread(host, _ints([a.forward_thread for a in on_host])),
+            "sequence": scatter(host, _ints([a.sequence for a in host_args])),
+            "forward_thread": scatter(host, _ints([a.forward_thread for a in host_args])),
         }
 
     def _grid_texts(self, grids: Sequence[Any]) -> NDArray[np.int32]:
-        """String ids of grids, -1 for None; a grid is written out where its JSON is new."""
-        known, ids = self._grids, []
+        """Return int32 string ids of grids, -1 for None; each distinct JSON text is formatted once."""
+        id_of_json, ids = self._grids, []
         for grid in grids:
             if grid is None:
                 ids.append(-1)
                 continue
             key = _encode(grid)
-            if key not in known:
-                known[key] = self.strings[_as_grid(grid)]
-            ids.append(known[key])
+            if key not in id_of_json:
+                id_of_json[key] = self.strings[_as_grid(grid)]
+            ids.append(id_of_json[key])
         return np.array(ids, np.int32)
 
     def _shape_texts(self, args: Sequence[RawArgs]) -> NDArray[np.int32]:
-        """String ids of the shapes of inputs as the trace writes them, in either spelling of their key."""
-        texts = self._inputs([a.dims for a in args])
+        """Return int32 string ids of input shapes as the trace writes them, under either spelling of their key."""
+        texts = self._input_texts([a.dims for a in args])
         missing = np.flatnonzero(texts < 0)
-        texts[missing] = self._inputs([args[at].dims_2021 for at in missing.tolist()])
+        texts[missing] = self._input_texts([args[index].dims_2021 for index in missing.tolist()])
         return texts
 
-    def _inputs(self, told: Sequence[msgspec.Raw]) -> NDArray[np.int32]:
-        """String ids of what is told of inputs, as the trace writes it."""
-        return np.fromiter(map(self._input_texts.__getitem__, map(bytes, told)), np.int32, len(told))
+    def _input_texts(self, values: Sequence[msgspec.Raw]) -> NDArray[np.int32]:
+        """Return int32 string ids of the shapes or types of inputs, as the trace writes them."""
+        return np.fromiter(map(self._interned_json.__getitem__, map(bytes, values)), np.int32, len(values))
 
     def _note_messages(
         self, args: list[RawArgs], events: list[RawEvent], rows: NDArray[np.int64], names: NDArray[np.int32]
@@ -200,19 +202,19 @@ class ColumnBuilder:
                 self._messages.add(self.num_rows + row, _as_text(events[row].name), args[row], self.strings)
 
     def _note_stacks(self, args: Sequence[RawArgs], rows: NDArray[np.int64]) -> None:
-        for at, stack in enumerate([a.call_stack for a in args]):
+        for index, stack in enumerate([a.call_stack for a in args]):
             if stack:
-                self._stacks.append((self.num_rows + int(rows[at]), self.strings[_as_text(stack)]))
+                self._stacks.append((self.num_rows + int(rows[index]), self.strings[_as_text(stack)]))
 
     def _note_waits(self, args: Sequence[RawArgs], rows: NDArray[np.int64]) -> None:
-        """Note which event a row waits for, if it names both the stream and the call that recorded it."""
-        mine = [args[at] for at in rows.tolist()]
-        stream, record = _ints([a.wait_on_stream for a in mine]), _ints([a.event_record for a in mine])
+        """Record which event a sync row waits for, if it names both the stream and the recording call."""
+        sync_args = [args[row] for row in rows.tolist()]
+        stream, record = _ints([a.wait_on_stream for a in sync_args]), _ints([a.event_record for a in sync_args])
         table = np.column_stack([self.num_rows + rows, stream, record])
         self._waits.append(table[(stream >= 0) & (record > 0)])
 
     def _note_allocations(self, events: list[RawEvent]) -> None:
-        """Note instants that tell of memory; one without a usable time counts as dropped."""
+        """Record `[memory]` instants; those without a usable time count as dropped."""
         if not events:
             return
         ts = nanoseconds([event.ts for event in events])
@@ -231,12 +233,12 @@ class ColumnBuilder:
         self._allocations.append(np.column_stack(columns))
 
     def note_thread(self, event: RawEvent) -> None:
-        """Note the name of a thread, where a metadata event gives one."""
+        """Record the name of a thread, if a metadata event gives one."""
         if event.name == "thread_name" and event.args and event.args.label:
             self.threads[_as_text(event.pid), _as_text(event.tid)] = _as_text(event.args.label)
 
     def build(self) -> Events:
-        """All rows so far. The builder is spent afterwards."""
+        """Return all rows so far; the builder must not be used afterwards."""
         columns: dict[str, Any] = {}
         for column in fields(Events):
             if column.name not in SIDE_TABLES:
@@ -266,7 +268,7 @@ def _as_text(value: Any) -> str:
 
 
 def _name(event: RawEvent) -> str:
-    """The event's name; an MTIA copy gets the name that every other device gives it."""
+    """Return the event's name; an MTIA copy gets the name that it has on every other device."""
     if event.name == "dma_request" and event.args is not None:
         return f"Memcpy {_COPY_DIRECTIONS.get(_as_text(event.args.direction), 'unknown')} (dma_request)"
     return _as_text(event.name)

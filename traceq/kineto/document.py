@@ -1,9 +1,9 @@
 """A trace document cut into windows of whole events, without ever holding the document.
 
-A cut between two events is a guess (`}, {` also stands inside names and nested arguments) that decoding proves: text
-that starts at an event and decodes as a list of events ends at one, too. A window that cannot be decoded is read
-event by event, each up to where its own JSON ends: bare NaN and broken UTF-8 are mended, an event that is no JSON is
-skipped up to the next `}, {` that starts one, and both are counted.
+A cut between two events is a guess (`}, {` also occurs inside names and nested arguments) that decoding confirms: text
+that starts at an event and decodes as a list of events also ends at one. A window that cannot be decoded is read event
+by event, each up to the end of its JSON: bare NaN and broken UTF-8 are repaired, an event that is not JSON is skipped
+up to the next `}, {` that starts one, and both are counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from traceq.errors import UnreadableInput
-from traceq.kineto.json_values import PLACE, end_of_match, end_of_value, next_start
+from traceq.kineto.json_values import DECODER_POSITION, end_of_match, end_of_value, next_start
 from traceq.kineto.raw_events import RawEvent
 from traceq.locations import Place
 
@@ -24,7 +24,7 @@ __all__ = ["Document", "Readable"]
 
 _WINDOW = 1 << 17
 _LONGEST_MB = 64
-_LONGEST = _LONGEST_MB << 20  # of an event, and of what stands before and behind the events
+_LONGEST = _LONGEST_MB << 20  # limit for one event, and for the text before and after the events
 _MOST_CUTS = 20
 _MOST_MEMBERS = 1000
 
@@ -42,26 +42,26 @@ _NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Outcome of decoding a window: its events; or where the list closed before its end; or neither, and why."""
+    """Outcome of decoding a window: its events, or where the list closed early, or whether the text is broken."""
 
     events: list[RawEvent] | None = None
     closed_at: int | None = None
     broken: bool = False
 
 
-def _attempt(text: bytes) -> _Attempt:
+def _try_decode(text: bytes) -> _Attempt:
     try:
         return _Attempt(events=_decode_events(text))
     except (msgspec.ValidationError, RecursionError, UnicodeDecodeError):
         return _Attempt(broken=True)
     except msgspec.DecodeError as fault:
-        if (found := PLACE.search(str(fault))) and found[1]:
-            return _Attempt(closed_at=int(found[2]) - 1)
+        if (position := DECODER_POSITION.search(str(fault))) and position[1]:
+            return _Attempt(closed_at=int(position[2]) - 1)
         return _Attempt(broken="truncated" not in str(fault))
 
 
 class Readable(Protocol):
-    """Where a document's text comes from: a Source, or a tape of one."""
+    """Source of a document's text: a ByteSource or a ReadBuffer."""
 
     @property
     def path(self) -> Place: ...
@@ -72,12 +72,12 @@ class Readable(Protocol):
 
 @dataclass(slots=True)
 class Document:
-    """Reads one document: exhaust `windows()`, then look at the rest.
+    """Reader of one document: exhaust `windows()`, then use the other attributes.
 
-    `position` is how far it has read and `metadata` has the raw JSON of the other top-level keys; `truncated_at`,
-    `skipped_at`, `mended_at`, `commas_at` and `broken_metadata_at` are byte positions in the plain text;
-    `comma_due`: an event stands right before `position`. A faster reader takes the text between two calls of `advance`
-    from it, and gives back what it will not decide: `release` and `resume`.
+    `position` is the number of bytes read and `metadata` the raw JSON of the other top-level keys; `truncated_at`,
+    `skipped_at`, `mended_at`, `commas_at` and `broken_metadata_at` are byte positions in the uncompressed text;
+    `comma_due`: an event ends right before `position`. A faster reader can take over between two calls of `advance`:
+    `release` hands it the text, `resume` continues after text that it has read.
     """
 
     source: Readable
@@ -95,7 +95,7 @@ class Document:
     _is_object: bool = False
 
     def windows(self) -> Iterator[list[RawEvent]]:
-        """Lists of events, in file order. Raises UnreadableInput where the file is no trace."""
+        """Yield lists of events, in file order. Raises UnreadableInput if the file is not a trace."""
         self.open()
         while not self.done:
             yield from self.advance()
@@ -105,9 +105,9 @@ class Document:
         self._read_head()
 
     def advance(self) -> Iterator[list[RawEvent]]:
-        """Windows of the next stretch of text, or all that is left where the file ends; that sets `done`."""
+        """Yield the windows of the next stretch of text; at the end of the file all that is left, and set `done`."""
         if not self._at_end:
-            self._fill(min(max(_WINDOW, len(self._buffer)), _LONGEST))  # a long event is not decoded over and over
+            self._fill(min(max(_WINDOW, len(self._buffer)), _LONGEST))  # doubling: a long event is decoded few times
         while not self._at_end and (events := self._next_window()) is not None:
             yield events
         if self._at_end:
@@ -115,16 +115,16 @@ class Document:
             yield from self._last_windows()
 
     def release(self) -> bytes:
-        """Give up the text behind `position` that was read but not decoded."""
+        """Return and drop the text after `position` that was read but not decoded."""
         rest, self._buffer, self._at_end = self._buffer, b"", False
         return rest
 
     def resume(self, position: int, *, comma_due: bool) -> None:
-        """Go on at the start of an event, or behind one, to which another reader has come."""
+        """Continue at the start or end of an event up to which another reader has read."""
         self.position, self.comma_due = position, comma_due
 
     def _fill(self, size: int) -> None:
-        """Add `size` bytes to the buffer, or all that is left."""
+        """Read `size` more bytes into the buffer, or all that is left."""
         chunks = [self._buffer]
         while size > 0 and (chunk := self.source.read(size)):
             chunks.append(chunk)
@@ -132,30 +132,30 @@ class Document:
         self._buffer = b"".join(chunks)
         self._at_end = size > 0
 
-    def _take(self, size: int) -> None:
+    def _skip(self, size: int) -> None:
         self._buffer = self._buffer[size:]
         self.position += size
 
     def _read_head(self) -> None:
-        """Stand behind the `[` that opens the events."""
+        """Read up to and including the `[` that opens the list of events."""
         self._fill(_WINDOW)
-        self._take(len(self._buffer) - len(self._buffer.removeprefix(b"\xef\xbb\xbf").lstrip()))
+        self._skip(len(self._buffer) - len(self._buffer.removeprefix(b"\xef\xbb\xbf").lstrip()))
         if self._buffer.startswith(b"["):
-            self._take(1)
+            self._skip(1)
             return
         if not self._buffer.startswith(b"{"):
-            raise UnreadableInput(str(self.source.path), self._what_it_is(), "a Kineto trace (JSON)")
+            raise UnreadableInput(str(self.source.path), self._describe_content(), "a Kineto trace (JSON)")
         self._is_object = True
         while (end := self._end_of_head()) is None:
             if self._at_end or len(self._buffer) > _LONGEST:
                 raise self._no_events()
             self._fill(len(self._buffer))
         self._read_members(self._buffer[:end] + b"]}")
-        self._take(end)
+        self._skip(end)
 
     def _end_of_head(self) -> int | None:
-        """Where the events begin; a `traceEvents` inside another value is passed over, as the text breaks off there."""
-        starts = [found.end() for found in _EVENTS_KEY.finditer(self._buffer)]
+        """Return the start of the events, skipping a `traceEvents` nested in another value; None if not read yet."""
+        starts = [match.end() for match in _EVENTS_KEY.finditer(self._buffer)]
         for end in starts:
             try:
                 _decode_object(self._buffer[:end] + b"]}")
@@ -168,47 +168,47 @@ class Document:
         return starts[0] if starts and self._at_end else None
 
     def _read_members(self, text: bytes) -> bool:
-        """Metadata of an object; where it is no JSON, the members that can be found. False where it ends early."""
-        breaks_off = False
+        """Add an object's members to the metadata, if it is not JSON those that can be read; False if it ends early."""
+        is_truncated = False
         try:
             self.metadata.update(_decode_object(text))
             return True
         except _NOT_JSON as fault:
-            breaks_off = "truncated" in str(fault)
-            self.broken_metadata_at = None if breaks_off else self.position
-        at, mended = 0, bytearray(text)
+            is_truncated = "truncated" in str(fault)
+            self.broken_metadata_at = None if is_truncated else self.position
+        position, mended = 0, bytearray(text)
         for _ in range(_MOST_MEMBERS):
-            if (found := _MEMBER.search(mended, at)) is None:
+            if (key := _MEMBER.search(mended, position)) is None:
                 break
-            end = end_of_value(mended, found.end())
-            at = found.end() if end is None or end < 0 else end
-            if at > found.end():
-                self.metadata[found[1].decode("utf-8", "replace")] = msgspec.Raw(bytes(mended[found.end() : at]))
-        return not breaks_off
+            end = end_of_value(mended, key.end())
+            position = key.end() if end is None or end < 0 else end
+            if position > key.end():
+                self.metadata[key[1].decode("utf-8", "replace")] = msgspec.Raw(bytes(mended[key.end() : position]))
+        return not is_truncated
 
     def _no_events(self) -> UnreadableInput:
         where = str(self.source.path)
         if self.source.fault:
-            return UnreadableInput(where, f"the archive breaks off before the first event ({self.source.fault})")
+            return UnreadableInput(where, f"the archive ends before the first event ({self.source.fault})")
         try:
             keys = ", ".join(sorted(_decode_object(self._buffer))[:4]) or "none"
         except _NOT_JSON as fault:
-            return UnreadableInput(where, f"no list `traceEvents`, and {str(fault)[0].lower()}{str(fault)[1:]}")
+            return UnreadableInput(where, f"no list `traceEvents`: {str(fault)[0].lower()}{str(fault)[1:]}")
         return UnreadableInput(where, f"a JSON object with the keys {keys}", "a list `traceEvents`")
 
-    def _what_it_is(self) -> str:
+    def _describe_content(self) -> str:
         if self.source.fault:
             return f"the archive is damaged ({self.source.fault})"
         if not self._buffer.strip():
-            return "a file without content"
+            return "the file contains only whitespace"
         return _KINDS.get(self._buffer[:4], f"a file that starts with {self._buffer[:12]!r}")
 
     def _next_window(self) -> list[RawEvent] | None:
-        """Events up to the last boundary in the buffer; None where it takes more bytes to find one."""
+        """Return the events up to the last boundary in the buffer; None if more bytes are needed to find one."""
         for cut in self._cuts():
-            attempt = self._attempt(memoryview(self._buffer)[:cut], b"]")
+            attempt = self._decode_rest(memoryview(self._buffer)[:cut], b"]")
             if attempt.events is not None:
-                self._take(self._next_event(cut))
+                self._skip(self._next_event(cut))
                 return attempt.events
             if attempt.closed_at is not None:
                 self._fill_to_end(self._buffer.rindex(b"]", 0, attempt.closed_at - 1))
@@ -226,28 +226,28 @@ class Document:
         return events if events or closed else None
 
     def _fill_to_end(self, close: int) -> None:
-        """Add all that is left, where the list of events closes at a place in the buffer."""
+        """Read all that is left after the list of events, which closes at index `close` of the buffer."""
         self._fill(_LONGEST + 1)
         if len(self._buffer) - close > _LONGEST:
-            raise self._too_long("what follows the events", close)
+            raise self._too_long("the text after the events", close)
 
-    def _too_long(self, what: str, at: int) -> UnreadableInput:
+    def _too_long(self, what: str, index: int) -> UnreadableInput:
         return UnreadableInput(
-            str(self.source.path), f"byte {self.position + at}: {what} is longer than {_LONGEST_MB} MB"
+            str(self.source.path), f"byte {self.position + index}: {what} is longer than {_LONGEST_MB} MB"
         )
 
-    def _attempt(self, *text: bytes | memoryview) -> _Attempt:
-        """Decode the rest of a list; where a comma should come first, it is looked at event by event."""
-        return _Attempt(broken=True) if self.comma_due else _attempt(b"".join((b"[", *text)))
+    def _decode_rest(self, *text: bytes | memoryview) -> _Attempt:
+        """Decode the rest of a list; counts as broken where a comma is due, so that it is read event by event."""
+        return _Attempt(broken=True) if self.comma_due else _try_decode(b"".join((b"[", *text)))
 
     def _cuts(self) -> Iterator[int]:
-        """Ends of events, guessed, last first: behind a `}` that a comma and a `{` follow."""
-        at = len(self._buffer)
+        """Yield likely ends of events, last first: after a `}` that a comma and a `{` follow."""
+        brace = len(self._buffer)
         for _ in range(_MOST_CUTS):
-            while (at := self._buffer.rfind(b"{", 0, at)) > 0:
-                lead = self._buffer[max(0, at - 64) : at].rstrip()
+            while (brace := self._buffer.rfind(b"{", 0, brace)) > 0:
+                lead = self._buffer[max(0, brace - 64) : brace].rstrip()
                 if lead.endswith(b",") and (lead := lead[:-1].rstrip()).endswith(b"}"):
-                    yield max(0, at - 64) + len(lead)
+                    yield max(0, brace - 64) + len(lead)
                     break
             else:
                 return
@@ -256,18 +256,18 @@ class Document:
         return self._buffer.index(b"{", cut)
 
     def _last_windows(self) -> Iterator[list[RawEvent]]:
-        """What the buffer holds once the file is at its end: events, the closing bracket, metadata."""
+        """Yield the events in the buffer at the end of the file, and read the metadata behind their list."""
         if not self._buffer.strip():
             self.truncated_at = self.position + len(self._buffer)
             return
-        attempt = self._attempt(self._buffer)
+        attempt = self._decode_rest(self._buffer)
         if attempt.events is not None and not self._is_object:
-            self._take(len(self._buffer))
+            self._skip(len(self._buffer))
             yield attempt.events
         elif attempt.closed_at is not None:
             end = self._buffer.rindex(b"]", 0, attempt.closed_at - 1)
             yield _decode_events(b"[" + self._buffer[:end] + b"]")
-            self._take(end)
+            self._skip(end)
             self._read_tail()
         else:
             events, closed = self._salvage()
@@ -278,73 +278,73 @@ class Document:
                 self.truncated_at = self.position + len(self._buffer)
 
     def _read_tail(self) -> None:
-        """Metadata behind the events; an object that does not close there is truncated."""
+        """Read the metadata after the events; an object that does not close there is truncated."""
         behind = self._buffer.lstrip().removeprefix(b"]").lstrip()
         rest = behind.removeprefix(b",").lstrip()
-        self._take(len(self._buffer) - len(rest))
+        self._skip(len(self._buffer) - len(rest))
         if behind.startswith(b",") != rest.startswith(b'"') or (rest and not self._is_object):
             self.commas_at.append(self.position)
         rest = rest.rstrip()
         is_whole = self._read_members(b"{" + rest) if rest else not self._is_object
-        self._take(len(self._buffer))
+        self._skip(len(self._buffer))
         if not is_whole or (self._is_object and not rest.endswith(b"}")):
             self.truncated_at = self.position
 
     def _salvage(self) -> tuple[list[RawEvent], bool]:
-        """(events at the start of the buffer one by one, up to one that is not whole; whether their list closes).
+        """Read event by event up to an incomplete one; return (events, whether their list closes).
 
-        What is no event is skipped and counted.
+        Text that is not an event is skipped and counted.
         """
         text = bytearray(self._buffer)
         events: list[RawEvent] = []
-        at, closed = 0, False
-        while (start := end_of_match(_SEPARATOR, text, at)) < len(text):
+        index, closed = 0, False
+        while (start := end_of_match(_SEPARATOR, text, index)) < len(text):
             closed = text[start] == ord("]")
-            self._judge_commas(text.count(b",", at, start), start, closed=closed)
-            at = start
-            end = None if closed else end_of_value(text, at)
+            self._check_commas(text.count(b",", index, start), start, closed=closed)
+            index = start
+            end = None if closed else end_of_value(text, index)
             if end is None:
                 break
-            if end >= 0 and (event := self._decoded(text, at, end)) is not None:
+            if end >= 0 and (event := self._decoded(text, index, end)) is not None:
                 events.append(event)
-                at, self.comma_due = end, True
+                index, self.comma_due = end, True
                 continue
-            follows = next_start(text, at, at_end=self._at_end) if end < 0 else end
+            follows = next_start(text, index, at_end=self._at_end) if end < 0 else end
             if follows is None and not self._at_end:
                 break
-            self.skipped_at.append(self.position + at)
-            at = self._find_close(at) if follows is None else follows
+            self.skipped_at.append(self.position + index)
+            index = self._find_close(index) if follows is None else follows
             self.comma_due = end >= 0
-        self._take(at)
+        self._skip(index)
         return events, closed
 
-    def _judge_commas(self, count: int, at: int, *, closed: bool) -> None:
-        """Note what is not one comma between two events, and none elsewhere, at the place of what follows."""
+    def _check_commas(self, count: int, index: int, *, closed: bool) -> None:
+        """Record the position of a value before which there is no comma where one is due, or one too many."""
         if count != (self.comma_due and not closed):
-            self.commas_at.append(self.position + at)
+            self.commas_at.append(self.position + index)
         self.comma_due = False
 
     def _decoded(self, text: bytearray, start: int, end: int) -> RawEvent | None:
-        """One event; None where its JSON is of another shape."""
-        sound = bytes(text[start:end])
+        """Return one event; None if its JSON has another shape."""
+        mended = bytes(text[start:end])
         try:
             try:
-                event = _decode_event(sound)
+                event = _decode_event(mended)
             except UnicodeDecodeError:
-                sound = sound.decode("utf-8", "replace").encode()
-                event = _decode_event(sound)
+                mended = mended.decode("utf-8", "replace").encode()
+                event = _decode_event(mended)
         except _NOT_JSON:
             return None
-        if sound != self._buffer[start:end]:
+        if mended != self._buffer[start:end]:
             self.mended_at.append(self.position + start)
         return event
 
     def _find_close(self, start: int) -> int:
-        """End of the list of events behind one that does not decode: the first `]` whose rest is sound."""
-        for found in _CLOSE.finditer(self._buffer, start):
-            rest = self._buffer[found.end() :].lstrip().removeprefix(b",")
+        """Return the end of the list of events after a broken one: the first `]` that valid metadata follows."""
+        for bracket in _CLOSE.finditer(self._buffer, start):
+            rest = self._buffer[bracket.end() :].lstrip().removeprefix(b",")
             if _is_object(rest) if rest else not self._is_object:
-                return found.start()
+                return bracket.start()
         return len(self._buffer)
 
 

@@ -1,25 +1,25 @@
-"""Dicts that number what they have not seen: `map` looks values up in them without a call of ours per event."""
+"""Dicts that number unseen keys: `map` looks values up in them without calling a Python function per event."""
 
 from __future__ import annotations
 
 from traceq.kineto.categories import BY_NAME, categorise
 
-__all__ = ["NAME_DECIDES", "Digits", "InternedStrings", "Interner", "Kinds"]
+__all__ = ["NAME_DECIDES", "CategoryCodes", "InternedNumbers", "InternedStrings", "Interner"]
 
 NAME_DECIDES = -1
-"""Stands for the code of a category whose meaning depends on the event's name."""
+"""Code of a category whose meaning depends on the event's name."""
 
 
 class Interner(dict[str, int]):
-    """Text -> its number in order of first sight."""
+    """Text -> its number, counted in order of first occurrence."""
 
     def __missing__(self, text: str) -> int:
         self[text] = number = len(self)
         return number
 
 
-class Digits(dict[int, int]):
-    """Number -> the string id of its digits: ids of processes and threads are numbers most often, and few."""
+class InternedNumbers(dict[int, int]):
+    """Number -> the string id of its digits: process and thread ids are mostly numbers, and few."""
 
     def __init__(self, strings: Interner) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Digits(dict[int, int]):
 
 
 class InternedStrings(dict[bytes, int]):
-    """JSON text -> its string id, as it is written; -1 where it says nothing."""
+    """JSON text -> the string id of that text; -1 for an absent value and for null."""
 
     def __init__(self, strings: Interner) -> None:
         super().__init__({b"": -1, b"null": -1})
@@ -42,8 +42,8 @@ class InternedStrings(dict[bytes, int]):
         return number
 
 
-class Kinds(dict[str, int]):
-    """Category string -> its code; NAME_DECIDES where the name of the event decides."""
+class CategoryCodes(dict[str, int]):
+    """Category string -> its code; NAME_DECIDES where the event's name is needed, too."""
 
     def __missing__(self, cat: str) -> int:
         self[cat] = code = NAME_DECIDES if cat in BY_NAME else int(categorise(cat, ""))

@@ -1,4 +1,4 @@
-"""Where the JSON value at a place ends, and where behind a broken one the next event starts."""
+"""End of the JSON value at a position, and start of the next event after a broken one."""
 
 from __future__ import annotations
 
@@ -7,56 +7,57 @@ from itertools import pairwise
 
 import msgspec
 
-__all__ = ["PLACE", "end_of_match", "end_of_value", "next_start"]
+__all__ = ["DECODER_POSITION", "end_of_match", "end_of_value", "next_start"]
 
-PLACE = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
-"""What a decoder says of the place where it stopped."""
+DECODER_POSITION = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
+"""Position in the message of a msgspec.DecodeError."""
 
-_PLAUSIBLE = 1 << 20  # no sound event behind a broken one is longer
+_PLAUSIBLE = 1 << 20  # longest valid event assumed after a broken one
 _BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
 _NON_FINITE = re.compile(rb"[-+]?(?:NaN|nan|Infinity|inf)\b")
 _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def end_of_match(pattern: re.Pattern[bytes], text: bytearray, at: int) -> int:
-    found = pattern.match(text, at)
-    return at if found is None else found.end()
+def end_of_match(pattern: re.Pattern[bytes], text: bytearray, start: int) -> int:
+    """Return the end of a match at `start`, or `start` without one."""
+    match = pattern.match(text, start)
+    return start if match is None else match.end()
 
 
-def end_of_value(text: bytearray, at: int) -> int | None:
-    """Where the JSON value at a place ends; None where the text ends before it does, -1 where it is no JSON.
+def end_of_value(text: bytearray, start: int) -> int | None:
+    """Return the end of the JSON value at `start`; None if the text ends before it does, -1 if it is not JSON.
 
-    A bare NaN or Infinity in it becomes an empty text of the same length, which stands for an absent value. It is
-    looked for only where the decoder stops: one inside a name stays what it is.
+    A bare NaN or Infinity in it is overwritten by an empty string of the same length, which means an absent value. Only
+    the position where the decoder stops is checked: one inside a name is left as it is.
     """
     while True:
         try:
-            _decode_value(memoryview(text)[at:])
+            _decode_value(memoryview(text)[start:])
         except (RecursionError, UnicodeDecodeError):
             return -1
         except msgspec.DecodeError as fault:
-            found = PLACE.search(str(fault))
-            if found is None or (not found[1] and int(found[2]) >= len(text) - at):
+            position = DECODER_POSITION.search(str(fault))
+            if position is None or (not position[1] and int(position[2]) >= len(text) - start):
                 return None
-            if found[1]:
-                return at + int(found[2]) - 1
-            stop = at + int(found[2])
+            if position[1]:
+                return start + int(position[2]) - 1
+            stop = start + int(position[2])
             token = _NON_FINITE.match(text, stop - 1) or _NON_FINITE.match(text, stop)
             if token is None:
                 return -1
-            start, end = token.span()
-            del token  # a match keeps a bytearray from being written to
-            text[start:end] = b'""'.ljust(end - start)
+            first, last = token.span()
+            del token  # a bytearray cannot be written to while a match refers to it
+            text[first:last] = b'""'.ljust(last - first)
         else:
             return len(text)
 
 
-def next_start(text: bytearray, at: int, *, at_end: bool) -> int | None:
-    """Start of the next event behind one that is no JSON: at a `}, {` that is not inside its arguments.
+def next_start(text: bytearray, position: int, *, at_end: bool) -> int | None:
+    """Return the start of the next event after one that is not JSON: at a `}, {` that is not inside its arguments.
 
-    None where there is none, or where more text could show an earlier one.
+    None if there is none, or if more text could reveal an earlier one.
     """
-    starts = [found.end() for found in _BETWEEN.finditer(text, at)]
+    starts = [match.end() for match in _BETWEEN.finditer(text, position)]
     for start, after in pairwise([*starts, len(text)]):
         if b'"ph"' in text[start:after]:
             return start

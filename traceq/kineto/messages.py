@@ -1,4 +1,4 @@
-"""What a collective moves, from its arguments or, where there are none, from the shapes of its inputs."""
+"""Message sizes of collectives, from their arguments or, without those, from the shapes of their inputs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from traceq.kineto.interning import Interner
 from traceq.kineto.raw_events import RawArgs
 from traceq.model import Messages
 
-__all__ = ["MOST", "MessageRows", "dtype_name"]
+__all__ = ["COUNT_LIMIT", "MessageRows", "dtype_name"]
 
-MOST = 2**56
-"""A number of a message from here on is none."""
+COUNT_LIMIT = 2**56
+"""Counts of a message from here on are invalid: below it 8 bytes each still add up in int64."""
 _decode_list = msgspec.json.Decoder(list[Any]).decode
 _DTYPES = {
     "double": "float64",
@@ -41,14 +41,14 @@ _DTYPES = {
 
 @dataclass(slots=True)
 class MessageRows:
-    """Collects the rows of Messages."""
+    """Builder of the rows of Messages."""
 
     PREFIXES: ClassVar[tuple[str, ...]] = ("nccl:", "gloo:", "hccl:", "xccl:", "c10d::")
 
     _rows: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, row: int, event: str, args: RawArgs, strings: Interner) -> None:
-        """Note one event that is, or belongs to, a collective."""
+        """Add one event that is a collective or belongs to one."""
         name = "" if args.collective is None else str(args.collective)
         elements_in, elements_out = _to_count(args.elements_in), _to_count(args.elements_out)
         dtype = "" if args.dtype is None else str(args.dtype)
@@ -69,7 +69,7 @@ class MessageRows:
         )
 
     def build(self) -> Messages:
-        """The rows as columns."""
+        """Return the rows as columns."""
         table = np.array(self._rows, np.int64).reshape(-1, 9)
         texts = table[:, 1:5].astype(np.int32)
         return Messages(
@@ -86,23 +86,23 @@ class MessageRows:
 
 
 def dtype_name(text: str) -> str:
-    """`BFloat16`, `c10::BFloat16` and the like as torch names them: bfloat16."""
+    """Return torch's name of a dtype: `bfloat16` for `BFloat16`, `c10::BFloat16` and the like."""
     return _DTYPES.get(text.lower(), text.lower())
 
 
 def _to_count(value: Any) -> int:
-    """A number as it should be, -1 for anything else; 8 bytes of each of MOST still add up in int64."""
+    """Return a count in [0, COUNT_LIMIT), -1 for anything else."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
-    return number if 0 <= number < MOST else -1
+    return number if 0 <= number < COUNT_LIMIT else -1
 
 
 def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:
-    """(elements, dtype) of a call that says no more than its input shapes; (-1, "") where they say nothing.
+    """Return (elements, dtype) of a call of which only input shapes were recorded; (-1, "") without usable shapes.
 
-    An annotation of a backend lists what it moves; a c10d op lists output and input, the larger of which counts.
+    A backend's annotation lists the tensors it moves; a c10d op lists output and input, of which the larger counts.
     """
     try:
         dims, types = _decode_list(args.dims), _decode_list(args.types)
@@ -117,12 +117,12 @@ def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:
 
 
 def _is_number(shape: Any, kind: Any) -> bool:
-    """A tensor without dimensions; other arguments have no shape either, and no type of an element."""
+    """Return whether an input is a 0-d tensor; non-tensor arguments have no shape either, but no element type."""
     return shape == [] and isinstance(kind, str) and kind.lower() in _DTYPES
 
 
 def _elements(shape: Any) -> int:
-    """Elements of a shape, or of a list of shapes."""
+    """Return the number of elements of a shape, or of a list of shapes."""
     if any(isinstance(part, list) for part in shape):
         return sum(_elements(part) for part in shape)
     return prod(map(int, shape))

@@ -1,7 +1,7 @@
-"""The native reader: clean text goes from bytes to columns in `_scan.cpp`, everything else through the reference.
+"""The native reader: `_scan.cpp` turns clean text into columns, the reference reader handles everything else.
 
-Where the scanner meets what it will not decide, the reference (document.py, columns.py) reads a stretch from the start
-of that event, and its rows are appended to the native columns. An archive is unpacked by a thread of the tape's.
+Where the scanner meets text that it does not handle, the reference (document.py, columns.py) reads a stretch from the
+start of that event, and its rows are appended to the native columns. Archives are decompressed by another thread.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from traceq.kineto.speculative_scan import SpeculativeScan
 __all__ = ["MISSING", "scan_natively"]
 
 MISSING = native_columns.MISSING
-"""Why there is no native reader; empty where there is one."""
+"""Reason why the native reader is not available; "" if it is."""
 
 _FIRST_ROWS, _BYTES_PER_ROW = 1 << 16, 256
-_LONG = 4 << 20  # an event from here on is the reference's
+_LONG = 4 << 20  # events from this size on are left to the reference
 
 
 def scan_natively(source: ByteSource, *, threads: int = 1) -> Scan:
-    """As `scan`. Raises UnreadableInput where the source is no trace."""
-    tape = ReadBuffer(source, padding=NativeColumns.PADDING, chunks=SpeculativeScan.CHUNKS if threads > 1 else 1)
+    """Read a source to its end, like `scan`. Raises UnreadableInput if it is not a trace."""
+    buffer = ReadBuffer(source, padding=NativeColumns.PADDING, chunks=SpeculativeScan.CHUNKS if threads > 1 else 1)
     try:
-        document = Document(tape)
+        document = Document(buffer)
         columns = NativeColumns(max(_FIRST_ROWS, source.size_bytes // _BYTES_PER_ROW))
         document.open()
-        tape.unread(document.release())
-        with SpeculativeScan(tape, columns, threads) as team:
-            _read_events(team, tape, document, columns)
+        buffer.unread(document.release())
+        with SpeculativeScan(buffer, columns, threads) as scanner:
+            _read_events(scanner, buffer, document, columns)
     finally:
-        tape.close()
+        buffer.close()
     events = columns.build()
     return Scan(events, columns.threads, document.metadata, Damage.of(document, source, columns.num_dropped))
 
 
-def _read_events(team: SpeculativeScan, tape: ReadBuffer, document: Document, columns: NativeColumns) -> None:
+def _read_events(scanner: SpeculativeScan, buffer: ReadBuffer, document: Document, columns: NativeColumns) -> None:
     comma_due = False
     while not document.done:
-        verdict, comma_due = team.scan(comma_due=comma_due)
-        check_size(tape.path, columns.num_rows)
-        if verdict == NativeColumns.MORE and tape.stop - tape.start < _LONG and tape.more():
+        status, comma_due = scanner.scan(comma_due=comma_due)
+        check_size(buffer.path, columns.num_rows)
+        if status == NativeColumns.MORE and buffer.stop - buffer.start < _LONG and buffer.read_more():
             continue
-        comma_due = _refer(tape, document, columns, comma_due=comma_due)
+        comma_due = _read_by_reference(buffer, document, columns, comma_due=comma_due)
 
 
-def _refer(tape: ReadBuffer, document: Document, columns: NativeColumns, *, comma_due: bool) -> bool:
-    """Let the reference read on until it got past what stopped the scanner; whether a comma is due there."""
-    start = tape.position
+def _read_by_reference(buffer: ReadBuffer, document: Document, columns: NativeColumns, *, comma_due: bool) -> bool:
+    """Read with the reference until past the text that stopped the scanner; return whether a comma is due there."""
+    start = buffer.position
     document.resume(start, comma_due=comma_due)
     while not document.done and document.position == start:
         for window in document.advance():
             columns.add(window)
     if not document.done:
-        tape.unread(document.release())
+        buffer.unread(document.release())
     return document.comma_due

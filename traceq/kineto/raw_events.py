@@ -1,4 +1,4 @@
-"""One event as msgspec reads it: only the keys that analyses ask for; everything else is passed over."""
+"""One event as msgspec decodes it: only the keys that analyses need; all others are skipped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 __all__ = ["RawArgs", "RawEvent"]
 
-_NOTHING = msgspec.Raw(b"")
+_ABSENT = msgspec.Raw(b"")
 
 
 class RawArgs(msgspec.Struct, gc=False):
-    """Arguments of an event, in the spellings of all years. Any, since each of them can also be a string."""
+    """Arguments of an event, in the spellings of all years; typed Any, as each of them can also be a string."""
 
     external_id: Any = msgspec.field(name="External id", default=-1)
     external_id_2021: Any = msgspec.field(name="external id", default=-1)
@@ -23,7 +23,7 @@ class RawArgs(msgspec.Struct, gc=False):
     size: Any = -1  # of an MTIA copy
     direction: Any = None  # of an MTIA copy
     grid: Any = None
-    wait_on_stream: Any = -1  # of a cuda_sync row, as the next
+    wait_on_stream: Any = -1  # of a cuda_sync row, like the next
     event_record: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=-1)
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
     forward_thread: Any = msgspec.field(name="Fwd thread id", default=-1)
@@ -36,11 +36,11 @@ class RawArgs(msgspec.Struct, gc=False):
     group_size: Any = msgspec.field(name="Group size", default=-1)
     ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     message_sequence: Any = msgspec.field(name="Seq", default=-1)
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
-    dims_2021: msgspec.Raw = msgspec.field(name="Input dims", default=_NOTHING)
-    types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_ABSENT)
+    dims_2021: msgspec.Raw = msgspec.field(name="Input dims", default=_ABSENT)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=_ABSENT)
     label: Any = msgspec.field(name="name", default=None)  # of a thread_name row
-    memory_bytes: Any = msgspec.field(name="Bytes", default=-1)  # of a [memory] row, as all below
+    memory_bytes: Any = msgspec.field(name="Bytes", default=-1)  # of a [memory] row, like all below
     allocated: Any = msgspec.field(name="Total Allocated", default=-1)
     reserved: Any = msgspec.field(name="Total Reserved", default=-1)
     device_type: Any = msgspec.field(name="Device Type", default=-1)
@@ -49,13 +49,13 @@ class RawArgs(msgspec.Struct, gc=False):
 
 
 class RawEvent(msgspec.Struct, gc=False):
-    """An event of any phase type; `ts` and `dur` stay text, since a float64 would lose nanoseconds."""
+    """Event of any phase type; `ts` and `dur` stay text, as a float64 would lose nanoseconds."""
 
     ph: Any = None
     name: Any = ""
     cat: Any = ""
     pid: Any = ""
     tid: Any = ""
-    ts: msgspec.Raw = _NOTHING
-    dur: msgspec.Raw = _NOTHING
+    ts: msgspec.Raw = _ABSENT
+    dur: msgspec.Raw = _ABSENT
     args: RawArgs | None = None

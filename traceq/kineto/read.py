@@ -1,4 +1,4 @@
-"""One trace file -> Trace."""
+"""Reader of one trace file as a Trace."""
 
 from __future__ import annotations
 
@@ -30,58 +30,58 @@ _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
 def read_trace(path: Place, *, strict: bool = False) -> Trace:
-    """The trace in a Kineto JSON file: plain, gzip or zstd; an object or a bare array; any layout.
+    """Return the trace in a Kineto JSON file: plain, gzip or zstd; an object or a bare array; any layout.
 
-    A damaged file gives what it holds, and a caveat per kind of damage with the first position; `strict` refuses it,
-    and names the first position of all. Raises UnreadableInput.
+    Of a damaged file the readable events are returned, with a caveat per kind of damage that gives its first position;
+    `strict` refuses such a file and names the first position of all. Raises UnreadableInput.
     """
     bytes(_KEPT)
     source = open_source(path)
     try:
-        found = scan(source)
+        result = scan(source)
     finally:
         source.close()
-    num_events = len(found.events)
-    damaged = _caveats(found.damage, source.fault, num_events)
-    if strict and damaged:
-        _, first = min(damaged, key=itemgetter(0))
+    num_events = len(result.events)
+    damage = _caveats(result.damage, source.fault, num_events)
+    if strict and damage:
+        _, first = min(damage, key=itemgetter(0))
         raise UnreadableInput(str(path), f"{first.text} (--strict refuses)")
-    caveats = tuple(caveat for _, caveat in damaged)
+    caveats = tuple(caveat for _, caveat in damage)
     if num_events == 0:
         raise UnreadableInput(str(path), caveats[0].text if caveats else "no complete event", "events with ts and dur")
-    return _trace(path, found, caveats)
+    return _trace(path, result, caveats)
 
 
 def _caveats(damage: Damage, fault: str, num_events: int) -> list[tuple[float, Caveat]]:
-    """What to say of each kind of damage, and where it was first seen."""
-    found: list[tuple[float, Caveat]] = []
-    if (at := damage.truncated_at) is not None:
+    """Return a caveat per kind of damage, each with the byte position of its first occurrence."""
+    caveats: list[tuple[float, Caveat]] = []
+    if (byte := damage.truncated_at) is not None:
         reason = f" ({fault})" if fault else ""
-        text = f"byte {at}: the file ends early{reason}; {num_events:,} of its events were read"
-        found.append((at, Caveat("truncated", text)))
-    for code, places, what in (
-        ("malformed_events", damage.skipped_at, "events are no valid JSON and were skipped"),
-        ("mended_events", damage.mended_at, "events hold NaN, Infinity or broken UTF-8, and were mended"),
-        ("misplaced_commas", damage.commas_at, "times a comma is missing or one too many"),
+        text = f"byte {byte}: the file ends early{reason}; {num_events:,} of its events were read"
+        caveats.append((byte, Caveat("truncated", text)))
+    for code, positions, what in (
+        ("malformed_events", damage.skipped_at, "events are not valid JSON and were skipped"),
+        ("mended_events", damage.mended_at, "events with NaN, Infinity or broken UTF-8 were repaired"),
+        ("misplaced_commas", damage.commas_at, "missing or extra commas"),
     ):
-        if places:
-            found.append((places[0], Caveat(code, f"byte {places[0]}: {len(places):,} {what}")))
-    if (at := damage.broken_metadata_at) is not None:
-        text = f"byte {at}: the metadata is no valid JSON; what could be read of it was kept"
-        found.append((at, Caveat("malformed_metadata", text)))
+        if positions:
+            caveats.append((positions[0], Caveat(code, f"byte {positions[0]}: {len(positions):,} {what}")))
+    if (byte := damage.broken_metadata_at) is not None:
+        text = f"byte {byte}: the metadata is not valid JSON; its readable part is used"
+        caveats.append((byte, Caveat("malformed_metadata", text)))
     if damage.num_dropped:
         text = f"{damage.num_dropped:,} events have no usable time and were dropped"
-        found.append((inf, Caveat("dropped_events", text)))
-    return found
+        caveats.append((inf, Caveat("dropped_events", text)))
+    return caveats
 
 
-def _trace(path: Place, found: Scan, caveats: tuple[Caveat, ...]) -> Trace:
-    events, metadata = found.events, found.metadata
+def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
+    events, metadata = result.events, result.metadata
     world = _decoded(metadata, "distributedInfo", dict)
     return Trace(
         path=str(path),
         events=events,
-        threads=found.threads,
+        threads=result.threads,
         rank=_rank(world, path),
         world_size=max(to_int(world.get("world_size", 1)), 1),
         backend=str(world.get("backend", "")),
@@ -89,7 +89,7 @@ def _trace(path: Place, found: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         base_time_ns=max(to_int(_decoded(metadata, "baseTimeNanoseconds", int)), 0),
         schema=_schema(metadata, events),
         embedded=_decoded(metadata, "traceq", str),
-        num_dropped=found.damage.num_dropped,
+        num_dropped=result.damage.num_dropped,
         versions=_versions(metadata, world),
         caveats=caveats,
         host=_host(metadata, path, events),
@@ -97,7 +97,7 @@ def _trace(path: Place, found: Scan, caveats: tuple[Caveat, ...]) -> Trace:
 
 
 def _decoded(metadata: Mapping[str, msgspec.Raw], key: str, kind: type) -> Any:
-    """One metadata value, or an empty one of its kind where it is absent, broken, or of another kind."""
+    """Return one metadata value, or an empty one of its type if it is absent, broken, or of another type."""
     try:
         value = msgspec.json.decode(bytes(metadata[key]).decode("utf-8", "replace"))
     except (KeyError, msgspec.DecodeError, RecursionError):
@@ -106,30 +106,32 @@ def _decoded(metadata: Mapping[str, msgspec.Raw], key: str, kind: type) -> Any:
 
 
 def _rank(world: dict[str, Any], path: Place) -> int:
-    """Rank from the metadata, else from `rank3` in the file's name, else 0."""
+    """Return the rank from the metadata, else from `rank3` in the file's name, else 0."""
     rank = to_int(world.get("rank", -1))
     if rank >= 0:
         return rank
-    found = re.search(r"rank[-_]?(\d+)", path.name)
-    return int(found[1]) if found else 0
+    match = re.search(r"rank[-_]?(\d+)", path.name)
+    return int(match[1]) if match else 0
 
 
 def _host(metadata: Mapping[str, msgspec.Raw], path: Place, events: Events) -> str:
-    """Name of the machine: as the profiler noted it (since 2025), else from the name that tensorboard_trace_handler
-    gave the file, which still stands in the metadata of one that was renamed; "" where neither tells.
+    """Return the name of the machine, "" if unknown.
+
+    It is the one that the profiler recorded (since 2025), else the one in the name that tensorboard_trace_handler gave
+    the file, which the metadata of a renamed file still has.
     """
     if host := str(_decoded(metadata, "host_name", str)):
         return host
-    processes = {events.strings[at] for at in sorted_unique(events.pid).tolist() if at >= 0}
+    processes = {events.strings[pid] for pid in sorted_unique(events.pid).tolist() if pid >= 0}
     for name in (path.name, PurePosixPath(_decoded(metadata, "traceName", str)).name):
-        found = _HANDLERS_NAME.match(name)
-        if found is not None and found[2] in processes:  # else it is a name that someone made up
-            return found[1]
+        match = _HANDLERS_NAME.match(name)
+        if match is not None and match[2] in processes:  # else a user chose a name of this form
+            return match[1]
     return ""
 
 
 def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
-    """Name of the accelerator: from the device list, else its kind from the runtime calls; `cpu` without one."""
+    """Return the accelerator's name: from the device list, else its kind from the runtime calls; `cpu` without one."""
     devices = _decoded(metadata, "deviceProperties", list)
     names = [str(device.get("name", "")) for device in devices if isinstance(device, dict)]
     device_rows = events.rows(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
@@ -147,14 +149,14 @@ def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
 
 
 def _versions(metadata: Mapping[str, msgspec.Raw], world: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Of drivers and nccl, and whether the profiler recorded shapes, stacks and memory, which all cost time."""
-    found = [(name.replace("_", " "), str(_decoded(metadata, name, int) or "")) for name in _VERSIONS]
-    found += [(f"profiler's {name}", "yes" if _decoded(metadata, name, int) else "no") for name in _OPTIONS]
-    return tuple((name, text) for name, text in (*found, ("nccl", str(world.get("nccl_version", "")))) if text)
+    """Return (what, text): versions of drivers and NCCL, and which costly options the profiler was run with."""
+    versions = [(name.replace("_", " "), str(_decoded(metadata, name, int) or "")) for name in _VERSIONS]
+    versions += [(f"profiler's {name}", "yes" if _decoded(metadata, name, int) else "no") for name in _OPTIONS]
+    return tuple((name, text) for name, text in (*versions, ("nccl", str(world.get("nccl_version", "")))) if text)
 
 
 def _schema(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:
-    """Which of Kineto's dialects a file is written in."""
+    """Return the year of the Kineto format that a file is written in."""
     if any(cat in ("Operator", "Kernel") for cat in events.strings):
         return "2021"
     return "2025" if "baseTimeNanoseconds" in metadata else "2023"

@@ -1,4 +1,4 @@
-"""Plain bytes of a source in a few buffers that are used again and again; what is packed is unpacked by a thread."""
+"""Uncompressed bytes of a source in a few reused buffers; archives are decompressed by another thread."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _NUM_BUFFERS = 4
 
 
 class ReadBuffer:
-    """`buffer[start:stop]` is the text from `position` on that is at hand; `padding` bytes behind it are free to write.
+    """Window of a source: `buffer[start:stop]` is the text from `position` on, followed by `padding` writable bytes.
 
-    Text that was not used up stays in front of what `more` adds: most often copied into the headroom of its buffer.
+    `read_more` appends text to the part that is still unused, which is copied into the headroom of the next buffer if
+    it fits.
     """
 
     def __init__(self, source: ByteSource, *, padding: int, chunks: int = 1) -> None:
@@ -28,80 +29,80 @@ class ReadBuffer:
         self.start = self.stop = self.position = 0
         self._source, self._padding = source, padding
         self._ended = False
-        self._buffers = (_ReadAhead if source.is_packed else _InTurn)(source, _HEADROOM, chunks * CHUNK, padding)
-        self._ahead: tuple[mmap, int] | None = None
+        self._buffers = (_ReadAhead if source.is_packed else _Alternating)(source, _HEADROOM, chunks * CHUNK, padding)
+        self._next_buffer: tuple[mmap, int] | None = None
 
     @property
     def path(self) -> Place:
-        """Of the source."""
+        """Path of the source."""
         return self._source.path
 
     @property
     def fault(self) -> str:
-        """Why the text ended early, once its end was reached."""
+        """Why the text ended early, known once its end was reached."""
         return self._source.fault if self._ended else ""
 
-    def more(self) -> bool:
-        """Add text: to a long event as much as there is of it, lest it be searched over and over. False at the end."""
+    def read_more(self) -> bool:
+        """Append text, at least as much as is unused: a long event is searched few times. Return False at the end."""
         rest = self.stop - self.start
         if self._ended:
             return False
-        kept = bytes(memoryview(self.buffer)[self.start : self.stop])
+        unused = bytes(memoryview(self.buffer)[self.start : self.stop])
         if rest <= _HEADROOM:
-            return self._append_one(kept, rest)
-        pieces = list(self._copied(rest))
-        self._replace(b"".join((kept, *pieces)))
+            return self._switch_buffer(unused, rest)
+        pieces = list(self._read_copies(rest))
+        self._replace(b"".join((unused, *pieces)))
         return bool(pieces)
 
-    def ahead(self) -> tuple[mmap, int, int] | None:
-        """What the next `more` will add, while the text at hand stays: (buffer, start, stop); None at the end."""
+    def peek(self) -> tuple[mmap, int, int] | None:
+        """Return the text that the next `read_more` will append as (buffer, start, stop); None at the end."""
         if self._ended:
             return None
-        self._ahead = buffer, size = self._next()
+        self._next_buffer = buffer, size = self._take_next()
         return (buffer, _HEADROOM, _HEADROOM + size) if size else None
 
-    def turn(self) -> bool:
-        """`more`, if that leaves the text that is ahead where it is: False where what is left is too long for it."""
-        return self.stop - self.start <= _HEADROOM and self.more()
+    def advance_buffer(self) -> bool:
+        """Call `read_more` unless that moves the peeked text: return False if the unused text exceeds the headroom."""
+        return self.stop - self.start <= _HEADROOM and self.read_more()
 
-    def _next(self) -> tuple[mmap, int]:
-        found, self._ahead = self._ahead, None
-        return found or self._buffers.next()
+    def _take_next(self) -> tuple[mmap, int]:
+        peeked, self._next_buffer = self._next_buffer, None
+        return peeked or self._buffers.next()
 
-    def _append_one(self, kept: bytes, rest: int) -> bool:
-        buffer, size = self._next()
+    def _switch_buffer(self, unused: bytes, rest: int) -> bool:
+        buffer, size = self._take_next()
         self._ended = size == 0
-        buffer[_HEADROOM - rest : _HEADROOM] = kept
+        buffer[_HEADROOM - rest : _HEADROOM] = unused
         self.buffer, self.start, self.stop = buffer, _HEADROOM - rest, _HEADROOM + size
         return size > 0
 
-    def _copied(self, wanted: int) -> Iterator[bytes]:
-        while wanted > 0 and not self._ended:
-            buffer, size = self._next()
+    def _read_copies(self, size_bytes: int) -> Iterator[bytes]:
+        while size_bytes > 0 and not self._ended:
+            buffer, size = self._take_next()
             self._ended = size == 0
             if size:
                 yield bytes(memoryview(buffer)[_HEADROOM : _HEADROOM + size])
-            wanted -= size
+            size_bytes -= size
 
     def _replace(self, text: bytes) -> None:
         self.buffer = bytearray(b"".join((text, bytes(self._padding))))
         self.start, self.stop = 0, len(text)
 
     def skip_to(self, start: int) -> None:
-        """The text before an index of the buffer was used up."""
+        """Mark the text before an index of the buffer as used."""
         self.position += start - self.start
         self.start = start
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; empty at the end."""
-        if self.start == self.stop and not self.more():
+        """Return up to `size` bytes; empty at the end."""
+        if self.start == self.stop and not self.read_more():
             return b""
         text = bytes(memoryview(self.buffer)[self.start : min(self.start + size, self.stop)])
         self.skip_to(self.start + len(text))
         return text
 
     def unread(self, text: bytes) -> None:
-        """Put back what was read last and not used."""
+        """Put back text that was read last."""
         self.position -= len(text)
         if len(text) <= self.start:
             self.buffer[self.start - len(text) : self.start] = text
@@ -114,28 +115,31 @@ class ReadBuffer:
         self._buffers.close()
 
 
-class _InTurn:
-    """Two buffers, filled in turn whenever one is asked for."""
+class _Alternating:
+    """Two buffers, filled alternately on demand."""
 
     def __init__(self, source: ByteSource, headroom: int, chunk: int, padding: int) -> None:
-        self._source, self._room = source, slice(headroom, headroom + chunk)
+        self._source, self._range = source, slice(headroom, headroom + chunk)
         self._buffers = [page_buffer(headroom + chunk + padding) for _ in range(2)]
 
     def next(self) -> tuple[mmap, int]:
-        """(a buffer, how much text stands in it behind the headroom); none at the end. The last but one is forfeit."""
+        """Return (buffer, size of the text after its headroom), size 0 at the end.
+
+        The buffer returned two calls ago is overwritten.
+        """
         self._buffers.reverse()
-        with memoryview(self._buffers[0])[self._room] as part:
+        with memoryview(self._buffers[0])[self._range] as part:
             return self._buffers[0], self._source.readinto(part)
 
     def close(self) -> None:
-        """Nothing goes on."""
+        """Do nothing: no thread is running."""
 
 
 class _ReadAhead:
-    """As _InTurn, but a thread fills the next buffers meanwhile."""
+    """Buffers like _Alternating's, filled ahead by a thread."""
 
     def __init__(self, source: ByteSource, headroom: int, chunk: int, padding: int) -> None:
-        self._source, self._room = source, slice(headroom, headroom + chunk)
+        self._source, self._range = source, slice(headroom, headroom + chunk)
         self._free: SimpleQueue[mmap | None] = SimpleQueue()
         self._full: SimpleQueue[tuple[mmap, int]] = SimpleQueue()
         for _ in range(_NUM_BUFFERS):
@@ -150,13 +154,14 @@ class _ReadAhead:
         while size and (buffer := self._free.get()) is not None:
             size = 0
             try:
-                with memoryview(buffer)[self._room] as part:
+                with memoryview(buffer)[self._range] as part:
                     size = self._source.readinto(part)
-            except BaseException as fault:  # noqa: BLE001 - raised by `next`, in the thread that waits
+            except BaseException as fault:  # noqa: BLE001 - raised again by `next`, in the waiting thread
                 self._fault = fault
             self._full.put((buffer, size))
 
     def next(self) -> tuple[mmap, int]:
+        """Return (buffer, size of the text after its headroom), size 0 at the end. Raises faults of the thread."""
         if len(self._lent) == 2:
             self._free.put(self._lent.pop(0))
         buffer, size = self._full.get()

@@ -1,7 +1,7 @@
-"""A source of bytes to the columns of its events: the one function that both readers stand behind.
+"""A source of bytes to the columns of its events, by either reader.
 
-The reader in Python (msgspec, numpy) is the reference: it alone decides what damaged text means. The native one reads
-what is clean, eight times as fast, and calls the reference for the rest; where it was not built that one reads all.
+The Python reader (msgspec, numpy) is the reference: it alone decides what damaged text means. The native reader handles
+clean text, eight times as fast, and calls the reference for the rest; if it was not built the reference reads all.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ __all__ = ["reader", "scan", "threads"]
 
 
 def reader() -> str:
-    """`native` or `python`: the one that TRACEQ_READER names, else the native one where it was built."""
-    wanted = os.environ.get("TRACEQ_READER") or ("python" if native.MISSING else "native")
-    if wanted not in ("native", "python"):
-        raise UsageFault(f"TRACEQ_READER={wanted}: no such reader; there are native and python")
-    if wanted == "native" and native.MISSING:
-        raise UsageFault(f"TRACEQ_READER=native: it was not built ({native.MISSING})")
-    return wanted
+    """Return `native` or `python`: the one that TRACEQ_READER names, else the native one if it was built."""
+    name = os.environ.get("TRACEQ_READER") or ("python" if native.MISSING else "native")
+    if name not in ("native", "python"):
+        raise UsageFault(f"TRACEQ_READER={name}: no such reader; expected native or python")
+    if name == "native" and native.MISSING:
+        raise UsageFault(f"TRACEQ_READER=native: the native reader was not built ({native.MISSING})")
+    return name
 
 
 def threads() -> int:
-    """How many threads of the native reader scan one trace: TRACEQ_THREADS, 1 or 2, else one."""
-    wanted = os.environ.get("TRACEQ_THREADS") or "1"
-    if wanted not in ("1", "2"):
-        raise UsageFault(f"TRACEQ_THREADS={wanted}: a trace is scanned by 1 thread or by 2")
-    return int(wanted)
+    """Return the number of threads with which the native reader scans one trace: TRACEQ_THREADS, 1 or 2, else 1."""
+    number = os.environ.get("TRACEQ_THREADS") or "1"
+    if number not in ("1", "2"):
+        raise UsageFault(f"TRACEQ_THREADS={number}: expected 1 or 2 threads per trace")
+    return int(number)
 
 
 def scan(source: ByteSource) -> Scan:
-    """Read a source to its end. Raises UnreadableInput where it is no trace."""
+    """Read a source to its end. Raises UnreadableInput if it is not a trace."""
     if reader() == "native":
         return native.scan_natively(source, threads=threads())
     document, columns = Document(source), ColumnBuilder()

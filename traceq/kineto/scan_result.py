@@ -1,4 +1,4 @@
-"""What either reader makes of a source."""
+"""Result of reading a source, by either reader."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ROW_BYTES = 93
 
 
 def check_size(path: Place, num_rows: int) -> None:
-    """Raise UnreadableInput where so many events do not fit into memory: gzip can hold a thousand times its size."""
-    most = _memory_bytes() // _ROW_BYTES
-    if num_rows > most:
-        raise UnreadableInput(str(path), f"more than {most:,} events, for which this machine has no memory")
+    """Raise UnreadableInput if this many events do not fit into memory: gzip can expand a thousandfold."""
+    limit = _memory_bytes() // _ROW_BYTES
+    if num_rows > limit:
+        raise UnreadableInput(str(path), f"more than {limit:,} events do not fit into this machine's memory")
 
 
 def _memory_bytes() -> int:
@@ -35,10 +35,10 @@ def _memory_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was lost or mended, as byte positions in the plain text.
+    """Lost and repaired parts of a file, as byte positions in the uncompressed text.
 
-    `commas_at`: what follows a comma that is missing or one too many. `num_dropped` counts complete events without a
-    usable time.
+    `commas_at`: positions after a missing or an extra comma. `num_dropped` counts complete events without a usable
+    time.
     """
 
     truncated_at: int | None = None
@@ -50,7 +50,7 @@ class Damage:
 
     @classmethod
     def of(cls, document: Document, source: ByteSource, num_dropped: int) -> Damage:
-        """What a document found when it was read to its end."""
+        """Return the damage that a document has recorded once it was read to its end."""
         truncated_at = document.truncated_at
         if truncated_at is None and source.fault:
             truncated_at = document.position
@@ -66,7 +66,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All that one file says: events as columns, its named threads, the raw JSON of its metadata, its damage."""
+    """Contents of one file: events as columns, its named threads, the raw JSON of its metadata, its damage."""
 
     events: Events
     threads: tuple[Thread, ...]

@@ -1,4 +1,4 @@
-"""Bytes of a trace file, decompressed as they are read; a cut-off archive ends early and says so."""
+"""Bytes of a trace file, decompressed as they are read; a truncated archive ends early and sets `fault`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.locations import Place, faults, opened
+from traceq.locations import Place, open_binary, read_errors
 
 unzip: Any
 try:
@@ -25,7 +25,7 @@ _PACKED = 1 << 16
 
 
 class ByteSource:
-    """A file as a stream of plain bytes. `fault` is set when the archive ends early or is damaged."""
+    """File as a stream of uncompressed bytes. `fault` is set when the archive ends early or is damaged."""
 
     def __init__(
         self, path: Place, file: BufferedReader, readinto: Callable[[Any], int], *damage: type[Exception]
@@ -33,22 +33,22 @@ class ByteSource:
         self.path, self.fault = path, ""
         self.is_packed = readinto != file.readinto
         self.size_bytes = _size(path, file)
-        self._file, self._readinto, self._room = file, readinto, page_buffer(1)
-        self._damage: tuple[type[Exception], ...] = (EOFError, *faults(), *damage)
+        self._file, self._readinto, self._buffer = file, readinto, page_buffer(1)
+        self._damage: tuple[type[Exception], ...] = (EOFError, *read_errors(), *damage)
 
-    def readinto(self, room: memoryview) -> int:
-        """How many plain bytes it put there; 0 at the end, or where an archive breaks off."""
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer and return the number of bytes; 0 at the end, and where an archive is cut off."""
         try:
-            return self._readinto(room)
+            return self._readinto(buffer)
         except self._damage as fault:
             self.fault = str(fault) or type(fault).__name__
             return 0
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes; empty at the end."""
-        if len(self._room) < size:
-            self._room = page_buffer(size)
-        view = memoryview(self._room)[:size]
+        """Return up to `size` bytes; empty at the end."""
+        if len(self._buffer) < size:
+            self._buffer = page_buffer(size)
+        view = memoryview(self._buffer)[:size]
         return bytes(view[: self.readinto(view)])
 
     def close(self) -> None:
@@ -57,28 +57,29 @@ class ByteSource:
 
 
 def page_buffer(size: int) -> mmap.mmap:
-    """Memory to read into, which starts on a page: to where no line of the cache starts the kernel copies at a quarter
-    of the speed, and that is where malloc's blocks are.
+    """Return memory to read into that starts on a page.
+
+    Copies into buffers that are not page-aligned, as malloc's blocks are not, are about 4x slower.
     """
     return mmap.mmap(-1, size)
 
 
 def open_source(path: Place) -> ByteSource:
-    """Open a plain, gzip or zstd file, told apart by its first bytes, never by its name.
+    """Open a plain, gzip or zstd file, recognised by its first bytes, never by its name.
 
-    Raises UnreadableInput where there is no file, it is empty, or zstandard is needed and missing.
+    Raises UnreadableInput if there is no file or it is empty, TraceqError if zstandard is needed and missing.
     """
     try:
-        file = opened(path)
+        file = open_binary(path)
         magic = file.peek(4)[:4]
-    except faults() as fault:
-        found = (getattr(fault, "strerror", "") or str(fault) or "cannot be opened").lower()
-        raise UnreadableInput(str(path), found, "a trace file") from None
+    except read_errors() as fault:
+        problem = (getattr(fault, "strerror", "") or str(fault) or "cannot be opened").lower()
+        raise UnreadableInput(str(path), problem, "a trace file") from None
     if not magic:
         file.close()
         raise UnreadableInput(str(path), "the file is empty", "a Kineto trace (JSON)")
     if magic.startswith(_GZIP):
-        gzip = _Gzip(file, can_return=isinstance(path, Path))
+        gzip = _Gzip(file, can_rewind=isinstance(path, Path))
         return ByteSource(path, file, gzip.readinto, unzip.error)
     if magic.startswith(_ZSTD):
         zstandard = _import_zstandard(path)
@@ -88,41 +89,42 @@ def open_source(path: Place) -> ByteSource:
 
 
 def _size(path: Place, file: BufferedReader) -> int:
-    """Bytes of the file, packed where it is packed; 0 where nobody knows beforehand."""
+    """Return the size of the file as it is stored, in bytes; 0 if unknown."""
     return os.fstat(file.fileno()).st_size if isinstance(path, Path) else int(getattr(file.raw, "size", 0) or 0)
 
 
 class _Gzip:
-    """The members of a gzip file as one stream, by isal's own reader. That one keeps back what stands before a cut: a
-    file that it refuses is read again, as far as it goes, piece by piece; one to whose start there is no return is
-    read that way at once.
+    """Members of a gzip file as one stream, by isal's reader.
+
+    That reader withholds the bytes before a truncation: a file on which it fails is read again from the start, piece by
+    piece, as far as possible. A file that cannot be read twice is read that way from the beginning.
     """
 
-    def __init__(self, file: BufferedReader, *, can_return: bool) -> None:
+    def __init__(self, file: BufferedReader, *, can_rewind: bool) -> None:
         self._file, self._packed, self._member = file, b"", _decompressor()
-        is_fast = can_return and hasattr(unzip, "_GzipReader")
+        is_fast = can_rewind and hasattr(unzip, "_GzipReader")
         self._fast: Any = unzip._GzipReader(file, _PACKED) if is_fast else None
-        self._given = 0
+        self._num_returned = 0
 
-    def readinto(self, room: memoryview) -> int:
-        """Some plain bytes; how many. Raises EOFError where the file is cut off."""
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill part of a buffer and return the number of bytes. Raises EOFError where the file is cut off."""
         if self._fast is not None:
             try:
-                size = int(self._fast.readinto(room))
+                size = int(self._fast.readinto(buffer))
             except (EOFError, OSError, ValueError, unzip.error):
                 self._read_again()
             else:
-                self._given += size
+                self._num_returned += size
                 return size
-        plain = self._read(len(room))
-        room[: len(plain)] = plain
+        plain = self._read(len(buffer))
+        buffer[: len(plain)] = plain
         return len(plain)
 
     def _read_again(self) -> None:
         self._fast = None
         self._file.seek(0)
-        while self._given and (plain := self._read(min(self._given, _PACKED))):
-            self._given -= len(plain)
+        while self._num_returned and (plain := self._read(min(self._num_returned, _PACKED))):
+            self._num_returned -= len(plain)
 
     def _read(self, size: int) -> bytes:
         while True:
@@ -141,7 +143,7 @@ class _Gzip:
 
 
 def _decompressor() -> Any:
-    """Of one gzip member; checks its length and its checksum."""
+    """Return a decompressor of one gzip member, which checks its length and checksum."""
     return unzip.decompressobj(wbits=31)
 
 

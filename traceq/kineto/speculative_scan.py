@@ -1,8 +1,8 @@
-"""Two threads on one trace: while one scans what is at hand, the other scans what comes next, from a guess.
+"""Two threads on one trace: while one scans the current buffer, the other scans the next one from a guessed start.
 
-The guess is a place where the text looks as events of this trace begin; a name may look so, too. It is proven by the
-first thread, whose events must end right there, with one comma between: else what the second one found is forgotten,
-and the first goes on from where it came to.
+The guess is a position where the text looks like the start of an event of this trace; a name may look like that, too.
+It is confirmed if the first thread's events end right there, with one comma between; else the second thread's events
+are discarded, and the first thread continues from where it stopped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FIRST_ROWS = 1 << 15
 
 
 class SpeculativeScan:
-    """Scans a tape from the first event on, by one thread or two."""
+    """Scan of a ReadBuffer from the first event on, by one thread or two."""
 
-    CHUNKS = 8  # of a tape, to be read at once for two threads: what a pair of them takes should outweigh its start
+    CHUNKS = 8  # read at once for two threads: scanning them should take much longer than starting a thread
 
-    def __init__(self, tape: ReadBuffer, columns: NativeColumns, threads: int) -> None:
-        self._tape, self._columns = tape, columns
-        opening = _OPENING.match(tape.buffer, tape.start, tape.stop) if threads > 1 else None
+    def __init__(self, buffer: ReadBuffer, columns: NativeColumns, threads: int) -> None:
+        self._buffer, self._columns = buffer, columns
+        opening = _OPENING.match(buffer.buffer, buffer.start, buffer.stop) if threads > 1 else None
         self._opening = opening[1] if opening else b""
         self._part = NativeColumns(_FIRST_ROWS) if opening else None
         self._pool = ThreadPoolExecutor(1, "traceq-scan") if opening else None
@@ -40,45 +40,45 @@ class SpeculativeScan:
             self._pool.shutdown()
 
     def scan(self, *, comma_due: bool) -> tuple[int, bool]:
-        """Add the events at hand, at times those behind them: (verdict, whether a comma is due behind them)."""
-        tape, part = self._tape, self._part
+        """Add the events in the buffer, at times those of the next, too; return (status, is a comma due after them)."""
+        buffer, part = self._buffer, self._part
         guess, stop = -1, 0
-        if part is not None and tape.start < tape.stop and (ahead := tape.ahead()) is not None:
-            text, begin, stop = ahead
+        if part is not None and buffer.start < buffer.stop and (peeked := buffer.peek()) is not None:
+            text, begin, stop = peeked
             guess = text.find(self._opening, begin, stop)
         if guess < 0 or part is None or self._pool is None:
-            return self._scan_alone(comma_due=comma_due)
-        found = self._pool.submit(part.scan, text, guess, stop, comma_due=False)
+            return self._scan_current(comma_due=comma_due)
+        speculation = self._pool.submit(part.scan, text, guess, stop, comma_due=False)
         try:
-            verdict, comma_due = self._scan_alone(comma_due=comma_due)
+            status, comma_due = self._scan_current(comma_due=comma_due)
         finally:
-            found.exception()  # it is over
-        if verdict == NativeColumns.MORE:
-            verdict, comma_due, is_proven = self._scan_up_to(guess, comma_due=comma_due)
-            if is_proven:
-                verdict, at, comma_due = found.result()
-                self._columns.take(part)
-                tape.skip_to(at)
-                return verdict, comma_due
-            if verdict == NativeColumns.MORE:
-                verdict, comma_due = self._scan_alone(comma_due=comma_due)
-        self._part = NativeColumns(_FIRST_ROWS)  # what it found must not be met again, its strings included
-        return verdict, comma_due
+            speculation.exception()  # waits until the thread has finished
+        if status == NativeColumns.MORE:
+            status, comma_due, is_confirmed = self._scan_seam(guess, comma_due=comma_due)
+            if is_confirmed:
+                status, position, comma_due = speculation.result()
+                self._columns.move_from(part)
+                buffer.skip_to(position)
+                return status, comma_due
+            if status == NativeColumns.MORE:
+                status, comma_due = self._scan_current(comma_due=comma_due)
+        self._part = NativeColumns(_FIRST_ROWS)  # discards the rows of the wrong guess, and their strings
+        return status, comma_due
 
-    def _scan_alone(self, *, comma_due: bool) -> tuple[int, bool]:
-        tape = self._tape
-        verdict, at, comma_due = self._columns.scan(tape.buffer, tape.start, tape.stop, comma_due=comma_due)
-        tape.skip_to(at)
-        return verdict, comma_due
+    def _scan_current(self, *, comma_due: bool) -> tuple[int, bool]:
+        buffer = self._buffer
+        status, position, comma_due = self._columns.scan(buffer.buffer, buffer.start, buffer.stop, comma_due=comma_due)
+        buffer.skip_to(position)
+        return status, comma_due
 
-    def _scan_up_to(self, guess: int, *, comma_due: bool) -> tuple[int, bool, bool]:
-        """Scan between what is read and a place in the next buffer, which becomes the tape's: is it proven then?"""
-        tape = self._tape
-        if not tape.turn():
+    def _scan_seam(self, guess: int, *, comma_due: bool) -> tuple[int, bool, bool]:
+        """Switch to the next buffer and scan up to `guess`; return (status, is a comma due, is the guess confirmed)."""
+        buffer = self._buffer
+        if not buffer.advance_buffer():
             return NativeColumns.MORE, comma_due, False
-        seam = bytearray(tape.buffer[tape.start : guess]) + bytes(NativeColumns.PADDING)
-        size = guess - tape.start
-        verdict, at, comma_due = self._columns.scan(seam, 0, size, comma_due=comma_due)
-        tape.skip_to(tape.start + at)
-        is_proven = verdict == NativeColumns.MORE and comma_due and _SEPARATOR.fullmatch(seam, at, size) is not None
-        return verdict, comma_due, is_proven
+        seam = bytearray(buffer.buffer[buffer.start : guess]) + bytes(NativeColumns.PADDING)
+        size = guess - buffer.start
+        status, position, comma_due = self._columns.scan(seam, 0, size, comma_due=comma_due)
+        buffer.skip_to(buffer.start + position)
+        has_comma = comma_due and _SEPARATOR.fullmatch(seam, position, size) is not None
+        return status, comma_due, status == NativeColumns.MORE and has_comma

@@ -1,4 +1,4 @@
-"""Run > Trace > Events. What was recorded, as columns; no file formats, no arithmetic."""
+"""Run > Trace > Events: recorded data as columns; no file formats, no arithmetic."""
 
 from __future__ import annotations
 

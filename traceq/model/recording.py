@@ -1,4 +1,4 @@
-"""What a recording says of itself, and the steps it measured unprofiled."""
+"""Manifest of a recording, and the steps that it measured unprofiled."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["BUILT_APART", "Arm", "Manifest", "Pairs", "Processes", "SourceLines"
 
 
 BUILT_APART = "built_apart"
-"""Key of a manifest's environment: names of the arms that have a model each, with a space between them."""
+"""Key of a manifest's environment: names of the arms that were built with separate models, separated by spaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One variant of an experiment. An arm that is not `timed` is only traced, as a reference.
 
-    `against`: the arm that it is compared with; "" for the baseline. `repeats`: the arm whose change it makes once more
-    in other surroundings, those of `against`: what the change costs here and there is compared, too.
-    `samples_factor`: how many times the samples that the recipe tells a step of this arm trains on. `varied`: the
-    parameters that this arm has for itself. `needs`: the device without which it would be another arm once more, and is
-    left out; "" for any. `num_ranks`: how many it runs on if it is apart, 0 for all of the run's.
-    A recording fills in the rest: `samples_per_step`, that one step of all ranks together trains on, 0 where nobody
-    said; of an arm that is apart `facts`, what building and running it found out; `status`, "skipped" or "out of
-    memory" where it did not come to its end: `fault` says why.
+    `against`: the arm that it is compared with; "" for the baseline. `repeats`: the arm whose change it makes again in
+    another context, that of `against`; the costs of the change in the two contexts are compared, too.
+    `samples_factor`: multiple of the recipe's samples per step that a step of this arm trains on. `varied`: the
+    parameters that differ in this arm. `needs`: the device without which it would equal another arm, and is left out;
+    "" for any. `num_ranks`: number of ranks if it runs in separate processes, 0 for all ranks of the run.
+    A recording fills in the rest: `samples_per_step`, on which one step of all ranks together trains, 0 if unknown;
+    `facts` from building and running an arm in separate processes; `status`, "skipped" or "out of memory" if it did not
+    complete, for the reason in `fault`.
     """
 
     name: str
@@ -45,19 +45,19 @@ class Arm:
     facts: Mapping[str, str | int | float] = field(default_factory=dict)
 
     @property
-    def ended(self) -> str:
-        """`out of memory: ...`, why it did not come to its end; "" where it did."""
+    def failure(self) -> str:
+        """Why it did not complete, as `out of memory: ...`; "" if it did."""
         return f"{self.status}: {self.fault}" if self.status else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was recorded, where and how: `run.json`, and a part of each trace's metadata.
+    """Description of a recording: `run.json`, and a part of each trace's metadata.
 
-    `run_id` tells two recordings apart, whatever their folders are called. `status` is recording, complete, failed or
-    interrupted; `fault` says why. `environment` comes from an allow-list of keys. `phases` are the names of the
-    recipe's phases, in order. `started` is when, in UTC (ISO 8601); "" where an older traceq recorded. `apart`: each
-    arm ran in processes of its own. `hosts` is where each rank ran, by rank; empty until they have met.
+    `run_id` is unique, whatever the folder is called. `status` is recording, complete, failed or interrupted, for the
+    reason in `fault`. `environment` comes from an allow-list of keys. `phases` are the names of the recipe's phases, in
+    order. `started` is the start time in UTC (ISO 8601); "" in recordings of older versions. `apart`: each arm ran in
+    separate processes. `hosts` are the host names by rank; empty until all ranks have connected.
     """
 
     version: int
@@ -82,16 +82,16 @@ class Manifest:
         return next(arm.name for arm in self.arms if arm.baseline)
 
     def arm(self, name: str) -> Arm | None:
-        """The arm of that name."""
+        """Return the arm of that name, None if there is none."""
         return next((arm for arm in self.arms if arm.name == name), None)
 
-    def told_of(self, name: str) -> Mapping[str, str | int | float]:
-        """The environment, and what that arm found out in processes of its own."""
+    def facts_for(self, name: str) -> Mapping[str, str | int | float]:
+        """Return the environment, updated by the facts of an arm that ran in separate processes."""
         arm = self.arm(name)
         return {**self.environment, **(arm.facts if arm else {})}
 
-    def ranks_of(self, name: str) -> int:
-        """On how many ranks that arm runs."""
+    def num_ranks_of(self, name: str) -> int:
+        """Return the number of ranks on which an arm runs."""
         arm = self.arm(name)
         return (arm.num_ranks if arm else 0) or self.num_ranks
 
@@ -101,9 +101,9 @@ class Pairs:
     """Unprofiled halves of one comparison, interleaved in one process; `a == b` is the A/A control.
 
     `b_second` bool[P]: True where the pair ran A then B. `first_ns`, `second_ns` int64[R, P]: time of one step of
-    the pair's first and second half, on each rank. `num_looks`: how often the recording would have looked at its pairs
-    to see whether it may stop; 1 where their number was fixed beforehand. `first_cpu_ns`, `second_cpu_ns` likewise the
-    CPU time of the main thread, which knows no waiting; None with a device, or where it was not recorded.
+    the pair's first and second half, on each rank. `num_looks`: number of planned interim analyses of a recording that
+    may stop early; 1 if the number of pairs was fixed. `first_cpu_ns`, `second_cpu_ns`: likewise CPU time of the main
+    thread (excludes blocked time); None with a device, or if it was not recorded.
     """
 
     a: str
@@ -117,18 +117,18 @@ class Pairs:
 
     @property
     def is_control(self) -> bool:
-        """Both halves are the baseline: what the machine shows where nothing differs."""
+        """Whether both halves are the same arm (A/A), which measures the noise floor."""
         return self.a == self.b
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timings:
-    """S unprofiled steps of one arm, the same ones on each of R ranks; warm-up and what settles after it left out.
+    """S unprofiled steps of one arm, the same ones on each of R ranks, without warm-up and settling steps.
 
     `phases`: P names. `step_ns` int64[R, S], `phase_ns` int64[R, S, P]: by the device where `by_device`, else by the
     host; `host_phase_ns` likewise always by the host. `since_pause` int64[S]: steps since the recording last paused.
-    `peak_allocated`, `peak_reserved` int64[R]: bytes of the device, 0 without one; `peak_process` int64[R]: bytes of
-    the whole process, 0 with one. `num_warmup`: steps before the first that could count.
+    `peak_allocated`, `peak_reserved` int64[R]: device bytes, 0 without a device; `peak_process` int64[R]: bytes of the
+    whole process, 0 with a device. `num_warmup`: steps before the first counted one.
     """
 
     phases: tuple[str, ...]
@@ -145,10 +145,10 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Processes:
-    """Unprofiled steps of one arm that ran alone in each of P processes (of a rank; all ranks' are one).
+    """Unprofiled steps of one arm that ran alone in P processes; the processes of all ranks count as one.
 
-    `process` int64[P]: which of the recording's, ascending. `median_ns` int64[P]: the median step of the job, each step
-    as long as on its slowest rank; `num_steps` int64[P] of them. `peak_bytes` int64[P]: most memory, of any rank.
+    `process` int64[P]: number of the process in the recording, ascending. `median_ns` int64[P]: median step of the job,
+    each step as long as on its slowest rank; `num_steps` int64[P]. `peak_bytes` int64[P]: maximum over the ranks.
     """
 
     arm: str
@@ -160,9 +160,9 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """Python line of the n-th outermost host op of a name within a phase and step, from a window with stacks.
+    """Python lines of host ops, from a window with stacks: by name, phase and occurrence within a step.
 
-    `lines` holds `file.py:41 function`; `table` maps "phase|op" to one index into `lines` per occurrence.
+    `lines` holds `file.py:41 function`; `table` maps "phase|op" to one index into `lines` per outermost occurrence.
     """
 
     lines: tuple[str, ...]

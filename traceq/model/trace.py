@@ -1,4 +1,4 @@
-"""Run > Trace > Events. What was traced, as columns."""
+"""Run > Trace > Events: traced events as columns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model.recording import Manifest, Pairs, Processes, SourceLines, Timings
+from traceq.units import format_ranks
 
 __all__ = [
     "Allocations",
@@ -28,7 +29,7 @@ __all__ = [
 
 
 class Category(IntEnum):
-    """What kind of row an event is, whatever the accelerator and the year of the trace."""
+    """Kind of an event, independent of the accelerator and the year of the trace."""
 
     OTHER = 0
     CPU_OP = 1
@@ -46,7 +47,7 @@ class Category(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caveat:
-    """Doubt that travels with a result. `code` is stable, `text` is for people."""
+    """Reservation about a result. `code` is stable, `text` is for people."""
 
     code: str
     text: str
@@ -54,7 +55,7 @@ class Caveat:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Arguments of collectives, one row for each event that carries them.
+    """Arguments of collectives, one row per event that has them.
 
     `row` int64[M] into Events, ascending; `name`, `dtype`, `group`, `ranks` int32 string ids;
     `elements_in`, `elements_out`, `group_size`, `sequence` int64. -1 = absent.
@@ -81,8 +82,10 @@ class CallStacks:
 
 @dataclass(frozen=True, slots=True)
 class EventWaits:
-    """Events that `cuda_sync` rows wait for, where they tell which: `row` int64[M] into Events; `stream` int64[M], on
-    which it was recorded; `record` int64[M], correlation id of the call that recorded it.
+    """CUDA events for which `cuda_sync` rows wait, as far as the trace names them.
+
+    `row` int64[M] into Events; `stream` int64[M] on which the event was recorded; `record` int64[M], correlation id of
+    the call that recorded it.
     """
 
     row: NDArray[np.int64]
@@ -91,13 +94,13 @@ class EventWaits:
 
     @classmethod
     def of(cls, table: NDArray[np.int64]) -> EventWaits:
-        """From int64[M, 3], the columns in this order."""
+        """Return the columns of an int64[M, 3] table, in the order of the fields."""
         return cls(row=table[:, 0].copy(), stream=table[:, 1].copy(), record=table[:, 2].copy())
 
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """What allocators gave and took (`[memory]` rows), M of them in file order. -1 = absent.
+    """Allocations and frees (`[memory]` rows), M of them in file order. -1 = absent.
 
     `ts` int64 ns; `pid`, `tid` int32 string ids; `bytes` int64, negative where memory was freed; `allocated`,
     `reserved` int64 bytes of the device afterwards; `device_type` int64, torch's DeviceType (0 is the CPU); `device`,
@@ -116,7 +119,7 @@ class Allocations:
 
     @classmethod
     def of(cls, table: NDArray[np.int64]) -> Allocations:
-        """From int64[M, 9], the columns in this order."""
+        """Return the columns of an int64[M, 9] table, in the order of the fields."""
         return cls(
             ts=table[:, 0].copy(),
             pid=table[:, 1].astype(np.int32),
@@ -132,7 +135,7 @@ class Allocations:
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Complete events of one trace as columns of one length N, in file order. -1 = absent.
+    """Complete events of one trace as columns of equal length N, in file order. -1 = absent.
 
     `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid`, `shapes` and `types` (of a
     CPU op's inputs, as the trace writes them) int32 into `strings`; `device`, `stream` int32; `correlation`,
@@ -165,26 +168,38 @@ class Events:
     def __len__(self) -> int:
         return len(self.ts)
 
+    def __repr__(self) -> str:
+        return f"<Events: {len(self):,}>"
+
     @cached_property
     def end(self) -> NDArray[np.int64]:
-        """Ts + dur, int64 ns."""
+        """End times int64[N] ns: `ts` + `dur`."""
         return self.ts + self.dur
 
     def rows(self, *categories: Category) -> NDArray[np.int64]:
-        """Rows of these categories, ascending."""
-        wanted = np.zeros(len(self), np.bool_)
-        for category in categories:
-            wanted |= self.category == int(category)
-        return np.flatnonzero(wanted)
+        """Return the rows of these categories, ascending: int64[K], cached and therefore read-only."""
+        key = frozenset(categories)
+        if (rows := self._rows_of.get(key)) is None:
+            mask = np.zeros(len(self), np.bool_)
+            for category in key:
+                mask |= self.category == int(category)
+            self._rows_of[key] = rows = np.flatnonzero(mask)
+            rows.flags.writeable = False
+        return rows
+
+    @cached_property
+    def _rows_of(self) -> dict[frozenset[Category], NDArray[np.int64]]:
+        """Results of `rows`; no field, so that `replace` and comparisons of fields never see it."""
+        return {}
 
     def text(self, row: int) -> str:
-        """Name of one event."""
+        """Return the name of one event."""
         return self.strings[int(self.name[row])]
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A named track of the trace; `pid` and `tid` as the trace writes them."""
+    """Named track of the trace; `pid` and `tid` as the trace writes them."""
 
     pid: str
     tid: str
@@ -193,7 +208,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class OneStep:
-    """The step that a trace was cut to, as it was in the whole one: (start, end) ns on the host, and of its window."""
+    """Step to which a trace was cut, as it was in the whole trace: (start, end) ns on the host and of its window."""
 
     number: int
     host_ns: tuple[int, int]
@@ -206,9 +221,9 @@ class OneStep:
 class Trace:
     """One rank's profiled window, or `only` one step of it. `base_time_ns` + `events.ts` is absolute time.
 
-    `embedded` is what a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`, `arm`,
-    `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, nccl, and what else the profiler noted
-    of itself. `host`: the name of the machine, "" where nothing tells it.
+    `embedded` is the text that a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`,
+    `arm`, `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, NCCL and options of the profiler.
+    `host`: the name of the machine, "" if unknown.
     """
 
     path: str
@@ -232,15 +247,19 @@ class Trace:
     host: str = ""
     only: OneStep | None = None
 
+    def __repr__(self) -> str:
+        device = f", {self.device}" if self.device else ""
+        return f"<Trace {self.path}: rank {self.rank} of {self.world_size}{device}, {len(self.events):,} events>"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flight:
-    """F collectives that one rank's flight recorder noted, by (group, sequence), without point-to-point messages.
+    """F collectives in one rank's flight recorder, by (group, sequence), without point-to-point messages.
 
     `group`, `members` (`[0, 1]`), `name`, `dtype`, `state` (scheduled, started or completed), `line` of Python F texts;
     `sequence`, `elements` (of the larger side), `created_ns` (since the epoch) int64[F]; -1 and "" = absent.
-    `is_window`: a part of a recording that went on, where what is not completed is not stuck. `waits_at`: the line at
-    which the program waited when its rank gave up; "" of a rank that did not.
+    `is_window`: part of a recording that continued, so that entries which are not completed are not stuck. `waits_at`:
+    the Python line at which the program was waiting when its rank gave up; "" if it did not.
     """
 
     path: str
@@ -260,7 +279,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Traces of one arm by rank, and what is known about the recording they come from."""
+    """Traces of one arm by rank, with the data of the recording they come from."""
 
     path: str
     traces: tuple[Trace, ...]
@@ -276,3 +295,13 @@ class Run:
     def ranks(self) -> tuple[int, ...]:
         """Rank of each trace, ascending."""
         return tuple(trace.rank for trace in self.traces)
+
+    def __repr__(self) -> str:
+        ranks = f"rank{'s' if len(self.traces) > 1 else ''} {format_ranks(self.ranks)}" if self.traces else "no traces"
+        parts = [
+            f"arm {self.arm}" if self.arm else "",
+            ranks,
+            f"{sum(len(trace.events) for trace in self.traces):,} events",
+            f"{len(self.caveats)} caveats" if self.caveats else "",
+        ]
+        return f"<Run {self.path}: {', '.join(part for part in parts if part)}>"

@@ -1,6 +1,6 @@
-"""What a trace carries besides its events, so that one copied file can be diffed with a verdict.
+"""Recording data embedded in a trace, so that one copied file can be diffed with a verdict.
 
-It stands under the top-level key `traceq` of the trace, as base64 of JSON: Kineto corrupts quotes in metadata.
+It is the value of the trace's top-level key `traceq`, as base64 of JSON: Kineto corrupts quotes in metadata.
 Format 1 (2026): manifest, arm, pairs (`num_looks`, then 1, and CPU times may be absent), processes (may be absent),
 lines; `lines.table` holds runs of [line, count].
 """
@@ -28,8 +28,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
-    """What one trace knows about its run: all ranks' unprofiled pairs, or processes as far as they had run by then; and
-    its own rank's Python lines.
+    """Facts about a run in one of its traces.
+
+    They are all ranks' unprofiled pairs, or the processes that had run by then, and the Python lines of the trace's
+    rank.
     """
 
     manifest: Manifest
@@ -73,7 +75,7 @@ class _Document(msgspec.Struct):
 
 
 def encode(embedded: Embedded) -> str:
-    """Base64 text, safe as a Kineto metadata value once quoted."""
+    """Return base64 text, safe as a Kineto metadata value once quoted."""
     document = {
         "format": FORMAT,
         "manifest": embedded.manifest,
@@ -86,7 +88,7 @@ def encode(embedded: Embedded) -> str:
 
 
 def decode(text: str) -> Embedded:
-    """What `encode` was given; UnreadableInput when it is damaged or of a newer format."""
+    """Return the value that `encode` was called with. Raises UnreadableInput if damaged or of a newer format."""
     try:
         data = base64.b64decode(text, validate=True)
         version = msgspec.json.decode(data, type=dict[str, msgspec.Raw])["format"]
@@ -105,7 +107,7 @@ def decode(text: str) -> Embedded:
 
 
 def _packed(lines: SourceLines) -> _Lines:
-    table = {key: [(line, len(list(run))) for line, run in groupby(found)] for key, found in lines.table.items()}
+    table = {key: [(line, len(list(run))) for line, run in groupby(numbers)] for key, numbers in lines.table.items()}
     return _Lines(list(lines.lines), table)
 
 
@@ -127,9 +129,9 @@ def _unpacked_pairs(pairs: _Pairs) -> Pairs:
     )
 
 
-def _unpacked_processes(found: _Processes) -> Processes:
-    columns = found.process, found.median_ns, found.num_steps, found.peak_bytes
-    return Processes(found.arm, *(np.array(column, np.int64) for column in columns))
+def _unpacked_processes(processes: _Processes) -> Processes:
+    columns = processes.process, processes.median_ns, processes.num_steps, processes.peak_bytes
+    return Processes(processes.arm, *(np.array(column, np.int64) for column in columns))
 
 
 def _or_none(times: list[list[int]] | None) -> NDArray[np.int64] | None:

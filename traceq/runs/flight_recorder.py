@@ -1,7 +1,7 @@
-"""A flight recorder's dump as a Flight: which collectives a rank issued, by sequence number, and how far they got.
+"""Reader of flight recorder dumps: the collectives that a rank issued, by sequence number, and their state.
 
-Dumps are the JSON of torch's `_dump_fr_trace_json` and `_dump_nccl_trace_json`, which recordings of traceq keep as
-`rank<r>.flight.json`, and the pickles that NCCL's watchdog leaves as `nccl_trace_rank_<r>` (versions 2.x): `entries`,
+Dumps are the JSON of torch's `_dump_fr_trace_json` and `_dump_nccl_trace_json`, which recordings of traceq store as
+`rank<r>.flight.json`, and the pickles that NCCL's watchdog writes as `nccl_trace_rank_<r>` (versions 2.x): `entries`,
 each with `process_group` [name, description], `collective_seq_id`, `profiling_name`, sizes, dtypes, `state`, `frames`
 and `time_created_ns`; in `pg_config` the ranks of each group.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from traceq.errors import UnreadableInput
 from traceq.facts.timeline.call_sites import user_line
 from traceq.kineto.messages import dtype_name
-from traceq.locations import Place, opened
+from traceq.locations import Place, open_binary
 from traceq.model import Caveat, Flight
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 
@@ -58,7 +58,7 @@ class _Entry(msgspec.Struct):
 
     @property
     def group(self) -> str:
-        """Name of the group, the same on all its ranks."""
+        """Name of the group, the same on all its ranks; its id if it has none, else ""."""
         return self.process_group[0] if self.process_group else str(self.pg_id) if self.pg_id >= 0 else ""
 
 
@@ -76,52 +76,53 @@ _decode = msgspec.json.Decoder(_Dump, strict=False).decode
 
 
 def flight_rank(path: Place) -> int:
-    """Rank of a dump by the file's name; -1 where it is none."""
-    found = _WINDOW.match(path.name) or _PICKLED.match(path.name)
-    return int(found[1]) if found else -1
+    """Return the rank of a dump by its file name; -1 if that is not the name of a dump."""
+    match = _WINDOW.match(path.name) or _PICKLED.match(path.name)
+    return int(match[1]) if match else -1
 
 
 def is_flight(path: Place) -> bool:
-    """The file's name is that of a dump, and a pickle begins as one."""
+    """Return whether a file is a dump: by its name, and of a pickle also by its first byte."""
     if _WINDOW.match(path.name):
         return True
     if not (_PICKLED.match(path.name) and path.is_file()):
         return False
-    with opened(path) as file:
+    with open_binary(path) as file:
         return file.read(1) == _MAGIC
 
 
 def read_flights(folder: Place, ranks: Collection[int] | None) -> tuple[tuple[Flight, ...], list[Caveat]]:
-    """All dumps of a folder by rank, or those of some ranks; a dump that cannot be read is a doubt."""
+    """Return the dumps of a folder by rank, all or of some ranks, and a caveat per dump that cannot be read."""
     files = sorted((flight_rank(file), file) for file in folder.iterdir() if is_flight(file))
-    found, caveats = [], []
+    flights, caveats = [], []
     for rank, file in files:
         try:
-            found += [read_flight(file)] if ranks is None or rank in ranks else []
+            flights += [read_flight(file)] if ranks is None or rank in ranks else []
         except UnreadableInput as fault:
             caveats.append(Caveat("unreadable_flight", str(fault)))
-    return tuple(found), caveats
+    return tuple(flights), caveats
 
 
 def read_flight(path: Place) -> Flight:
-    """The collectives of a dump, by (group, sequence). Raises UnreadableInput."""
+    """Return the collectives of a dump, by (group, sequence). Raises UnreadableInput."""
     dump, is_window = _read(path), bool(_WINDOW.match(path.name))
     members = {name: str(group.ranks) for name, group in dump.pg_config.items()}
-    alone = next(iter(members.values())) if len(members) == 1 and len({e.group for e in dump.entries}) == 1 else ""
-    kept = [entry for entry in dump.entries if not entry.is_p2p and 0 <= entry.sequence < 2**62]
-    kept.sort(key=lambda entry: (entry.group, entry.sequence))
+    has_one_group = len(members) == 1 and len({entry.group for entry in dump.entries}) == 1
+    default_members = next(iter(members.values())) if has_one_group else ""
+    entries = [entry for entry in dump.entries if not entry.is_p2p and 0 <= entry.sequence < 2**62]
+    entries.sort(key=lambda entry: (entry.group, entry.sequence))
     return Flight(
         path=str(path),
         rank=flight_rank(path),
-        group=tuple(entry.group for entry in kept),
-        members=tuple(members.get(entry.group, alone) for entry in kept),
-        name=tuple(entry.profiling_name for entry in kept),
-        dtype=tuple(dtype_name(entry.input_dtypes[0]) if entry.input_dtypes else "" for entry in kept),
-        sequence=_column(entry.sequence for entry in kept),
-        elements=_column(_elements(entry) for entry in kept),
-        created_ns=_column(entry.time_created_ns for entry in kept),
-        state=tuple(_state(entry) for entry in kept),
-        line=tuple(user_line([f"{f.filename}({f.line}): {f.name}" for f in entry.frames]) for entry in kept),
+        group=tuple(entry.group for entry in entries),
+        members=tuple(members.get(entry.group, default_members) for entry in entries),
+        name=tuple(entry.profiling_name for entry in entries),
+        dtype=tuple(dtype_name(entry.input_dtypes[0]) if entry.input_dtypes else "" for entry in entries),
+        sequence=_column(entry.sequence for entry in entries),
+        elements=_column(_elements(entry) for entry in entries),
+        created_ns=_column(entry.time_created_ns for entry in entries),
+        state=tuple(_state(entry) for entry in entries),
+        line=tuple(user_line([f"{f.filename}({f.line}): {f.name}" for f in entry.frames]) for entry in entries),
         is_window=is_window,
         waits_at=dump.waits_at,
     )
@@ -144,11 +145,11 @@ def _column(values: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _state(entry: _Entry) -> str:
-    """scheduled, started or completed. gloo's recorder notes only that one is over."""
+    """Return scheduled, started or completed; gloo's recorder only records that an operation is over."""
     return "completed" if entry.retired and entry.profiling_name.startswith("gloo:") else entry.state
 
 
 def _elements(entry: _Entry) -> int:
-    """Elements of the larger side, -1 where no sizes were recorded."""
+    """Return the number of elements of the larger side, -1 if no sizes were recorded."""
     sides = [sum(map(prod, sizes)) for sizes in (entry.input_sizes, entry.output_sizes) if sizes]
     return max(sides, default=-1)

@@ -1,8 +1,8 @@
-"""A run on disk: what is called what, and its manifest. Shared by the writer and the reader.
+"""Layout of a run on disk, and its manifest. Shared by the writer and the reader.
 
 Format 1 (2026): run.json, <arm>/rank<r>.json.gz, <arm>/rank<r>.stacks.json.gz, <arm>/rank<r>.flight.json,
 steps/rank<r>.jsonl, logs/rank<r>.log; stalled/rank<r>.flight.json if a collective never ended; faults/rank<r>.json
-if a rank that someone else started ended early.
+if a rank that an external launcher started ended early.
 """
 
 from __future__ import annotations
@@ -20,76 +20,76 @@ from traceq.errors import UnreadableInput
 from traceq.locations import Place
 from traceq.model import Manifest
 
-__all__ = ["FORMAT", "MANIFEST", "STEPS", "RunFolder", "is_run", "read_manifest", "replaced", "to_json_bytes"]
+__all__ = ["FORMAT", "MANIFEST", "STEPS", "RunFolder", "atomic_write", "is_run", "read_manifest", "to_json_bytes"]
 
 FORMAT = 1
 MANIFEST, STEPS = "run.json", "steps"
-_RESERVE_BYTES = 16_384  # a manifest, more than once
+_RESERVE_BYTES = 16_384  # several times the size of a manifest
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where each file of one run lies that is recorded here. Nothing is touched on disk but by `write_manifest`."""
+    """Paths of the files of a run that is being recorded here."""
 
     path: Path
 
     @property
     def manifest_path(self) -> Path:
-        """`run.json`: a folder that holds one is a run."""
+        """Path of `run.json`: a folder that has one is a run."""
         return self.path / MANIFEST
 
     @property
     def steps(self) -> Path:
-        """Folder of the unprofiled samples, one file a rank."""
+        """Folder of the unprofiled samples, one file per rank."""
         return self.path / STEPS
 
     def samples(self, rank: int) -> Path:
-        """Unprofiled steps of one rank, appended group by group."""
+        """Return the path of one rank's unprofiled steps, appended group by group."""
         return self.steps / f"rank{rank}.jsonl"
 
     def log(self, rank: int) -> Path:
-        """What one rank wrote to its stdout and stderr."""
+        """Return the path of one rank's stdout and stderr."""
         return self.path / "logs" / f"rank{rank}.log"
 
     def trace(self, arm: str, rank: int) -> Path:
-        """Kineto trace of one arm's profiled window."""
+        """Return the path of the Kineto trace of one arm's profiled window."""
         return self.path / arm / f"rank{rank}.json.gz"
 
     def stacks(self, arm: str, rank: int) -> Path:
-        """Kineto trace of one step with Python frames."""
+        """Return the path of the Kineto trace of one step with Python frames."""
         return self.path / arm / f"rank{rank}.stacks.json.gz"
 
     def flight(self, arm: str, rank: int) -> Path:
-        """Flight-recorder entries of the profiled window."""
+        """Return the path of the flight recorder entries of the profiled window."""
         return self.path / arm / f"rank{rank}.flight.json"
 
     def stalled(self, rank: int) -> Path:
-        """All flight-recorder entries of a rank that waited for its peers in vain."""
+        """Return the path of all flight recorder entries of a rank whose peers never arrived."""
         return self.path / "stalled" / f"rank{rank}.flight.json"
 
     @property
     def faults(self) -> Path:
-        """Folder of the exceptions that ended ranks which someone else started."""
+        """Folder of the exceptions that ended ranks of an external launcher."""
         return self.path / "faults"
 
     def read_manifest(self) -> Manifest:
-        """As the function of that name."""
+        """Return the manifest of this run; see the function of the same name."""
         return read_manifest(self.path)
 
     @property
     def is_complete(self) -> bool:
-        """Everything that was to be recorded is on disk."""
+        """Whether everything that was to be recorded is on disk."""
         return self.read_manifest().status == "complete"
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Replace `run.json` in one move: a reader sees the old one or the new one."""
+        """Replace `run.json` atomically: a reader sees the old one or the new one."""
         if manifest.status != "recording":
             self._reserve.unlink(missing_ok=True)
-        with replaced(self.manifest_path) as part:
+        with atomic_write(self.manifest_path) as part:
             part.write_bytes(msgspec.json.format(to_json_bytes(manifest), indent=2) + b"\n")
 
     def reserve(self) -> None:
-        """Hold some space until the manifest's last word: on a disk that is full it says why the run ended."""
+        """Reserve disk space for the final manifest, so that it can say why the run ended on a full disk."""
         self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
 
     @property
@@ -97,18 +97,18 @@ class RunFolder:
         return self.path / ".reserve"
 
     def sweep(self) -> None:
-        """Remove what a rank was about to write when it was killed."""
+        """Remove partial files of ranks that were killed while writing."""
         for part in self.path.rglob(".*.part"):
             part.unlink(missing_ok=True)
 
 
 def is_run(folder: Place) -> bool:
-    """It holds a manifest."""
+    """Return whether a folder has a manifest."""
     return (folder / MANIFEST).is_file()
 
 
 def read_manifest(folder: Place) -> Manifest:
-    """The manifest of a run, checked; UnreadableInput when it is missing, damaged or of a newer format."""
+    """Return the manifest of a run. Raises UnreadableInput if it is missing, damaged or of a newer format."""
     file = folder / MANIFEST
     where = str(file)
     try:
@@ -123,8 +123,8 @@ def read_manifest(folder: Place) -> Manifest:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, moved onto it if the block succeeds and removed if it does not."""
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, which is moved onto it if the block succeeds, else removed."""
     part = path.with_name(f".{path.name}.{token_hex(4)}.part")  # several ranks may write one file
     try:
         yield part
@@ -134,11 +134,11 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def to_json_bytes(value: object) -> bytes:
-    """JSON of dataclasses, numpy arrays and numpy numbers included."""
-    return msgspec.json.encode(value, enc_hook=_plain)
+    """Return a value as JSON, with support for dataclasses, numpy arrays and numpy numbers."""
+    return msgspec.json.encode(value, enc_hook=_without_numpy)
 
 
-def _plain(value: object) -> object:
+def _without_numpy(value: object) -> object:
     for name in ("tolist", "item"):  # numpy arrays, then numpy numbers
         if hasattr(value, name):
             return getattr(value, name)()

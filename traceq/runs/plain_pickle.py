@@ -1,4 +1,4 @@
-"""A pickle that holds nothing but containers, texts and numbers; anything else in it is refused before it can run."""
+"""Unpickling of containers, texts and numbers only; anything else is refused before it can run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["PickleRefused", "load_plain"]
 
 
 class PickleRefused(Exception):
-    """Why a pickle is not read, in one line."""
+    """Pickle that is not read; the message says why, in one line."""
 
 
 class _Plain(pickle.Unpickler):
-    """Only what has an opcode of its own: lists, dicts, tuples, sets, texts, bytes, numbers, None."""
+    """Unpickler of types that have opcodes: lists, dicts, tuples, sets, texts, bytes, numbers, None."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise PickleRefused(f"it asks for {module}.{name}; only plain containers and values are read")
+        raise PickleRefused(f"it refers to {module}.{name}; only plain containers and values are read")
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        raise PickleRefused("it refers to an object outside; only plain containers and values are read")
+        raise PickleRefused("it refers to an external object; only plain containers and values are read")
 
 
 def load_plain(content: bytes) -> Any:
-    """The value in a pickle. Every way to a function goes through `find_class`. Raises PickleRefused."""
+    """Return the value in a pickle; every reference to a function goes through `find_class`. Raises PickleRefused."""
     try:
         return _Plain(io.BytesIO(content)).load()
     except PickleRefused:

@@ -1,7 +1,7 @@
-"""Unprofiled samples on disk: one JSON line a step, one a pair. Written by ranks, read without torch.
+"""Unprofiled samples on disk: one JSON line per step and per pair. Written by ranks, read without torch.
 
-Lines are told apart by `kind`. Format 1 (2026): step, pair, clocks; a pair may have `num_looks` and CPU times. Unknown
-keys are ignored. Older recordings know no -2, no `device_phases`, no `reserved_bytes` and no `process`.
+`kind` is the type of a line. Format 1 (2026): step, pair, clocks; a pair may have `num_looks` and CPU times. Unknown
+keys are ignored. Older recordings have no -2, no `device_phases`, no `reserved_bytes` and no `process`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
-from traceq.locations import Place, opened
+from traceq.locations import Place, open_binary
 from traceq.model import Pairs
 
 __all__ = ["ClocksLine", "Line", "PairLine", "StepLine", "pairs_of", "rank_files", "read_lines", "read_pairs"]
 
 
 class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_defaults=True):
-    """One unprofiled step. `pair` is -1 for warm-up, and -2 for steps that settle after a collection.
+    """Unprofiled step. `pair` is -1 during warm-up, and -2 while times settle after a garbage collection.
 
     `phases` ns by name; `wall_ns` from the end of the previous step; `cpu_ns` of the main thread; `device_ns` between
     the step-end events of the device, 0 without one; `device_phases` ns by name between the events of each phase;
-    `peak_bytes` allocated in the half (CUDA) or by the process (CPU), `reserved_bytes` by CUDA's allocator. Where each
-    arm has processes of its own, `process` is which of the recording's, and `pair` counts its steps.
+    `peak_bytes` allocated in the half (CUDA) or by the process (CPU), `reserved_bytes` by CUDA's allocator. If arms ran
+    in separate processes, `process` is the number of the process in the recording, and `pair` counts its steps.
     """
 
     arm: str
@@ -47,10 +47,10 @@ class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_d
 
 
 class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):
-    """The times that count: one step of each half of one pair, ns. `b_second`: it ran A then B.
+    """Counted times of one pair: ns per step of each half. `b_second`: it ran A then B.
 
-    `num_looks` is there where timing may stop before all planned pairs: see `Pairs`; `first_cpu_ns`, `second_cpu_ns`,
-    the main thread's CPU time, where there is no device.
+    `num_looks` is present if timing may stop before all planned pairs, see `Pairs`; `first_cpu_ns` and `second_cpu_ns`,
+    the main thread's CPU time, if there is no device.
     """
 
     a: str
@@ -65,7 +65,7 @@ class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_d
 
 
 class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):
-    """State of the device before a group, where NVML answers. `throttle` is NVML's bit mask of reasons."""
+    """State of the device before a group, if NVML is available. `throttle` is NVML's bit mask of reasons."""
 
     sm_mhz: int
     memory_mhz: int
@@ -80,8 +80,8 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 def read_lines(path: Place) -> Iterator[Line]:
-    """Lines of one rank's file in order. A last line that a kill cut short is left out."""
-    with opened(path) as file:
+    """Yield the lines of one rank's file in order, without an incomplete last line. Raises UnreadableInput."""
+    with open_binary(path) as file:
         for number, text in enumerate(file, start=1):
             if not text.endswith(b"\n"):
                 return
@@ -92,20 +92,20 @@ def read_lines(path: Place) -> Iterator[Line]:
 
 
 def rank_files(folder: Place) -> list[Place]:
-    """Files of a run's `steps` folder, by rank."""
+    """Return the files of a run's `steps` folder, by rank."""
     files = folder.iterdir() if folder.is_dir() else ()
-    of_rank = {int(found[1]): file for file in files if (found := _SAMPLES.match(file.name))}
+    of_rank = {int(match[1]): file for file in files if (match := _SAMPLES.match(file.name))}
     return [of_rank[rank] for rank in sorted(of_rank)]
 
 
 def read_pairs(folder: Place) -> tuple[Pairs, ...]:
-    """Comparisons found in a run's `steps` folder, in the order they were first run; pairs complete on all ranks."""
+    """Return the comparisons in a run's `steps` folder, in the order of their first run; see `pairs_of`."""
     ranks = [[line for line in read_lines(path) if isinstance(line, PairLine)] for path in rank_files(folder)]
     return pairs_of(ranks)
 
 
 def pairs_of(ranks: Sequence[Sequence[PairLine]]) -> tuple[Pairs, ...]:
-    """Comparisons from each rank's pairs. A pair that a rank lacks is dropped on all."""
+    """Return the comparisons from each rank's pairs; a pair that one rank lacks is dropped on all."""
     if not ranks:
         return ()
     by_key = [{(line.a, line.b, line.pair): line for line in lines} for lines in ranks]

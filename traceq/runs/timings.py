@@ -1,4 +1,4 @@
-"""Unprofiled steps of one arm as columns: what its phases took, on every rank."""
+"""Unprofiled steps of one arm as columns: durations of its steps and phases, on every rank."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from traceq.runs.step_log import StepLine, rank_files, read_lines
 __all__ = ["SETTLING", "WARM_UP", "read_timings", "timings_of"]
 
 WARM_UP, SETTLING = -1, -2
-"""What stands for the pair of a step before anything counts, and of the steps that follow a pause."""
+"""Pair numbers of steps that do not count: during warm-up, and after a pause."""
 
 
 def read_timings(folder: Place, arm: str, phases: Sequence[str] = ()) -> Timings | None:
-    """What a run's `steps` folder holds of an arm; None where no step of it counts. `phases`: those it may have."""
+    """Return the timings of an arm in a run's `steps` folder, None without counted steps; `phases`: known names."""
     ranks = [[line for line in read_lines(path) if isinstance(line, StepLine)] for path in rank_files(folder)]
     return timings_of(ranks, arm, phases)
 
 
 def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[str] = ()) -> Timings | None:
-    """The arm's steps that count, as many as every rank has that has any; None without one."""
-    found = [steps for lines in ranks if (steps := tuple(_counted(lines, arm)))]
-    if not found:
+    """Return the counted steps of an arm, as many as all ranks that have any have; None without one."""
+    counted = [steps for lines in ranks if (steps := tuple(_counted(lines, arm)))]
+    if not counted:
         return None
-    ranks_steps = [steps[: min(map(len, found))] for steps in found]
+    ranks_steps = [steps[: min(map(len, counted))] for steps in counted]
     lines = [[step.line for step in steps] for steps in ranks_steps]
-    names = tuple(dict.fromkeys([*phases, *(name for mine in lines for line in mine for name in line.phases)]))
-    by_device = all(line.device_ns and bool(line.device_phases) == bool(line.phases) for mine in lines for line in mine)
+    names = tuple(dict.fromkeys([*phases, *(name for rank in lines for line in rank for name in line.phases)]))
+    by_device = all(line.device_ns and bool(line.device_phases) == bool(line.phases) for rank in lines for line in rank)
     on_device = bool(lines[0][0].device_ns)
-    host_ns = _table([[line.phases for line in mine] for mine in lines], names)
-    peak = np.array([max(line.peak_bytes for line in mine) for mine in lines], np.int64)
+    host_ns = _table([[line.phases for line in rank] for rank in lines], names)
+    peak = np.array([max(line.peak_bytes for line in rank) for rank in lines], np.int64)
     return Timings(
         phases=names,
         step_ns=np.array(
-            [[line.device_ns if by_device else line.wall_ns for line in mine] for mine in lines], np.int64
+            [[line.device_ns if by_device else line.wall_ns for line in rank] for rank in lines], np.int64
         ),
-        phase_ns=_table([[line.device_phases for line in mine] for mine in lines], names) if by_device else host_ns,
+        phase_ns=_table([[line.device_phases for line in rank] for rank in lines], names) if by_device else host_ns,
         host_phase_ns=host_ns,
         since_pause=np.array([step.since_pause for step in ranks_steps[0]], np.int64),
         peak_allocated=peak if on_device else np.zeros_like(peak),
-        peak_reserved=np.array([max(line.reserved_bytes for line in mine) for mine in lines], np.int64),
+        peak_reserved=np.array([max(line.reserved_bytes for line in rank) for rank in lines], np.int64),
         peak_process=np.zeros_like(peak) if on_device else peak,
-        num_warmup=_num_warmup(next(mine for mine in ranks if any(_counted(mine, arm))), arm),
+        num_warmup=_num_warmup(next(rank for rank in ranks if any(_counted(rank, arm))), arm),
         by_device=by_device,
     )
 
@@ -59,24 +59,24 @@ class _Step:
 
 
 def _counted(lines: Sequence[StepLine], arm: str) -> Iterator[_Step]:
-    """Steps of the arm that count: on a device the first step of a half settles, where there are more."""
-    longer = any(line.index for line in lines)
+    """Yield the counted steps of an arm; on a device the first step of a half does not count if there are more."""
+    has_long_halves = any(line.index for line in lines)
     since_pause, before = 0, WARM_UP
     for line in lines:
         since_pause = 0 if line.pair < 0 and line.pair != before else since_pause + 1
         before = line.pair
-        if line.arm == arm and line.pair >= 0 and not (longer and line.device_ns and line.index == 0):
+        if line.arm == arm and line.pair >= 0 and not (has_long_halves and line.device_ns and line.index == 0):
             yield _Step(line, since_pause)
 
 
 def _num_warmup(lines: Sequence[StepLine], arm: str) -> int:
-    """Steps of the arm before its first that counts; later processes warm up again."""
-    mine = [line.pair for line in lines if line.arm == arm]
-    first = next(at for at, pair in enumerate(mine) if pair >= 0)
-    return mine[:first].count(WARM_UP)
+    """Return the number of steps of an arm before its first counted one; later processes warm up again."""
+    pairs = [line.pair for line in lines if line.arm == arm]
+    first = next(index for index, pair in enumerate(pairs) if pair >= 0)
+    return pairs[:first].count(WARM_UP)
 
 
 def _table(ranks: Sequence[Sequence[Mapping[str, int]]], names: Sequence[str]) -> NDArray[np.int64]:
-    """int64[R, S, P]; 0 where a step never entered the phase."""
-    values = [[[phases.get(name, 0) for name in names] for phases in mine] for mine in ranks]
+    """Return int64[R, S, P] ns; 0 where a step never entered the phase."""
+    values = [[[phases.get(name, 0) for name in names] for phases in rank] for rank in ranks]
     return np.array(values, np.int64).reshape(len(ranks), len(ranks[0]), len(names))
