@@ -1,32 +1,96 @@
-"""What an analysis found: everything a renderer needs, nothing it must compute."""
+"""Results of analyses: tables, findings and caveats, with all that a renderer needs and nothing left to compute."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from html import escape
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
+from traceq.display import to_html, to_text
+from traceq.errors import UsageFault
 from traceq.model import Caveat
-from traceq.units import Unit, format_value
+from traceq.optional_packages import import_or_fault
+from traceq.units import Unit
 
-__all__ = ["Cell", "Column", "Finding", "Report", "Sheet", "Source", "Table", "Unknown"]
+__all__ = [
+    "Cell",
+    "Column",
+    "Finding",
+    "Report",
+    "Sheet",
+    "Source",
+    "SyncSite",
+    "Table",
+    "Unknown",
+    "column",
+    "columns_of",
+]
 
 Cell = str | int | float | bool | None
+Row = TypeVar("Row")
+_COLUMN = "column"
+
+_MOST_KEYS = 8
+"""Columns that the repr of a table lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: `key` is its name in JSON, `title` its heading for people."""
+    """A column of a table: `key` is its name in JSON, `title` its heading for people.
+
+    `is_per_step`: times are per step, and the heading says so where the trace has steps. `is_hidden`: in JSON only.
+    """
 
     key: str
     title: str = ""
     unit: Unit = Unit.TEXT
+    is_per_step: bool = False
+    is_hidden: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The title, followed by `per step` where times are per step; "" for a column without a title."""
+        return f"{self.title} per step".strip() if self.is_per_step else self.title
+
+
+def column(
+    title: str = "", unit: Unit = Unit.TEXT, *, key: str = "", is_per_step: bool = False, is_hidden: bool = False
+) -> Any:
+    """Declare a field of a row dataclass as a column of its table; its JSON key is the field's name unless given."""
+    return field(metadata={_COLUMN: Column(key, title, unit, is_per_step, is_hidden)})
+
+
+def columns_of(row_type: type[Any]) -> tuple[Column, ...]:
+    """Return the columns of a row dataclass in the order of its fields, without those declared without `column`."""
+    return tuple(replace(item, key=item.key or name) for name, item in _declared(row_type))
+
+
+def _declared(row_type: type[Any]) -> list[tuple[str, Column]]:
+    return [(each.name, each.metadata[_COLUMN]) for each in fields(row_type) if _COLUMN in each.metadata]
+
+
+class _CellRows(Sequence[tuple[Cell, ...]]):
+    """Cells of rows that need not be in memory at once, made anew on each iteration."""
+
+    def __init__(self, rows: Sequence[Any], cells: Callable[[Any], tuple[Cell, ...]]) -> None:
+        self._rows, self._cells = rows, cells
+
+    def __iter__(self) -> Iterator[tuple[Cell, ...]]:
+        return map(self._cells, self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns. `key` names it in JSON; `single` marks one row that is an object there, not a list, or null
-    without a row. `parts` of such a row are tables of a name and a number: objects within it.
+    """Rows of cells under columns; `Table.of` makes a table of typed rows.
+
+    `key` names it in JSON. `single`: JSON has its only row as an object, or null without a row, instead of a list.
+    `parts` of such a row are tables of a name and a number, which are objects within it.
     """
 
     key: str
@@ -37,40 +101,100 @@ class Table:
     note: str = ""
     parts: tuple[Table, ...] = ()
 
+    @classmethod
+    def of(cls, key: str, title: str, row_type: type[Row], rows: Sequence[Row], **options: Any) -> Table:
+        """Return the table of dataclass rows, its columns declared by the fields of `row_type` (`column`).
+
+        `options` are further fields of Table. Rows in a tuple or a list become cells now, those of any other sequence
+        each time they are iterated.
+        """
+        names = [name for name, _ in _declared(row_type)]
+
+        def cells(row: Row) -> tuple[Cell, ...]:
+            return tuple(getattr(row, name) for name in names)
+
+        cell_rows = tuple(map(cells, rows)) if isinstance(rows, tuple | list) else _CellRows(rows, cells)
+        return cls(key, title, columns_of(row_type), cell_rows, **options)
+
+    def select(self, *keys: str) -> Table:
+        """Return the same rows with the columns of these keys, in this order."""
+        index = {column.key: number for number, column in enumerate(self.columns)}
+        chosen = [index[key] for key in keys]
+        rows = tuple(tuple(row[number] for number in chosen) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[number] for number in chosen), rows=rows)
+
+    def without(self, *keys: str) -> Table:
+        """Return the same rows without the columns of these keys."""
+        return self.select(*(column.key for column in self.columns if column.key not in keys))
+
+    def with_column(self, column: Column, values: Iterable[Cell]) -> Table:
+        """Return the same rows with one more column on the right."""
+        rows = tuple((*row, value) for row, value in zip(self.rows, values, strict=True))
+        return replace(self, columns=(*self.columns, column), rows=rows)
+
+    def largest_first(self, key: str) -> Table:
+        """Return the same rows in descending order of a column of numbers, in which None counts as 0."""
+        index = [column.key for column in self.columns].index(key)
+        return replace(self, rows=tuple(sorted(self.rows, key=lambda row: -float(row[index] or 0))))
+
+    @property
+    def visible(self) -> Table:
+        """The same table without columns that only JSON shows."""
+        return self.without(*(column.key for column in self.columns if column.is_hidden))
+
     @property
     def non_empty_columns(self) -> Table:
-        """The same without columns that are empty in every row, for people."""
-        at = [n for n in range(len(self.columns)) if any(row[n] not in ("", None) for row in self.rows)]
-        if not self.rows or len(at) == len(self.columns):
+        """The same table without columns that are empty in every row, for people."""
+        filled = [
+            number for number in range(len(self.columns)) if any(row[number] not in ("", None) for row in self.rows)
+        ]
+        if not self.rows or len(filled) == len(self.columns):
             return self
-        rows = tuple(tuple(row[n] for n in at) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[n] for n in at), rows=rows)
+        return self.select(*(self.columns[number].key for number in filled))
+
+    def __repr__(self) -> str:
+        keys = [column.key for column in self.columns]
+        more = f" and {len(keys) - _MOST_KEYS} more" if len(keys) > _MOST_KEYS else ""
+        return f"<Table {self.key}: {_count(self.rows, 'row')} of {', '.join(keys[:_MOST_KEYS])}{more}>"
 
     def __str__(self) -> str:
-        """The table in plain text, columns aligned."""
-        lines = [[column.title or column.key for column in self.columns], *self._texts()]
-        widths = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
-        padded = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
-        return "\n".join([self.title, *(line.rstrip() for line in padded)])
+        return to_text("table", self)
 
     def _repr_html_(self) -> str:
-        """The table in a notebook."""
-        head = "".join(f"<th>{escape(column.title or column.key)}</th>" for column in self.columns)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in line) + "</tr>" for line in self._texts()
-        )
-        return (
-            f"<table><caption>{escape(self.title)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        )
+        return to_html("table", self)
 
-    def _texts(self) -> list[list[str]]:
-        return [[format_value(v, c.unit) for v, c in zip(row, self.columns, strict=True)] for row in self.rows]
+    def to_dicts(self) -> list[dict[str, Cell]]:
+        """Return the rows as dictionaries with the keys of `--json`; times in ns."""
+        keys = [column.key for column in self.columns]
+        return [dict(zip(keys, row, strict=True)) for row in self.rows]
+
+    def to_arrow(self) -> Any:
+        """Return a pyarrow.Table with the keys of `--json`. Raises TraceqError without pyarrow."""
+        arrow, rows = import_or_fault("pyarrow"), list(self.rows)
+        return arrow.table({column.key: [row[index] for row in rows] for index, column in enumerate(self.columns)})
+
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with the keys of `--json`. Raises TraceqError without pandas."""
+        columns = [column.key for column in self.columns]
+        return import_or_fault("pandas").DataFrame.from_records(list(self.rows), columns=columns)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSite:
+    """Syncs that a finding is about: their kind, op and Python line, as in the table `syncs`."""
+
+    kind: str
+    op: str
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A thing worth a reader's time: `severity` high, medium or low; `ns` of a step that its remedy is about;
-    `key` the row it is about; `instead_of`: what it tells better, as codes of findings or beginnings of their keys.
+    """A result worth a reader's time.
+
+    `severity`: high, medium or low. `ns` of a step that its remedy is about; 0 where it is no matter of time. `key` of
+    the row it is about, and `site` where that is one of `syncs`. It explains findings with a code in `instead_of`, and
+    those about syncs of a kind in `instead_of_syncs`, better than they do.
     """
 
     code: str
@@ -79,15 +203,18 @@ class Finding:
     ns: int = 0
     key: str = ""
     instead_of: tuple[str, ...] = ()
+    instead_of_syncs: tuple[str, ...] = ()
+    site: SyncSite | None = None
 
-    def tells(self, other: Finding) -> bool:
-        """Says better, for a part of its time, what another finding says."""
-        return any(other.code == name or other.key.startswith(name) for name in self.instead_of)
+    def supersedes(self, other: Finding) -> bool:
+        """Return whether this explains better, for a part of its time, what another finding is about."""
+        is_such_sync = other.site is not None and other.site.kind in self.instead_of_syncs
+        return other.code in self.instead_of or is_such_sync
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What a trace does not tell, and the argument of torch.profiler that would have recorded it."""
+    """Facts that a trace does not contain, and the argument of torch.profiler that records them."""
 
     what: str
     argument: str
@@ -95,7 +222,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One analysis's answer: `tables` are complete and go to JSON, `views` are short and go to people."""
+    """Result of one analysis: `tables` are complete and go to JSON, `views` are short and go to people."""
 
     name: str
     tables: tuple[Table, ...] = ()
@@ -104,21 +231,28 @@ class Report:
     caveats: tuple[Caveat, ...] = ()
     unknown: tuple[Unknown, ...] = ()
 
+    def table(self, key: str) -> Table:
+        """Return the complete table of that key. Raises UsageFault."""
+        for table in self.tables:
+            if table.key == key:
+                return table
+        keys = ", ".join(table.key for table in self.tables)
+        raise UsageFault(f"{self.name}: no table {key!r}; choose from {keys}")
+
+    def __repr__(self) -> str:
+        keys = ", ".join(table.key for table in self.tables)
+        return f"<Report {self.name}: {_count(self.findings, 'finding')}; tables: {keys or 'none'}>"
+
     def __str__(self) -> str:
-        """Findings and views in plain text."""
-        return "\n\n".join(
-            [*(finding.text for finding in self.findings), *(str(view.non_empty_columns) for view in self.views)]
-        )
+        return to_text("report", self)
 
     def _repr_html_(self) -> str:
-        """Findings and views in a notebook."""
-        found = "".join(f"<p>{escape(finding.text)}</p>" for finding in self.findings)
-        return found + "".join(view.non_empty_columns._repr_html_() for view in self.views)
+        return to_html("report", self)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What was read: `device` and `torch` are "" where the trace does not say; `step` the only one of it."""
+    """What was read; `device` and `torch` are "" where the trace does not say, `step` is set where it has only one."""
 
     path: str
     num_events: int
@@ -140,26 +274,48 @@ class Sheet:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings of all reports: what is wrong, which has no cost in time, then the costliest first."""
-        found = [finding for report in self.reports for finding in report.findings]
-        return tuple(sorted(found, key=lambda finding: (finding.ns > 0 or finding.severity != "high", -finding.ns)))
+        """Findings of all reports: errors, which have no cost in time, then the costliest first."""
+        findings = [finding for report in self.reports for finding in report.findings]
+        return tuple(sorted(findings, key=lambda finding: (finding.ns > 0 or finding.severity != "high", -finding.ns)))
 
     @property
     def top_findings(self) -> tuple[Finding, ...]:
-        """Findings without those of which others tell half the time or more, and better."""
+        """Findings without those whose time others explain better, by half or more of it."""
 
-        def told_ns(finding: Finding) -> int:
-            return sum(other.ns for other in self.findings if other.tells(finding))
+        def explained_ns(finding: Finding) -> int:
+            return sum(other.ns for other in self.findings if other.supersedes(finding))
 
-        return tuple(finding for finding in self.findings if not finding.ns or 2 * told_ns(finding) < finding.ns)
+        return tuple(finding for finding in self.findings if not finding.ns or 2 * explained_ns(finding) < finding.ns)
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
-        """What the traces do not tell; each once."""
+        """Facts that the traces do not contain; each once."""
         return tuple(dict.fromkeys(unknown for report in self.reports for unknown in report.unknown))
 
     @property
     def all_caveats(self) -> tuple[Caveat, ...]:
-        """Doubts about the input, then those of the reports; each once."""
-        found = [*self.caveats, *(caveat for report in self.reports for caveat in report.caveats)]
-        return tuple(dict.fromkeys(found))
+        """Caveats about the input, then those of the reports; each once."""
+        caveats = [*self.caveats, *(caveat for report in self.reports for caveat in report.caveats)]
+        return tuple(dict.fromkeys(caveats))
+
+    def report(self, name: str) -> Report:
+        """Return the report of one analysis. Raises UsageFault."""
+        for report in self.reports:
+            if report.name == name:
+                return report
+        raise UsageFault(f"no report {name!r}; choose from {', '.join(report.name for report in self.reports)}")
+
+    def __repr__(self) -> str:
+        first = f": {self.top_findings[0].text}" if self.top_findings else ""
+        counts = f"{_count(self.reports, 'report')}, {_count(self.findings, 'finding')}"
+        return f"<Sheet {self.source.path}: {counts}{first}>"
+
+    def __str__(self) -> str:
+        return to_text("sheet", self)
+
+    def _repr_html_(self) -> str:
+        return to_html("sheet", self)
+
+
+def _count(things: Sequence[object], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"

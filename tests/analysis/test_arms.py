@@ -9,7 +9,6 @@ import pytest
 
 from traceq.analysis.registry import analyze
 from traceq.model import Arm, Manifest, Processes, Run
-from traceq.report import Cell, Table
 
 MS, MIB = 1_000_000, 2**20
 
@@ -39,14 +38,10 @@ def run(*arms: Arm, steps_ms: Mapping[str, tuple[float, ...]], apart: bool = Tru
     return Run("RUN", (), manifest, arms[0].name, processes=processes)
 
 
-def rows(table: Table) -> list[dict[str, Cell]]:
-    return [dict(zip((column.key for column in table.columns), row, strict=True)) for row in table.rows]
-
-
 def test_an_arm_is_its_middle_process_and_its_rate_that_of_all_ranks() -> None:
     first, second = Arm("a", "", baseline=True, samples_per_step=30), Arm("b", "", status="skipped", fault="absent")
     (table,) = analyze(run(first, second, steps_ms={"a": (10, 30, 15)}), "arms").tables
-    one, other = rows(table)
+    one, other = table.to_dicts()
     assert (one["num_processes"], one["num_steps"], one["batch_size"]) == (3, 12, 9)
     assert (one["step_ns"], one["spread_ns"], one["peak_bytes"]) == (15 * MS, 20 * MS, 3 * MIB)
     assert one["samples_per_second"] == pytest.approx(2000)
@@ -74,14 +69,14 @@ def test_batches_are_told_by_backend_with_the_largest_the_fastest_and_what_it_le
     )
     steps = {"ddp8": (10,), "ddp16": (16,), "ddp24": (48,), "ddp+8": (8,)}
     matrix, summary = analyze(run(*arms, steps_ms=steps), "batches").views
-    assert [column.title for column in matrix.columns] == ["batch a rank", "ddp", "ddp, expandable segments"]
+    assert [column.title for column in matrix.columns] == ["batch per rank", "ddp", "ddp, expandable segments"]
     assert matrix.rows == (
         (8, "1,600 /s", "2,000 /s"),
         (16, "2,000 /s", ""),
         (24, "1,000 /s", ""),
         (32, "out of memory", ""),
     )
-    ddp, expandable = rows(summary)
+    ddp, expandable = summary.to_dicts()
     assert (ddp["largest"], ddp["refused"], ddp["fastest"], ddp["samples_per_second"]) == (24, 32, 16, 2000)
     assert (ddp["allocated_bytes"], ddp["fragmentation_bytes"], ddp["head_room_bytes"]) == (24 * MIB, 5 * MIB, 7 * MIB)
     assert (expandable["largest"], expandable["refused"]) == (8, None)
@@ -91,7 +86,7 @@ def test_a_batch_that_nothing_is_known_of_yet_does_not_fit() -> None:
     running = Arm("ddp16", "", varied={"strategy": "ddp", "batch_size": 16})
     matrix, summary = analyze(run(tried("ddp", 8), running, steps_ms={"ddp8": (10,)}), "batches").views
     assert matrix.rows == ((8, "1,600 /s"), (16, ""))
-    assert rows(summary)[0]["largest"] == 8
+    assert summary.to_dicts()[0]["largest"] == 8
 
 
 def test_one_batch_alone_is_no_walk() -> None:

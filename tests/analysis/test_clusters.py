@@ -65,7 +65,7 @@ def test_the_rank_that_computes_longer_is_a_cluster_of_its_own() -> None:
 
 def test_the_finding_names_ranks_host_phase_and_time() -> None:
     (finding,) = job(*[500] * 6, 640, 640, 640).findings
-    assert finding.text == "6 ranks alike, 3 on one host (host2: ranks 6-8) late by 140 us in forward"
+    assert finding.text == "stragglers: 3 on one host (host2: ranks 6-8) late by 140 us in forward; 6 ranks are alike"
     assert (finding.code, finding.severity, finding.ns, finding.key) == ("late_ranks", "high", 140_000, "rank 6")
 
 
@@ -85,8 +85,13 @@ def test_own_time_and_waits_of_all_phases_are_the_step() -> None:
     report = job(*[500] * 8, 640)
     (whole,) = (row for row in rows(report, "percentiles") if row["name"] == "step")
     for rank in range(9):
-        mine = [row for row in rows(report, "rank_phases") if row["rank"] == rank]
-        assert sum(row["own_ns"] + row["waits_ns"] for row in mine) == whole["min_ns"] == whole["max_ns"] == 1_000_000
+        phases_of_rank = [row for row in rows(report, "rank_phases") if row["rank"] == rank]
+        assert (
+            sum(row["own_ns"] + row["waits_ns"] for row in phases_of_rank)
+            == whole["min_ns"]
+            == whole["max_ns"]
+            == 1_000_000
+        )
 
 
 def test_people_see_clusters_only_of_more_ranks_than_they_read_one_by_one() -> None:
@@ -131,8 +136,8 @@ def test_neither_the_order_of_ranks_nor_a_shift_of_all_changes_who_is_alike() ->
 def groups(numbers: Iterable[int]) -> set[frozenset[int]]:
     """Who is with whom, whatever the clusters are called."""
     held: dict[int, set[int]] = {}
-    for at, number in enumerate(numbers):
-        held.setdefault(int(number), set()).add(at)
+    for index, number in enumerate(numbers):
+        held.setdefault(int(number), set()).add(index)
     return {frozenset(members) for members in held.values()}
 
 
@@ -187,16 +192,16 @@ def drawn(seed: int, sizes: Sequence[int] = (48, 64, 256, 1024)) -> Drawn:
     return Drawn(kind, num_ranks, late[kind])
 
 
-def told_of(case: Drawn, seed: int) -> list[PhaseTimes]:
+def times_of(case: Drawn, seed: int) -> list[PhaseTimes]:
     """What ranks tell that differ by 0.2 to 1 % and meet once a step: all wait for the last."""
     rng = np.random.default_rng(seed)
     noise = rng.uniform(0.002, 0.01)
-    own = np.array([2, 80, 130, 10]) * MS * (1 + noise * rng.standard_normal((case.num_ranks, 4)))
+    busy = np.array([2, 80, 130, 10]) * MS * (1 + noise * rng.standard_normal((case.num_ranks, 4)))
     for ranks, phase, by_ms in case.late:
-        own[list(ranks), PHASES.index(phase)] += by_ms * MS
+        busy[list(ranks), PHASES.index(phase)] += by_ms * MS
     ns = np.zeros((case.num_ranks, 4, len(TimeCategory)))
-    ns[:, :, TimeCategory.COMPUTE] = own
-    ns[:, 2, TimeCategory.EXPOSED_COMM] = own.sum(axis=1).max() - own.sum(axis=1)
+    ns[:, :, TimeCategory.COMPUTE] = busy
+    ns[:, 2, TimeCategory.EXPOSED_COMM] = busy.sum(axis=1).max() - busy.sum(axis=1)
     return [PhaseTimes(rank, f"node{rank // 8}", PHASES, ns[rank]) for rank in range(case.num_ranks)]
 
 
@@ -206,17 +211,18 @@ def members(row: Row) -> frozenset[int]:
 
 
 def check(report: Report, case: Drawn, tolerance_ms: float) -> None:
-    found = {members(row): row for row in rows(report, "clusters")}
-    assert found.keys() == case.clusters
+    clusters = {members(row): row for row in rows(report, "clusters")}
+    assert clusters.keys() == case.clusters
     for ranks, phase, by_ms in case.late:
-        row = found[frozenset(ranks)]
+        row = clusters[frozenset(ranks)]
         assert row["phase"] == phase
         assert row["phase_ns"] / MS == pytest.approx(by_ms, abs=tolerance_ms)
         assert row["num_hosts"] == len({rank // 8 for rank in ranks})
     assert bool(report.findings) == bool(case.late)
     for finding in report.findings:
         worst = max(case.late, key=lambda late: late[2])
-        assert f"{case.num_ranks - sum(len(ranks) for ranks, _, _ in case.late):,} ranks alike, " in finding.text
+        num_alike = case.num_ranks - sum(len(ranks) for ranks, _, _ in case.late)
+        assert finding.text.endswith(f"; {num_alike:,} ranks are alike")
         assert f" in {worst[1]}" in finding.text
         assert finding.key == f"rank {min(worst[0])}"
 
@@ -224,7 +230,7 @@ def check(report: Report, case: Drawn, tolerance_ms: float) -> None:
 def test_clusters_are_those_that_a_seed_has_drawn() -> None:
     for seed in range(DRAWN):
         case = drawn(seed)
-        check(merge(JOB, told_of(case, seed)), case, tolerance_ms=4)
+        check(merge(JOB, times_of(case, seed)), case, tolerance_ms=4)
 
 
 @pytest.mark.parametrize(

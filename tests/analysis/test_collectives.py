@@ -14,9 +14,9 @@ def collectives(*events: Event, **metadata: Any) -> list[dict[str, Any]]:
     return table(build(step(0, 200), *events, **metadata), "collectives")
 
 
-def counts(found: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+def counts(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
     """(calls, kernels) by name."""
-    return {one["name"]: (one["num"], one["num_kernels"]) for one in found}
+    return {one["name"]: (one["num"], one["num_kernels"]) for one in rows}
 
 
 def carried(name: str, elements: tuple[int, int], *, dur: int = 20, **more: Any) -> tuple[Event, ...]:
@@ -25,15 +25,15 @@ def carried(name: str, elements: tuple[int, int], *, dur: int = 20, **more: Any)
 
 
 def test_a_call_and_its_kernel_are_one_row() -> None:
-    (found,) = collectives(*carried("allreduce", (1000, 1000), **{"Process Group Name": "default_pg"}))
-    assert (found["name"], found["group"], found["group_size"], found["dtype"]) == (
+    (row,) = collectives(*carried("allreduce", (1000, 1000), **{"Process Group Name": "default_pg"}))
+    assert (row["name"], row["group"], row["group_size"], row["dtype"]) == (
         "all_reduce",
         "default_pg",
         4,
         "float32",
     )
-    assert (found["num"], found["num_kernels"], found["bytes"]) == (1, 1, 4000)
-    assert (found["gpu_ns"], found["exposed_ns"], found["phase"]) == (20_000, 20_000, "forward")
+    assert (row["num"], row["num_kernels"], row["bytes"]) == (1, 1, 4000)
+    assert (row["gpu_ns"], row["exposed_ns"], row["phase"]) == (20_000, 20_000, "forward")
 
 
 @pytest.mark.parametrize(
@@ -48,46 +48,46 @@ def test_a_call_and_its_kernel_are_one_row() -> None:
 )
 def test_bandwidth_is_that_of_nccl_tests(name: str, elements: tuple[int, int], algbw: float, busbw: float) -> None:
     """The larger side counts; 4,000 bytes in 1 us are 4 GB/s."""
-    (found,) = collectives(*carried(name, elements, dur=1))
-    assert (found["algbw_gbps"], found["busbw_gbps"]) == (algbw, busbw)
+    (row,) = collectives(*carried(name, elements, dur=1))
+    assert (row["algbw_gbps"], row["busbw_gbps"]) == (algbw, busbw)
 
 
 @pytest.mark.parametrize(
     ("dtype", "size"), [("Float", 4), ("BFloat16", 2), ("Half", 2), ("Long", 8), ("Byte", 1), ("Bool", 1)]
 )
 def test_bytes_are_elements_times_the_size_of_their_type(dtype: str, size: int) -> None:
-    (found,) = collectives(*carried("allreduce", (1000, 1000), dtype=dtype))
-    assert found["bytes"] == 1000 * size
+    (row,) = collectives(*carried("allreduce", (1000, 1000), dtype=dtype))
+    assert row["bytes"] == 1000 * size
 
 
 def test_an_unknown_type_leaves_the_bytes_open_instead_of_zero() -> None:
-    (found,) = collectives(*carried("allreduce", (1000, 1000), dtype="Float6"))
-    assert (found["bytes"], found["algbw_gbps"], found["busbw_gbps"]) == (None, None, None)
+    (row,) = collectives(*carried("allreduce", (1000, 1000), dtype="Float6"))
+    assert (row["bytes"], row["algbw_gbps"], row["busbw_gbps"]) == (None, None, None)
 
 
 @pytest.mark.parametrize("elements", ["many", None, [5], -4, 2**70, 1e30])
 def test_a_count_that_is_none_is_unknown(elements: Any) -> None:
-    (found,) = collectives(comms("allreduce", 10, 5, (elements, elements)))
-    assert (found["num"], found["bytes"]) == (1, None)
+    (row,) = collectives(comms("allreduce", 10, 5, (elements, elements)))
+    assert (row["num"], row["bytes"]) == (1, None)
 
 
 @pytest.mark.parametrize("dims", [5, "x", [5], [["a"]], [[2, ["x"]]], [[2**40, 2**40]], [], [None], {"a": 1}])
 def test_shapes_that_are_none_leave_the_bytes_open(dims: Any) -> None:
-    (found,) = collectives(annotation("nccl:all_reduce", 10, 5, **{"Input Dims": dims, "Input type": ["float"]}))
-    assert (found["num"], found["bytes"]) == (1, None)
+    (row,) = collectives(annotation("nccl:all_reduce", 10, 5, **{"Input Dims": dims, "Input type": ["float"]}))
+    assert (row["num"], row["bytes"]) == (1, None)
 
 
 def test_a_tensor_without_dimensions_is_one_number_and_other_arguments_are_none() -> None:
     shapes = {"Input Dims": [[], []], "Input type": ["float", "Scalar"]}
-    (found,) = collectives(annotation("nccl:all_reduce", 10, 5, **shapes))
-    assert found["bytes"] == 4
+    (row,) = collectives(annotation("nccl:all_reduce", 10, 5, **shapes))
+    assert row["bytes"] == 4
 
 
 def test_waits_barriers_and_unnamed_rows_move_no_data() -> None:
-    found = collectives(
+    rows = collectives(
         comms("wait", 1, 1), comms("barrier", 3, 1), op("record_param_comms", 5, 1), comms("allreduce", 7, 1)
     )
-    assert counts(found) == {"all_reduce": (1, 0)}
+    assert counts(rows) == {"all_reduce": (1, 0)}
 
 
 def test_the_innermost_level_that_has_names_is_the_identity() -> None:
@@ -99,14 +99,14 @@ def test_the_innermost_level_that_has_names_is_the_identity() -> None:
 
 def test_an_annotation_lists_what_it_moves_and_all_of_it_counts() -> None:
     shapes = {"Input Dims": [[10, 20], [50], []], "Input type": ["float", "float", ""]}
-    (found,) = collectives(annotation("nccl:coalesced_all_gather", 10, 20, **shapes))
-    assert (found["name"], found["bytes"], found["dtype"]) == ("all_gather", 1000, "float32")
+    (row,) = collectives(annotation("nccl:coalesced_all_gather", 10, 20, **shapes))
+    assert (row["name"], row["bytes"], row["dtype"]) == ("all_gather", 1000, "float32")
 
 
 def test_a_c10d_op_lists_output_and_input_and_the_larger_counts() -> None:
     shapes = {"Input Dims": [[1000], [250], []], "Input type": ["float", "float", ""]}
-    (found,) = collectives(op("c10d::_allgather_base_", 10, 5, **shapes))
-    assert (found["name"], found["bytes"]) == ("all_gather", 4000)
+    (row,) = collectives(op("c10d::_allgather_base_", 10, 5, **shapes))
+    assert (row["name"], row["bytes"]) == ("all_gather", 4000)
 
 
 GLOO = (
@@ -117,9 +117,9 @@ DISPATCHED = (op("c10d::_reduce_scatter_base_", 10, 5), op("c10d::_allgather_bas
 
 
 def test_gloo_calls_a_reduce_scatter_all_reduce_and_the_c10d_op_tells_the_truth() -> None:
-    found = collectives(*GLOO, *DISPATCHED, **world(0, 2, "gloo"))
-    assert counts(found) == {"reduce_scatter": (1, 0), "all_gather": (1, 0)}
-    assert {one["name"]: one["bytes"] for one in found} == {"reduce_scatter": 256, "all_gather": 512}  # of 2 ranks
+    rows = collectives(*GLOO, *DISPATCHED, **world(0, 2, "gloo"))
+    assert counts(rows) == {"reduce_scatter": (1, 0), "all_gather": (1, 0)}
+    assert {one["name"]: one["bytes"] for one in rows} == {"reduce_scatter": 256, "all_gather": 512}  # of 2 ranks
 
 
 def test_where_the_counts_differ_gloos_own_names_stand() -> None:
@@ -131,63 +131,63 @@ def test_where_the_counts_differ_gloos_own_names_stand() -> None:
 
 def test_a_kernel_without_a_call_is_a_row_of_its_own() -> None:
     calls = carried("allreduce", (1000, 1000))
-    found = collectives(kernel("ncclDevKernel_AllGather_RING_LL(x)", 2, 5), *calls)
-    assert counts(found) == {"all_gather": (0, 1), "all_reduce": (1, 1)}
-    alone = next(one for one in found if one["num"] == 0)
+    rows = collectives(kernel("ncclDevKernel_AllGather_RING_LL(x)", 2, 5), *calls)
+    assert counts(rows) == {"all_gather": (0, 1), "all_reduce": (1, 1)}
+    alone = next(one for one in rows if one["num"] == 0)
     assert (alone["phase"], alone["bytes"], alone["gpu_ns"]) == ("before_window", None, 5_000)
-    assert alone["key"] != next(one["key"] for one in found if one["num"])
+    assert alone["key"] != next(one["key"] for one in rows if one["num"])
 
 
 def test_calls_and_kernels_that_do_not_belong_together_are_not_one_row() -> None:
     apart = annotation("nccl:all_reduce", 10, 5), launch(50, 1, 1), kernel(ALL_REDUCE, 60, 9, 1)
-    found = collectives(*apart)
-    assert [(one["name"], one["num"], one["num_kernels"]) for one in found] == [
+    rows = collectives(*apart)
+    assert [(one["name"], one["num"], one["num_kernels"]) for one in rows] == [
         ("all_reduce", 1, 0),
         ("all_reduce", 0, 1),
     ]
-    assert found[0]["key"] != found[1]["key"]
+    assert rows[0]["key"] != rows[1]["key"]
 
 
 def test_a_group_launch_has_more_calls_than_kernels() -> None:
-    found = collectives(
+    rows = collectives(
         comms("allreduce", 1, 5, (10, 10)),
         comms("allreduce", 10, 5, (30, 30)),
         launch(12, 1, 1),
         kernel(ALL_REDUCE, 30, 9, 1),
     )
-    assert counts(found) == {"all_reduce": (2, 1)}
-    assert found[0]["bytes"] == 160
+    assert counts(rows) == {"all_reduce": (2, 1)}
+    assert rows[0]["bytes"] == 160
 
 
 def test_a_kernel_launched_elsewhere_finds_its_call_by_external_id() -> None:
     call = comms("allreduce", 10, 5, (10, 10), **{"External id": 41})
-    found = collectives(call, launch(50, 1, 1, tid=AUTOGRAD), kernel(ALL_REDUCE, 60, 9, 1, **{"External id": 41}))
-    assert counts(found) == {"all_reduce": (1, 1)}
+    rows = collectives(call, launch(50, 1, 1, tid=AUTOGRAD), kernel(ALL_REDUCE, 60, 9, 1, **{"External id": 41}))
+    assert counts(rows) == {"all_reduce": (1, 1)}
 
 
 @pytest.mark.parametrize(
     "name", ["cross_device_reduce_1stage<float>(x)", "ncclKernel_AllReduce_RING_LL_Sum_float(x)", "rcclGenericKernel"]
 )
 def test_a_kernel_is_communication_by_its_name_on_any_stream(name: str) -> None:
-    (found,) = collectives(launch(1, 1, 1), kernel(name, 5, 9, 1, stream=7))
-    assert found["num_kernels"] == 1
+    (row,) = collectives(launch(1, 1, 1), kernel(name, 5, 9, 1, stream=7))
+    assert row["num_kernels"] == 1
 
 
 def test_a_generic_kernel_is_what_its_own_arguments_say() -> None:
-    told = kernel("ncclDevKernel_Generic(x)", 5, 9, 1, **{"Collective name": "alltoallv"})
-    assert counts(collectives(launch(1, 1, 1), told)) == {"all_to_all": (0, 1)}
+    generic = kernel("ncclDevKernel_Generic(x)", 5, 9, 1, **{"Collective name": "alltoallv"})
+    assert counts(collectives(launch(1, 1, 1), generic)) == {"all_to_all": (0, 1)}
 
 
 def test_only_the_part_that_no_compute_hides_is_exposed() -> None:
     compute = launch(0, 1, 2), kernel("gemm", 25, 15, 2, stream=8)
-    (found,) = collectives(*carried("allreduce", (10, 10)), *compute)
-    assert (found["gpu_ns"], found["exposed_ns"]) == (20_000, 10_000)
+    (row,) = collectives(*carried("allreduce", (10, 10)), *compute)
+    assert (row["gpu_ns"], row["exposed_ns"]) == (20_000, 10_000)
 
 
 def test_backward_calls_stand_in_a_row_apart_from_forward_calls() -> None:
     engine = op("autograd::engine::evaluate_function: MmBackward0", 90, 30, tid=AUTOGRAD)
-    found = collectives(comms("allreduce", 10, 5, (10, 10)), engine, comms("allreduce", 95, 5, (20, 20), tid=AUTOGRAD))
-    assert {one["phase"]: one["bytes"] for one in found} == {"forward": 40, "backward": 80}
+    rows = collectives(comms("allreduce", 10, 5, (10, 10)), engine, comms("allreduce", 95, 5, (20, 20), tid=AUTOGRAD))
+    assert {one["phase"]: one["bytes"] for one in rows} == {"forward": 40, "backward": 80}
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_every_spelling_has_one_name(written: str, name: str) -> None:
 
 
 def test_a_rank_of_one_calls_and_needs_no_kernel() -> None:
-    (found,) = collectives(comms("allreduce", 10, 5, (10, 10), **{"Group size": 1}))
-    assert (found["num"], found["num_kernels"], found["gpu_ns"], found["algbw_gbps"]) == (1, 0, 0, None)
+    (row,) = collectives(comms("allreduce", 10, 5, (10, 10), **{"Group size": 1}))
+    assert (row["num"], row["num_kernels"], row["gpu_ns"], row["algbw_gbps"]) == (1, 0, 0, None)
 
 
 def test_a_sync_row_of_the_profiler_is_no_kernel() -> None:

@@ -11,9 +11,9 @@ from paths import TRACES
 from simulator import a_job, run_of
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.stalls.critical_path import On, critical_path
+from traceq.facts.stalls.critical_path import PathKind, critical_path
 from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.stalls.replay import lasts
+from traceq.facts.stalls.replay import step_durations
 from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
 from traceq.model import Trace
@@ -23,10 +23,10 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 def path(*events: Event) -> list[tuple[str, str, float]]:
     """(kind, name, us) of the pieces in order."""
-    found = critical_path(build(*events))
-    ns = found.parts[:, 1] - found.parts[:, 0]
-    pieces = zip(found.on.tolist(), found.name.tolist(), ns.tolist(), strict=True)
-    return [(On(on).name.lower(), found.texts[name], each / 1000) for on, name, each in pieces]
+    path = critical_path(build(*events))
+    ns = path.parts[:, 1] - path.parts[:, 0]
+    pieces = zip(path.kind.tolist(), path.name.tolist(), ns.tolist(), strict=True)
+    return [(PathKind(on).name.lower(), path.texts[name], each / 1000) for on, name, each in pieces]
 
 
 def test_a_host_that_keeps_its_device_waiting_is_the_path() -> None:
@@ -135,49 +135,53 @@ def test_rows_are_what_the_path_leads_through_added_up() -> None:
 
 def slow_walk(trace: Trace) -> list[tuple[int, int, str]]:
     """The path of each counted step, one edge after the other: (start, end, kind) of what runs on the device."""
-    graph, work, found = dependency_graph(trace), device_work(trace), steps(trace)
-    holds, ends = graph.holds, found.window[:, 0] + lasts(trace)
+    graph, work, steps_ = dependency_graph(trace), device_work(trace), steps(trace)
+    host_waits, ends = graph.host_waits, steps_.window[:, 0] + step_durations(trace)
     on_path: list[tuple[int, int, str]] = []
-    for number in np.flatnonzero(found.counted).tolist():
-        start, time = int(found.window[number, 0]), int(ends[number])
+    for number in np.flatnonzero(steps_.counted).tolist():
+        start, time = int(steps_.window[number, 0]), int(ends[number])
         last = [k for k in range(len(work)) if work.end[k] == time]
-        at = last[0] if last else None
+        current = last[0] if last else None
         while time > start:
-            if at is None:  # on the host: back to the last wait that held it up
-                held = [h for h in range(len(holds)) if holds.by_host[h] > 0 and holds.end[h] <= time]
-                hold = max(held, key=lambda h: int(holds.end[h]), default=None)
+            if current is None:  # on the host: back to the last wait that held it up
+                held = [h for h in range(len(host_waits)) if host_waits.host_slack[h] > 0 and host_waits.end[h] <= time]
+                hold = max(held, key=lambda h: int(host_waits.end[h]), default=None)
                 if hold is None:
                     break
-                waits = [w for w in range(len(holds.hold)) if holds.hold[w] == hold and holds.by_work[w] == 0]
-                at = int(holds.on[waits[-1]])
-                time = min(int(work.end[at]), int(holds.end[hold]))
+                waits = [
+                    w
+                    for w in range(len(host_waits.wait))
+                    if host_waits.wait[w] == hold and host_waits.work_slack[w] == 0
+                ]
+                current = int(host_waits.work[waits[-1]])
+                time = min(int(work.end[current]), int(host_waits.end[hold]))
                 continue
-            on_path.append((max(int(work.start[at]), start), time, "device"))
-            time = int(work.start[at])
+            on_path.append((max(int(work.start[current]), start), time, "device"))
+            time = int(work.start[current])
             others = [
                 int(on)
-                for of, on, slack in zip(graph.awaits.work, graph.awaits.on, graph.by_await, strict=True)
-                if of == at and slack == 0
+                for of, on, slack in zip(graph.awaits.work, graph.awaits.on, graph.await_slack, strict=True)
+                if of == current and slack == 0
             ]
             if others:
-                at = others[-1]
-            elif graph.by_stream[at] == 0 and graph.before[at] >= 0:
-                at = int(graph.before[at])
-            elif graph.by_launch[at] == 0:
-                time, at = int(trace.events.ts[work.call[at]]), None
+                current = others[-1]
+            elif graph.stream_slack[current] == 0 and graph.before[current] >= 0:
+                current = int(graph.before[current])
+            elif graph.launch_slack[current] == 0:
+                time, current = int(trace.events.ts[work.call[current]]), None
                 continue
             else:
                 break
-            time = min(time, int(work.end[at]))
+            time = min(time, int(work.end[current]))
     return on_path
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_jumps_of_doubled_length_find_the_path_that_a_slow_walk_finds(seed: int) -> None:
     (trace,) = run_of(a_job(seed)).traces
-    found = critical_path(trace)
-    device = np.isin(found.on, (On.KERNEL, On.COLLECTIVE, On.COPY))
-    fast = sorted(map(tuple, found.parts[device].tolist()))
+    path = critical_path(trace)
+    device = np.isin(path.kind, (PathKind.KERNEL, PathKind.COLLECTIVE, PathKind.COPY))
+    fast = sorted(map(tuple, path.parts[device].tolist()))
     assert fast == sorted((start, end) for start, end, _ in slow_walk(trace) if end > start)
 
 
@@ -196,13 +200,13 @@ def test_the_path_tiles_the_steps_of_real_traces(name: str) -> None:
 
 
 def assert_tiled(trace: Trace) -> None:
-    found, counted = critical_path(trace), steps(trace).counted
+    path, counted = critical_path(trace), steps(trace).counted
     starts = steps(trace).window[:, 0]
     total = Counter[int]()
-    for start, end in found.parts.tolist():
+    for start, end in path.parts.tolist():
         total[int(np.searchsorted(starts, start, "right")) - 1] += end - start
-    assert [total[number] for number in np.flatnonzero(counted).tolist()] == lasts(trace)[counted].tolist()
-    assert (found.parts[1:, 0] >= found.parts[:-1, 1]).all()
+    assert [total[number] for number in np.flatnonzero(counted).tolist()] == step_durations(trace)[counted].tolist()
+    assert (path.parts[1:, 0] >= path.parts[:-1, 1]).all()
 
 
 @pytest.mark.parametrize("origin", [-2, -6, -1_000])

@@ -18,12 +18,12 @@ Row = dict[str, Any]
 USUAL = ("allreduce 10", "allreduce 20", "_allgather_base 30", "allreduce 10")
 
 
-def calls(at: int, *what: str, **more: Any) -> list[Event]:
+def calls(start: int, *what: str, **more: Any) -> list[Event]:
     """One call every 10 us, `name elements`."""
     events = []
     for place, text in enumerate(what):
         name, _, size = text.partition(" ")
-        events.append(comms(name, at + 10 * place, 5, (int(size or 1), int(size or 1)), **more))
+        events.append(comms(name, start + 10 * place, 5, (int(size or 1), int(size or 1)), **more))
     return events
 
 
@@ -45,7 +45,7 @@ def desync(run: Run) -> list[Row]:
     return table(run, "desync")
 
 
-def told(run: Run) -> str:
+def finding_text(run: Run) -> str:
     (finding,) = analyze(run, "desync").findings
     return finding.text
 
@@ -57,9 +57,9 @@ def test_ranks_that_agree_say_nothing() -> None:
 
 def test_a_collective_left_out_is_named_with_what_the_rank_did_instead() -> None:
     run = job(USUAL, ("allreduce 10", "_allgather_base 30", "allreduce 10"), USUAL)
-    assert told(run) == (
+    assert finding_text(run) == (
         "desync at collective 2 of step 8: ranks 0, 2 issue all_reduce float32 x 20 in forward; "
-        "rank 1 leaves it out and issues all_gather float32 x 30 in forward"
+        "rank 1 skips it and issues all_gather float32 x 30 in forward"
     )
     rows = desync(run)
     assert [(row["rank"], row["how"], row["name"], row["elements"]) for row in rows] == [
@@ -71,23 +71,25 @@ def test_a_collective_left_out_is_named_with_what_the_rank_did_instead() -> None
 
 
 def test_the_last_collective_of_a_step_can_be_missing_too() -> None:
-    assert told(job(USUAL, USUAL[:3], USUAL)).endswith("rank 1 leaves it out and issues nothing")
+    assert finding_text(job(USUAL, USUAL[:3], USUAL)).endswith("rank 1 skips it and issues nothing")
 
 
 def test_a_swapped_resized_or_added_collective_is_named() -> None:
     swapped = ("allreduce 20", "allreduce 10", *USUAL[2:])
     resized = ("allreduce 10", "allreduce 21", *USUAL[2:])
     added = ("allreduce 10", "broadcast 1", *USUAL[1:])
-    assert told(job(USUAL, swapped, USUAL)).endswith("rank 1 issues all_reduce float32 x 20 in forward first")
-    assert told(job(USUAL, resized, USUAL)).endswith("rank 1 issues all_reduce float32 x 21 in forward")
-    assert told(job(USUAL, added, USUAL)).endswith("rank 1 issues broadcast float32 x 1 in forward in between")
+    assert finding_text(job(USUAL, swapped, USUAL)).endswith(
+        "rank 1 issues all_reduce float32 x 20 in forward out of order"
+    )
+    assert finding_text(job(USUAL, resized, USUAL)).endswith("rank 1 issues all_reduce float32 x 21 in forward")
+    assert finding_text(job(USUAL, added, USUAL)).endswith("rank 1 issues an extra broadcast float32 x 1 in forward")
 
 
 def test_another_type_of_the_same_size_is_a_mismatch() -> None:
     run = job(USUAL, USUAL, USUAL)
     other = rank(1, USUAL, USUAL, USUAL, dtype="BFloat16")
-    found = desync(replace(run, traces=(run.traces[0], other, run.traces[2])))
-    assert [(row["how"], row["dtype"], row["step"]) for row in found] == [
+    rows = desync(replace(run, traces=(run.traces[0], other, run.traces[2])))
+    assert [(row["how"], row["dtype"], row["step"]) for row in rows] == [
         ("", "float32", 7),
         ("different", "bfloat16", 7),
         ("", "float32", 7),
@@ -96,12 +98,12 @@ def test_another_type_of_the_same_size_is_a_mismatch() -> None:
 
 def test_the_parts_of_an_all_to_all_may_differ() -> None:
     sizes = [(f"alltoallv {n}", "gather 5") for n in range(3)]
-    assert desync(Run("job", tuple(rank(n, own, own) for n, own in enumerate(sizes)))) == []
+    assert desync(Run("job", tuple(rank(n, size, size) for n, size in enumerate(sizes)))) == []
 
 
 def test_of_two_ranks_neither_is_called_wrong() -> None:
     pair = (rank(0, USUAL, USUAL, size=2), rank(1, USUAL[:1] + USUAL[2:], USUAL, size=2))
-    assert told(Run("job", pair)) == (
+    assert finding_text(Run("job", pair)) == (
         "desync at collective 2 of step 7: rank 0 issues all_reduce float32 x 20 in forward; "
         "rank 1 issues all_gather float32 x 30 in forward"
     )
@@ -163,8 +165,8 @@ def test_a_missing_one_among_equals_shows_at_the_next_step() -> None:
 
 def test_a_member_that_issues_nothing_at_all_is_missing() -> None:
     """If its group's ranks are told, and its window holds the step."""
-    own = {"Process Group Name": "tp", "Process Group Ranks": "[0, 2]"}
-    run = Run("job", tuple(rank(n, *((("allreduce 4",) if n == 0 else (),) * 2), **own) for n in range(3)))
+    group = {"Process Group Name": "tp", "Process Group Ranks": "[0, 2]"}
+    run = Run("job", tuple(rank(n, *((("allreduce 4",) if n == 0 else (),) * 2), **group) for n in range(3)))
     rows = desync(run)
     assert [(row["rank"], row["name"]) for row in rows] == [(0, "all_reduce"), (2, None)]
 
@@ -172,8 +174,8 @@ def test_a_member_that_issues_nothing_at_all_is_missing() -> None:
 def test_groups_are_compared_each_for_itself() -> None:
     def mixed(number: int, second: str) -> Trace:
         pair = f"[{number // 2 * 2}, {number // 2 * 2 + 1}]"
-        own = calls(5, "allreduce 10", second, **{"Process Group Name": "tp", "Process Group Ranks": pair})
-        return build(step(0, 100, 7), *own, step(100, 100, 8), **world(number, 4))
+        issued = calls(5, "allreduce 10", second, **{"Process Group Name": "tp", "Process Group Ranks": pair})
+        return build(step(0, 100, 7), *issued, step(100, 100, 8), **world(number, 4))
 
     run = Run("job", tuple(mixed(n, "broadcast 3" if n < 2 else "allreduce 9") for n in range(4)))
     assert desync(run) == []
@@ -181,7 +183,7 @@ def test_groups_are_compared_each_for_itself() -> None:
 
 def test_groups_that_a_trace_does_not_tell_apart_are_not_compared_where_ranks_send_to_each_other() -> None:
     stages = [("send 10", "allreduce 5"), ("recv 10",)]
-    assert desync(Run("job", tuple(rank(n, own, own, size=2) for n, own in enumerate(stages)))) == []
+    assert desync(Run("job", tuple(rank(n, stage, stage, size=2) for n, stage in enumerate(stages)))) == []
 
 
 def test_a_trace_that_lost_events_is_left_out() -> None:
@@ -198,24 +200,24 @@ def test_one_rank_alone_says_nothing() -> None:
 
 
 def test_the_line_and_the_phase_are_those_of_the_call() -> None:
-    def own(number: int, size: int) -> Trace:
+    def issuing(number: int, size: int) -> Trace:
         engine = op("autograd::engine::evaluate_function: MmBackward0", 20, 60, tid=AUTOGRAD)
         late = comms("allreduce", 30, 5, (9, 9), tid=AUTOGRAD)
         early = comms("allreduce", 10, 5, (size, size))
         return build(step(0, 100, 7), frame("train.py(41): clip", 8, 9), early, engine, late, **world(number, 3))
 
-    rows = desync(Run("job", (own(0, 5), own(1, 6), own(2, 5))))
+    rows = desync(Run("job", (issuing(0, 5), issuing(1, 6), issuing(2, 5))))
     assert {(row["phase"], row["line"]) for row in rows} == {("forward", "train.py:41 clip")}
 
 
 def test_the_line_of_a_call_that_backward_issued_is_that_of_the_main_thread() -> None:
-    def own(number: int, size: int) -> Trace:
+    def issuing(number: int, size: int) -> Trace:
         engine = op("autograd::engine::evaluate_function: MmBackward0", 20, 60, tid=AUTOGRAD)
         issued = comms("allreduce", 30, 5, (size, size), tid=AUTOGRAD)
         return build(step(0, 100, 7), frame("train.py(52): run", 8, 80), engine, issued, **world(number, 3))
 
-    run = Run("job", (own(0, 5), own(1, 6), own(2, 5)))
-    assert told(run) == (
+    run = Run("job", (issuing(0, 5), issuing(1, 6), issuing(2, 5)))
+    assert finding_text(run) == (
         "desync at collective 1 of step 7: ranks 0, 2 issue all_reduce float32 x 5 in backward at train.py:52 run; "
         "rank 1 issues all_reduce float32 x 6 in backward at train.py:52 run"
     )
@@ -224,12 +226,12 @@ def test_the_line_of_a_call_that_backward_issued_is_that_of_the_main_thread() ->
 def gloo(number: int, *what: str, size: int = 3) -> Trace:
     """`reduce_scatter 64` as gloo shows it: an all_reduce, under a c10d op that tells the truth."""
     events: list[Event] = []
-    for at, text in enumerate(what):
+    for index, text in enumerate(what):
         name, _, elements = text.partition(" ")
         shapes = {"Input Dims": [[int(elements)]], "Input type": ["float"]}
         shown = "all_reduce" if name == "reduce_scatter" else name
-        events.append(op(f"c10d::{name}_", 10 * at, 3, **shapes))
-        events.append(annotation(f"gloo:{shown}", 10 * at + 4, 5, tid=9, **shapes))
+        events.append(op(f"c10d::{name}_", 10 * index, 3, **shapes))
+        events.append(annotation(f"gloo:{shown}", 10 * index + 4, 5, tid=9, **shapes))
     return build(step(0, 500, 7), *events, step(500, 100, 8), **world(number, size, "gloo"))
 
 

@@ -48,15 +48,15 @@ def host_rows(draw: st.DrawFn) -> list[Event]:
 @given(rows=host_rows())
 def test_self_times_of_a_thread_add_up_to_its_busy_time(rows: list[Event]) -> None:
     trace = build(*rows)
-    found = self_times(trace)
+    times = self_times(trace)
     wanted: Counter[str] = Counter()
     for thread in (MAIN, AUTOGRAD):
         for instant in range(50):
             inside = [r for r in rows if r["tid"] == thread and r["ts"] <= instant < r["ts"] + r["dur"]]
             if inside:  # the latest to start, and of those that start together the shortest
                 wanted[min(inside, key=lambda r: (-r["ts"], r["dur"], -rows.index(r)))["name"]] += 1000
-    own = {trace.events.text(row): ns for row, ns in zip(found.rows.tolist(), found.ns.tolist(), strict=True)}
-    assert {name: ns for name, ns in own.items() if ns} == dict(wanted)
+    self_ns = {trace.events.text(row): ns for row, ns in zip(times.rows.tolist(), times.ns.tolist(), strict=True)}
+    assert {name: ns for name, ns in self_ns.items() if ns} == dict(wanted)
 
 
 def test_self_times_are_those_of_torch(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_each_op_answers_for_its_own_time_in_a_gap() -> None:
 
 def test_waiting_for_data_is_no_hosts_work_though_ops_run_in_it() -> None:
     loads = annotation(LOADER, 12, 30), op("aten::stack", 20, 10)
-    found = filled(*loads, launch(50, 2, 2), kernel("b", 53, 47, 2))
-    assert found == {("data loader", ""): 30, ("python", ""): 2 + 2 + 10, ("launch queue", ""): 1}
+    idle_us = filled(*loads, launch(50, 2, 2), kernel("b", 53, 47, 2))
+    assert idle_us == {("data loader", ""): 30, ("python", ""): 2 + 2 + 10, ("launch queue", ""): 1}
 
 
 def test_syncs_and_allocations_stand_with_the_op_and_line_that_asked_for_them() -> None:
@@ -55,11 +55,11 @@ def test_syncs_and_allocations_stand_with_the_op_and_line_that_asked_for_them() 
         kernel("b", 52, 48, 2),
     )
     rows = table(build(step(0, 100), *FIRST, *events), "idle")
-    found = {(r["cause"], r["category"], r["op"], r["line"]): r["ns"] / 1000 for r in rows}
-    assert found["sync", "sync_wait", "aten::nonzero", "model.py:41 mask"] == 16
-    assert found["allocation", "alloc_wait", "cudaMalloc", ""] == 3
-    assert found["host op", "host_bound", "aten::nonzero", "model.py:41 mask"] == 4
-    assert found["python", "host_bound", "", "model.py:41 mask"] == 1 + 9
+    idle_us = {(r["cause"], r["category"], r["op"], r["line"]): r["ns"] / 1000 for r in rows}
+    assert idle_us["sync", "sync_wait", "aten::nonzero", "model.py:41 mask"] == 16
+    assert idle_us["allocation", "alloc_wait", "cudaMalloc", ""] == 3
+    assert idle_us["host op", "host_bound", "aten::nonzero", "model.py:41 mask"] == 4
+    assert idle_us["python", "host_bound", "", "model.py:41 mask"] == 1 + 9
 
 
 def test_a_gap_counts_once_for_each_thing_that_fills_it() -> None:
@@ -67,9 +67,9 @@ def test_a_gap_counts_once_for_each_thing_that_fills_it() -> None:
     first = op("aten::mm", 10, 2), op("aten::mm", 14, 2), launch(20, 1, 2), kernel("b", 21, 9, 2)
     second = op("aten::mm", 30, 2), launch(35, 1, 3), kernel("c", 36, 64, 3)
     rows = table(build(step(0, 100), *FIRST, *first, *second), "idle")
-    found = {r["op"]: (r["num"], r["ns"], r["longest_ns"]) for r in rows}
-    assert found["aten::mm"] == (2, 6000, 4000)
-    assert found[""] == (3, 2000 + 7000 + 4000, 7000)
+    by_op = {r["op"]: (r["num"], r["ns"], r["longest_ns"]) for r in rows}
+    assert by_op["aten::mm"] == (2, 6000, 4000)
+    assert by_op[""] == (3, 2000 + 7000 + 4000, 7000)
 
 
 def test_python_between_ops_stands_with_the_annotation_around_it() -> None:
@@ -86,16 +86,16 @@ def partition(run: Run) -> dict[tuple[int, str, str], int]:
     """Ns of each rank, phase and category of idle time over the counted steps, by the partition."""
     counted = {(trace.rank, k) for trace in run.traces for k, yes in enumerate(steps(trace).counted) if yes}
     sums: Counter[tuple[int, str, str]] = Counter()
-    for found in table(run, "partition"):
-        if (found["rank"], found["step"]) in counted and found["category"] in IDLE:
-            sums[found["rank"], found["phase"], found["category"]] += found["ns"]
+    for row in table(run, "partition"):
+        if (row["rank"], row["step"]) in counted and row["category"] in IDLE:
+            sums[row["rank"], row["phase"], row["category"]] += row["ns"]
     return dict(sums)
 
 
 def idle(run: Run) -> dict[tuple[int, str, str], int]:
     sums: Counter[tuple[int, str, str]] = Counter()
-    for found in table(run, "idle"):
-        sums[found["rank"], found["phase"], found["category"]] += found["ns"]
+    for row in table(run, "idle"):
+        sums[row["rank"], row["phase"], row["category"]] += row["ns"]
     return dict(sums)
 
 

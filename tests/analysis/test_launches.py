@@ -16,7 +16,7 @@ from traceq.runs.read import read
 
 
 def findings(trace: Trace) -> list[tuple[str, int]]:
-    return [(found.code, found.ns) for found in analyze(Run("", (trace,)), "launches").findings]
+    return [(finding.code, finding.ns) for finding in analyze(Run("", (trace,)), "launches").findings]
 
 
 def test_a_kernel_is_tiny_under_10_us_or_if_its_own_launch_took_longer() -> None:
@@ -35,16 +35,16 @@ def test_a_kernel_is_tiny_under_10_us_or_if_its_own_launch_took_longer() -> None
         launch(170, 20, 5),
         kernel("its launch waits for it", 175, 14, 5),
     )
-    found = launched_kernels(trace)
-    assert found.tiny.tolist() == [True, False, True, False, False, False, False]
+    kernels = launched_kernels(trace)
+    assert kernels.tiny.tolist() == [True, False, True, False, False, False, False]
 
 
 def steady(gap: float, dur: float = 8) -> list[Event]:
     """A step of ten kernels, `gap` us apart: each is launched when the one before has long ended."""
     rows = [step(0, 10 * (dur + gap))]
     for n in range(10):
-        at = n * (dur + gap) + gap
-        rows += [op("aten::add", at - 4, 3), launch(at - 3, 2, n + 1), kernel("add", at, dur, n + 1)]
+        start = n * (dur + gap) + gap
+        rows += [op("aten::add", start - 4, 3), launch(start - 3, 2, n + 1), kernel("add", start, dur, n + 1)]
     return rows
 
 
@@ -70,10 +70,10 @@ def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() ->
 def test_the_same_kernel_on_the_same_shapes_is_a_duplicate() -> None:
     rows = [step(0, 100)]
     for n, (name, shape, grid) in enumerate([("mm", [8], 4), ("mm", [8], 4), ("mm", [9], 4), ("mm", [8], 5)]):
-        at = 10 * n + 1
+        start = 10 * n + 1
         dims = {"Input Dims": [shape]}
-        rows += [op(f"aten::{name}", at, 8, **dims), launch(at + 1, 1, n + 1)]
-        rows += [kernel("gemm", at + 3, 4, n + 1, grid=[grid, 1, 1])]
+        rows += [op(f"aten::{name}", start, 8, **dims), launch(start + 1, 1, n + 1)]
+        rows += [kernel("gemm", start + 3, 4, n + 1, grid=[grid, 1, 1])]
     assert table(build(*rows), "duplicates") == [
         {
             "rank": 0,
@@ -93,11 +93,11 @@ def test_duplicates_that_take_next_to_nothing_are_one_row() -> None:
     rows = [step(0, 400)]
     kernels = [*[("mm", 50)] * 3, *[("a", 0.01)] * 2, *[("b", 0.01)] * 2]
     for n, (name, lasts) in enumerate(kernels):
-        at = 55 * n + 1
-        rows += [op(f"aten::{name}", at, 8, **{"Input Dims": [[8]]}), launch(at + 1, 1, n + 1)]
-        rows += [kernel(name, at + 3, lasts, n + 1, grid=[1, 1, 1])]
-    found = [(row["name"], row["num"], row["gpu_ns"]) for row in table(build(*rows), "duplicates")]
-    assert found == [("mm", 3, 150_000), (OTHERS, 4, 40)]
+        start = 55 * n + 1
+        rows += [op(f"aten::{name}", start, 8, **{"Input Dims": [[8]]}), launch(start + 1, 1, n + 1)]
+        rows += [kernel(name, start + 3, lasts, n + 1, grid=[1, 1, 1])]
+    repeated = [(row["name"], row["num"], row["gpu_ns"]) for row in table(build(*rows), "duplicates")]
+    assert repeated == [("mm", 3, 150_000), (OTHERS, 4, 40)]
 
 
 def test_without_shapes_the_report_says_what_would_record_them() -> None:
@@ -116,5 +116,5 @@ def test_launches_and_duplicates_of_a_real_trace_agree_with_its_kernels(name: st
     cells = [row for row in table(run, "partition") if row["category"] == "host_bound"]
     assert sum(row["host_bound_ns"] for row in launches) == sum(row["ns"] for row in cells)
     longest = {(row["phase"], row["name"]): row["num"] for row in kernels}
-    told = [row for row in table(run, "duplicates") if row["name"] != OTHERS]
-    assert all(row["num"] <= longest[row["phase"], row["name"]] for row in told)
+    large = [row for row in table(run, "duplicates") if row["name"] != OTHERS]
+    assert all(row["num"] <= longest[row["phase"], row["name"]] for row in large)

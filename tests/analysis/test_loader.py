@@ -37,26 +37,26 @@ def manifest(phases: tuple[str, ...], num_ranks: int, samples: int, **parameters
 
 
 def alone(*ranks: Sequence[StepLine], samples: int = 0, **parameters: int) -> Run:
-    known = manifest(ALONE, len(ranks), samples, **parameters)
-    return Run("loader", (), known, "run", timings=timings_of(ranks, "run"))
+    recorded = manifest(ALONE, len(ranks), samples, **parameters)
+    return Run("loader", (), recorded, "run", timings=timings_of(ranks, "run"))
 
 
 def training(*ranks: Sequence[StepLine], samples: int = 0, **parameters: int) -> Run:
-    known = manifest(("dataload_wait", "forward"), len(ranks), samples, **parameters)
-    return Run("steps", (), known, "run", timings=timings_of(ranks, "run"))
+    recorded = manifest(("dataload_wait", "forward"), len(ranks), samples, **parameters)
+    return Run("steps", (), recorded, "run", timings=timings_of(ranks, "run"))
 
 
 def figures(run: Run) -> dict[str, Any]:
-    found = analyze(run, "loader").tables[0]
-    return dict(zip((column.key for column in found.columns), found.rows[0], strict=True))
+    (row,) = analyze(run, "loader").tables[0].to_dicts()
+    return row
 
 
 def test_the_slowest_rank_is_the_ceiling_of_the_job() -> None:
     run = alone([batch(2 * MS), batch(2 * MS)], [batch(3 * MS), batch(4 * MS, MS)], samples=16)
-    found = figures(run)
-    assert (found["batches_per_sec_min"], found["batches_per_sec_max"]) == pytest.approx((250, 500))
-    assert found["batches_per_sec_mean"] == pytest.approx(375)
-    assert found["samples_per_sec_ceiling"] == pytest.approx(250 * 16)
+    row = figures(run)
+    assert (row["batches_per_sec_min"], row["batches_per_sec_max"]) == pytest.approx((250, 500))
+    assert row["batches_per_sec_mean"] == pytest.approx(375)
+    assert row["samples_per_sec_ceiling"] == pytest.approx(250 * 16)
     ranks = analyze(run, "loader").tables[1].rows
     assert ranks[1][:7] == (1, 3.5 * MS, 3.5 * MS, 3.95 * MS, 0.5 * MS, 0.5 * MS, 0.95 * MS)
     assert figures(alone([batch(MS)]))["samples_per_sec_ceiling"] is None
@@ -72,13 +72,13 @@ def test_batches_that_the_workers_made_during_a_pause_do_not_count() -> None:
 def test_bursts_of_four_workers_are_three_batches_that_lie_ready_and_one_that_is_waited_for() -> None:
     bursts = [batch(ns) for start in range(20) for ns in (12 * MS + start, 200_000, 210_000 + start, 190_000)]
     run = alone([batch(1, pair=-2)] * 8 + bursts, num_workers=4, prefetch_factor=2)
-    found = figures(run)
-    assert (found["bimodal"], found["ready_pct"], found["batches_per_wait"]) == (True, 75, 4)
-    assert (found["ready_ns"], found["waited_ns"]) == (200_000, 12 * MS + 10)
+    row = figures(run)
+    assert (row["bimodal"], row["ready_pct"], row["batches_per_wait"]) == (True, 75, 4)
+    assert (row["ready_ns"], row["waited_ns"]) == (200_000, 12 * MS + 10)
     note = analyze(run, "loader").views[0].note
-    assert "75.0 % of the batches lay ready (200 us), for the others the loop waited (12.0 ms)" in note
-    assert note.endswith("4.0 batches a wait, as 4 workers deliver in bursts; up to 8 (num_workers x prefetch_factor) "
-                         "can lie ready.")  # fmt: skip
+    assert "75.0 % of the batches were ready (200 us), for the others the loop waited (12.0 ms)" in note
+    assert "4.0 batches per wait, as 4 workers deliver in bursts; up to 8 " in note
+    assert note.endswith("8 (num_workers x prefetch_factor) can be ready.")
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,22 @@ def test_a_recording_of_steps_is_no_loader_and_a_loader_is_not_told_twice() -> N
 def test_steps_are_starved_by_what_the_loader_takes_longer_than_the_rest_of_them() -> None:
     loader = alone([batch(40 * MS)], [batch(50 * MS)], samples=16)
     steps = training([line(51 * MS, dataload_wait=21 * MS)], [line(52 * MS, dataload_wait=22 * MS)], samples=16)
-    found = diff_runs(loader, steps)
-    assert found.feeding is not None
-    assert (found.feeding.loader_ns, found.feeding.rest_ns, found.feeding.is_starved) == (50 * MS, 30 * MS, True)
-    assert found.words == (
+    difference = diff_runs(loader, steps)
+    assert difference.feeding is not None
+    assert (difference.feeding.loader_ns, difference.feeding.rest_ns, difference.feeding.is_starved) == (
+        50 * MS,
+        30 * MS,
+        True,
+    )
+    assert difference.words == (
         (
-            "Starved: for the batch of a step the loader alone takes 50.0 ms, and the rest of the step 30.0 ms: so "
+            "Starved: the loader alone takes 50.0 ms for the batch of a step, the rest of the step 30.0 ms; "
             "each step waits 20.0 ms for data (dataload_wait measured 22.0 ms)."
         ),
-        "The loader feeds 320 samples/s; without waiting the job would train on 533.",
+        "The loader delivers 320 samples/s; without waiting the job would train 533 samples/s.",
     )
-    assert (found.comparison, found.traced, found.causes) == (None, None, ())
-    assert diff_runs(steps, loader).feeding == found.feeding
+    assert (difference.comparison, difference.traced, difference.causes) == (None, None, ())
+    assert diff_runs(steps, loader).feeding == difference.feeding
 
 
 def test_a_loader_that_keeps_up_is_told_by_how_much_and_what_steps_wait_nevertheless() -> None:
@@ -121,10 +125,13 @@ def test_a_loader_that_keeps_up_is_told_by_how_much_and_what_steps_wait_neverthe
     steps = training([line(100 * MS, dataload_wait=10 * MS)], samples=8)
     assert diff_runs(loader, steps).words == (
         (
-            "Not starved: for the batch of a step the loader alone takes 4.00 ms, and the rest of the step 90.0 ms: it "
+            "Not starved: the loader alone takes 4.00 ms for the batch of a step, the rest of the step 90.0 ms; it "
             "could feed 22 times as many steps."
         ),
-        "Yet it waits 10.0 ms (10.0 %) in dataload_wait: workers share cores with training, or batches come late.",
+        (
+            "Yet each step waits 10.0 ms (10.0 %) in dataload_wait: workers share cores with training, or batches "
+            "arrive late."
+        ),
     )
     calm = training([line(100 * MS, dataload_wait=MS)], samples=8)
     assert len(diff_runs(loader, calm).words) == 1
@@ -134,15 +141,15 @@ def test_a_step_of_several_batches_needs_as_many_of_the_loader() -> None:
     """Two ranks' loader of 4 samples a batch; one rank's steps of 16 samples."""
     loader = alone([batch(5 * MS)], [batch(5 * MS)], samples=8, batch_size=4)
     steps = training([line(19 * MS, forward=19 * MS)], samples=16, batch_size=4)
-    found = diff_runs(loader, steps).feeding
-    assert found is not None
-    assert (found.batches_per_step, found.loader_ns, found.is_starved) == (4, 20 * MS, True)
+    feeding = diff_runs(loader, steps).feeding
+    assert feeding is not None
+    assert (feeding.batches_per_step, feeding.loader_ns, feeding.is_starved) == (4, 20 * MS, True)
 
 
 def test_a_loader_with_other_settings_is_named() -> None:
-    found = diff_runs(alone([batch(5)], num_workers=4), training([line(9)], num_workers=1, batch_size=2))
-    assert [doubt.text for doubt in found.caveats] == [
-        "num_workers: 4 against 1: the loader was recorded with other settings than the steps"
+    difference = diff_runs(alone([batch(5)], num_workers=4), training([line(9)], num_workers=1, batch_size=2))
+    assert [doubt.text for doubt in difference.caveats] == [
+        "num_workers: 4 against 1: loader and steps were recorded with different settings"
     ]
 
 
@@ -168,7 +175,7 @@ def test_two_runs_on_disk_are_answered_in_a_sentence(tmp_path: Path) -> None:
     ]
     assert diff(*paths).feeding is not None
     assert (
-        traceq("diff", *paths).out.strip().startswith("Starved: for the batch of a step the loader alone takes 30.0 ms")
+        traceq("diff", *paths).out.strip().startswith("Starved: the loader alone takes 30.0 ms for the batch of a step")
     )
     assert json.loads(traceq("diff", *paths, "--json").out)["feeding"] == {
         "starved": True,
@@ -179,4 +186,4 @@ def test_two_runs_on_disk_are_answered_in_a_sentence(tmp_path: Path) -> None:
         "batches_per_step": 1.0,
         "samples_per_step": None,
     }
-    assert "A loader alone, by rank (batches of each: 1)" in traceq("show", paths[0]).out
+    assert "Data loader alone, by rank (batches per rank: 1)" in traceq("show", paths[0]).out

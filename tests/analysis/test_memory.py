@@ -31,7 +31,7 @@ TWO_PHASES = [
 
 
 def findings(trace: Trace, analysis: str = "memory") -> list[str]:
-    return [found.code for found in analyze(Run("", (trace,)), analysis).findings]
+    return [result.code for result in analyze(Run("", (trace,)), analysis).findings]
 
 
 def test_growth_of_the_phases_adds_up_and_peaks_are_reached_inside_them() -> None:
@@ -49,8 +49,8 @@ def test_growth_of_the_phases_adds_up_and_peaks_are_reached_inside_them() -> Non
 
 def test_the_peak_has_its_step_phase_op_and_line() -> None:
     peaks = analyze(Run("", (build(*TWO_PHASES),)), "memory").tables[1]
-    found = dict(zip((column.key for column in peaks.columns), peaks.rows[0], strict=True))
-    assert found == {
+    result = dict(zip((column.key for column in peaks.columns), peaks.rows[0], strict=True))
+    assert result == {
         "rank": 0,
         "device": "cuda:0",
         "absolute": True,
@@ -71,7 +71,7 @@ def test_a_peak_that_a_free_shows_belongs_to_what_came_before() -> None:
 
 
 def test_levels_of_2021_count_from_the_start_of_the_trace() -> None:
-    early = [memory(at, change, 0, 0) for at, change in ((1, 10), (2, 30), (3, -10))]
+    early = [memory(index, change, 0, 0) for index, change in ((1, 10), (2, 30), (3, -10))]
     for row in early:
         del row["args"]["Total Allocated"], row["args"]["Total Reserved"]
     report = analyze(Run("", (build(step(0, 10), *early),)), "memory")
@@ -96,9 +96,9 @@ def retry(name: str, start: int) -> list[Event]:
 
 def test_memory_that_goes_back_to_the_driver_within_a_step_is_a_finding() -> None:
     report = analyze(Run("", (build(*retry("cudaFree", 150)),)), "memory")
-    (found,) = report.findings
-    assert (found.code, found.ns) == ("allocator_retries", 10_000)
-    assert "0.50 times a step" in found.text
+    (result,) = report.findings
+    assert (result.code, result.ns) == ("allocator_retries", 10_000)
+    assert "0.50 times per step" in result.text
 
 
 @pytest.mark.parametrize(("name", "start"), [("cudaMalloc", 150), ("cudaFree", 250)])
@@ -139,6 +139,6 @@ def test_growth_of_a_phase_is_what_torch_counts_for_its_range(tmp_path: Path) ->
     rows = table(trace, "memory")
     assert {row["phase"]: row["growth_bytes"] for row in rows if row["phase"] == "fwd"} == wanted
     events = json.loads((tmp_path / "rank0.json").read_text())["traceEvents"]
-    told = [event["args"] for event in events if event["name"] == "[memory]" and event["args"]["Device Type"] == 0]
-    assert sum(row["growth_bytes"] for row in rows) == sum(event["Bytes"] for event in told)
-    assert max(row["peak_bytes"] for row in rows) == max(event["Total Allocated"] for event in told)
+    reported = [event["args"] for event in events if event["name"] == "[memory]" and event["args"]["Device Type"] == 0]
+    assert sum(row["growth_bytes"] for row in rows) == sum(event["Bytes"] for event in reported)
+    assert max(row["peak_bytes"] for row in rows) == max(event["Total Allocated"] for event in reported)

@@ -34,10 +34,10 @@ def forward(number: int, start: int) -> list[Event]:
 
 
 def backward(number: int, start: int) -> list[Event]:
-    told = {"Sequence number": number + 5, "Fwd thread id": 1}
+    reported = {"Sequence number": number + 5, "Fwd thread id": 1}
     return [
-        op("autograd::engine::evaluate_function: AddmmBackward0", start, 10, tid=AUTOGRAD, **told),
-        op("AddmmBackward0", start + 1, 8, tid=AUTOGRAD, **told),
+        op("autograd::engine::evaluate_function: AddmmBackward0", start, 10, tid=AUTOGRAD, **reported),
+        op("AddmmBackward0", start + 1, 8, tid=AUTOGRAD, **reported),
         op("aten::mm", start + 2, 6, tid=AUTOGRAD),
         launch(start + 3, 2, 200 + number, tid=AUTOGRAD),
         kernel("gemm_backward", start + 60, 20 + number, 200 + number),
@@ -98,7 +98,7 @@ def test_a_checkpoint_that_runs_a_module_again_in_backward_runs_the_same_module(
 def test_of_forward_ops_with_one_number_the_innermost_is_differentiated() -> None:
     trace = build(*NET)
     names = {
-        trace.events.text(row): trace.events.text(found) for row, found in enumerate(forward_op(trace)) if found >= 0
+        trace.events.text(row): trace.events.text(result) for row, result in enumerate(forward_op(trace)) if result >= 0
     }
     assert names == dict.fromkeys(
         ("autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0"), "aten::addmm"
@@ -106,7 +106,7 @@ def test_of_forward_ops_with_one_number_the_innermost_is_differentiated() -> Non
 
 
 def test_a_thread_id_of_autograd_means_the_thread_whose_numbers_it_names() -> None:
-    elsewhere = [op("aten::rand", at, 1, tid=9, **{"Sequence number": 6, "Fwd thread id": 0}) for at in (80, 85)]
+    elsewhere = [op("aten::rand", index, 1, tid=9, **{"Sequence number": 6, "Fwd thread id": 0}) for index in (80, 85)]
     elsewhere += [op("aten::add", 88, 1, tid=9, **{"Sequence number": 70, "Fwd thread id": 0})]
     trace = build(*NET, *elsewhere)
     assert {trace.events.text(row) for row in forward_op(trace) if row >= 0} == {"aten::addmm"}
@@ -121,11 +121,11 @@ def test_forward_ops_are_those_that_kineto_draws_arrows_from(name: str) -> None:
         if event.get("cat") == "fwdbwd":
             flows[event["ph"]][event["id"]] = int(event["ts"] * 1000)
     trace = read(path).traces[0]
-    found = forward_op(trace)
-    rows = np.flatnonzero(found >= 0)
-    ours = dict(zip(trace.events.ts[rows].tolist(), trace.events.ts[found[rows]].tolist(), strict=True))
+    result = forward_op(trace)
+    rows = np.flatnonzero(result >= 0)
+    ours = dict(zip(trace.events.ts[rows].tolist(), trace.events.ts[result[rows]].tolist(), strict=True))
     assert flows["s"]
-    assert {ours[at] - flows["s"][number] for number, at in flows["f"].items()} == {0}
+    assert {ours[index] - flows["s"][number] for number, index in flows["f"].items()} == {0}
 
 
 @needs_traces
@@ -155,9 +155,9 @@ def test_modules_of_a_recording_are_those_of_the_model(tmp_path: Path) -> None:
         model(torch.randn(8, 16)).sum().backward()
     profile.export_chrome_trace(str(tmp_path / "rank0.json"))
     run = read(tmp_path / "rank0.json")
-    found = modules(run.traces[0]).paths
-    assert {path.count(".") for path in found} == {name.count(".") + (name != "") for name, _ in model.named_modules()}
-    assert len(found) == len(list(model.modules()))
+    result = modules(run.traces[0]).paths
+    assert {path.count(".") for path in result} == {name.count(".") + (name != "") for name, _ in model.named_modules()}
+    assert len(result) == len(list(model.modules()))
     backward = [row for row in table(run, "modules") if row["phase"] == "backward"]
     linear = [row for row in backward if "Linear" in row["module"]]
     assert len(linear) == 2

@@ -33,11 +33,11 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<
 
 def cells(*events: Event) -> dict[str, int]:
     """Us of each category of the only window; the phase stands before a colon where it is not `forward`."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for cell in table(build(step(0, 100), *events), "partition"):
         phase = "" if cell["phase"] == "forward" else cell["phase"] + ":"
-        found[phase + cell["category"]] = cell["ns"] // 1000
-    return found
+        result[phase + cell["category"]] = cell["ns"] // 1000
+    return result
 
 
 def test_compute_hides_communication_hides_copies() -> None:
@@ -81,8 +81,8 @@ def test_inside_a_call_that_ends_before_the_next_op_starts_the_host_waits() -> N
 
 @pytest.mark.parametrize("name", ["cudaMalloc", "cudaFree", "cudaHostAlloc", "hipMalloc"])
 def test_inside_an_allocation_the_device_waits_for_the_allocator(name: str) -> None:
-    found = cells(launch(0, 1, 1), kernel("a", 1, 19, 1), call(name, 20, 20), launch(50, 5, 2), kernel("b", 55, 45, 2))
-    assert found == {"host_bound": 1 + 15, "compute": 19 + 45, "alloc_wait": 20}
+    result = cells(launch(0, 1, 1), kernel("a", 1, 19, 1), call(name, 20, 20), launch(50, 5, 2), kernel("b", 55, 45, 2))
+    assert result == {"host_bound": 1 + 15, "compute": 19 + 45, "alloc_wait": 20}
 
 
 def test_what_was_launched_before_a_call_does_not_wait_for_it() -> None:
@@ -154,7 +154,7 @@ def test_of_two_kernels_that_overlap_the_earlier_decides_the_phase() -> None:
 def test_work_that_a_later_window_runs_is_charged_there() -> None:
     first, second = (step(0, 10), launch(2, 1, 1)), (step(10, 10, 1), launch(12, 1, 2))
     trace = build(*first, *second, kernel("a", 5, 25, 1), kernel("b", 30, 20, 2))
-    compute = {found["step"]: found["ns"] for found in table(trace, "partition") if found["category"] == "compute"}
+    compute = {result["step"]: result["ns"] for result in table(trace, "partition") if result["category"] == "compute"}
     assert compute == {0: 25_000, 1: 20_000}
 
 
@@ -211,7 +211,7 @@ def traces(draw: st.DrawFn) -> list[Event]:
 @given(traces())
 def test_the_cells_add_up_to_every_window_exactly(events: list[Event]) -> None:
     trace = build(*events)
-    windows = [found["window_ns"] for found in table(trace, "steps")]
+    windows = [result["window_ns"] for result in table(trace, "steps")]
     sums = [0] * len(windows)
     for cell in table(trace, "partition"):
         assert cell["ns"] > 0

@@ -37,8 +37,8 @@ def ranks(*traces: Trace) -> list[Row]:
 
 
 def skew(*traces: Trace) -> list[Row]:
-    found = analyze(Run("job", traces), "ranks").tables[1]
-    return [dict(zip((column.key for column in found.columns), line, strict=True)) for line in found.rows]
+    result = analyze(Run("job", traces), "ranks").tables[1]
+    return [dict(zip((column.key for column in result.columns), line, strict=True)) for line in result.rows]
 
 
 FIRST = met((10, 20), (110, 200), (310, 400), (510, 600))
@@ -89,7 +89,7 @@ def late(by: float, window: int = 1000) -> tuple[str, str]:
     events = [
         {**event, "dur": window} if event["name"].startswith("ProfilerStep") else event for event in [step(0, 1000)]
     ]
-    traces = [build(*events, *own, **world(number, 2)) for number, own in enumerate((first, second))]
+    traces = [build(*events, *local, **world(number, 2)) for number, local in enumerate((first, second))]
     first_row, second_row = ranks(*traces)
     return first_row["verdict"], second_row["verdict"]
 
@@ -101,9 +101,9 @@ def test_a_straggler_waits_less_than_a_quarter_of_the_others_and_these_a_twentie
 
 
 def test_a_quarter_is_not_less_than_a_quarter() -> None:
-    def verdicts(own: int) -> set[str]:
-        first = met((1, 3), (100, 300), (400, 600), (700, 800 + own))
-        second = met((1, 3), (140, 300), (440, 600), (700 - own, 800 + own))
+    def verdicts(local: int) -> set[str]:
+        first = met((1, 3), (100, 300), (400, 600), (700, 800 + local))
+        second = met((1, 3), (140, 300), (440, 600), (700 - local, 800 + local))
         return {row["verdict"] for row in ranks(rank(0, *first), rank(1, *second))}
 
     assert verdicts(20) == {"balanced"}  # 20 of 80
@@ -118,8 +118,8 @@ def test_the_finding_says_what_keeps_the_straggler() -> None:
     (finding,) = analyze(Run("job", (first, second)), "ranks").findings
     assert (finding.code, finding.key, finding.ns) == ("straggler", "rank 1", 463_000)
     assert finding.text == (
-        "rank 1 is the straggler: the others wait 463 us of a step for it, 463 us with nothing to do; "
-        "its host bound in load takes 460 us more than theirs, 400 us of it aten::sort"
+        "rank 1 is the straggler: the others wait 463 us per step for it, 463 us of it exposed; "
+        "its host-bound time in load is 460 us longer than theirs, 400 us of it aten::sort"
     )
 
 
@@ -130,7 +130,7 @@ def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
     second = rank(1, *phases, *inner, *met((1, 3), (470, 480), (512, 600), (701, 720), (759, 770)))
     (finding,) = analyze(Run("job", (first, second)), "ranks").findings
     assert finding.text.endswith(
-        "takes 460 us more than theirs, 350 us of it Python in # rows #, before record_param_comms"
+        "is 460 us longer than theirs, 350 us of it Python in # rows #, before record_param_comms"
     )
 
 
@@ -180,7 +180,7 @@ def test_windows_that_open_in_different_steps_meet_in_the_steps_both_hold() -> N
 
 def test_a_window_that_opens_within_a_step_meets_it_from_its_end() -> None:
     def window(*times: float, late: float = 0) -> list[Event]:
-        return [step(1000, 1000, 8), step(2000, 1000, 9), *met(*((at + late, at + 90) for at in times))]
+        return [step(1000, 1000, 8), step(2000, 1000, 9), *met(*((index + late, index + 90) for index in times))]
 
     whole = build(step(0, 1000, 7), *window(100, 300, 500, 1100, 1200, 2100), **world(0, 2))
     short = build(*window(300, 500, 1100, 1200, 2100, late=20), **world(1, 2))

@@ -29,13 +29,13 @@ BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
 
 def line(wall_ns: int, *, pair: int = 0, arm: str = "run", index: int = 0, **more: Any) -> StepLine:
     """An unprofiled step, in nanoseconds that are easy to add."""
-    known = {"phases": {}, "cpu_ns": 0, "device_ns": 0, "peak_bytes": 0} | more
-    return StepLine(arm=arm, a=arm, b=arm, pair=pair, half=0, index=index, wall_ns=wall_ns, **known)
+    entries = {"phases": {}, "cpu_ns": 0, "device_ns": 0, "peak_bytes": 0} | more
+    return StepLine(arm=arm, a=arm, b=arm, pair=pair, half=0, index=index, wall_ns=wall_ns, **entries)
 
 
 def manifest(arm: Arm | None = None, **more: Any) -> Manifest:
-    known: dict[str, Any] = {"parameters": {}, "phases": (), "num_ranks": 1} | more
-    return Manifest(1, "id", "mine", "", arms=(arm or Arm("run", "", baseline=True),), seed=0, **known)
+    entries: dict[str, Any] = {"parameters": {}, "phases": (), "num_ranks": 1} | more
+    return Manifest(1, "id", "mine", "", arms=(arm or Arm("run", "", baseline=True),), seed=0, **entries)
 
 
 def recorded(*ranks: Sequence[StepLine], **more: Any) -> Run:
@@ -44,9 +44,9 @@ def recorded(*ranks: Sequence[StepLine], **more: Any) -> Run:
 
 
 def profile(run: Run) -> dict[str, Any]:
-    found = analyze(run, "step_profile").tables[0]
-    return dict(zip((column.key for column in found.columns), found.rows[0], strict=True)) | {
-        part.key: dict(part.rows) for part in found.parts
+    result = analyze(run, "step_profile").tables[0]
+    return dict(zip((column.key for column in result.columns), result.rows[0], strict=True)) | {
+        part.key: dict(part.rows) for part in result.parts
     }
 
 
@@ -74,34 +74,34 @@ def test_warm_up_steps_that_settle_and_other_arms_do_not_count() -> None:
     run = recorded(
         [line(9, pair=-1), line(8, pair=-1), line(7, pair=-2), line(5), line(6, arm="else"), line(5, pair=1)]
     )
-    found = profile(run)
-    assert (found["warmup"], found["measured"], found["global_step_time_s"]) == (2, 2, pytest.approx(5e-9))
+    result = profile(run)
+    assert (result["warmup"], result["measured"], result["global_step_time_s"]) == (2, 2, pytest.approx(5e-9))
     assert run.timings is not None
     assert run.timings.since_pause.tolist() == [1, 3]
 
 
 def test_each_process_of_an_arm_that_runs_apart_warms_up_and_its_steps_count_together() -> None:
     process = [line(9, pair=-1), line(8, pair=-1), line(5), line(7, pair=1)]
-    found = profile(recorded([*process, line(1, arm="else", pair=-1), *process]))
-    assert (found["warmup"], found["measured"], found["global_step_time_s"]) == (2, 4, pytest.approx(6e-9))
+    result = profile(recorded([*process, line(1, arm="else", pair=-1), *process]))
+    assert (result["warmup"], result["measured"], result["global_step_time_s"]) == (2, 4, pytest.approx(6e-9))
 
 
 def test_the_slowest_rank_sets_the_pace_of_the_job() -> None:
     arm = Arm("run", "", baseline=True, samples_per_step=16)
-    found = profile(recorded([line(10), line(30)], [line(20), line(40)], [line(10), line(20)], arm=arm))
-    assert found["per_rank_step_time_s"] == pytest.approx({"0": 20e-9, "1": 30e-9, "2": 15e-9})
-    assert (found["slowest_rank"], found["global_step_time_s"]) == (1, pytest.approx(30e-9))
-    assert found["global_samples_per_sec"] == pytest.approx(16 / 30e-9)
-    assert found["num_processes"] == 3
+    result = profile(recorded([line(10), line(30)], [line(20), line(40)], [line(10), line(20)], arm=arm))
+    assert result["per_rank_step_time_s"] == pytest.approx({"0": 20e-9, "1": 30e-9, "2": 15e-9})
+    assert (result["slowest_rank"], result["global_step_time_s"]) == (1, pytest.approx(30e-9))
+    assert result["global_samples_per_sec"] == pytest.approx(16 / 30e-9)
+    assert result["num_processes"] == 3
 
 
 def test_backward_step_is_the_sum_of_its_parts_in_json_alone() -> None:
     first = dict(zip(BACKWARD_STEP, (40, 1, 5, 2), strict=True))
     second = dict(zip(BACKWARD_STEP, (60, 3, 4, 1), strict=True))
     run = recorded([line(100, phases=first), line(100, phases=second), line(100, phases=second)])
-    found = profile(run)
-    assert found["phase_means_s"]["backward_step"] == pytest.approx((48 + 68 + 68) / 3 * 1e-9)
-    assert found["phase_medians_s"]["backward_step"] == pytest.approx(68e-9)
+    result = profile(run)
+    assert result["phase_means_s"]["backward_step"] == pytest.approx((48 + 68 + 68) / 3 * 1e-9)
+    assert result["phase_medians_s"]["backward_step"] == pytest.approx(68e-9)
     assert "backward_step" not in shown(run)
     assert "backward_step" not in profile(recorded([line(10, phases={"bwd": 5})]))["phase_means_s"]
 
@@ -113,12 +113,12 @@ def test_on_a_device_its_clock_tells_the_phases_and_the_first_step_of_a_half_set
         for index, ns, peak in [(0, 900, 0), (1, 100, 0), (2, 120, 70)]
     ]  # fmt: skip
     run = recorded(half)
-    found = profile(run)
-    assert (found["clock"], found["measured"]) == ("device", 2)
+    result = profile(run)
+    assert (result["clock"], result["measured"]) == ("device", 2)
     assert shown(run)["forward"] == (100, 100, 109, pytest.approx(100 * 100 / 110), 2)
     assert shown(run)["other"][:2] == (10, 10)
-    assert (found["peak_alloc_gb_worst"], found["peak_reserved_gb_worst"]) == pytest.approx((70e-9, 140e-9))
-    assert found["peak_rss_gb_worst"] is None
+    assert (result["peak_alloc_gb_worst"], result["peak_reserved_gb_worst"]) == pytest.approx((70e-9, 140e-9))
+    assert result["peak_rss_gb_worst"] is None
 
 
 def test_an_older_recording_on_a_device_is_told_by_the_hosts_clock_and_says_so() -> None:
@@ -141,21 +141,21 @@ def test_where_deepspeed_blurs_the_phases_it_is_said() -> None:
 )
 def test_of_a_loop_the_trace_tells_how_ranks_share_the_work(file: str, strategy: str, is_blurred: bool) -> None:
     (trace,) = read(FIXTURE.parent / "strategies" / f"{file}.json.gz").traces
-    found = profile(profiled(recorded([line(10)]), trace))
-    assert (found["distributed_type"], bool(found["note"])) == (strategy, is_blurred)
+    result = profile(profiled(recorded([line(10)]), trace))
+    assert (result["distributed_type"], bool(result["note"])) == (strategy, is_blurred)
 
 
 def test_what_the_arm_was_given_comes_before_what_the_recipe_was() -> None:
     arm = Arm("run", "", baseline=True, varied={"batch_size": 16})
     given = {"batch_size": 8, "num_workers": 2, "prefetch_factor": 4, "grad_accum": 3}
-    found = profile(recorded([line(10)], arm=arm, parameters=given))
-    assert [found[key] for key in given] == [16, 2, 4, 3]
+    result = profile(recorded([line(10)], arm=arm, parameters=given))
+    assert [result[key] for key in given] == [16, 2, 4, 3]
 
 
 def test_the_worst_ranks_peak_counts() -> None:
-    found = profile(recorded([line(10, peak_bytes=5)], [line(10, peak_bytes=9), line(10, peak_bytes=8)]))
-    assert found["peak_rss_gb_worst"] == pytest.approx(9e-9)
-    assert found["peak_alloc_gb_worst"] is None
+    result = profile(recorded([line(10, peak_bytes=5)], [line(10, peak_bytes=9), line(10, peak_bytes=8)]))
+    assert result["peak_rss_gb_worst"] == pytest.approx(9e-9)
+    assert result["peak_alloc_gb_worst"] is None
 
 
 def test_a_phase_that_is_called_other_joins_what_is_in_none() -> None:
@@ -176,25 +176,25 @@ def test_a_trace_alone_has_no_profile(tmp_path: Path) -> None:
 def lines_of(rank: int, arm: str) -> Iterator[dict[str, Any]]:
     """Counted steps as they stand on disk."""
     for text in RunFolder(FIXTURE).samples(rank).read_text().splitlines():
-        found = json.loads(text)
-        if found["kind"] == "step" and found["arm"] == arm and found["pair"] >= 0:
-            yield found
+        result = json.loads(text)
+        if result["kind"] == "step" and result["arm"] == arm and result["pair"] >= 0:
+            yield result
 
 
 @pytest.mark.parametrize("arm", ["off", "on"])
 def test_a_recorded_run_is_what_plain_python_makes_of_its_lines(arm: str) -> None:
     ranks = [list(lines_of(rank, arm)) for rank in (0, 1)]
-    found = profile(read(FIXTURE / arm))
-    assert found["measured"] == len(ranks[0]) == len(ranks[1])
+    result = profile(read(FIXTURE / arm))
+    assert result["measured"] == len(ranks[0]) == len(ranks[1])
     for name in ("dataload_wait", "forward", *BACKWARD_STEP, "sync_gather"):
         times = [each["phases"][name] / 1e9 for lines in ranks for each in lines]
-        assert found["phase_means_s"][name] == pytest.approx(math.fsum(times) / len(times))
-        assert found["phase_medians_s"][name] == pytest.approx(statistics.median(times))
+        assert result["phase_means_s"][name] == pytest.approx(math.fsum(times) / len(times))
+        assert result["phase_medians_s"][name] == pytest.approx(statistics.median(times))
         exact = statistics.quantiles(times, n=20, method="inclusive")[-1]
-        assert found["phase_p95_s"][name] == pytest.approx(exact)
+        assert result["phase_p95_s"][name] == pytest.approx(exact)
     means = [statistics.fmean(each["wall_ns"] for each in lines) / 1e9 for lines in ranks]
-    assert found["global_step_time_s"] == pytest.approx(max(means))
-    parts = {name: s for name, s in found["phase_means_s"].items() if name != "backward_step"}
+    assert result["global_step_time_s"] == pytest.approx(max(means))
+    parts = {name: s for name, s in result["phase_means_s"].items() if name != "backward_step"}
     assert sum(parts.values()) == pytest.approx(statistics.fmean(means))
 
 
@@ -210,7 +210,7 @@ def test_the_profilers_cost_is_the_traced_step_against_the_unprofiled_one() -> N
     expected = {"rank": 0, "unprofiled_ns": 100_000, "num_unprofiled": 3, "profiled_ns": 130_000, "num_profiled": 2}
     assert table(run, "perturbation") == [expected | {"slowdown_pct": pytest.approx(30)}]
     note = analyze(run, "steps").views[0].note
-    assert note.endswith("Profiled they take 1.30 times as long as unprofiled (100 us, median of 3).")
+    assert note.endswith("Profiler overhead: 1.30x (unprofiled steps take 100 us, median of 3).")
 
 
 def test_a_copied_trace_knows_the_profilers_cost_from_its_pairs() -> None:
@@ -225,4 +225,4 @@ def test_a_copied_trace_knows_the_profilers_cost_from_its_pairs() -> None:
 def test_a_trace_without_unprofiled_steps_says_nothing_of_the_profilers_cost() -> None:
     run = Run("a.json", (build(*STEPS),))
     assert table(run, "perturbation") == []
-    assert "Profiled" not in analyze(run, "steps").views[0].note
+    assert "Profiler" not in analyze(run, "steps").views[0].note

@@ -25,7 +25,7 @@ PARAMETERS, BLOCK, NUM_BLOCKS = 52_308, 16_576, 3
 BLOCKS = NUM_BLOCKS * BLOCK
 
 
-def told(trace: Trace | Run) -> tuple[Row, list[Row]]:
+def report_of(trace: Trace | Run) -> tuple[Row, list[Row]]:
     """(the strategy of the only rank, its checks)."""
     run = trace if isinstance(trace, Run) else Run(trace.path, (trace,))
     rows = analyze(run, "strategy").tables[1]
@@ -59,9 +59,9 @@ BLOCKS_AGAIN = {"parameter_gather_backward": (3, BLOCKS)}
 def test_what_torch_issues_is_exactly_what_its_strategy_predicts(
     name: str, strategy: str, kept: int | None, expected: dict[str, tuple[int, int]]
 ) -> None:
-    found, checked = told(read(FIXTURES / f"{name}.json.gz"))
-    assert (found["strategy"], found["verdict"], found["num_kept"]) == (strategy, "exact", kept)
-    assert (found["num_steps"], found["num_micro_batches"]) == (2, 1)
+    result, checked = report_of(read(FIXTURES / f"{name}.json.gz"))
+    assert (result["strategy"], result["verdict"], result["num_kept"]) == (strategy, "exact", kept)
+    assert (result["num_steps"], result["num_micro_batches"]) == (2, 1)
     assert of_roles(checked, steps=2) == expected
     assert {row["verdict"] for row in checked} == {"exact"}
     assert all(row["expected_num"] in (row["num"], None) for row in checked)
@@ -85,8 +85,8 @@ def test_what_torch_issues_is_exactly_what_its_strategy_predicts(
 def test_what_deepspeed_issues_is_exactly_what_zero_predicts(
     name: str, strategy: str, expected: dict[str, tuple[int, int]]
 ) -> None:
-    found, checked = told(read(FIXTURES / f"{name}.json.gz"))
-    assert (found["strategy"], found["parameters"]) == (strategy, PARAMETERS)
+    result, checked = report_of(read(FIXTURES / f"{name}.json.gz"))
+    assert (result["strategy"], result["parameters"]) == (strategy, PARAMETERS)
     assert of_roles(checked, steps=2) == expected | {"clip_norm": (1, 1)}
     exact = [row for row in checked if row["role"] != "clip_norm"]
     assert {row["verdict"] for row in exact} == {"exact"}
@@ -117,24 +117,24 @@ def test_zero_gathers_what_it_reduced_in_equal_parts(
     gathered: tuple[int, ...], verdict: str, predicted: int | None
 ) -> None:
     events = zero(start=0, number=0, reduced=1001, gathered=gathered)
-    found, checked = told(build(*events, **world(0, 2, "nccl")))
-    assert (found["strategy"], found["verdict"]) == ("ZeRO-1 or 2", verdict)
+    result, checked = report_of(build(*events, **world(0, 2, "nccl")))
+    assert (result["strategy"], result["verdict"]) == ("ZeRO-1 or 2", verdict)
     assert checked[1]["expected_elements"] == predicted
 
 
 def test_zero_gathers_by_the_same_number_of_calls_wherever_as_much_is_updated() -> None:
     sizes = [(1000,), (4000, 4000), (1000,), (4000, 4000)]
     steps = [zero(start=100 * n, number=n, reduced=sum(of), gathered=of) for n, of in enumerate(sizes)]
-    assert told(build(*(event for one in steps for event in one), **world(0, 2, "nccl")))[0]["verdict"] == "exact"
+    assert report_of(build(*(event for one in steps for event in one), **world(0, 2, "nccl")))[0]["verdict"] == "exact"
     sizes += [(1000,), (500, 500)]
     steps = [zero(start=100 * n, number=n, reduced=sum(of), gathered=of) for n, of in enumerate(sizes)]
-    found, _ = told(build(*(event for one in steps for event in one), **world(0, 2, "nccl")))
-    assert found["reason"] == "parameter_gather_step: 1 call over, in 1 of 6 steps"
+    result, _ = report_of(build(*(event for one in steps for event in one), **world(0, 2, "nccl")))
+    assert result["reason"] == "parameter_gather_step: 1 call over, in 1 of 6 steps"
 
 
 def test_two_micro_batches_gather_and_reduce_twice() -> None:
-    found, checked = told(read(FIXTURES / "fsdp2_accumulated.json.gz"))
-    assert (found["strategy"], found["num_micro_batches"], found["parameters"]) == ("FSDP2", 2, PARAMETERS)
+    result, checked = report_of(read(FIXTURES / "fsdp2_accumulated.json.gz"))
+    assert (result["strategy"], result["num_micro_batches"], result["parameters"]) == ("FSDP2", 2, PARAMETERS)
     assert of_roles(checked, steps=2) == {
         "parameter_gather_forward": (8, 2 * PARAMETERS),
         "parameter_gather_backward": (6, 2 * BLOCKS),
@@ -145,14 +145,14 @@ def test_two_micro_batches_gather_and_reduce_twice() -> None:
 
 
 def test_what_runs_beside_a_strategy_is_explained() -> None:
-    found, checked = told(read(FIXTURES / "ddp_unused.json.gz"))
-    assert (found["strategy"], found["verdict"]) == ("DDP", "explained")
+    result, checked = report_of(read(FIXTURES / "ddp_unused.json.gz"))
+    assert (result["strategy"], result["verdict"]) == ("DDP", "explained")
     assert {row["role"]: row["verdict"] for row in checked} == {
         "gradient_reduction": "exact",
         "unused_map": "explained",
         "metric": "explained",
     }
-    assert "find_unused_parameters" in found["reason"]
+    assert "find_unused_parameters" in result["reason"]
 
 
 def changed(name: str, *, op_name: str, times: int) -> Trace:
@@ -161,16 +161,16 @@ def changed(name: str, *, op_name: str, times: int) -> Trace:
     events = document["traceEvents"]
     ops = sorted((e for e in events if e.get("name", "").startswith("c10d::")), key=lambda e: e["ts"])
     rows = sorted((e for e in events if e.get("name", "").startswith("gloo:")), key=lambda e: e["ts"])
-    at = next(n for n, e in enumerate(ops) if op_name in e["name"])
+    index = next(n for n, e in enumerate(ops) if op_name in e["name"])
     for kind in (ops, rows):
-        events.remove(kind[at])
-        events += [{**kind[at], "ts": kind[at]["ts"] + n / 1000} for n in range(times)]
+        events.remove(kind[index])
+        events += [{**kind[index], "ts": kind[index]["ts"] + n / 1000} for n in range(times)]
     return read_text(json.dumps(document).encode())
 
 
 def test_one_gather_too_many_is_named() -> None:
-    found, checked = told(changed("fsdp2", op_name="_allgather_base_", times=2))
-    assert found["verdict"] == "unexplained"
+    result, checked = report_of(changed("fsdp2", op_name="_allgather_base_", times=2))
+    assert result["verdict"] == "unexplained"
     wrong = [row for row in checked if row["verdict"] == "unexplained"]
     assert wrong[0]["role"] == "parameter_gather_forward"
     assert (wrong[0]["num"], wrong[0]["expected_num"]) == (9, 8)
@@ -181,9 +181,9 @@ def test_one_gather_too_many_is_named() -> None:
 
 
 def test_a_reduction_that_one_step_lacks_is_not_explained_away() -> None:
-    found, _ = told(changed("fsdp2", op_name="_reduce_scatter_base_", times=0))
-    assert found["verdict"] == "unexplained"
-    assert "short, in 1 of 2 steps" in found["reason"]
+    result, _ = report_of(changed("fsdp2", op_name="_reduce_scatter_base_", times=0))
+    assert result["verdict"] == "unexplained"
+    assert "short, in 1 of 2 steps" in result["reason"]
 
 
 def reduced(*sizes: int, start: int = 0, number: int = 0) -> list[Event]:
@@ -198,22 +198,25 @@ def sharded(*units: int, start: int = 0, number: int = 0, kept: int = 1, replica
     """One step of FSDP2 whose units hold so many float32, the last of them `kept` for backward."""
     events = [step(start, 500, number), annotation("FSDP::root_pre_forward", start, 5)]
     for n, size in enumerate(units):
-        at = start + 10 + 10 * n
-        events += [annotation(f"FSDP::pre_forward (layers.{n})", at, 9), comms("_allgather_base", at, 5, (size, size))]
+        index = start + 10 + 10 * n
+        events += [
+            annotation(f"FSDP::pre_forward (layers.{n})", index, 9),
+            comms("_allgather_base", index, 5, (size, size)),
+        ]
     for n, size in enumerate(units):
-        at = start + 200 + 20 * n
-        gathers = [comms("_allgather_base", at, 5, (size, size))] if n < len(units) - kept else []
-        reduces = [comms("_reduce_scatter_base", at + 11, 3, (size, size))] if size else []
-        summed = [comms("allreduce", at + 15, 2, (size // 2, size // 2))] if replicas else []
-        marks = [annotation("FSDP::pre_backward", at, 9), annotation("FSDP::post_backward_reduce", at + 10, 9)]
+        index = start + 200 + 20 * n
+        gathers = [comms("_allgather_base", index, 5, (size, size))] if n < len(units) - kept else []
+        reduces = [comms("_reduce_scatter_base", index + 11, 3, (size, size))] if size else []
+        summed = [comms("allreduce", index + 15, 2, (size // 2, size // 2))] if replicas else []
+        marks = [annotation("FSDP::pre_backward", index, 9), annotation("FSDP::post_backward_reduce", index + 10, 9)]
         events += [*marks, *gathers, *reduces, *summed]
     return events
 
 
 def test_replicas_add_up_what_each_unit_scattered() -> None:
-    found, checked = told(build(*sharded(600, 500, 100, replicas=True)))
-    assert (found["strategy"], found["verdict"]) == ("FSDP2 over replicas", "exact")
-    assert (found["num_units"], found["num_kept"], found["parameters"]) == (3, 1, 1200)
+    result, checked = report_of(build(*sharded(600, 500, 100, replicas=True)))
+    assert (result["strategy"], result["verdict"]) == ("FSDP2 over replicas", "exact")
+    assert (result["num_units"], result["num_kept"], result["parameters"]) == (3, 1, 1200)
     assert [(row["num"], row["elements"]) for row in checked] == [(3, 1200), (2, 1100), (3, 1200), (3, 600)]
 
 
@@ -221,13 +224,13 @@ def test_units_that_reduce_nothing_in_any_step_are_explained() -> None:
     steps = [*sharded(600, 500, 100), *sharded(600, 500, 100, start=500, number=1)]
     frozen = [e for e in steps if e.get("args", {}).get("Collective name") != "_reduce_scatter_base"]
     some = [e for e in steps if e.get("args", {}).get("In msg nelems") != 500 or "scatter" not in str(e["args"])]
-    found, checked = told(build(*some))
-    assert (found["verdict"], found["reason"]) == (
+    result, checked = report_of(build(*some))
+    assert (result["verdict"], result["reason"]) == (
         "explained",
-        "gradient_reduction: units reduce nothing: frozen, or no_sync",
+        "gradient_reduction: units without a reduction: frozen, or no_sync",
     )
     assert [(row["num"], row["expected_num"]) for row in checked] == [(6, 6), (4, 4), (4, 6)]
-    assert told(build(*frozen))[0]["verdict"] == "explained"
+    assert report_of(build(*frozen))[0]["verdict"] == "explained"
 
 
 MIB = 2**20 // 4
@@ -235,17 +238,17 @@ MIB = 2**20 // 4
 
 def test_buckets_hold_one_then_25_mib_but_for_the_last() -> None:
     usual = reduced(2 * MIB, 26 * MIB, 25 * MIB, 1000)
-    assert told(build(*usual))[0]["verdict"] == "exact"
-    small = told(build(*reduced(2 * MIB, 10 * MIB, 1000)))[0]
+    assert report_of(build(*usual))[0]["verdict"] == "exact"
+    small = report_of(build(*reduced(2 * MIB, 10 * MIB, 1000)))[0]
     assert small["verdict"] == "explained"
-    assert "10,485,760 bytes is below DDP's 1, then 25 MiB" in small["reason"]
+    assert "10,485,760 bytes is below DDP's default of 1, then 25 MiB" in small["reason"]
 
 
 def test_gradients_are_as_many_in_every_step() -> None:
     steps = [*reduced(500), *reduced(500, start=100, number=1), *reduced(499, start=200, number=2)]
-    found = told(build(*steps))[0]
-    assert (found["strategy"], found["verdict"]) == ("DDP", "unexplained")
-    assert found["reason"] == "gradient_reduction: 1 element short, in 1 of 3 steps"
+    result = report_of(build(*steps))[0]
+    assert (result["strategy"], result["verdict"]) == ("DDP", "unexplained")
+    assert result["reason"] == "gradient_reduction: 1 element short, in 1 of 3 steps"
 
 
 def test_every_call_has_a_kernel_or_the_reason_why_not_is_given() -> None:
@@ -254,11 +257,11 @@ def test_every_call_has_a_kernel_or_the_reason_why_not_is_given() -> None:
     both = [*events, launch(27, 1, 2), kernel(nccl, 40, 5, 2)]
 
     def kernels(*rows: Event) -> tuple[int, int, str, str]:
-        row = next(row for row in told(build(*rows))[1] if row["role"] == "kernels")
+        row = next(row for row in report_of(build(*rows))[1] if row["role"] == "kernels")
         return row["num"], row["expected_num"], row["verdict"], row["reason"]
 
     assert kernels(*both) == (2, 2, "exact", "")
-    fused = "1 calls without one of their own: fused with another's, or cut off by the window"
+    fused = "1 calls without a kernel: fused with another call, or cut off by the window"
     assert kernels(*events) == (1, 2, "explained", fused)
     assert kernels(*both, kernel(nccl, 1, 5)) == (3, 2, "explained", "1 launched before the window")
     graph = [call("cudaGraphLaunch", 90, 1, 3), kernel(nccl, 92, 5, 3)]
@@ -266,37 +269,39 @@ def test_every_call_has_a_kernel_or_the_reason_why_not_is_given() -> None:
     barrier = [op("c10d::barrier", 88, 5), launch(90, 1, 3), kernel(nccl, 92, 5, 3)]
     assert kernels(*both, *barrier) == (3, 2, "explained", "1 of barriers")
     stray = [launch(90, 1, 3), kernel(nccl, 92, 5, 3)]
-    assert kernels(*both, *stray) == (3, 2, "unexplained", "1 whose call is not in the trace")
+    assert kernels(*both, *stray) == (3, 2, "unexplained", "1 without a call in the trace")
 
 
 FETCHES, BUCKETS, PERSISTENT = (6000, 5000, 1000), (6500, 5600), 10
 
 
 def partitioned(*, start: int = 0, number: int = 0, fetches: tuple[int, ...] = FETCHES) -> list[Event]:
-    """One step of DeepSpeed's ZeRO-3: layers are fetched before they run, but the last, still there, not for backward;
-    gradients leave in two buckets, and what all ranks keep is gathered after the update.
+    """Return one step of DeepSpeed's ZeRO-3.
+
+    Layers are fetched before they run, except the last, which is still there in backward; gradients are reduced in two
+    buckets, and the replicated parameters are gathered after the update.
     """
     forward, backward, marks = [], [], []
     for n, size in enumerate(fetches):
         forward.append(comms("_allgather_base", start + 10 + 20 * n, 5, (size // 4, size)))
         forward += [op("PreBackwardFunctionForModule", start + 17 + 20 * n, 2), op("aten::mm", start + 20 + 20 * n, 5)]
     for n, size in enumerate(fetches[-2::-1]):
-        at, engine = start + 200 + 20 * n, "autograd::engine::evaluate_function: "
-        marks.append(op(engine + "PreBackwardFunctionForModuleBackward", at, 8, tid=AUTOGRAD))
-        backward.append(comms("_allgather_base", at + 1, 5, (size // 4, size), tid=AUTOGRAD))
-        marks.append(op(engine + "torch::autograd::AccumulateGrad", at + 10, 8, tid=AUTOGRAD))
+        index, engine = start + 200 + 20 * n, "autograd::engine::evaluate_function: "
+        marks.append(op(engine + "PreBackwardFunctionForModuleBackward", index, 8, tid=AUTOGRAD))
+        backward.append(comms("_allgather_base", index + 1, 5, (size // 4, size), tid=AUTOGRAD))
+        marks.append(op(engine + "torch::autograd::AccumulateGrad", index + 10, 8, tid=AUTOGRAD))
         bucket = BUCKETS[n]
-        backward.append(comms("_reduce_scatter_base", at + 11, 5, (bucket, bucket // 4), tid=AUTOGRAD))
+        backward.append(comms("_reduce_scatter_base", index + 11, 5, (bucket, bucket // 4), tid=AUTOGRAD))
     update = annotation("Optimizer.step#AdamW.step", start + 300, 50)
     kept = comms("allgather", start + 360, 5, (PERSISTENT // 2, 2 * PERSISTENT))
     return [step(start, 400, number), *forward, *marks, *backward, update, kept]
 
 
 def test_partitioned_parameters_are_gathered_by_fetch_and_reduced_by_bucket() -> None:
-    found, checked = told(build(*partitioned(), *partitioned(start=400, number=1)))
-    assert (found["strategy"], found["verdict"], found["num_units"]) == ("ZeRO-3", "exact", None)
-    assert found["rule"] == "parameters are gathered for forward and again for backward, gradients reduce-scattered"
-    assert found["parameters"] == sum(FETCHES)
+    result, checked = report_of(build(*partitioned(), *partitioned(start=400, number=1)))
+    assert (result["strategy"], result["verdict"], result["num_units"]) == ("ZeRO-3", "exact", None)
+    assert result["rule"] == "parameters are gathered for forward and again for backward, gradients reduce-scattered"
+    assert result["parameters"] == sum(FETCHES)
     assert of_roles(checked, steps=2) == {
         "parameter_gather_forward": (3, sum(FETCHES)),
         "parameter_gather_backward": (2, 11_000),
@@ -307,8 +312,8 @@ def test_partitioned_parameters_are_gathered_by_fetch_and_reduced_by_bucket() ->
 
 def test_a_fetch_that_one_step_lacks_is_not_explained_away() -> None:
     steps = [partitioned(start=400 * n, number=n, fetches=FETCHES if n else FETCHES[1:]) for n in range(3)]
-    found, checked = told(build(*(event for one in steps for event in one)))
-    assert (found["strategy"], found["verdict"]) == ("ZeRO-3", "unexplained")
+    result, checked = report_of(build(*(event for one in steps for event in one)))
+    assert (result["strategy"], result["verdict"]) == ("ZeRO-3", "unexplained")
     off = {row["role"]: row["reason"] for row in checked if row["verdict"] == "unexplained"}
     assert off == {
         "parameter_gather_forward": "1 call short and 6,000 elements short, in 1 of 3 steps",
@@ -319,7 +324,7 @@ def test_a_fetch_that_one_step_lacks_is_not_explained_away() -> None:
 
 def test_without_marks_of_partitioned_parameters_a_bare_gather_carries_activations() -> None:
     bare = [e for e in partitioned() if "PreBackward" not in e["name"] and e["tid"] != AUTOGRAD]
-    assert told(build(*bare))[0]["strategy"] == "TP"
+    assert report_of(build(*bare))[0]["strategy"] == "TP"
 
 
 ACTIVATION, NUM_MICRO = 4096, 3
@@ -343,8 +348,8 @@ def stage(*, first: bool = False, last: bool = False, trains: bool = True) -> li
     ids=["first", "middle", "last"],
 )
 def test_a_stage_of_a_pipeline_receives_as_much_as_it_sends(events: list[Event], num: int) -> None:
-    found, checked = told(build(*events))
-    assert (found["strategy"], found["verdict"]) == ("PP", "exact")
+    result, checked = report_of(build(*events))
+    assert (result["strategy"], result["verdict"]) == ("PP", "exact")
     assert [(row["num"], row["expected_num"], row["elements"]) for row in checked] == [
         (num, num, num * ACTIVATION),
         (num, num, num * ACTIVATION),
@@ -353,53 +358,53 @@ def test_a_stage_of_a_pipeline_receives_as_much_as_it_sends(events: list[Event],
 
 def test_a_message_that_is_not_answered_is_named() -> None:
     lost = next(e for e in reversed(stage()) if e.get("args", {}).get("Collective name") == "recv")
-    found, checked = told(build(*(e for e in stage() if e != lost)))
-    assert found["verdict"] == "unexplained"
+    result, checked = report_of(build(*(e for e in stage() if e != lost)))
+    assert result["verdict"] == "unexplained"
     assert [row["reason"] for row in checked if row["reason"]] == [
         "1 call short and 4,096 elements short, in 1 of 1 step"
     ]
 
 
 def test_a_pipeline_that_only_infers_sends_one_way() -> None:
-    found, _ = told(build(*stage(first=True, trains=False)))
-    assert (found["strategy"], found["verdict"]) == ("PP", "explained")
-    assert found["reason"] == "activation_exchange: messages go one way: the trace has no backward pass"
+    result, _ = report_of(build(*stage(first=True, trains=False)))
+    assert (result["strategy"], result["verdict"]) == ("PP", "explained")
+    assert result["reason"] == "activation_exchange: messages go one way: the trace has no backward pass"
 
 
 def test_a_pipeline_of_replicas_reduces_gradients_too() -> None:
     engine = op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 900, 20)
-    found, _ = told(build(*stage(), engine, comms("allreduce", 905, 5, (500, 500))))
-    assert (found["strategy"], found["verdict"]) == ("DDP + PP", "exact")
+    result, _ = report_of(build(*stage(), engine, comms("allreduce", 905, 5, (500, 500))))
+    assert (result["strategy"], result["verdict"]) == ("DDP + PP", "exact")
 
 
 def test_ranks_that_share_nothing_and_a_rank_alone_have_no_strategy() -> None:
-    assert told(build(step(0, 100), op("aten::mm", 1, 2)))[0]["strategy"] == "none"
+    assert report_of(build(step(0, 100), op("aten::mm", 1, 2)))[0]["strategy"] == "none"
     alone = comms("allreduce", 10, 5, (10, 10), **{"Group size": 1})
-    found, checked = told(build(step(0, 100), alone))
-    assert (found["strategy"], checked) == ("one rank", [])
+    result, checked = report_of(build(step(0, 100), alone))
+    assert (result["strategy"], checked) == ("one rank", [])
     assert analyze(Run("", (build(step(0, 100), alone),)), "strategy").views == ()
 
 
 def test_layers_that_exchange_and_gradients_that_are_reduced_are_two_strategies() -> None:
     exchanged = op("_AllToAll", 2, 6), comms("alltoallv", 3, 4, (80, 80))
     back = comms("alltoallv", 86, 4, (80, 80)), op("autograd::engine::evaluate_function: _AllToAllBackward", 85, 10)
-    found, _ = told(build(*reduced(500), *exchanged, *back))
-    assert (found["strategy"], found["verdict"]) == ("DDP + EP", "exact")
+    result, _ = report_of(build(*reduced(500), *exchanged, *back))
+    assert (result["strategy"], result["verdict"]) == ("DDP + EP", "exact")
     another = comms("alltoallv", 91, 4, (80, 80))
-    assert told(build(*reduced(500), *exchanged, *back, comms("alltoallv", 11, 4, (80, 80))))[0]["reason"] == (
-        "activation_exchange: no gradient comes back through some: a first layer, an embedding, a loss"
+    assert report_of(build(*reduced(500), *exchanged, *back, comms("alltoallv", 11, 4, (80, 80))))[0]["reason"] == (
+        "activation_exchange: some have no counterpart in backward: a first layer, an embedding, a loss"
     )
     thrice = comms("alltoallv", 94, 1, (80, 80))
-    assert told(build(*reduced(500), *exchanged, *back, another))[0]["reason"].endswith("recomputed in backward")
-    assert told(build(*reduced(500), *exchanged, *back, another, thrice))[0]["verdict"] == "unexplained"
+    assert report_of(build(*reduced(500), *exchanged, *back, another))[0]["reason"].endswith("recomputed in backward")
+    assert report_of(build(*reduced(500), *exchanged, *back, another, thrice))[0]["verdict"] == "unexplained"
 
 
 def test_the_buckets_of_a_first_step_may_be_others() -> None:
     def steps(*first: int) -> list[Event]:
         return [*reduced(*first), *(e for n in (1, 2, 3) for e in reduced(300, 200, start=100 * n, number=n))]
 
-    assert "rebuilds" in told(build(*steps(300, 100, 100)))[0]["reason"]
-    assert told(build(*steps(300, 100, 99)))[0]["verdict"] == "unexplained"
+    assert "rebuilds" in report_of(build(*steps(300, 100, 100)))[0]["reason"]
+    assert report_of(build(*steps(300, 100, 99)))[0]["verdict"] == "unexplained"
 
 
 @pytest.mark.parametrize(
@@ -417,18 +422,18 @@ def test_real_jobs_conserve_their_parameters(
     """25,557,032 are the parameters of ResNet-50, 11,689,512 those of ResNet-18."""
     if not (TRACES / path).exists():
         pytest.skip(f"no traces beside this checkout, in {TRACES}")
-    found, checked = told(read(TRACES / path))
-    assert (found["strategy"], found["parameters"]) == (strategy, elements)
+    result, checked = report_of(read(TRACES / path))
+    assert (result["strategy"], result["parameters"]) == (strategy, elements)
     assert {row["verdict"] for row in checked if row["role"] != "kernels"} == {"exact"}
-    mine = [(row["num"], row["expected_num"], row["verdict"]) for row in checked if row["role"] == "kernels"]
-    assert mine == ([kernels] if kernels else [])
+    selected = [(row["num"], row["expected_num"], row["verdict"]) for row in checked if row["role"] == "kernels"]
+    assert selected == ([kernels] if kernels else [])
 
 
 def test_kernels_of_a_real_job_that_no_call_in_the_window_launched_were_launched_before_it() -> None:
     """28 + 28 calls on each of 8 ranks, and 76 to 84 kernels."""
     if not (TRACES / "nanogpt-h100-8r").is_dir():
         pytest.skip(f"no traces beside this checkout, in {TRACES}")
-    _, checked = told(read(TRACES / "nanogpt-h100-8r"))
+    _, checked = report_of(read(TRACES / "nanogpt-h100-8r"))
     kernels = [row for row in checked if row["role"] == "kernels"]
     assert {row["expected_num"] for row in kernels} == {56}
     assert {row["reason"] for row in kernels} == {f"{row['num'] - 56} launched before the window" for row in kernels}
@@ -443,6 +448,6 @@ def test_a_fixture_is_what_torch_issues_today(tmp_path: Path) -> None:
     code = "import sys, pathlib, strategies; strategies.record('fsdp2', pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
     subprocess.run(command, cwd=ROOT / "fixtures", check=True, capture_output=True)
-    anew, kept = (told(read(folder / "fsdp2.json.gz")) for folder in (tmp_path, FIXTURES))
+    anew, kept = (report_of(read(folder / "fsdp2.json.gz")) for folder in (tmp_path, FIXTURES))
     assert anew[0]["verdict"] == "exact"
     assert of_roles(anew[1], steps=2) == of_roles(kept[1], steps=2)

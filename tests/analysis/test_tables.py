@@ -24,16 +24,16 @@ from traceq.model import Run
     ],
 )
 def test_a_copy_is_named_by_its_direction_whatever_the_memory(name: str, kind: str) -> None:
-    (found,) = table(build(memcpy(name, 5, 2, size=64)), "memcpy")
-    assert found == {"rank": 0, "kind": kind, "num": 1, "bytes": 64, "gpu_ns": 2_000, "under_kernels_ns": 0}
+    (row,) = table(build(memcpy(name, 5, 2, size=64)), "memcpy")
+    assert row == {"rank": 0, "kind": kind, "num": 1, "bytes": 64, "gpu_ns": 2_000, "under_kernels_ns": 0}
 
 
 def test_copies_of_one_direction_are_added_up_and_memsets_are_none() -> None:
     trace = build(
         memcpy("DtoH (Device -> Pinned)", 5, 2), memcpy("DtoH (Device -> Pageable)", 9, 3, size=0), memset(20, 1)
     )
-    (found,) = table(trace, "memcpy")
-    assert (found["kind"], found["num"], found["bytes"], found["gpu_ns"]) == ("DtoH", 2, 8, 5_000)
+    (row,) = table(trace, "memcpy")
+    assert (row["kind"], row["num"], row["bytes"], row["gpu_ns"]) == ("DtoH", 2, 8, 5_000)
 
 
 def test_a_copy_is_hidden_as_far_as_kernels_of_its_device_run() -> None:
@@ -46,8 +46,8 @@ def test_a_copy_is_hidden_as_far_as_kernels_of_its_device_run() -> None:
         memcpy(copy, 30, 10, stream=9),  # 30 to 35
         memcpy(copy, 60, 4, stream=9),
     )
-    (found,) = table(trace, "memcpy")
-    assert (found["gpu_ns"], found["under_kernels_ns"]) == (34_000, 20_000)
+    (row,) = table(trace, "memcpy")
+    assert (row["gpu_ns"], row["under_kernels_ns"]) == (34_000, 20_000)
     (view,) = analyze(Run("a", (trace,)), "memcpy").views
     assert view.rows == (("HtoD", 3, 24, 34_000, 20_000, pytest.approx(100 * 20 / 34)),)
 
@@ -59,12 +59,12 @@ def test_what_is_hidden_is_what_a_count_of_instants_says(seed: int) -> None:
         [(int(start), int(dur)) for start, dur in zip(rng.integers(0, 300, 12), rng.integers(1, 40, 12), strict=True)]
         for _ in range(2)
     )
-    rows = [kernel("k", *one, corr=at + 1, stream=at) for at, one in enumerate(kernels)]
-    rows += [memcpy("HtoD (Pinned -> Device)", *one, stream=50 + at) for at, one in enumerate(copies)]
+    rows = [kernel("k", *one, corr=number + 1, stream=number) for number, one in enumerate(kernels)]
+    rows += [memcpy("HtoD (Pinned -> Device)", *one, stream=50 + number) for number, one in enumerate(copies)]
     busy = {instant for start, dur in kernels for instant in range(start, start + dur)}
     hidden = sum(instant in busy for start, dur in copies for instant in range(start, start + dur))
-    (found,) = table(build(*rows), "memcpy")
-    assert found["under_kernels_ns"] == 1000 * hidden
+    (row,) = table(build(*rows), "memcpy")
+    assert row["under_kernels_ns"] == 1000 * hidden
 
 
 def test_kernels_are_listed_by_phase_and_name_the_longest_first() -> None:
@@ -76,7 +76,7 @@ def test_kernels_are_listed_by_phase_and_name_the_longest_first() -> None:
         kernel("relu", 40, 50, 1),
         kernel("relu", 95, 1),
     )
-    rows = [(found["phase"], found["name"], found["num"], found["gpu_ns"]) for found in table(trace, "kernels")]
+    rows = [(row["phase"], row["name"], row["num"], row["gpu_ns"]) for row in table(trace, "kernels")]
     assert rows == [
         ("forward", "relu", 1, 50_000),
         ("forward", "void gemm<float>(x)", 2, 20_000),

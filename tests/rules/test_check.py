@@ -29,28 +29,28 @@ Event = dict[str, Any]
 Shell = Callable[..., tuple[int, str, str]]
 
 
-def one_step(at: int, number: int, *, item: bool = True) -> list[Event]:
+def one_step(start: int, number: int, *, item: bool = True) -> list[Event]:
     """1000 us: a kernel and, with `item`, a DtoH copy that is waited for; then an all-reduce and another kernel."""
     corr = 10 * number
     waited = [
-        frame("model.py(41): forward", at + 295, 110),
-        op("aten::_local_scalar_dense", at + 300, 100),
-        call("cudaMemcpyAsync", at + 305, 10, corr + 2),
-        memcpy("DtoH (Device -> Pageable)", at + 310, 10, corr + 2, size=4),
-        call("cudaStreamSynchronize", at + 316, 60),
+        frame("model.py(41): forward", start + 295, 110),
+        op("aten::_local_scalar_dense", start + 300, 100),
+        call("cudaMemcpyAsync", start + 305, 10, corr + 2),
+        memcpy("DtoH (Device -> Pageable)", start + 310, 10, corr + 2, size=4),
+        call("cudaStreamSynchronize", start + 316, 60),
     ]
     return [
-        step(at, 1000, number),
-        annotation("## forward ##", at, 500),
-        annotation("## backward ##", at + 500, 500),
-        launch(at + 10, 5, corr + 1),
-        kernel("gemm", at + 20, 200, corr + 1),
+        step(start, 1000, number),
+        annotation("## forward ##", start, 500),
+        annotation("## backward ##", start + 500, 500),
+        launch(start + 10, 5, corr + 1),
+        kernel("gemm", start + 20, 200, corr + 1),
         *(waited if item else []),
-        comms("allreduce", at + 600, 20, (1000, 1000)),
-        launch(at + 605, 5, corr + 3),
-        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 620, 100, corr + 3),
-        launch(at + 725, 5, corr + 4),
-        kernel("gemm_backward", at + 730, 200, corr + 4),
+        comms("allreduce", start + 600, 20, (1000, 1000)),
+        launch(start + 605, 5, corr + 3),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start + 620, 100, corr + 3),
+        launch(start + 725, 5, corr + 4),
+        kernel("gemm_backward", start + 730, 200, corr + 4),
     ]
 
 
@@ -79,8 +79,8 @@ def outcome(rule: str, *traces: Trace) -> RuleOutcome:
 
 def value(metric: str, trace: Trace, unit: str = "") -> Fraction:
     """What a metric comes to: the value of a rule that cannot hold."""
-    found = outcome(f"{metric} == 123456789{unit}", trace)
-    return found.breaches[0].value
+    result = outcome(f"{metric} == 123456789{unit}", trace)
+    return result.breaches[0].value
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +133,8 @@ def test_a_rule_says(
     text: str, metric: str, statistic: str, phase: str, per_step: bool, comparison: str, bound: Any, measure: Measure
 ) -> None:
     rule = parse(text)
-    found = (rule.metric, rule.statistic, rule.phase, rule.per_step, rule.comparison, rule.bound, rule.measure)
-    assert found == (metric, statistic, phase, per_step, comparison, bound, measure)
+    parsed = (rule.metric, rule.statistic, rule.phase, rule.per_step, rule.comparison, rule.bound, rule.measure)
+    assert parsed == (metric, statistic, phase, per_step, comparison, bound, measure)
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ def rank(number: int, *, extra: int = 0) -> Trace:
 
 def test_a_rule_must_hold_on_every_rank_and_the_worst_is_shown() -> None:
     ranks = rank(0), rank(1, extra=1), rank(2, extra=4)
-    found = outcome("kernels in forward <= 2", *ranks)
-    assert [(breach.rank, breach.value) for breach in found.breaches] == [(2, 6), (1, 3)]
-    assert line(found).endswith("6 on rank 2 (4 fill, 2 gemm); broken on rank 1 too")
+    result = outcome("kernels in forward <= 2", *ranks)
+    assert [(breach.rank, breach.value) for breach in result.breaches] == [(2, 6), (1, 3)]
+    assert line(result).endswith("6 on rank 2 (4 fill, 2 gemm); also broken on rank 1")
     assert outcome("kernels in forward <= 6", *ranks).holds
 
 
@@ -321,7 +321,7 @@ def test_without_a_device_reads_of_scalars_are_counted(cpu: Trace) -> None:
 
 @pytest.mark.parametrize("rule", ["scalar in forward == 0", "python < 1 ms"])
 def test_a_metric_of_cpu_traces_has_no_answer_on_a_device(gpu: Trace, rule: str) -> None:
-    with pytest.raises(TraceqError, match="told only by a trace without device work"):
+    with pytest.raises(TraceqError, match="only traces without device work have"):
         outcome(rule, gpu)
 
 
@@ -341,7 +341,7 @@ def test_kernels_of_collectives_without_calls_are_not_zero_calls() -> None:
 def test_bytes_that_the_trace_does_not_tell_are_not_zero() -> None:
     trace = build(*cpu_events(), annotation("gloo:all_reduce", 10, 5))
     assert value("all_reduce", trace) == 1
-    with pytest.raises(TraceqError, match="does not tell the sizes of its all_reduce calls"):
+    with pytest.raises(TraceqError, match="does not record the sizes of its all_reduce calls"):
         outcome("all_reduce < 1 GiB", trace)
 
 
@@ -410,10 +410,10 @@ def test_github_gets_an_annotation_a_broken_rule(shell: Shell, tmp_path: Path, m
 
 def test_a_name_in_a_trace_cannot_give_github_a_command() -> None:
     trace = build(step(0, 100), launch(1, 2, 1), kernel("a\n::set-output name=x::y\r", 5, 3, 1))
-    found = outcome("kernels == 0", trace)
-    assert "\n" not in line(found)
-    assert "\r" not in line(found)
-    assert github(found, "a\nb") == (
+    result = outcome("kernels == 0", trace)
+    assert "\n" not in line(result)
+    assert "\r" not in line(result)
+    assert github(result, "a\nb") == (
         "::error title=traceq check::a%0Ab: kernels == 0: 1 on rank 0 (1 a ::set-output name=x::y  in forward)"
     )
 
@@ -424,9 +424,14 @@ def test_a_name_in_a_trace_cannot_give_github_a_command() -> None:
 def test_a_file_holds_rules_and_their_reasons(tmp_path: Path, gpu: Trace) -> None:
     path = tmp_path / "rules.toml"
     path.write_text('rules = ["htod == 0"]\n[[rule]]\nrule = "dtoh == 0"\nwhy = "it stops the launches"\n')
-    plain, told = read_rules(path)
-    assert (plain.text, plain.why, told.text, told.why) == ("htod == 0", "", "dtoh == 0", "it stops the launches")
-    assert line(judge(run_of(gpu), [told])[0]).endswith("; it stops the launches")
+    plain, explained = read_rules(path)
+    assert (plain.text, plain.why, explained.text, explained.why) == (
+        "htod == 0",
+        "",
+        "dtoh == 0",
+        "it stops the launches",
+    )
+    assert line(judge(run_of(gpu), [explained])[0]).endswith("; it stops the launches")
 
 
 @pytest.mark.parametrize(
@@ -479,17 +484,17 @@ def test_every_example_of_the_page_does_what_the_page_says(
     examples = [body for kind, body in blocks if kind == "console"]
     assert len(examples) >= 6
     for body in examples:
-        told, code = "", 0
+        output, code = "", 0
         for command in re.findall(r"^\$ (.*)$", body, re.MULTILINE):
-            told += f"$ {command}\n"
+            output += f"$ {command}\n"
             if command == "echo $?":
-                told += f"{code}\n"
+                output += f"{code}\n"
                 continue
             program, name, *arguments = shlex.split(command)
             assert (program, name) == ("traceq", "check")
             code, out, err = shell(*arguments)
-            told += out + err
-        assert told == body
+            output += out + err
+        assert output == body
 
 
 def test_the_textbook_removal_of_syncs_is_seen(shell: Shell) -> None:

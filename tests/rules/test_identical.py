@@ -24,13 +24,13 @@ NCCL = {"Process Group Name": "0", "Group size": 3}
 
 def events(*steps: tuple[str, ...], group: dict[str, Any] | None = None) -> list[Event]:
     """Steps of 100 us with a call `name elements` every 10 us."""
-    found: list[Event] = []
+    events: list[Event] = []
     for number, calls in enumerate(steps):
-        found.append(step(100 * number, 100, number))
+        events.append(step(100 * number, 100, number))
         for place, (name, _, size) in enumerate(call.partition(" ") for call in calls):
             sizes = (int(size), int(size))
-            found.append(comms(name, 100 * number + 10 * place, 5, sizes, **(NCCL if group is None else group)))
-    return found
+            events.append(comms(name, 100 * number + 10 * place, 5, sizes, **(NCCL if group is None else group)))
+    return events
 
 
 def rank(number: int, *steps: tuple[str, ...], group: dict[str, Any] | None = None) -> Trace:
@@ -42,16 +42,16 @@ def judged(*traces: Trace, why: str = "") -> RuleOutcome:
 
 
 def test_ranks_that_issue_the_same_hold() -> None:
-    found = judged(*(rank(number, USUAL, USUAL) for number in range(3)))
-    assert found.holds
-    assert line(found) == "ok     collectives identical across ranks"
+    result = judged(*(rank(number, USUAL, USUAL) for number in range(3)))
+    assert result.holds
+    assert line(result) == "ok     collectives identical across ranks"
 
 
 def test_the_first_mismatch_is_named() -> None:
     wrong = (USUAL[0], "_allgather_base 31", USUAL[2])
-    found = judged(rank(0, USUAL, USUAL), rank(1, USUAL, wrong), rank(2, USUAL, USUAL), why="ranks would hang")
-    assert not found.holds
-    assert line(found) == (
+    result = judged(rank(0, USUAL, USUAL), rank(1, USUAL, wrong), rank(2, USUAL, USUAL), why="ranks would hang")
+    assert not result.holds
+    assert line(result) == (
         "BROKEN collectives identical across ranks: desync at collective 2 of step 1 of group 0: ranks 0, 2 issue "
         "all_gather float32 x 30 in forward; rank 1 issues all_gather float32 x 31 in forward; ranks would hang"
     )
@@ -60,16 +60,16 @@ def test_the_first_mismatch_is_named() -> None:
 @pytest.mark.parametrize(
     ("traces", "reason"),
     [
-        ([rank(0, USUAL)], "it compares ranks, and there is one: rank 0"),
-        ([rank(0, ()), rank(1, ())], "ranks 0, 1: no collective in the trace that another rank's trace holds too"),
-        ([rank(0, USUAL), rank(1, USUAL), rank(2, ())], "rank 2: no collective in the trace that another"),
+        ([rank(0, USUAL)], "it compares ranks, and the run has only rank 0"),
+        ([rank(0, ()), rank(1, ())], "ranks 0, 1: no collective in common with the trace of another rank"),
+        ([rank(0, USUAL), rank(1, USUAL), rank(2, ())], "rank 2: no collective in common with"),
         (
             [rank(0, USUAL), replace(rank(1, USUAL), caveats=(Caveat("truncated", ""),)), rank(2, USUAL)],
-            "ranks 1 lost events: their collectives are not compared with those of others",
+            "rank 1 lost events: its collectives are not compared with other ranks'",
         ),
         (
             [rank(0, ("allreduce 10", "send 10"), group={}), rank(1, ("allreduce 10", "recv 10"), group={})],
-            "ranks send to each other, and the trace does not tell its groups apart",
+            "ranks send to each other, and the trace does not name its groups",
         ),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_rule_that_compares_nothing_does_not_pass(traces: list[Trace], reason:
 
 def test_kernels_without_calls_compare_nothing() -> None:
     nccl = [step(0, 100), op("aten::x", 1, 9), launch(2, 2, 1), kernel("ncclDevKernel_AllReduce_Sum_f32", 5, 9, 1)]
-    with pytest.raises(TraceqError, match="ranks 0, 1: no collective in the trace"):
+    with pytest.raises(TraceqError, match="ranks 0, 1: no collective in common"):
         judged(*(build(*nccl, **world(number, 2)) for number in range(2)))
 
 
@@ -115,7 +115,7 @@ def test_the_command_ends_as_for_every_rule(
     assert out.splitlines()[2] == "ok     collectives > 0"
     code, out, err = check(tmp_path / "rank0.json")
     assert (code, out) == (1, "")
-    assert "it compares ranks, and there is one: rank 0" in err
+    assert "it compares ranks, and the run has only rank 0" in err
 
 
 @pytest.mark.parametrize("name", ["nanogpt-h100-8r", "dlrm-v100-8r", "torchrec-v100-ab/a"])

@@ -1,1 +1,1 @@
-"""One file, one question: `summarize(trace)` on every rank, `merge(job, parts) -> Report` on what the ranks left."""
+"""Analyses, one file per question: `summarize(trace)` on every rank, `merge(job, parts) -> Report` on their parts."""

@@ -8,12 +8,12 @@ _RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_al
 
 
 def algbw_gbps(size_bytes: int | None, ns: int) -> float | None:
-    """Bytes of the larger side over time, GB/s."""
+    """Return the bytes of the larger side divided by the time, GB/s."""
     return size_bytes / ns if size_bytes and ns else None
 
 
 def busbw_gbps(algbw: float | None, name: str, num_ranks: int | None) -> float | None:
-    """Algbw times the share that crosses the slowest link, GB/s."""
+    """Return algbw times the share of the data that crosses the slowest link, GB/s."""
     if algbw is None or num_ranks is None:
         return None
     return algbw * _RING[name] * (num_ranks - 1) / num_ranks if name in _RING else algbw

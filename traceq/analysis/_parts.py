@@ -1,17 +1,19 @@
-"""Rows of a table that each rank has some of, and what a rule found there."""
+"""Rows of a table that each rank contributes, the finding of a rule on that rank, and sums of rows over ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add
 from typing import Any, Generic, Protocol, TypeVar
 
 from traceq.facts.ranks.job import LazySequence
 from traceq.report import Finding
 
-__all__ = ["Part", "each_of", "of_all"]
+__all__ = ["Part", "each_of", "largest_sums", "of_all"]
 
+Identity = TypeVar("Identity", bound=Hashable)
 P = TypeVar("P")
 Row = TypeVar("Row")
 Row_co = TypeVar("Row_co", covariant=True)
@@ -19,7 +21,7 @@ Row_co = TypeVar("Row_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[Row]):
-    """One rank's rows of a table, and what a rule found on it."""
+    """One rank's rows of a table, and the finding of a rule on that rank."""
 
     rows: tuple[Row, ...]
     finding: Finding | None = None
@@ -31,21 +33,33 @@ class _HasRows(Protocol[Row_co]):
 
 
 def of_all(parts: Sequence[_HasRows[Row]]) -> Sequence[Row]:
-    """The rows of all ranks, in their order."""
+    """Return the rows of all ranks, in the order of the ranks."""
     return each_of(parts, lambda part: part.rows)
 
 
 def each_of(parts: Sequence[P], rows: Callable[[P], Sequence[Row]]) -> Sequence[Row]:
-    """What `rows` takes from the part of each rank, in their order; parts that are not in memory at once leave their
-    rows where they are.
+    """Return the `rows` of the part of each rank, in the order of the ranks.
+
+    Rows of parts that are not in memory at once are read anew on each iteration.
     """
-    return (
-        _Joined(parts, rows) if isinstance(parts, LazySequence) else tuple(row for part in parts for row in rows(part))
-    )
+    if isinstance(parts, LazySequence):
+        return _LazyRows(parts, rows)
+    return tuple(row for part in parts for row in rows(part))
 
 
-class _Joined(Sequence[Row], Generic[P, Row]):
-    """Rows of all parts, taken anew each time that they are gone through."""
+def largest_sums(
+    rows: Iterable[Row], identity: Callable[[Row], Identity], values: Callable[[Row], tuple[int, ...]]
+) -> list[tuple[Identity, tuple[int, ...]]]:
+    """Return (identity, sums of `values`) of rows with equal identity, by their last sum in descending order."""
+    sums: dict[Identity, tuple[int, ...]] = {}
+    for row in rows:
+        key, new = identity(row), values(row)
+        sums[key] = tuple(map(add, sums[key], new)) if key in sums else new
+    return sorted(sums.items(), key=lambda item: -item[1][-1])
+
+
+class _LazyRows(Sequence[Row], Generic[P, Row]):
+    """Rows of all parts, read anew on each iteration."""
 
     def __init__(self, parts: Sequence[P], rows: Callable[[P], Sequence[Row]]) -> None:
         self._parts, self._rows = parts, rows
@@ -61,5 +75,5 @@ class _Joined(Sequence[Row], Generic[P, Row]):
     def __len__(self) -> int:
         return self._len
 
-    def __getitem__(self, at: Any) -> Any:
-        return tuple(self)[at]
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]

@@ -1,102 +1,115 @@
-"""Collectives matched across ranks, in rows: how far apart their starts, how fast the transfer itself."""
+"""Collectives matched across ranks: the skew of their starts, and the bandwidth of the transfer alone."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._bandwidth import algbw_gbps, busbw_gbps
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
-from traceq.facts.ranks.arrival_waits import Waits, latest_rank
-from traceq.facts.ranks.job_collectives import Issued
+from traceq.facts.ranks.arrival_waits import ArrivalWaits, latest_rank
+from traceq.facts.ranks.job_collectives import JobCollectives
 from traceq.grouping import group
-from traceq.report import Cell, Column, Table
+from traceq.report import Table, column
 from traceq.units import Unit
 
-__all__ = ["skew_table", "skew_view"]
-
-_COLUMNS = (
-    Column("key", "key"),
-    Column("name", "collective"),
-    Column("group", "group"),
-    Column("dtype", "dtype"),
-    Column("phase", "phase"),
-    Column("num_ranks", "ranks", Unit.COUNT),
-    Column("num", "num", Unit.COUNT),
-    Column("bytes", "bytes", Unit.BYTES),
-    Column("shortest_ns", "transfer", Unit.NS),
-    Column("algbw_gbps", "algbw", Unit.GBPS),
-    Column("busbw_gbps", "busbw", Unit.GBPS),
-    Column("skew_ns", "skew", Unit.NS),
-    Column("skew_max_ns", "longest skew", Unit.NS),
-    Column("last_rank", "mostly last", Unit.COUNT),
-    Column("num_last", "times", Unit.COUNT),
-)
-_VIEW = (
-    "name",
-    "phase",
-    "dtype",
-    "num_ranks",
-    "num",
-    "bytes",
-    "shortest_ns",
-    "busbw_gbps",
-    "skew_ns",
-    "last_rank",
-    "num_last",
-)
+__all__ = ["SkewRow", "skew_table", "skew_view"]
 
 
-def skew_table(issued: Issued | None, found: Waits | None) -> Table:
-    """One row for each collective, group, dtype and phase: sums over its instances, each group's first included.
+@dataclass(frozen=True, slots=True)
+class SkewRow:
+    """Instances of one collective, group, dtype and phase, summed over them.
 
     `shortest_ns` sums the shortest duration of each instance, on which the bandwidths rest: the rest is waiting.
+    `bytes` None where a size is unknown. `last_rank` starts last most often, `num_last` times.
     """
-    rows = tuple(_rows(issued, found)) if issued is not None and found is not None and len(found) else ()
-    return Table("skew", "Collectives across ranks", _COLUMNS, rows)
+
+    key: str = column("key")
+    name: str = column("collective")
+    group: str = column("group")
+    dtype: str = column("dtype")
+    phase: str = column("phase")
+    num_ranks: int = column("ranks", Unit.COUNT)
+    num: int = column("num", Unit.COUNT)
+    bytes: int | None = column("bytes", Unit.BYTES)
+    shortest_ns: int = column("transfer", Unit.NS)
+    algbw_gbps: float | None = column("algbw", Unit.GBPS)
+    busbw_gbps: float | None = column("busbw", Unit.GBPS)
+    skew_ns: int = column("skew", Unit.NS)
+    skew_max_ns: int = column("max skew", Unit.NS)
+    last_rank: int = column("mostly last", Unit.COUNT)
+    num_last: int = column("times", Unit.COUNT)
 
 
-def skew_view(table: Table, of: str) -> Table:
-    """The rows with most skew first, for people; `of` what they are."""
-    keys = [column.key for column in _COLUMNS]
-    at = [keys.index(key) for key in _VIEW]
-    order = sorted(table.rows, key=lambda row: -int(row[keys.index("skew_ns")] or 0))
+def skew_table(issued: JobCollectives | None, waits: ArrivalWaits | None) -> Table:
+    """Return one row for each collective, group, dtype and phase; the first instance of each group counts as well."""
+    rows = _rows(issued, waits) if issued is not None and waits is not None and len(waits) else []
+    return Table.of("skew", "Collectives across ranks", SkewRow, rows)
+
+
+def skew_view(table: Table, scope: str) -> Table:
+    """Return the rows for people, those with most skew first; `scope` is what the rows cover."""
+    view = table.largest_first("skew_ns").select(
+        "name",
+        "phase",
+        "dtype",
+        "num_ranks",
+        "num",
+        "bytes",
+        "shortest_ns",
+        "busbw_gbps",
+        "skew_ns",
+        "last_rank",
+        "num_last",
+    )
     note = "Transfer: the shortest duration over ranks, summed; skew: from the first to the last rank's start, summed."
-    columns = tuple(_COLUMNS[index] for index in at)
-    shown = tuple(tuple(row[index] for index in at) for row in order)
-    return Table("skew", f"Collectives across ranks ({of})", columns, shown, note=note)
+    return replace(view, title=f"Collectives across ranks ({scope})", note=note)
 
 
-def _rows(issued: Issued, found: Waits) -> list[tuple[Cell, ...]]:
-    call = np.take_along_axis(found.instances.call, _first_present(found)[:, None], axis=1)[:, 0]
-    num_ranks = (found.duration >= 0).sum(axis=1)
-    groups = group([issued.group[call], issued.called.name[call], issued.dtype[call], issued.phase[call]])
-    size, last = issued.called.size[call], latest_rank(found)
-    sized, unknown = groups.sum(np.maximum(size, 0)), groups.sum(size < 0)
-    sums = zip(groups.keys.tolist(), groups.count(), groups.sum(found.shortest), groups.sum(found.skew), strict=True)
-    rows: list[tuple[Cell, ...]] = []
-    for at, ((number, name, dtype, phase), num, shortest_ns, skew_ns) in enumerate(sums):
-        words = (
+def _rows(issued: JobCollectives, waits: ArrivalWaits) -> list[SkewRow]:
+    call = np.take_along_axis(waits.instances.call, _first_present(waits)[:, None], axis=1)[:, 0]
+    num_ranks = (waits.duration >= 0).sum(axis=1)
+    groups = group([issued.group[call], issued.columns.name[call], issued.dtype[call], issued.phase[call]])
+    size, last = issued.columns.size[call], latest_rank(waits)
+    sizes, num_unsized = groups.sum(np.maximum(size, 0)), groups.sum(size < 0)
+    sums = zip(groups.keys.tolist(), groups.count(), groups.sum(waits.shortest), groups.sum(waits.skew), strict=True)
+    rows = []
+    for index, ((number, name, dtype, phase), num, shortest_ns, skew_ns) in enumerate(sums):
+        names = (
             COLLECTIVE_NAMES[name],
             issued.groups[number],
             issued.dtypes[dtype] if dtype >= 0 else "",
             issued.phases[phase],
         )
-        mine = groups.of_row == at
-        size_bytes = None if unknown[at] else sized[at]
+        selected = groups.group_ids == index
+        size_bytes = None if num_unsized[index] else sizes[index]
         algbw = algbw_gbps(size_bytes, shortest_ns)
-        lasts = np.bincount(last[mine], minlength=len(issued.ranks))
-        ranks = int(num_ranks[mine].max())
-        members = max(
-            int(issued.called.group_size[call[mine]].max()), ranks
-        )  # not all ranks of a group need to be read
-        speed = (shortest_ns, algbw, busbw_gbps(algbw, words[0], members))
-        apart = (skew_ns, int(found.skew[mine].max()), issued.ranks[int(lasts.argmax())], int(lasts.max()))
-        rows.append(("|".join(words), *words, ranks, num, size_bytes, *speed, *apart))
+        num_last = np.bincount(last[selected], minlength=len(issued.ranks))
+        ranks = int(num_ranks[selected].max())
+        # not all ranks of a group need to be read
+        members = max(int(issued.columns.group_size[call[selected]].max()), ranks)
+        rows.append(
+            SkewRow(
+                "|".join(names),
+                *names,
+                num_ranks=ranks,
+                num=num,
+                bytes=size_bytes,
+                shortest_ns=shortest_ns,
+                algbw_gbps=algbw,
+                busbw_gbps=busbw_gbps(algbw, names[0], members),
+                skew_ns=skew_ns,
+                skew_max_ns=int(waits.skew[selected].max()),
+                last_rank=issued.ranks[int(num_last.argmax())],
+                num_last=int(num_last.max()),
+            )
+        )
     return rows
 
 
-def _first_present(found: Waits) -> NDArray[np.int64]:
-    """int64[B]: the first rank that ran each."""
-    first: NDArray[np.int64] = (found.duration >= 0).argmax(axis=1)
+def _first_present(waits: ArrivalWaits) -> NDArray[np.int64]:
+    """Return int64[B]: the first rank that ran each."""
+    first: NDArray[np.int64] = (waits.duration >= 0).argmax(axis=1)
     return first

@@ -1,4 +1,4 @@
-"""What all reports call the same things: the step that times are given for, and what a view leaves out."""
+"""Wording shared by all reports: the step that times are given for, and the rows that a view leaves out."""
 
 from __future__ import annotations
 
@@ -6,67 +6,73 @@ from dataclasses import replace
 
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import Steps
-from traceq.report import Column
+from traceq.report import Table
 
 __all__ = [
     "MOST_RANKS",
     "a_step",
+    "category_term",
     "more_rows",
     "over_ranks",
     "per_step",
     "python_place",
     "scope",
-    "stepwise",
     "the_step",
+    "with_step_headings",
 ]
 
 MOST_RANKS = 8
-"""Ranks that people see one by one."""
+"""Most ranks that people see one by one."""
+_TERMS = {"host_bound": "host-bound", "exposed_comm": "exposed communication", "exposed_memcpy": "exposed copies"}
 
 
-def per_step(found: Steps) -> str:
-    """`a step`, behind a time; `of the trace` where that has no steps."""
-    return "a step" if found.marked else "of the trace"
+def per_step(steps: Steps) -> str:
+    """Return `per step`, to follow a time; `of the trace` where that has no steps."""
+    return "per step" if steps.marked else "of the trace"
 
 
-def a_step(found: Steps) -> str:
-    """`a step`; `the trace` where that has no steps."""
-    return "a step" if found.marked else "the trace"
+def a_step(steps: Steps) -> str:
+    """Return `a step`; `the trace` where that has no steps."""
+    return "a step" if steps.marked else "the trace"
 
 
-def the_step(found: Steps) -> str:
-    """`the step`; `the trace` where that has no steps."""
-    return "the step" if found.marked else "the trace"
+def the_step(steps: Steps) -> str:
+    """Return `the step`; `the trace` where that has no steps."""
+    return "the step" if steps.marked else "the trace"
 
 
-def stepwise(columns: tuple[Column, ...], job: Job) -> tuple[Column, ...]:
-    """Headings that end in `a step` without it where there are no steps."""
+def with_step_headings(view: Table, job: Job) -> Table:
+    """Return a view whose headings say `per step` only where the traces have steps."""
     if job.ranks and job.ranks[0].steps.marked:
-        return columns
-    return tuple(
-        replace(column, title=column.title.removesuffix("a step").strip() or "time")
-        if column.title.endswith("a step")
-        else column
-        for column in columns
+        return view
+    columns = (
+        replace(column, title=column.title or "time", is_per_step=False) if column.is_per_step else column
+        for column in view.columns
     )
+    return replace(view, columns=tuple(columns))
+
+
+def category_term(category: str) -> str:
+    """Return the term for a time category in a sentence: `host-bound`, `exposed communication`, else its name."""
+    return _TERMS.get(category, category.replace("_", " "))
 
 
 def python_place(annotation: str) -> str:
-    """Where Python runs in no op: `in DistributedDataParallel.forward`, else `between ops`."""
+    """Return where Python runs in no op: `in DistributedDataParallel.forward`, else `between ops`."""
     return f"in {annotation}" if annotation else "between ops"
 
 
 def scope(job: Job) -> str:
-    """`whole trace`, or `step 2` of one that was cut to it."""
-    alone = job.ranks[0].steps if job.ranks and job.ranks[0].steps.alone else None
+    """Return `whole trace`, or `step 2` for a trace that was cut to that step."""
+    alone = job.ranks[0].steps if job.ranks and job.ranks[0].steps.is_cut else None
     return "whole trace" if alone is None else f"step {alone.number[0]}"
 
 
 def over_ranks(job: Job) -> str:
-    """`sum of 8 ranks, whole trace`: what counts are of."""
+    """Return `sum of 8 ranks, whole trace`: what counts are summed over."""
     return f"sum of {len(job.ranks)} ranks, {scope(job)}" if len(job.ranks) > 1 else scope(job)
 
 
 def more_rows(num: int) -> str:
-    """`12 more rows in --json.`; "" where a view holds all."""
+    """Return `12 more rows in --json.`; "" where a view shows all."""
     return f"{num:,} more row{'s' if num > 1 else ''} in --json." if num > 0 else ""

@@ -1,4 +1,4 @@
-"""A rule on every rank, and the rank on which it matters most."""
+"""The rank on which a rule's finding matters most."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from traceq.report import Finding
 __all__ = ["on_the_worst_rank"]
 
 
-def on_the_worst_rank(job: Job, found: Iterable[Finding | None]) -> tuple[Finding, ...]:
-    """What a rule found on the rank where it gives back most, which is named if there are several; nothing if it found
-    nothing on any. `found` in the order of the ranks.
+def on_the_worst_rank(job: Job, findings: Iterable[Finding | None]) -> tuple[Finding, ...]:
+    """Return the finding with the most time over all ranks, or nothing where no rank has one.
+
+    `findings` in the order of the ranks. The text names the rank where there are several.
     """
-    told = [(finding, rank.rank) for finding, rank in zip(found, job.ranks, strict=True) if finding is not None]
-    if not told:
+    by_rank = [(finding, rank.rank) for finding, rank in zip(findings, job.ranks, strict=True) if finding is not None]
+    if not by_rank:
         return ()
-    finding, rank = max(told, key=lambda each: each[0].ns)
+    finding, rank = max(by_rank, key=lambda pair: pair[0].ns)
     return (replace(finding, text=f"{finding.text} (rank {rank})") if len(job.ranks) > 1 else finding,)

@@ -1,104 +1,93 @@
-"""What did each arm of a recording come to that ran in processes of its own?"""
+"""How do the arms of a recording compare that ran in separate processes?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceq.facts.ranks.job import Job
 from traceq.model import Arm, Manifest, Processes, Trace
-from traceq.report import Cell, Column, Report, Table
+from traceq.report import Cell, Report, Table, column
 from traceq.units import Unit
 
-__all__ = ["batch_of", "merge", "step_of", "summarize"]
+__all__ = ["ArmRow", "batch_of", "merge", "step_of", "summarize"]
 
 POSITION = 4
 
-_COLUMNS = (
-    Column("key", "key"),
-    Column("arm", "arm"),
-    Column("num_processes", "processes", Unit.COUNT),
-    Column("num_steps", "steps", Unit.COUNT),
-    Column("batch_size", "batch", Unit.COUNT),
-    Column("samples_per_step", "samples a step", Unit.COUNT),
-    Column("step_ns", "step", Unit.NS),
-    Column("spread_ns", "within", Unit.NS),
-    Column("samples_per_second", "samples", Unit.RATE),
-    Column("peak_bytes", "memory", Unit.BYTES),
-    Column("state_bytes", "weights, moments", Unit.BYTES),
-    Column("allocated_bytes", "in use", Unit.BYTES),
-    Column("reserved_bytes", "reserved", Unit.BYTES),
-    Column("head_room_bytes", "head-room", Unit.BYTES),
-    Column("status", "ended"),
-    Column("fault", "fault"),
-)
-_VIEWED = (
-    "arm",
-    "num_processes",
-    "num_steps",
-    "step_ns",
-    "spread_ns",
-    "samples_per_second",
-    "peak_bytes",
-    "state_bytes",
-    "status",
-)
-_NOTED = ("state_bytes", "allocated_bytes", "reserved_bytes", "head_room_bytes")
-"""What a recipe may note of an arm, by these names."""
+
+@dataclass(frozen=True, slots=True)
+class ArmRow:
+    """An arm that ran in separate processes, by its unprofiled steps.
+
+    `step_ns` is the median of its processes' medians, `spread_ns` the range of these, `samples_per_second` those of all
+    ranks, `peak_bytes` the most memory of any rank. The other bytes are recorded by the recipe as facts of the arm.
+    """
+
+    key: str = column("key", is_hidden=True)
+    arm: str = column("arm")
+    num_processes: int = column("processes", Unit.COUNT)
+    num_steps: int = column("steps", Unit.COUNT)
+    batch_size: int | None = column("batch", Unit.COUNT, is_hidden=True)
+    samples_per_step: int | None = column("samples per step", Unit.COUNT, is_hidden=True)
+    step_ns: int | None = column("step", Unit.NS)
+    spread_ns: int | None = column("range", Unit.NS)
+    samples_per_second: float | None = column("samples", Unit.RATE)
+    peak_bytes: int | None = column("memory", Unit.BYTES)
+    state_bytes: Cell = column("weights, moments", Unit.BYTES)
+    allocated_bytes: Cell = column("allocated", Unit.BYTES, is_hidden=True)
+    reserved_bytes: Cell = column("reserved", Unit.BYTES, is_hidden=True)
+    head_room_bytes: Cell = column("headroom", Unit.BYTES, is_hidden=True)
+    status: str = column("ended")
+    fault: str = column("fault", is_hidden=True)
 
 
 def summarize(trace: Trace) -> None:
-    """Nothing: profiled steps have no part in it."""
+    """Return nothing: only unprofiled steps count."""
 
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
-    """A row an arm: its unprofiled step (the median of its processes' medians, and within what these lie), the samples
-    that all ranks train on in a second, the most memory of any rank; nothing of arms that share a process.
-    """
+    """Return a row for each arm, or none where arms share a process."""
     manifest = job.manifest
-    rows: tuple[tuple[Cell, ...], ...] = ()
-    if manifest is not None and manifest.apart:
-        rows = tuple(_row(manifest, arm, job.processes) for arm in manifest.arms)
-    table = Table("arms", "Arms", _COLUMNS, rows)
-    return Report("arms", (table,), (_view(table),) if rows else ())
+    if manifest is None or not manifest.apart:
+        return Report("arms", (Table.of("arms", "Arms", ArmRow, ()),))
+    table = Table.of("arms", "Arms", ArmRow, [_row(manifest, arm, job.processes) for arm in manifest.arms])
+    title = "Arms, each in separate processes (unprofiled steps of the job, as long as on its slowest rank)"
+    note = "`traceq diff` on the run compares them." if len(table.rows) > 1 else ""
+    return Report("arms", (table,), (replace(table.visible, title=title, note=note),) if table.rows else ())
 
 
-def _row(manifest: Manifest, arm: Arm, processes: Sequence[Processes]) -> tuple[Cell, ...]:
-    found = next((each for each in processes if each.arm == arm.name), None)
-    step_ns = step_of(found)
+def _row(manifest: Manifest, arm: Arm, processes: Sequence[Processes]) -> ArmRow:
+    timed = next((each for each in processes if each.arm == arm.name), None)
+    step_ns = step_of(timed)
     samples = arm.samples_per_step or None
-    return (
-        arm.name,
-        arm.name,
-        len(found.median_ns) if found else 0,
-        int(found.num_steps.sum()) if found else 0,
-        batch_of(manifest, arm),
-        samples,
-        round(step_ns) if step_ns else None,
-        int(np.ptp(found.median_ns)) if found and len(found.median_ns) > 1 else None,
-        samples * 1e9 / step_ns if samples and step_ns else None,
-        int(found.peak_bytes.max()) if found else None,
-        *(arm.facts.get(key) for key in _NOTED),
-        arm.status,
-        arm.fault,
+    return ArmRow(
+        key=arm.name,
+        arm=arm.name,
+        num_processes=len(timed.median_ns) if timed else 0,
+        num_steps=int(timed.num_steps.sum()) if timed else 0,
+        batch_size=batch_of(manifest, arm),
+        samples_per_step=samples,
+        step_ns=round(step_ns) if step_ns else None,
+        spread_ns=int(np.ptp(timed.median_ns)) if timed and len(timed.median_ns) > 1 else None,
+        samples_per_second=samples * 1e9 / step_ns if samples and step_ns else None,
+        peak_bytes=int(timed.peak_bytes.max()) if timed else None,
+        state_bytes=arm.facts.get("state_bytes"),
+        allocated_bytes=arm.facts.get("allocated_bytes"),
+        reserved_bytes=arm.facts.get("reserved_bytes"),
+        head_room_bytes=arm.facts.get("head_room_bytes"),
+        status=arm.status,
+        fault=arm.fault,
     )
 
 
-def step_of(found: Processes | None) -> float | None:
-    """Median over its processes of an arm's median step, ns; None without a step."""
-    return float(np.median(found.median_ns)) if found else None
+def step_of(processes: Processes | None) -> float | None:
+    """Return the median over its processes of an arm's median step, ns; None without a step."""
+    return float(np.median(processes.median_ns)) if processes else None
 
 
 def batch_of(manifest: Manifest, arm: Arm) -> int | None:
-    """Samples a step of one rank takes at once, as the parameter `batch_size` has it; None without one."""
+    """Return the batch size of one rank, from the parameter `batch_size`; None without one."""
     size = arm.varied.get("batch_size", manifest.parameters.get("batch_size"))
     return size if isinstance(size, int) else None
-
-
-def _view(table: Table) -> Table:
-    at = [n for n, column in enumerate(table.columns) if column.key in _VIEWED]
-    rows = tuple(tuple(row[n] for n in at) for row in table.rows)
-    note = "`traceq diff` on the run decides from these." if len(rows) > 1 else ""
-    title = "Arms, each in processes of its own (unprofiled steps of the job: the slowest rank)"
-    return Table("arms", title, tuple(table.columns[n] for n in at), rows, note=note)

@@ -1,169 +1,165 @@
-"""Which collective never ended, and who never arrived at it? By the dumps that ranks left when the job stood still."""
+"""Which collective never completed, and which rank never arrived? By the flight recorders of ranks of a stuck job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
 from traceq.model import Flight, Trace
-from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_ranks
 
 POSITION = 57
 
-_COLUMNS = (
-    Column("key", "key"),
-    Column("group", "group"),
-    Column("sequence", "sequence", Unit.COUNT),
-    Column("rank", "rank", Unit.COUNT),
-    Column("state", "state"),
-    Column("name", "collective"),
-    Column("dtype", "dtype"),
-    Column("elements", "elements", Unit.COUNT),
-    Column("line", "line"),
-)
-_VIEW = ("group", "sequence", "rank", "state", "name", "dtype", "elements", "line")
 _NEVER, _NO_DUMP = "never arrived", "no dump"
-_WORDS = {
+_VERBS = {
     _NEVER: "never arrived",
     _NO_DUMP: "left no dump",
-    "scheduled": "issued it, and did not start it",
+    "scheduled": "issued it but did not start it",
     "started": "wait in it",
     "completed": "completed it",
 }
+"""States as verbs, in the order in which a finding lists them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
-    """How far one rank came with a collective, and the entry of it, or of the last before, into its Flight; -1 none."""
+class ArrivalRow:
+    """How far one rank came with a collective that never completed: its entry, or else the rank's last one before.
 
-    rank: int
-    state: str
-    flight: Flight | None
-    entry: int
+    `last_sequence` is the sequence number of that entry; None without an entry.
+    """
 
-    def cells(self, group: str, sequence: int) -> tuple[Cell, ...]:
-        what: tuple[Cell, ...] = (None, None, None, "")
-        if self.flight is not None and self.entry >= 0:
-            elements = int(self.flight.elements[self.entry])
-            what = (self.name, self.flight.dtype[self.entry] or None, elements if elements >= 0 else None, self.line)
-        return (f"{group}|{sequence}|{self.rank}", group, sequence, self.rank, self.state, *what)
-
-    @property
-    def line(self) -> str:
-        return self.flight.line[self.entry] if self.flight is not None and self.entry >= 0 else ""
-
-    @property
-    def name(self) -> str:
-        """What the entry is called: a barrier moves no data and is a name of its own."""
-        told = self.flight.name[self.entry] if self.flight is not None and self.entry >= 0 else ""
-        number = name_number(told)
-        return COLLECTIVE_NAMES[number] if number >= 0 else told.rpartition(":")[2]
+    key: str = column("key", is_hidden=True)
+    group: str = column("group")
+    sequence: int = column("sequence", Unit.COUNT)
+    rank: int = column("rank", Unit.COUNT)
+    state: str = column("state")
+    name: str | None = column("collective")
+    dtype: str | None = column("dtype")
+    elements: int | None = column("elements", Unit.COUNT)
+    line: str = column("line")
+    last_sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Stuck:
-    """The first collective of a group that some rank has not completed; `at` ns, when it was first issued."""
+    """The first collective of a group that some rank has not completed; `issued_ns`, when it was first issued."""
 
     group: str
     sequence: int
-    at: int
-    ranks: tuple[_Rank, ...]
+    issued_ns: int
+    ranks: tuple[ArrivalRow, ...]
 
 
 def summarize(trace: Trace) -> None:
-    """Nothing: a profiled window does not tell who is missing."""
+    """Return nothing: a profiled window does not show who is missing."""
 
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
-    """The first collective of each group that did not end everywhere; nothing for parts of a recording that went on."""
+    """Return the first collective of each group that did not complete on all ranks.
+
+    Windows of a recording that continued are left out.
+    """
     stuck = _all_stuck([flight for flight in job.flights if not flight.is_window])
-    rows = tuple(rank.cells(one.group, one.sequence) for one in stuck for rank in one.ranks)
-    table = Table("arrivals", "Arrivals", _COLUMNS, rows)
-    keys = [column.key for column in _COLUMNS]
-    at = [keys.index(key) for key in _VIEW]
-    note = "Of a rank that never arrived the last that it issued before."
-    title = "Collectives that did not end"
-    view = Table("arrivals", title, tuple(_COLUMNS[n] for n in at), tuple(_picked(row, at) for row in rows), note=note)
-    findings = tuple(_finding(one) for one in stuck)
-    return Report("arrivals", (table,), (view,) if rows else (), findings)
-
-
-def _picked(row: tuple[Cell, ...], at: Sequence[int]) -> tuple[Cell, ...]:
-    return tuple(row[index] for index in at)
+    table = Table.of("arrivals", "Arrivals", ArrivalRow, [row for each in stuck for row in each.ranks])
+    note = "For a rank that never arrived: the last collective that it issued."
+    view = replace(table.visible, title="Collectives that never completed", note=note)
+    return Report("arrivals", (table,), (view,) if table.rows else (), tuple(map(_finding, stuck)))
 
 
 def _all_stuck(flights: Sequence[Flight]) -> list[_Stuck]:
-    """By the time at which they were issued first: what came before holds up what came after."""
+    """Return one for each group, in the order in which they were issued: the earlier holds up the later."""
     groups = dict.fromkeys(key for flight in flights for key in zip(flight.group, flight.members, strict=True))
-    found = [_stuck(flights, group, members) for group, members in groups]
-    return sorted((one for one in found if one is not None), key=lambda one: one.at)
+    stuck = [_stuck(flights, group, members) for group, members in groups]
+    return sorted((each for each in stuck if each is not None), key=lambda each: each.issued_ns)
 
 
 def _stuck(flights: Sequence[Flight], group: str, members: str) -> _Stuck | None:
-    """The first entry of a group that a rank has not completed; None where all that is noted ended."""
+    """Return the first entry of a group that a rank has not completed; None where all recorded ones completed."""
+    flight_of = {flight.rank: flight for flight in flights}
     entries = {flight.rank: _entries(flight, group, members) for flight in flights}
-    of_rank = {flight.rank: flight for flight in flights}
     pending = [
-        (int(of_rank[rank].sequence[entry]), int(of_rank[rank].created_ns[entry]))
-        for rank, own in entries.items()
-        for entry in own.tolist()
-        if of_rank[rank].state[entry] in ("scheduled", "started")
+        (int(flight_of[rank].sequence[entry]), int(flight_of[rank].created_ns[entry]))
+        for rank, rank_entries in entries.items()
+        for entry in rank_entries
+        if flight_of[rank].state[entry] in ("scheduled", "started")
     ]
     if not pending:
         return None
     sequence = min(number for number, _ in pending)
-    ranks = _members(members) or tuple(rank for rank, own in entries.items() if len(own))
-    told = tuple(_arrival(rank, of_rank.get(rank), entries.get(rank), sequence) for rank in sorted(ranks))
-    return _Stuck(group, sequence, min(at for number, at in pending if number == sequence), told)
+    ranks = _members(members) or tuple(rank for rank, rank_entries in entries.items() if rank_entries)
+    rows = tuple(_row(rank, flight_of.get(rank), entries.get(rank, []), group, sequence) for rank in sorted(ranks))
+    return _Stuck(group, sequence, min(created_ns for number, created_ns in pending if number == sequence), rows)
 
 
-def _entries(flight: Flight, group: str, members: str) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Entries of one group, by sequence."""
-    both = zip(flight.group, flight.members, strict=True)
-    return np.flatnonzero(np.array([own == (group, members) for own in both], np.bool_))
+def _entries(flight: Flight, group: str, members: str) -> list[int]:
+    """Return the entries of one group, by sequence."""
+    keys = zip(flight.group, flight.members, strict=True)
+    return [entry for entry, key in enumerate(keys) if key == (group, members)]
 
 
 def _members(members: str) -> tuple[int, ...]:
-    """`[0, 1]` as ranks; none where the dump does not tell."""
-    told = members.strip("[]").replace(" ", "")
-    return tuple(int(rank) for rank in told.split(",")) if told.replace(",", "").isdigit() else ()
+    """Return `[0, 1]` as ranks; none where the dump does not list them."""
+    numbers = members.strip("[]").replace(" ", "")
+    return tuple(int(rank) for rank in numbers.split(",")) if numbers.replace(",", "").isdigit() else ()
 
 
-def _arrival(rank: int, flight: Flight | None, own: np.ndarray[tuple[int], np.dtype[np.intp]] | None, at: int) -> _Rank:
-    """How far a rank came with a sequence number; what it lacks before its first entry it had forgotten."""
-    if flight is None or own is None:
-        return _Rank(rank, _NO_DUMP, None, -1)
-    before = own[flight.sequence[own] <= at]
-    last = int(before[-1]) if len(before) else -1
-    if last >= 0 and flight.sequence[last] == at:
-        return _Rank(rank, flight.state[last] or "completed", flight, last)
-    forgotten = bool((flight.sequence[own] > at).any())
-    return _Rank(rank, "completed" if forgotten else _NEVER, flight, last)
+def _row(rank: int, flight: Flight | None, entries: Sequence[int], group: str, sequence: int) -> ArrivalRow:
+    """Return how far a rank came with a sequence number."""
+    state, entry = _arrival(flight, entries, sequence)
+    identity = (f"{group}|{sequence}|{rank}", group, sequence, rank, state)
+    if flight is None or entry is None:
+        return ArrivalRow(*identity, None, None, None, "")
+    elements = int(flight.elements[entry])
+    return ArrivalRow(
+        *identity,
+        name=_name(flight.name[entry]),
+        dtype=flight.dtype[entry] or None,
+        elements=elements if elements >= 0 else None,
+        line=flight.line[entry],
+        last_sequence=int(flight.sequence[entry]),
+    )
 
 
-def _finding(one: _Stuck) -> Finding:
-    """Who is missing, what they did last, and where the others wait."""
-    states = dict.fromkeys(rank.state for rank in sorted(one.ranks, key=lambda rank: list(_WORDS).index(rank.state)))
-    told = [_words([rank for rank in one.ranks if rank.state == state]) for state in states]
-    what = next((rank.name for rank in one.ranks if rank.state not in (_NEVER, _NO_DUMP)), "")
-    text = f"{what} {one.sequence} of group {one.group or 'all'} did not end: {'; '.join(told)}"
-    lacking = any(rank.state in (_NEVER, _NO_DUMP) for rank in one.ranks)
-    return Finding("never_arrived", "high" if lacking else "medium", text, 0, f"{one.group}|{one.sequence}")
+def _arrival(flight: Flight | None, entries: Sequence[int], sequence: int) -> tuple[str, int | None]:
+    """Return (state, the entry of the sequence number or the last before it).
+
+    A rank whose first entry is later has overwritten the entry, so it completed it.
+    """
+    if flight is None:
+        return _NO_DUMP, None
+    last = max((entry for entry in entries if flight.sequence[entry] <= sequence), default=None)
+    if last is not None and flight.sequence[last] == sequence:
+        return flight.state[last] or "completed", last
+    is_past = bool((flight.sequence[list(entries)] > sequence).any())
+    return "completed" if is_past else _NEVER, last
 
 
-def _words(alike: Sequence[_Rank]) -> str:
-    """`rank 3 never arrived, after all_reduce 104 at train.py:41 step`."""
-    state, one = alike[0].state, len(alike) == 1
-    verb = _WORDS[state].replace("wait ", "waits ") if one else _WORDS[state]
-    text = f"rank{'' if one else 's'} {format_ranks([rank.rank for rank in alike])} {verb}"
-    lines = sorted({rank.line for rank in alike if rank.line})
+def _name(text: str) -> str:
+    """Return the name of a recorded collective; a barrier moves no data and keeps the recorder's name."""
+    number = name_number(text)
+    return COLLECTIVE_NAMES[number] if number >= 0 else text.rpartition(":")[2]
+
+
+def _finding(stuck: _Stuck) -> Finding:
+    """Return who is missing, what they issued last, and where the others wait."""
+    states = [state for state in _VERBS if any(row.state == state for row in stuck.ranks)]
+    clauses = [_clause([row for row in stuck.ranks if row.state == state]) for state in states]
+    name = next(row.name for row in stuck.ranks if row.last_sequence == stuck.sequence)
+    text = f"{name} {stuck.sequence} of group {stuck.group or 'all'} never completed: {'; '.join(clauses)}"
+    is_missing = any(row.state in (_NEVER, _NO_DUMP) for row in stuck.ranks)
+    return Finding("never_arrived", "high" if is_missing else "medium", text, 0, f"{stuck.group}|{stuck.sequence}")
+
+
+def _clause(rows: Sequence[ArrivalRow]) -> str:
+    """Return `rank 3 never arrived, last issued all_reduce 104 at train.py:41 step`, for rows of one state."""
+    first, is_one = rows[0], len(rows) == 1
+    verb = _VERBS[first.state].replace("wait ", "waits ") if is_one else _VERBS[first.state]
+    text = f"rank{'' if is_one else 's'} {format_ranks([row.rank for row in rows])} {verb}"
+    lines = sorted({row.line for row in rows if row.line})
     where = f" at {lines[0]}" + (f" and {len(lines) - 1} more lines" if len(lines) > 1 else "") if lines else ""
-    last = alike[0]
-    if state == _NEVER and last.flight is not None and last.entry >= 0:
-        return f"{text}, its last is {last.name} {int(last.flight.sequence[last.entry])}{where}"
+    if first.state == _NEVER and first.last_sequence is not None:
+        return f"{text}, last issued {first.name} {first.last_sequence}{where}"
     return text + where

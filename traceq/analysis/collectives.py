@@ -1,4 +1,4 @@
-"""What do the ranks say to each other, how much, and how much of it does no compute hide?"""
+"""Which collectives do ranks issue, how much do they move, and how much of their time is exposed?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._bandwidth import algbw_gbps, busbw_gbps
-from traceq.analysis._parts import Part, each_of, of_all
+from traceq.analysis._parts import Part, of_all
 from traceq.analysis._wording import over_ranks
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, Kernels, collective_calls, collective_kernels
@@ -19,131 +19,149 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.grouping import group
 from traceq.model import Trace
-from traceq.report import Cell, Column, Report, Table
+from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 POSITION = 50
 
-_COLUMNS = (
-    Column("key", "key"),
-    Column("rank", "rank", Unit.COUNT),
-    Column("name", "collective"),
-    Column("group", "group"),
-    Column("group_size", "ranks", Unit.COUNT),
-    Column("dtype", "dtype"),
-    Column("num", "calls", Unit.COUNT),
-    Column("num_kernels", "kernels", Unit.COUNT),
-    Column("bytes", "bytes", Unit.BYTES),
-    Column("gpu_ns", "GPU time", Unit.NS),
-    Column("exposed_ns", "exposed", Unit.NS),
-    Column("algbw_gbps", "algbw", Unit.GBPS),
-    Column("busbw_gbps", "busbw", Unit.GBPS),
-    Column("phase", "phase"),
-    Column("role", "for"),
-    Column("num_copies", "copies", Unit.COUNT),
-)
-_VIEW = ("name", "role", "phase", "dtype", "group_size", "num", "num_kernels", "bytes", "gpu_ns", "exposed_ns")
-
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """Collectives of one name, group, dtype, phase and role on one rank; `size_bytes` None where sizes are not told."""
+class CollectiveRow:
+    """Collectives of one name, group, dtype, phase and role on one rank.
 
-    rank: int
-    name: str
-    group: str
-    group_size: int | None
-    dtype: str
-    phase: str
-    role: str
-    num: int
-    num_kernels: int
-    num_copies: int
-    size_bytes: int | None
-    gpu_ns: int
-    exposed_ns: int
+    `bytes` None where sizes are unknown. Bandwidths rest on the time of the kernels, which includes waits for other
+    ranks. `host_ns` is the time of the calls on their threads.
+    """
+
     host_ns: int
-
-    @property
-    def key(self) -> str:
-        called = "" if self.num else "no call"
-        return "|".join((self.name, self.group, self.dtype, self.phase, self.role, called)).rstrip("|")
-
-    @property
-    def algbw_gbps(self) -> float | None:
-        """Of the time of the kernels, what they wait for other ranks included."""
-        return algbw_gbps(self.size_bytes, self.gpu_ns)
-
-    @property
-    def busbw_gbps(self) -> float | None:
-        return busbw_gbps(self.algbw_gbps, self.name, self.group_size)
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        values = {
-            column.key: getattr(self, "size_bytes" if column.key == "bytes" else column.key) for column in _COLUMNS
-        }
-        return tuple(values.values())
+    key: str = column("key")
+    rank: int = column("rank", Unit.COUNT)
+    name: str = column("collective")
+    group: str = column("group")
+    group_size: int | None = column("ranks", Unit.COUNT)
+    dtype: str = column("dtype")
+    num: int = column("calls", Unit.COUNT)
+    num_kernels: int = column("kernels", Unit.COUNT)
+    bytes: int | None = column("bytes", Unit.BYTES)
+    gpu_ns: int = column("GPU time", Unit.NS)
+    exposed_ns: int = column("exposed", Unit.NS)
+    algbw_gbps: float | None = column("algbw", Unit.GBPS)
+    busbw_gbps: float | None = column("busbw", Unit.GBPS)
+    phase: str = column("phase")
+    role: str = column("role")
+    num_copies: int = column("copies", Unit.COUNT)
 
 
-def summarize(trace: Trace) -> Part[_Row]:
-    """Calls and kernels of collectives over the whole trace; kernels without a call are rows with 0 calls."""
+@dataclass(slots=True)
+class _Sum:
+    """Collectives of one name, role, phase, dtype and group size, summed over ranks and groups."""
+
+    name: str = column("collective")
+    role: str = column("role")
+    phase: str = column("phase")
+    dtype: str = column("dtype")
+    group_size: int | None = column("ranks", Unit.COUNT)
+    num: int = column("calls", Unit.COUNT)
+    num_kernels: int = column("kernels", Unit.COUNT)
+    bytes: int | None = column("bytes", Unit.BYTES)
+    gpu_ns: int = column("GPU time", Unit.NS)
+    exposed_ns: int = column("exposed", Unit.NS)
+    host_ns: int = column("host time", Unit.NS)
+
+    def add(self, row: CollectiveRow) -> None:
+        """Add one row's counts, bytes and times."""
+        self.num += row.num
+        self.num_kernels += row.num_kernels
+        self.bytes = None if self.bytes is None or row.bytes is None else self.bytes + row.bytes
+        self.gpu_ns += row.gpu_ns
+        self.exposed_ns += row.exposed_ns
+        self.host_ns += row.host_ns
+
+
+def summarize(trace: Trace) -> Part[CollectiveRow]:
+    """Return calls and kernels of collectives over the whole trace; kernels without a call are rows with 0 calls."""
     return Part(tuple(_rows(trace)))
 
 
-def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
-    """The rows of all ranks; people see sums over them."""
+def merge(job: Job, parts: Sequence[Part[CollectiveRow]]) -> Report:
+    """Return the rows of all ranks; people see sums over them."""
     rows = of_all(parts)
-    cells = each_of(parts, lambda part: [row.cells for row in part.rows])
-    table = Table("collectives", "Collectives", _COLUMNS, cells)
+    table = Table.of("collectives", "Collectives", CollectiveRow, rows)
     return Report("collectives", (table,), (_view(job, rows),) if rows else ())
 
 
-def _rows(trace: Trace) -> list[_Row]:
+def _rows(trace: Trace) -> list[CollectiveRow]:
     calls, kernels, work = collective_calls(trace), collective_kernels(trace), device_work(trace)
-    identity = _identities(trace, calls, kernels)
-    num_calls = len(calls)
-    groups = group(list(identity))
-    is_call = np.arange(len(groups.of_row)) < num_calls
-    is_copy = np.r_[np.zeros(num_calls, np.bool_), kernels.is_copy]
-    duration = (work.end - work.start)[kernels.work]
-    exposed = _exposed(trace, len(work))[kernels.work]
-    size = np.r_[np.maximum(calls.size, 0), np.zeros(len(kernels.work), np.int64)]
-    unknown = groups.sum(np.r_[calls.size < 0, np.zeros(len(kernels.work), np.bool_)])
+    groups = group(list(_identities(trace, calls, kernels)))
+    no_call, no_kernel = np.zeros(len(calls), np.int64), np.zeros(len(kernels.work), np.int64)
+    duration, exposed = (work.end - work.start)[kernels.work], _exposed(trace, len(work))[kernels.work]
     sums = zip(
         groups.keys.tolist(),
-        groups.sum(is_call),
-        groups.sum(~is_call & ~is_copy),
-        groups.sum(is_copy),
-        groups.sum(size),
-        unknown,
-        groups.sum(np.r_[np.zeros(num_calls, np.int64), duration]),
-        groups.sum(np.r_[np.zeros(num_calls, np.int64), exposed]),
-        groups.sum(np.r_[trace.events.dur[calls.rows], np.zeros(len(kernels.work), np.int64)]),
+        groups.sum(np.r_[no_call + 1, no_kernel]),
+        groups.sum(np.r_[no_call, ~kernels.is_copy]),
+        groups.sum(np.r_[no_call, kernels.is_copy]),
+        groups.sum(np.r_[np.maximum(calls.size, 0), no_kernel]),
+        groups.sum(np.r_[calls.size < 0, no_kernel]),
+        groups.sum(np.r_[no_call, duration]),
+        groups.sum(np.r_[no_call, exposed]),
+        groups.sum(np.r_[trace.events.dur[calls.rows], no_kernel]),
         strict=True,
     )
-    rows = []
-    for (name, text, ranks, dtype, phase, role, _), num, num_kernels, num_copies, size_bytes, unsized, *times in sums:
-        words = (_text(trace, text), _size(trace, ranks), _text(trace, dtype), phases(trace).names[phase], ROLES[role])
-        sized = None if unsized or not num else size_bytes
-        rows.append(_Row(trace.rank, COLLECTIVE_NAMES[name], *words, num, num_kernels, num_copies, sized, *times))
-    return rows
+    return [_row(trace, identity, *values) for identity, *values in sums]
+
+
+def _row(
+    trace: Trace,
+    identity: Sequence[int],
+    num: int,
+    num_kernels: int,
+    num_copies: int,
+    size_bytes: int,
+    num_unsized: int,
+    gpu_ns: int,
+    exposed_ns: int,
+    host_ns: int,
+) -> CollectiveRow:
+    """Return the row of one group; `identity` as in `_identities`."""
+    name, group_, dtype = COLLECTIVE_NAMES[identity[0]], _text(trace, identity[1]), _text(trace, identity[3])
+    group_size, phase, role = _size(trace, identity[2]), phases(trace).names[identity[4]], ROLES[identity[5]]
+    known_bytes = None if num_unsized or not num else size_bytes
+    algbw = algbw_gbps(known_bytes, gpu_ns)
+    return CollectiveRow(
+        host_ns=host_ns,
+        key="|".join((name, group_, dtype, phase, role, "" if num else "no call")).rstrip("|"),
+        rank=trace.rank,
+        name=name,
+        group=group_,
+        group_size=group_size,
+        dtype=dtype,
+        num=num,
+        num_kernels=num_kernels,
+        bytes=known_bytes,
+        gpu_ns=gpu_ns,
+        exposed_ns=exposed_ns,
+        algbw_gbps=algbw,
+        busbw_gbps=busbw_gbps(algbw, name, group_size),
+        phase=phase,
+        role=role,
+        num_copies=num_copies,
+    )
 
 
 def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int64]:
-    """int64[7, calls + kernels]: name, group, group size, dtype, phase, role, 1 for a kernel without a call.
+    """Return int64[7, calls + kernels]: name, group, group size, dtype, phase, role, 1 for a kernel without a call.
 
-    A kernel has those of its call; without one its own phase, and no known role.
+    A kernel has those of its call; without one the phase of the kernel, and no known role.
     """
     messages = trace.events.messages
-    of_work = phases(trace).of_work[kernels.work]
+    of_work = phases(trace).work_phase[kernels.work]
     linked = kernels.call >= 0
 
     def both(of_call: NDArray[np.int64], otherwise: NDArray[np.int64]) -> NDArray[np.int64]:
         of_kernel = np.where(linked, of_call[kernels.call], otherwise) if len(of_call) else otherwise
         return np.concatenate([of_call, of_kernel])
 
-    def told(column: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def of_message(column: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
         if len(column) == 0:
             return np.full(len(calls), -1)
         return np.where(calls.message >= 0, column[calls.message].astype(np.int64), -1)
@@ -152,9 +170,9 @@ def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int6
     columns: NDArray[np.int64] = np.stack(
         [
             both(calls.name, kernels.name),
-            both(told(messages.group), absent),
-            both(told(messages.group_size), absent),
-            both(told(messages.dtype), absent),
+            both(of_message(messages.group), absent),
+            both(of_message(messages.group_size), absent),
+            both(of_message(messages.dtype), absent),
             both(calls.phase, of_work),
             both(collective_roles(trace), np.full(len(kernels.work), Role.UNKNOWN)),
             np.r_[np.zeros(len(calls), np.int64), (~linked).astype(np.int64)],
@@ -164,12 +182,12 @@ def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int6
 
 
 def _exposed(trace: Trace, num_work: int) -> NDArray[np.int64]:
-    """int64[D] ns: time that each piece of device work runs while nothing computes, as a collective or a copy."""
-    done = activity(trace)
+    """Return int64[D] ns: the time that each piece of device work runs exposed, as a collective or a copy."""
+    partition = activity(trace)
     total = np.zeros(num_work, np.int64)
-    mine = done.among(TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
+    exposed = partition.among(TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
     if num_work:
-        np.add.at(total, done.owner[mine], done.ns[mine])
+        np.add.at(total, partition.owner[exposed], partition.ns[exposed])
     return total
 
 
@@ -178,30 +196,18 @@ def _text(trace: Trace, number: int) -> str:
 
 
 def _size(trace: Trace, ranks: int) -> int | None:
-    """Ranks of a group; where the call does not say, those of the world."""
+    """Return the ranks of a group; where the call does not say, those of the world."""
     return ranks if ranks > 0 else trace.world_size if trace.world_size > 1 else None
 
 
-def _view(job: Job, rows: Sequence[_Row]) -> Table:
-    """Sums over ranks and groups, by collective, phase and dtype; without a device the time of the calls' threads."""
+def _view(job: Job, rows: Sequence[CollectiveRow]) -> Table:
+    """Return sums over ranks and groups; without a device they have the time of the calls' threads."""
     on_device = any(row.num_kernels or row.num_copies for row in rows)
-    merged: dict[tuple[Cell, ...], list[int]] = {}
-    unsized: set[tuple[Cell, ...]] = set()
+    sums: dict[tuple[str | int | None, ...], _Sum] = {}
     for row in rows:
-        key = (row.name, row.role.replace("_", " "), row.phase, row.dtype, row.group_size)
-        total = merged.setdefault(key, [0] * 5)
-        unsized |= {key} if row.size_bytes is None else set()
-        time_ns = row.gpu_ns if on_device else row.host_ns
-        values = (row.num, row.num_kernels, row.size_bytes or 0, time_ns, row.exposed_ns)
-        total[:] = [a + b for a, b in zip(total, values, strict=True)]
-    longest = sorted(merged.items(), key=lambda item: -item[1][3])
-    shown: list[tuple[Cell, ...]] = [
-        (*key, num, num_kernels, None if key in unsized else size, *times)
-        for key, (num, num_kernels, size, *times) in longest
-    ]
-    columns = {column.key: column for column in _COLUMNS}
-    view = tuple(columns[key] for key in _VIEW)
-    if not on_device:
-        view = (*view[:6], view[7], Column("host_ns", "host time", Unit.NS))
-        shown = [(*row[:6], *row[7:9]) for row in shown]
-    return Table("collectives", f"Collectives ({over_ranks(job)})", view, tuple(shown))
+        identity = (row.name, row.role.replace("_", " "), row.phase, row.dtype, row.group_size)
+        sums.setdefault(identity, _Sum(*identity, 0, 0, 0, 0, 0, 0)).add(row)
+    title = f"Collectives ({over_ranks(job)})"
+    keys = ("num_kernels", "bytes", "gpu_ns", "exposed_ns") if on_device else ("bytes", "host_ns")
+    view = Table.of("collectives", title, _Sum, list(sums.values())).largest_first("gpu_ns" if on_device else "host_ns")
+    return view.select("name", "role", "phase", "dtype", "group_size", "num", *keys)

@@ -1,4 +1,4 @@
-"""What does the report not know? Device work without a launch, and events that were dropped."""
+"""Which device work has no launch, and how many events were dropped?"""
 
 from __future__ import annotations
 
@@ -10,64 +10,72 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Caveat, Trace
-from traceq.report import Column, Report, Table
+from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 POSITION = 80
 
-_COLUMNS = (
-    Column("num_gpu_events", "GPU events", Unit.COUNT),
-    Column("unattributed_ns", "no launch", Unit.NS),
-    Column("before_window_ns", "launched before", Unit.NS),
-    Column("dropped_events", "dropped", Unit.COUNT),
-)
+
+@dataclass(frozen=True, slots=True)
+class CoverageRow:
+    """Device work whose launch is unknown, as a sum of its durations, and events that could not be read."""
+
+    num_gpu_events: int = column("GPU events", Unit.COUNT)
+    unattributed_ns: int = column("no launch", Unit.NS)
+    before_window_ns: int = column("launched before", Unit.NS)
+    dropped_events: int = column("dropped", Unit.COUNT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """The columns' values of one rank, and what it makes doubtful."""
+    """One rank's row and caveats."""
 
-    values: tuple[int, int, int, int]
+    row: CoverageRow
     caveats: tuple[Caveat, ...]
 
 
 def summarize(trace: Trace) -> _Rank:
-    """The times are sums of device work."""
-    strays = _sum_ns(trace, UNATTRIBUTED), _sum_ns(trace, BEFORE_WINDOW)
-    caveats = (*_lost_device(trace), *_several_devices(trace))
-    return _Rank((len(device_work(trace)), *strays, trace.num_dropped), caveats)
+    """Return device work without a launch in the window, and dropped events."""
+    unattributed_ns, before_window_ns = _sum_ns(trace, UNATTRIBUTED), _sum_ns(trace, BEFORE_WINDOW)
+    row = CoverageRow(len(device_work(trace)), unattributed_ns, before_window_ns, trace.num_dropped)
+    return _Rank(row, (*_lost_device(trace), *_several_devices(trace)))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """Sums over ranks."""
-    row = tuple(sum(part.values[at] for part in parts) for at in range(len(_COLUMNS)))
+    """Return sums over ranks."""
+    rows = [part.row for part in parts]
+    total = CoverageRow(
+        num_gpu_events=sum(row.num_gpu_events for row in rows),
+        unattributed_ns=sum(row.unattributed_ns for row in rows),
+        before_window_ns=sum(row.before_window_ns for row in rows),
+        dropped_events=sum(row.dropped_events for row in rows),
+    )
     caveats = tuple(caveat for part in parts for caveat in part.caveats)
-    table = Table("coverage", "Coverage", _COLUMNS, (row,), single=True)
-    told = row[1] or row[3]  # what was launched before the window stands among the phases
-    return Report("coverage", (table,), (table,) if told else (), caveats=caveats)
+    table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
+    is_shown = total.unattributed_ns or total.dropped_events  # the table of phases has work launched before the window
+    return Report("coverage", (table,), (table,) if is_shown else (), caveats=caveats)
 
 
 def _lost_device(trace: Trace) -> list[Caveat]:
-    """A trace cut short before its device rows looks like one of a CPU."""
+    """Return a caveat for a trace cut short before its device rows, which looks like a CPU trace."""
     launches = trace.events.correlation[trace.events.rows(Category.RUNTIME)] > 0
     if len(device_work(trace)) or not launches.any():
         return []
-    text = (
-        f"rank {trace.rank}: {int(launches.sum()):,} calls to a device and no device work in the trace: read as a CPU's"
-    )
+    num = int(launches.sum())
+    text = f"rank {trace.rank}: {num:,} calls to a device and no device work in the trace: read as a CPU trace"
     return [Caveat("no_device_work", text)]
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:
-    """One process with several devices: they are looked at as one."""
+    """Return a caveat for a process with several devices, which are analysed as one."""
     devices = sorted_unique(trace.events.device[device_work(trace).rows])
     if len(devices) < 2:
         return []
-    text = f"rank {trace.rank}: work of {len(devices)} devices in one process; idle is when none of them runs"
+    text = f"rank {trace.rank}: work of {len(devices)} devices in one process; idle means that none of them runs"
     return [Caveat("several_devices", text)]
 
 
 def _sum_ns(trace: Trace, phase: str) -> int:
-    work, found = device_work(trace), phases(trace)
-    mine = found.of_work == found.names.index(phase)
-    return int((work.end - work.start)[mine].sum())
+    """Return the summed durations of the device work of a phase."""
+    work, labels = device_work(trace), phases(trace)
+    return int((work.end - work.start)[labels.work_phase == labels.names.index(phase)].sum())

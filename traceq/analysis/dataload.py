@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,37 +20,39 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, activity
 from traceq.intervals import Spans, intersect, measure_common, measure_within, spans
 from traceq.model import Category, Trace
-from traceq.report import Column, Finding, Report, Table
+from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 25
 
 _STARVED_PCT = 5.0
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("step", "step", Unit.COUNT),
-    Column("wait_ns", "host waits", Unit.NS),
-    Column("idle_ns", "device idles meanwhile", Unit.NS),
-)
-
-_Row = tuple[int, int, int, int]
 
 
-def summarize(trace: Trace) -> Part[_Row]:
-    """Time of each step that its main thread is in the data loader, and in which of it the device has nothing to do."""
+@dataclass(frozen=True, slots=True)
+class DataloadRow:
+    """Time of one step that its main thread waits for the data loader, and the idle time of the device in it."""
+
+    rank: int = column("rank", Unit.COUNT)
+    step: int = column("step", Unit.COUNT)
+    wait_ns: int = column("data wait", Unit.NS)
+    idle_ns: int = column("device idle", Unit.NS)
+
+
+def summarize(trace: Trace) -> Part[DataloadRow]:
+    """Return the waits for the data loader in each step, and the finding that they hold up the steps."""
     return Part(tuple(_rows(trace)), _starved(trace))
 
 
-def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
-    """The rows of all ranks, and the rank that waits longest."""
-    found = on_the_worst_rank(job, (part.finding for part in parts))
-    return Report("dataload", (Table("dataload", "Data loader", _COLUMNS, of_all(parts)),), findings=found)
+def merge(job: Job, parts: Sequence[Part[DataloadRow]]) -> Report:
+    """Return the rows of all ranks, and the rank that waits longest."""
+    table = Table.of("dataload", "Data loader", DataloadRow, of_all(parts))
+    return Report("dataload", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
 
 
 @once_per_trace
 def _loading(trace: Trace) -> Spans:
-    """When the main thread asks for the next batch."""
+    """Return the times in which the main thread fetches the next batch."""
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
     rows = rows[matching(events, rows, _LOADS) & (tracks(trace)[rows] == main_track(trace))]
@@ -57,32 +60,35 @@ def _loading(trace: Trace) -> Spans:
 
 
 def _idle(trace: Trace) -> Spans:
-    """When nothing runs because of the loader: with a device while that idles, else for as long as it takes."""
+    """Return the times in which nothing runs because of the loader: while the device idles; without one, all of it."""
     if len(device_work(trace)) == 0:
         return _loading(trace)
     return intersect(_loading(trace), activity(trace).when(*IDLE))
 
 
-def _rows(trace: Trace) -> list[_Row]:
+def _rows(trace: Trace) -> list[DataloadRow]:
     if len(_loading(trace)) == 0:
         return []
     host, window = steps(trace).host, steps(trace).window
-    wait = measure_within(_loading(trace), host[:, 0], host[:, 1])
-    idle = measure_within(_idle(trace), window[:, 0], window[:, 1])
-    return [(trace.rank, step, *ns) for step, ns in enumerate(np.column_stack([wait, idle]).tolist())]
+    wait_ns = measure_within(_loading(trace), host[:, 0], host[:, 1]).tolist()
+    idle_ns = measure_within(_idle(trace), window[:, 0], window[:, 1]).tolist()
+    return [
+        DataloadRow(trace.rank, step, wait, idle)
+        for step, (wait, idle) in enumerate(zip(wait_ns, idle_ns, strict=True))
+    ]
 
 
 def _starved(trace: Trace) -> Finding | None:
-    """The loader holds up the step for more than 5 % of it."""
-    known = steps(trace)
-    window = known.window[known.counted]
-    idle_ns, whole_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
-    if not known.marked or 100 * idle_ns <= _STARVED_PCT * whole_ns:
+    """Return a finding where the loader holds up the step for more than 5 % of it."""
+    steps_ = steps(trace)
+    window = steps_.window[steps_.counted]
+    idle_ns, total_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
+    if not steps_.marked or 100 * idle_ns <= _STARVED_PCT * total_ns:
         return None
-    each_ns = round(idle_ns / len(window))
-    share = format_value(100 * idle_ns / whole_ns, Unit.PERCENT)
+    step_idle_ns = round(idle_ns / len(window))
+    share = format_value(100 * idle_ns / total_ns, Unit.PERCENT)
     text = (
-        f"starved: the step waits {format_value(each_ns, Unit.NS)} ({share}) for the data loader: more workers, "
-        "a larger prefetch_factor, or less work for each sample"
+        f"starved: the step waits {format_value(step_idle_ns, Unit.NS)} ({share}) for the data loader; try more "
+        "workers, a larger prefetch_factor, or less work per sample"
     )
-    return Finding("starved", "high", text, each_ns, instead_of=("host_bound", "dataload_wait"))
+    return Finding("starved", "high", text, step_idle_ns, instead_of=("host_bound", "dataload_wait"))

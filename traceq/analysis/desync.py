@@ -1,16 +1,16 @@
-"""Do all ranks of a group issue the same collectives? Where they first do not, and who did what."""
+"""Do all ranks of a group issue the same collectives, and if not, where do they first differ and how?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.rank_collectives import own_calls
+from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.events.nesting import tracks
-from traceq.facts.ranks.collective_matching import match
+from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.desync import Mismatch, RankIssue, first_mismatches
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.job_collectives import issued_by_flights, issued_by_ranks
@@ -19,205 +19,203 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track
 from traceq.intervals import sorted_unique
 from traceq.model import Caveat, Trace
-from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_ranks
 
 POSITION = 56
 
-_COLUMNS = (
-    Column("key", "key"),
-    Column("source", "seen in"),
-    Column("group", "group"),
-    Column("sequence", "sequence", Unit.COUNT),
-    Column("step", "step", Unit.COUNT),
-    Column("place", "n-th in the step", Unit.COUNT),
-    Column("rank", "rank", Unit.COUNT),
-    Column("how", "how"),
-    Column("name", "collective"),
-    Column("dtype", "dtype"),
-    Column("elements", "elements", Unit.COUNT),
-    Column("phase", "phase"),
-    Column("line", "line"),
-)
-_VIEW = ("source", "group", "sequence", "step", "place", "ranks", "how", "name", "dtype", "elements", "phase", "line")
 _LOSSES = ("truncated", "malformed_events", "dropped_events", "no_device_work")
-_WORDS = {
-    "missing": "leave{s} it out and issue{s} {what}",
-    "extra": "issue{s} {what} in between",
-    "swapped": "issue{s} {what} first",
+_SENTENCES = {
+    "missing": "skip{s} it and issue{s} {what}",
+    "extra": "issue{s} an extra {what}",
+    "swapped": "issue{s} {what} out of order",
     "different": "issue{s} {what}",
     "": "issue{s} {what}",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """What one rank did at the first mismatch of a group, as a trace or a flight recorder tells it."""
+class DesyncRow:
+    """Collective that one rank issued at the first mismatch of a group, from a trace or a flight recorder.
 
-    source: str
-    found: Mismatch
-    did: RankIssue
-    phase: str
-    line: str
+    `place` from 1; `how` as in RankIssue. None: unknown, or nothing was issued.
+    """
 
-    @property
-    def key(self) -> str:
-        return f"{self.source}|{self.found.group}"
-
-    @property
-    def nth(self) -> int | None:
-        """Place in the step, from 1."""
-        return self.found.place + 1 if self.found.place >= 0 else None
-
-    @property
-    def what(self) -> str:
-        """`all_reduce float32 x 1,024`, or nothing."""
-        if not self.did.name:
-            return "nothing"
-        size = f"x {self.did.elements:,}" if self.did.elements >= 0 else ""
-        return " ".join(word for word in (self.did.name, self.did.dtype, size) if word)
+    key: str = column("key")
+    source: str = column("seen in")
+    group: str = column("group")
+    sequence: int | None = column("sequence", Unit.COUNT)
+    step: int | None = column("step", Unit.COUNT)
+    place: int | None = column("n-th in the step", Unit.COUNT)
+    rank: int = column("rank", Unit.COUNT)
+    how: str = column("how")
+    name: str | None = column("collective")
+    dtype: str | None = column("dtype")
+    elements: int | None = column("elements", Unit.COUNT)
+    phase: str = column("phase")
+    line: str = column("line")
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
-        found, did = self.found, self.did
-        where = (_or_none(found.sequence), _or_none(found.step), self.nth)
-        what = (did.name or None, did.dtype or None, _or_none(did.elements))
-        return (self.key, self.source, found.group, *where, did.rank, did.how, *what, self.phase, self.line)
+    def collective(self) -> str:
+        """`all_reduce float32 x 1,024 in forward at train.py:41 step`, or `nothing`."""
+        size = f"x {self.elements:,}" if self.elements is not None else ""
+        where = self.phase and f"in {self.phase}", self.line and f"at {self.line}"
+        issued = (self.name, self.dtype, size) if self.name else ("nothing",)
+        return " ".join(word for word in (*issued, *where) if word)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lines:
-    """Python lines of one rank's own calls, int64[C] into `texts`."""
+    """Python lines of one rank's own calls: `line` int64[C] into `texts`, "" where unknown."""
 
     texts: tuple[str, ...]
     line: NDArray[np.int64]
 
     def of(self, call: int) -> str:
-        """That of one call; "" where the trace does not tell."""
+        """Return the line of one call."""
         return self.texts[int(self.line[call])]
 
 
 def summarize(trace: Trace) -> _Lines:
-    """Where each collective was called; one that another thread issued, as backward does, where the main thread was."""
-    rows = own_calls(trace).called.row
+    """Return the line of each collective; of one that another thread issued, as backward does, the main thread's."""
+    rows = rank_calls(trace).columns.row
     start, end = trace.events.ts[rows], trace.events.end[rows]
-    own = origins(trace, tracks(trace)[rows], start, end)
+    issuing = origins(trace, tracks(trace)[rows], start, end)
     main = origins(trace, np.full(len(rows), main_track(trace)), start, start)
-    line = np.where(own.line > 0, own.line, main.line + len(own.texts))
-    texts, told = (*own.texts, *main.texts), sorted_unique(line)
-    return _Lines(tuple(texts[text] for text in told.tolist()), np.searchsorted(told, line))
+    line = np.where(issuing.line > 0, issuing.line, main.line + len(issuing.texts))
+    texts, used = (*issuing.texts, *main.texts), sorted_unique(line)
+    return _Lines(tuple(texts[text] for text in used.tolist()), np.searchsorted(used, line))
 
 
 def merge(job: Job, parts: Sequence[_Lines]) -> Report:
-    """The first mismatch of every group of ranks; nothing for a single rank, and nothing for a window cut short."""
-    rows: list[_Row] = []
-    caveats: list[Caveat] = []
+    """Return the first mismatch of every group of ranks; nothing for a single rank, or for a window cut short."""
+    rows: list[DesyncRow] = []
+    caveats: tuple[Caveat, ...] = ()
     if not job.ranks:
         rows = _in_flights(job)
-    elif len(job.ranks) > 1 and job.is_one:
-        lost = [any(caveat.code in _LOSSES for caveat in rank.caveats) for rank in job.ranks]
-        if any(lost):
-            numbers = ", ".join(str(rank.rank) for rank, is_lost in zip(job.ranks, lost, strict=True) if is_lost)
-            text = f"ranks {numbers} lost events: their collectives are not compared with those of others"
-            caveats.append(Caveat("not_compared", text))
-        rows = [*_in_traces(job, parts, [at for at, is_lost in enumerate(lost) if not is_lost]), *_in_flights(job)]
-    table = Table("desync", "Desync", _COLUMNS, tuple(row.cells for row in rows))
-    finding = (_finding(rows),) if rows else ()
-    return Report("desync", (table,), (_view(rows),) if rows else (), finding, tuple(caveats))
+    elif len(job.ranks) > 1 and job.is_concurrent:
+        is_lossy = [any(caveat.code in _LOSSES for caveat in rank.caveats) for rank in job.ranks]
+        caveats = _not_compared([rank.rank for rank, is_bad in zip(job.ranks, is_lossy, strict=True) if is_bad])
+        complete = [index for index, is_bad in enumerate(is_lossy) if not is_bad]
+        rows = [*_in_traces(job, parts, complete), *_in_flights(job)]
+    table = Table.of("desync", "Desync", DesyncRow, rows)
+    return Report("desync", (table,), (_view(rows),) if rows else (), (_finding(rows),) if rows else (), caveats)
 
 
-def _in_traces(job: Job, parts: Sequence[_Lines], sound: Sequence[int]) -> list[_Row]:
-    """Groups that the traces do not tell apart cannot be compared where ranks also send to each other."""
-    calls = [job.calls[at] for at in sound]
-    is_all = len(sound) == len(job.ranks)
-    issued = job.issued if is_all else issued_by_ranks([job.ranks[at] for at in sound], calls)
-    named = issued.groups and all(issued.groups)
-    if len(issued.ranks) < 2 or (not named and any(own.sends for own in calls)):
+def _not_compared(ranks: Sequence[int]) -> tuple[Caveat, ...]:
+    if not ranks:
+        return ()
+    noun, their = ("rank", "its") if len(ranks) == 1 else ("ranks", "their")
+    text = f"{noun} {', '.join(map(str, ranks))} lost events: {their} collectives are not compared with other ranks'"
+    return (Caveat("not_compared", text),)
+
+
+def _in_traces(job: Job, parts: Sequence[_Lines], complete: Sequence[int]) -> list[DesyncRow]:
+    """Return the mismatches in the traces of ranks that are `complete`, as indices.
+
+    Groups without names cannot be compared where ranks also send to each other.
+    """
+    calls = [job.calls[index] for index in complete]
+    is_all = len(complete) == len(job.ranks)
+    issued = job.issued if is_all else issued_by_ranks([job.ranks[index] for index in complete], calls)
+    has_names = issued.groups and all(issued.groups)
+    if len(issued.ranks) < 2 or (not has_names and any(each.has_messages for each in calls)):
         return []
-    lines = {job.ranks[at].rank: at for at in sound}
+    lines = {job.ranks[index].rank: parts[index] for index in complete}
     nth = issued.nth
     rows = []
-    for found in first_mismatches(issued, job.instances if is_all else match(issued)):
-        for did in found.did:
-            there = did.call >= 0
-            phase = issued.phases[int(issued.phase[did.call])] if there else ""
-            line = parts[lines[did.rank]].of(int(nth[did.call])) if there else ""
-            rows.append(_Row("trace", found, did, phase, line))
+    for mismatch in first_mismatches(issued, job.instances if is_all else match_collectives(issued)):
+        for issue in mismatch.rank_issues:
+            is_issued = issue.call >= 0
+            phase = issued.phases[int(issued.phase[issue.call])] if is_issued else ""
+            line = lines[issue.rank].of(int(nth[issue.call])) if is_issued else ""
+            rows.append(_row("trace", mismatch, issue, phase, line))
     return rows
 
 
-def _in_flights(job: Job) -> list[_Row]:
-    """The line is the recorder's where it has stacks, else what the main thread was in at that moment."""
+def _in_flights(job: Job) -> list[DesyncRow]:
+    """Return the mismatches in dumps of flight recorders.
+
+    The line is the recorder's where it has stacks, else that of the main thread at the moment.
+    """
     issued = issued_by_flights(job.flights)
-    of_flight, known = {flight.rank: flight for flight in job.flights}, {rank.rank for rank in job.ranks}
-    both = [
-        (found, did)
-        for found in (first_mismatches(issued, match(issued)) if len(job.flights) > 1 else ())
-        for did in found.did
-    ]
-    asked = [(did.rank, int(issued.called.at[did.call])) for _, did in both if did.call >= 0 and did.rank in known]
-    told = iter(job.look(_phase_and_line, asked))
+    mismatches = first_mismatches(issued, match_collectives(issued)) if len(job.flights) > 1 else ()
+    issues = [(mismatch, issue) for mismatch in mismatches for issue in mismatch.rank_issues]
+    flights, traced = {flight.rank: flight for flight in job.flights}, {rank.rank for rank in job.ranks}
+    looked_up = [issue for _, issue in issues if issue.call >= 0 and issue.rank in traced]
+    questions = [(issue.rank, int(issued.columns.issued_ns[issue.call])) for issue in looked_up]
+    places = dict(zip(looked_up, job.query(_phase_and_line, questions), strict=True))
     rows = []
-    for found, did in both:
-        phase, line = next(told) if did.call >= 0 and did.rank in known else ("", "")
-        if did.call >= 0:
-            line = of_flight[did.rank].line[int(issued.called.row[did.call])] or line
-        rows.append(_Row("flight recorder", found, did, phase, line))
+    for mismatch, issue in issues:
+        phase, line = places.get(issue, ("", ""))
+        if issue.call >= 0:
+            line = flights[issue.rank].line[int(issued.columns.row[issue.call])] or line
+        rows.append(_row("flight recorder", mismatch, issue, phase, line))
     return rows
 
 
-def _phase_and_line(trace: Trace, absolute: int) -> tuple[str, str]:
-    """What the main thread was in, and where, at an absolute time; "" outside the trace."""
-    (start, end), at = extent(trace), absolute - trace.base_time_ns
-    if not start <= at < end:
+def _phase_and_line(trace: Trace, absolute_ns: int) -> tuple[str, str]:
+    """Return phase and line of the main thread at an absolute time; "" outside the trace."""
+    (start, end), time_ns = extent(trace), absolute_ns - trace.base_time_ns
+    if not start <= time_ns < end:
         return "", ""
-    found, now = phases(trace), np.array([at])
-    where = origins(trace, np.array([main_track(trace)]), now, now)
-    return found.names[int(found.at(now)[0])], where.texts[int(where.line[0])]
+    labels, times = phases(trace), np.array([time_ns])
+    site = origins(trace, np.array([main_track(trace)]), times, times)
+    return labels.names[int(labels.main_phase_at(times)[0])], site.texts[int(site.line[0])]
+
+
+def _row(source: str, mismatch: Mismatch, issue: RankIssue, phase: str, line: str) -> DesyncRow:
+    return DesyncRow(
+        key=f"{source}|{mismatch.group}",
+        source=source,
+        group=mismatch.group,
+        sequence=_or_none(mismatch.sequence),
+        step=_or_none(mismatch.step),
+        place=mismatch.place + 1 if mismatch.place >= 0 else None,
+        rank=issue.rank,
+        how=issue.how,
+        name=issue.name or None,
+        dtype=issue.dtype or None,
+        elements=_or_none(issue.elements),
+        phase=phase,
+        line=line,
+    )
 
 
 def _or_none(value: int) -> int | None:
     return value if value >= 0 else None
 
 
-def _alike(rows: Sequence[_Row]) -> list[tuple[_Row, list[int]]]:
-    """Rows of one mismatch that say the same of several ranks, those that do as most do first."""
-    together: dict[tuple[Cell, ...], tuple[_Row, list[int]]] = {}
+def _by_issue(rows: Sequence[DesyncRow]) -> list[tuple[DesyncRow, list[int]]]:
+    """Return (row, ranks) for ranks that issued the same at a mismatch, those that agree with most first."""
+    groups: dict[DesyncRow, tuple[DesyncRow, list[int]]] = {}
     for row in rows:
-        key = (*row.cells[:6], *row.cells[7:])
-        together.setdefault(key, (row, []))[1].append(row.did.rank)
-    return sorted(together.values(), key=lambda found: bool(found[0].did.how))
+        groups.setdefault(replace(row, rank=-1), (row, []))[1].append(row.rank)
+    return sorted(groups.values(), key=lambda pair: bool(pair[0].how))
 
 
-def _view(rows: Sequence[_Row]) -> Table:
-    """One line for all ranks that do the same."""
-    keys = [column.key for column in _COLUMNS]
-    shown = []
-    for row, ranks in _alike(rows):
-        cells = dict(zip(keys, row.cells, strict=True)) | {
-            "ranks": format_ranks(ranks),
-            "name": row.did.name or "nothing",
-        }
-        shown.append(tuple(cells[key] for key in _VIEW))
-    titles = {column.key: column for column in _COLUMNS} | {"ranks": Column("ranks", "ranks")}
-    note = "The first place in each group where its ranks differ; what follows can be a consequence."
-    return Table("desync", "Desync", tuple(titles[key] for key in _VIEW), tuple(shown), note=note)
+def _view(rows: Sequence[DesyncRow]) -> Table:
+    """Return one row for all ranks that issued the same."""
+    issues = _by_issue(rows)
+    note = "The first place in each group where its ranks differ; later differences can be a consequence."
+    shown = [replace(row, name=row.name or "nothing") for row, _ in issues]
+    table = Table.of("desync", "Desync", DesyncRow, shown, note=note)
+    table = table.with_column(Column("ranks", "ranks"), [format_ranks(ranks) for _, ranks in issues])
+    where = ("source", "group", "sequence", "step", "place", "ranks", "how")
+    return table.select(*where, "name", "dtype", "elements", "phase", "line")
 
 
-def _finding(rows: Sequence[_Row]) -> Finding:
-    """The first mismatch of all, in words; by traces if they show it, as they know the phase."""
-    first = [row for row in rows if row.found is rows[0].found]
-    found = rows[0].found
-    where = f"collective {found.sequence}" if found.sequence >= 0 else f"collective {rows[0].nth}"
-    where += f" of step {found.step}" if found.step >= 0 else ""
-    where += f" of group {found.group}" if found.group else ""
-    told = [_words(row, ranks) for row, ranks in _alike(first)]
-    return Finding("desync", "high", f"desync at {where}: {'; '.join(told)}", 0, rows[0].key)
+def _finding(rows: Sequence[DesyncRow]) -> Finding:
+    """Return the first mismatch of all in words; that of traces where they have it, as these know the phase."""
+    first = rows[0]
+    where = f"collective {first.sequence if first.sequence is not None else first.place}"
+    where += f" of step {first.step}" if first.step is not None else ""
+    where += f" of group {first.group}" if first.group else ""
+    sentences = [_sentence(row, ranks) for row, ranks in _by_issue([row for row in rows if row.key == first.key])]
+    return Finding("desync", "high", f"desync at {where}: {'; '.join(sentences)}", 0, first.key)
 
 
-def _words(row: _Row, ranks: Sequence[int]) -> str:
-    what = " ".join(word for word in (row.what, row.phase and f"in {row.phase}", row.line and f"at {row.line}") if word)
-    one = len(ranks) == 1
-    return (
-        f"rank{'' if one else 's'} {format_ranks(ranks)} {_WORDS[row.did.how].format(s='s' if one else '', what=what)}"
-    )
+def _sentence(row: DesyncRow, ranks: Sequence[int]) -> str:
+    is_one = len(ranks) == 1
+    verb = _SENTENCES[row.how].format(s="s" if is_one else "", what=row.collective)
+    return f"rank{'' if is_one else 's'} {format_ranks(ranks)} {verb}"

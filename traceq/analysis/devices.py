@@ -3,61 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from traceq.analysis._parts import Part, of_all
+from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import is_communication
 from traceq.intervals import measure, measure_common, sorted_unique, spans
 from traceq.model import Category, Trace
-from traceq.report import Column, Report, Table
+from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 POSITION = 22
 
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("device", "device", Unit.COUNT),
-    Column("num_gpu_ops", "GPU ops", Unit.COUNT),
-    Column("sum_ns", "GPU sum", Unit.NS),
-    Column("busy_ns", "busy", Unit.NS),
-    Column("compute_ns", "computes", Unit.NS),
-    Column("idle_ns", "idle", Unit.NS),
-    Column("busy_pct", "share", Unit.PERCENT),
-)
 
-_Row = tuple[int, int, int, int, int, int, int, float]
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """Work of one device: its number and sum over the whole trace; busy, compute and idle time over all windows."""
+
+    rank: int = column("rank", Unit.COUNT)
+    device: int = column("device", Unit.COUNT)
+    num_gpu_ops: int = column("GPU ops", Unit.COUNT)
+    sum_ns: int = column("GPU sum", Unit.NS)
+    busy_ns: int = column("busy", Unit.NS)
+    compute_ns: int = column("compute", Unit.NS)
+    idle_ns: int = column("idle", Unit.NS)
+    busy_pct: float = column("busy", Unit.PERCENT)
 
 
-def summarize(trace: Trace) -> Part[_Row]:
-    """Work of each device: how much of it over the whole trace, and of all windows the time in which it does anything,
-    computes, and idles.
-    """
+def summarize(trace: Trace) -> Part[DeviceRow]:
+    """Return the work of each device."""
     return Part(tuple(_rows(trace)))
 
 
-def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
-    """The rows of all ranks; people see those of processes with several devices."""
-    table = Table("devices", "Devices", _COLUMNS, of_all(parts))
+def merge(job: Job, parts: Sequence[Part[DeviceRow]]) -> Report:
+    """Return the rows of all ranks; people see those of processes with several devices."""
+    table = Table.of("devices", "Devices", DeviceRow, of_all(parts))
     several = [row for part in parts if len(part.rows) > 1 for row in part.rows]
-    note = "The partition below is of all devices of a process: idle there is when none of them runs."
-    view = Table("devices", "Devices (all steps)", _COLUMNS, tuple(several), note=note)
+    note = "The partition below is of all devices of a process: idle there means that none of them runs."
+    view = Table.of("devices", "Devices (all steps)", DeviceRow, several, note=note)
     return Report("devices", (table,), (view,) if several else ())
 
 
-def _rows(trace: Trace) -> list[_Row]:
+def _rows(trace: Trace) -> list[DeviceRow]:
     work, events = device_work(trace), trace.events
     device = events.device[work.rows]
     computes = (events.category[work.rows] == Category.KERNEL) & ~is_communication(trace)
     window = spans(steps(trace).window[:, 0], steps(trace).window[:, 1])
-    rows: list[_Row] = []
+    window_ns = measure(window)
+    rows = []
     for number in sorted_unique(device).tolist():
-        mine = device == number
-        busy, compute = (
-            measure_common(spans(work.start[some], work.end[some]), window) for some in (mine, mine & computes)
+        selected = device == number
+        busy_ns, compute_ns = (
+            measure_common(spans(work.start[mask], work.end[mask]), window) for mask in (selected, selected & computes)
         )
-        total, idle = int((work.end - work.start)[mine].sum()), measure(window) - busy
-        share = round(100 * busy / measure(window), 3) if len(window) else 0.0
-        rows.append((trace.rank, number, int(mine.sum()), total, busy, compute, idle, share))
+        rows.append(
+            DeviceRow(
+                rank=trace.rank,
+                device=number,
+                num_gpu_ops=int(selected.sum()),
+                sum_ns=int((work.end - work.start)[selected].sum()),
+                busy_ns=busy_ns,
+                compute_ns=compute_ns,
+                idle_ns=window_ns - busy_ns,
+                busy_pct=round(100 * busy_ns / window_ns, 3) if len(window) else 0.0,
+            )
+        )
     return rows

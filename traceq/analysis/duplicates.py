@@ -1,4 +1,4 @@
-"""Which kernels do the same work again: the same kernel, grid, op and input shapes?"""
+"""Which kernels repeat the same work: the same kernel, grid, op and input shapes?"""
 
 from __future__ import annotations
 
@@ -14,71 +14,73 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.grouping import group
 from traceq.model import Trace
-from traceq.report import Column, Report, Table, Unknown
+from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
 POSITION = 71
 
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("phase", "phase"),
-    Column("op", "op"),
-    Column("shapes", "shapes"),
-    Column("name", "kernel"),
-    Column("grid", "grid"),
-    Column("num", "num", Unit.COUNT),
-    Column("gpu_ns", "GPU time", Unit.NS),
-)
-
 OTHERS = "(others)"
-_LEAST = 0.001
-"""Part of a rank's kernel time from which a row stands for itself."""
+_MIN_SHARE = 0.001
+"""Part of a rank's kernel time from which a group of kernels is a row."""
 
-_Row = tuple[int, str, str, str, str, str, int, int]
+
+@dataclass(frozen=True, slots=True)
+class DuplicateRow:
+    """Kernels of one phase that ran twice or more with one op, shapes and grid, over the whole trace."""
+
+    rank: int = column("rank", Unit.COUNT)
+    phase: str = column("phase")
+    op: str = column("op")
+    shapes: str = column("shapes")
+    name: str = column("kernel")
+    grid: str = column("grid")
+    num: int = column("num", Unit.COUNT)
+    gpu_ns: int = column("GPU time", Unit.NS)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, and whether it tells what they rest on."""
+    """One rank's rows, and whether its trace has shapes and kernels."""
 
-    rows: tuple[_Row, ...]
+    rows: tuple[DuplicateRow, ...]
     has_shapes: bool
     has_kernels: bool
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Kernels that ran twice or more with one op, shapes and grid, over the whole trace, longest first.
+    """Return kernels that ran twice or more with one op, shapes and grid, longest first.
 
-    Those whose op or shapes the trace does not tell are left out. What takes less than 0.1 % of a rank's kernel time is
-    one row, OTHERS.
+    Those whose op or shapes are unknown are left out. Groups below 0.1 % of a rank's kernel time are one row, OTHERS.
     """
     has_shapes = bool((trace.events.shapes >= 0).any())
     return _Rank(tuple(_rows(trace)), has_shapes, len(launched_kernels(trace).work) > 0)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """The rows of all ranks."""
-    lacking = any(part.has_kernels for part in parts) and not any(part.has_shapes for part in parts)
-    unknown = (Unknown("shapes", "record_shapes=True"),) if lacking else ()
-    return Report("duplicates", (Table("duplicates", "Duplicates", _COLUMNS, of_all(parts)),), unknown=unknown)
+    """Return the rows of all ranks."""
+    lacks_shapes = any(part.has_kernels for part in parts) and not any(part.has_shapes for part in parts)
+    unknown = (Unknown("shapes", "record_shapes=True"),) if lacks_shapes else ()
+    return Report("duplicates", (Table.of("duplicates", "Duplicates", DuplicateRow, of_all(parts)),), unknown=unknown)
 
 
-def _rows(trace: Trace) -> list[_Row]:
-    events, kernels, found = trace.events, launched_kernels(trace), phases(trace)
+def _rows(trace: Trace) -> list[DuplicateRow]:
+    events, kernels, labels = trace.events, launched_kernels(trace), phases(trace)
     sized = np.flatnonzero((kernels.op >= 0) & (events.shapes[kernels.op] >= 0))
     row, op = device_work(trace).rows[kernels.work[sized]], kernels.op[sized]
-    phase = found.of_work[kernels.work[sized]]
+    phase = labels.work_phase[kernels.work[sized]]
     groups = group([phase, events.name[op], events.shapes[op], events.name[row], events.grid[row]])
     num, gpu_ns = groups.count(), groups.sum(kernels.ns[sized])
-    texts = (*events.strings, "")  # a grid that is absent is -1
-    again = [at for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist() if num[at] > 1]
-    least = _LEAST * int(kernels.ns.sum())
-    told = [at for at in again if gpu_ns[at] >= least]
-    rows: list[_Row] = []
-    for at in told:
-        phase_of, op_of, shapes, name, grid = groups.keys[at].tolist()
-        words = found.names[phase_of], texts[op_of], texts[shapes], texts[name], texts[grid]
-        rows.append((trace.rank, *words, num[at], gpu_ns[at]))
-    if rest := again[len(told) :]:
-        rows.append((trace.rank, "", "", "", OTHERS, "", sum(num[at] for at in rest), sum(gpu_ns[at] for at in rest)))
+    texts = (*events.strings, "")  # an absent grid is -1
+    repeated = [index for index in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist() if num[index] > 1]
+    min_ns = _MIN_SHARE * int(kernels.ns.sum())
+    large = [index for index in repeated if gpu_ns[index] >= min_ns]
+    rows = []
+    for index in large:
+        phase_number, *names = groups.keys[index].tolist()
+        op_name, shapes, name, grid = (texts[text] for text in names)
+        phase_name = labels.names[phase_number]
+        rows.append(DuplicateRow(trace.rank, phase_name, op_name, shapes, name, grid, num[index], gpu_ns[index]))
+    if rest := repeated[len(large) :]:
+        rest_num, rest_ns = sum(num[index] for index in rest), sum(gpu_ns[index] for index in rest)
+        rows.append(DuplicateRow(trace.rank, "", "", "", OTHERS, "", rest_num, rest_ns))
     return rows

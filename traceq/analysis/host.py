@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.analysis._parts import of_all
+from traceq.analysis._parts import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.self_time import self_times
@@ -16,71 +16,80 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.grouping import group
 from traceq.model import Trace
-from traceq.report import Column, Report, Table
+from traceq.report import Report, Table, column
 from traceq.units import Unit
 
 POSITION = 78
 
 _TOP = 5
-_TELLING = 0.1
-"""Share of the trace in which the device must wait for its host before people are shown what the host does."""
+_MIN_HOST_BOUND = 0.1
+"""Host-bound share of the trace from which people are shown the work of the host."""
 
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("phase", "phase"),
-    Column("name", "op or call"),
-    Column("num", "num", Unit.COUNT),
-    Column("self_ns", "self time", Unit.NS),
-)
 
-_Row = tuple[int, str, str, int, int]
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """Self time of ops or runtime calls of one name in one phase on one rank."""
+
+    rank: int = column("rank", Unit.COUNT)
+    phase: str = column("phase")
+    name: str = column("op or call")
+    num: int = column("num", Unit.COUNT)
+    self_ns: int = column("self time", Unit.NS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Rows of one phase and name over all ranks; `share` in percent of all self time."""
+
+    phase: str = column("phase")
+    name: str = column("op or call")
+    num: int = column("num", Unit.COUNT)
+    self_ns: int = column("self time", Unit.NS)
+    share: float = column("share", Unit.PERCENT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows; `waits`: its device waits for the host long enough to tell people."""
+    """One rank's rows, and whether it is host-bound for long enough to show them to people."""
 
-    rows: tuple[_Row, ...]
-    waits: bool
+    rows: tuple[HostRow, ...]
+    is_host_bound: bool
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Self time of ops and runtime calls by phase and name, over all threads and the whole trace, longest first."""
-    return _Rank(tuple(_rows(trace)), _waits_for_host(trace))
+    """Return self time of ops and runtime calls by phase and name, over all threads and the whole trace."""
+    return _Rank(tuple(_rows(trace)), _is_host_bound(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """The rows of all ranks; people see sums over them."""
+    """Return the rows of all ranks; people see sums over them."""
     rows = of_all(parts)
-    view = (_view(job, rows),) if rows and any(part.waits for part in parts) else ()
-    return Report("host", (Table("host", "Host", _COLUMNS, rows),), view)
+    view = (_view(job, rows),) if rows and any(part.is_host_bound for part in parts) else ()
+    return Report("host", (Table.of("host", "Host", HostRow, rows),), view)
 
 
-def _rows(trace: Trace) -> list[_Row]:
-    found, events, known = self_times(trace), trace.events, phases(trace)
-    groups = group([known.on(found.track, events.ts[found.rows]), events.name[found.rows]])
-    num, self_ns = groups.count(), groups.sum(found.ns)
-    return [
-        (trace.rank, known.names[groups.keys[at, 0]], events.strings[groups.keys[at, 1]], num[at], self_ns[at])
-        for at in np.argsort(-np.array(self_ns, np.int64), kind="stable").tolist()
-    ]
+def _rows(trace: Trace) -> list[HostRow]:
+    """Return the rows of one rank, longest first."""
+    times, events, labels = self_times(trace), trace.events, phases(trace)
+    groups = group([labels.phase_at(times.track, events.ts[times.rows]), events.name[times.rows]])
+    num, self_ns = groups.count(), groups.sum(times.ns)
+    rows = []
+    for index in np.argsort(-np.array(self_ns, np.int64), kind="stable").tolist():
+        phase, name = labels.names[groups.keys[index, 0]], events.strings[groups.keys[index, 1]]
+        rows.append(HostRow(trace.rank, phase, name, num[index], self_ns[index]))
+    return rows
 
 
-def _waits_for_host(trace: Trace) -> bool:
-    done = activity(trace)
-    bound = int(done.ns[done.doing == TimeCategory.HOST_BOUND].sum())
-    return len(device_work(trace)) == 0 or bound >= _TELLING * int(done.ns.sum())
+def _is_host_bound(trace: Trace) -> bool:
+    partition = activity(trace)
+    bound_ns = int(partition.ns[partition.category == TimeCategory.HOST_BOUND].sum())
+    return len(device_work(trace)) == 0 or bound_ns >= _MIN_HOST_BOUND * int(partition.ns.sum())
 
 
-def _view(job: Job, rows: Sequence[_Row]) -> Table:
-    sums: dict[tuple[str, str], list[int]] = {}
-    for _, phase, name, num, self_ns in rows:
-        total = sums.setdefault((phase, name), [0, 0])
-        total[0] += num
-        total[1] += self_ns
-    longest = sorted(sums.items(), key=lambda item: -item[1][1])
-    everything = sum(self_ns for _, self_ns in sums.values()) or 1
-    shown = tuple((p, name, num, ns, 100 * ns / everything) for (p, name), (num, ns) in longest[:_TOP])
-    columns = (*_COLUMNS[1:], Column("share", "share", Unit.PERCENT))
-    rest = more_rows(len(longest) - _TOP)
-    return Table("host", f"Host ops by self time ({over_ranks(job)})", columns, shown, note=rest)
+def _view(job: Job, rows: Sequence[HostRow]) -> Table:
+    """Return the longest self times, summed over ranks."""
+    longest = largest_sums(rows, lambda row: (row.phase, row.name), lambda row: (row.num, row.self_ns))
+    all_ns = sum(self_ns for _, (_, self_ns) in longest) or 1
+    shown = [_Sum(*identity, num, ns, 100 * ns / all_ns) for identity, (num, ns) in longest[:_TOP]]
+    title = f"Host ops by self time ({over_ranks(job)})"
+    return Table.of("host", title, _Sum, shown, note=more_rows(len(longest) - _TOP))

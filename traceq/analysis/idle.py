@@ -1,4 +1,4 @@
-"""What fills the gaps in which the device has nothing to do?"""
+"""What causes the idle time of the device?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceq.analysis._parts import of_all
-from traceq.analysis._wording import a_step, more_rows, python_place, stepwise
+from traceq.analysis._wording import a_step, more_rows, python_place, with_step_headings
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.idle_time import IdleCause, idleness
 from traceq.facts.timeline.phases import phases
@@ -14,53 +14,60 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
 from traceq.grouping import group
 from traceq.model import Trace
-from traceq.report import Cell, Column, Report, Table
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 58
 
 _TOP = 6
-_TELLING = 0.02
-"""Idle part of a step from which people are shown what fills it."""
+_MIN_IDLE = 0.02
+"""Idle part of a step from which people are shown its causes."""
 
-_COLUMNS = (
-    Column("key", "key"),
-    Column("rank", "rank", Unit.COUNT),
-    Column("cause", "cause"),
-    Column("category", "category"),
-    Column("phase", "phase"),
-    Column("op", "op"),
-    Column("line", "line"),
-    Column("num", "gaps", Unit.COUNT),
-    Column("ns", "time", Unit.NS),
-    Column("step_ns", "a step", Unit.NS),
-    Column("longest_ns", "longest", Unit.NS),
-)
-_VIEW = (
-    Column("cause", "cause"),
-    Column("op", "op"),
-    Column("line", "line"),
-    Column("phase", "phase"),
-    Column("num", "gaps", Unit.COUNT),
-    Column("step_ns", "a step", Unit.NS),
-    Column("longest_ns", "longest", Unit.NS),
-    Column("share", "share", Unit.PERCENT),
-)
-_SHOWN = (2, 5, 6, 4)
 
-_Row = tuple[str, int, str, str, str, str, str, int, int, int, int]
+@dataclass(frozen=True, slots=True)
+class IdleRow:
+    """Idle time of the counted steps of one rank, of one cause, op, line and phase.
+
+    `num` gaps in which it has a part, `longest_ns` the longest part.
+    """
+
+    key: str = column("key")
+    rank: int = column("rank", Unit.COUNT)
+    cause: str = column("cause")
+    category: str = column("category")
+    phase: str = column("phase")
+    op: str = column("op")
+    line: str = column("line")
+    num: int = column("gaps", Unit.COUNT)
+    ns: int = column("time", Unit.NS)
+    step_ns: int = column("", Unit.NS, is_per_step=True)
+    longest_ns: int = column("longest", Unit.NS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    """Rows of one cause, op, line and phase, mean over ranks; `num` is their sum, `share` in percent of the step."""
+
+    cause: str = column("cause")
+    op: str = column("op")
+    line: str = column("line")
+    phase: str = column("phase")
+    num: int = column("gaps", Unit.COUNT)
+    step_ns: float = column("", Unit.NS, is_per_step=True)
+    longest_ns: int = column("longest", Unit.NS)
+    share: float = column("share", Unit.PERCENT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, and its step, ns."""
+    """One rank's rows, and the mean length of its counted steps."""
 
-    rows: tuple[_Row, ...]
+    rows: tuple[IdleRow, ...]
     step_ns: float
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Idle time of the counted steps by cause, op, line and phase; adds up to the idle categories of the partition.
+    """Return idle time by cause, op, line and phase; it adds up to the idle categories of the partition.
 
     A gap in which several things happen counts for each, with the part that each fills.
     """
@@ -68,27 +75,32 @@ def summarize(trace: Trace) -> _Rank:
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """The rows of all ranks; people see the mean over them."""
+    """Return the rows of all ranks; people see the mean over them."""
     rows = of_all(parts)
-    step_ns = sum(part.step_ns for part in parts)
-    idle_ns = sum(row[9] for row in rows)
-    view = (_view(job, rows, idle_ns, step_ns),) if rows and idle_ns >= _TELLING * step_ns else ()
-    return Report("idle", (Table("idle", "Idle time", _COLUMNS, rows),), view)
+    step_ns, idle_ns = sum(part.step_ns for part in parts), sum(row.step_ns for row in rows)
+    view = (_view(job, rows, idle_ns, step_ns),) if rows and idle_ns >= _MIN_IDLE * step_ns else ()
+    return Report("idle", (Table.of("idle", "Idle time", IdleRow, rows),), view)
 
 
-def _rows(trace: Trace) -> list[_Row]:
-    found, known = idleness(trace), phases(trace).names
-    ns = found.parts[:, 1] - found.parts[:, 0]
-    groups = group([found.cause, found.doing, found.phase, found.name, found.line])
-    num, longest = groups.by_part(found.gap, ns)
+def _rows(trace: Trace) -> list[IdleRow]:
+    idle, phase_names = idleness(trace), phases(trace).names
+    ns = idle.parts[:, 1] - idle.parts[:, 0]
+    groups = group([idle.cause, idle.category, idle.phase, idle.name, idle.line])
+    num, longest = groups.by_part(idle.gap, ns)
     num_steps = int(steps(trace).counted.sum())
-    rows: list[_Row] = []
-    for at, total in enumerate(groups.sum(ns)):
-        cause, doing, phase, name, line = groups.keys[at].tolist()
-        why, category = IdleCause(cause).name.lower().replace("_", " "), TimeCategory(doing).name.lower()
-        words = (why, category, known[phase], found.texts[name], found.texts[line])
-        rows.append(("|".join(words), trace.rank, *words, num[at], total, round(total / num_steps), longest[at]))
-    return sorted(rows, key=lambda row: (-row[8], row[0]))
+    rows = []
+    for index, total_ns in enumerate(groups.sum(ns)):
+        cause, category, phase, op, line = groups.keys[index].tolist()
+        names = (
+            IdleCause(cause).name.lower().replace("_", " "),
+            TimeCategory(category).name.lower(),
+            phase_names[phase],
+            idle.texts[op],
+            idle.texts[line],
+        )
+        step_ns = round(total_ns / num_steps)
+        rows.append(IdleRow("|".join(names), trace.rank, *names, num[index], total_ns, step_ns, longest[index]))
+    return sorted(rows, key=lambda row: (-row.ns, row.key))
 
 
 def _step_ns(trace: Trace) -> float:
@@ -96,20 +108,21 @@ def _step_ns(trace: Trace) -> float:
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
-def _view(job: Job, rows: Sequence[_Row], idle_ns: float, step_ns: float) -> Table:
-    """The largest rows, mean over ranks."""
-    merged: dict[tuple[Cell, ...], list[int]] = {}
+def _view(job: Job, rows: Sequence[IdleRow], idle_ns: float, step_ns: float) -> Table:
+    """Return the largest rows, mean over ranks; `idle_ns` and `step_ns` are sums over ranks."""
+    sums: dict[tuple[str, str, str, str], list[int]] = {}
     for row in rows:
-        total = merged.setdefault(tuple(row[at] for at in _SHOWN), [0, 0, 0])
-        total[:] = total[0] + row[7], total[1] + row[9], max(total[2], row[10])
-    largest = sorted(merged.items(), key=lambda item: -item[1][1])
+        op = python_place(row.op) if row.cause == "python" else row.op
+        total = sums.setdefault((row.cause, op, row.line, row.phase), [0, 0, 0])
+        total[:] = total[0] + row.num, total[1] + row.step_ns, max(total[2], row.longest_ns)
+    largest = sorted(sums.items(), key=lambda item: -item[1][1])
     num_ranks = len(job.ranks)
-    shown = []
-    for (cause, op, *where), (gaps, each_ns, longest) in largest[:_TOP]:
-        what = python_place(str(op)) if cause == "python" else op
-        shown.append((cause, what, *where, gaps, each_ns / num_ranks, longest, 100 * each_ns / step_ns))
-    who = "The device idles" if any(rank.has_device for rank in job.ranks) else "The main thread runs no op for"
+    shown = [
+        _Mean(*identity, num, ns / num_ranks, longest_ns, 100 * ns / step_ns)
+        for identity, (num, ns, longest_ns) in largest[:_TOP]
+    ]
+    subject = "The device idles" if any(rank.has_device for rank in job.ranks) else "The main thread runs no op for"
     idle, share = format_value(idle_ns / num_ranks, Unit.NS), format_value(100 * idle_ns / step_ns, Unit.PERCENT)
-    note = f"{who} {idle} of {a_step(job.ranks[0].steps)}, {share}. {more_rows(len(largest) - _TOP)}".strip()
-    of = " (mean of ranks)" if num_ranks > 1 else ""
-    return Table("idle", f"What fills idle time{of}", stepwise(_VIEW, job), tuple(shown), note=note)
+    note = f"{subject} {idle} of {a_step(job.ranks[0].steps)}, {share}. {more_rows(len(largest) - _TOP)}".strip()
+    mean = " (mean of ranks)" if num_ranks > 1 else ""
+    return with_step_headings(Table.of("idle", f"Idle time by cause{mean}", _Mean, shown, note=note), job)

@@ -1,4 +1,4 @@
-"""Which kernels take the device's time?"""
+"""Which kernels take most of the device's time?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.analysis._parts import of_all
+from traceq.analysis._parts import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import short_kernel
@@ -16,66 +16,83 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.grouping import group
 from traceq.model import Trace
-from traceq.report import Column, Report, Table
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 70
 
-_TOP, _TELLING = 6, 0.1
-_COLUMNS = (
-    Column("key", "key"),
-    Column("rank", "rank", Unit.COUNT),
-    Column("phase", "phase"),
-    Column("name", "kernel"),
-    Column("num", "num", Unit.COUNT),
-    Column("gpu_ns", "GPU time", Unit.NS),
-)
+_TOP, _MANY_TINY = 6, 0.1
 
-_Row = tuple[str, int, str, str, int, int]
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """Kernels of one name that one phase launched on one rank, over the whole trace."""
+
+    key: str = column("key")
+    rank: int = column("rank", Unit.COUNT)
+    phase: str = column("phase")
+    name: str = column("kernel")
+    num: int = column("num", Unit.COUNT)
+    gpu_ns: int = column("GPU time", Unit.NS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Variants of one kernel in one phase, over all ranks; `share` in percent of all kernel time."""
+
+    phase: str = column("phase")
+    name: str = column("kernel")
+    num: int = column("num", Unit.COUNT)
+    gpu_ns: int = column("GPU time", Unit.NS)
+    share: float = column("share", Unit.PERCENT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, its kernels, and how many of them are tiny."""
+    """One rank's rows, the number of its kernels, and of those that are tiny."""
 
-    rows: tuple[_Row, ...]
+    rows: tuple[KernelRow, ...]
     num: int
     num_tiny: int
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Kernels by phase and name, longest first, over the whole trace."""
+    """Return kernels by phase and name, longest first, over the whole trace."""
     tiny = launched_kernels(trace).tiny
     return _Rank(tuple(_rows(trace)), len(tiny), int(tiny.sum()))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """The rows of all ranks; people see sums over them, and variants of one kernel as one."""
+    """Return the rows of all ranks; people see sums over them, with variants of one kernel as one."""
     rows = of_all(parts)
-    sums: dict[tuple[str, str], list[int]] = {}
-    for _, _, phase, name, num, gpu_ns in rows:
-        total = sums.setdefault((phase, short_kernel(name)), [0, 0])
-        total[0] += num
-        total[1] += gpu_ns
-    longest = sorted(sums.items(), key=lambda item: -item[1][1])
-    everything = sum(gpu_ns for _, gpu_ns in sums.values()) or 1
-    shown = tuple((*words, num, ns, 100 * ns / everything) for words, (num, ns) in longest[:_TOP])
-    rest = more_rows(len(longest) - _TOP)
-    num_all, num_tiny = sum(part.num for part in parts), sum(part.num_tiny for part in parts)
-    if num_all and num_tiny / num_all >= _TELLING:
-        share = format_value(100 * num_tiny / num_all, Unit.PERCENT)
-        rest = f"{share} of {num_all:,} kernels are tiny: under 10 us, or shorter than their launch. {rest}".strip()
-    columns = (*_COLUMNS[2:], Column("share", "share", Unit.PERCENT))
-    view = Table("kernels", f"Kernels ({over_ranks(job)})", columns, shown, note=rest)
-    return Report("kernels", (Table("kernels", "Kernels", _COLUMNS, rows),), (view,) if rows else ())
+    table = Table.of("kernels", "Kernels", KernelRow, rows)
+    return Report("kernels", (table,), (_view(job, rows, parts),) if rows else ())
 
 
-def _rows(trace: Trace) -> list[_Row]:
-    kernels, events, found = launched_kernels(trace), trace.events, phases(trace)
-    groups = group([found.of_work[kernels.work], events.name[device_work(trace).rows[kernels.work]]])
+def _rows(trace: Trace) -> list[KernelRow]:
+    kernels, events, labels = launched_kernels(trace), trace.events, phases(trace)
+    groups = group([labels.work_phase[kernels.work], events.name[device_work(trace).rows[kernels.work]]])
     gpu_ns, num = groups.sum(kernels.ns), groups.count()
-    rows: list[_Row] = []
-    for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist():
-        phase, name = found.names[int(groups.keys[at, 0])], events.strings[int(groups.keys[at, 1])]
-        rows.append((f"{phase}|{name}", trace.rank, phase, name, num[at], gpu_ns[at]))
+    rows = []
+    for index in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist():
+        phase, name = labels.names[int(groups.keys[index, 0])], events.strings[int(groups.keys[index, 1])]
+        rows.append(KernelRow(f"{phase}|{name}", trace.rank, phase, name, num[index], gpu_ns[index]))
     return rows
+
+
+def _view(job: Job, rows: Sequence[KernelRow], parts: Sequence[_Rank]) -> Table:
+    """Return the longest kernels, and how many are tiny."""
+    longest = largest_sums(rows, lambda row: (row.phase, short_kernel(row.name)), lambda row: (row.num, row.gpu_ns))
+    all_ns = sum(gpu_ns for _, (_, gpu_ns) in longest) or 1
+    shown = [_Sum(*names, num, ns, 100 * ns / all_ns) for names, (num, ns) in longest[:_TOP]]
+    note = f"{_tiny(parts)} {more_rows(len(longest) - _TOP)}".strip()
+    return Table.of("kernels", f"Kernels ({over_ranks(job)})", _Sum, shown, note=note)
+
+
+def _tiny(parts: Sequence[_Rank]) -> str:
+    """Return the share of tiny kernels; "" where they are few."""
+    num, num_tiny = sum(part.num for part in parts), sum(part.num_tiny for part in parts)
+    if not num or num_tiny / num < _MANY_TINY:
+        return ""
+    share = format_value(100 * num_tiny / num, Unit.PERCENT)
+    return f"{share} of {num:,} kernels are tiny: under 10 us, or shorter than their launch."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,98 +19,99 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.intervals import span_index
 from traceq.model import Trace
-from traceq.report import Column, Finding, Report, Table
+from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 72
 
 _BOUND_PCT, _TINY_PCT = 10.0, 25.0
 _LONGEST_GAP_NS = 1_000_000
-"""A longer one is no matter of launching: the host does something else."""
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("phase", "phase"),
-    Column("num_kernels", "kernels", Unit.COUNT),
-    Column("num_tiny", "tiny", Unit.COUNT),
-    Column("tiny_gpu_ns", "GPU time of tiny ones", Unit.NS),
-    Column("window_ns", "time", Unit.NS),
-    Column("host_bound_ns", "device waits for launches", Unit.NS),
-    Column("launch_bound_pct", "launch-bound", Unit.PERCENT),
-)
-
-_Row = tuple[int, str, int, int, int, int, int, float]
+"""A longer gap is not caused by launch latency: the host does something else."""
 
 
-def summarize(trace: Trace) -> Part[_Row]:
-    """Kernels, tiny kernels, and the share of its time in which the device waits for a launch, of each phase.
+@dataclass(frozen=True, slots=True)
+class LaunchRow:
+    """Kernels of one phase over the whole trace, and over its windows the host-bound part of its time.
 
-    Kernels are those of the whole trace, times those of its windows.
+    `launch_bound_pct` is `host_bound_ns` in percent of `window_ns`.
     """
+
+    rank: int = column("rank", Unit.COUNT)
+    phase: str = column("phase")
+    num_kernels: int = column("kernels", Unit.COUNT)
+    num_tiny: int = column("tiny", Unit.COUNT)
+    tiny_gpu_ns: int = column("GPU time of tiny ones", Unit.NS)
+    window_ns: int = column("time", Unit.NS)
+    host_bound_ns: int = column("host-bound", Unit.NS)
+    launch_bound_pct: float = column("host-bound", Unit.PERCENT)
+
+
+def summarize(trace: Trace) -> Part[LaunchRow]:
+    """Return kernels, tiny kernels and the host-bound share of the time of each phase."""
     return Part(tuple(_rows(trace)), _launch_bound(trace))
 
 
-def merge(job: Job, parts: Sequence[Part[_Row]]) -> Report:
-    """The rows of all ranks, and the rank that waits longest for launches."""
-    found = on_the_worst_rank(job, (part.finding for part in parts))
-    return Report("launches", (Table("launches", "Launches", _COLUMNS, of_all(parts)),), findings=found)
+def merge(job: Job, parts: Sequence[Part[LaunchRow]]) -> Report:
+    """Return the rows of all ranks, and the rank that waits longest for launches."""
+    table = Table.of("launches", "Launches", LaunchRow, of_all(parts))
+    return Report("launches", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
 
 
-def _rows(trace: Trace) -> list[_Row]:
-    kernels, known, done = launched_kernels(trace), phases(trace), activity(trace)
+def _rows(trace: Trace) -> list[LaunchRow]:
+    kernels, labels, partition = launched_kernels(trace), phases(trace), activity(trace)
     if len(kernels.work) == 0:
         return []
-    of_kernel, size = known.of_work[kernels.work], len(known.names)
+    of_kernel, size = labels.work_phase[kernels.work], len(labels.names)
 
     def total(phase: NDArray[np.int64], values: NDArray[np.int64]) -> list[int]:
         sums = np.zeros(size, np.int64)
         np.add.at(sums, phase, values)
         return list(map(int, sums))
 
-    inside = span_index(steps(trace).window, done.parts[:, 0]) >= 0
-    window_ns = total(done.phase[inside], done.ns[inside])
-    bound = inside & (done.doing == TimeCategory.HOST_BOUND)
-    bound_ns = total(done.phase[bound], done.ns[bound])
+    inside = span_index(steps(trace).window, partition.parts[:, 0]) >= 0
+    bound = inside & (partition.category == TimeCategory.HOST_BOUND)
     columns = zip(
-        known.names,
+        labels.names,
         np.bincount(of_kernel, minlength=size).tolist(),
         np.bincount(of_kernel[kernels.tiny], minlength=size).tolist(),
         total(of_kernel[kernels.tiny], kernels.ns[kernels.tiny]),
-        window_ns,
-        bound_ns,
+        total(partition.phase[inside], partition.ns[inside]),
+        total(partition.phase[bound], partition.ns[bound]),
         strict=True,
     )
     return [
-        (trace.rank, name, num, tiny, tiny_ns, window, bound, round(100 * bound / window, 3) if window else 0.0)
-        for name, num, tiny, tiny_ns, window, bound in columns
+        LaunchRow(trace.rank, name, num, num_tiny, tiny_ns, window, bound, round(100 * bound / (window or 1), 3))
+        for name, num, num_tiny, tiny_ns, window, bound in columns
         if num or window
     ]
 
 
 def _launch_bound(trace: Trace) -> Finding | None:
-    """The device idles in many short gaps, each until the host has launched the next kernel; a gap that a sync left is
-    the sync's.
+    """Return a finding where the device idles in many short gaps, each until the next kernel is launched.
+
+    Gaps that a sync causes are the sync's.
     """
-    known, found = steps(trace), launched_kernels(trace)
-    tiny_pct = 100 * float(found.tiny.mean()) if len(found.tiny) else 0.0
+    kernels = launched_kernels(trace)
+    tiny_pct = 100 * float(kernels.tiny.mean()) if len(kernels.tiny) else 0.0
     if tiny_pct < _TINY_PCT:
         return None
-    done = activity(trace)
-    gaps = done.when(TimeCategory.HOST_BOUND)
+    steps_, partition = steps(trace), activity(trace)
+    gaps = partition.when(TimeCategory.HOST_BOUND)
     gaps = gaps[gaps[:, 1] - gaps[:, 0] <= _LONGEST_GAP_NS]
-    starving = span_index(gaps, syncs(trace).start + syncs(trace).blocked)
-    gaps = np.delete(gaps, starving[starving >= 0], axis=0)
-    counted = known.window[known.counted]
-    waited = np.where(span_index(gaps, done.parts[:, 0]) >= 0, done.ns, 0)
+    after_sync = span_index(gaps, syncs(trace).start + syncs(trace).blocked)
+    gaps = np.delete(gaps, after_sync[after_sync >= 0], axis=0)
+    counted = steps_.window[steps_.counted]
+    waited = np.where(span_index(gaps, partition.parts[:, 0]) >= 0, partition.ns, 0)
     waited[~in_counted_steps(trace)] = 0
-    whole_ns, total_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
-    if 100 * total_ns < _BOUND_PCT * whole_ns:
+    total_ns, waited_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
+    if 100 * waited_ns < _BOUND_PCT * total_ns:
         return None
-    by_phase = np.bincount(done.phase, waited, len(phases(trace).names))
-    names = [phases(trace).names[at] for at in np.argsort(-by_phase)[:2].tolist() if by_phase[at] >= total_ns / 5]
-    each_ns = round(total_ns / len(counted))
+    names, by_phase = phases(trace).names, np.bincount(partition.phase, waited, len(phases(trace).names))
+    main = [names[phase] for phase in np.argsort(-by_phase)[:2].tolist() if by_phase[phase] >= waited_ns / 5]
+    step_ns = round(waited_ns / len(counted))
     text = (
-        f"launch-bound: in {' and '.join(names)} the device waits {format_value(each_ns, Unit.NS)} {per_step(known)} "
-        f"for launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny): CUDA graphs, torch.compile, "
-        "or larger batches"
+        f"launch-bound: in {' and '.join(main)} the device waits {format_value(step_ns, Unit.NS)} {per_step(steps_)} "
+        f"for launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny); try CUDA graphs, "
+        "torch.compile, or larger batches"
     )
-    return Finding("launch_bound", "high", text, each_ns, instead_of=("host_bound",))
+    return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))

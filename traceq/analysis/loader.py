@@ -1,4 +1,4 @@
-"""How many batches can the input pipeline deliver, if nothing else is to be done?"""
+"""How many batches per second can the input pipeline deliver on its own?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.facts.ranks.job import Job
 from traceq.model import Manifest, Timings, Trace
-from traceq.report import Cell, Column, Report, Table
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 __all__ = ["Loader", "is_loader_alone", "loader_of", "merge", "summarize"]
@@ -19,38 +19,46 @@ __all__ = ["Loader", "is_loader_alone", "loader_of", "merge", "summarize"]
 POSITION = 7
 
 FETCH, TO_DEVICE = "fetch", "h2d"
-_TIMES = ("mean", "median", "p95")
-_RANKS = (
-    Column("rank", "rank", Unit.COUNT),
-    *(Column(f"fetch_{kind}_ns", f"fetch, {kind}", Unit.NS) for kind in _TIMES),
-    *(Column(f"h2d_{kind}_ns", f"h2d, {kind}", Unit.NS) for kind in _TIMES),
-    Column("batches_per_sec", "batches/s", Unit.MEAN),
-)
-_FIGURES = tuple(
-    Column(key)
-    for key in (
-        "warmup",
-        "measured",
-        "counted",
-        "batches_per_sec_min",
-        "batches_per_sec_mean",
-        "batches_per_sec_max",
-        "samples_per_sec_ceiling",
-        "bimodal",
-        "ready_pct",
-        "ready_ns",
-        "waited_ns",
-        "batches_per_wait",
-    )
-)
-_FEWEST, _APART, _EXPLAINED = 0.05, 4.0, 0.8
-"""Two kinds of fetches: each at least this share, medians this many times apart, and the parting explains as much of
-the variance of their logarithms (of evenly spread ones any parting explains at most 0.75)."""
+_MIN_SHARE, _MIN_RATIO, _MIN_EXPLAINED = 0.05, 4.0, 0.8
+"""Fetches are bimodal if each mode has this share, the medians differ by this factor, and the split explains this much
+of the variance of their logarithms (of evenly spread ones any split explains at most 0.75)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderRankRow:
+    """Times of a batch on one rank: `fetch` from the loader, and `h2d`, the copy to the device."""
+
+    rank: int = column("rank", Unit.COUNT)
+    fetch_mean_ns: int = column("fetch, mean", Unit.NS)
+    fetch_median_ns: int = column("fetch, median", Unit.NS)
+    fetch_p95_ns: int = column("fetch, p95", Unit.NS)
+    h2d_mean_ns: int = column("h2d, mean", Unit.NS)
+    h2d_median_ns: int = column("h2d, median", Unit.NS)
+    h2d_p95_ns: int = column("h2d, p95", Unit.NS)
+    batches_per_sec: float = column("batches/s", Unit.MEAN)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderRow:
+    """Batches of each rank that were made, measured and counted; rates over ranks; the modes of bimodal fetches."""
+
+    warmup: int = column(unit=Unit.COUNT)
+    measured: int = column(unit=Unit.COUNT)
+    counted: int = column(unit=Unit.COUNT)
+    batches_per_sec_min: float = column(unit=Unit.MEAN)
+    batches_per_sec_mean: float = column(unit=Unit.MEAN)
+    batches_per_sec_max: float = column(unit=Unit.MEAN)
+    samples_per_sec_ceiling: float | None = column(unit=Unit.MEAN)
+    bimodal: bool = column()
+    ready_pct: float | None = column(unit=Unit.PERCENT)
+    ready_ns: int | None = column(unit=Unit.NS)
+    waited_ns: int | None = column(unit=Unit.NS)
+    batches_per_wait: float | None = column(unit=Unit.MEAN)
 
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Batches that lay ready and those that were waited for: their medians, ns, and the share of the first."""
+    """Median fetches of batches that were ready and of those that the loop waited for; `ready`: share of the first."""
 
     ready: float
     ready_ns: float
@@ -58,15 +66,16 @@ class Modes:
 
     @property
     def batches_per_wait(self) -> float:
-        """How many come for one that is waited for, itself included."""
+        """Batches for each one that is waited for, itself included."""
         return 1 / (1 - self.ready)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loader:
-    """A loader alone on R ranks over the S batches that count: `fetch_ns` and `h2d_ns` int64[R, S]; `rates` float64[R]
-    batches a second. `samples`: of a batch of all ranks together, 0 where nobody said. `modes`: None where batches take
-    alike.
+    """Recording of a data loader alone on R ranks, over the S batches that count.
+
+    `fetch_ns` and `h2d_ns` int64[R, S]; `rates` float64[R] batches per second. `samples` of a batch of all ranks
+    together, 0 where unknown. `modes` None where fetches are not bimodal.
     """
 
     fetch_ns: NDArray[np.int64]
@@ -77,45 +86,51 @@ class Loader:
 
     @property
     def batch_ns(self) -> float:
-        """Time of a batch on the slowest rank."""
+        """Time of a batch on the slowest rank, ns."""
         return 1e9 / float(self.rates.min())
 
     @property
     def ceiling(self) -> float | None:
-        """Samples a second of a job that does nothing else, at the pace of its slowest rank; None if unknown."""
+        """Samples per second of a job that does nothing else, at the pace of its slowest rank; None if unknown."""
         return float(self.rates.min()) * self.samples if self.samples else None
 
 
 def summarize(trace: Trace) -> None:
-    """Nothing: what counts was not profiled."""
+    """Return nothing: only unprofiled batches count."""
 
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
-    """Fetches, copies and batches a second of each rank of a recording of a loader alone; nothing for other runs."""
+    """Return fetches, copies and rates of each rank of a recording of a loader alone; nothing for other runs."""
     manifest, timings = job.manifest, job.timings
     loader = loader_of(manifest, job.arm, timings)
     if loader is None or timings is None or manifest is None:
-        return Report("loader", (_figures(()), Table("loader_ranks", "", _RANKS, ())))
-    rows = tuple(_row(loader, rank) for rank in range(len(loader.rates)))
-    figures = _figures((_values(loader, timings),))
-    return Report("loader", (figures, Table("loader_ranks", "", _RANKS, rows)), (_view(loader, rows, manifest),))
+        return Report("loader", _tables([], []))
+    rows = [_rank_row(loader, index) for index in range(len(loader.rates))]
+    return Report("loader", _tables([_row(loader, timings)], rows), (_view(loader, rows, manifest),))
+
+
+def _tables(total: Sequence[LoaderRow], ranks: Sequence[LoaderRankRow]) -> tuple[Table, ...]:
+    return (
+        Table.of("loader", "", LoaderRow, total, single=True),
+        Table.of("loader_ranks", "", LoaderRankRow, ranks),
+    )
 
 
 def is_loader_alone(manifest: Manifest | None) -> bool:
-    """Its phases are `fetch` and `h2d` and nothing else."""
+    """Return whether the phases are `fetch` and `h2d` and nothing else."""
     return manifest is not None and manifest.phases == (FETCH, TO_DEVICE)
 
 
 def loader_of(manifest: Manifest | None, arm_name: str, timings: Timings | None) -> Loader | None:
-    """What a recording of a loader alone says of it; None for any other.
+    """Return the recording of a loader alone; None for any other.
 
-    Batches that can have been made while the recording paused do not count.
+    Batches that could have been prefetched while the recording paused do not count.
     """
     if timings is None or manifest is None or not is_loader_alone(manifest):
         return None
     arm = manifest.arm(arm_name)
     fetch, copy = (timings.phases.index(name) for name in (FETCH, TO_DEVICE))
-    counts = timings.since_pause >= _in_hand(manifest)
+    counts = timings.since_pause >= _max_prefetched(manifest)
     counts = counts if counts.any() else ~counts
     fetch_ns = timings.host_phase_ns[:, counts, fetch]
     return Loader(
@@ -127,89 +142,93 @@ def loader_of(manifest: Manifest | None, arm_name: str, timings: Timings | None)
     )
 
 
-def _in_hand(manifest: Manifest) -> int:
-    """Most batches that lie ready: `num_workers` times `prefetch_factor`, 0 where the recipe tells neither."""
-    known = (manifest.parameters.get(key) for key in ("num_workers", "prefetch_factor"))
-    workers, factor = (int(value) if isinstance(value, int) else 0 for value in known)
+def _max_prefetched(manifest: Manifest) -> int:
+    """Return the most batches that can be ready: `num_workers` times `prefetch_factor`, 0 where unknown."""
+    values = (manifest.parameters.get(key) for key in ("num_workers", "prefetch_factor"))
+    workers, factor = (int(value) if isinstance(value, int) else 0 for value in values)
     return workers * factor
 
 
 def _modes(fetch_ns: NDArray[np.int64]) -> Modes | None:
-    """The parting of fetches in two that leaves least variance of their logarithms, if that is a clear one."""
+    """Return the split of fetches in two that leaves least variance of their logarithms, if that is a clear one."""
     ordered = np.sort(fetch_ns)
     logs, num = np.log(np.maximum(ordered, 1)), len(ordered)
-    first = np.arange(1, num)
+    sizes = np.arange(1, num)
     below = np.cumsum(logs)[:-1]
-    between = first * (num - first) * (below / first - (logs.sum() - below) / (num - first)) ** 2 / num
+    between = sizes * (num - sizes) * (below / sizes - (logs.sum() - below) / (num - sizes)) ** 2 / num
     if not between.size or logs.var() == 0:
         return None
-    at = int(between.argmax()) + 1
-    ready_ns, waited_ns = float(np.median(ordered[:at])), float(np.median(ordered[at:]))
-    clear = min(at, num - at) >= _FEWEST * num and between.max() >= _EXPLAINED * num * logs.var()
-    return Modes(at / num, ready_ns, waited_ns) if clear and waited_ns >= _APART * ready_ns else None
+    split = int(between.argmax()) + 1
+    ready_ns, waited_ns = float(np.median(ordered[:split])), float(np.median(ordered[split:]))
+    is_clear = min(split, num - split) >= _MIN_SHARE * num and between.max() >= _MIN_EXPLAINED * num * logs.var()
+    return Modes(split / num, ready_ns, waited_ns) if is_clear and waited_ns >= _MIN_RATIO * ready_ns else None
 
 
-def _row(loader: Loader, rank: int) -> tuple[Cell, ...]:
-    times = (value for ns in (loader.fetch_ns[rank], loader.h2d_ns[rank]) for value in _three(ns))
-    return (rank, *times, float(loader.rates[rank]))
-
-
-def _three(ns: NDArray[np.int64]) -> tuple[int, int, int]:
-    return round(float(ns.mean())), round(float(np.median(ns))), round(float(np.percentile(ns, 95)))
-
-
-def _figures(rows: tuple[tuple[Cell, ...], ...]) -> Table:
-    return Table("loader", "", _FIGURES, rows, single=True)
-
-
-def _values(loader: Loader, timings: Timings) -> tuple[Cell, ...]:
-    rates, modes = loader.rates, loader.modes
-    known = (timings.num_warmup, timings.step_ns.shape[1], loader.fetch_ns.shape[1])
-    speeds = (float(rates.min()), float(rates.mean()), float(rates.max()), loader.ceiling)
-    if modes is None:
-        return (*known, *speeds, False, None, None, None, None)
-    return (
-        *known,
-        *speeds,
-        True,
-        100 * modes.ready,
-        round(modes.ready_ns),
-        round(modes.waited_ns),
-        modes.batches_per_wait,
+def _rank_row(loader: Loader, index: int) -> LoaderRankRow:
+    fetch, h2d = loader.fetch_ns[index], loader.h2d_ns[index]
+    return LoaderRankRow(
+        rank=index,
+        fetch_mean_ns=round(float(fetch.mean())),
+        fetch_median_ns=round(float(np.median(fetch))),
+        fetch_p95_ns=round(float(np.percentile(fetch, 95))),
+        h2d_mean_ns=round(float(h2d.mean())),
+        h2d_median_ns=round(float(np.median(h2d))),
+        h2d_p95_ns=round(float(np.percentile(h2d, 95))),
+        batches_per_sec=float(loader.rates[index]),
     )
 
 
-def _view(loader: Loader, rows: Sequence[tuple[Cell, ...]], manifest: Manifest) -> Table:
-    """The slowest ranks, and what follows for the job."""
-    slowest = sorted(rows, key=lambda row: float(row[-1] or 0))[:MOST_RANKS]
-    shown = tuple(row for row in rows if row in slowest)
-    note = " ".join([_pace(loader), _explained(loader, manifest), more_rows(len(rows) - len(shown))]).strip()
-    title = f"A loader alone, by rank (batches of each: {loader.fetch_ns.shape[1]:,})"
-    return Table("loader_ranks", title, _RANKS, shown, note=note)
+def _row(loader: Loader, timings: Timings) -> LoaderRow:
+    low, mean, high = _range(loader)
+    modes = loader.modes
+    return LoaderRow(
+        warmup=timings.num_warmup,
+        measured=timings.step_ns.shape[1],
+        counted=loader.fetch_ns.shape[1],
+        batches_per_sec_min=low,
+        batches_per_sec_mean=mean,
+        batches_per_sec_max=high,
+        samples_per_sec_ceiling=loader.ceiling,
+        bimodal=modes is not None,
+        ready_pct=100 * modes.ready if modes else None,
+        ready_ns=round(modes.ready_ns) if modes else None,
+        waited_ns=round(modes.waited_ns) if modes else None,
+        batches_per_wait=modes.batches_per_wait if modes else None,
+    )
 
 
-def _pace(loader: Loader) -> str:
-    """`Batches a second: 163 to 171 over ranks, mean 167: the job is fed 1,304 samples/s at most.`"""
-    low, mean, high = (format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN) for rate in _spread(loader))
-    spread = f"{low} to {high} over ranks, mean {mean}" if len(loader.rates) > 1 else mean
-    ceiling = f": the job is fed {format_value(loader.ceiling, Unit.COUNT)} samples/s at most" if loader.ceiling else ""
-    return f"Batches a second: {spread}{ceiling}."
-
-
-def _spread(loader: Loader) -> tuple[float, float, float]:
+def _range(loader: Loader) -> tuple[float, float, float]:
+    """Return (min, mean, max) of batches per second over ranks."""
     return float(loader.rates.min()), float(loader.rates.mean()), float(loader.rates.max())
 
 
+def _view(loader: Loader, rows: Sequence[LoaderRankRow], manifest: Manifest) -> Table:
+    """Return the slowest ranks, and the rate at which the job can be fed."""
+    slowest = sorted(rows, key=lambda row: row.batches_per_sec)[:MOST_RANKS]
+    shown = [row for row in rows if row in slowest]
+    note = " ".join([_pace(loader), _explained(loader, manifest), more_rows(len(rows) - len(shown))]).strip()
+    title = f"Data loader alone, by rank (batches per rank: {loader.fetch_ns.shape[1]:,})"
+    return Table.of("loader_ranks", title, LoaderRankRow, shown, note=note)
+
+
+def _pace(loader: Loader) -> str:
+    """Return `Batches per second: 163 to 171 over ranks, mean 167; feeds at most 1,304 samples/s.`."""
+    low, mean, high = (format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN) for rate in _range(loader))
+    rates = f"{low} to {high} over ranks, mean {mean}" if len(loader.rates) > 1 else mean
+    ceiling = f"; feeds at most {format_value(loader.ceiling, Unit.COUNT)} samples/s" if loader.ceiling else ""
+    return f"Batches per second: {rates}{ceiling}."
+
+
 def _explained(loader: Loader, manifest: Manifest) -> str:
-    """Why fetches are of two kinds, or that they are not."""
-    workers, in_hand = manifest.parameters.get("num_workers"), _in_hand(manifest)
+    """Return why fetches are bimodal, or why they are not."""
+    workers, max_prefetched = manifest.parameters.get("num_workers"), _max_prefetched(manifest)
     if loader.modes is None:
-        return "All batches take alike: the loop makes them itself." if workers == 0 else ""
+        return "All batches take equally long: the loop makes them itself (num_workers=0)." if workers == 0 else ""
     modes = loader.modes
     ready, waited = (format_value(ns, Unit.NS) for ns in (modes.ready_ns, modes.waited_ns))
-    hand = f"; up to {in_hand} (num_workers x prefetch_factor) can lie ready" if in_hand else ""
+    limit = f"; up to {max_prefetched} (num_workers x prefetch_factor) can be ready" if max_prefetched else ""
     bursts = f", as {workers} workers deliver in bursts" if isinstance(workers, int) and workers > 1 else ""
     return (
-        f"Bimodal: {format_value(100 * modes.ready, Unit.PERCENT)} of the batches lay ready ({ready}), for the others "
-        f"the loop waited ({waited}): {modes.batches_per_wait:.1f} batches a wait{bursts}{hand}."
+        f"Bimodal: {format_value(100 * modes.ready, Unit.PERCENT)} of the batches were ready ({ready}), for the others "
+        f"the loop waited ({waited}): {modes.batches_per_wait:.1f} batches per wait{bursts}{limit}."
     )

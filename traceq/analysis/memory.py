@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.analysis._parts import of_all
-from traceq.analysis._wording import scope
+from traceq.analysis._wording import per_step, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
@@ -22,154 +22,139 @@ from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
 from traceq.intervals import span_index
 from traceq.model import Trace
-from traceq.report import Column, Finding, Report, Table, Unknown
+from traceq.report import Finding, Report, Table, Unknown, column
 from traceq.units import Unit, format_value
 
 POSITION = 75
 
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("device", "device"),
-    Column("phase", "phase"),
-    Column("num", "allocs, frees", Unit.COUNT),
-    Column("allocated_bytes", "allocated", Unit.BYTES),
-    Column("freed_bytes", "freed", Unit.BYTES),
-    Column("growth_bytes", "growth", Unit.DELTA_BYTES),
-    Column("peak_bytes", "peak", Unit.BYTES),
-)
-_PEAK_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("device", "device"),
-    Column("absolute", "absolute"),
-    Column("start_bytes", "at the start", Unit.BYTES),
-    Column("end_bytes", "at the end", Unit.BYTES),
-    Column("peak_bytes", "peak", Unit.BYTES),
-    Column("reserved_bytes", "reserved then", Unit.BYTES),
-    Column("step", "step"),
-    Column("phase", "phase"),
-    Column("op", "op"),
-    Column("line", "line"),
-)
-
 _FREES = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
-
-_Row = tuple[int, str, str, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Peak:
-    """The moment at which most memory of a device is in use."""
+class MemoryRow:
+    """Allocations of one phase on one device of one rank, over the whole trace."""
 
-    rank: int
-    device: str
-    absolute: bool
-    start_bytes: int
-    end_bytes: int
-    peak_bytes: int
-    reserved_bytes: int | None
-    step: str
-    phase: str
-    op: str
-    line: str
+    rank: int = column("rank", Unit.COUNT, is_hidden=True)
+    device: str = column("device", is_hidden=True)
+    phase: str = column("phase")
+    num: int = column("allocs, frees", Unit.COUNT)
+    allocated_bytes: int = column("allocated", Unit.BYTES)
+    freed_bytes: int = column("freed", Unit.BYTES)
+    growth_bytes: int = column("growth", Unit.DELTA_BYTES)
+    peak_bytes: int = column("peak", Unit.BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class PeakRow:
+    """The moment at which most memory of a device is in use; levels that are not absolute count from 0 at the start."""
+
+    rank: int = column("rank", Unit.COUNT)
+    device: str = column("device")
+    absolute: bool = column("absolute")
+    start_bytes: int = column("at the start", Unit.BYTES)
+    end_bytes: int = column("at the end", Unit.BYTES)
+    peak_bytes: int = column("peak", Unit.BYTES)
+    reserved_bytes: int | None = column("reserved at the peak", Unit.BYTES)
+    step: str = column("step")
+    phase: str = column("phase")
+    op: str = column("op")
+    line: str = column("line")
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's phases and peaks, of each device, and what its allocator gave back."""
+    """One rank's phases and peaks on each device, and its finding on allocator retries."""
 
-    rows: tuple[_Row, ...]
-    peaks: tuple[_Peak, ...]
+    rows: tuple[MemoryRow, ...]
+    peaks: tuple[PeakRow, ...]
     finding: Finding | None
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Peak and growth of each phase, and where the peak is, from `[memory]` rows; calls of the allocator in steps."""
+    """Return peak and growth of each phase, the peak's place, from `[memory]` rows, and allocator calls in steps."""
     uses = memory_use(trace)
     rows = tuple(row for use in uses for row in _rows(trace, use))
     return _Rank(rows, tuple(_peak(trace, use) for use in uses), _retries(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """The rows of all ranks; people see the fullest device."""
+    """Return the rows of all ranks; people see the device with the highest peak."""
     peaks = [peak for part in parts for peak in part.peaks]
     tables = (
-        Table("memory", "Memory", _COLUMNS, of_all(parts)),
-        Table("memory_peaks", "Peaks", _PEAK_COLUMNS, tuple(_cells(peak) for peak in peaks)),
+        Table.of("memory", "Memory", MemoryRow, of_all(parts)),
+        Table.of("memory_peaks", "Peaks", PeakRow, peaks),
     )
-    found = on_the_worst_rank(job, (part.finding for part in parts))
+    findings = on_the_worst_rank(job, (part.finding for part in parts))
     unknown = () if peaks else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
-    return Report("memory", tables, views, found, unknown=unknown)
+    return Report("memory", tables, views, findings, unknown=unknown)
 
 
-def _cells(peak: _Peak) -> tuple[str | int | bool | None, ...]:
-    return tuple(getattr(peak, column.key) for column in _PEAK_COLUMNS)
-
-
-def _rows(trace: Trace, use: MemoryUse) -> list[_Row]:
-    """Growth of the phases adds up to what the device's level grew by."""
+def _rows(trace: Trace, use: MemoryUse) -> list[MemoryRow]:
+    """Return one row per phase; their growth adds up to that of the device's level."""
     groups, names = group([use.phase]), phases(trace).names
     allocated, freed = groups.sum(np.maximum(use.change, 0)), groups.sum(np.maximum(-use.change, 0))
-    growth, peak = groups.sum(use.change), np.full(len(groups.keys), np.iinfo(np.int64).min)
-    np.maximum.at(peak, groups.of_row, use.reach)
-    return [
-        (trace.rank, use.name, names[phase], *numbers)
-        for (phase,), *numbers in zip(
-            groups.keys.tolist(), groups.count(), allocated, freed, growth, peak.tolist(), strict=True
-        )
-    ]
+    peak = np.full(len(groups.keys), np.iinfo(np.int64).min)
+    np.maximum.at(peak, groups.group_ids, use.peak_level)
+    phase_numbers, growth = groups.keys[:, 0].tolist(), groups.sum(use.change)
+    columns = zip(phase_numbers, groups.count(), allocated, freed, growth, peak.tolist(), strict=True)
+    return [MemoryRow(trace.rank, use.name, names[phase], *numbers) for phase, *numbers in columns]
 
 
-def _peak(trace: Trace, use: MemoryUse) -> _Peak:
-    at = int(np.argmax(use.reach))
-    if use.level[at] < use.reach[at] and at > 0:
-        at -= 1  # a free: what made the peak came before
-    found, host = steps(trace), steps(trace).host
-    step = int(span_index(host, use.ts[at : at + 1])[0]) if found.marked else -1
-    origin = origins(trace, use.track[at : at + 1], use.ts[at : at + 1], use.ts[at : at + 1])
-    reserved = int(use.reserved[at])
-    return _Peak(
+def _peak(trace: Trace, use: MemoryUse) -> PeakRow:
+    index = int(np.argmax(use.peak_level))
+    if use.level[index] < use.peak_level[index] and index > 0:
+        index -= 1  # a free: what made the peak came before
+    time_ns, track = use.ts[index : index + 1], use.track[index : index + 1]
+    trace_steps, origin = steps(trace), origins(trace, track, time_ns, time_ns)
+    step = int(span_index(trace_steps.host, time_ns)[0]) if trace_steps.marked else -1
+    reserved = int(use.reserved[index])
+    return PeakRow(
         rank=trace.rank,
         device=use.name,
         absolute=use.is_absolute,
         start_bytes=int(use.level[0] - use.change[0]),
         end_bytes=int(use.level[-1]),
-        peak_bytes=int(use.reach.max()),
+        peak_bytes=int(use.peak_level.max()),
         reserved_bytes=reserved if reserved >= 0 else None,
-        step=found.names[step] if step >= 0 else "",
-        phase=phases(trace).names[int(use.phase[at])],
+        step=trace_steps.names[step] if step >= 0 else "",
+        phase=phases(trace).names[int(use.phase[index])],
         op=origin.texts[int(origin.op[0])],
         line=origin.texts[int(origin.line[0])],
     )
 
 
-def _view(job: Job, parts: Sequence[_Rank], peaks: Sequence[_Peak]) -> Table:
-    """Phases of the device with the highest peak; of the CPU only where no other device is told of."""
-    fullest = max(peaks, key=lambda peak: (peak.device != "cpu", peak.peak_bytes))
-    mine = [row[2:] for row in of_all(parts) if row[:2] == (fullest.rank, fullest.device)]
-    on = f", rank {fullest.rank}, the fullest" if len(job.ranks) > 1 else ""
-    of = f" of {format_value(fullest.reserved_bytes, Unit.BYTES)} reserved" if fullest.reserved_bytes else ""
-    where = f" at {fullest.line}" * bool(fullest.line) + f" ({fullest.op})" * bool(fullest.op)
-    note = f"Peak {format_value(fullest.peak_bytes, Unit.BYTES)}{of} in {fullest.phase}{where}."
-    if not fullest.absolute:
-        note += " Levels count from the start of the trace."
-    return Table("memory", f"Memory ({fullest.device}{on}, {scope(job)})", _COLUMNS[2:], tuple(mine), note=note)
+def _view(job: Job, parts: Sequence[_Rank], peaks: Sequence[PeakRow]) -> Table:
+    """Phases of the device with the highest peak; of the CPU only where the traces have no other device."""
+    highest = max(peaks, key=lambda peak: (peak.device != "cpu", peak.peak_bytes))
+    rows = [row for row in of_all(parts) if (row.rank, row.device) == (highest.rank, highest.device)]
+    on_rank = f", rank {highest.rank}, the highest peak" if len(job.ranks) > 1 else ""
+    title = f"Memory ({highest.device}{on_rank}, {scope(job)})"
+    return Table.of("memory", title, MemoryRow, rows, note=_note(highest)).visible
+
+
+def _note(peak: PeakRow) -> str:
+    reserved = f" of {format_value(peak.reserved_bytes, Unit.BYTES)} reserved" if peak.reserved_bytes else ""
+    line, op = f" at {peak.line}" if peak.line else "", f" ({peak.op})" if peak.op else ""
+    levels = "" if peak.absolute else " Levels count from the start of the trace."
+    return f"Peak {format_value(peak.peak_bytes, Unit.BYTES)}{reserved} in {peak.phase}{line}{op}.{levels}"
 
 
 def _retries(trace: Trace) -> Finding | None:
-    """Memory that the allocator gave back to the driver within a step: it had to, to get some elsewhere."""
-    found, known = syncs(trace), steps(trace)
-    if not known.marked:
+    """Return a finding if the allocator freed memory to the driver within a step, to allocate elsewhere."""
+    waits, trace_steps = syncs(trace), steps(trace)
+    if not trace_steps.marked:
         return None
-    host, num_steps = known.host[known.counted], int(known.counted.sum())
-    mine = np.flatnonzero((found.kind == SyncKind.ALLOC) & (span_index(host, found.start) >= 0))
-    num_frees = int(matching(trace.events, found.rows[mine], _FREES).sum())
-    cost_ns = round(int(found.cost[mine].sum()) / num_steps)
+    host, num_steps = trace_steps.host[trace_steps.counted], int(trace_steps.counted.sum())
+    in_steps = np.flatnonzero((waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0))
+    num_frees = int(matching(trace.events, waits.rows[in_steps], _FREES).sum())
+    cost_ns = round(int(waits.cost[in_steps].sum()) / num_steps)
     if not num_frees:
         return None
-    each = format_value(num_frees / num_steps, Unit.MEAN)
+    frees, idle = format_value(num_frees / num_steps, Unit.MEAN), format_value(cost_ns, Unit.NS)
+    unit = per_step(trace_steps)
     text = (
-        f"the allocator returns memory to the driver {each} times a step; in its calls the device idles "
-        f"{format_value(cost_ns, Unit.NS)} a step: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or less memory"
+        f"the allocator returns memory to the driver {frees} times {unit}; the device idles {idle} {unit} in its "
+        "calls: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
     )
     return Finding("allocator_retries", "high", text, cost_ns, instead_of=("alloc_wait",))

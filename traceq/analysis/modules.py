@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.grouping import group
 from traceq.intervals import contains, sorted_unique
 from traceq.model import Category, Trace
-from traceq.report import Cell, Column, Report, Table, Unknown
+from traceq.report import Report, Table, Unknown, column
 from traceq.units import Unit
 
 POSITION = 68
@@ -30,158 +30,192 @@ POSITION = 68
 _NO_MODULE = "(no module)"
 
 _TOP = 10
-_TELLING, _PASSES_ON = 0.03, 0.97
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("phase", "phase"),
-    Column("module", "module"),
-    Column("host_ns", "host", Unit.NS),
-    Column("gpu_ns", "GPU time", Unit.NS),
-    Column("num_kernels", "kernels", Unit.COUNT),
-    Column("tree_host_ns", "host, with inner", Unit.NS),
-    Column("tree_gpu_ns", "GPU time, with inner", Unit.NS),
-    Column("tree_num_kernels", "kernels, with inner", Unit.COUNT),
-)
-_KERNEL_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("phase", "phase"),
-    Column("module", "module"),
-    Column("name", "kernel"),
-    Column("num", "num", Unit.COUNT),
-    Column("gpu_ns", "GPU time", Unit.NS),
-)
-_NUM = Column("num", "num", Unit.COUNT)
+_LEAST_SHARE, _PASSES_ON = 0.03, 0.97
+"""Share of all time from which people see a module, and of its own time from which they see its inner one instead."""
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRow:
+    """Time and kernels of one module in one phase on one rank; `tree_*` include inner modules."""
+
+    rank: int = column("rank", Unit.COUNT)
+    phase: str = column("phase")
+    module: str = column("module")
+    host_ns: int = column("host", Unit.NS)
+    gpu_ns: int = column("GPU time", Unit.NS)
+    num_kernels: int = column("kernels", Unit.COUNT)
+    tree_host_ns: int = column("host, with inner", Unit.NS)
+    tree_gpu_ns: int = column("GPU time, with inner", Unit.NS)
+    tree_num_kernels: int = column("kernels, with inner", Unit.COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleKernelRow:
+    """Kernels of one name of one module in one phase on one rank."""
+
+    rank: int = column("rank", Unit.COUNT)
+    phase: str = column("phase")
+    module: str = column("module")
+    name: str = column("kernel")
+    num: int = column("num", Unit.COUNT)
+    gpu_ns: int = column("GPU time", Unit.NS)
+
+
+@dataclass(frozen=True, slots=True)
+class _TreeLine:
+    """Modules of one kind and those inside them, over all phases; device columns are None where nothing ran on one."""
+
+    module: str = column("module")
+    num: int | None = column("num", Unit.COUNT)
+    host_ns: int = column("host", Unit.NS)
+    gpu_ns: int | None = column("GPU time", Unit.NS)
+    num_kernels: int | None = column("kernels", Unit.COUNT)
+    share: float = column("share", Unit.PERCENT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tally:
-    """`own`, `tree` int64[M + 1, P, 3]: host ns, GPU ns and kernels of each module and phase, the last row is outside
-    all modules; `tree` has those of inner modules too.
+    """Host ns, GPU ns and kernels of each module and phase: `self_`, `tree` int64[M + 1, P, 3].
+
+    The last row is outside all modules; `tree` includes inner modules.
     """
 
-    own: NDArray[np.int64]
+    self_: NDArray[np.int64]
     tree: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, those of its kernels, and what people see of it; None without modules."""
+    """One rank's rows, those of its kernels, and the tree that people see: all empty without modules."""
 
-    rows: tuple[tuple[Cell, ...], ...]
-    kernels: tuple[tuple[Cell, ...], ...]
-    view: Table | None
+    rows: tuple[ModuleRow, ...]
+    kernels: tuple[ModuleKernelRow, ...]
+    lines: tuple[_TreeLine, ...]
     has_frames: bool
     has_lines: bool
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Host time, device time and kernels of each module and phase over the whole trace; those of a phase add up to it.
+    """Return host time, device time and kernels of each module and phase, which add up to the phase, over the trace.
 
     Backward counts to the module whose forward it differentiates.
     """
     has_frames = len(trace.events.rows(Category.PYTHON)) > 0
     has_lines = trace.lines is not None or len(trace.events.stacks.row) > 0
     if len(modules(trace)) == 0:
-        return _Rank((), (), None, has_frames, has_lines)
-    return _Rank(tuple(_rows(trace)), tuple(_kernel_rows(trace)), _view(trace), has_frames, has_lines)
+        return _Rank((), (), (), has_frames, has_lines)
+    return _Rank(tuple(_rows(trace)), tuple(_kernel_rows(trace)), tuple(_tree_lines(trace)), has_frames, has_lines)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """The rows of all ranks; people see the first that has modules."""
+    """Return the rows of all ranks; people see the first rank that has modules."""
     tables = (
-        Table("modules", "Modules", _COLUMNS, of_all(parts)),
-        Table("module_kernels", "Kernels of modules", _KERNEL_COLUMNS, each_of(parts, lambda part: part.kernels)),
+        Table.of("modules", "Modules", ModuleRow, of_all(parts)),
+        Table.of("module_kernels", "Kernels of modules", ModuleKernelRow, each_of(parts, lambda part: part.kernels)),
     )
-    told = [(rank, part.view) for rank, part in zip(job.ranks, parts, strict=True) if part.view is not None]
-    on = f"rank {told[0][0].rank}, " if len(parts) > 1 and told else ""
-    views = tuple(replace(view, title=f"Modules ({on}{scope(job)})") for _, view in told[:1])
     has_lines = any(part.has_lines for part in parts)
     missing = Unknown("nn.Modules" if has_lines else "nn.Modules and Python lines", "with_stack=True")
     unknown = () if any(part.has_frames for part in parts) or not parts else (missing,)
-    return Report("modules", tables, views, unknown=unknown)
+    return Report("modules", tables, _views(job, parts), unknown=unknown)
+
+
+def _views(job: Job, parts: Sequence[_Rank]) -> tuple[Table, ...]:
+    note = "A module includes those inside it, and the backward pass of each."
+    for rank, part in zip(job.ranks, parts, strict=True):
+        if part.lines:
+            on_rank = f"rank {rank.rank}, " if len(parts) > 1 else ""
+            return (Table.of("modules", f"Modules ({on_rank}{scope(job)})", _TreeLine, part.lines, note=note),)
+    return ()
 
 
 def _tally(trace: Trace) -> _Tally:
-    own = np.zeros((len(modules(trace)) + 1, len(phases(trace).names), 3), np.int64)
-    work, at = device_work(trace), modules_of_work(trace)
-    phase = phases(trace).of_work
-    np.add.at(own[:, :, 1], (at, phase), work.end - work.start)
-    np.add.at(own[:, :, 2], (at, phase), trace.events.category[work.rows] == Category.KERNEL)
+    self_ = np.zeros((len(modules(trace)) + 1, len(phases(trace).names), 3), np.int64)
+    work, module = device_work(trace), modules_of_work(trace)
+    phase = phases(trace).work_phase
+    np.add.at(self_[:, :, 1], (module, phase), work.end - work.start)
+    np.add.at(self_[:, :, 2], (module, phase), trace.events.category[work.rows] == Category.KERNEL)
     instants, ns = _host_pieces(trace)
     track = np.full(len(instants), main_track(trace))
-    np.add.at(own[:, :, 0], (modules_at(trace, track, instants), phases(trace).at(instants)), ns)
-    tree = own.copy()
-    tree[:-1] = modules(trace).with_inner(own[:-1])
-    return _Tally(own, tree)
+    np.add.at(self_[:, :, 0], (modules_at(trace, track, instants), phases(trace).main_phase_at(instants)), ns)
+    tree = self_.copy()
+    tree[:-1] = modules(trace).with_inner(self_[:-1])
+    return _Tally(self_, tree)
 
 
 def _host_pieces(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The main thread's time in steps, cut where its phase, module or op changes: starts and lengths."""
-    host, own = steps(trace).host, main_track(trace)
+    """Return (starts, lengths) ns of the main thread's time in steps, cut where its phase, module or op changes."""
+    host, track = steps(trace).host, main_track(trace)
     cuts = [host.ravel(), phases(trace).main.parts.ravel()]
     for nests in (modules(trace).frames, host_ops(trace)):
-        if own in nests:
-            cuts += [nests[own].start, nests[own].end]
+        if track in nests:
+            cuts += [nests[track].start, nests[track].end]
     edges = sorted_unique(*cuts)
     inside = contains(host, edges[:-1])
     return edges[:-1][inside], np.diff(edges)[inside]
 
 
-def _rows(trace: Trace) -> list[tuple[Cell, ...]]:
+def _rows(trace: Trace) -> list[ModuleRow]:
     tally, names = _tally(trace), phases(trace).names
     paths = (*modules(trace).paths, _NO_MODULE)
-    both = np.concatenate([tally.own, tally.tree], axis=2)
+    both = np.concatenate([tally.self_, tally.tree], axis=2)
     return [
-        (trace.rank, names[phase], paths[module], *both[module, phase].tolist())
+        ModuleRow(trace.rank, names[phase], paths[module], *both[module, phase].tolist())
         for phase, module in np.argwhere(tally.tree.any(axis=2).T).tolist()
     ]
 
 
-def _kernel_rows(trace: Trace) -> list[tuple[Cell, ...]]:
-    """Kernels of each module and phase by name, longest first."""
+def _kernel_rows(trace: Trace) -> list[ModuleKernelRow]:
+    """Return kernels of each module and phase by name, longest first."""
     kernels, events, names = launched_kernels(trace), trace.events, phases(trace).names
     paths = (*modules(trace).paths, _NO_MODULE)
-    of_kernel = modules_of_work(trace)[kernels.work]
+    module = modules_of_work(trace)[kernels.work]
     name = events.name[device_work(trace).rows[kernels.work]]
-    groups = group([phases(trace).of_work[kernels.work], of_kernel, name])
+    groups = group([phases(trace).work_phase[kernels.work], module, name])
     num, gpu_ns = groups.count(), groups.sum(kernels.ns)
     return [
-        (trace.rank, names[phase], paths[module], events.strings[text], num[at], gpu_ns[at])
-        for at in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist()
-        for phase, module, text in (groups.keys[at].tolist(),)
+        ModuleKernelRow(trace.rank, names[phase], paths[module], events.strings[text], num[index], gpu_ns[index])
+        for index in np.argsort(-np.array(gpu_ns, np.int64), kind="stable").tolist()
+        for phase, module, text in (groups.keys[index].tolist(),)
     ]
 
 
-def _view(trace: Trace) -> Table:
-    """The kinds of modules that take most, each with what is inside it, as a tree."""
-    tree, known = _tally(trace).tree.sum(axis=1), modules(trace)
-    kind = [_NUMBER.sub("", path) for path in known.paths]
-    num = Counter(kind)
-    sums = {path: np.zeros(3, np.int64) for path in num}
-    for path, values in zip(kind, tree[:-1], strict=True):
-        sums[path] += values
-    by = 1 if tree[:, 1].any() else 0
-    whole = int(tree[:-1][known.parent < 0, by].sum() + tree[-1, by]) or 1
-    shown = _telling({path: int(values[by]) for path, values in sums.items()}, whole)
-    lines: list[tuple[Cell, ...]] = []
-    for path in shown:
-        depth = sum(path.startswith(f"{other}.") for other in shown)
-        name = "  " * depth + path.rpartition(".")[2]
-        lines.append((name, num[path], *sums[path].tolist()[: 1 + 2 * by], 100 * int(sums[path][by]) / whole))
-    lines.append((_NO_MODULE, None, *tree[-1].tolist()[: 1 + 2 * by], 100 * int(tree[-1, by]) / whole))
-    columns = (_COLUMNS[2], _NUM, *_COLUMNS[3 : 4 + 2 * by], Column("share", "share", Unit.PERCENT))
-    note = "A module counts with those inside it, and backward with the module it differentiates."
-    return Table("modules", "Modules", columns, tuple(lines), note=note)
+def _tree_lines(trace: Trace) -> list[_TreeLine]:
+    """Return the kinds of modules that take most time, each followed by those inside it, as a tree."""
+    tree, parent = _tally(trace).tree.sum(axis=1), modules(trace).parent
+    kinds = [_NUMBER.sub("", path) for path in modules(trace).paths]
+    num = Counter(kinds)
+    sums = {kind: np.zeros(3, np.int64) for kind in num}
+    for kind, values in zip(kinds, tree[:-1], strict=True):
+        sums[kind] += values
+    has_device = bool(tree[:, 1].any())
+    ranked = 1 if has_device else 0  # column of a tally: GPU ns, or host ns
+    whole = int(tree[:-1][parent < 0, ranked].sum() + tree[-1, ranked]) or 1
+
+    def line(name: str, num: int | None, values: NDArray[np.int64]) -> _TreeLine:
+        host_ns, gpu_ns, num_kernels = values.tolist() if has_device else (int(values[0]), None, None)
+        return _TreeLine(name, num, host_ns, gpu_ns, num_kernels, 100 * int(values[ranked]) / whole)
+
+    shown = _largest({kind: int(values[ranked]) for kind, values in sums.items()}, whole)
+    lines = []
+    for kind in shown:
+        depth = sum(kind.startswith(f"{outer}.") for outer in shown)
+        lines.append(line("  " * depth + kind.rpartition(".")[2], num[kind], sums[kind]))
+    return [*lines, line(_NO_MODULE, None, tree[-1])]
 
 
-def _telling(ns: Mapping[str, int], whole: int) -> list[str]:
-    """Paths that take a share worth a line, in the order of the tree; of a module and the one to which it passes all,
-    the inner one.
+def _largest(ns: Mapping[str, int], whole_ns: int) -> list[str]:
+    """Return the paths with a share worth a line, in the order of the tree.
+
+    Of a module that passes all its time on to an inner one, only the inner one is listed.
     """
     largest_inner: dict[str, int] = {}
-    for path, inner in ns.items():
-        holder = path.rpartition(".")[0]
-        largest_inner[holder] = max(largest_inner.get(holder, 0), inner)
-    worth = [path for path in ns if ns[path] >= _TELLING * whole and largest_inner.get(path, 0) < _PASSES_ON * ns[path]]
-    return sorted(sorted(worth, key=lambda path: -ns[path])[:_TOP], key=lambda path: path.split("."))
+    for path, inner_ns in ns.items():
+        outer = path.rpartition(".")[0]
+        largest_inner[outer] = max(largest_inner.get(outer, 0), inner_ns)
+    large = [
+        path
+        for path, path_ns in ns.items()
+        if path_ns >= _LEAST_SHARE * whole_ns and largest_inner.get(path, 0) < _PASSES_ON * path_ns
+    ]
+    return sorted(sorted(large, key=lambda path: -ns[path])[:_TOP], key=lambda path: path.split("."))

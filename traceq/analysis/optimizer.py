@@ -1,4 +1,4 @@
-"""How does the optimizer step, and what would fusing it give back?"""
+"""How does the optimizer step, and what would fusing it save?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._parts import Part, of_all
+from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -20,21 +21,13 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, in_counted_steps
 from traceq.intervals import Spans, contains, spans
 from traceq.model import Category, Trace
-from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 66
 
-_TELLING_PCT = 10.0
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("name", "optimizer"),
-    Column("implementation", "implementation"),
-    Column("num", "calls", Unit.COUNT),
-    Column("host_ns", "host", Unit.NS),
-    Column("num_gpu_ops", "GPU ops", Unit.COUNT),
-    Column("window_ns", "of the steps", Unit.NS),
-)
+_MOST_PCT = 10.0
+"""Percentage of the step above which an unfused optimizer is a finding."""
 _STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _IMPLEMENTATIONS = (
     ("fused", re.compile(r"^aten::_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
@@ -43,39 +36,35 @@ _IMPLEMENTATIONS = (
 )
 _UNFUSED = ("foreach", "for-loop")
 _CAN_FUSE = ("Adam", "AdamW", "SGD", "Adagrad")
-"""Optimizers of torch that know `fused=True`."""
+"""Optimizers of torch that accept `fused=True`."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Optimizer:
+class OptimizerRow:
     """One optimizer of one rank; `window_ns` is its part of the counted steps' windows."""
 
-    rank: int
-    name: str
-    implementation: str
-    num: int
-    host_ns: int
-    num_gpu_ops: int
-    window_ns: int
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        return tuple(getattr(self, column.key) for column in _COLUMNS)
+    rank: int = column("rank", Unit.COUNT)
+    name: str = column("optimizer")
+    implementation: str = column("implementation")
+    num: int = column("calls", Unit.COUNT)
+    host_ns: int = column("host", Unit.NS)
+    num_gpu_ops: int = column("GPU ops", Unit.COUNT)
+    window_ns: int = column("of the steps", Unit.NS)
 
 
-def summarize(trace: Trace) -> Part[tuple[Cell, ...]]:
-    """Optimizers of a rank, by `Optimizer.step#*` ranges: fused, compiled, foreach or a loop over tensors."""
-    return Part(tuple(found.cells for found in _optimizers(trace)), _unfused(trace))
+def summarize(trace: Trace) -> Part[OptimizerRow]:
+    """Return a rank's optimizers by `Optimizer.step#*` ranges: fused, compiled, foreach or a loop over tensors."""
+    return Part(_optimizers(trace), _unfused(trace))
 
 
-def merge(job: Job, parts: Sequence[Part[tuple[Cell, ...]]]) -> Report:
-    """The optimizers of all ranks, and the rank that fusing gives most."""
-    table = Table("optimizers", "Optimizers", _COLUMNS, of_all(parts))
+def merge(job: Job, parts: Sequence[Part[OptimizerRow]]) -> Report:
+    """Return the optimizers of all ranks, and the finding of the rank where fusing saves most."""
+    table = Table.of("optimizers", "Optimizers", OptimizerRow, of_all(parts))
     return Report("optimizer", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
 
 
 @once_per_trace
-def _optimizers(trace: Trace) -> tuple[_Optimizer, ...]:
+def _optimizers(trace: Trace) -> tuple[OptimizerRow, ...]:
     events = trace.events
     rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
     rows = rows[matching(events, rows, _STEP)]
@@ -83,7 +72,7 @@ def _optimizers(trace: Trace) -> tuple[_Optimizer, ...]:
     return tuple(_optimizer(trace, rows[events.name[rows] == name]) for name in names[np.argsort(first)].tolist())
 
 
-def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> _Optimizer:
+def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> OptimizerRow:
     events, work = trace.events, device_work(trace)
     track = int(tracks(trace)[rows[0]])
     inside = spans(events.ts[rows], events.end[rows])
@@ -91,9 +80,9 @@ def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> _Optimizer:
     ops = events.rows(Category.CPU_OP, Category.ANNOTATION)
     ops = ops[(tracks(trace)[ops] == track) & contains(inside, events.ts[ops])]
     ran = np.r_[np.setdiff1d(ops, rows, assume_unique=True), work.rows[launched]]
-    found = _STEP.match(events.text(int(rows[0])))
-    name = found["name"] if found else ""
-    return _Optimizer(
+    match = _STEP.match(events.text(int(rows[0])))
+    name = match["name"] if match else ""
+    return OptimizerRow(
         rank=trace.rank,
         name=name,
         implementation="fused" if name.startswith("Fused") else _implementation(trace, ran),
@@ -105,32 +94,33 @@ def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> _Optimizer:
 
 
 def _implementation(trace: Trace, ran: NDArray[np.int64]) -> str:
-    """By the ops and kernels that ran."""
+    """Return the implementation by the ops and kernels that ran."""
     kinds = [name for name, pattern in _IMPLEMENTATIONS if matching(trace.events, ran, pattern).any()]
     return kinds[0] if kinds else "for-loop" if len(ran) else "unknown"
 
 
 def _window_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> int:
-    """Time of the counted windows in which work of the optimizer runs, or nothing runs while the host is in it."""
-    done = activity(trace)
-    idle = done.among(*(code for code in IDLE if code is not TimeCategory.LAUNCH_LATENCY)) | (done.owner < 0)
-    of_work = launched[done.owner] if len(launched) else np.zeros(len(idle), np.bool_)
-    mine = np.where(idle, contains(inside, done.parts[:, 0]), of_work)
-    return int(done.ns[mine & in_counted_steps(trace)].sum())
+    """Return ns of the counted windows in which the optimizer's work runs, or the host is in it and nothing runs."""
+    pieces = activity(trace)
+    idle = pieces.among(*(code for code in IDLE if code is not TimeCategory.LAUNCH_LATENCY)) | (pieces.owner < 0)
+    of_work = launched[pieces.owner] if len(launched) else np.zeros(len(idle), np.bool_)
+    selected = np.where(idle, contains(inside, pieces.parts[:, 0]), of_work)
+    return int(pieces.ns[selected & in_counted_steps(trace)].sum())
 
 
 def _unfused(trace: Trace) -> Finding | None:
-    """One that torch could fuse takes more than 10 % of the step, and is not fused."""
-    known = steps(trace)
-    window = known.window[known.counted]
-    slow = [found for found in _optimizers(trace) if found.name in _CAN_FUSE and found.implementation in _UNFUSED]
-    found, whole_ns = max(slow, key=lambda each: each.window_ns, default=None), int(np.diff(window).sum())
-    if not known.marked or found is None or 100 * found.window_ns <= _TELLING_PCT * whole_ns:
+    """Return a finding if an optimizer that torch can fuse takes more than 10 % of the step and is not fused."""
+    trace_steps = steps(trace)
+    window = trace_steps.window[trace_steps.counted]
+    unfused = [row for row in _optimizers(trace) if row.name in _CAN_FUSE and row.implementation in _UNFUSED]
+    slowest, whole_ns = max(unfused, key=lambda row: row.window_ns, default=None), int(np.diff(window).sum())
+    if not trace_steps.marked or slowest is None or 100 * slowest.window_ns <= _MOST_PCT * whole_ns:
         return None
-    each_ns = round(found.window_ns / len(window))
-    share = format_value(100 * found.window_ns / whole_ns, Unit.PERCENT)
+    step_ns, name = round(slowest.window_ns / len(window)), slowest.name
+    time = f"{format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
+    share = format_value(100 * slowest.window_ns / whole_ns, Unit.PERCENT)
     text = (
-        f"unfused optimizer: {found.name} takes {format_value(each_ns, Unit.NS)} a step ({share}) and runs as "
-        f"{found.implementation}: {found.name}(..., fused=True) gives back a part of that at most"
+        f"unfused optimizer: {name} takes {time} ({share}) and runs as {slowest.implementation}: "
+        f"{name}(..., fused=True) can save at most part of this"
     )
-    return Finding("unfused_optimizer", "medium", text, each_ns)
+    return Finding("unfused_optimizer", "medium", text, step_ns)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.analysis._parts import of_all
-from traceq.analysis._wording import MOST_RANKS, a_step, more_rows, per_step
+from traceq.analysis._wording import MOST_RANKS, a_step, category_term, more_rows, per_step
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
@@ -16,144 +18,167 @@ from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.grouping import group
 from traceq.intervals import span_index
 from traceq.model import Trace
-from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.report import Cell, Column, Finding, Report, Table, column
 from traceq.units import Unit, bar, format_value
 
 POSITION = 30
 
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("step", "step", Unit.COUNT),
-    Column("phase", "phase"),
-    Column("category", "category"),
-    Column("ns", "time", Unit.NS),
-)
-
-
-_CATEGORIES = tuple(doing.name.lower() for doing in TimeCategory)
-_TELLING = {
+_CATEGORIES = tuple(category.name.lower() for category in TimeCategory)
+_LOST = {
     "host_bound": (10.0, "the device waits while the host prepares the next launch"),
     "exposed_comm": (10.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
     "exposed_memcpy": (5.0, "copies run while nothing computes; overlap them, or copy less"),
-    "sync_wait": (2.0, "the host waits for the device, which then has nothing to do"),
+    "sync_wait": (2.0, "the host waits for the device, which then idles"),
     "alloc_wait": (2.0, "the allocator asks the driver for memory"),
     "dataload_wait": (5.0, "the main thread waits for the data loader"),
 }
-"""Category -> (percent of the step from which it is worth a line, what it means)."""
+"""Category -> (percentage of the step from which it is a finding, what it means)."""
 
-_APART = 0.05
+_LEAST_SPREAD = 0.05
 """Part of a step by which ranks must differ to be shown one by one."""
 
-_Row = tuple[int, int, str, str, int]
-_Mean = tuple[int, str, str, float]
-"""(rank, phase, category, ns of a counted step) of a cell."""
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """Time of one category in one phase of one step on one rank."""
+
+    rank: int = column("rank", Unit.COUNT)
+    step: int = column("step", Unit.COUNT)
+    phase: str = column("phase")
+    category: str = column("category")
+    ns: int = column("time", Unit.NS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    """Time of one category in one phase, mean over the counted steps of one rank."""
+
+    rank: int
+    phase: str
+    category: str
+    ns: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, and its phases as the main thread comes to them."""
+    """One rank's rows, and its phases in the main thread's order."""
 
-    rows: tuple[_Row, ...]
+    rows: tuple[PartitionRow, ...]
     in_order: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Matrix:
+    """Time by line and category: `ns` float64[L, C]."""
+
+    lines: tuple[str, ...]
+    categories: tuple[str, ...]
+    ns: NDArray[np.float64]
+
+    def columns(self, heading: str) -> tuple[Column, ...]:
+        """Columns of the lines' names, the categories and the total."""
+        categories = (Column(name, name.replace("_", " "), Unit.NS) for name in self.categories)
+        return (Column(heading, heading), *categories, Column("total", "total", Unit.NS))
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """A row of cells for each line, empty where it has no time."""
+        values = zip(self.lines, self.ns.tolist(), strict=True)
+        return [(line, *(ns or None for ns in row), sum(row)) for line, row in values]
+
+
 def summarize(trace: Trace) -> _Rank:
-    """Exact partition of every window by phase and category."""
+    """Return the exact partition of every window by phase and category."""
     return _Rank(tuple(_rows(trace)), phases(trace).in_order)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """The rows of all ranks; people see means over them, and ranks that differ."""
+    """Return the rows of all ranks; people see means over them, and ranks that differ."""
     rows = of_all(parts)
     means = _means(job, rows)
-    table = Table("partition", "Partition", _COLUMNS, rows)
+    table = Table.of("partition", "Partition", PartitionRow, rows)
     order = list(dict.fromkeys(name for part in parts for name in part.in_order))
-    views = [_matrix(job, means, order)] if rows else []
-    if rows and len(job.ranks) > 1 and (by_rank := _by_rank(job, means)).rows:
-        views.append(by_rank)
-    return Report("partition", (table,), tuple(views), tuple(_findings(job, means)))
+    views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows else ()
+    return Report("partition", (table,), views, tuple(_findings(job, means)))
 
 
-def _rows(trace: Trace) -> list[_Row]:
-    done, found = activity(trace), steps(trace)
-    step = span_index(found.window, done.parts[:, 0])
+def _rows(trace: Trace) -> list[PartitionRow]:
+    pieces = activity(trace)
+    step = span_index(steps(trace).window, pieces.parts[:, 0])
     inside = step >= 0
-    cells = group([step[inside], done.phase[inside], done.doing[inside]])
-    names = phases(trace).names
-    totals = cells.sum(done.ns[inside])
+    cells = group([step[inside], pieces.phase[inside], pieces.category[inside]])
+    names, sums = phases(trace).names, cells.sum(pieces.ns[inside])
     return [
-        (trace.rank, k, names[phase], _CATEGORIES[doing], ns)
-        for (k, phase, doing), ns in zip(cells.keys.tolist(), totals, strict=True)
+        PartitionRow(trace.rank, index, names[phase], _CATEGORIES[category], ns)
+        for (index, phase, category), ns in zip(cells.keys.tolist(), sums, strict=True)
     ]
 
 
-def _means(job: Job, rows: Sequence[_Row]) -> list[_Mean]:
+def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
     counted = {rank.rank: set(np.flatnonzero(rank.steps.counted).tolist()) for rank in job.ranks}
-    sums: dict[tuple[int, str, str], int] = {}
-    for rank, step, phase, category, ns in rows:
-        if step in counted[rank]:
-            sums[rank, phase, category] = sums.get((rank, phase, category), 0) + ns
-    return [(*cell, ns / len(counted[cell[0]])) for cell, ns in sums.items()]
+    sums: dict[tuple[int, str, str], int] = defaultdict(int)
+    for row in rows:
+        if row.step in counted[row.rank]:
+            sums[row.rank, row.phase, row.category] += row.ns
+    return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
 
 
 def _findings(job: Job, means: Sequence[_Mean]) -> list[Finding]:
-    """Categories of lost time that take a telling share of the step, mean over ranks."""
-    sums: dict[str, float] = {}
-    for _, _, category, ns in means:
-        sums[category] = sums.get(category, 0.0) + ns / len(job.ranks)
-    whole = sum(sums.values())
+    """Return the categories of lost time that take a large share of the step, mean over ranks."""
+    sums: dict[str, float] = defaultdict(float)
+    for mean in means:
+        sums[mean.category] += mean.ns / len(job.ranks)
+    whole_ns = sum(sums.values())
     findings = []
-    for category, (least_pct, meaning) in _TELLING.items():
-        share = 100 * sums.get(category, 0.0) / whole if whole else 0.0
+    for category, (least_pct, meaning) in _LOST.items():
+        share = 100 * sums[category] / whole_ns if whole_ns else 0.0
         if share >= least_pct:
-            each, part = format_value(sums[category], Unit.NS), format_value(share, Unit.PERCENT)
-            text = f"{category.replace('_', ' ')}, {each} {per_step(job.ranks[0].steps)} ({part}): {meaning}"
+            time = f"{format_value(sums[category], Unit.NS)} {per_step(job.ranks[0].steps)}"
+            text = f"{category_term(category)}, {time} ({format_value(share, Unit.PERCENT)}): {meaning}"
             findings.append(Finding(category, "medium", text, round(sums[category])))
     return findings
 
 
-def _matrix(job: Job, means: Sequence[_Mean], order: Sequence[str]) -> Table:
-    """Phase by category: ns of a step, mean over ranks."""
-    cells = [(phase, category, ns / len(job.ranks)) for _, phase, category, ns in means]
-    cells.sort(key=lambda cell: order.index(cell[0]))
-    of = " (mean of ranks)" if len(job.ranks) > 1 else ""
-    what = a_step(job.ranks[0].steps).capitalize()
-    return _cross(f"{what}, part by part{of}", "phase", cells, total=True)
+def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str]) -> Table:
+    """Ns of a step by phase and category, mean over ranks; with totals and shares where there are several phases."""
+    cells = sorted(means, key=lambda mean: order.index(mean.phase))
+    matrix = _matrix((mean.phase, mean.category, mean.ns / len(job.ranks)) for mean in cells)
+    title = f"{_heading(job)} by phase and category{' (mean of ranks)' if len(job.ranks) > 1 else ''}"
+    columns, rows, whole_ns = matrix.columns("phase"), matrix.rows, float(matrix.ns.sum())
+    if len(rows) > 1:
+        shares = (100 * matrix.ns.sum(axis=1) / whole_ns).tolist()
+        columns = (*columns, Column("share", "share", Unit.PERCENT), Column("bar", ""))
+        rows = [(*row, share, bar(share)) for row, share in zip(rows, shares, strict=True)]
+        rows.append(("total", *matrix.ns.sum(axis=0).tolist(), whole_ns, 100.0, ""))
+    return Table("partition", title, columns, tuple(rows))
 
 
-def _by_rank(job: Job, means: Sequence[_Mean]) -> Table:
-    """Where ranks spend a step on different things; no rows where they do not."""
-    cells = [(f"rank {rank}", category, ns) for rank, _, category, ns in means]
-    table = _cross(f"{a_step(job.ranks[0].steps).capitalize()}, by rank", "rank", cells, total=False)
-    columns = np.array([[float(value or 0.0) for value in row[1:]] for row in table.rows], np.float64)
-    apart = np.ptp(columns, axis=0).max()
-    if apart < _APART * columns[:, -1].mean():
-        return replace(table, rows=())
-    longest = np.sort(np.argsort(-columns[:, -1], kind="stable")[:MOST_RANKS])
-    shown = tuple(table.rows[at] for at in longest.tolist())
-    return replace(table, rows=shown, note=more_rows(len(table.rows) - len(shown)))
+def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
+    """Ns of a step by rank and category, if ranks differ."""
+    matrix = _matrix((f"rank {mean.rank}", mean.category, mean.ns) for mean in means)
+    if len(matrix.lines) < 2:
+        return ()
+    total = matrix.ns.sum(axis=1)
+    if max(np.ptp(matrix.ns, axis=0).max(), np.ptp(total)) < _LEAST_SPREAD * total.mean():
+        return ()
+    longest = np.sort(np.argsort(-total, kind="stable")[:MOST_RANKS]).tolist()
+    rows = matrix.rows
+    note = more_rows(len(rows) - len(longest))
+    shown = tuple(rows[index] for index in longest)
+    return (Table("partition", f"{_heading(job)} by rank and category", matrix.columns("rank"), shown, note=note),)
 
 
-def _cross(title: str, heading: str, cells: list[tuple[str, str, float]], *, total: bool) -> Table:
-    """A table of sums with one row for each first and one column for each second element."""
-    sums: dict[tuple[str, str], float] = {}
-    for row, category, ns in cells:
-        sums[row, category] = sums.get((row, category), 0.0) + ns
-    lines = list(dict.fromkeys(row for row, _ in sums))
-    total = total and len(lines) > 1
-    categories = [category for category in _CATEGORIES if any(c == category for _, c in sums)]
-    whole = sum(sums.values())
-    body: list[tuple[Cell, ...]] = []
-    for line in lines:
-        values = [sums.get((line, category)) for category in categories]
-        subtotal = sum(value or 0.0 for value in values)
-        percent = 100 * subtotal / whole if whole else 0.0
-        body.append((line, *values, subtotal, *((percent, bar(percent)) if total else ())))
-    if total:
-        by_category = [sum(sums.get((line, category), 0.0) for line in lines) for category in categories]
-        body.append(("total", *by_category, whole, 100.0 if whole else 0.0, ""))
-    columns = [Column(heading, heading), *(Column(c, c.replace("_", " "), Unit.NS) for c in categories)]
-    columns.append(Column("total", "total", Unit.NS))
-    if total:
-        columns += [Column("share", "share", Unit.PERCENT), Column("bar", "")]
-    return Table("partition", title, tuple(columns), tuple(body))
+def _heading(job: Job) -> str:
+    return a_step(job.ranks[0].steps).capitalize()
+
+
+def _matrix(cells: Iterable[tuple[str, str, float]]) -> _Matrix:
+    """Return sums with one line for each first and one column for each second element of (line, category, ns)."""
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    for line, category, ns in cells:
+        sums[line, category] += ns
+    lines = tuple(dict.fromkeys(line for line, _ in sums))
+    present = {category for _, category in sums}
+    categories = tuple(category for category in _CATEGORIES if category in present)
+    values = np.array([sums.get((line, category), 0.0) for line in lines for category in categories], np.float64)
+    return _Matrix(lines, categories, values.reshape(len(lines), len(categories)))

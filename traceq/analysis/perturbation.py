@@ -11,85 +11,65 @@ from numpy.typing import NDArray
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.model import Trace
-from traceq.report import Column, Report, Table
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
 __all__ = ["merge", "perturbation_words", "summarize"]
 
 POSITION = 12
 
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("unprofiled_ns", "unprofiled", Unit.NS),
-    Column("num_unprofiled", "steps", Unit.COUNT),
-    Column("profiled_ns", "profiled", Unit.NS),
-    Column("num_profiled", "steps", Unit.COUNT),
-    Column("slowdown_pct", "slower", Unit.DELTA_PERCENT),
-)
-
 
 @dataclass(frozen=True, slots=True)
-class _Slowdown:
-    """One rank's unprofiled median step beside the mean of its traced steps."""
+class SlowdownRow:
+    """One rank's median unprofiled step and the mean of its profiled steps."""
 
-    rank: int
-    unprofiled_ns: float
-    num_unprofiled: int
-    profiled_ns: float
-    num_profiled: int
+    rank: int = column("rank", Unit.COUNT)
+    unprofiled_ns: int = column("unprofiled", Unit.NS)
+    num_unprofiled: int = column("steps", Unit.COUNT)
+    profiled_ns: int = column("profiled", Unit.NS)
+    num_profiled: int = column("steps", Unit.COUNT)
+    slowdown_pct: float = column("slower", Unit.DELTA_PERCENT)
 
 
 def summarize(trace: Trace) -> None:
-    """Nothing: what is compared are the steps, which every rank leaves."""
+    """Return nothing: the steps that are compared are in every rank's outline."""
 
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
-    """Traced steps of each rank against its unprofiled ones of the same arm; no rows without these. People read it
-    below the steps.
+    """Return each rank's profiled steps against its unprofiled ones of the same arm; no rows without unprofiled steps.
+
+    People read the result in the note below the steps.
     """
-    rows = tuple(
-        (
-            found.rank,
-            round(found.unprofiled_ns),
-            found.num_unprofiled,
-            round(found.profiled_ns),
-            found.num_profiled,
-            100 * (found.profiled_ns / found.unprofiled_ns - 1),
-        )
-        for found in _slowdowns(job)
-    )
-    return Report("perturbation", (Table("perturbation", "What the profiler costs", _COLUMNS, rows),))
+    return Report("perturbation", (Table.of("perturbation", "Profiler overhead", SlowdownRow, _slowdowns(job)),))
 
 
 def perturbation_words(job: Job) -> str:
-    """`The profiler makes them 1.14 times as long: unprofiled 48.2 ms (median of 64).`, of the job; "" if unknown."""
-    found = _slowdowns(job)
-    if not found:
+    """Return `Profiler overhead: 1.14x (unprofiled steps take 48.2 ms, median of 64).`, of the job; "" if unknown."""
+    rows = _slowdowns(job)
+    if not rows:
         return ""
-    profiled_ns, unprofiled_ns = (
-        max(getattr(rank, name) for rank in found) for name in ("profiled_ns", "unprofiled_ns")
-    )
-    median = f"{format_value(unprofiled_ns, Unit.NS)}, median of {found[0].num_unprofiled:,}"
-    return f"Profiled they take {profiled_ns / unprofiled_ns:.2f} times as long as unprofiled ({median})."
+    profiled_ns, unprofiled_ns = max(row.profiled_ns for row in rows), max(row.unprofiled_ns for row in rows)
+    median = f"{format_value(unprofiled_ns, Unit.NS)}, median of {rows[0].num_unprofiled:,}"
+    return f"Profiler overhead: {profiled_ns / unprofiled_ns:.2f}x (unprofiled steps take {median})."
 
 
-def _slowdowns(job: Job) -> list[_Slowdown]:
-    found = ((rank, _unprofiled(job, rank.rank)) for rank in job.ranks if rank.steps.marked)
-    return [_slowdown(rank, unprofiled) for rank, unprofiled in found if unprofiled.size]
+def _slowdowns(job: Job) -> list[SlowdownRow]:
+    marked = ((rank, _unprofiled(job, rank.rank)) for rank in job.ranks if rank.steps.marked)
+    return [_slowdown(rank, unprofiled) for rank, unprofiled in marked if unprofiled.size]
 
 
-def _slowdown(rank: Outline, unprofiled: NDArray[np.int64]) -> _Slowdown:
-    known = rank.steps
-    window = known.window[known.counted]
-    profiled_ns = float(np.mean(window[:, 1] - window[:, 0]))
-    return _Slowdown(rank.rank, float(np.median(unprofiled)), len(unprofiled), profiled_ns, len(window))
+def _slowdown(rank: Outline, unprofiled: NDArray[np.int64]) -> SlowdownRow:
+    window = rank.steps.window[rank.steps.counted]
+    profiled_ns, unprofiled_ns = float(np.mean(window[:, 1] - window[:, 0])), float(np.median(unprofiled))
+    slowdown_pct = 100 * (profiled_ns / unprofiled_ns - 1)
+    return SlowdownRow(rank.rank, round(unprofiled_ns), len(unprofiled), round(profiled_ns), len(window), slowdown_pct)
 
 
 def _unprofiled(job: Job, rank: int) -> NDArray[np.int64]:
-    """int64[N] ns: unprofiled steps of the run's arm on a rank, or of halves, which is what a copied trace knows."""
+    """Return int64[N] ns: a rank's unprofiled steps of the run's arm, or its mean steps by half in a copied trace."""
     if job.timings is not None:
-        known = job.timings.step_ns
-        return known[rank] if rank < len(known) else known[:0].ravel()
+        step_ns = job.timings.step_ns
+        return step_ns[rank] if rank < len(step_ns) else step_ns[:0].ravel()
     halves = [
         times[rank]
         for pairs in job.pairs

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceq.analysis._parts import of_all
-from traceq.analysis._wording import over_ranks
+from traceq.analysis._wording import over_ranks, per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
@@ -18,125 +18,145 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.intervals import measure, measure_common, spans
 from traceq.model import Category, Trace
-from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 20
 
-_COLUMNS = (
-    Column("rank", "rank", Unit.COUNT),
-    Column("name", "phase"),
-    Column("rule", "rule"),
-    Column("cpu_ns", "host", Unit.NS),
-    Column("gpu_busy_ns", "GPU busy", Unit.NS),
-    Column("gpu_sum_ns", "GPU sum", Unit.NS),
-    Column("num_kernels", "kernels", Unit.COUNT),
-    Column("num_gpu_ops", "GPU ops", Unit.COUNT),
-)
 _RULES = {
     "recorded": "Phases are declared by the recording",
     "annotations": "Phases are the main thread's outermost annotations",
     "structure": "Phases are inferred from optimizer, data loader and autograd",
 }
-
-
 _FORWARD, _BACKWARD = re.compile(r"forward|\bfwd", re.IGNORECASE), re.compile(r"backward|\bbwd", re.IGNORECASE)
-_FAR_OVER, _RECOMPUTES, _TELLING = 3.0, 2.6, 0.05
+_LONG, _RECOMPUTES, _LEAST_SHARE = 3.0, 2.6, 0.05
+"""Backward over forward from which it is long, and from which it recomputes; share of a step to be a finding."""
 
-_Row = tuple[int, str, str, int, int, int, int, int]
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """Host and device time of one phase on one rank, over the whole trace; `rule` tells how phases were determined."""
+
+    rank: int = column("rank", Unit.COUNT, is_hidden=True)
+    name: str = column("phase")
+    rule: str = column("rule", is_hidden=True)
+    cpu_ns: int = column("host", Unit.NS)
+    gpu_busy_ns: int = column("GPU busy", Unit.NS)
+    gpu_sum_ns: int = column("GPU sum", Unit.NS)
+    num_kernels: int = column("kernels", Unit.COUNT)
+    num_gpu_ops: int = column("GPU ops", Unit.COUNT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, its phases as the main thread comes to them, and what is odd about them."""
+    """One rank's rows, its phases in the main thread's order, and its finding on a long backward."""
 
-    rows: tuple[_Row, ...]
+    rows: tuple[PhaseRow, ...]
     in_order: tuple[str, ...]
     finding: Finding | None
 
 
 def summarize(trace: Trace) -> _Rank:
-    """Host and device time of each phase over the whole trace; before_window and unattributed are always listed."""
+    """Return host and device time of each phase over the trace; before_window and unattributed are always listed."""
     return _Rank(tuple(_rows(trace)), phases(trace).in_order, _long_backward(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """The rows of all ranks; people see sums over them."""
+    """Return the rows of all ranks; people see sums over them."""
     rows = of_all(parts)
     order = tuple(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_view(job, rows, order),) if rows else ()
-    found = on_the_worst_rank(job, (part.finding for part in parts))
-    return Report("phases", (Table("phases", "Phases", _COLUMNS, rows),), views, found)
+    findings = on_the_worst_rank(job, (part.finding for part in parts))
+    return Report("phases", (Table.of("phases", "Phases", PhaseRow, rows),), views, findings)
 
 
-def _rows(trace: Trace) -> list[_Row]:
-    found, work = phases(trace), device_work(trace)
+def _rows(trace: Trace) -> list[PhaseRow]:
+    labels, work = phases(trace), device_work(trace)
     is_kernel = trace.events.category[work.rows] == Category.KERNEL
     host = steps(trace).host
-    stepped = spans(host[:, 0], host[:, 1])
-    rows: list[_Row] = []
-    for number, name in enumerate(found.names):
-        mine = found.of_work == number
-        parts = found.main.parts[found.main.label == number]
-        cpu_ns = measure_common(parts, stepped)
-        if number == found.other:
-            cpu_ns = measure(stepped) - measure_common(found.main.parts, stepped)
-        if mine.any() or cpu_ns or name in (BEFORE_WINDOW, UNATTRIBUTED):
-            busy = measure(spans(work.start[mine], work.end[mine]))
-            total = int((work.end - work.start)[mine].sum())
-            num_kernels, num_ops = int(is_kernel[mine].sum()), int(mine.sum())
-            rows.append((trace.rank, name, found.rule, cpu_ns, busy, total, num_kernels, num_ops))
+    in_steps = spans(host[:, 0], host[:, 1])
+    rows = []
+    for number, name in enumerate(labels.names):
+        selected = labels.work_phase == number
+        cpu_ns = measure_common(labels.main.parts[labels.main.label == number], in_steps)
+        if number == labels.other:
+            cpu_ns = measure(in_steps) - measure_common(labels.main.parts, in_steps)
+        if selected.any() or cpu_ns or name in (BEFORE_WINDOW, UNATTRIBUTED):
+            row = PhaseRow(
+                rank=trace.rank,
+                name=name,
+                rule=labels.rule,
+                cpu_ns=cpu_ns,
+                gpu_busy_ns=measure(spans(work.start[selected], work.end[selected])),
+                gpu_sum_ns=int((work.end - work.start)[selected].sum()),
+                num_kernels=int(is_kernel[selected].sum()),
+                num_gpu_ops=int(selected.sum()),
+            )
+            rows.append(row)
     return rows
 
 
 def _long_backward(trace: Trace) -> Finding | None:
-    """Backward takes far more than twice as long as forward, exchange with other ranks aside.
+    """Return a finding if backward takes far more than twice as long as forward, communication excluded.
 
-    On a CPU the time of hooks is within that of the autograd engine's ops: it cannot be told there.
+    Without a device there is none: there, time in hooks is indistinguishable from that in the autograd engine's ops.
     """
-    known, done = steps(trace), activity(trace)
+    trace_steps, pieces = steps(trace), activity(trace)
     counted = in_counted_steps(trace)
-    ns, computing_ns = (
-        [int(done.ns[mine & np.isin(done.phase, _called(trace, name))].sum()) for name in (_FORWARD, _BACKWARD)]
-        for mine in (
-            counted & (done.doing != TimeCategory.EXPOSED_COMM),
-            counted & (done.doing == TimeCategory.COMPUTE),
-        )
+    forward, backward = (np.isin(pieces.phase, _matching(trace, name)) for name in (_FORWARD, _BACKWARD))
+    working = counted & (pieces.category != TimeCategory.EXPOSED_COMM)
+    computing = counted & (pieces.category == TimeCategory.COMPUTE)
+    forward_ns, backward_ns = (int(pieces.ns[working & phase].sum()) for phase in (forward, backward))
+    forward_computes_ns, backward_computes_ns = (
+        int(pieces.ns[computing & phase].sum()) for phase in (forward, backward)
     )
-    excess_ns, whole_ns = ns[1] - 2 * ns[0], int(done.ns[counted].sum())
-    if not known.marked or not computing_ns[0] or ns[1] < _FAR_OVER * ns[0] or excess_ns < _TELLING * whole_ns:
+    excess_ns, whole_ns = backward_ns - 2 * forward_ns, int(pieces.ns[counted].sum())
+    if not trace_steps.marked or not forward_computes_ns:
         return None
-    ratio = computing_ns[1] / computing_ns[0]
-    why = "recomputes (checkpoints), or its kernels are slow" if ratio > _RECOMPUTES else "has hooks or other host work"
-    each_ns = round(excess_ns / int(known.counted.sum()))
-    text = (
-        f"backward takes {ns[1] / ns[0]:.1f} times as long as forward and computes {ratio:.1f} times as long, where "
-        f"2 is usual: it {why}; {format_value(each_ns, Unit.NS)} a step above that"
+    if backward_ns < _LONG * forward_ns or excess_ns < _LEAST_SHARE * whole_ns:
+        return None
+    ratio = backward_computes_ns / forward_computes_ns
+    why = (
+        "recomputes (checkpointing), or its kernels are slow" if ratio > _RECOMPUTES else "has hooks or other host work"
     )
-    return Finding("long_backward", "medium", text, each_ns)
+    step_ns = round(excess_ns / int(trace_steps.counted.sum()))
+    text = (
+        f"backward takes {backward_ns / forward_ns:.1f}x as long as forward and computes {ratio:.1f}x as long, where "
+        f"2x is usual: it {why}; the excess is {format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
+    )
+    return Finding("long_backward", "medium", text, step_ns)
 
 
-def _called(trace: Trace, name: re.Pattern[str]) -> list[int]:
+def _matching(trace: Trace, name: re.Pattern[str]) -> list[int]:
     return [number for number, phase in enumerate(phases(trace).names) if name.search(phase)]
 
 
-def _view(job: Job, rows: Sequence[_Row], order: Sequence[str]) -> Table:
-    """Sums over ranks, and GPU busy time of a step as the mean over ranks; phases with nothing in them are left out."""
-    sums: dict[str, list[int]] = {}
+def _view(job: Job, rows: Sequence[PhaseRow], order: Sequence[str]) -> Table:
+    """Return sums over ranks of the phases that have any time or work."""
+    by_name: dict[str, list[PhaseRow]] = {}
     for row in rows:
-        sums[row[1]] = [a + b for a, b in zip(sums.get(row[1], [0] * 5), row[3:], strict=True)]
-    names = [name for name in order if any(sums.get(name, ()))]
-    num_steps = float(np.mean([len(rank.steps) for rank in job.ranks]))
-    shown: list[tuple[Cell, ...]] = []
-    for name in names:
-        shown.append((name, *sums[name], sums[name][1] / num_steps / len(job.ranks)))
-    columns: tuple[Column, ...] = (*_COLUMNS[1:2], *_COLUMNS[3:], Column("per_step_ns", "GPU busy a step", Unit.NS))
-    note = f"{_RULES[rows[0][2]]}."
+        by_name.setdefault(row.name, []).append(row)
+    sums = [_sum(by_name[name]) for name in order if name in by_name]
+    shown = [row for row in sums if row.cpu_ns or row.num_gpu_ops]
+    view = Table.of("phases", f"Phases ({over_ranks(job)})", PhaseRow, shown, note=f"{_RULES[rows[0].rule]}.").visible
     if not any(rank.has_device for rank in job.ranks):
-        columns, shown = columns[:2], [row[:2] for row in shown if row[1]]
-    else:
-        strays = {BEFORE_WINDOW, UNATTRIBUTED} & set(names)
-        note += f" GPU work counts where it was launched{'' if strays else ', and none lacks its launch'}."
-        if num_steps == len(job.ranks) == 1:
-            columns, shown = columns[:-1], [row[:-1] for row in shown]
-    return Table("phases", f"Phases ({over_ranks(job)})", columns, tuple(shown), note=note)
+        return view.select("name", "cpu_ns")
+    unlinked = {BEFORE_WINDOW, UNATTRIBUTED} & {row.name for row in shown}
+    all_linked = "" if unlinked else "; no launch is missing"
+    view = replace(view, note=f"{view.note} GPU work counts to the phase that launched it{all_linked}.")
+    num_steps = sum(len(rank.steps) for rank in job.ranks)
+    if num_steps == 1:
+        return view
+    busy_per_step = Column("step_ns", "GPU busy", Unit.NS, is_per_step=True)
+    return view.with_column(busy_per_step, (row.gpu_busy_ns / num_steps for row in shown))
+
+
+def _sum(rows: Sequence[PhaseRow]) -> PhaseRow:
+    return replace(
+        rows[0],
+        cpu_ns=sum(row.cpu_ns for row in rows),
+        gpu_busy_ns=sum(row.gpu_busy_ns for row in rows),
+        gpu_sum_ns=sum(row.gpu_sum_ns for row in rows),
+        num_kernels=sum(row.num_kernels for row in rows),
+        num_gpu_ops=sum(row.num_gpu_ops for row in rows),
+    )

@@ -1,63 +1,76 @@
-"""Which rank do the others wait for, and what keeps it?"""
+"""Which rank do the others wait for, and what makes it late?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceq.analysis._skew import skew_table, skew_view
-from traceq.analysis._wording import MOST_RANKS, more_rows, scope
-from traceq.facts.comm.rank_collectives import own_calls
+from traceq.analysis._wording import MOST_RANKS, category_term, more_rows, per_step, scope
+from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.lateness import Lateness, busy_ns, cells_of, lateness
-from traceq.facts.ranks.lateness import PhaseCategory as StepCell
+from traceq.facts.ranks.lateness import Lateness, PhaseCategory, busy_ns, cells_of, lateness
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.intervals import Spans, intersect, measure, spans
 from traceq.model import Caveat, Trace
-from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 55
 
-_LATE = 0.25
-_TELLING = 0.05
-
-_COLUMNS = (
-    Column("key", "key"),
-    Column("rank", "rank", Unit.COUNT),
-    Column("num_steps", "steps compared", Unit.COUNT),
-    Column("step_ns", "step", Unit.NS),
-    Column("busy_ns", "computes", Unit.NS),
-    Column("num", "collectives", Unit.COUNT),
-    Column("wait_ns", "waits", Unit.NS),
-    Column("exposed_wait_ns", "waits idle", Unit.NS),
-    Column("transfer_ns", "transfers", Unit.NS),
-    Column("offset_ns", "clock", Unit.DELTA_NS),
-    Column("offset_pm_ns", "within", Unit.NS),
-    Column("verdict", "verdict"),
-    Column("late_phase", "late in"),
-    Column("late_category", "late by"),
-    Column("late_ns", "longer than others", Unit.NS),
-    Column("late_what", "what"),
-    Column("late_what_ns", "what takes longer", Unit.NS),
-    Column("late_line", "line"),
-    Column("late_before", "before"),
-)
-_SUMS = (6, 7, 8)
-_WAITS, _VERDICT, _STRAGGLER = 6, 11, "straggler"
-_VIEW = (1, 3, 4, 6, 7, 8, 9, 10, 11)
+_STRAGGLER, _WAITS, _BALANCED = "straggler", "waits", "balanced"
+_LATE, _LEAST_SHARE = 0.25, 0.05
+"""A straggler waits less than this part of the others' median, and that median is this part of the time or more."""
 _LOADS = re.compile(f"^Python in {LOADER}")
 _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
 @dataclass(frozen=True, slots=True)
-class _Waited:
-    """What one rank did in the counted collectives of its whole trace, ns, and in how many steps they lie."""
+class RankRow:
+    """One rank's counted collectives over the whole trace, its step (mean), and, for the straggler, why it is late.
+
+    `exposed_wait_ns` is the part of the waits in which nothing computes; `offset_ns` of the rank's clock, within
+    `offset_pm_ns`. None or "" where unknown; no verdict without collectives.
+    """
+
+    key: str = column("key", is_hidden=True)
+    rank: int = column("rank", Unit.COUNT)
+    num_steps: int = column("steps compared", Unit.COUNT, is_hidden=True)
+    step_ns: int = column("step", Unit.NS)
+    busy_ns: int = column("compute", Unit.NS)
+    num: int = column("collectives", Unit.COUNT, is_hidden=True)
+    wait_ns: int | None = column("waits", Unit.NS)
+    exposed_wait_ns: int | None = column("exposed waits", Unit.NS)
+    transfer_ns: int | None = column("transfers", Unit.NS)
+    offset_ns: int | None = column("clock offset", Unit.DELTA_NS)
+    offset_pm_ns: int | None = column("within", Unit.NS)
+    verdict: str = column("verdict")
+    late_phase: str = column("late in", is_hidden=True)
+    late_category: str = column("late by", is_hidden=True)
+    late_ns: int | None = column("longer than others", Unit.NS, is_hidden=True)
+    late_what: str = column("what", is_hidden=True)
+    late_what_ns: int | None = column("what takes longer", Unit.NS, is_hidden=True)
+    late_line: str = column("line", is_hidden=True)
+    late_before: str = column("before", is_hidden=True)
+
+    def per_step(self) -> RankRow:
+        """Return the row with mean waits and transfers of a counted step instead of sums."""
+        means = (
+            None if ns is None else round(ns / self.num_steps)
+            for ns in (self.wait_ns, self.exposed_wait_ns, self.transfer_ns)
+        )
+        wait_ns, exposed_wait_ns, transfer_ns = means
+        return replace(self, wait_ns=wait_ns, exposed_wait_ns=exposed_wait_ns, transfer_ns=transfer_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """One rank's counted collectives over its whole trace, ns, and the number of steps that have any."""
 
     num: int
     num_steps: int
@@ -67,8 +80,8 @@ class _Waited:
 
 
 @dataclass(frozen=True, slots=True)
-class _Late:
-    """The straggler; `typical_ns` is what the others wait for it in a step, `exposed_ns` of it with nothing to do."""
+class _Straggler:
+    """The rank that is late; `typical_ns` is what the others wait for it in a step, `exposed_ns` the exposed part."""
 
     rank: int
     typical_ns: int
@@ -78,76 +91,74 @@ class _Late:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
-    """What one rank does in a counted step, ns by phase and Doing, and when it is in a collective and nothing computes,
-    ns by its own clock.
-    """
+    """One rank's counted step by phase and category, ns, and its exposed communication, ns by its own clock."""
 
-    cells: tuple[tuple[StepCell, float], ...]
+    cells: tuple[tuple[PhaseCategory, float], ...]
     exposed: Spans
 
 
 def summarize(trace: Trace) -> _Rank:
-    """What the others are compared with, and where waits are idle."""
-    called = own_calls(trace).called
-    ran = called.start >= 0
-    inside = spans(called.start[ran] - trace.base_time_ns, called.end[ran] - trace.base_time_ns)
+    """Return the rank's step by phase and category, and when its collectives are exposed."""
+    calls = rank_calls(trace).columns
+    ran = calls.start >= 0
+    inside = spans(calls.start[ran] - trace.base_time_ns, calls.end[ran] - trace.base_time_ns)
     return _Rank(tuple(cells_of(trace).items()), intersect(inside, activity(trace).when(TimeCategory.EXPOSED_COMM)))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """Waits of every rank, and the straggler if there is one; nothing for a single rank."""
+    """Return the waits of every rank, and the straggler if there is one; nothing for a single rank."""
     if len(job.ranks) < 2:
-        return Report("ranks", (Table("ranks", "Ranks", _COLUMNS, ()), skew_table(None, None)))
-    waited = _waited(job, parts)
+        return Report("ranks", (Table.of("ranks", "Ranks", RankRow, ()), skew_table(None, None)))
+    waits = _waits(job, parts)
     cells = {rank.rank: dict(part.cells) for rank, part in zip(job.ranks, parts, strict=True)}
-    late = _straggler(job, waited, cells)
-    verdicts = {rank: _verdict(rank, late) for rank in waited}
-    rows = tuple(
-        (*_row(job, rank, busy_ns(cells[rank.rank]), waited, verdicts), *_why(rank.rank, late)) for rank in job.ranks
-    )
+    straggler = _straggler(job, waits, cells)
+    rows = [_row(job, rank, busy_ns(cells[rank.rank]), waits.get(rank.rank), straggler) for rank in job.ranks]
     skew = skew_table(job.issued, job.waits)
-    views = (_view(rows, late), skew_view(skew, scope(job))) if waited else ()
-    findings = (_finding(late),) if late is not None else ()
-    table = Table("ranks", "Ranks", _COLUMNS, rows)
-    return Report("ranks", (table, skew), views, findings, _caveats(job) if job.is_one else (_NOT_ONE_JOB,))
+    views = (_view(rows, straggler), skew_view(skew, scope(job))) if waits else ()
+    findings = (_finding(job, straggler),) if straggler is not None else ()
+    caveats = _caveats(job) if job.is_concurrent else (_NOT_ONE_JOB,)
+    return Report("ranks", (Table.of("ranks", "Ranks", RankRow, rows), skew), views, findings, caveats)
 
 
-def _waited(job: Job, parts: Sequence[_Rank]) -> dict[int, _Waited]:
-    """By rank; ranks without a counted collective are left out."""
-    issued, found = job.issued, job.waits
-    counted = found.counted[:, None] & (found.duration >= 0)
-    index = {rank.rank: at for at, rank in enumerate(job.ranks)}
-    waited = {}
-    for at, rank in enumerate(issued.ranks):
-        mine = np.flatnonzero(counted[:, at])
-        if len(mine) == 0:
+def _waits(job: Job, parts: Sequence[_Rank]) -> dict[int, _Waits]:
+    """Return the waits by rank, without ranks that have no counted collective."""
+    issued, waits = job.issued, job.waits
+    counted = waits.counted[:, None] & (waits.duration >= 0)
+    part_of = {rank.rank: number for number, rank in enumerate(job.ranks)}
+    by_rank = {}
+    for index, rank in enumerate(issued.ranks):
+        selected = np.flatnonzero(counted[:, index])
+        if len(selected) == 0:
             continue
-        wait = found.wait[mine, at]
-        start = issued.called.start[found.instances.call[mine, at]] - job.ranks[index[rank]].base_time_ns
-        idle = intersect(spans(start, start + wait), parts[index[rank]].exposed)
-        transfer_ns = int((found.duration[mine, at] - wait).sum())
-        num_steps = len(np.unique(issued.called.step[found.instances.call[mine, at]]))
-        waited[rank] = _Waited(len(mine), num_steps, int(wait.sum()), measure(idle), transfer_ns)
-    return waited
+        wait, call = waits.wait[selected, index], waits.instances.call[selected, index]
+        start = issued.columns.start[call] - job.ranks[part_of[rank]].base_time_ns
+        by_rank[rank] = _Waits(
+            num=len(selected),
+            num_steps=len(np.unique(issued.columns.step[call])),
+            wait_ns=int(wait.sum()),
+            exposed_ns=measure(intersect(spans(start, start + wait), parts[part_of[rank]].exposed)),
+            transfer_ns=int((waits.duration[selected, index] - wait).sum()),
+        )
+    return by_rank
 
 
-def _straggler(job: Job, waited: dict[int, _Waited], cells: dict[int, dict[StepCell, float]]) -> _Late | None:
-    """The rank that waits least: less than a quarter of the others' median, if this is a twentieth of the time.
+def _straggler(job: Job, waits: dict[int, _Waits], cells: dict[int, dict[PhaseCategory, float]]) -> _Straggler | None:
+    """Return the rank that waits least: less than a quarter of the others' median, if that is 5 % of the time.
 
     The time is the shortest window, as only collectives that all ranks ran count.
     """
-    if len(waited) < 2:
+    if len(waits) < 2:
         return None
-    rank = min(waited, key=lambda one: waited[one].wait_ns)
-    others = [own for other, own in waited.items() if other != rank]
-    typical = float(np.median([own.wait_ns for own in others]))
-    window = min(_window_ns(one) for one in job.ranks if one.rank in waited)
-    if waited[rank].wait_ns >= _LATE * typical or typical < _TELLING * window:
+    latest = min(waits, key=lambda rank: waits[rank].wait_ns)
+    others = [waits_ for rank, waits_ in waits.items() if rank != latest]
+    typical = float(np.median([waits_.wait_ns for waits_ in others]))
+    window = min(_window_ns(rank) for rank in job.ranks if rank.rank in waits)
+    if waits[latest].wait_ns >= _LATE * typical or typical < _LEAST_SHARE * window:
         return None
-    exposed = float(np.median([own.exposed_ns for own in others]))
-    num_steps = waited[rank].num_steps
-    cause = lateness(job.look, {one: told for one, told in cells.items() if one in waited}, rank)
-    return _Late(rank, round(typical / num_steps), round(exposed / num_steps), cause)
+    exposed = float(np.median([waits_.exposed_ns for waits_ in others]))
+    num_steps = waits[latest].num_steps
+    cause = lateness(job.query, {rank: of_rank for rank, of_rank in cells.items() if rank in waits}, latest)
+    return _Straggler(latest, round(typical / num_steps), round(exposed / num_steps), cause)
 
 
 def _window_ns(rank: Outline) -> int:
@@ -155,89 +166,86 @@ def _window_ns(rank: Outline) -> int:
     return int(window[-1, 1] - window[0, 0])
 
 
-def _verdict(rank: int, late: _Late | None) -> str:
-    return "balanced" if late is None else _STRAGGLER if rank == late.rank else "waits"
-
-
-def _row(
-    job: Job, rank: Outline, busy_ns: int, waited: dict[int, _Waited], verdicts: dict[int, str]
-) -> tuple[Cell, ...]:
-    found = rank.steps
-    window_ns = (found.window[:, 1] - found.window[:, 0])[found.counted]
-    own = waited.get(rank.rank)
-    sums = (own.num, own.wait_ns, own.exposed_ns, own.transfer_ns) if own else (0, None, None, None)
-    clock = _clock(job, rank.rank)
-    mean_ns = round(float(np.mean(window_ns)))
-    step = (own.num_steps if own else 0, mean_ns, busy_ns)
-    return (f"rank {rank.rank}", rank.rank, *step, *sums, *clock, verdicts.get(rank.rank, ""))
-
-
-def _why(rank: int, late: _Late | None) -> tuple[Cell, ...]:
-    """What keeps the straggler; nothing for the others."""
-    if late is None or late.rank != rank or (cause := late.cause) is None:
-        return ("", "", None, "", None, "", "")
-    excess = (cause.phase, cause.category, cause.excess_ns, cause.what, cause.what_excess_ns)
-    return (*excess, cause.line, cause.before)
-
-
-def _clock(job: Job, rank: int) -> tuple[int | None, int | None]:
-    """(offset, uncertainty) ns in the largest group in which this rank's clock is known."""
-    issued, times = job.issued, job.clocks
-    if rank not in issued.ranks:
-        return None, None
-    at = issued.ranks.index(rank)
-    known = np.flatnonzero(np.isfinite(times.offset[:, at]))
-    if len(known) == 0:
-        return None, None
-    group = known[np.argmax(issued.member[known].sum(axis=1))]
-    return round(float(times.offset[group, at])), round(float(times.uncertainty[group, at]))
-
-
-def _view(rows: Sequence[tuple[Cell, ...]], late: _Late | None) -> Table:
-    """Waits and transfers of a step; the first collective of each group does not count."""
-
-    def each(row: tuple[Cell, ...], at: int) -> Cell:
-        value, num_steps = row[at], row[2]
-        return value / num_steps if at in _SUMS and isinstance(value, int) and isinstance(num_steps, int) else value
-
-    longest = sorted(rows, key=lambda row: (row[_VERDICT] != _STRAGGLER, -int(row[_WAITS] or 0)))[:MOST_RANKS]
-    shown = tuple(tuple(each(row, at) for at in _VIEW) for row in rows if row in longest)
-    who = "balanced: no rank keeps the others waiting" if late is None else f"rank {late.rank} keeps the others waiting"
-    note = f"{who[0].upper()}{who[1:]}. A wait lasts from a rank's own start to the latest; idle: nothing computes."
-    note = f"{note} {more_rows(len(rows) - len(shown))}".strip()
-    return Table(
-        "ranks", "Ranks (waits and transfers of a step)", tuple(_COLUMNS[at] for at in _VIEW), shown, note=note
+def _row(job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, straggler: _Straggler | None) -> RankRow:
+    window = rank.steps.window[rank.steps.counted]
+    offset_ns, offset_pm_ns = _clock(job, rank.rank)
+    is_late = straggler is not None and straggler.rank == rank.rank
+    cause = straggler.cause if straggler is not None and is_late else None
+    return RankRow(
+        key=f"rank {rank.rank}",
+        rank=rank.rank,
+        num_steps=waits.num_steps if waits else 0,
+        step_ns=round(float(np.mean(window[:, 1] - window[:, 0]))),
+        busy_ns=busy_ns,
+        num=waits.num if waits else 0,
+        wait_ns=waits.wait_ns if waits else None,
+        exposed_wait_ns=waits.exposed_ns if waits else None,
+        transfer_ns=waits.transfer_ns if waits else None,
+        offset_ns=offset_ns,
+        offset_pm_ns=offset_pm_ns,
+        verdict="" if not waits else _BALANCED if straggler is None else _STRAGGLER if is_late else _WAITS,
+        late_phase=cause.phase if cause else "",
+        late_category=cause.category if cause else "",
+        late_ns=cause.excess_ns if cause else None,
+        late_what=cause.what if cause else "",
+        late_what_ns=cause.what_excess_ns if cause else None,
+        late_line=cause.line if cause else "",
+        late_before=cause.before if cause else "",
     )
 
 
-def _finding(late: _Late) -> Finding:
-    waits_, idle = (format_value(ns, Unit.NS) for ns in (late.typical_ns, late.exposed_ns))
-    text = f"rank {late.rank} is the straggler: the others wait {waits_} of a step for it, {idle} with nothing to do"
-    if late.cause is not None:
-        text += f"; {_because(late.cause)}"
-    return Finding("straggler", "high", text, late.exposed_ns, f"rank {late.rank}")
+def _clock(job: Job, rank: int) -> tuple[int | None, int | None]:
+    """Return (offset, uncertainty) ns in the largest group in which this rank's clock is known."""
+    issued, clocks = job.issued, job.clocks
+    if rank not in issued.ranks:
+        return None, None
+    index = issued.ranks.index(rank)
+    groups = np.flatnonzero(np.isfinite(clocks.offset[:, index]))
+    if len(groups) == 0:
+        return None, None
+    largest = groups[np.argmax(issued.member[groups].sum(axis=1))]
+    return round(float(clocks.offset[largest, index])), round(float(clocks.uncertainty[largest, index]))
 
 
-def _because(cause: Lateness) -> str:
-    """What keeps it, in words."""
-    more = format_value(cause.excess_ns, Unit.NS)
-    text = f"its {cause.category.replace('_', ' ')} in {cause.phase} takes {more} more than theirs"
+def _view(rows: Sequence[RankRow], straggler: _Straggler | None) -> Table:
+    """Return waits and transfers per step; the first collective of each group does not count."""
+    longest = sorted(rows, key=lambda row: (row.verdict != _STRAGGLER, -(row.wait_ns or 0)))[:MOST_RANKS]
+    shown = [row.per_step() for row in rows if row in longest]
+    result = "No rank is a straggler" if straggler is None else f"The others wait for rank {straggler.rank}"
+    waits = "A wait is the time from a rank's start to the latest rank's; it is exposed while nothing computes."
+    note = f"{result}. {waits} {more_rows(len(rows) - len(shown))}".strip()
+    return Table.of("ranks", "Ranks (waits and transfers per step)", RankRow, shown, note=note).visible
+
+
+def _finding(job: Job, straggler: _Straggler) -> Finding:
+    wait, exposed = (format_value(ns, Unit.NS) for ns in (straggler.typical_ns, straggler.exposed_ns))
+    wait = f"{wait} {per_step(job.ranks[0].steps)}"
+    text = f"rank {straggler.rank} is the straggler: the others wait {wait} for it, {exposed} of it exposed"
+    if straggler.cause is not None:
+        text += f"; {_reason(straggler.cause)}"
+    return Finding("straggler", "high", text, straggler.exposed_ns, f"rank {straggler.rank}")
+
+
+def _reason(cause: Lateness) -> str:
+    """Return `its host-bound time in forward is 1.00 s longer than theirs, 0.90 s of it aten::sort at train.py:4`."""
+    excess = format_value(cause.excess_ns, Unit.NS)
+    text = f"its {category_term(cause.category)} time in {cause.phase} is {excess} longer than theirs"
     if cause.what and cause.what_excess_ns > 0:
         part = format_value(cause.what_excess_ns, Unit.NS)
-        at = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
-        text += f", {part} of it {'the data loader' if _LOADS.match(cause.what) else cause.what}{at}"
+        place = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
+        text += f", {part} of it {'the data loader' if _LOADS.match(cause.what) else cause.what}{place}"
     return text
 
 
 def _caveats(job: Job) -> tuple[Caveat, ...]:
-    issued, times = job.issued, job.clocks
+    issued, clocks = job.issued, job.clocks
     caveats = []
     if left_out := sorted({rank.rank for rank in job.ranks} - set(issued.ranks)):
-        text = f"ranks {', '.join(map(str, left_out))}: other rows name their collectives; left out of the comparison"
+        text = f"ranks {', '.join(map(str, left_out))}: left out of the comparison, other rows name their collectives"
         caveats.append(Caveat("ranks_left_out", text))
-    refused = sorted({issued.groups[g] for g in np.unique(job.waits.instances.group).tolist() if not times.known[g]})
-    if refused:
-        which = ", ".join(f"group {name}" if name else "all ranks" for name in refused)
-        text = f"ends of collectives scatter too much to compare clocks ({which}): waits are by duration"
+    groups = np.unique(job.waits.instances.group).tolist()
+    if scattered := sorted({issued.groups[group] for group in groups if not clocks.is_known[group]}):
+        names = ", ".join(f"group {name}" if name else "all ranks" for name in scattered)
+        text = f"ends of collectives scatter too much to compare clocks ({names}): waits are estimated from durations"
         caveats.append(Caveat("clocks", text))
     return tuple(caveats)

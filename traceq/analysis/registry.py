@@ -1,7 +1,7 @@
-"""Every module of this package that has a `summarize` and a `merge` is an analysis; `POSITION` orders them in a report.
+"""Registry of analyses: modules of this package and plugins with a `summarize` and a `merge`, ordered by `POSITION`.
 
-`summarize(trace)` is what one rank leaves when its events are gone, `merge(job, parts)` the report on all of them, by
-what each rank left, in the order of the ranks: one function each, wherever the ranks are read.
+`summarize(trace)` reduces one rank's events to a part; `merge(job, parts)` makes the report on all ranks from their
+parts, in the order of the ranks. Both are the same wherever the ranks are read.
 """
 
 from __future__ import annotations
@@ -12,52 +12,107 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any, Protocol
 
 from traceq import analysis as package
+from traceq.analysis._plugins import PluginAnalysis, plugin_analyses
 from traceq.errors import UsageFault
-from traceq.facts.ranks.job import job_of
-from traceq.model import Run
+from traceq.facts.ranks.job import Job, job_of
+from traceq.model import Caveat, Run, Trace
 from traceq.report import Report, Sheet, Source
 
-__all__ = ["analysis", "analyze", "analyze_all", "chosen", "describe", "names", "sheet"]
+__all__ = [
+    "Analysis",
+    "analysis",
+    "analyze",
+    "analyze_all",
+    "chosen",
+    "describe",
+    "describe_analyses",
+    "names",
+    "plugin_caveats",
+    "plugins_version",
+    "sheet",
+]
+
+
+class Analysis(Protocol):
+    """One question about a run: a module, or an object, whose docstring begins with the question."""
+
+    POSITION: float
+    """Place in a report; traceq's own run from 4 to 80."""
+
+    def summarize(self, trace: Trace, /) -> Any:
+        """Return what `merge` needs of one rank.
+
+        Its type is annotated and made of dataclasses, numbers, texts, lists and numpy arrays: ranks may be read by
+        other processes, and what is kept of them is stored.
+        """
+
+    def merge(self, job: Job, parts: Sequence[Any], /) -> Report:
+        """Return the report on all ranks. The key of a table is the analysis's name, or begins with it and `_`."""
 
 
 @cache
 def _modules() -> dict[str, ModuleType]:
-    modules = (import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__))
-    found = [module for module in modules if all(hasattr(module, name) for name in ("POSITION", "summarize", "merge"))]
-    found.sort(key=lambda module: module.POSITION)
-    return {module.__name__.rpartition(".")[2]: module for module in found}
+    modules = [import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
+    analyses = [each for each in modules if all(hasattr(each, name) for name in ("POSITION", "summarize", "merge"))]
+    analyses.sort(key=lambda module: module.POSITION)
+    return {module.__name__.rpartition(".")[2]: module for module in analyses}
 
 
 def names() -> tuple[str, ...]:
-    """All analyses, in the order of a report."""
-    return tuple(_modules())
+    """Return the names of all analyses, in the order of a report; plugins that cannot be used are left out."""
+    every: dict[str, ModuleType | PluginAnalysis] = {**plugin_analyses().by_name, **_modules()}
+    return tuple(sorted(every, key=lambda name: (every[name].POSITION, name)))
 
 
 def chosen(only: Sequence[str]) -> tuple[str, ...]:
-    """Those asked for, or all, in the order of a report. Raises UsageFault for a name that is none."""
-    for name in only:
-        analysis(name)
-    return tuple(name for name in names() if not only or name in only)
+    """Return the names that were chosen, or all, in the order of a report. Raises UsageFault for an unknown name."""
+    if not only:
+        return names()
+    return tuple(sorted(dict.fromkeys(only), key=lambda name: (analysis(name).POSITION, name)))
 
 
-def analysis(name: str) -> ModuleType:
-    """The module of one analysis. Raises UsageFault for a name that is none."""
-    if name not in _modules():
-        close = get_close_matches(name, names(), n=1)
-        choice = "choose from " + ", ".join(names())
-        raise UsageFault(f"no analysis '{name}'" + (f"; did you mean '{close[0]}'? " if close else "; ") + choice)
-    return _modules()[name]
+def analysis(name: str) -> ModuleType | PluginAnalysis:
+    """Return one analysis. Raises UsageFault for an unknown name, TraceqError for a plugin that cannot be used."""
+    if name in _modules():
+        return _modules()[name]
+    plugins = plugin_analyses()
+    if name in plugins.by_name:
+        return plugins.by_name[name]
+    if name in plugins.faults:
+        raise plugins.faults[name]
+    close = get_close_matches(name, names(), n=1)
+    choice = "choose from " + ", ".join(names())
+    raise UsageFault(f"no analysis '{name}'" + (f"; did you mean '{close[0]}'? " if close else "; ") + choice)
+
+
+def describe_analyses() -> dict[str, str]:
+    """Return the question that each analysis answers, by name, in the order of a report."""
+    plugins, modules = plugin_analyses().by_name, _modules()
+    questions = {name: plugin.question for name, plugin in plugins.items()}
+    questions |= {name: (module.__doc__ or "").partition("\n")[0] for name, module in modules.items()}
+    return {name: questions[name] for name in names()}
+
+
+def plugin_caveats(only: Sequence[str]) -> tuple[Caveat, ...]:
+    """Return a doubt for each plugin that a report on everything lacks; none where analyses were chosen."""
+    return () if only else tuple(Caveat("plugin", str(fault)) for fault in plugin_analyses().faults.values())
+
+
+def plugins_version() -> str:
+    """Return a text that changes with the analyses of other packages; "" without any."""
+    return plugin_analyses().version
 
 
 def analyze(run: Run, name: str) -> Report:
-    """One analysis of a run. Raises UsageFault for a name that is none."""
+    """Return the report of one analysis of a run. Raises UsageFault for an unknown name."""
     return analyze_all(run, (name,))[0]
 
 
 def analyze_all(run: Run, only: Sequence[str] = ()) -> tuple[Report, ...]:
-    """Several analyses of a run, or all of them, in the order of a report."""
+    """Return the reports of several analyses of a run, or of all, in the order of a report."""
     job = job_of(run)
     return tuple(
         module.merge(job, tuple(module.summarize(trace) for trace in run.traces))
@@ -66,7 +121,7 @@ def analyze_all(run: Run, only: Sequence[str] = ()) -> tuple[Report, ...]:
 
 
 def describe(run: Run) -> Source:
-    """What was read, in a line."""
+    """Return what was read, for the first line of a report."""
     environment = run.manifest.environment if run.manifest is not None else {}
     first = run.traces[0] if run.traces else None
     return Source(
@@ -82,5 +137,5 @@ def describe(run: Run) -> Source:
 
 
 def sheet(run: Run, only: Sequence[str] = ()) -> Sheet:
-    """All analyses of a run, or some. Raises UsageFault for a name that is none."""
-    return Sheet(describe(run), analyze_all(run, only), run.caveats)
+    """Return the reports of all analyses of a run, or of some. Raises UsageFault for an unknown name."""
+    return Sheet(describe(run), analyze_all(run, only), (*run.caveats, *plugin_caveats(only)))

@@ -1,161 +1,157 @@
-"""How do the ranks share the work, and did they issue just what that takes?"""
+"""How do the ranks share the work, and did they issue exactly the collectives that this takes?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceq.analysis._parts import each_of
 from traceq.facts.comm.collective_roles import Role
-from traceq.facts.comm.parallelism import issues, strategy_of
-from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, units
+from traceq.facts.comm.parallelism import issued_calls, strategy_of
+from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
 from traceq.facts.ranks.job import Job
 from traceq.model import Trace
-from traceq.report import Cell, Column, Finding, Report, Table
+from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit
 
 POSITION = 52
 
-_COLUMNS = (
-    Column("key", "key"),
-    Column("rank", "rank", Unit.COUNT),
-    Column("strategy", "strategy"),
-    Column("rule", "rule"),
-    Column("num_steps", "steps", Unit.COUNT),
-    Column("num_micro_batches", "micro-batches a step", Unit.COUNT),
-    Column("num_units", "units", Unit.COUNT),
-    Column("num_kept", "units kept for backward", Unit.COUNT),
-    Column("parameters", "parameters", Unit.COUNT),
-    Column("verdict", "verdict"),
-    Column("reason", "reason"),
-)
-_CHECK_COLUMNS = (
-    Column("key", "key"),
-    Column("rank", "rank", Unit.COUNT),
-    Column("role", "for"),
-    Column("num", "calls", Unit.COUNT),
-    Column("expected_num", "predicted", Unit.COUNT),
-    Column("elements", "elements", Unit.COUNT),
-    Column("expected_elements", "predicted", Unit.COUNT),
-    Column("verdict", "verdict"),
-    Column("reason", "reason"),
-)
-_WORST = (EXACT, EXPLAINED, UNEXPLAINED)
+_BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRow:
+    """One rank's strategy and the worst verdict of its checks; numbers are per step, None where unknown."""
+
+    key: str = column("key")
+    rank: int = column("rank", Unit.COUNT)
+    strategy: str = column("strategy")
+    rule: str = column("rule")
+    num_steps: int = column("steps", Unit.COUNT)
+    num_micro_batches: int | None = column("micro-batches", Unit.COUNT, is_per_step=True)
+    num_units: int | None = column("units", Unit.COUNT)
+    num_kept: int | None = column("units kept for backward", Unit.COUNT)
+    parameters: int | None = column("parameters", Unit.COUNT)
+    verdict: str = column("verdict")
+    reason: str = column("reason")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """The calls for one role on one rank, over all its steps, and the prediction; None where unknown."""
+
+    key: str = column("key", is_hidden=True)
+    rank: int = column("rank", Unit.COUNT, is_hidden=True)
+    role: str = column("role")
+    num: int = column("calls", Unit.COUNT)
+    expected_num: int | None = column("predicted", Unit.COUNT)
+    elements: int | None = column("elements", Unit.COUNT)
+    expected_elements: int | None = column("predicted", Unit.COUNT)
+    verdict: str = column("verdict")
+    reason: str = column("reason")
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's strategy and its checks; the numbers are of one step, None where the trace does not tell."""
+    """One rank's strategy and its checks."""
 
-    rank: int
-    strategy: str
-    rule: str
-    num_steps: int
-    num_micro_batches: int | None
-    num_units: int | None
-    num_kept: int | None
-    parameters: int | None
+    row: StrategyRow
     checks: tuple[Check, ...]
 
     @property
-    def verdict(self) -> str:
-        """The worst of the checks."""
-        return max((check.verdict for check in self.checks), key=_WORST.index, default=EXACT)
-
-    @property
-    def reason(self) -> str:
-        """Why it is no better than that."""
-        return "; ".join(f"{c.role}: {c.reason}" for c in self.checks if c.reason and c.verdict == self.verdict)
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        numbers = (self.num_steps, self.num_micro_batches, self.num_units, self.num_kept, self.parameters)
-        return (f"rank {self.rank}", self.rank, self.strategy, self.rule, *numbers, self.verdict, self.reason)
-
-    @property
-    def check_cells(self) -> tuple[tuple[Cell, ...], ...]:
-        return tuple(
-            (
-                f"rank {self.rank}|{number}|{check.role}",
-                self.rank,
-                check.role,
-                check.num,
-                check.expected_num,
-                check.elements,
-                check.expected_elements,
-                check.verdict,
-                check.reason,
+    def check_rows(self) -> list[CheckRow]:
+        """A row for each check."""
+        rank = self.row.rank
+        return [
+            CheckRow(
+                key=f"rank {rank}|{number}|{check.role}",
+                rank=rank,
+                role=check.role,
+                num=check.num,
+                expected_num=check.expected_num,
+                elements=check.elements,
+                expected_elements=check.expected_elements,
+                verdict=check.verdict,
+                reason=check.reason,
             )
             for number, check in enumerate(self.checks)
-        )
-
-
-def merge(job: Job, ranks: Sequence[_Rank]) -> Report:
-    """The strategies and checks of all ranks; people see the first of the worst."""
-    summary = Table("strategy", "Strategy", _COLUMNS, tuple(rank.cells for rank in ranks))
-    rows = tuple(row for rank in ranks for row in rank.check_cells)
-    checked = Table("strategy_checks", "What the strategy predicts", _CHECK_COLUMNS, rows)
-    told = [rank for rank in ranks if rank.checks]
-    return Report("strategy", (summary, checked), (_view(told),) if told else (), tuple(_findings(told)))
+        ]
 
 
 def summarize(trace: Trace) -> _Rank:
-    """The strategy of a rank, and each role's calls and elements against what it predicts, over all its steps."""
-    found, (name, rule) = issues(trace), strategy_of(trace)
-    checked = checks(trace)
-    passes, of_units = int(micro_batches(trace).max(initial=1)), units(trace)
-    num_units = int(of_units.max(initial=0)) // passes or None
-    again = found.per_step(found.of(Role.GATHER_BACKWARD)).num
-    kept = None if num_units is None else num_units - int(again.max(initial=0)) // passes
-    return _Rank(
-        trace.rank,
-        name,
-        rule,
-        found.num_steps,
-        passes if checked else None,
-        num_units,
-        kept,
-        _parameters(trace) if checked else None,
-        checked,
+    """Return the rank's strategy, and each role's calls and elements over all its steps against the prediction."""
+    issued, (name, rule), rank_checks = issued_calls(trace), strategy_of(trace), checks(trace)
+    num_passes = int(micro_batches(trace).max(initial=1))
+    num_units = int(unit_forwards(trace).max(initial=0)) // num_passes or None
+    regathered = issued.per_step(issued.of(Role.GATHER_BACKWARD)).num
+    num_kept = None if num_units is None else num_units - int(regathered.max(initial=0)) // num_passes
+    verdict = max((check.verdict for check in rank_checks), key=_BEST_FIRST.index, default=EXACT)
+    reasons = (f"{check.role}: {check.reason}" for check in rank_checks if check.reason and check.verdict == verdict)
+    row = StrategyRow(
+        key=f"rank {trace.rank}",
+        rank=trace.rank,
+        strategy=name,
+        rule=rule,
+        num_steps=issued.num_steps,
+        num_micro_batches=num_passes if rank_checks else None,
+        num_units=num_units,
+        num_kept=num_kept,
+        parameters=_parameters(trace) if rank_checks else None,
+        verdict=verdict,
+        reason="; ".join(reasons),
     )
+    return _Rank(row, rank_checks)
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """Return the strategies and checks of all ranks; people see the first rank of the worst verdict."""
+    tables = (
+        Table.of("strategy", "Strategy", StrategyRow, each_of(parts, lambda part: (part.row,))),
+        Table.of(
+            "strategy_checks", "What the strategy predicts", CheckRow, each_of(parts, lambda part: part.check_rows)
+        ),
+    )
+    checked = [part for part in parts if part.checks]
+    return Report("strategy", tables, (_view(checked),) if checked else (), tuple(_findings(checked)))
 
 
 def _parameters(trace: Trace) -> int | None:
-    """Elements that one pass reduces or gathers: the parameters, padding included."""
-    found = issues(trace)
+    """Return the elements that one pass reduces or gathers: the parameters, padding included."""
+    issued = issued_calls(trace)
     for role in (Role.GATHER_FORWARD, Role.GATHER_STEP, Role.GRADIENT):
-        summed = found.per_step(found.of(role))
-        if summed and (summed.elements >= 0).all():
-            passes = micro_batches(trace) if role == Role.GATHER_FORWARD else 1
-            return int(np.max(summed.elements // passes)) or None
+        sums = issued.per_step(issued.of(role))
+        if sums and (sums.elements >= 0).all():
+            num_passes = micro_batches(trace) if role == Role.GATHER_FORWARD else 1
+            return int(np.max(sums.elements // num_passes)) or None
     return None
 
 
-def _view(ranks: Sequence[_Rank]) -> Table:
-    """The checks of the first rank of the worst verdict; its neighbours mostly say the same."""
-    shown = max(ranks, key=lambda rank: _WORST.index(rank.verdict))
-    same = [rank for rank in ranks if (rank.strategy, rank.checks) == (shown.strategy, shown.checks)]
-    of_ranks = "" if len(same) == len(ranks) else f" (rank {shown.rank}; {len(same)} of {len(ranks)} ranks alike)"
+def _view(parts: Sequence[_Rank]) -> Table:
+    """Return the checks of the first rank of the worst verdict; most ranks have the same."""
+    worst = max(parts, key=lambda part: _BEST_FIRST.index(part.row.verdict))
+    row = worst.row
+    num_same = sum((part.row.strategy, part.checks) == (row.strategy, worst.checks) for part in parts)
+    ranks = "" if num_same == len(parts) else f" (rank {row.rank}; the same on {num_same} of {len(parts)} ranks)"
     facts = (
-        (shown.num_units, "units"),
-        (shown.num_kept, "kept for backward"),
-        (shown.parameters, "parameters with padding" if shown.num_units else "parameters"),
+        (row.num_units, "units"),
+        (row.num_kept, "kept for backward"),
+        (row.parameters, "parameters with padding" if row.num_units else "parameters"),
     )
-    note = ", ".join(f"{value:,} {what}" for value, what in facts if value)
-    rows = tuple(
-        (check.role.replace("_", " "), *row[3:]) for check, row in zip(shown.checks, shown.check_cells, strict=True)
-    )
-    steps = f"{shown.num_steps} steps" if shown.num_steps > 1 else "1 step"
-    title = f"Strategy: {shown.strategy}, {shown.verdict} over {steps}{of_ranks}"
-    return Table("strategy", title, _CHECK_COLUMNS[2:], rows, note=f"{shown.rule}{'; ' if note else ''}{note}.")
+    note = "; ".join(filter(None, [row.rule, ", ".join(f"{value:,} {name}" for value, name in facts if value)]))
+    rows = [replace(check, role=check.role.replace("_", " ")) for check in worst.check_rows]
+    steps = f"{row.num_steps} steps" if row.num_steps > 1 else "1 step"
+    title = f"Strategy: {row.strategy}, {row.verdict} over {steps}{ranks}"
+    return Table.of("strategy", title, CheckRow, rows, note=f"{note}.").visible
 
 
-def _findings(ranks: Sequence[_Rank]) -> list[Finding]:
-    """One for all ranks that issue what their strategy does not predict."""
-    off = [rank for rank in ranks if rank.verdict == UNEXPLAINED]
-    if not off:
+def _findings(parts: Sequence[_Rank]) -> list[Finding]:
+    """Return one finding for all ranks that issue calls which their strategy does not predict."""
+    unexplained = [part.row for part in parts if part.row.verdict == UNEXPLAINED]
+    if not unexplained:
         return []
-    who = f"rank {off[0].rank}" + (f" and {len(off) - 1} more" if len(off) > 1 else "")
-    text = f"{who}: {off[0].strategy} does not predict all that was issued: {off[0].reason}"
-    return [Finding("strategy", "medium", text, 0, f"rank {off[0].rank}")]
+    first = unexplained[0]
+    ranks = f"rank {first.rank}" + (f" and {len(unexplained) - 1} more" if len(unexplained) > 1 else "")
+    text = f"{ranks}: {first.strategy} does not predict all that was issued: {first.reason}"
+    return [Finding("strategy", "medium", text, 0, first.key)]

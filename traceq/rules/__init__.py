@@ -1,1 +1,1 @@
-"""Rules about a trace, such as `dtoh in forward == 0`: text -> Rule -> Outcome on every rank."""
+"""Rules about a trace, such as `dtoh in forward == 0`: text -> Rule -> RuleOutcome on every rank."""

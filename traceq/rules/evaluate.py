@@ -1,4 +1,4 @@
-"""Does a rule hold on every rank, and if not, what broke it?"""
+"""Evaluation of rules: whether each holds on every rank, and what breaks it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What a part of a value comes from: an op and its line, a collective, a kernel, a cell of the partition."""
+    """Part of a value by its source: an op and its line, a collective, a kernel, or a category of the partition."""
 
     name: str
     value: Fraction
@@ -29,7 +29,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A rank on which a rule does not hold; `causes` the largest first, none where the value is too small."""
+    """Rank on which a rule does not hold; `causes` the largest first, none where the value is too small."""
 
     rank: int
     value: Fraction
@@ -39,7 +39,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """A rule, and the ranks that break it, the worst first; or where ranks differ, of the rule about all of them."""
+    """Rule and the ranks that break it, the worst first; `mismatch`: where ranks differ, for the rule about all."""
 
     rule: Rule
     breaches: tuple[Breach, ...]
@@ -47,12 +47,12 @@ class RuleOutcome:
 
     @property
     def holds(self) -> bool:
-        """True where no rank breaks the rule."""
+        """Whether no rank breaks the rule."""
         return not self.breaches and not self.mismatch
 
 
 def judge(run: Run, rules: Sequence[Rule]) -> tuple[RuleOutcome, ...]:
-    """What each rule comes to on the ranks of a run. Raises TraceqError where a rank cannot answer a rule."""
+    """Return the outcome of each rule on the ranks of a run. Raises TraceqError where a rank cannot answer a rule."""
     ranks = gather(run, rules)
     return tuple(
         RuleOutcome(rule, (), first_mismatch(run)) if rule.metric == IDENTICAL else _outcome(rule, ranks)
@@ -73,7 +73,7 @@ def _outcome(rule: Rule, ranks: Sequence[Evidence]) -> RuleOutcome:
 
 
 def _value(rule: Rule, evidence: Evidence, rows: Sequence[EvidenceRow]) -> Fraction:
-    """Sum of the rows, or a statistic over the counted steps; exact."""
+    """Return the sum of the rows, or a statistic over the counted steps; exact."""
     metric = METRICS[rule.metric]
     if metric.by_step:
         return _over_steps(rule, evidence.counted, rows)
@@ -84,19 +84,19 @@ def _value(rule: Rule, evidence: Evidence, rows: Sequence[EvidenceRow]) -> Fract
 
 
 def _over_steps(rule: Rule, windows: Mapping[int, int], rows: Sequence[EvidenceRow]) -> Fraction:
-    """Time of the rows in each step, then the statistic; a mean share is the share of all steps together."""
+    """Return a statistic of the time of the rows in each step; a mean share is the share of all steps together."""
     ns = dict.fromkeys(windows, 0)
     for row in rows:
         if row["step"] in ns:
             ns[integer(row, "step")] += integer(row, "ns")
     if rule.measure is Measure.SHARE and rule.statistic == "mean":
         return Fraction(sum(ns.values()), sum(windows.values()))
-    whole = windows if rule.measure is Measure.SHARE else dict.fromkeys(windows, 1)
-    return _STATISTICS[rule.statistic](sorted(Fraction(ns[index], whole[index]) for index in windows))
+    divisors = windows if rule.measure is Measure.SHARE else dict.fromkeys(windows, 1)
+    return _STATISTICS[rule.statistic](sorted(Fraction(ns[index], divisors[index]) for index in windows))
 
 
 def _p95(values: Sequence[Fraction]) -> Fraction:
-    """Nearest rank of sorted values, which is their maximum where there are fewer than 20."""
+    """Return the nearest rank of sorted values, which is their maximum where there are fewer than 20."""
     return values[-(-95 * len(values) // 100) - 1]
 
 
@@ -111,7 +111,7 @@ assert tuple(_STATISTICS) == STATISTICS
 
 
 def _causes(rule: Rule, evidence: Evidence, rows: Sequence[EvidenceRow]) -> list[Contribution]:
-    """Parts of a value by what they come from, the largest first; none where that only repeats the metric."""
+    """Return parts of a value by source, the largest first; none where that only repeats the metric."""
     by_name: dict[str, list[EvidenceRow]] = {}
     for row in rows:
         by_name.setdefault(_name(rule, row), []).append(row)
@@ -121,7 +121,7 @@ def _causes(rule: Rule, evidence: Evidence, rows: Sequence[EvidenceRow]) -> list
 
 
 def _name(rule: Rule, row: EvidenceRow) -> str:
-    """What a row is, in the words of its table."""
+    """Return the name of the source of a row, as its table has it."""
     metric = METRICS[rule.metric]
     match metric.table:
         case "syncs":

@@ -1,4 +1,4 @@
-"""The rows that a rule is about, on each rank; or why their absence would mean nothing."""
+"""Rows that a rule is about, on each rank; a rule that a trace cannot answer is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EvidenceRow = Mapping[str, Cell]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Rows of one rank, by table."""
+    """Rows of one rank, by table; each row maps the fields of its table to cells."""
 
     where: str
     rank: int
@@ -31,27 +31,28 @@ class Evidence:
 
     @property
     def has_device(self) -> bool:
+        """Whether the trace has device work."""
         return any(row["num_gpu_ops"] for row in self.tables["phases"])
 
     @property
     def windows(self) -> dict[int, int]:
-        """Window ns of each step by its index."""
+        """Window of each step by its index, ns."""
         return {integer(row, "index"): integer(row, "window_ns") for row in self.tables["steps"]}
 
     @property
     def counted(self) -> dict[int, int]:
-        """Window ns of the steps that statistics are taken over: all whole ones, or all where none is whole."""
-        whole = {integer(row, "index") for row in self.tables["steps"] if not row["partial"]}
-        return {index: ns for index, ns in self.windows.items() if index in whole or not whole}
+        """Windows of the steps that statistics are taken over, ns: all whole ones, or all where none is whole."""
+        complete = {integer(row, "index") for row in self.tables["steps"] if not row["partial"]}
+        return {index: ns for index, ns in self.windows.items() if index in complete or not complete}
 
     def refuse(self, rule: Rule, reason: str) -> TraceqError:
-        """The fault of a rule that this rank cannot answer."""
-        reason = " ".join(reason.split())  # names in a trace are anybody's: no line breaks
+        """Return the error of a rule that this rank cannot answer."""
+        reason = " ".join(reason.split())  # names in a trace are untrusted: no line breaks
         return TraceqError(f"{self.where}: rank {self.rank}: cannot answer '{rule.text}': {reason}")
 
 
 def gather(run: Run, rules: Sequence[Rule]) -> tuple[Evidence, ...]:
-    """Of each rank, the tables that the rules need. Raises UnreadableInput for a run without traces."""
+    """Return the tables that the rules need, of each rank. Raises UnreadableInput for a run without traces."""
     if not run.traces:
         raise UnreadableInput(run.path, "no traces", "a trace of each rank")
     names = sorted({"phases", "steps", *(METRICS[rule.metric].table for rule in rules if rule.metric in METRICS)})
@@ -63,30 +64,28 @@ def gather(run: Run, rules: Sequence[Rule]) -> tuple[Evidence, ...]:
 
 
 def _rows(run: Run, name: str) -> list[EvidenceRow]:
-    table = next(table for table in analyze(run, name).tables if table.key == name)
-    keys = [column.key for column in table.columns]
-    return [dict(zip(keys, cells, strict=True)) for cells in table.rows]
+    return next(list[EvidenceRow](table.to_dicts()) for table in analyze(run, name).tables if table.key == name)
 
 
 def select(rule: Rule, evidence: Evidence) -> list[EvidenceRow]:
-    """Rows of one rank that a rule is about. Raises TraceqError where their absence would mean nothing."""
+    """Return the rows of one rank that a rule is about. Raises TraceqError where their absence would mean nothing."""
     metric = METRICS[rule.metric]
     _refuse_wrong_device(rule, evidence)
     if metric.table == "collectives":
         _refuse_missing_calls(rule, evidence)
     rows = [row for row in evidence.tables[metric.table] if not metric.key or row[metric.key] in metric.values]
     if rule.phase:
-        named = _phases_named(rule, evidence)
-        rows = [row for row in rows if row[metric.phase_key] in named]
+        phases = _phases_named(rule, evidence)
+        rows = [row for row in rows if row[metric.phase_key] in phases]
     if rule.measure is Measure.BYTES and any(row["num"] and row["bytes"] is None for row in rows):
-        raise evidence.refuse(rule, f"the trace does not tell the sizes of its {rule.metric} calls")
+        raise evidence.refuse(rule, f"the trace does not record the sizes of its {rule.metric} calls")
     if rule.measure is Measure.SHARE and not all(evidence.windows.values()):
-        raise evidence.refuse(rule, "a step without length has no shares")
+        raise evidence.refuse(rule, "a step of length 0 has no shares")
     return rows
 
 
 def _refuse_wrong_device(rule: Rule, evidence: Evidence) -> None:
-    """Without this every count of waits in a trace without a device would be 0, and pass."""
+    """Raise TraceqError for a metric that the trace cannot have: without it a count of 0 would pass."""
     needs = METRICS[rule.metric].needs
     phase = f" in {rule.phase}" if rule.phase else ""
     if needs is Needs.DEVICE and not evidence.has_device:
@@ -94,11 +93,11 @@ def _refuse_wrong_device(rule: Rule, evidence: Evidence) -> None:
         raise evidence.refuse(rule, "the trace has no device work" + instead * (rule.metric in _WAITS))
     if needs is Needs.CPU_ONLY and evidence.has_device:
         instead = f"; use 'dtoh{phase} == 0'" if rule.metric == "scalar" else ""
-        raise evidence.refuse(rule, f"{rule.metric} is told only by a trace without device work{instead}")
+        raise evidence.refuse(rule, f"only traces without device work have {rule.metric}{instead}")
 
 
 def _refuse_missing_calls(rule: Rule, evidence: Evidence) -> None:
-    """Kernels launched inside the trace without a single call: the trace does not record calls."""
+    """Raise TraceqError where kernels were launched inside the trace without a single recorded call."""
     rows = evidence.tables["collectives"]
     num_kernels = sum(integer(row, "num_kernels") for row in rows if row["phase"] != BEFORE_WINDOW)
     if num_kernels and not any(row["num"] for row in rows):
@@ -106,15 +105,15 @@ def _refuse_missing_calls(rule: Rule, evidence: Evidence) -> None:
 
 
 def _phases_named(rule: Rule, evidence: Evidence) -> set[str]:
-    """Phases called exactly so, else those called so without decoration: `forward` is `## forward ##`."""
+    """Return the phases of exactly this name, else those of this name without decoration, as in `## forward ##`."""
     names = list(dict.fromkeys((*(str(row["name"]) for row in evidence.tables["phases"]), OTHER)))
-    found = {name for name in names if name == rule.phase}
-    found = found or {name for name in names if _bare(name) == _bare(rule.phase)}
-    if not found:
+    matching = {name for name in names if name == rule.phase}
+    matching = matching or {name for name in names if _bare(name) == _bare(rule.phase)}
+    if not matching:
         close = closest_name(_bare(rule.phase), map(_bare, names))
         hint = f"; did you mean '{close}'?" if close else ";"
         raise evidence.refuse(rule, f"no phase '{rule.phase}'{hint} the phases are {', '.join(names)}")
-    return found
+    return matching
 
 
 def _bare(name: str) -> str:
@@ -122,7 +121,7 @@ def _bare(name: str) -> str:
 
 
 def integer(row: EvidenceRow, key: str) -> int:
-    """A cell that is a whole number."""
+    """Return a cell that is a whole number."""
     value = row[key]
     assert isinstance(value, int)
     return value

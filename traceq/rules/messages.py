@@ -1,4 +1,4 @@
-"""An outcome as one line for people, and as an annotation for GitHub."""
+"""Outcomes of rules as lines for people, and as annotations for GitHub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BASE_UNITS = {Measure.COUNT: "", Measure.BYTES: " B", Measure.NS: " ns", Measur
 
 
 def line(outcome: RuleOutcome, path: str = "") -> str:
-    """`ok     dtoh in forward == 0`, or what was found where; the path is named where there are several."""
+    """Return `ok     dtoh in forward == 0`, or the value that breaks the rule; `path` where there are several."""
     where = f"{path}: " if path else ""
     if outcome.holds:
         return f"ok     {where}{outcome.rule.text}"
@@ -30,7 +30,7 @@ def line(outcome: RuleOutcome, path: str = "") -> str:
 
 
 def annotation(outcome: RuleOutcome, path: str) -> str:
-    """The workflow command that shows a broken rule on the pull request."""
+    """Return the workflow command that shows a broken rule on the pull request."""
     return f"::error title=traceq check::{_escaped(f'{path}: {_complaint(outcome)}')}"
 
 
@@ -42,18 +42,20 @@ def _complaint(outcome: RuleOutcome) -> str:
     worst = outcome.breaches[0]
     others = sorted(breach.rank for breach in outcome.breaches[1:])
     named = f"rank {', '.join(map(str, others))}" if len(others) < _MANY_RANKS else f"{len(others)} other ranks"
-    also = f"; broken on {named} too" if others else ""
-    return _printable(f"{rule.text}: {_found(rule, worst.value)} on rank {worst.rank}{_causes(rule, worst)}{also}{why}")
+    also = f"; also broken on {named}" if others else ""
+    return _printable(
+        f"{rule.text}: {_value_text(rule, worst.value)} on rank {worst.rank}{_causes(rule, worst)}{also}{why}"
+    )
 
 
 def _causes(rule: Rule, breach: Breach) -> str:
-    told = [f"{_amount(rule, cause.value)} {cause.name}" for cause in breach.causes]
+    causes = [f"{_amount(rule, cause.value)} {cause.name}" for cause in breach.causes]
     more = [f"{breach.num_more_causes} more"] if breach.num_more_causes else []
-    return f" ({', '.join([*told, *more])})" if told else ""
+    return f" ({', '.join([*causes, *more])})" if causes else ""
 
 
-def _found(rule: Rule, value: Fraction) -> str:
-    """The value; with every digit where it would read like the bound that it misses."""
+def _value_text(rule: Rule, value: Fraction) -> str:
+    """Return the value, with every digit where it would read like the bound that it misses."""
     text = _amount(rule, value)
     if value == rule.bound or text != _amount(rule, rule.bound):
         return text
@@ -69,7 +71,7 @@ def _number(rule: Rule, value: Fraction) -> float:
 
 
 def _printable(text: str) -> str:
-    """One line: names in a trace are anybody's, and a line break before `::` would be a command to GitHub."""
+    """Return one line: names in a trace are untrusted, and a line break before `::` would be a command to GitHub."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""What a rule can be about: each metric adds up one column of one analysis's table."""
+"""Metrics of rules: each is the sum of one column of one analysis's table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["METRICS", "Measure", "Metric", "Needs"]
 
 
 class Measure(Enum):
-    """What the unit of a rule's number asks for; the value reads after "expected"."""
+    """Kind of number that a rule compares with, by its unit; the value reads after "expected"."""
 
     COUNT = "a number without a unit (0)"
     BYTES = "a size (2 GiB)"
@@ -23,7 +23,7 @@ class Measure(Enum):
 
 
 class Needs(Enum):
-    """What a trace must hold to answer: without it every number would be 0 and every `== 0` would pass."""
+    """Content that a trace must have to answer: without it every number would be 0 and every `== 0` would pass."""
 
     NOTHING = "nothing"
     DEVICE = "device work"
@@ -32,7 +32,7 @@ class Needs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Rows of `table` whose `key` is one of `values` (all rows without a key), and the column to add up per measure.
+    """Rows of `table` whose `key` is one of `values` (all rows without a key), and the column to sum for each measure.
 
     `phase_key` is the column that names the phase, "" where rows have none.
     """
@@ -46,7 +46,7 @@ class Metric:
 
     @property
     def by_step(self) -> bool:
-        """The table tells steps apart, so that a median or a maximum over steps exists."""
+        """Whether the table has rows for each step, so that a median or a maximum over steps exists."""
         return self.table == "partition"
 
     @property
@@ -66,11 +66,11 @@ def _sync(kind: str) -> Metric:
     return Metric("syncs", _SIZED, "kind", (kind,), Needs.CPU_ONLY if kind == "scalar" else Needs.DEVICE)
 
 
-def _time(*doing: TimeCategory) -> Metric:
-    """Time of each step spent on these; only exposed communication exists with and without a device."""
-    needs = Needs.CPU_ONLY if set(doing) <= set(_ON_CPU_ONLY) else Needs.DEVICE
-    needs = Needs.NOTHING if doing == (TimeCategory.EXPOSED_COMM,) else needs
-    return Metric("partition", _TIMED, "category", tuple(one.name.lower() for one in doing), needs)
+def _time(*categories: TimeCategory) -> Metric:
+    """Return the time of each step in some categories; only exposed communication exists with and without a device."""
+    needs = Needs.CPU_ONLY if set(categories) <= set(_ON_CPU_ONLY) else Needs.DEVICE
+    needs = Needs.NOTHING if categories == (TimeCategory.EXPOSED_COMM,) else needs
+    return Metric("partition", _TIMED, "category", tuple(category.name.lower() for category in categories), needs)
 
 
 METRICS: Mapping[str, Metric] = {
@@ -88,6 +88,6 @@ METRICS: Mapping[str, Metric] = {
     "gpu_ops": Metric("phases", {Measure.COUNT: "num_gpu_ops"}, needs=Needs.DEVICE, phase_key="name"),
     "step": Metric("partition", _TIMED),
     "gpu_busy": _time(*_GPU_BUSY),
-    **{doing.name.lower(): _time(doing) for doing in TimeCategory},
+    **{category.name.lower(): _time(category) for category in TimeCategory},
 }
-"""All metrics by name. Copies are what the device carried out; `dtoh` and `htod` are those the host waited for."""
+"""All metrics by name. Copies are those the device carried out; `dtoh` and `htod` those the host waited for."""

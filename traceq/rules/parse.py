@@ -1,4 +1,4 @@
-"""Text to Rule: `METRIC [mean|median|p95|max|min] [in PHASE] [per step] OP NUMBER[UNIT]`, and one without a number."""
+"""Parser of rules: `METRIC [mean|median|p95|max|min] [in PHASE] [per step] OP NUMBER[UNIT]`, one without a number."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>\S*)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A comparison of a metric with `bound`: a count, bytes, ns, or a share from 0 to 1.
+    """Comparison of a metric with `bound`: a count, bytes, ns, or a share from 0 to 1.
 
     `phase` is "" for the whole trace; `why` is printed when the rule is broken.
     """
@@ -63,18 +63,18 @@ class Rule:
     why: str = ""
 
     def holds(self, value: Fraction) -> bool:
-        """Whether the comparison is true; exact."""
+        """Return whether the comparison is true; exact."""
         return _OPERATORS[self.comparison](value, self.bound)
 
 
 def parse(text: str, why: str = "") -> Rule:
-    """The rule that a text says. Raises UsageFault: the rule, what was found, what is expected."""
+    """Return the rule of a text. Raises UsageFault, which names the rule, what was found and what is expected."""
     text = " ".join(text.split())
     if text == IDENTICAL:
         return Rule(text, IDENTICAL, "mean", "", False, "==", Fraction(0), Measure.COUNT, why)
     words = _WORD.findall(text)
-    at = next((index for index, word in enumerate(words) if word[0] in "=!<>"), len(words))
-    subject, comparison, number = words[:at], "".join(words[at : at + 1]), " ".join(words[at + 1 :])
+    split = next((index for index, word in enumerate(words) if word[0] in "=!<>"), len(words))
+    subject, comparison, number = words[:split], "".join(words[split : split + 1]), " ".join(words[split + 1 :])
     name = subject.pop(0) if subject else ""
     if name not in METRICS:
         _refuse(text, f"'{name}'" if name else "no metric", _choice("a metric", name, METRICS))
@@ -87,7 +87,7 @@ def parse(text: str, why: str = "") -> Rule:
     per_step = subject[-2:] == ["per", "step"]
     phase = _phase(text, subject[:-2] if per_step else subject)
     if statistic and not metric.by_step:
-        _refuse(text, f"'{statistic}'", f"none: {name} is a sum, only times of the step have a value for each step")
+        _refuse(text, f"'{statistic}'", f"none: {name} is a sum, only times of the step have one value per step")
     if phase and not metric.phase_key:
         _refuse(text, f"'in {phase}'", f"none: {name} has no phases; dtoh and htod, the copies waited for, have")
     bound, measure = _bound(text, number, metric)
@@ -95,10 +95,10 @@ def parse(text: str, why: str = "") -> Rule:
 
 
 def closest_name(word: str, names: Iterable[str]) -> str:
-    """The name that a misspelt word most likely means, "" where none is close; case does not count."""
-    known = {name.casefold(): name for name in names}
-    close = get_close_matches(word.casefold(), known, n=1)
-    return known[close[0]] if close else ""
+    """Return the name that a misspelt word most likely means, "" where none is close; case does not count."""
+    by_folded = {name.casefold(): name for name in names}
+    close = get_close_matches(word.casefold(), by_folded, n=1)
+    return by_folded[close[0]] if close else ""
 
 
 def _phase(text: str, words: list[str]) -> str:
@@ -109,13 +109,14 @@ def _phase(text: str, words: list[str]) -> str:
 
 
 def _bound(text: str, number: str, metric: Metric) -> tuple[Fraction, Measure]:
-    found = _NUMBER.fullmatch(number)
-    if found is None:
+    parsed = _NUMBER.fullmatch(number)
+    if parsed is None:
         _refuse(text, f"'{number}'" if number else "no number", metric.accepts)
-    if found["unit"] not in _UNITS:
-        _refuse(text, f"'{found['unit']}'", _choice("a unit", found["unit"], filter(None, _UNITS)))
-    measure, size = _UNITS[found["unit"]]
-    bound = Fraction(found["number"]) * size
+    unit = parsed["unit"]
+    if unit not in _UNITS:
+        _refuse(text, f"'{unit}'", _choice("a unit", unit, filter(None, _UNITS)))
+    measure, size = _UNITS[unit]
+    bound = Fraction(parsed["number"]) * size
     if measure is Measure.COUNT and bound == 0:
         measure = next(iter(metric.columns))
     if measure not in metric.columns:
@@ -129,5 +130,5 @@ def _choice(what: str, word: str, names: Iterable[str]) -> str:
     return f"{what}; did you mean '{close}'?" if close else f"{what}: {' '.join(names)}"
 
 
-def _refuse(text: str, found: str, expected: str) -> NoReturn:
-    raise UsageFault(f"rule '{text}': found {found}; expected {expected}")
+def _refuse(text: str, actual: str, expected: str) -> NoReturn:
+    raise UsageFault(f"rule '{text}': found {actual}; expected {expected}")

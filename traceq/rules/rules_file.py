@@ -1,4 +1,4 @@
-"""A file of rules: `rules = ["..."]`, and `[[rule]]` tables with `rule` and `why`."""
+"""Reader of a file of rules: `rules = ["..."]`, and `[[rule]]` tables with `rule` and `why`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["read_rules"]
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """All rules of a TOML file, in its order. Raises UnreadableInput, and UsageFault for what is no rule."""
+    """Return all rules of a TOML file, in order. Raises UnreadableInput, and UsageFault for an invalid rule."""
     try:
         content = tomllib.loads(path.read_text("utf-8"))
     except OSError as fault:
@@ -23,9 +23,9 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
     is_tables = isinstance(tables, list) and all(_is_rule(table) for table in tables)
     if content or not is_list or not is_tables or not (texts or tables):
-        found = f"found '{next(iter(content))}'; " if content else ""
+        unexpected = f"found '{next(iter(content))}'; " if content else ""
         raise UsageFault(
-            f'{path}: {found}expected rules = ["..."], or [[rule]] tables with rule = "..." and why = "..."'
+            f'{path}: {unexpected}expected rules = ["..."], or [[rule]] tables with rule = "..." and why = "..."'
         )
     try:
         return (*map(parse, texts), *(parse(table["rule"], table.get("why", "")) for table in tables))
