@@ -27,7 +27,7 @@ def arm(name: str) -> Run:
 
 
 @pytest.fixture(scope="module")
-def found() -> Mapping[str, Exchange]:
+def result_of() -> Mapping[str, Exchange]:
     return {one.arm: one for one in exchanges([arm(name) for name in GIVEN])}
 
 
@@ -55,13 +55,13 @@ def found() -> Mapping[str, Exchange]:
     ],
 )
 def test_an_arm_moves_what_its_strategy_predicts(
-    found: Mapping[str, Exchange], name: str, strategy: str, moved: dict[str, tuple[int, int]]
+    result_of: Mapping[str, Exchange], name: str, strategy: str, moved: dict[str, tuple[int, int]]
 ) -> None:
     """DeepSpeed's all-reduce beside the gradients is a norm: one float, at stage 3 one double."""
-    one = found[name]
+    one = result_of[name]
     assert (one.strategy, one.verdict) == (strategy, "exact")
-    told = {each.name: (each.num, each.bytes / FLOAT) for each in one.moved if each.num}
-    assert told == moved
+    reported = {each.name: (each.num, each.bytes / FLOAT) for each in one.moved if each.num}
+    assert reported == moved
     assert (one.step_ns, one.samples_per_second, one.peak_bytes, one.state_bytes) == (8_000_000, 2000, 5, 7)
 
 

@@ -99,8 +99,8 @@ def test_a_sync_answers_for_no_more_than_it_blocked() -> None:
 def test_the_copy_counts_towards_what_a_sync_blocked() -> None:
     """A copy of 50 and a host that is slow on its own account: without the sync it would be ahead by 52, not by 102."""
 
-    def slow_after(at: float) -> list[Event]:
-        return [op("aten::slow", at, 80), launch(at + 80, 2, 3), kernel("add", at + 85, 10, 3)]
+    def slow_after(position: float) -> list[Event]:
+        return [op("aten::slow", position, 80), launch(position + 80, 2, 3), kernel("add", position + 85, 10, 3)]
 
     a = [step(0, 110), launch(1, 2, 1), kernel("gemm", 4, 6, 1), *slow_after(10)]
     b = [
@@ -236,10 +236,10 @@ def test_what_is_equal_on_both_sides_stays_equal_where_means_are_no_whole_nanose
     def steps(dur: float, odd: float) -> list[Event]:
         rows: list[Event] = [kernel("before", -1, 1.5, 0)]
         for number, extra in enumerate((0, 0.001, 0, 0)):
-            at, run = 100 * number, 10 * number + 1
-            rows += [step(at, 100, number), op("aten::mm", at + 1, 4), launch(at + 2, 2, run)]
-            rows += [kernel("gemm", at + 6 + extra, 20, run), launch(at + 30, 2, run + 1)]
-            rows += [kernel("aaa", at + 35, dur + (number == 3) * odd, run + 1)]
+            index, run = 100 * number, 10 * number + 1
+            rows += [step(index, 100, number), op("aten::mm", index + 1, 4), launch(index + 2, 2, run)]
+            rows += [kernel("gemm", index + 6 + extra, 20, run), launch(index + 30, 2, run + 1)]
+            rows += [kernel("aaa", index + 35, dur + (number == 3) * odd, run + 1)]
         return rows
 
     _, cells, causes = explain(build(*steps(40, 0.001)), build(*steps(47, 0.002)))
@@ -253,9 +253,9 @@ def test_a_trace_against_itself_has_no_cause() -> None:
 
 @pytest.mark.parametrize("item", [True, False])
 def test_a_ledger_is_closed(item: bool) -> None:
-    found: Any = ledger(build(*with_item(item=item)))
-    assert sum(cell.ns for cell in found.cells) == found.total_ns == (100_000 if item else 65_000)
-    assert sum(account.ns for account in found.accounts) == found.total_ns
+    result: Any = ledger(build(*with_item(item=item)))
+    assert sum(cell.ns for cell in result.cells) == result.total_ns == (100_000 if item else 65_000)
+    assert sum(account.ns for account in result.accounts) == result.total_ns
 
 
 def test_a_kernel_that_another_op_launched_is_still_the_same_kernel() -> None:
@@ -283,8 +283,8 @@ def test_kernels_of_one_op_that_others_replace_are_one_cause_of_that_op() -> Non
         return [step(0, 100), op("aten::mm", 1, 4), launch(2, 2, 1), kernel(name, 5, dur, 1), *kept]
 
     _, _, causes = explained(run("ampere_gemm", 30), run("hopper_gemm", 20))
-    found = causes["kernel|forward|aten::mm|replaced"]
-    assert (found.name, found.delta_num, found.delta_ns) == (
+    result = causes["kernel|forward|aten::mm|replaced"]
+    assert (result.name, result.delta_num, result.delta_ns) == (
         "aten::mm > ampere_gemm replaced by hopper_gemm",
         0,
         -10_000,

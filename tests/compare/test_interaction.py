@@ -1,7 +1,8 @@
-"""What a change costs in one place, against what it costs in another."""
+"""Cost of a change in one context against its cost in another."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +21,15 @@ MS = 1_000_000
 
 
 def between(here: tuple[int, tuple[int, int]], there: tuple[int, tuple[int, int]]) -> Interaction:
-    known = compare_pairs(recording(20 * MS, 20 * MS, num=32, jitter_ns=10_000))
-    one, other = (replace(known, delta_ns=at, ci95_ns=ends, ci90_ns=ends) for at, ends in (here, there))
-    return interaction(one, other)
+    comparison = compare_pairs(recording(20 * MS, 20 * MS, num=32, jitter_ns=10_000))
+    first, second = (replace(comparison, delta_ns=ns, ci95_ns=ends, ci90_ns=ends) for ns, ends in (here, there))
+    return interaction(first, second)
 
 
 def test_the_ends_of_the_difference_worked_out_by_hand() -> None:
-    found = between((100, (70, 160)), (500, (420, 540)))
-    assert found.delta_ns == 400
-    assert found.ci95_ns == (400 - 100, 400 + 50)  # hypot(500 - 420, 160 - 100), hypot(540 - 500, 100 - 70)
+    result = between((100, (70, 160)), (500, (420, 540)))
+    assert result.delta_ns == 400
+    assert result.ci95_ns == (400 - 100, 400 + 50)  # hypot(500 - 420, 160 - 100), hypot(540 - 500, 100 - 70)
 
 
 def test_turned_around_the_difference_has_the_other_sign() -> None:
@@ -40,31 +41,35 @@ def test_turned_around_the_difference_has_the_other_sign() -> None:
 @pytest.mark.parametrize(
     ("here_ms", "there_ms", "name", "words"),
     [
-        (0, 2, "material", "off_alone lacks what hides so much of it"),
-        (2, 0.5, "material", "off_alone lacks what adds so much of it"),
-        (1, 1, "in_the_noise", "what stands around it does not matter to it"),
+        (0, 2, "material", "other work in off hides this much of the cost"),
+        (2, 0.5, "material", "other work in off adds this much to the cost"),
+        (1, 1, "in_the_noise", "the cost is the same in both contexts"),
     ],
 )
-def test_what_neighbours_do_to_a_cost_is_said(here_ms: float, there_ms: float, name: str, words: str) -> None:
-    (found,) = diffs_of(here_ms=here_ms, there_ms=there_ms).joint
-    assert (found.repeats, found.arm, found.interaction.verdict.name) == ("on", "on_alone", name)
-    assert found.interaction.delta_ns == pytest.approx((there_ms - here_ms) * MS, abs=20_000)
-    assert found.words.endswith(f"{words}.")
+def test_an_interaction_says_whether_other_work_hides_the_cost(
+    here_ms: float, there_ms: float, name: str, words: str
+) -> None:
+    (result,) = diffs_of(here_ms=here_ms, there_ms=there_ms).interactions
+    assert (result.repeats, result.arm, result.interaction.verdict.name) == ("on", "on_alone", name)
+    assert result.interaction.delta_ns == pytest.approx((there_ms - here_ms) * MS, abs=20_000)
+    assert result.words.endswith(f"{words}.")
 
 
-def test_both_costs_stand_in_the_sentence_and_in_the_matrix() -> None:
-    found = diffs_of(here_ms=1, there_ms=3)
+def test_both_costs_are_in_the_sentence_and_in_the_matrix() -> None:
+    result = diffs_of(here_ms=1, there_ms=3)
+    (between,) = result.interactions
     assert (
-        "on costs 1.00 ms a step against off, on_alone costs 3.00 ms a step against off_alone: " in found.joint[0].words
+        ": on costs 1.00 ms per step against off, on_alone costs 3.00 ms per step against off_alone;" in between.words
     )
-    table = matrix(found)
+    assert between.words.startswith("Interaction: +2.00 ms per step (95 % CI +")
+    table = matrix(result)
     assert [row[:2] for row in table.rows] == [("on", "off"), ("off_alone", "off"), ("on_alone", "off_alone")]
     assert table.title == "Unprofiled steps"
 
 
-def test_only_the_arm_that_ran_against_itself_is_said_to() -> None:
+def test_the_noise_floor_names_the_arm_of_the_control() -> None:
     words = [diff.words[1] for diff in diffs_of(here_ms=1, there_ms=3).diffs]
-    assert all("off against itself shows up to" in line for line in words)
+    assert all(re.search(r" A/A noise floor: \S+ [mu]s \(off against itself\)\.$", line) for line in words)
 
 
 def test_the_interval_covers_a_known_difference_of_costs() -> None:

@@ -14,9 +14,9 @@ MODEL = "model.py(20): forward"
 
 def causes(a: list[Event], b: list[Event]) -> dict[str, Cause]:
     """By key; they must add up."""
-    traced, cells, found = explain(build(*a), build(*b))
-    assert sum(cause.delta_ns for cause in found) == traced.delta_ns == sum(cell.delta_ns for cell in cells)
-    return {cause.key: cause for cause in found}
+    traced, cells, result = explain(build(*a), build(*b))
+    assert sum(cause.delta_ns for cause in result) == traced.delta_ns == sum(cell.delta_ns for cell in cells)
+    return {cause.key: cause for cause in result}
 
 
 def deltas(a: list[Event], b: list[Event]) -> dict[str, tuple[float, int]]:
@@ -27,9 +27,9 @@ def run(*works: tuple[str, str, str, float], stacks: bool = True, file: str = MO
     """(module, op, kernel, duration): one after the other, each launched at once, inside a module called by a line."""
     rows, start = [frame(file, 0, 39)] if stacks else [], 40.0
     for number, (module, name, runs, dur) in enumerate(works):
-        at = 1 + 4 * number
-        rows += [frame(f"nn.Module: {module}_{number}", at, 4)] if stacks else []
-        rows += [op(name, at + 0.2, 3.6), launch(at + 1, 2, number + 1), kernel(runs, start, dur, number + 1)]
+        index = 1 + 4 * number
+        rows += [frame(f"nn.Module: {module}_{number}", index, 4)] if stacks else []
+        rows += [op(name, index + 0.2, 3.6), launch(index + 1, 2, number + 1), kernel(runs, start, dur, number + 1)]
         start += dur
     return [step(0, start), *rows]
 
@@ -80,8 +80,8 @@ def test_what_moved_and_got_slower_is_one_cause() -> None:
 def test_more_of_one_op_and_fewer_of_another_are_two_causes() -> None:
     a = run(*[("M", "aten::mm", "add", 10)] * 5)
     b = run(("M", "aten::mm", "add", 10), ("M", "aten::sum", "add", 10))
-    found = deltas(a, b)
-    assert {key.split("|")[2]: value for key, value in found.items() if key.startswith("kernel")} == {
+    result = deltas(a, b)
+    assert {key.split("|")[2]: value for key, value in result.items() if key.startswith("kernel")} == {
         "aten::mm > add": (-4, -40),
         "aten::sum > add": (1, 10),
     }
@@ -93,12 +93,12 @@ def test_more_of_one_op_and_fewer_of_another_are_two_causes() -> None:
 def test_kernels_of_an_op_that_got_other_names_are_replaced_where_they_are_launched() -> None:
     a = run(("Attention", "aten::bmm", "ampere_gemm", 30), ("MLP", "aten::bmm", "ampere_gemm", 30))
     b = run(("Attention", "aten::bmm", "hopper_gemm", 10), ("MLP", "aten::bmm", "hopper_gemm", 25))
-    found = sorted(causes(a, b).values(), key=lambda cause: cause.delta_ns)
-    assert [(cause.module, cause.line, cause.delta_ns) for cause in found] == [
+    result = sorted(causes(a, b).values(), key=lambda cause: cause.delta_ns)
+    assert [(cause.module, cause.line, cause.delta_ns) for cause in result] == [
         ("Attention", "model.py:20 forward", -20_000),
         ("MLP", "model.py:20 forward", -5_000),
     ]
-    assert {cause.name for cause in found} == {"aten::bmm > ampere_gemm replaced by hopper_gemm"}
+    assert {cause.name for cause in result} == {"aten::bmm > ampere_gemm replaced by hopper_gemm"}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_versions_and_template_arguments_change_no_name(old: str, new: str) -> N
 def slow_python(dur: float, *around: Event) -> list[Event]:
     """The device waits for a host that is in no op from 20 until 20 + dur."""
     rows = [step(0, dur + 60), op("aten::mm", 1, 4), launch(2, 2, 1), kernel("gemm", 5, 10, 1), *around]
-    at = dur + 20
-    return [*rows, op("aten::add", at, 4), launch(at + 1, 2, 2), kernel("add", at + 4, 56 - at + dur, 2)]
+    index = dur + 20
+    return [*rows, op("aten::add", index, 4), launch(index + 1, 2, 2), kernel("add", index + 4, 56 - index + dur, 2)]
 
 
 def test_python_between_ops_has_its_line_where_frames_tell() -> None:
@@ -165,12 +165,12 @@ def test_a_copy_is_matched_by_the_op_that_asked_for_it() -> None:
 
 
 def test_a_sync_that_another_op_asks_for_is_the_same_sync() -> None:
-    def asked(name: str) -> list[Event]:
+    def requested(name: str) -> list[Event]:
         rows = [step(0, 100), op(name, 1, 20), call("cudaMemcpyAsync", 2, 15, 1)]
         return [*rows, memcpy("HtoD (Pageable -> Device)", 5, 10, 1), launch(30, 2, 2), kernel("add", 40, 20, 2)]
 
-    found = deltas(asked("aten::_to_copy"), asked("aten::empty_strided"))
-    assert not [key for key in found if key.startswith("sync")]
+    result = deltas(requested("aten::_to_copy"), requested("aten::empty_strided"))
+    assert not [key for key in result if key.startswith("sync")]
 
 
 # Bytes
@@ -181,9 +181,9 @@ def test_a_collective_that_moves_more_says_how_much() -> None:
         rows = [comms("allreduce", 10, 6, (elements, elements)), launch(11, 2, 1)]
         return [step(0, 40 + dur), *rows, kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 30, dur, 1)]
 
-    found = causes(reduced(10_000, 20), reduced(30_000, 50))["collective|forward|all_reduce for activation exchange|"]
-    assert (found.delta_num, found.delta_ns, found.delta_bytes) == (0, 30_000, 80_000)
-    assert cause_text(found) == "all_reduce for activation exchange in forward (+78.1 KiB)"
+    result = causes(reduced(10_000, 20), reduced(30_000, 50))["collective|forward|all_reduce for activation exchange|"]
+    assert (result.delta_num, result.delta_ns, result.delta_bytes) == (0, 30_000, 80_000)
+    assert cause_text(result) == "all_reduce for activation exchange in forward (+78.1 KiB)"
 
 
 def test_a_collective_is_named_by_what_it_is_for() -> None:
@@ -194,8 +194,8 @@ def test_a_collective_is_named_by_what_it_is_for() -> None:
         rows = [comms("_allgather_base", 10, 6, (50_000, 100_000)), launch(11, 2, 1)]
         return [step(0, 60 + dur), *marks, *rows, kernel("ncclDevKernel_AllGather_RING_LL(x)", 30, dur, 1)]
 
-    (found,) = (one for one in causes(exchanged(20), exchanged(50)).values() if one.kind == "collective")
-    assert (found.name, found.delta_ns) == ("all_gather for parameter gather backward", 30_000)
+    (result,) = (one for one in causes(exchanged(20), exchanged(50)).values() if one.kind == "collective")
+    assert (result.name, result.delta_ns) == ("all_gather for parameter gather backward", 30_000)
 
 
 def test_copies_of_another_size_are_a_difference_even_if_they_take_no_longer() -> None:

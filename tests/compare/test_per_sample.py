@@ -19,32 +19,28 @@ from traceq.stats import Comparison, compare_pairs
 MS = 1_000_000
 
 
-def verdict_of(found: Diff) -> Comparison:
-    assert found.comparison is not None
-    return found.comparison
+def verdict_of(result: Diff) -> Comparison:
+    assert result.comparison is not None
+    return result.comparison
 
 
 def test_a_longer_step_of_more_samples_can_save_time() -> None:
-    found = compared(manifest(4, 8))  # 20 ms for 4 samples, 36 ms for 8: 5 ms and 4.5 ms each
-    c = verdict_of(found)
+    result = compared(manifest(4, 8))  # 20 ms for 4 samples, 36 ms for 8: 5 ms and 4.5 ms each
+    c = verdict_of(result)
     assert (c.each(c.a_ns), c.each(c.b_ns), c.each(c.delta_ns)) == (5 * MS, 4.5 * MS, -0.5 * MS)
     assert (c.delta_pct, c.verdict.name, c.samples) == (-10.0, "material", (4, 8))
-    assert found.steps is not None
-    assert (found.steps.a_ns, found.steps.b_ns, found.steps.delta_ns) == (20 * MS, 36 * MS, 16 * MS)
-    assert found.words[0].startswith(
-        "large saves 500 us a sample (-10.0 %, 95 % interval -500 us to -500 us): material"
-    )
-    assert (
-        "for the 4 samples of A's step, the 95 % interval, -2.00 ms to -2.00 ms, lies beyond ±100 us" in found.words[1]
-    )
-    assert found.words[2] == (
-        "A step trains on 8 samples instead of 4 and takes 36.0 ms instead of 20.0 ms: +16.0 ms (95 % interval "
+    assert result.steps is not None
+    assert (result.steps.a_ns, result.steps.b_ns, result.steps.delta_ns) == (20 * MS, 36 * MS, 16 * MS)
+    assert result.words[0].startswith("large saves 500 us per sample (-10.0 %, 95 % CI -500 us to -500 us): material")
+    assert "for the 4 samples of A's step, the 95 % CI, -2.00 ms to -2.00 ms, is beyond ±100 us" in result.words[1]
+    assert result.words[2] == (
+        "A step trains on 8 samples instead of 4 and takes 36.0 ms instead of 20.0 ms: +16.0 ms (95 % CI "
         "+16.0 ms to +16.0 ms)."
     )
 
 
 def test_the_other_way_round_is_the_other_sign() -> None:
-    c = verdict_of(compared(manifest(4, 8), turned=True))
+    c = verdict_of(compared(manifest(4, 8), swapped=True))
     assert (c.each(c.a_ns), c.each(c.delta_ns)) == (4.5 * MS, 0.5 * MS)
     assert c.noise_floor_ns == 0
 
@@ -60,38 +56,38 @@ def test_the_noise_of_the_control_is_in_the_same_measure() -> None:
 
 
 def test_as_many_samples_on_both_sides_compare_steps() -> None:
-    found = compared(manifest(8, 8))
-    assert verdict_of(found).samples is None
-    assert found.words[0].startswith("large costs 16.0 ms a step")
+    result = compared(manifest(8, 8))
+    assert verdict_of(result).samples is None
+    assert result.words[0].startswith("large costs 16.0 ms per step")
 
 
 def test_a_batch_that_differs_and_samples_that_nobody_told_are_refused() -> None:
-    for known in (manifest(), manifest(4, 0), manifest(0, 8)):
-        found = compared(known)
-        assert found.comparable.reasons == ("batch_size: 4 against 8, samples of a step unknown",)
-        assert verdict_of(found).verdict.name == "inconclusive"
+    for entries in (manifest(), manifest(4, 0), manifest(0, 8)):
+        result = compared(entries)
+        assert result.comparable.reasons == ("batch_size: 4 against 8, samples per step unknown",)
+        assert verdict_of(result).verdict.name == "inconclusive"
     assert compared(manifest(varied=False)).comparable.ok
 
 
 def test_jobs_of_different_size_are_compared_by_their_samples() -> None:
     one = run_of("small", manifest(4, 8))
     two = run_of("small", replace(manifest(8, 16), run_id="other", num_ranks=2))
-    found = diff_runs(one, two)
-    assert found.comparable.ok
-    assert verdict_of(found).samples == (4, 8)
-    assert (verdict_of(found).each(20 * MS), verdict_of(found).b_ns) == (5 * MS, 10 * MS)
+    result = diff_runs(one, two)
+    assert result.comparable.ok
+    assert verdict_of(result).samples == (4, 8)
+    assert (verdict_of(result).each(20 * MS), verdict_of(result).b_ns) == (5 * MS, 10 * MS)
     unknown = diff_runs(run_of("small", manifest()), run_of("small", replace(manifest(), run_id="x", num_ranks=2)))
-    assert unknown.comparable.reasons == ("ranks of the job: 1 against 2, samples of a step unknown",)
+    assert unknown.comparable.reasons == ("ranks of the job: 1 against 2, samples per step unknown",)
 
 
 def test_the_matrix_says_which_deltas_are_of_a_sample() -> None:
-    found = compared(manifest(4, 8))
-    table = matrix(Diffs("small", (found,)))
+    result = compared(manifest(4, 8))
+    table = matrix(Diffs("small", (result,)))
     row = dict(zip((column.key for column in table.columns), table.rows[0], strict=True))
     assert (row["step"], row["delta"], row["pct"], row["low"]) == (36 * MS, -0.5 * MS, -10.0, -0.5 * MS)
-    assert "by the time of a sample" in table.note
+    assert table.note == "Arms that train on a different number of samples per step: delta per sample."
     assert matrix(Diffs("small", (compared(manifest(8, 8)),))).note == ""
-    narrow = matrix(Diffs("small", (found,)), narrow=True)
+    narrow = matrix(Diffs("small", (result,)), narrow=True)
     assert [column.key for column in narrow.columns] == ["arm", "step", "pct", "verdict"]
 
 
@@ -122,5 +118,5 @@ def test_a_doubt_says_for_how_many_samples_its_time_is() -> None:
     doubts = {
         doubt.code: doubt.text for doubt in compare_pairs(replace(stalled, second_ns=slow), samples=(4, 8)).caveats
     }
-    assert doubts["mean_disagrees"].endswith("a median does not see rare stalls (for the 4 samples of A's step)")
+    assert doubts["mean_disagrees"].endswith("the median ignores rare stalls (for the 4 samples of A's step)")
     assert doubts["slow_steps_differ"].endswith("one arm stalls more")

@@ -60,12 +60,12 @@ class Machine:
         else:
             self.host += dur
 
-    def launch(self, name: str, at: int, dur: int, stream: int) -> None:
+    def launch(self, name: str, position: int, dur: int, stream: int) -> None:
         self.run += 1
-        start = max(at + 3, self.free[stream])
-        self.rows += [launch(at, 2, self.run), kernel(name, start, dur, self.run, stream=stream)]
+        start = max(position + 3, self.free[stream])
+        self.rows += [launch(position, 2, self.run), kernel(name, start, dur, self.run, stream=stream)]
         self.free[stream] = start + dur
-        self.host = at + 3
+        self.host = position + 3
 
     def item(self, late: int) -> None:
         """A copy to the host, which waits for it and returns a little late."""
@@ -99,7 +99,7 @@ PROGRAMS = st.lists(STEP, min_size=1, max_size=3)
 TRACES = PROGRAMS.map(lambda program: build(*rows_of(program)))
 
 
-def told(causes: tuple[Cause, ...], sign: int = 1) -> dict[str, tuple[Any, ...]]:
+def effects_by_key(causes: tuple[Cause, ...], sign: int = 1) -> dict[str, tuple[Any, ...]]:
     return {
         cause.key: (sign * cause.delta_num, sign * cause.delta_ns, sign * cause.count_ns, sign * cause.dur_ns)
         for cause in causes
@@ -109,13 +109,13 @@ def told(causes: tuple[Cause, ...], sign: int = 1) -> dict[str, tuple[Any, ...]]
 @settings(max_examples=50)
 @given(TRACES)
 def test_cells_and_accounts_add_up_to_the_counted_windows(trace: Trace) -> None:
-    found, of_trace = ledger(trace), steps(trace)
+    result, of_trace = ledger(trace), steps(trace)
     windows = of_trace.window[of_trace.counted]
-    assert found.total_ns == int((windows[:, 1] - windows[:, 0]).sum())
-    assert sum(cell.ns for cell in found.cells) == found.total_ns
-    assert sum(account.ns for account in found.accounts) == found.total_ns
-    assert len({account.key for account in found.accounts}) == len(found.accounts)
-    assert all(account.ns >= 0 and account.num >= 0 for account in found.accounts)
+    assert result.total_ns == int((windows[:, 1] - windows[:, 0]).sum())
+    assert sum(cell.ns for cell in result.cells) == result.total_ns
+    assert sum(account.ns for account in result.accounts) == result.total_ns
+    assert len({account.key for account in result.accounts}) == len(result.accounts)
+    assert all(account.ns >= 0 and account.num >= 0 for account in result.accounts)
 
 
 @settings(max_examples=50)
@@ -136,7 +136,7 @@ def test_swapping_the_sides_turns_every_sign_and_nothing_else(a: Trace, b: Trace
     assert [(c.phase, c.category, c.delta_ns) for c in cells] == [
         (c.phase, c.category, -c.delta_ns) for c in turned_cells
     ]
-    assert told(causes) == told(turned_causes, -1)
+    assert effects_by_key(causes) == effects_by_key(turned_causes, -1)
     assert [cause.key for cause in causes] == [cause.key for cause in turned_causes]
     assert [cause.share_pct for cause in causes] == [cause.share_pct for cause in turned_causes]
 

@@ -13,7 +13,7 @@ from simulator.meetings import Late, Meetings
 
 from traceq.compare.diff import diff_runs
 from traceq.compare.rank_sentences import rank_words
-from traceq.compare.ranks import alone, explained_rank, rank_deltas
+from traceq.compare.ranks import explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
 from traceq.compare.tables import ranks_table
 from traceq.model import Arm, Manifest, Pairs, Run
@@ -36,19 +36,19 @@ def slowed() -> Diff:
 
 @pytest.mark.parametrize("in_kernel", [False, True], ids=["host", "kernel"])
 def test_a_rank_that_is_slower_is_named_with_what_it_does(in_kernel: bool) -> None:
-    found = diff_runs(job(0, in_kernel=in_kernel), job(DELAY, in_kernel=in_kernel))
-    assert found.traced is not None
-    assert found.traced.rank == 3
-    first, *others = found.causes
+    result = diff_runs(job(0, in_kernel=in_kernel), job(DELAY, in_kernel=in_kernel))
+    assert result.traced is not None
+    assert result.traced.rank == 3
+    first, *others = result.causes
     assert (first.kind, first.phase) == ("kernel" if in_kernel else "host", "backward")
     assert "aten::prepare" in first.name
     assert first.delta_ns == pytest.approx(DELAY, rel=0.02)
     assert abs(sum(cause.delta_ns for cause in others)) < 0.01 * DELAY
-    assert found.residual_ns == 0
-    doing = "compute" if in_kernel else "host_bound"
-    assert found.words[2] == (
-        f"Rank 3 alone is 4.00 ms a step slower: +4.00 ms {doing} in backward; "
-        "the others wait for it in all_gather for activation exchange."
+    assert result.residual_ns == 0
+    category = "compute" if in_kernel else "host_bound"
+    assert result.words[2] == (
+        f"Only rank 3 is slower, by 4.00 ms per step: +4.00 ms {category} in backward; "
+        "the other ranks wait for it in all_gather for activation exchange."
     )
 
 
@@ -68,13 +68,13 @@ def test_the_other_way_around_it_is_faster_by_as_much(slowed: Diff) -> None:
         (cause.key, -cause.delta_ns) for cause in slowed.causes
     ]
     assert back.words[2].startswith(
-        "Rank 3 alone is 4.00 ms a step faster: -4.00 ms host_bound in backward; the others"
+        "Only rank 3 is faster, by 4.00 ms per step: -4.00 ms host_bound in backward; the other ranks"
     )
 
 
 def test_where_all_ranks_change_alike_none_is_named() -> None:
-    found = diff_runs(job(0), job(0, compute=150 * US))
-    assert not [line for line in found.words if line.startswith("Rank ")]
+    result = diff_runs(job(0), job(0, compute=150 * US))
+    assert not [line for line in result.words if line.startswith("Only rank ")]
 
 
 def test_ranks_in_any_order_give_the_same_diff(slowed: Diff) -> None:
@@ -84,9 +84,9 @@ def test_ranks_in_any_order_give_the_same_diff(slowed: Diff) -> None:
 
 
 def test_json_has_every_rank(slowed: Diff) -> None:
-    found = json.loads(diffs_to_json(Diffs("a", (slowed,))))["ranks"]
-    assert [rank["rank"] for rank in found] == list(range(8))
-    for rank in found:
+    result = json.loads(diffs_to_json(Diffs("a", (slowed,))))["ranks"]
+    assert [rank["rank"] for rank in result] == list(range(8))
+    for rank in result:
         assert rank["delta_ns"] == rank["b_ns"] - rank["a_ns"]
         assert rank["own_delta_ns"] == rank["own_b_ns"] - rank["own_a_ns"]
 
@@ -105,10 +105,10 @@ def test_whichever_rank_is_late_and_wherever_it_is_named_with_its_delay(seed: in
         run_of(Meetings(PLAN, num_ranks=4, num_steps=4, late=one, ahead=False).job(random.Random(seed)))
         for one in (replace(late, ns=0), late)
     )
-    found = diff_runs(a, b)
-    assert found.words[2].startswith(f"Rank {late.rank} alone is ")
-    assert found.causes[0].delta_ns == pytest.approx(late.ns, rel=0.001)
-    assert "aten::prepare" in found.causes[0].name
+    result = diff_runs(a, b)
+    assert result.words[2].startswith(f"Only rank {late.rank} is slower, by ")
+    assert result.causes[0].delta_ns == pytest.approx(late.ns, rel=0.001)
+    assert "aten::prepare" in result.causes[0].name
 
 
 def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
@@ -116,9 +116,9 @@ def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
         run_of(Meetings(PLAN, num_ranks=4, num_steps=4, late=Late(1, ns, 0)).job(random.Random(15)))
         for ns in (0, 195 * US)
     )
-    found = diff_runs(a, b)
-    assert (found.causes, {rank.delta_ns for rank in found.ranks}) == ((), {0})
-    assert not [line for line in found.words if "rank" in line.lower()]
+    result = diff_runs(a, b)
+    assert (result.causes, {rank.delta_ns for rank in result.ranks}) == ((), {0})
+    assert not [line for line in result.words if "rank" in line.lower()]
 
 
 def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
@@ -131,11 +131,11 @@ def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
     off, on = (
         replace(job(delay), arm=name, manifest=manifest, pairs=(pairs,)) for name, delay in (("off", 0), ("on", DELAY))
     )
-    found = diff_runs(off, on)
-    assert found.comparison is not None
-    assert (found.comparison.unprofiled, found.comparison.verdict.name) == (True, "inconclusive")
-    assert "traced_disagrees" not in {caveat.code for caveat in found.caveats}
-    assert not [line for line in found.words if line.startswith("Rank ")]
+    result = diff_runs(off, on)
+    assert result.comparison is not None
+    assert (result.comparison.unprofiled, result.comparison.verdict.name) == (True, "inconclusive")
+    assert "traced_disagrees" not in {caveat.code for caveat in result.caveats}
+    assert not [line for line in result.words if "rank" in line.lower()]
 
 
 # By hand
@@ -150,7 +150,7 @@ def rank(number: int, own_a: int, own_b: int) -> RankDelta:
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"),
+    ("local", "expected"),
     [
         ([(900, 900), (900, 1000), (900, 920)], 1),
         ([(900, 900), (900, 800), (900, 920)], 1),
@@ -162,17 +162,19 @@ def rank(number: int, own_a: int, own_b: int) -> RankDelta:
     ids=["slower", "faster", "not alone", "too little", "one rank", "none"],
 )
 def test_a_rank_changed_alone_if_no_other_did_a_quarter_as_much(
-    own: list[tuple[int, int]], expected: int | None
+    local: list[tuple[int, int]], expected: int | None
 ) -> None:
-    found = alone([rank(number, *pair) for number, pair in enumerate(own)])
-    assert (found and found.rank) == expected
+    result = only_changed_rank([rank(number, *pair) for number, pair in enumerate(local)])
+    assert (result and result.rank) == expected
 
 
-def test_the_rank_that_the_others_wait_for_is_said() -> None:
+def test_the_straggler_of_both_sides_is_named() -> None:
     deltas = [rank(0, 500, 550), rank(1, 900, 990), rank(2, 510, 570)]
-    (told,) = rank_words(traced(1), deltas, (), "")
-    own = "The others wait for rank 1, whose own part of a step is 900 ns and 990 ns"
-    assert told == f"{own} against their 505 ns and 560 ns: its causes."
+    (sentence,) = rank_words(traced(1), deltas, (), "")
+    assert sentence == (
+        "Straggler on both sides: rank 1, whose step minus exposed communication is 900 ns and 990 ns; "
+        "the median of the others is 505 ns and 560 ns. The causes are those of this rank."
+    )
     assert rank_words(traced(0), [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
     assert rank_words(traced(1), [rank(0, 500, 500), rank(1, 900, 900)], (), "") == ()
 
@@ -180,7 +182,7 @@ def test_the_rank_that_the_others_wait_for_is_said() -> None:
 def test_without_a_collective_to_wait_in_none_is_named() -> None:
     deltas, cells = [rank(0, 500, 500), rank(1, 500, 900)], (CellDelta("forward", "compute", 0, 400),)
     assert rank_words(traced(1), deltas, cells, "") == (
-        "Rank 1 alone is 400 ns a step slower: +400 ns compute in forward.",
+        "Only rank 1 is slower, by 400 ns per step: +400 ns compute in forward.",
     )
 
 

@@ -59,31 +59,31 @@ def side(folder: Path, steps_us: Sequence[int], manifest: Manifest = LOOP, *, tr
     return folder
 
 
-def said(found: Diff) -> dict[str, str]:
-    return {caveat.code: caveat.text for caveat in found.caveats}
+def caveat_texts(result: Diff) -> dict[str, str]:
+    return {caveat.code: caveat.text for caveat in result.caveats}
 
 
 def test_the_processes_of_two_folders_are_compared_by_their_medians(tmp_path: Path) -> None:
     a, b = side(tmp_path / "before", [1000, 1001, 1002, 1003]), side(tmp_path / "after", [1100, 1101, 1102, 1104])
-    found = diff(a, b)
-    c = found.comparison
+    result = diff(a, b)
+    c = result.comparison
     assert c is not None
     # all 16 differences, ordered: 97 98 98 99 99 99 100 100 100 100 101 101 102 102 103 104; k = 1 at 95 %
     assert (c.delta_ns, c.ci95_ns, c.num_a, c.num_b, c.num_pairs) == (100_000, (97_000, 104_000), 4, 4, 0)
     assert (c.verdict.name, c.unprofiled) == ("material", True)
-    assert (found.a_name, found.b_name, found.a.path) == ("before", "after", str(a))
-    assert found.words[0].startswith("after costs 100 us a step (+10.0 %, 95 % interval +97.0 us to +104 us): material")
+    assert (result.a_name, result.b_name, result.a.path) == ("before", "after", str(a))
+    assert result.words[0].startswith("after costs 100 us per step (+10.0 %, 95 % CI +97.0 us to +104 us): material")
 
 
-@pytest.mark.parametrize(("num_a", "num_b", "told"), [(3, 3, "3"), (4, 1, "4 and 1"), (1, 6, "1 and 6")])
+@pytest.mark.parametrize(("num_a", "num_b", "counts"), [(3, 3, "3"), (4, 1, "4 and 1"), (1, 6, "1 and 6")])
 def test_fewer_than_four_a_side_are_no_test_and_the_reason_counts_them(
-    tmp_path: Path, num_a: int, num_b: int, told: str
+    tmp_path: Path, num_a: int, num_b: int, counts: str
 ) -> None:
-    found = diff(side(tmp_path / "a", range(1000, 1000 + num_a)), side(tmp_path / "b", range(1100, 1100 + num_b)))
-    assert found.comparison is not None
-    verdict = found.comparison.verdict
-    assert (verdict.name, verdict.pairs_needed, found.comparison.ci95_ns) == ("inconclusive", 4, None)
-    assert verdict.reason == f"processes a side ({told}) are too few for an interval; 4 a side give one"
+    result = diff(side(tmp_path / "a", range(1000, 1000 + num_a)), side(tmp_path / "b", range(1100, 1100 + num_b)))
+    assert result.comparison is not None
+    verdict = result.comparison.verdict
+    assert (verdict.name, verdict.pairs_needed, result.comparison.ci95_ns) == ("inconclusive", 4, None)
+    assert verdict.reason == f"{counts} processes per side give no confidence interval; record at least 4"
 
 
 def test_a_pattern_and_an_arm_of_every_run_are_sides_too(tmp_path: Path) -> None:
@@ -91,38 +91,38 @@ def test_a_pattern_and_an_arm_of_every_run_are_sides_too(tmp_path: Path) -> None
         record(tmp_path / f"run-{number}", AB, off=1000 + number, on=1100 + number)
     by_arm = diff(tmp_path / "off", tmp_path / "on")
     by_pattern = diff(str(tmp_path / "run-*" / "off"), str(tmp_path / "run-[0-3]" / "on"))
-    for found in (by_arm, by_pattern):
-        assert found.comparison is not None
-        assert (found.comparison.delta_ns, found.comparison.num_a, found.comparison.num_b) == (100_000, 4, 4)
-        assert (found.a_name, found.b_name) == ("off", "on")
+    for result in (by_arm, by_pattern):
+        assert result.comparison is not None
+        assert (result.comparison.delta_ns, result.comparison.num_a, result.comparison.num_b) == (100_000, 4, 4)
+        assert (result.a_name, result.b_name) == ("off", "on")
 
 
 def test_a_pattern_that_fits_one_run_is_that_run(tmp_path: Path) -> None:
     record(tmp_path / "run-1", AB, off=1000, on=1100)
-    found = diff(str(tmp_path / "run-*" / "off"), str(tmp_path / "run-*" / "on"))
-    assert found.comparison is not None
-    assert found.comparison.num_pairs == 16
+    result = diff(str(tmp_path / "run-*" / "off"), str(tmp_path / "run-*" / "on"))
+    assert result.comparison is not None
+    assert result.comparison.num_pairs == 16
 
 
 def test_the_process_in_the_middle_explains(tmp_path: Path) -> None:
     a = side(tmp_path / "a", [1000, 1010, 1020], traced=True)
     b = side(tmp_path / "b", [1200, 1300, 1100], traced=True)
-    found = diff(a, b)
-    assert found.traced is not None
-    assert found.traced.delta_ns == (1200 - 1010) * 1000
-    told = [caveat.text for caveat in found.caveats if caveat.code == "one_process_explains"]
-    assert [text.partition(":")[0] for text in told] == [str(a / "1" / "run"), str(b / "0" / "run")]
+    result = diff(a, b)
+    assert result.traced is not None
+    assert result.traced.delta_ns == (1200 - 1010) * 1000
+    reported = [caveat.text for caveat in result.caveats if caveat.code == "one_process_explains"]
+    assert [text.partition(":")[0] for text in reported] == [str(a / "1" / "run"), str(b / "0" / "run")]
 
 
 def test_a_process_without_steps_is_left_out_and_named(tmp_path: Path) -> None:
     a, b = side(tmp_path / "a", [1000, 1001, 1002, 1003]), side(tmp_path / "b", [1100, 1101, 1102, 1103])
     RunFolder(b / "2").samples(0).write_bytes(b"")
     RunFolder(b / "2").write_manifest(replace(LOOP, status="failed", fault="rank 0 was killed"))
-    found = diff(a, b)
-    assert found.comparison is not None
-    assert (found.comparison.num_a, found.comparison.num_b) == (4, 3)
-    assert said(found)["no_steps"] == f"{b / '2' / 'run'}: no unprofiled steps; this process is left out"
-    assert said(found)["incomplete_run"].endswith("(failed): rank 0 was killed")
+    result = diff(a, b)
+    assert result.comparison is not None
+    assert (result.comparison.num_a, result.comparison.num_b) == (4, 3)
+    assert caveat_texts(result)["no_steps"] == f"{b / '2' / 'run'}: no unprofiled steps; this process is ignored"
+    assert caveat_texts(result)["incomplete_run"].endswith("(failed): rank 0 was killed")
 
 
 def test_one_side_after_the_other_is_a_doubt(tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_one_side_after_the_other_is_a_doubt(tmp_path: Path) -> None:
         return tmp_path / folder
 
     early, late, between = started("a", [1, 2, 3, 4]), started("b", [5, 6, 7, 8]), started("c", [2, 4, 6, 8])
-    assert "not_interleaved" in said(diff(early, late))
-    assert "not_interleaved" in said(diff(late, early))
-    assert "not_interleaved" not in said(diff(early, between))
+    assert "not_interleaved" in caveat_texts(diff(early, late))
+    assert "not_interleaved" in caveat_texts(diff(late, early))
+    assert "not_interleaved" not in caveat_texts(diff(early, between))
 
 
 def test_what_differs_in_any_process_of_a_side_is_named(tmp_path: Path) -> None:
@@ -142,15 +142,15 @@ def test_what_differs_in_any_process_of_a_side_is_named(tmp_path: Path) -> None:
     side(tmp_path / "a", [1000, 1001])
     record(tmp_path / "b" / "0", run=1000)
     record(tmp_path / "b" / "1", other, run=1000)
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert said(found)["confounded"] == "differs besides the change: torch: 2.9 against 2.10 or 2.9"
+    result = diff(tmp_path / "a", tmp_path / "b")
+    assert caveat_texts(result)["confounded"] == "possible confounder: torch: 2.9 against 2.10 or 2.9"
 
 
 def test_recordings_of_different_things_are_no_side(tmp_path: Path) -> None:
     record(tmp_path / "a" / "0")
     record(tmp_path / "a" / "1", AB, off=1000, on=1000)
     with pytest.raises(
-        UnreadableInput, match="recordings of more than one recipe: check, loop; expected one recipe a side"
+        UnreadableInput, match="recordings of more than one recipe: check, loop; expected one recipe per side"
     ):
         diff(tmp_path / "a", tmp_path / "a")
 
@@ -160,7 +160,7 @@ def test_recordings_of_different_things_are_no_side(tmp_path: Path) -> None:
     [
         (replace(LOOP, num_ranks=2), "number of ranks: 1, 2"),
         (replace(LOOP, environment={"device": "cuda"}), "device: cpu, cuda"),
-        (replace(LOOP, arms=(replace(LOOP.arms[0], samples_per_step=8),)), "number of samples a step: 0, 8"),
+        (replace(LOOP, arms=(replace(LOOP.arms[0], samples_per_step=8),)), "number of samples per step: 0, 8"),
     ],
 )
 def test_a_side_is_of_one_size_on_one_kind_of_device(tmp_path: Path, other: Manifest, what: str) -> None:
@@ -173,12 +173,12 @@ def test_a_side_is_of_one_size_on_one_kind_of_device(tmp_path: Path, other: Mani
 def test_a_recording_counts_once(tmp_path: Path) -> None:
     a, b = side(tmp_path / "a", [1000, 1001, 1002, 1003]), side(tmp_path / "b", [1100, 1101, 1102, 1103])
     shutil.copytree(b / "0", b / "copy")
-    with pytest.raises(UnreadableInput, match="5 paths, 1 of them to a recording that is there already"):
+    with pytest.raises(UnreadableInput, match="1 of its 5 paths repeat a recording"):
         diff(a, b)
     for number in range(4):
-        told = encode(Embedded(AB, "off", ()))
-        write(tmp_path / f"rank{number}.json", step(0, 9), **world(number, 4), **{KEY: told})
-    with pytest.raises(UnreadableInput, match=r"4 paths, 3 of them .*; the ranks of one are RUN/ARM"):
+        reported = encode(Embedded(AB, "off", ()))
+        write(tmp_path / f"rank{number}.json", step(0, 9), **world(number, 4), **{KEY: reported})
+    with pytest.raises(UnreadableInput, match=r"3 of its 4 paths repeat .*; the ranks of one process are RUN/ARM"):
         diff(str(tmp_path / "rank*.json"), a)
 
 
@@ -189,7 +189,7 @@ def test_an_arm_that_some_run_lacks_is_named_and_one_that_all_lack_is_no_path(tm
         diff(tmp_path / "on", tmp_path / "off")
     with pytest.raises(UnreadableInput, match=r"nothing: no such file or directory"):
         diff(tmp_path / "nothing", tmp_path / "off")
-    with pytest.raises(UnreadableInput, match="nothing of that name; expected paths that the pattern fits"):
+    with pytest.raises(UnreadableInput, match="no path matches the pattern"):
         diff(str(tmp_path / "x-*"), tmp_path / "off")
 
 
@@ -204,9 +204,9 @@ def test_a_folder_of_runs_alone_says_what_to_type(tmp_path: Path) -> None:
 
 def test_an_arm_that_was_only_timed_has_its_verdict(tmp_path: Path) -> None:
     run = record(tmp_path / "run", AB, off=1000, on=1100)
-    found = diff(run / "off", run / "on")
-    assert found.comparison is not None
-    assert (found.comparison.num_pairs, found.comparison.verdict.name) == (16, "material")
+    result = diff(run / "off", run / "on")
+    assert result.comparison is not None
+    assert (result.comparison.num_pairs, result.comparison.verdict.name) == (16, "material")
     with pytest.raises(UnreadableInput, match=r"run.steps: no such arm; expected one of off, on"):
         diff(run / "off", run / "steps")
     with pytest.raises(UnreadableInput, match=r"run.om: no such arm; expected one of off, on"):

@@ -35,8 +35,8 @@ def chance_to_cross(looks: Sequence[int], z: float, num_points: int = 401) -> fl
         return where, weight
 
     def density(distance: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.exp(-(distance**2) / (2 * steps)) / math.sqrt(2 * math.pi * steps)
-        return found
+        result: NDArray[np.float64] = np.exp(-(distance**2) / (2 * steps)) / math.sqrt(2 * math.pi * steps)
+        return result
 
     where, weight = points(looks[0])
     inside = density(where, looks[0])
@@ -91,7 +91,7 @@ def test_the_verdict_of_a_recording_that_might_have_gone_on_is_stricter_and_says
     assert compare_pairs(fixed).ci95_ns == (520, 550)
     assert compare_pairs(planned).ci95_ns == (510, 560)
     assert compare_pairs(planned).delta_ns == compare_pairs(fixed).delta_ns == 535
-    assert compare_pairs(planned).verdict.reason.startswith("in this process the 95 % interval of 11 looks, +510 ns to")
+    assert compare_pairs(planned).verdict.reason.startswith("in this process, the 95 % CI over 11 looks, +510 ns to")
 
 
 def test_a_recording_that_stops_when_it_knows_rarely_claims_what_is_not_so() -> None:

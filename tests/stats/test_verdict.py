@@ -38,28 +38,28 @@ def recordings(draw: st.DrawFn) -> Pairs:
 def test_a_difference_worked_out_by_hand() -> None:
     pairs = pairs_of([100, 110, 104, 104], [104, 103, 110, 100], [True, False, True, False])
     # AB changes 4, 6; BA changes -7, -4; all differences 8, 10, 11, 13; their median 10.5; half of it 5.25
-    found = compare_pairs(pairs)
-    assert (found.a_ns, found.b_ns, found.delta_ns, found.mean_delta_ns) == (102, 107, 5, 5)
-    assert found.delta_pct == pytest.approx(100 * 5 / 102)
-    assert (found.num_pairs, found.ci95_ns, found.ci90_ns) == (4, None, None)
+    result = compare_pairs(pairs)
+    assert (result.a_ns, result.b_ns, result.delta_ns, result.mean_delta_ns) == (102, 107, 5, 5)
+    assert result.delta_pct == pytest.approx(100 * 5 / 102)
+    assert (result.num_pairs, result.ci95_ns, result.ci90_ns) == (4, None, None)
 
 
 def test_an_interval_worked_out_by_hand() -> None:
     after, before = [0, 10, 20, 30], [-1000, -1100, -1200, -1400]
     pairs = pairs_of([5000] * 8, [5000 + change for change in after + before], [True] * 4 + [False] * 4)
     # 16 differences: k = floor(8 - 1.96 * sqrt(12)) = 1 and floor(8 - 1.645 * sqrt(12)) = 2
-    found = compare_pairs(pairs)
-    assert found.ci95_ns == (500, 715)  # (0 + 1000) / 2, (30 + 1400) / 2
-    assert found.ci90_ns == (505, 710)  # (10 + 1000) / 2, (20 + 1400) / 2
-    assert found.delta_ns == 582  # the middle two are 1130 / 2 and 1200 / 2: 582.5, to even
+    result = compare_pairs(pairs)
+    assert result.ci95_ns == (500, 715)  # (0 + 1000) / 2, (30 + 1400) / 2
+    assert result.ci90_ns == (505, 710)  # (10 + 1000) / 2, (20 + 1400) / 2
+    assert result.delta_ns == 582  # the middle two are 1130 / 2 and 1200 / 2: 582.5, to even
 
 
 def test_the_jobs_step_is_the_slowest_rank_of_each_half() -> None:
     pairs = pairs_of([[10, 30], [20, 5]], [[12, 7], [21, 24]], [True, False])
-    found = compare_pairs(pairs)
-    assert (found.a_ns, found.b_ns) == (22, 26)  # A 20, 24; B 21, 30: 25.5, to even
-    assert found.delta_ns == 4  # (21 - 20 - (24 - 30)) / 2 = 3.5, to even
-    assert found.rank_delta_ns == (12, -9)  # 12.5 and -9, each from its own halves
+    result = compare_pairs(pairs)
+    assert (result.a_ns, result.b_ns) == (22, 26)  # A 20, 24; B 21, 30: 25.5, to even
+    assert result.delta_ns == 4  # (21 - 20 - (24 - 30)) / 2 = 3.5, to even
+    assert result.rank_delta_ns == (12, -9)  # 12.5 and -9, each from its own halves
 
 
 @given(recordings())
@@ -117,11 +117,11 @@ def test_no_count_of_pairs_makes_the_interval_cover_less_than_it_says(z: float, 
 def test_too_few_pairs_give_no_interval(num_ab: int, num_ba: int, has_interval: bool) -> None:
     num = num_ab + num_ba
     pairs = pairs_of([100] * num, range(101, 101 + num), [True] * num_ab + [False] * num_ba)
-    found = compare_pairs(pairs)
-    assert (found.ci95_ns is not None) is has_interval
+    result = compare_pairs(pairs)
+    assert (result.ci95_ns is not None) is has_interval
     if not has_interval:
-        assert (found.verdict.name, found.verdict.pairs_needed) == ("inconclusive", 16)
-        assert "too few" in found.verdict.reason
+        assert (result.verdict.name, result.verdict.pairs_needed) == ("inconclusive", 16)
+        assert result.verdict.reason == f"{num} pairs give no confidence interval; record at least 16, 8 in each order"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_the_four_verdicts(b_ns: int, jitter_ns: int, name: str) -> None:
 def test_a_reason_names_the_interval_the_threshold_and_the_process() -> None:
     verdict = compare_pairs(recording(100 * MS, 102 * MS)).verdict
     assert verdict.reason == (
-        "in this process the 95 % interval, +2.00 ms to +2.00 ms, lies beyond ±500 us (0.50 % of A's step)"
+        "in this process, the 95 % CI, +2.00 ms to +2.00 ms, is beyond ±500 us (0.50 % of A's step)"
     )
 
 
@@ -156,12 +156,12 @@ def test_a_wider_threshold_turns_material_into_noise() -> None:
 
 
 def test_the_pairs_asked_for_grow_with_the_square_of_the_noise() -> None:
-    asked = [
+    requested = [
         compare_pairs(recording(100 * MS, 100 * MS, num=40, jitter_ns=jitter)).verdict.pairs_needed
         for jitter in (2 * MS, 4 * MS)
     ]
-    assert None not in asked
-    assert asked[1] == pytest.approx(4 * asked[0], abs=4)  # type: ignore[operator]
+    assert None not in requested
+    assert requested[1] == pytest.approx(4 * requested[0], abs=4)  # type: ignore[operator]
 
 
 def test_no_finished_pair_is_unreadable() -> None:
@@ -187,19 +187,19 @@ def test_stalls_of_one_arm_move_the_mean_and_are_said() -> None:
     pairs = recording(100 * MS, 100 * MS, num=64, jitter_ns=MS // 10)
     stalled = pairs.second_ns.copy()
     stalled[0, np.flatnonzero(pairs.b_second)[:12]] *= 3
-    found = compare_pairs(pairs_of(pairs.first_ns, stalled, pairs.b_second))
-    assert found.verdict.name == "in_the_noise"
-    assert found.mean_delta_ns > 30 * MS
-    assert (found.num_slow_a, found.num_slow_b) == (0, 12)
-    assert codes(found) == {"mean_disagrees", "slow_steps_differ"}
+    result = compare_pairs(pairs_of(pairs.first_ns, stalled, pairs.b_second))
+    assert result.verdict.name == "in_the_noise"
+    assert result.mean_delta_ns > 30 * MS
+    assert (result.num_slow_a, result.num_slow_b) == (0, 12)
+    assert codes(result) == {"mean_disagrees", "slow_steps_differ"}
 
 
 def test_ranks_that_disagree_with_the_job_are_named() -> None:
     slow, fast = recording(100 * MS, 103 * MS), recording(50 * MS, 50 * MS)
     ranks = [np.vstack([getattr(slow, half), getattr(fast, half)]) for half in ("first_ns", "second_ns")]
-    found = compare_pairs(pairs_of(ranks[0], ranks[1], slow.b_second))
-    assert found.rank_delta_ns == (3 * MS, 0)
-    assert [caveat.text for caveat in found.caveats] == [
+    result = compare_pairs(pairs_of(ranks[0], ranks[1], slow.b_second))
+    assert result.rank_delta_ns == (3 * MS, 0)
+    assert [caveat.text for caveat in result.caveats] == [
         "the job's step differs by +3.00 ms, but 1 of 2 ranks disagree: 0 on rank 1"
     ]
 
@@ -218,11 +218,12 @@ def carrying(num: int, *, a_after_b_ns: int = 0, seed: int = 0) -> Pairs:
 def test_what_is_carried_over_from_one_half_to_the_next_is_said() -> None:
     (caveat,) = compare_pairs(carrying(64, a_after_b_ns=2 * MS)).caveats
     assert caveat.code == "carried_over"
-    found = re.fullmatch(
-        r"what ran before matters: a step of A takes \+(\S+) ms after B, against after A; .*", caveat.text
+    result = re.fullmatch(
+        r"carry-over: a step of A takes \+(\S+) ms after B relative to after A; part of the delta is carry-over",
+        caveat.text,
     )
-    assert found
-    assert float(found[1]) == pytest.approx(2.0, abs=0.2)
+    assert result
+    assert float(result[1]) == pytest.approx(2.0, abs=0.2)
     assert "a step of B takes" in compare_pairs(swapped(carrying(64, a_after_b_ns=2 * MS))).caveats[0].text
 
 
@@ -236,31 +237,33 @@ def test_neither_the_order_nor_a_little_is_carried_over() -> None:
 
 
 def test_processes_are_compared_without_the_half() -> None:
-    found = compare_values(np.array([100, 101, 102, 103]), np.array([200, 210, 220, 240]))
+    result = compare_values(np.array([100, 101, 102, 103]), np.array([200, 210, 220, 240]))
     # k = 1 of 16 differences: from 200 - 103 to 240 - 100
-    assert (found.ci95_ns, found.delta_ns, found.num_pairs) == ((97, 140), 114, 0)
-    assert found.verdict.name == "material"
+    assert (result.ci95_ns, result.delta_ns, result.num_pairs) == ((97, 140), 114, 0)
+    assert result.verdict.name == "material"
 
 
 def test_three_processes_a_side_are_not_tested() -> None:
-    found = compare_values(np.array([100, 101, 102]), np.array([200, 210, 220, 240, 250, 260, 270]))
-    assert (found.delta_ns, found.ci95_ns) == (139, None)
-    assert found.verdict.reason == "processes a side (3 and 7) are too few for an interval; 4 a side give one"
+    result = compare_values(np.array([100, 101, 102]), np.array([200, 210, 220, 240, 250, 260, 270]))
+    assert (result.delta_ns, result.ci95_ns) == (139, None)
+    assert result.verdict.reason == "3 and 7 processes per side give no confidence interval; record at least 4"
 
 
 def test_profiled_steps_give_an_estimate_and_no_interval() -> None:
-    found = compare_values(np.arange(100, 120), np.arange(200, 220), profiled=True)
-    assert (found.delta_ns, found.ci95_ns, found.unprofiled) == (100, None, False)
-    assert (found.verdict.name, found.verdict.pairs_needed) == ("inconclusive", None)
-    assert "profiled" in found.verdict.reason
+    result = compare_values(np.arange(100, 120), np.arange(200, 220), profiled=True)
+    assert (result.delta_ns, result.ci95_ns, result.unprofiled) == (100, None, False)
+    assert (result.verdict.name, result.verdict.pairs_needed) == ("inconclusive", None)
+    assert (
+        result.verdict.reason == "20 profiled steps of one window per side give an estimate but no confidence interval"
+    )
     with pytest.raises(UnreadableInput, match="B: no step"):
         compare_values(np.arange(3), np.arange(0), profiled=True)
 
 
 def test_the_interval_covers_the_truth_under_autocorrelation_and_heavy_tails() -> None:
     rng = np.random.default_rng(7)
-    found = [compare_pairs(simulate(rng, delta_ns=MS)).ci95_ns for _ in range(600)]
-    covered = np.mean([interval is not None and interval[0] <= MS <= interval[1] for interval in found])
+    result = [compare_pairs(simulate(rng, delta_ns=MS)).ci95_ns for _ in range(600)]
+    covered = np.mean([interval is not None and interval[0] <= MS <= interval[1] for interval in result])
     assert 0.93 <= covered <= 0.975
 
 

@@ -1,1 +1,1 @@
-"""Two runs: align them, explain the difference, decide whether it matters."""
+"""Compare two runs: align them, explain the difference, decide whether it matters."""

@@ -1,4 +1,4 @@
-"""Which account of A is which of B where names do not say: work of another op, kernels that replaced others."""
+"""Match accounts of A and B whose names differ: work launched by another op, kernels that replaced others."""
 
 from __future__ import annotations
 
@@ -7,66 +7,69 @@ from dataclasses import replace
 
 from traceq.compare.attribution import Account, Ledger, line_function
 from traceq.compare.cost_centers import FOR, LAUNCHES
-from traceq.compare.result import Cause, share
+from traceq.compare.result import REPLACED_BY, Cause, share
 
-__all__ = ["aligned", "with_replacements"]
+__all__ = ["align_accounts", "fold_replacements"]
 
 _CANCELS = 2
 _SUMMED = ("num", "ns", "bytes", "copied", "waited")
 
 
-def aligned(a: Ledger, b: Ledger) -> tuple[dict[str, Account], dict[str, Account]]:
-    """Accounts by key, those of both sides that are one under one key.
+def align_accounts(a: Ledger, b: Ledger) -> tuple[dict[str, Account], dict[str, Account]]:
+    """Return the accounts of both sides by key; accounts that match have the same key.
 
-    Lines and modules tell accounts apart only if both sides know them. What one op, line or module does less often and
-    another more often moved, as far as it cancels: code that was renamed, or clocks that disagree by some microseconds
-    and charge a kernel to the op beside its own.
+    Lines and modules tell accounts apart only if both sides have them. Where one op, line or module does some work less
+    often and another does it more often, and the changes cancel, the work moved: code was renamed, or clocks that
+    disagree by some microseconds charge a kernel to the neighbour of the op that launched it.
     """
     with_line, with_module = (
-        all(any(getattr(account, what) for account in side.accounts) for side in (a, b)) for what in ("line", "module")
+        all(any(getattr(account, field) for account in side.accounts) for side in (a, b))
+        for field in ("line", "module")
     )
     of_a, of_b = (_by_key(side.accounts, with_line=with_line, with_module=with_module) for side in (a, b))
-    for key, moved in _moved(of_a, of_b, a.num_steps, b.num_steps).items():
+    for key, old_keys in _moved_keys(of_a, of_b, a.num_steps, b.num_steps).items():
         for side in (of_a, of_b):
-            if mine := [side.pop(old) for old in moved if old in side]:
-                side[key] = _merged(key, mine)
+            if members := [side.pop(old) for old in old_keys if old in side]:
+                side[key] = _merged(key, members)
     return of_a, of_b
 
 
 def _by_key(accounts: Iterable[Account], *, with_line: bool, with_module: bool) -> dict[str, Account]:
-    found: dict[str, list[Account]] = {}
+    members_of: dict[str, list[Account]] = {}
     for account in accounts:
         parts = [account.kind, account.phase, account.name, line_function(account.line) if with_line else ""]
         parts += [account.module] if with_module and account.module else []
-        found.setdefault("|".join(parts), []).append(account)
-    return {key: _merged(key, members) for key, members in found.items()}
+        members_of.setdefault("|".join(parts), []).append(account)
+    return {key: _merged(key, members) for key, members in members_of.items()}
 
 
-def _moved(of_a: Mapping[str, Account], of_b: Mapping[str, Account], num_a: int, num_b: int) -> dict[str, list[str]]:
-    """Keys of accounts that are one, by the key they get; what has no number, like Python, moves by its time."""
+def _moved_keys(
+    of_a: Mapping[str, Account], of_b: Mapping[str, Account], num_a: int, num_b: int
+) -> dict[str, list[str]]:
+    """Return the keys to merge, by their new key; work without a count, like Python, moves by its time."""
     by_work: dict[str, list[str]] = {}
     for key in sorted(of_a.keys() | of_b.keys()):
         if work := _work(of_b.get(key) or of_a[key]):
             by_work.setdefault(work, []).append(key)
-    found = {}
+    moved = {}
     for work, keys in by_work.items():
-        counts = any(_of(side, key, "num") for side in (of_a, of_b) for key in keys)
-        column = "num" if counts else "ns"
-        more = {key: _of(of_b, key, column) * num_a - _of(of_a, key, column) * num_b for key in keys}
-        changed = [key for key in keys if more[key]]
-        only = any((key in of_a) != (key in of_b) for key in changed)
-        if only and _CANCELS * abs(sum(more.values())) <= sum(map(abs, more.values())):
-            found[f"{work}|moved"] = changed
-    return found
+        counts = any(_value(side, key, "num") for side in (of_a, of_b) for key in keys)
+        field = "num" if counts else "ns"
+        change = {key: _value(of_b, key, field) * num_a - _value(of_a, key, field) * num_b for key in keys}
+        changed = [key for key in keys if change[key]]
+        one_sided = any((key in of_a) != (key in of_b) for key in changed)
+        if one_sided and _CANCELS * abs(sum(change.values())) <= sum(map(abs, change.values())):
+            moved[f"{work}|moved"] = changed
+    return moved
 
 
-def _of(side: Mapping[str, Account], key: str, column: str) -> int:
-    value: int = getattr(side[key], column) if key in side else 0
+def _value(side: Mapping[str, Account], key: str, field: str) -> int:
+    value: int = getattr(side[key], field) if key in side else 0
     return value
 
 
 def _work(account: Account) -> str:
-    """What an account does, whoever asked for it; "" for syncs that someone wrote, and for collectives."""
+    """Return what an account does, whatever op launched it; "" for syncs with a source line and for collectives."""
     if account.kind == "collective" or (account.kind == "sync" and account.line):
         return ""
     name = account.name
@@ -78,11 +81,11 @@ def _work(account: Account) -> str:
 
 
 def _merged(key: str, accounts: Sequence[Account]) -> Account:
-    """One account of several: with what they have in common."""
+    """Return the sum of some accounts, with the name, line and module that all of them share."""
     first = accounts[0]
     if len(accounts) == 1:
         return replace(first, key=key)
-    sums = {column: sum(getattr(account, column) for account in accounts) for column in _SUMMED}
+    sums = {field: sum(getattr(account, field) for account in accounts) for field in _SUMMED}
     name = first.name if len({account.name for account in accounts}) == 1 else _work(first).rpartition("|")[2]
     line = first.line if len({line_function(account.line) for account in accounts}) == 1 else ""
     module = first.module if len({account.module for account in accounts}) == 1 else ""
@@ -90,16 +93,16 @@ def _merged(key: str, accounts: Sequence[Account]) -> Account:
     return replace(first, key=key, name=name, line=line, module=module, inner=inner, **sums)
 
 
-def with_replacements(found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
-    """Kernels, and collectives, that only A has where others are only B's: those were replaced by these.
+def fold_replacements(causes: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
+    """Return the causes, with kernels and collectives of A that others of B replaced folded into one row.
 
-    First within the op that launches them, at the same line of the same module, as kernels change their names with the
-    device and the version; then within the op alone, then within the phase, collectives only by those of their role.
-    One by one they would dwarf everything else and cancel; one row shows what the replacement changed.
+    First within the launching op at the same line of the same module, as kernel names change with the device and the
+    version; then within the op alone, then within the phase, where collectives replace only those of the same role.
+    Listed separately they would dwarf everything else and cancel; one row shows what the replacement changed.
     """
     for place in (_call, _launching_op, _phase_and_role):
-        found = _folded(found, of_a, of_b, delta_ns, place)
-    return found
+        causes = _folded(causes, of_a, of_b, delta_ns, place)
+    return causes
 
 
 def _phase_and_role(cause: Cause) -> str:
@@ -118,50 +121,50 @@ def _call(cause: Cause) -> str:
 
 
 def _folded(
-    found: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int, place: Callable[[Cause], str]
+    causes: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int, place: Callable[[Cause], str]
 ) -> list[Cause]:
-    """The causes, those of one side that stand where the other side has some of its own as one row a place; "" is
-    no place.
-    """
-    kept, swapped = [], dict[tuple[str, str], list[Cause]]()
-    for cause in found:
-        one_sided = (cause.key in of_a) != (cause.key in of_b)
-        if cause.kind in ("kernel", "collective") and one_sided and place(cause):
-            swapped.setdefault((cause.kind, place(cause)), []).append(cause)
+    """Return the causes with one row for each place where A's one-sided causes meet B's; "" is no place."""
+    folded, one_sided = [], dict[tuple[str, str], list[Cause]]()
+    for cause in causes:
+        is_one_sided = (cause.key in of_a) != (cause.key in of_b)
+        if cause.kind in ("kernel", "collective") and is_one_sided and place(cause):
+            one_sided.setdefault((cause.kind, place(cause)), []).append(cause)
         else:
-            kept.append(cause)
-    for (kind, where), causes in swapped.items():
-        gone = [cause for cause in causes if cause.key in of_a]
-        come = [cause for cause in causes if cause.key in of_b]
-        kept += [_replacement(f"{kind}|{where}|replaced", gone, come, delta_ns)] if gone and come else causes
-    return kept
+            folded.append(cause)
+    for (kind, where), members in one_sided.items():
+        removed = [cause for cause in members if cause.key in of_a]
+        added = [cause for cause in members if cause.key in of_b]
+        key = f"{kind}|{where}|replaced"
+        folded += [_replacement(key, removed, added, delta_ns)] if removed and added else members
+    return folded
 
 
-def _replacement(key: str, gone: list[Cause], come: list[Cause], delta_ns: int) -> Cause:
-    total = sum(cause.delta_ns for cause in (*gone, *come))
+def _replacement(key: str, removed: list[Cause], added: list[Cause], delta_ns: int) -> Cause:
+    first, members = removed[0], (*removed, *added)
+    total = sum(cause.delta_ns for cause in members)
     return Cause(
         key=key,
-        kind=gone[0].kind,
-        phase=gone[0].phase,
-        name=_name_of(gone, come),
-        line=gone[0].line if len({line_function(cause.line) for cause in (*gone, *come)}) == 1 else "",
-        delta_num=round(sum(cause.delta_num for cause in (*gone, *come)), 9) + 0.0,  # thirds that cancel are no change
+        kind=first.kind,
+        phase=first.phase,
+        name=_replacement_name(removed, added),
+        line=first.line if len({line_function(cause.line) for cause in members}) == 1 else "",
+        delta_num=round(sum(cause.delta_num for cause in members), 9) + 0.0,  # thirds that cancel are no change
         delta_ns=total,
         count_ns=total,
         dur_ns=0,
         share_pct=share(total, delta_ns),
-        delta_bytes=sum(cause.delta_bytes for cause in (*gone, *come)),
-        module=gone[0].module if len({cause.module for cause in (*gone, *come)}) == 1 else "",
+        delta_bytes=sum(cause.delta_bytes for cause in members),
+        module=first.module if len({cause.module for cause in members}) == 1 else "",
     )
 
 
-def _name_of(gone: list[Cause], come: list[Cause]) -> str:
-    """`aten::mm > old (and 2 more) replaced by new`; the op only where it launched all of them."""
-    ops = {cause.name.rpartition(LAUNCHES)[0] for cause in (*gone, *come)}
+def _replacement_name(removed: list[Cause], added: list[Cause]) -> str:
+    """Return `aten::mm > old (and 2 more) replaced by new`; the op only where it launched all of them."""
+    ops = {cause.name.rpartition(LAUNCHES)[0] for cause in (*removed, *added)}
     op = f"{ops.pop()}{LAUNCHES}" if len(ops) == 1 else ""
     sides = []
-    for causes in (gone, come):
+    for causes in (removed, added):
         largest = max(causes, key=lambda cause: (abs(cause.delta_ns), cause.key))
         rest = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
         sides.append(largest.name.rpartition(LAUNCHES)[2] + rest)
-    return (op if op != LAUNCHES else "") + " replaced by ".join(sides)
+    return (op if op != LAUNCHES else "") + REPLACED_BY.join(sides)

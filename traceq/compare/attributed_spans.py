@@ -1,4 +1,4 @@
-"""When the causes of a diff took their time: on either side, the stretches that stand on the account of each."""
+"""Spans of each side that are charged to the causes of a diff."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.compare.attribution import charged
+from traceq.compare.attribution import attributed_parts
 from traceq.compare.cost_centers import CAUSE_KINDS, actors
 from traceq.compare.result import Cause
 from traceq.facts.timeline.phases import phases
@@ -20,27 +20,28 @@ __all__ = ["Charges", "charges"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Charges:
-    """M stretches by start: `parts` int64[M, 2] ns, `cause` int64[M] into the causes asked for."""
+    """M spans by start: `parts` int64[M, 2] ns, `cause` int64[M] into the causes passed in."""
 
     parts: Spans
     cause: NDArray[np.int64]
 
 
 def charges(trace: Trace, causes: Sequence[Cause]) -> Charges:
-    """Stretches charged to these causes, neighbours of one cause as one. A cause that stands for several accounts has
-    those of its own name alone.
+    """Return the spans charged to these causes; adjacent spans of one cause are merged.
+
+    A cause that stands for several accounts has only the spans of the account that shares its name.
     """
-    parts, _, phase, actor = charged(trace)
-    found, names = actors(trace), phases(trace).names
-    cause = np.full(len(parts), -1)
-    own_phase = np.where(actor < found.latency, found.phase[actor], phase)
-    for number, wanted in enumerate(causes):
-        named = np.array([text == wanted.name for text in found.texts], np.bool_)
-        in_phase = np.array([name == wanted.phase for name in names], np.bool_)
-        is_kind = found.kind[actor] == CAUSE_KINDS.index(wanted.kind)
-        cause[is_kind & named[found.name[actor]] & in_phase[own_phase]] = number
-    opens = np.flatnonzero(np.r_[True, np.diff(cause) != 0]) if len(cause) else np.empty(0, np.int64)
-    closes = np.r_[opens[1:], len(cause)] - 1
-    stretches = np.column_stack([parts[opens, 0], parts[closes, 1]])
-    kept = cause[opens] >= 0
-    return Charges(stretches[kept], cause[opens][kept])
+    parts, _, phase, actor = attributed_parts(trace)
+    all_actors, names = actors(trace), phases(trace).names
+    cause_of = np.full(len(parts), -1)
+    actor_phase = np.where(actor < all_actors.latency, all_actors.phase[actor], phase)
+    for number, cause in enumerate(causes):
+        has_name = np.array([text == cause.name for text in all_actors.texts], np.bool_)
+        in_phase = np.array([name == cause.phase for name in names], np.bool_)
+        is_kind = all_actors.kind[actor] == CAUSE_KINDS.index(cause.kind)
+        cause_of[is_kind & has_name[all_actors.name[actor]] & in_phase[actor_phase]] = number
+    first = np.flatnonzero(np.r_[True, np.diff(cause_of) != 0]) if len(cause_of) else np.empty(0, np.int64)
+    last = np.r_[first[1:], len(cause_of)] - 1
+    merged = np.column_stack([parts[first, 0], parts[last, 1]])
+    has_cause = cause_of[first] >= 0
+    return Charges(merged[has_cause], cause_of[first][has_cause])

@@ -1,7 +1,7 @@
-"""Everything in a trace that time can be charged to: device work, syncs, host ops, Python, a few residual accounts.
+"""Actors of a trace, to which time is charged: device work, syncs, host ops, Python, a few residual accounts.
 
-Names are those under which two traces are matched: a kernel goes by its name without template arguments, nccl's by the
-collective, a sync by the op that asked for it.
+Two traces are matched by the names of their actors: a kernel has its name without template arguments, a kernel of NCCL
+that of the collective, a sync that of the op that caused it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from numpy.typing import NDArray
 from traceq.compare.python_places import python_places
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
+from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_names import kernel_family
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.stalls.syncs import SYNC_KINDS as SYNC_KINDS
-from traceq.facts.stalls.syncs import syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_calls import blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.time_partition import is_communication
 from traceq.model import Category, Trace
 
 __all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
 
 LAUNCHES = " > "
+"""Between the name of an op and that of the work it launched."""
+
 FOR = " for "
-"""Between the name of an op and that of what it launched."""
+"""Between the name of a collective and its role."""
 
 CAUSE_KINDS = ("sync", "collective", "kernel", "memcpy", "host")
 """Kinds of causes, in the order of `Actors.kind`."""
@@ -52,13 +53,15 @@ _COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Actors:
-    """A actors: device work first, then syncs, then outermost host ops by row, then calls of collectives (where there
-    is no device), then the residual accounts, then the places in Python where the host is in no op.
+    """A actors by section.
 
-    `kind` int64[A] into KINDS; `name`, `line`, `module` int64[A] into `texts`; `start` int64[A] ns; `phase` int64[A];
-    `happens` bool[A]: counts as an event of its own; `bytes` int64[A], what it moves, 0 where the trace does not tell.
-    `first_sync`, `first_op`, `first_call`, `first_residual`, `first_place` say where each section begins; `op_rows`
-    int64 are the Events rows of the host ops.
+    The sections are device work, syncs, outermost host ops by row, collective calls (only without a device), residual
+    accounts, and places in Python where the host is in no op; `first_sync`, `first_op`, `first_call`, `first_residual`,
+    `first_place` are their first indices.
+
+    `kind` int64[A] into CAUSE_KINDS; `name`, `line`, `module` int64[A] into `texts`; `start` int64[A] ns; `phase`
+    int64[A]; `happens` bool[A]: counts as an event; `bytes` int64[A] moved, 0 where not recorded. `op_rows` int64 are
+    the Events rows of the host ops.
     """
 
     texts: tuple[str, ...]
@@ -79,28 +82,28 @@ class Actors:
 
     @property
     def latency(self) -> int:
-        """Work that is launched and waits in a queue."""
+        """Actor of launch latency: launched work that waits in its queue."""
         return self.first_residual
 
     @property
     def tail(self) -> int:
-        """After the last work of the trace."""
+        """Actor of the time after the last work of the trace."""
         return self.first_residual + 1
 
     @property
     def loader(self) -> int:
-        """The host waits for the data loader."""
+        """Actor of the time in which the host waits for the data loader."""
         return self.first_residual + 2
 
     @property
     def python(self) -> int:
-        """The host is in no op, nor in Python that the trace could name."""
+        """Actor of the time in which the host is in no op and no Python that the trace names."""
         return self.first_place
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Section:
-    """Actors of one sort; `name`, `line` and `module` already as texts' numbers."""
+    """Actors of one section, with the columns of `Actors`."""
 
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
@@ -114,7 +117,7 @@ class _Section:
 
 @once_per_trace
 def actors(trace: Trace) -> Actors:
-    """All actors of a trace."""
+    """Return all actors of a trace."""
     texts: dict[str, int] = {"": 0}
     ops = _outermost_ops(trace)
     sections = (
@@ -156,27 +159,27 @@ def _device_section(trace: Trace, texts: dict[str, int]) -> _Section:
         kernels = collective_kernels(trace)
         kind[kernels.work] = _COLLECTIVE
         name[kernels.work] = _collective_names(trace, kernels.name, kernels.call, texts)
-    line, module = (np.where(work.linked, found, 0) for found in _places_of(origin, texts))
-    of_syncs = np.zeros(len(work), np.bool_)
+    line, module = (np.where(work.linked, column, 0) for column in _lines_and_modules(origin, texts))
+    is_of_sync = np.zeros(len(work), np.bool_)
     copies = blocking_calls(trace).copy
-    of_syncs[copies[copies >= 0]] = True
-    return _Section(kind, name, line, module, work.start, phases(trace).of_work, ~of_syncs, _moved(trace))
+    is_of_sync[copies[copies >= 0]] = True
+    return _Section(kind, name, line, module, work.start, phases(trace).work_phase, ~is_of_sync, _bytes_moved(trace))
 
 
 def _collective_names(
     trace: Trace, name: NDArray[np.int64], call: NDArray[np.int64], texts: dict[str, int]
 ) -> NDArray[np.int64]:
-    """Numbers of `all_gather for parameter gather forward`: by what the call is for, where that is known."""
+    """Return indices of names such as `all_gather for parameter gather forward`, with the role where it is known."""
     roles = np.r_[collective_roles(trace), Role.UNKNOWN]
     pairs, inverse = np.unique(np.column_stack([name, roles[call]]), axis=0, return_inverse=True)
     names = (
         COLLECTIVE_NAMES[number] + ("" if role == Role.UNKNOWN else FOR + ROLES[role].replace("_", " "))
         for number, role in pairs.tolist()
     )
-    return _numbers(names, texts)[inverse.reshape(-1)] if len(name) else np.empty(0, np.int64)
+    return _interned(names, texts)[inverse.reshape(-1)] if len(name) else np.empty(0, np.int64)
 
 
-def _moved(trace: Trace) -> NDArray[np.int64]:
+def _bytes_moved(trace: Trace) -> NDArray[np.int64]:
     """int64[D] bytes of copies, and of collectives at the first kernel of each call."""
     work = device_work(trace)
     copies = trace.events.category[work.rows] == Category.MEMCPY
@@ -192,7 +195,7 @@ def _moved(trace: Trace) -> NDArray[np.int64]:
 def _device_names(
     trace: Trace, op: NDArray[np.int64], ops: tuple[str, ...], texts: dict[str, int]
 ) -> NDArray[np.int64]:
-    """Numbers of the names under which device work is matched: `aten::mm > gemm`, the op that launched it first."""
+    """Return indices of the names by which device work is matched: `aten::mm > gemm`, the launching op first."""
     pairs = np.column_stack([op, trace.events.name[device_work(trace).rows]])
     distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
     names = (
@@ -201,81 +204,81 @@ def _device_names(
         else _device_name(trace.events.strings[text])
         for number, text in distinct.tolist()
     )
-    return _numbers(names, texts)[inverse.reshape(-1)] if len(pairs) else np.empty(0, np.int64)
+    return _interned(names, texts)[inverse.reshape(-1)] if len(pairs) else np.empty(0, np.int64)
 
 
 def _device_name(name: str) -> str:
-    if found := _COPY.match(name):
-        return found["kind"]
+    if match := _COPY.match(name):
+        return match["kind"]
     return "Memset" if name.startswith("Memset") else kernel_family(name)
 
 
 def _sync_section(trace: Trace, texts: dict[str, int]) -> _Section:
-    found = syncs(trace) if len(device_work(trace)) else None
-    if found is None:
-        nothing = np.empty(0, np.int64)
-        return _Section(nothing, nothing, nothing, nothing, nothing, nothing, np.empty(0, np.bool_), nothing)
-    origin, strings = found.origin, trace.events.strings
-    words = np.column_stack([found.kind.astype(np.int64), origin.op, trace.events.name[found.rows]])
-    distinct, inverse = np.unique(words, axis=0, return_inverse=True)
+    if not len(device_work(trace)):
+        empty = np.empty(0, np.int64)
+        return _Section(empty, empty, empty, empty, empty, empty, np.empty(0, np.bool_), empty)
+    all_syncs = syncs(trace)
+    origin, strings = all_syncs.origin, trace.events.strings
+    parts = np.column_stack([all_syncs.kind.astype(np.int64), origin.op, trace.events.name[all_syncs.rows]])
+    distinct, inverse = np.unique(parts, axis=0, return_inverse=True)
     names = (
         f"{SYNC_KINDS[kind]} {origin.texts[op] or _VENDOR.sub('', strings[call])}"
         for kind, op, call in distinct.tolist()
     )
-    line, module = _places_of(origin, texts)
+    line, module = _lines_and_modules(origin, texts)
     return _Section(
-        kind=np.full(len(found), _SYNC),
-        name=_numbers(names, texts)[inverse.reshape(-1)],
+        kind=np.full(len(all_syncs), _SYNC),
+        name=_interned(names, texts)[inverse.reshape(-1)],
         line=line,
         module=module,
-        start=found.start,
-        phase=found.phase,
-        happens=np.ones(len(found), np.bool_),
-        bytes=found.bytes,
+        start=all_syncs.start,
+        phase=all_syncs.phase,
+        happens=np.ones(len(all_syncs), np.bool_),
+        bytes=all_syncs.bytes,
     )
 
 
 def _outermost_ops(trace: Trace) -> NDArray[np.int64]:
-    """Rows of the host ops that stand in no other op."""
+    """Return the rows of the host ops that no other op encloses."""
     rows = [ops.rows[ops.parent < 0] for ops in host_ops(trace).values()]
     return np.sort(np.concatenate(rows)) if rows else np.empty(0, np.int64)
 
 
 def _op_section(trace: Trace, rows: NDArray[np.int64], texts: dict[str, int]) -> _Section:
-    """Outermost host ops; without a device one of PyTorch's own that reads a tensor's value counts as a sync."""
+    """Return the outermost host ops; without a device, an ATen op that reads a tensor's value counts as a sync."""
     events, track = trace.events, tracks(trace)[rows]
     origin: Origins = origins(trace, track, events.ts[rows], events.end[rows])
     names, inverse = np.unique(events.name[rows], return_inverse=True)
-    numbers = _numbers((events.strings[name] for name in names.tolist()), texts)
+    numbers = _interned((events.strings[name] for name in names.tolist()), texts)
     kind = np.full(len(rows), _HOST)
     if len(device_work(trace)) == 0:
-        reads = np.isin(rows, _around(trace, syncs(trace).rows))
-        kind[reads & matching(events, rows, _ATEN)] = _SYNC  # a whole `forward` that reads a value somewhere does more
-    line, module = _places_of(origin, texts)
+        reads = np.isin(rows, _outermost_around(trace, syncs(trace).rows))
+        kind[reads & matching(events, rows, _ATEN)] = _SYNC  # only ATen: a user's `forward` op does more than the read
+    line, module = _lines_and_modules(origin, texts)
     return _Section(
         kind=kind,
         name=numbers[inverse] if len(rows) else np.empty(0, np.int64),
         line=line,
         module=module,
         start=events.ts[rows],
-        phase=phases(trace).on(track, events.ts[rows]),
+        phase=phases(trace).phase_at(track, events.ts[rows]),
         happens=np.ones(len(rows), np.bool_),
         bytes=np.zeros(len(rows), np.int64),
     )
 
 
-def _around(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of the outermost ops around some ops."""
-    of_row = tracks(trace)[rows]
-    found = []
-    for number, ops in host_ops(trace).items():
-        inside = np.isin(ops.rows, rows[of_row == number])
-        found.append(ops.rows[ops.top()[inside]])
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+def _outermost_around(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of the outermost ops around some ops."""
+    row_track = tracks(trace)[rows]
+    outermost = []
+    for track, ops in host_ops(trace).items():
+        inside = np.isin(ops.rows, rows[row_track == track])
+        outermost.append(ops.rows[ops.outermost()[inside]])
+    return np.concatenate(outermost) if outermost else np.empty(0, np.int64)
 
 
 def _call_section(trace: Trace, texts: dict[str, int]) -> _Section:
-    """Calls of collectives, where their own threads are all there is to see of them."""
+    """Return collective calls, only without a device: elsewhere their kernels are charged."""
     calls = collective_calls(trace)
     chosen = np.arange(len(calls)) if len(device_work(trace)) == 0 else np.empty(0, np.int64)
     return _Section(
@@ -292,34 +295,34 @@ def _call_section(trace: Trace, texts: dict[str, int]) -> _Section:
 
 def _residual_section(texts: dict[str, int]) -> _Section:
     kinds = np.array([kind for kind, _ in _RESIDUAL], np.int64)
-    nothing = np.zeros(len(kinds), np.int64)
-    return _accountless(kinds, _numbers((name for _, name in _RESIDUAL), texts), nothing, nothing)
+    zeros = np.zeros(len(kinds), np.int64)
+    return _uncounted(kinds, _interned((name for _, name in _RESIDUAL), texts), zeros, zeros)
 
 
 def _place_section(trace: Trace, texts: dict[str, int]) -> _Section:
-    """Python between ops, by what the trace says of where that is."""
-    known = python_places(trace).places
-    names = _numbers((place.name for place in known), texts)
-    lines = _numbers((place.line for place in known), texts)
-    modules = _numbers((_INSTANCE.sub("", place.module) for place in known), texts)
-    return _accountless(np.full(len(known), _HOST), names, lines, modules)
+    """Return Python between ops, by annotation, line and module."""
+    places = python_places(trace).places
+    names = _interned((place.name for place in places), texts)
+    lines = _interned((place.line for place in places), texts)
+    modules = _interned((_INSTANCE.sub("", place.module) for place in places), texts)
+    return _uncounted(np.full(len(places), _HOST), names, lines, modules)
 
 
-def _accountless(
+def _uncounted(
     kind: NDArray[np.int64], name: NDArray[np.int64], line: NDArray[np.int64], module: NDArray[np.int64]
 ) -> _Section:
-    """What is no event of its own, and in the phase of each instant."""
-    nothing = np.zeros(len(kind), np.int64)
-    return _Section(kind, name, line, module, nothing, nothing, np.zeros(len(kind), np.bool_), nothing)
+    """Return actors that count no events; their time is in the phase in which it is spent."""
+    zeros = np.zeros(len(kind), np.int64)
+    return _Section(kind, name, line, module, zeros, zeros, np.zeros(len(kind), np.bool_), zeros)
 
 
-def _places_of(origin: Origins, texts: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers of (lines, modules without the number of the instance)."""
-    numbers = _numbers(origin.texts, texts)
-    classes = _numbers((_INSTANCE.sub("", text) for text in origin.texts), texts)
-    return numbers[origin.line], classes[origin.module]
+def _lines_and_modules(origin: Origins, texts: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return indices of (lines, modules without the instance number)."""
+    lines = _interned(origin.texts, texts)
+    classes = _interned((_INSTANCE.sub("", text) for text in origin.texts), texts)
+    return lines[origin.line], classes[origin.module]
 
 
-def _numbers(words: Iterable[str], texts: dict[str, int]) -> NDArray[np.int64]:
-    """Numbers of some texts, old or new."""
-    return np.array([texts.setdefault(word, len(texts)) for word in words], np.int64)
+def _interned(names: Iterable[str], texts: dict[str, int]) -> NDArray[np.int64]:
+    """Return the index of each name in `texts`, to which new ones are added."""
+    return np.array([texts.setdefault(name, len(texts)) for name in names], np.int64)

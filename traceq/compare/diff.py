@@ -1,4 +1,4 @@
-"""B against A: decide from unprofiled steps, explain from the traces, say it in words."""
+"""Compare B with A: decide from unprofiled steps, explain from the traces, phrase the answer."""
 
 from __future__ import annotations
 
@@ -7,141 +7,155 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceq.analysis.registry import describe
-from traceq.compare.comparable import comparable, confounders, ranks_apart
-from traceq.compare.decide import compare_sides, decide_cpu, separate_builds
+from traceq.compare.comparable import comparable, confounders, unmatched_ranks
+from traceq.compare.decide import compare_cpu, compare_sides, separate_builds
 from traceq.compare.exchanges import exchanges
 from traceq.compare.explain import explain
-from traceq.compare.interaction import joint
-from traceq.compare.loader_starvation import feeding, feeding_doubts, feeding_words
-from traceq.compare.off_is_free import is_free
+from traceq.compare.interaction import arm_interactions
+from traceq.compare.loader_starvation import feeding, feeding_caveats, feeding_words
+from traceq.compare.off_is_free import off_is_free_text
 from traceq.compare.rank_sentences import rank_words
-from traceq.compare.ranks import alone, explained_rank, rank_deltas, waits_in
+from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.sentences import cause_words, cpu_words, sample_words, verdict_words
 from traceq.compare.side import Side
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
-from traceq.model import Caveat, Run
+from traceq.model import Caveat, Manifest, Run
 from traceq.runs.layout import is_run, read_manifest
-from traceq.runs.read import left_nothing, read_arms
+from traceq.runs.read import arm_failure, read_arms
 from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison, samples_apart
+from traceq.threshold import THRESHOLD_PCT
 
-__all__ = ["THRESHOLD_PCT", "diff", "diff_run", "diff_runs"]
-
-THRESHOLD_PCT = 0.5
+__all__ = ["diff", "diff_run", "diff_runs"]
 
 
 def diff(a: str | Path | Run, b: str | Path | Run, *, threshold_pct: float = THRESHOLD_PCT) -> Diff:
-    """B against A, each a run, a path, or a path that holds several recordings of one thing. Raises UnreadableInput."""
+    """Return the diff of B against A, each a run, a path, or a path of several recordings of the same experiment.
+
+    Raises UnreadableInput.
+    """
     return diff_sides(Side.of(a), Side.of(b), threshold_pct=threshold_pct)
 
 
 def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
-    """Every other timed arm of a recorded run against its baseline, or the arm that it stands against.
+    """Return the diffs of a recorded run: every timed arm against the baseline, or against the arm that it names.
 
     Raises UnreadableInput, UsageFault.
     """
-    if recordings := recordings_in(place(path)):
-        raise UsageFault(f"{path}: {len(recordings)} recorded runs, one side of a diff; {_sides_of(recordings)}")
-    if place(path).exists() and not is_run(place(path)):
-        raise UsageFault(f"{path}: no recorded run; expected one, or a second path to compare it with")
+    _check_is_run(path)
     arms = read_arms(path)
     manifest = arms[0].manifest
     assert manifest is not None
     by_name = {run.arm: run for run in arms}
-    ended = {run.arm: Caveat("arm_ended", f"arm {run.arm}: {why}") for run in arms if (why := left_nothing(run))}
+    ended = {run.arm: Caveat("arm_ended", f"arm {run.arm}: {why}") for run in arms if (why := arm_failure(run))}
+    timed = [arm for arm in manifest.arms if arm.timed and not arm.baseline]
+    compared = [arm for arm in timed if not {arm.name, arm.against} & ended.keys()]
     if manifest.baseline in ended:
         raise UnreadableInput(str(path), ended[manifest.baseline].text, "the baseline, which others are compared with")
-    timed = [arm for arm in manifest.arms if arm.timed and not arm.baseline]
-    baseline, others = by_name[manifest.baseline], [arm for arm in timed if not {arm.name, arm.against} & ended.keys()]
-    if timed and not others:
-        raise UnreadableInput(str(path), "; ".join(found.text for found in ended.values()), "an arm to compare")
-    if not others:
+    if timed and not compared:
+        raise UnreadableInput(str(path), "; ".join(caveat.text for caveat in ended.values()), "an arm to compare")
+    if not compared:
         raise UsageFault(
             f"{path}: only one arm, {manifest.baseline}; expected two, or a second path to compare it with"
         )
-    reference = next((by_name[arm.name] for arm in manifest.arms if not arm.timed and by_name[arm.name].traces), None)
-    surroundings = {arm.against for arm in timed}  # another place, and no change that could be switched off
+    reference = _reference(manifest, by_name)
+    contexts = {arm.against for arm in timed}  # these have no change that could be switched off
     diffs = tuple(
         diff_runs(
             by_name[arm.against or manifest.baseline],
             by_name[arm.name],
-            reference=None if arm.against or arm.name in surroundings else reference,
+            reference=None if arm.against or arm.name in contexts else reference,
             threshold_pct=threshold_pct,
         )
-        for arm in others
+        for arm in compared
     )
-    told = tuple(replace(found, caveats=(*found.caveats, *ended.values())) for found in diffs)
+    baseline = by_name[manifest.baseline]
     return Diffs(
         manifest.baseline,
-        told,
+        tuple(replace(diff, caveats=(*diff.caveats, *ended.values())) for diff in diffs),
         baseline.caveats,
         baseline.pairs,
-        tuple(joint(manifest.arms, diffs)),
+        tuple(arm_interactions(manifest.arms, diffs)),
         exchanges([by_name[arm.name] for arm in manifest.arms if arm.timed]),
     )
 
 
-def _sides_of(recordings: Sequence[Place]) -> str:
-    """What to type for several runs at once: their arms are sides, if they have two."""
+def _check_is_run(path: str | Path) -> None:
+    """Raise UsageFault for a folder of several runs, and for a path that is not a recorded run."""
+    if recordings := recordings_in(place(path)):
+        raise UsageFault(f"{path}: {len(recordings)} recorded runs, one side of a diff; {_usage_of(recordings)}")
+    if place(path).exists() and not is_run(place(path)):
+        raise UsageFault(f"{path}: not a recorded run; expected one, or a second path to compare it with")
+
+
+def _usage_of(recordings: Sequence[Place]) -> str:
+    """Return the command that compares several runs: if they have two arms, each arm is a side."""
     arms = [arm.name for arm in read_manifest(recordings[0]).arms if arm.timed]
     if len(arms) < 2:
         return "expected a second path to compare it with"
     return "to compare their arms: traceq diff " + " ".join(str(recordings[0].parent / arm) for arm in arms[:2])
 
 
+def _reference(manifest: Manifest, by_name: dict[str, Run]) -> Run | None:
+    """Return the first arm that was only traced: its step is without the change."""
+    return next((by_name[arm.name] for arm in manifest.arms if not arm.timed and by_name[arm.name].traces), None)
+
+
 def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
-    """B against A. `reference` is a traced step without the change at all, which says whether A is truly free of it."""
+    """Return the diff of run B against run A.
+
+    `reference` holds a traced step without the change at all; it shows whether the change costs A anything when off.
+    """
     return diff_sides(Side.of(a), Side.of(b), reference=reference, threshold_pct=threshold_pct)
 
 
 def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
-    """B against A, each of one process or of several. `reference` as for two runs."""
-    if fed := feeding(a.run, b.run):
-        return _feeding_diff(a, b, fed)
-    can, samples = comparable(a, b), samples_apart(a.samples, b.samples)
-    decided = compare_sides(a, b, can, threshold_pct, samples)
-    steps = compare_sides(a, b, can, threshold_pct, None) if samples else decided
+    """Return the diff of side B against side A, each of one process or of several; `reference` as in `diff_runs`."""
+    if loader_and_steps := feeding(a.run, b.run):
+        return _feeding_diff(a, b, loader_and_steps)
+    comparability, samples = comparable(a, b), samples_apart(a.samples, b.samples)
+    comparison = compare_sides(a, b, comparability, threshold_pct, samples)
+    steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
     ranks = rank_deltas(a.run, b.run)
     traced, cells, causes = _explained(a.run, b.run, ranks)
     a_name, b_name = _names(a, b)
-    on_cpu = decide_cpu(a, b, threshold_pct, samples)
-    doubts = (*_doubts(decided, steps, traced), *separate_builds(a, b, decided, on_cpu))
-    per = traced.per if traced else "a step"
-    words = verdict_words(a_name, b_name, can, decided, missing=_missing(a, b), control=_control(a), per=per)
-    words = (*words, *cpu_words(on_cpu), *sample_words(decided, steps))
+    cpu = compare_cpu(a, b, threshold_pct, samples)
+    caveats = (*_comparison_caveats(comparison, steps, traced), *separate_builds(a, b, comparison, cpu))
+    per = traced.per if traced else "per step"
+    words = verdict_words(
+        a_name, b_name, comparability, comparison, missing=_missing(a, b), control=_control(a), per=per
+    )
+    words = (*words, *cpu_words(cpu), *sample_words(comparison, steps))
     if traced is not None:
-        believable = all(doubt.code != "traced_disagrees" for doubt in doubts)
-        if believable and not _is_noise(decided):
-            waited_in = waits_in(a.run, b.run, ranks, traced.rank) if alone(ranks) else ""
+        believable = all(caveat.code != "traced_disagrees" for caveat in caveats)
+        if believable and not _is_noise(comparison):
+            waited_in = collective_waited_in(a.run, b.run, ranks, traced.rank) if only_changed_rank(ranks) else ""
             words = (*words, *rank_words(traced, ranks, cells, waited_in))
-        words = (*words, *cause_words(b_name, traced, causes, believable=believable, alike=can.ok))
+        words = (*words, *cause_words(b_name, traced, causes, believable=believable, same_work=comparability.ok))
+    everything = (*a.caveats, *b.caveats, *confounders(a, b), *caveats, *unmatched_ranks(a.run, b.run))
     return Diff(
         a=replace(describe(a.run), path=a.path),
         b=replace(describe(b.run), path=b.path),
         a_name=a_name,
         b_name=b_name,
-        comparable=can,
-        comparison=decided,
+        comparable=comparability,
+        comparison=comparison,
         steps=steps,
         traced=traced,
         cells=cells,
         causes=causes,
         words=words,
         ranks=ranks,
-        cpu=decide_cpu(a, b, threshold_pct, None),
-        free=is_free(a.run, reference, _changed_phase(causes)) if traced and reference else "",
-        caveats=tuple(
-            dict.fromkeys(
-                (*a.caveats, *b.caveats, *confounders(a, b), *doubts, *ranks_apart(a.run, b.run)),
-            )
-        ),
+        cpu=compare_cpu(a, b, threshold_pct, None),
+        free=off_is_free_text(a.run, reference, _changed_phase(causes)) if traced and reference else "",
+        caveats=tuple(dict.fromkeys(everything)),
     )
 
 
-def _feeding_diff(a: Side, b: Side, found: Feeding) -> Diff:
-    """A loader alone and steps: nothing that could be subtracted."""
+def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
+    """Return the diff of a data loader alone and steps, which have no delta."""
     a_name, b_name = _names(a, b)
     return Diff(
         a=replace(describe(a.run), path=a.path),
@@ -154,26 +168,26 @@ def _feeding_diff(a: Side, b: Side, found: Feeding) -> Diff:
         traced=None,
         cells=(),
         causes=(),
-        words=feeding_words(found),
-        caveats=tuple(dict.fromkeys((*a.caveats, *b.caveats, *feeding_doubts(a.run, b.run)))),
-        feeding=found,
+        words=feeding_words(feeding),
+        caveats=tuple(dict.fromkeys((*a.caveats, *b.caveats, *feeding_caveats(a.run, b.run)))),
+        feeding=feeding,
     )
 
 
 def _control(a: Side) -> str:
-    """The arm that a recording runs against itself; "" where there is none."""
+    """Return the arm of the A/A control; "" for a side that was not recorded."""
     return a.run.manifest.baseline if a.run.manifest else ""
 
 
-def _is_noise(found: Comparison | None) -> bool:
-    """Whether the unprofiled steps deny or doubt that there is a difference which one rank could have made."""
-    return found is not None and found.unprofiled and found.verdict.name in ("in_the_noise", "inconclusive")
+def _is_noise(comparison: Comparison | None) -> bool:
+    """Return whether the unprofiled steps show no difference that one rank could have caused."""
+    return comparison is not None and comparison.unprofiled and not comparison.verdict.is_difference
 
 
 def _missing(a: Side, b: Side) -> str:
-    """Why there is no step to compare, if there is none."""
+    """Return why there is no step to compare."""
     empty = [name for name, side in zip(_names(a, b), (a, b), strict=True) if not side.run.traces]
-    return "no unprofiled pairs yet" + (f", and no trace of {' or of '.join(empty)}" if empty else "")
+    return "no unprofiled pairs yet" + (f", and no trace of {' or '.join(empty)}" if empty else "")
 
 
 def _explained(
@@ -187,7 +201,7 @@ def _explained(
 
 
 def _changed_phase(causes: tuple[Cause, ...]) -> str:
-    """The phase in which most ops came or went: where the change is; "" where none did."""
+    """Return the phase in which most ops were added or removed; "" where none were."""
     changes: dict[str, float] = {}
     for cause in causes:
         if cause.delta_num:
@@ -196,7 +210,7 @@ def _changed_phase(causes: tuple[Cause, ...]) -> str:
 
 
 def _names(a: Side, b: Side) -> tuple[str, str]:
-    """What the sides are called: their arms or files, else the folders those are in, else A and B."""
+    """Return the names of the sides: their arms or files, else their folders, else A and B."""
     for names in ([side.run.arm or _stem(Path(side.path)) for side in (a, b)], [_folder(side) for side in (a, b)]):
         if names[0] != names[1]:
             return names[0], names[1]
@@ -212,14 +226,16 @@ def _stem(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def _doubts(found: Comparison | None, steps: Comparison | None, traced: Traced | None) -> tuple[Caveat, ...]:
-    """Those of the verdict; and whether the traced delta, which is profiled, lies within the interval of the steps."""
-    if found is None:
+def _comparison_caveats(
+    comparison: Comparison | None, steps: Comparison | None, traced: Traced | None
+) -> tuple[Caveat, ...]:
+    """Return the caveats of the verdict, and one if the profiled delta is outside the interval of unprofiled steps."""
+    if comparison is None:
         return ()
-    doubts = list(found.caveats)
+    caveats = list(comparison.caveats)
     if traced is not None and steps is not None and steps.unprofiled and steps.ci95_ns is not None:
         low, high = steps.ci95_ns
         if not low <= traced.delta_ns <= high:
-            text = "the traced delta lies outside the interval of the unprofiled steps: profiling and chance are in it"
-            doubts.append(Caveat("traced_disagrees", text))
-    return tuple(doubts)
+            text = "the traced delta is outside the unprofiled 95 % CI: it includes profiler overhead and chance"
+            caveats.append(Caveat("traced_disagrees", text))
+    return tuple(caveats)

@@ -1,4 +1,4 @@
-"""What ranks exchange in a step of each arm, where arms share the model in different ways, and what that comes to."""
+"""Collectives per step of each arm where arms use different sharding strategies, with step time and memory."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 from traceq.analysis.arms import step_of
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
-from traceq.facts.comm.parallelism import issues, strategy_of
+from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, checks
 from traceq.model import Run, Trace
 
-__all__ = ["EXCHANGED_KINDS", "Exchange", "Moved", "exchanges"]
+__all__ = ["EXCHANGED_KINDS", "CollectiveVolume", "Exchange", "exchanges"]
 
 EXCHANGED_KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 _WORST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """Calls of one collective and their bytes, each in a mean traced step of one rank; -1 bytes where not told."""
+class CollectiveVolume:
+    """Calls of one collective and their bytes, mean per traced step of one rank; -1 bytes where not recorded."""
 
     name: str
     num: float
@@ -30,15 +30,17 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One arm: its `strategy`; `verdict` is the worst of the roles that it predicts calls for; what it moves, by KINDS.
-    The unprofiled step, samples a second of all ranks and most memory of any, None where arms share a process;
-    `state_bytes` what the recipe noted of weights and moments.
+    """Sharding strategy of one arm and its cost.
+
+    `verdict` is the worst over the roles for which the strategy predicts calls; `moved` is by EXCHANGED_KINDS. The
+    unprofiled step, the samples per second of all ranks and the largest peak memory of any rank are None where arms
+    share a process; `state_bytes` are the weights and moments that the recipe noted.
     """
 
     arm: str
     strategy: str
     verdict: str
-    moved: tuple[Moved, ...]
+    moved: tuple[CollectiveVolume, ...]
     step_ns: int | None
     samples_per_second: float | None
     peak_bytes: int | None
@@ -46,7 +48,7 @@ class Exchange:
 
 
 def exchanges(runs: Sequence[Run]) -> tuple[Exchange, ...]:
-    """A row an arm, by its first rank; nothing where all arms share the model in the same way."""
+    """Return one row per arm, from its first rank; nothing where all arms use the same strategy."""
     traced = [run for run in runs if run.traces]
     if len({strategy_of(run.traces[0])[0] for run in traced}) < 2:
         return ()
@@ -55,23 +57,23 @@ def exchanges(runs: Sequence[Run]) -> tuple[Exchange, ...]:
 
 def _exchange(run: Run) -> Exchange:
     trace, arm = run.traces[0], run.manifest.arm(run.arm) if run.manifest else None
-    mine = next((found for found in run.processes if found.arm == run.arm), None)
-    step_ns, samples = step_of(mine), arm.samples_per_step if arm else 0
+    processes = next((processes for processes in run.processes if processes.arm == run.arm), None)
+    step_ns, samples = step_of(processes), arm.samples_per_step if arm else 0
     predicted = [check.verdict for check in checks(trace) if check.expected_num is not None]
     return Exchange(
         run.arm,
         strategy_of(trace)[0],
         max(predicted, key=_WORST.index, default=EXACT),
-        tuple(_moved(trace, name) for name in EXCHANGED_KINDS),
+        tuple(_volume(trace, name) for name in EXCHANGED_KINDS),
         round(step_ns) if step_ns else None,
         samples * 1e9 / step_ns if samples and step_ns else None,
-        int(mine.peak_bytes.max()) if mine else None,
+        int(processes.peak_bytes.max()) if processes else None,
         int(state) if (state := arm.facts.get("state_bytes") if arm else None) else None,
     )
 
 
-def _moved(trace: Trace, name: str) -> Moved:
-    found = issues(trace)
-    sizes = found.calls.size[(found.step >= 0) & (found.calls.name == COLLECTIVE_NAMES.index(name))]
-    num_bytes = -1.0 if (sizes < 0).any() else float(np.sum(sizes)) / found.num_steps
-    return Moved(name, len(sizes) / found.num_steps, num_bytes)
+def _volume(trace: Trace, name: str) -> CollectiveVolume:
+    issued = issued_calls(trace)
+    sizes = issued.calls.size[(issued.step >= 0) & (issued.calls.name == COLLECTIVE_NAMES.index(name))]
+    num_bytes = -1.0 if (sizes < 0).any() else float(np.sum(sizes)) / issued.num_steps
+    return CollectiveVolume(name, len(sizes) / issued.num_steps, num_bytes)

@@ -1,4 +1,4 @@
-"""Do both sides multiply tensors of the same shapes and types? If not, they do not do the same work."""
+"""Whether both sides multiply tensors of the same shapes and dtypes; if not, they do not do the same work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.model import Category, Trace
 
-__all__ = ["shapes_apart", "types_apart"]
+__all__ = ["dtype_difference", "shape_difference"]
 
 _HEAVY = (
     "aten::mm",
@@ -21,30 +21,29 @@ _HEAVY = (
     "aten::convolution",
     "aten::scaled_dot_product_attention",
 )
+_DTYPES = {"double": "float64", "float": "float32", "half": "float16"}
 
 
-_TYPES = {"double": "float64", "float": "float32", "half": "float16"}
+def dtype_difference(a: Trace, b: Trace) -> str:
+    """Return `dtype: aten::mm of float32 against bfloat16`, or "".
 
-
-def types_apart(a: Trace, b: Trace) -> str:
-    """`dtype: aten::mm of float32 against bfloat16`, where both sides have an op and never with inputs of the same
-    types; "" where they agree, or where a trace does not tell.
+    An op differs if both sides have it and never with the same dtype; "" where dtypes agree or were not recorded.
     """
-    ours, theirs = _types(a), _types(b)
+    ours, theirs = _dtypes(a), _dtypes(b)
     apart = sorted(op for op in ours if op in theirs and not ours[op] & theirs[op])
     if not apart:
         return ""
-    told = [" or ".join(sorted(side[apart[0]])) for side in (ours, theirs)]
+    dtypes = [" or ".join(sorted(side[apart[0]])) for side in (ours, theirs)]
     more = f", and {len(apart) - 1} more" if len(apart) > 1 else ""
-    return f"dtype: {apart[0]} of {told[0]} against {told[1]}{more}"
+    return f"dtype: {apart[0]} of {dtypes[0]} against {dtypes[1]}{more}"
 
 
-def shapes_apart(a: Trace, b: Trace) -> str:
-    """`shapes: the largest aten::mm is [[8, 64], [64, 64]] against [[16, 64], [64, 64]]`, of the op with the largest
-    inputs; "" where they agree, or where a trace does not tell.
+def shape_difference(a: Trace, b: Trace) -> str:
+    """Return `shapes: the largest aten::mm is [[8, 64], [64, 64]] against [[16, 64], [64, 64]]`, or "".
 
-    An op differs if both sides have it and never with the same shapes: another batch or length changes all of them,
-    while a change of the program may well replace one.
+    Names the op with the largest inputs; "" where shapes agree or were not recorded. An op differs if both sides have
+    it and never with the same shapes: another batch size or sequence length changes all of them, while a change of the
+    program may replace one.
     """
     ours, theirs = _inputs(a), _inputs(b)
     apart = [op for op in ours if op in theirs and not ours[op] & theirs[op]]
@@ -57,45 +56,45 @@ def shapes_apart(a: Trace, b: Trace) -> str:
 
 
 def _inputs(trace: Trace) -> dict[str, set[tuple[int, str]]]:
-    """(elements, shapes) of all inputs of each heavy op."""
-    found: dict[str, set[tuple[int, str]]] = {}
-    for op, text in _told(trace, trace.events.shapes):
+    """Return the distinct (elements, shapes) of all inputs of each heavy op."""
+    inputs: dict[str, set[tuple[int, str]]] = {}
+    for op, text in _recorded(trace, trace.events.shapes):
         if sized := _sized(text):
-            found.setdefault(op, set()).add(sized)
-    return found
+            inputs.setdefault(op, set()).add(sized)
+    return inputs
 
 
-def _types(trace: Trace) -> dict[str, set[str]]:
-    """Types of the first input of each heavy op."""
-    found: dict[str, set[str]] = {}
-    for op, text in _told(trace, trace.events.types):
-        if kind := _first_type(text):
-            found.setdefault(op, set()).add(kind)
-    return found
+def _dtypes(trace: Trace) -> dict[str, set[str]]:
+    """Return the dtypes of the first input of each heavy op."""
+    dtypes: dict[str, set[str]] = {}
+    for op, text in _recorded(trace, trace.events.types):
+        if dtype := _first_dtype(text):
+            dtypes.setdefault(op, set()).add(dtype)
+    return dtypes
 
 
-def _told(trace: Trace, column: NDArray[np.int32]) -> list[tuple[str, str]]:
-    """(op, what the column says of its inputs) of the heavy ops, each once."""
+def _recorded(trace: Trace, column: NDArray[np.int32]) -> list[tuple[str, str]]:
+    """Return the distinct (op, text in the column) of the heavy ops."""
     events = trace.events
-    wanted = [number for number, text in enumerate(events.strings) if text in _HEAVY]
+    heavy = [number for number, text in enumerate(events.strings) if text in _HEAVY]
     rows = events.rows(Category.CPU_OP)
-    rows = rows[np.isin(events.name[rows], wanted) & (column[rows] >= 0)]
+    rows = rows[np.isin(events.name[rows], heavy) & (column[rows] >= 0)]
     pairs = np.unique(np.column_stack([events.name[rows], column[rows]]), axis=0).tolist()
     return [(events.strings[name], events.strings[text]) for name, text in pairs]
 
 
-def _first_type(text: str) -> str:
-    """`bfloat16` of `["c10::BFloat16", ...]`; "" for what cannot be read."""
+def _first_dtype(text: str) -> str:
+    """Return `bfloat16` for `["c10::BFloat16", ...]`; "" for unreadable text."""
     try:
-        kinds = msgspec.json.decode(text, type=list[str])
+        dtypes = msgspec.json.decode(text, type=list[str])
     except msgspec.MsgspecError:
         return ""
-    kind = kinds[0].removeprefix("c10::").lower() if kinds else ""
-    return _TYPES.get(kind, kind)
+    dtype = dtypes[0].removeprefix("c10::").lower() if dtypes else ""
+    return _DTYPES.get(dtype, dtype)
 
 
 def _sized(text: str) -> tuple[int, str] | None:
-    """Elements of all inputs together, and their shapes without what is no tensor; None for what cannot be read."""
+    """Return (elements of all inputs, shapes of those that are tensors); None for unreadable text."""
     try:
         dims = [shape for shape in msgspec.json.decode(text, type=list[list[int]]) if shape]
     except msgspec.MsgspecError:

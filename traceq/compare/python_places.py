@@ -1,4 +1,4 @@
-"""Where the host is while it is in no op: the innermost annotation, module and line of Python around each instant."""
+"""Innermost annotation, module and Python line around the host while it is in no op."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ _BETWEEN = "Python between ops"
 
 @dataclass(frozen=True, slots=True)
 class PythonPlace:
-    """`name` is `Python in <annotation>`, with N for numbers, which count steps and layers; `line` and `module` are ""
-    where the trace does not tell.
+    """Place of the host in Python.
+
+    `name` is `Python in <annotation>`, with N for numbers, which count steps and layers; `line` and `module` are ""
+    where not recorded.
     """
 
     name: str
@@ -39,7 +41,7 @@ class PythonPlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PythonPlaces:
-    """`places`, the first of which is nowhere in particular; by track the parts of time, and int64[M] into `places`."""
+    """Distinct `places`, the first without annotation; by track the M spans of time and int64[M] into `places`."""
 
     places: tuple[PythonPlace, ...]
     parts: dict[int, Spans]
@@ -48,44 +50,44 @@ class PythonPlaces:
 
 @once_per_trace
 def python_places(trace: Trace) -> PythonPlaces:
-    """Every thread that has annotations or Python frames, cut where one of them begins or ends."""
+    """Return the places of every thread with annotations or Python frames, cut where one of these begins or ends."""
     places = {PythonPlace(_BETWEEN, "", ""): 0}
     parts, place = {}, {}
     marks = _annotations(trace)
-    for number in sorted(marks.keys() | python_frames(trace).keys()):
-        edges = np.unique(np.concatenate([_edges(nests.get(number)) for nests in (marks, python_frames(trace))]))
-        parts[number] = np.column_stack([edges[:-1], edges[1:]])
-        place[number] = _places(trace, number, parts[number], marks.get(number), places)
+    for track in sorted(marks.keys() | python_frames(trace).keys()):
+        edges = np.unique(np.concatenate([_edges(nests.get(track)) for nests in (marks, python_frames(trace))]))
+        parts[track] = np.column_stack([edges[:-1], edges[1:]])
+        place[track] = _places(trace, track, parts[track], marks.get(track), places)
     return PythonPlaces(tuple(places), parts, place)
 
 
 def _annotations(trace: Trace) -> dict[int, Nest]:
-    """Nests of the annotations by track, without steps and what tells the phases: those are known anyway."""
-    rows, found = trace.events.rows(Category.ANNOTATION), phases(trace)
-    names = re.compile("^(" + "|".join(map(re.escape, found.names)) + ")$")
-    tells = _STRUCTURE if found.rule == "structure" else names
-    rows = rows[~matching(trace.events, rows, _STEP) & ~matching(trace.events, rows, tells)]
-    of_row = tracks(trace)[rows]
-    return {number: nest(trace.events, rows[of_row == number]) for number in np.unique(of_row).tolist()}
+    """Return the nests of the annotations by track, without those of steps and phases, which accounts have already."""
+    rows, labels = trace.events.rows(Category.ANNOTATION), phases(trace)
+    names = re.compile("^(" + "|".join(map(re.escape, labels.names)) + ")$")
+    of_phases = _STRUCTURE if labels.rule == "structure" else names
+    rows = rows[~matching(trace.events, rows, _STEP) & ~matching(trace.events, rows, of_phases)]
+    row_track = tracks(trace)[rows]
+    return {track: nest(trace.events, rows[row_track == track]) for track in np.unique(row_track).tolist()}
 
 
-def _edges(found: Nest | None) -> NDArray[np.int64]:
-    return np.empty(0, np.int64) if found is None else np.r_[found.start, found.end]
+def _edges(marks: Nest | None) -> NDArray[np.int64]:
+    return np.empty(0, np.int64) if marks is None else np.r_[marks.start, marks.end]
 
 
 def _places(
-    trace: Trace, number: int, parts: Spans, marks: Nest | None, places: dict[PythonPlace, int]
+    trace: Trace, track: int, parts: Spans, marks: Nest | None, places: dict[PythonPlace, int]
 ) -> NDArray[np.int64]:
-    """int64[M]: the place of each part, new ones added to `places`."""
-    origin = origins(trace, np.full(len(parts), number), parts[:, 0], parts[:, 1])
+    """int64[M]: index of the place of each span; new ones are added to `places`."""
+    origin = origins(trace, np.full(len(parts), track), parts[:, 0], parts[:, 1])
     name = np.full(len(parts), -1)
     if marks is not None:
-        around = marks.at(parts[:, 0])
+        around = marks.innermost_at(parts[:, 0])
         name = np.where(around >= 0, trace.events.name[marks.rows[around]], -1)
-    found = group([name, origin.line, origin.module])
-    known = []
-    for mark, line, module in found.keys.tolist():
-        said = f"Python in {_NUMBER.sub('N', trace.events.strings[mark])}" if mark >= 0 else _BETWEEN
-        known.append(places.setdefault(PythonPlace(said, origin.texts[line], origin.texts[module]), len(places)))
-    of_part: NDArray[np.int64] = np.array(known, np.int64)[found.of_row]
-    return of_part
+    groups = group([name, origin.line, origin.module])
+    indices = []
+    for mark, line, module in groups.keys.tolist():
+        text = f"Python in {_NUMBER.sub('N', trace.events.strings[mark])}" if mark >= 0 else _BETWEEN
+        indices.append(places.setdefault(PythonPlace(text, origin.texts[line], origin.texts[module]), len(places)))
+    place: NDArray[np.int64] = np.array(indices, np.int64)[groups.group_ids]
+    return place

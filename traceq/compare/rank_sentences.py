@@ -1,51 +1,53 @@
-"""Which rank the difference comes from, in a sentence."""
+"""Sentence on the rank that the difference comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
 
-from traceq.compare.ranks import alone
+from traceq.compare.ranks import only_changed_rank
 from traceq.compare.result import CellDelta, RankDelta, Traced
 from traceq.units import Unit, format_value
 
 __all__ = ["rank_words"]
 
-_AHEAD = 1.02
+_STRAGGLES = 1.02
 
 
 def rank_words(
     traced: Traced, deltas: Sequence[RankDelta], cells: Sequence[CellDelta], waited_in: str
 ) -> tuple[str, ...]:
-    """One line or none: the rank that changed alone, with the largest of its `cells` and the collective in which the
-    others wait for it; else the rank that the others wait for on both sides.
+    """Return one line or none: the only rank that changed, else the straggler of both sides.
+
+    Of the only rank that changed, the line has the largest of its `cells` and the collective in which others wait.
     """
-    found, rank = alone(deltas), traced.rank
-    if found is not None:
-        return (_alone(found, cells, waited_in, traced.per),)
-    mine = next((one for one in deltas if one.rank == rank), None)
-    others = [one for one in deltas if one.rank != rank]
-    if mine is None or not others or mine.delta_ns == 0:
+    if only := only_changed_rank(deltas):
+        return (_only_rank_text(only, cells, waited_in, traced.per),)
+    explained = next((delta for delta in deltas if delta.rank == traced.rank), None)
+    others = [delta for delta in deltas if delta.rank != traced.rank]
+    if explained is None or not others or explained.delta_ns == 0:
         return ()
-    of_a, of_b = median(one.own_a_ns for one in others), median(one.own_b_ns for one in others)
-    if mine.own_a_ns < _AHEAD * of_a or mine.own_b_ns < _AHEAD * of_b:
+    others_a, others_b = median(rank.own_a_ns for rank in others), median(rank.own_b_ns for rank in others)
+    if explained.own_a_ns < _STRAGGLES * others_a or explained.own_b_ns < _STRAGGLES * others_b:
         return ()
-    own, theirs = (" and ".join(_time(ns) for ns in pair) for pair in ((mine.own_a_ns, mine.own_b_ns), (of_a, of_b)))
-    part = "a step" if traced.marked else "the trace"
-    return (f"The others wait for rank {rank}, whose own part of {part} is {own} against their {theirs}: its causes.",)
+    pairs = ((explained.own_a_ns, explained.own_b_ns), (others_a, others_b))
+    times, others_times = (" and ".join(_time(ns) for ns in pair) for pair in pairs)
+    window = "step" if traced.marked else "trace"
+    straggler = f"rank {traced.rank}, whose {window} minus exposed communication is {times}"
+    median_of_others = f"the median of the others is {others_times}"
+    return (f"Straggler on both sides: {straggler}; {median_of_others}. The causes are those of this rank.",)
 
 
-def _alone(found: RankDelta, cells: Sequence[CellDelta], waited_in: str, per: str) -> str:
-    slower = found.own_delta_ns > 0
-    sign = 1 if slower else -1
-    own = [cell for cell in cells if cell.category != "exposed_comm"]
-    most = max(own, key=lambda cell: sign * cell.delta_ns)
+def _only_rank_text(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str, per: str) -> str:
+    is_slower = delta.own_delta_ns > 0
+    sign = 1 if is_slower else -1
+    own_cells = [cell for cell in cells if cell.category != "exposed_comm"]
+    most = max(own_cells, key=lambda cell: sign * cell.delta_ns)
     part = f"{format_value(most.delta_ns, Unit.DELTA_NS)} {most.category} in {most.phase}"
-    text = (
-        f"Rank {found.rank} alone is {_time(abs(found.own_delta_ns))} {per} {'slower' if slower else 'faster'}: {part}"
-    )
-    wait = "wait for it" if slower else "wait that much less for it"
-    return f"{text}; the others {wait} in {waited_in}." if waited_in else f"{text}."
+    change = f"{'slower' if is_slower else 'faster'}, by {_time(abs(delta.own_delta_ns))} {per}"
+    text = f"Only rank {delta.rank} is {change}: {part}"
+    wait = "wait for it" if is_slower else "wait that much less for it"
+    return f"{text}; the other ranks {wait} in {waited_in}." if waited_in else f"{text}."
 
 
 def _time(ns: float) -> str:

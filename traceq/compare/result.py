@@ -1,15 +1,18 @@
-"""What a diff says: everything a renderer needs. All values are means of a step, in ns."""
+"""Result types of a diff: everything a renderer needs. All values are means per step, in ns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from traceq.compare.exchanges import Exchange
+from traceq.display import to_html, to_text
 from traceq.model import Caveat, Pairs
 from traceq.report import Source
-from traceq.stats import Comparison, Interaction
+from traceq.stats import Comparison, Interaction, VerdictName
 
 __all__ = [
+    "REPLACED_BY",
+    "ArmInteraction",
     "Cause",
     "CellDelta",
     "Chain",
@@ -17,16 +20,21 @@ __all__ = [
     "Diff",
     "Diffs",
     "Feeding",
-    "Joint",
     "RankDelta",
     "Traced",
     "share",
 ]
 
+REPLACED_BY = " replaced by "
+"""Between the names of a cause that is a replacement."""
+
+_MOST_ANSWERS = 8
+"""Arms that the repr of a run's comparison lists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """Whether the two sides can be compared; what differs besides the change itself."""
+    """Whether the two sides can be compared, and the reasons if not."""
 
     ok: bool
     reasons: tuple[str, ...] = ()
@@ -34,8 +42,9 @@ class Comparable:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps; not
-    `marked` where the traces have no steps and count as one each.
+    """Profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps.
+
+    Not `marked` where the traces have no steps and count as one each.
     """
 
     rank: int
@@ -52,14 +61,15 @@ class Traced:
 
     @property
     def per(self) -> str:
-        """What times and numbers are of."""
-        return "a step" if self.marked else "in the trace"
+        """Unit of times and counts, for sentences."""
+        return "per step" if self.marked else "in the trace"
 
 
 @dataclass(frozen=True, slots=True)
 class RankDelta:
-    """The mean traced step of one rank on either side; `own` is it without the time in which only collectives run,
-    which holds what the rank waits for others.
+    """Mean traced step of one rank on either side; `own` times are without exposed communication.
+
+    Exposed communication includes the time in which the rank waits for others.
     """
 
     rank: int
@@ -75,13 +85,13 @@ class RankDelta:
 
     @property
     def own_delta_ns(self) -> int:
-        """The same of the rank's own time."""
+        """B's step minus A's, both without exposed communication."""
         return self.own_b_ns - self.own_a_ns
 
 
 @dataclass(frozen=True, slots=True)
 class CellDelta:
-    """One phase and category."""
+    """Time of one phase and category on either side."""
 
     phase: str
     category: str
@@ -96,7 +106,7 @@ class CellDelta:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What a sync's difference is made of: its copy, the host blocked while nothing ran, the device idle after it."""
+    """Parts of a sync's delta: its copy, the host blocked while nothing ran, the device idle after it."""
 
     copied_ns: int
     waited_ns: int
@@ -105,10 +115,11 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause: `delta_ns` is `count_ns` (more or fewer of them) plus `dur_ns` (each takes longer or shorter). `line`
-    and `module`, a class of nn.Module, are "" where the trace does not tell; `self_op` is the op inside a host op that
-    makes up most of the difference, "" where that is the op itself; `delta_bytes` is what copies and collectives move
-    more; `chain` is that of a sync on a device.
+    """One cause of the delta: `delta_ns` is `count_ns` (more or fewer) plus `dur_ns` (longer or shorter each).
+
+    `line` and `module`, a class of nn.Module, are "" where not recorded. `self_op` is the op inside a host op whose
+    self time is most of the delta, "" where that is the op itself. `delta_bytes` is the change in bytes moved by copies
+    and collectives. `chain` splits the delta of a sync on a device.
     """
 
     key: str
@@ -128,19 +139,21 @@ class Cause:
 
     @property
     def is_replacement(self) -> bool:
-        """Kernels, or collectives, of A's in place of which B has others."""
+        """Whether these are kernels or collectives of A that others of B replaced."""
         return self.key.endswith("|replaced")
 
     @property
     def path(self) -> str:
-        """Name and, inside it, the op that took the time."""
+        """Name and, inside it, the op with most of the delta."""
         return f"{self.name} > {self.self_op}" if self.self_op else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
-    """A loader alone beside the steps that it feeds: `loader_ns` for the `batches_per_step` of a rank, `step_ns` with
-    `wait_ns` of it for data, None where the steps do not tell; `samples_per_step` of all ranks, 0 if unknown.
+    """A data loader timed alone, and the steps that it feeds.
+
+    `loader_ns` is for the `batches_per_step` of a rank; `wait_ns` is the part of `step_ns` that waits for data, None
+    where not recorded; `samples_per_step` is of all ranks, 0 if unknown.
     """
 
     loader_ns: int
@@ -151,22 +164,24 @@ class Feeding:
 
     @property
     def rest_ns(self) -> int:
-        """The step without its wait."""
+        """Step without its wait for data."""
         return self.step_ns - (self.wait_ns or 0)
 
     @property
     def is_starved(self) -> bool:
-        """The loader takes longer than all that it could hide behind."""
+        """Whether the loader takes longer than the rest of the step, which could hide it."""
         return self.loader_ns > self.rest_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """B against A. `comparison` decides and is None where there is nothing to compare; `steps` is about steps, also if
-    that is about samples. `traced`, `cells` and `causes` explain one rank, and are empty where a side has no trace;
-    `ranks` are those that both sides have. `words` is the answer, a line each; `free` says whether A is free of the
-    change, and is "" where no traced reference tells; `cpu` compares the main thread's CPU time of a step, where there
-    is no device. Of a loader alone and steps `feeding` is the answer, and the rest is empty.
+    """Result of comparing B with A.
+
+    `comparison` has the verdict and is None where there is nothing to compare; `steps` compares steps even if the
+    verdict is about samples. `traced`, `cells` and `causes` explain one rank and are empty where a side has no trace;
+    `ranks` are those of both sides. `words` is the answer, one sentence per line. `free` says whether the change costs
+    A anything when off, "" without a traced reference. `cpu` compares the main thread's CPU time per step where pairs
+    have it. If one side is a data loader alone, `feeding` is the answer and the rest is empty.
     """
 
     a: Source
@@ -187,14 +202,28 @@ class Diff:
     feeding: Feeding | None = None
 
     @property
+    def verdict_name(self) -> VerdictName:
+        """Name of the verdict, inconclusive where there is nothing to compare."""
+        return self.comparison.verdict.name if self.comparison else "inconclusive"
+
+    @property
     def residual_ns(self) -> int:
-        """What the cells leave of the traced delta: 0, or the diff is wrong."""
+        """Traced delta minus the cells: 0, or the diff is wrong."""
         return (self.traced.delta_ns if self.traced else 0) - sum(cell.delta_ns for cell in self.cells)
+
+    def __repr__(self) -> str:
+        return f"<Diff {self.b_name} against {self.a_name}: {self.words[0]}>"
+
+    def __str__(self) -> str:
+        return str(Diffs(self.a_name, (self,)))
+
+    def _repr_html_(self) -> str:
+        return to_html("diffs", Diffs(self.a_name, (self,)))
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """A change that `arm` makes once more, in other surroundings than `repeats`: what it costs there, minus here."""
+class ArmInteraction:
+    """Cost of a change in the context of `arm` minus its cost in that of `repeats`, which makes the same change."""
 
     repeats: str
     arm: str
@@ -204,19 +233,31 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Diffs:
-    """A recorded run: every other arm against the baseline, or the arm that it stands against, in the recipe's order;
-    its unprofiled `pairs`; `joint` has a row for each change that was made in two places, `exchanges` one an arm where
-    they share the model in different ways.
+    """Diffs of a recorded run: every timed arm against the baseline, or against the arm that it names.
+
+    `diffs` are in the recipe's order, `pairs` are unprofiled. `interactions` has a row for each change that was made in
+    two contexts, `exchanges` one per arm where arms use different sharding strategies.
     """
 
     baseline: str
     diffs: tuple[Diff, ...]
     caveats: tuple[Caveat, ...] = ()
     pairs: tuple[Pairs, ...] = ()
-    joint: tuple[Joint, ...] = ()
+    interactions: tuple[ArmInteraction, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
+
+    def __repr__(self) -> str:
+        answers = [f"  {diff.words[0]}" for diff in self.diffs[:_MOST_ANSWERS]]
+        more = [f"  and {len(self.diffs) - _MOST_ANSWERS} more"] if len(self.diffs) > _MOST_ANSWERS else []
+        return "\n".join([f"<Diffs against {self.baseline}:", *answers, *more]) + ">"
+
+    def __str__(self) -> str:
+        return to_text("diffs", self)
+
+    def _repr_html_(self) -> str:
+        return to_html("diffs", self)
 
 
 def share(part_ns: int, delta_ns: int) -> float | None:
-    """Percent of the traced delta; nothing is 0 of it, never -0."""
+    """Return percent of the traced delta, None if that is 0; never -0."""
     return 100 * part_ns / delta_ns + 0.0 if delta_ns else None

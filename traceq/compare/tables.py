@@ -1,10 +1,10 @@
-"""A diff as tables for people: the waterfall of cells, then the causes."""
+"""A diff as tables: the waterfall of cells, ranks, causes, arms, collectives."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from traceq.compare.exchanges import EXCHANGED_KINDS, Moved
+from traceq.compare.exchanges import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import Cause, Diff, Diffs, share
 from traceq.compare.sentences import short_name
 from traceq.report import Cell, Column, Table
@@ -24,7 +24,7 @@ _CAUSES = (
     Column("line", "line"),
     Column("module", "module"),
     Column("phase", "phase"),
-    Column("delta_num", "more a step", Unit.MEAN),
+    Column("delta_num", "more per step", Unit.MEAN),
     Column("delta_bytes", "bytes", Unit.DELTA_BYTES),
     Column("delta_ns", "delta", Unit.DELTA_NS),
     Column("count_ns", "by count", Unit.DELTA_NS),
@@ -34,7 +34,7 @@ _CAUSES = (
 
 
 def waterfall(diff: Diff) -> Table:
-    """Phases and categories that differ, largest first, down to the whole delta and what is left of it."""
+    """Return phases and categories that differ, largest first, then residual and total."""
     assert diff.traced is not None
     changed = sorted((cell for cell in diff.cells if cell.delta_ns), key=lambda cell: -abs(cell.delta_ns))
     whole = diff.traced.delta_ns
@@ -62,11 +62,13 @@ def waterfall(diff: Diff) -> Table:
         Column("share", "share", Unit.DELTA_PERCENT),
     )
     steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps" if diff.traced.marked else "whole traces"
-    return Table("cells", f"Where the delta is ({steps} of rank {diff.traced.rank}; profiled)", columns, tuple(rows))
+    return Table(
+        "cells", f"Delta by phase and category ({steps} of rank {diff.traced.rank}; profiled)", columns, tuple(rows)
+    )
 
 
 def ranks_table(diff: Diff) -> Table:
-    """The ranks that both sides have, those that changed most by themselves first; no rows for one rank."""
+    """Return the ranks of both sides, by change outside exposed communication; no rows for one rank."""
     shown = sorted(diff.ranks, key=lambda rank: (-abs(rank.own_delta_ns), rank.rank))[:_TOP_RANKS]
     rows = tuple((r.rank, r.a_ns, r.b_ns, r.delta_ns, r.own_a_ns, r.own_b_ns, r.own_delta_ns) for r in shown)
     columns = (
@@ -80,44 +82,45 @@ def ranks_table(diff: Diff) -> Table:
     )
     rest = len(diff.ranks) - len(shown)
     more = f" {rest} more in --json." if rest else ""
-    whole = "step" if diff.traced is None or diff.traced.marked else "trace"
-    note = f"Own: the {whole} without the time in which only collectives run.{more}"
-    return Table("ranks", "Steps of the ranks", columns, rows if len(diff.ranks) > 1 else (), note=note)
+    window = "step" if diff.traced is None or diff.traced.marked else "trace"
+    note = f"Own: {window} time minus exposed communication.{more}"
+    return Table("ranks", "Step time by rank", columns, rows if len(diff.ranks) > 1 else (), note=note)
 
 
 def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
-    """The largest causes: what happens more often, what takes longer; for a narrow `width` of characters less of each.
+    """Return the largest causes, with fewer columns for a narrow `width` in characters.
 
-    What no cause has, like a line, has no column. Nor has the split of a difference if it says the same as the number
-    of each cause; where its two parts nearly cancel, as of few large copies in place of many small ones, none is told.
+    Columns that are empty for all causes are left out. So is the split by count and duration if no cause has both
+    parts; where the parts nearly cancel, as for few large copies that replace many small ones, their cells are empty.
     """
     shown = diff.causes[:_TOP]
-    told = ("line", "module", "delta_num", "delta_bytes")
-    left_out = {column for column in told if not any(_shown(cause, column) for cause in shown)}
+    optional = ("line", "module", "delta_num", "delta_bytes")
+    left_out = {key for key in optional if not any(_shown(cause, key) for cause in shown)}
     if width < _WIDE or not any(_shown(cause, "count_ns") and _shown(cause, "dur_ns") for cause in shown):
         left_out |= {"count_ns", "dur_ns"}
     left_out |= {"kind", "module", "share_pct", "delta_bytes"} if width < _NARROW else set()
     columns = tuple(column for column in _CAUSES if column.key not in left_out)
     if diff.traced is not None and not diff.traced.marked:
-        columns = tuple(replace(column, title=column.title.removesuffix(" a step")) for column in columns)
+        columns = tuple(replace(column, title="more") if column.key == "delta_num" else column for column in columns)
     rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
     rest = diff.causes[_TOP:]
-    together = sum(cause.delta_ns for cause in rest)
-    left = sum(abs(cause.delta_ns) for cause in rest)
+    net_ns = sum(cause.delta_ns for cause in rest)
+    absolute_ns = sum(abs(cause.delta_ns) for cause in rest)
     note = ""
     if rest:
         note = (
-            f"{len(rest)} more causes, {format_value(together, Unit.DELTA_NS)} together "
-            f"({format_value(left, Unit.NS)} without signs), in --json."
+            f"{len(rest)} more causes in --json: net {format_value(net_ns, Unit.DELTA_NS)}, "
+            f"sum of absolute values {format_value(absolute_ns, Unit.NS)}."
         )
-    return Table("causes", "What it comes from", columns, rows, note=note)
+    return Table("causes", "Causes of the delta", columns, rows, note=note)
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
-    """One row an arm: its step, and its delta to the baseline, or to the arm that a column names; `narrow` leaves out
-    what else the answers say.
+    """Return one row per arm: its step, and its delta to the baseline or to the arm in the column `against`.
+
+    A `narrow` table leaves out what the sentences say as well.
     """
-    are_processes = any(found.comparison and _num_processes(found.comparison) for found in diffs.diffs)
+    are_processes = any(diff.comparison and _num_processes(diff.comparison) for diff in diffs.diffs)
     columns = (
         Column("arm", "arm"),
         Column("against", "against"),
@@ -129,23 +132,23 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
         Column("pairs", "processes" if are_processes else "pairs", Unit.COUNT),
         Column("verdict", "verdict"),
     )
-    one_baseline = {found.a_name for found in diffs.diffs} == {diffs.baseline}
+    one_baseline = {diff.a_name for diff in diffs.diffs} == {diffs.baseline}
     left_out = {"against"} if one_baseline else set()
     left_out |= {"delta", "low", "high", "pairs"} if narrow else set()
     shown = tuple(column for column in columns if column.key not in left_out)
-    rows = tuple(_matrix_row(found, shown) for found in diffs.diffs)
-    by_sample = any(found.comparison and found.comparison.samples for found in diffs.diffs)
-    note = "An arm that trains on another number of samples a step has its delta by the time of a sample." * by_sample
+    rows = tuple(_matrix_row(diff, shown) for diff in diffs.diffs)
+    by_sample = any(diff.comparison and diff.comparison.samples for diff in diffs.diffs)
+    note = "Arms that train on a different number of samples per step: delta per sample." * by_sample
     title = "Unprofiled steps" + f", against {diffs.baseline}" * one_baseline
     return Table("matrix", title, shown, rows, note=note)
 
 
 def exchanges_table(diffs: Diffs) -> Table:
-    """One row an arm: what it exchanges in a step and what that comes to; no rows where all arms exchange alike."""
+    """Return one row per arm: collectives per step, throughput and memory; no rows where all arms use one strategy."""
     columns = (
         Column("arm", "arm"),
         Column("strategy", "strategy"),
-        Column("verdict", "as predicted"),
+        Column("verdict", "prediction"),
         *(Column(name, f"{name.replace('_', '-')}s") for name in EXCHANGED_KINDS),
         Column("samples_per_second", "samples", Unit.RATE),
         Column("peak_bytes", "memory", Unit.BYTES),
@@ -153,52 +156,50 @@ def exchanges_table(diffs: Diffs) -> Table:
     )
     rows = tuple(
         (
-            one.arm,
-            one.strategy,
-            one.verdict,
-            *map(_moved, one.moved),
-            one.samples_per_second,
-            one.peak_bytes,
-            one.state_bytes,
+            exchange.arm,
+            exchange.strategy,
+            exchange.verdict,
+            *map(_volume, exchange.moved),
+            exchange.samples_per_second,
+            exchange.peak_bytes,
+            exchange.state_bytes,
         )
-        for one in diffs.exchanges
+        for exchange in diffs.exchanges
     )
-    note = (
-        "Calls and bytes of a mean traced step of one rank, held to the strategy role by role; `traceq show RUN/ARM`."
-    )
-    return Table("exchanges", "What ranks exchange in a step", columns, rows, note=note).non_empty_columns
+    note = "Calls and bytes per traced step of one rank, mean; prediction: by role, see `traceq show RUN/ARM`."
+    return Table("exchanges", "Collectives per step", columns, rows, note=note).non_empty_columns
 
 
-def _moved(moved: Moved) -> str:
-    """`15, 9.42 MiB`, nothing for none."""
-    size = f", {format_value(moved.bytes, Unit.BYTES)}" if moved.bytes >= 0 else ""
-    return f"{format_value(moved.num, Unit.MEAN)}{size}" if moved.num else ""
+def _volume(volume: CollectiveVolume) -> str:
+    """Return `15, 9.42 MiB`, "" for no calls."""
+    size = f", {format_value(volume.bytes, Unit.BYTES)}" if volume.bytes >= 0 else ""
+    return f"{format_value(volume.num, Unit.MEAN)}{size}" if volume.num else ""
 
 
-def _matrix_row(found: Diff, columns: tuple[Column, ...]) -> tuple[Cell, ...]:
-    c = found.comparison
-    if c is None or found.steps is None:
+def _matrix_row(diff: Diff, columns: tuple[Column, ...]) -> tuple[Cell, ...]:
+    c = diff.comparison
+    if c is None or diff.steps is None:
         return tuple(
-            {"arm": found.b_name, "against": found.a_name, "verdict": "no steps"}.get(column.key) for column in columns
+            {"arm": diff.b_name, "against": diff.a_name, "verdict": "no steps"}.get(column.key) for column in columns
         )
     low, high = (None, None) if c.ci95_ns is None else map(c.each, c.ci95_ns)
     cells: dict[str, Cell] = {
-        "arm": found.b_name,
-        "against": found.a_name,
-        "step": found.steps.b_ns,
+        "arm": diff.b_name,
+        "against": diff.a_name,
+        "step": diff.steps.b_ns,
         "delta": c.each(c.delta_ns),
         "pct": c.delta_pct,
         "low": low,
         "high": high,
         "pairs": c.num_pairs or _num_processes(c),
-        "verdict": c.verdict.name.replace("_", " "),
+        "verdict": c.verdict.text,
     }
     return tuple(cells[column.key] for column in columns)
 
 
-def _num_processes(found: Comparison) -> int:
-    """Processes a side, of the side with fewer; 0 where the steps are paired or traced."""
-    return min(found.num_a, found.num_b) if found.unprofiled and not found.num_pairs else 0
+def _num_processes(comparison: Comparison) -> int:
+    """Return the processes per side, of the side with fewer; 0 where steps are paired or traced."""
+    return min(comparison.num_a, comparison.num_b) if comparison.unprofiled and not comparison.num_pairs else 0
 
 
 def _cell(cause: Cause, key: str) -> Cell:
@@ -207,7 +208,7 @@ def _cell(cause: Cause, key: str) -> Cell:
 
 
 def _shown(cause: Cause, key: str) -> Cell:
-    """The value for people: no split into effects that are larger than what they explain."""
+    """Return the value to show: no split into effects much larger than the delta that they explain."""
     if key in ("count_ns", "dur_ns") and abs(cause.count_ns) + abs(cause.dur_ns) > _CANCELS * abs(cause.delta_ns):
         return None
     if key == "delta_bytes" and cause.kind not in ("collective", "memcpy"):

@@ -1,42 +1,50 @@
-"""A diff as JSON: `traceq.diff/1`, or `traceq.diffs/1` for a run of more than two arms. Times are integer ns a step."""
+"""A diff as JSON: `traceq.diff/1`, or `traceq.diffs/1` for a run of more than two arms; times in ns per step."""
 
 from __future__ import annotations
 
+from typing import TextIO
+
 import msgspec
 
-from traceq.compare.result import Diff, Diffs, Feeding, Joint, RankDelta
+from traceq.compare.result import ArmInteraction, Diff, Diffs, Feeding, RankDelta
+from traceq.display import RenderOptions
 from traceq.report import Source
 from traceq.stats import Comparison
 
-__all__ = ["DIFFS_SCHEMA", "DIFF_SCHEMA", "diffs_to_json"]
+__all__ = ["DIFFS_SCHEMA", "DIFF_SCHEMA", "diffs_to_json", "write_diffs"]
 
 DIFF_SCHEMA, DIFFS_SCHEMA = "traceq.diff/1", "traceq.diffs/1"
 
 
+def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
+    """Write a comparison as JSON."""
+    file.write(diffs_to_json(diffs) + "\n")
+
+
 def diffs_to_json(diffs: Diffs) -> str:
-    """One object; a diff alone is not wrapped in a list."""
-    found = [_diff(diff) for diff in diffs.diffs]
+    """Return one JSON object; a single diff is not wrapped in a list."""
+    objects = [_diff(diff) for diff in diffs.diffs]
     several = {
         "schema": DIFFS_SCHEMA,
         "baseline": diffs.baseline,
-        "diffs": found,
-        "joint": [_joint(one) for one in diffs.joint],
+        "diffs": objects,
+        "joint": [_interaction(interaction) for interaction in diffs.interactions],
         "exchanges": diffs.exchanges,
     }
-    document = found[0] if len(found) == 1 else several
+    document = objects[0] if len(objects) == 1 else several
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
 
 
-def _joint(one: Joint) -> dict[str, object]:
-    found = one.interaction
+def _interaction(between: ArmInteraction) -> dict[str, object]:
+    interaction = between.interaction
     return {
-        "arm": one.arm,
-        "repeats": one.repeats,
-        "delta_ns": found.delta_ns,
-        "ci95_ns": found.ci95_ns,
-        "ci90_ns": found.ci90_ns,
-        "verdict": found.verdict.name,
-        "words": one.words,
+        "arm": between.arm,
+        "repeats": between.repeats,
+        "delta_ns": interaction.delta_ns,
+        "ci95_ns": interaction.ci95_ns,
+        "ci90_ns": interaction.ci90_ns,
+        "verdict": interaction.verdict.name,
+        "words": between.words,
     }
 
 
@@ -48,7 +56,7 @@ def _diff(diff: Diff) -> dict[str, object]:
         "comparable": diff.comparable,
         "step": _step(diff.steps),
         "sample": _sample(diff.comparison),
-        "verdict": _verdict(diff.comparison),
+        "verdict": _verdict(diff),
         "cpu_step": _step(diff.cpu),
         "traced": None
         if diff.traced is None
@@ -74,17 +82,17 @@ def _diff(diff: Diff) -> dict[str, object]:
     }
 
 
-def _feeding(found: Feeding | None) -> dict[str, object] | None:
-    if found is None:
+def _feeding(feeding: Feeding | None) -> dict[str, object] | None:
+    if feeding is None:
         return None
     return {
-        "starved": found.is_starved,
-        "loader_ns": found.loader_ns,
-        "step_ns": found.step_ns,
-        "wait_ns": found.wait_ns,
-        "rest_ns": found.rest_ns,
-        "batches_per_step": found.batches_per_step,
-        "samples_per_step": found.samples_per_step or None,
+        "starved": feeding.is_starved,
+        "loader_ns": feeding.loader_ns,
+        "step_ns": feeding.step_ns,
+        "wait_ns": feeding.wait_ns,
+        "rest_ns": feeding.rest_ns,
+        "batches_per_step": feeding.batches_per_step,
+        "samples_per_step": feeding.samples_per_step or None,
     }
 
 
@@ -112,57 +120,58 @@ def _source(source: Source, name: str) -> dict[str, object]:
     }
 
 
-def _step(found: Comparison | None) -> dict[str, object] | None:
-    if found is None:
+def _step(comparison: Comparison | None) -> dict[str, object] | None:
+    if comparison is None:
         return None
     return {
-        "a_ns": found.a_ns,
-        "b_ns": found.b_ns,
-        "delta_ns": found.delta_ns,
-        "delta_pct": found.delta_pct,
-        "ci95_ns": found.ci95_ns,
-        "ci90_ns": found.ci90_ns,
-        "noise_floor_ns": found.noise_floor_ns,
-        "num_pairs": found.num_pairs,
-        "unprofiled": found.unprofiled,
-        "mean_delta_ns": found.mean_delta_ns,
-        "rank_delta_ns": found.rank_delta_ns,
-        "num_looks": found.num_looks,
-        "num_a": found.num_a,
-        "num_b": found.num_b,
+        "a_ns": comparison.a_ns,
+        "b_ns": comparison.b_ns,
+        "delta_ns": comparison.delta_ns,
+        "delta_pct": comparison.delta_pct,
+        "ci95_ns": comparison.ci95_ns,
+        "ci90_ns": comparison.ci90_ns,
+        "noise_floor_ns": comparison.noise_floor_ns,
+        "num_pairs": comparison.num_pairs,
+        "unprofiled": comparison.unprofiled,
+        "mean_delta_ns": comparison.mean_delta_ns,
+        "rank_delta_ns": comparison.rank_delta_ns,
+        "num_looks": comparison.num_looks,
+        "num_a": comparison.num_a,
+        "num_b": comparison.num_b,
     }
 
 
-def _sample(found: Comparison | None) -> dict[str, object] | None:
-    """The same for the time of one sample, where the verdict is about that."""
-    if found is None or found.samples is None:
+def _sample(comparison: Comparison | None) -> dict[str, object] | None:
+    """Return the comparison of the time per sample, where the verdict is about that."""
+    if comparison is None or comparison.samples is None:
         return None
-    ends = {"ci95_ns": found.ci95_ns, "ci90_ns": found.ci90_ns}
+    ends = {"ci95_ns": comparison.ci95_ns, "ci90_ns": comparison.ci90_ns}
     return {
-        "num_a": found.samples[0],
-        "num_b": found.samples[1],
-        "a_ns": round(found.each(found.a_ns)),
-        "b_ns": round(found.each(found.b_ns)),
-        "delta_ns": round(found.each(found.delta_ns)),
-        "delta_pct": found.delta_pct,
-        **{key: interval and [round(found.each(end)) for end in interval] for key, interval in ends.items()},
+        "num_a": comparison.samples[0],
+        "num_b": comparison.samples[1],
+        "a_ns": round(comparison.each(comparison.a_ns)),
+        "b_ns": round(comparison.each(comparison.b_ns)),
+        "delta_ns": round(comparison.each(comparison.delta_ns)),
+        "delta_pct": comparison.delta_pct,
+        **{key: interval and [round(comparison.each(end)) for end in interval] for key, interval in ends.items()},
     }
 
 
-def _verdict(found: Comparison | None) -> dict[str, object]:
-    if found is None:
+def _verdict(diff: Diff) -> dict[str, object]:
+    comparison = diff.comparison
+    if comparison is None:
         return {
-            "name": "inconclusive",
+            "name": diff.verdict_name,
             "threshold_pct": None,
             "reason": "nothing to compare",
             "pairs_needed": None,
             "of": "step",
         }
-    verdict = found.verdict
+    verdict = comparison.verdict
     return {
         "name": verdict.name,
         "threshold_pct": verdict.threshold_pct,
         "reason": verdict.reason,
         "pairs_needed": verdict.pairs_needed,
-        "of": "step" if found.samples is None else "sample",
+        "of": "step" if comparison.samples is None else "sample",
     }

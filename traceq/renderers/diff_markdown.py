@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TextIO
+
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
+from traceq.display import RenderOptions
 from traceq.renderers.markdown import safe, table_to_markdown
 
-__all__ = ["diffs_to_markdown"]
+__all__ = ["diffs_to_markdown", "write_diffs"]
+
+
+def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
+    """Write a comparison as Markdown."""
+    file.write(diffs_to_markdown(diffs))
 
 
 def diffs_to_markdown(diffs: Diffs) -> str:
-    """The matrix of the arms, then each answer with its tables."""
+    """Return the matrix of the arms, then each answer with its tables."""
     parts = [table_to_markdown(matrix(diffs))] if len(diffs.diffs) > 1 else []
     parts += [table_to_markdown(exchanges_table(diffs))] if diffs.exchanges else []
-    parts += [safe(one.words) for one in diffs.joint]
+    parts += [safe(interaction.words) for interaction in diffs.interactions]
     parts += [safe(line) for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)]
     parts += [part for diff in diffs.diffs for part in _diff(diff)]
     return "\n\n".join(parts) + "\n"

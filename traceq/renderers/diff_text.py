@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from typing import TextIO
+
 from rich.console import Console
 from rich.text import Text
 
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
-from traceq.renderers.text import print_line, print_table, visible_text
+from traceq.display import RenderOptions
+from traceq.renderers.text import open_console, print_line, print_table, visible_text
 from traceq.report import Table
+from traceq.stats import VerdictName
 
-__all__ = ["print_diff", "print_diffs"]
+__all__ = ["print_diff", "print_diffs", "write_diffs"]
 
 _NARROW = 100
-_STYLES = {"material": "bold red", "detectable": "yellow", "in_the_noise": "bold green", "inconclusive": "yellow"}
+_STYLES: dict[VerdictName, str] = {
+    "material": "bold red",
+    "detectable": "yellow",
+    "in_the_noise": "bold green",
+    "inconclusive": "yellow",
+}
+
+
+def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
+    """Write a comparison as text."""
+    print_diffs(diffs, open_console(file, options.width))
 
 
 def print_diff(diff: Diff, console: Console, *, tables: bool = True) -> None:
-    """Write one diff to a console, or its words alone."""
-    style = _STYLES[diff.comparison.verdict.name] if diff.comparison else "yellow"
-    for at, line in enumerate(diff.words):
-        print_line(visible_text(line, style=style if at == 0 else ""), console)
+    """Write one diff to a console; without `tables` only its sentences."""
+    style = _STYLES[diff.verdict_name]
+    for index, line in enumerate(diff.words):
+        print_line(visible_text(line, style=style if index == 0 else ""), console)
     if diff.traced is not None and tables:
         for table in (waterfall(diff), ranks_table(diff), causes_table(diff, width=console.width)):
             if table.rows:
@@ -28,15 +42,17 @@ def print_diff(diff: Diff, console: Console, *, tables: bool = True) -> None:
 
 
 def print_diffs(diffs: Diffs, console: Console) -> None:
-    """Write all arms of a run: the matrix of the arms, what they exchange, what the same change costs in two places,
-    then each answer and its explanation; of a change that was explained before, words alone.
+    """Write all arms of a run: the matrix, collectives and interactions, then each answer with its tables.
+
+    Arms that repeat the change of another have only sentences.
     """
-    repeated = {one.arm for one in diffs.joint}
+    repeated = {interaction.arm for interaction in diffs.interactions}
     if len(diffs.diffs) > 1:
         _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
     if diffs.exchanges:
         _print_table(exchanges_table(diffs), console)
-    for line in (*(one.words for one in diffs.joint), *dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)):
+    free = dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)
+    for line in (*(interaction.words for interaction in diffs.interactions), *free):
         console.print()
         print_line(visible_text(line), console)
     for diff in diffs.diffs:

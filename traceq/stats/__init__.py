@@ -1,8 +1,8 @@
-"""Whether B differs from A, by how much, and how sure that is. Arithmetic on step times; no traces, no text layout.
+"""Statistics of step times: the difference of B and A, its confidence interval, and the verdict.
 
-The estimate is a median of differences and the interval is made of two of those differences (Hodges and Lehmann 1963;
-the inverted Mann-Whitney test). Where the order within each pair was drawn at random, the draw alone justifies it, so
-drift, autocorrelation and heavy tails do not spoil it: `benchmarks/stats.py` prints how often it covers the truth.
+The estimate is a median of differences and the interval ends are two of those differences (Hodges and Lehmann 1963; the
+inverted Mann-Whitney test). Where the order within each pair is randomised, the interval is valid whatever the noise:
+drift, autocorrelation and heavy tails do not bias it. `benchmarks/stats.py` prints its coverage.
 """
 
 from __future__ import annotations

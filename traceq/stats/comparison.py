@@ -1,4 +1,4 @@
-"""Two arms, or two lists of step times, compared."""
+"""Comparison of two arms, or of two lists of step times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
+from traceq.stats.carry_over import carried_over
 from traceq.stats.caveats import (
+    SLOW,
     below_noise_floor,
-    carried_over,
     control_differs,
     mean_disagrees,
     one_order,
@@ -19,27 +20,25 @@ from traceq.stats.caveats import (
     slow_steps_differ,
 )
 from traceq.stats.hodges_lehmann import Interval, Shift, shift_between, shift_of_pairs
-from traceq.stats.per_sample import Samples, for_samples_of_a, of_samples, scaled, scaled_control, with_measure
+from traceq.stats.per_sample import Samples, kind_at_samples, note_samples, scaled, scaled_control, scaled_pairs
 from traceq.stats.sequential import LOOKS, level_of
 from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, SampleKind, Threshold, Verdict, verdict
+from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]
-
-THRESHOLD_PCT = 0.5
-SLOW = 1.5  # times the median of its arm
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """B's step minus A's, in ns, how sure that is, and every doubt about it.
+    """B's step minus A's, in ns, with confidence intervals, verdict and caveats.
 
-    `a_ns`, `b_ns` are the medians of either arm. `delta_ns` is a median of differences, so it is not `b_ns - a_ns`.
-    The intervals are None where the values are too few. `noise_floor_ns` is the end farther from zero of the A/A
-    control's 95 % interval: the largest difference the machine may feign where there is none; None without a control.
-    `rank_delta_ns` has one estimate a rank. `num_slow_a` and `num_slow_b` count values above 1.5 times the median of
-    their arm. `unprofiled` is False where a profiler slowed the steps down. Unpaired values have 0 `num_pairs`; `num_a`
-    and `num_b` count the values of either side, pairs or not. With `samples`, those of one step of A and of B, all
-    times are for as many samples as A's step has.
+    `a_ns`, `b_ns` are the medians of the arms. `delta_ns` is a median of differences, so it is not `b_ns - a_ns`. The
+    intervals are None where there are too few values. `noise_floor_ns` is the end farther from zero of the A/A
+    control's 95 % interval: the largest difference that noise may produce; None without a control. `rank_delta_ns` has
+    one estimate per rank. `num_slow_a` and `num_slow_b` count values above 1.5 times the median of their arm.
+    `unprofiled` is False where a profiler slowed the steps down. Unpaired values have 0 `num_pairs`; `num_a` and
+    `num_b` count the values of each side, paired or not. With `samples`, those per step of A and of B, all times are
+    for as many samples as A's step has.
     """
 
     a_ns: int
@@ -67,7 +66,7 @@ class Comparison:
         return 100 * self.delta_ns / self.a_ns if self.a_ns else 0.0
 
     def each(self, ns: int) -> float:
-        """One of these times as people are told it: of a step, or with `samples` of one sample."""
+        """Return one of these times per step, or with `samples` per sample."""
         return ns / self.samples[0] if self.samples else ns
 
 
@@ -78,13 +77,13 @@ def compare_pairs(
     threshold_pct: float = THRESHOLD_PCT,
     samples: Samples | None = None,
 ) -> Comparison:
-    """B against A from interleaved halves. The job's step is the maximum over ranks, taken half by half.
+    """Return the comparison of B with A from interleaved halves, each the maximum over ranks.
 
-    `control` is the A/A control of the same recording. The intervals are as wide as the recording's number of looks
-    asks for. With `samples` the time of a sample is compared, and not that of a step. Raises UnreadableInput where no
-    pair was finished, or for a number of looks that no recording has.
+    `control` is the A/A control of the same recording. The intervals account for the recording's number of looks. With
+    `samples` the time per sample is compared instead of the step. Raises UnreadableInput where no pair is finished, or
+    for a number of looks that no recording has.
     """
-    pairs, control = for_samples_of_a(pairs, samples), scaled_control(control, pairs, samples)
+    pairs, control = scaled_pairs(pairs, samples), scaled_control(control, pairs, samples)
     where = f"{pairs.a} against {pairs.b}"
     if not pairs.b_second.size:
         raise UnreadableInput(where, "no finished pair of halves", "at least one")
@@ -95,31 +94,31 @@ def compare_pairs(
     threshold, level = Threshold(threshold_pct, _median(a)), level_of(pairs.num_looks)
     job = shift_of_pairs(second - first, pairs.b_second, level)
     ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
-    found = _compare(a, b, job, threshold, of_samples(PAIRS, samples))
-    feigned = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
-    floor = max(map(abs, feigned.ci95_ns)) if feigned and feigned.ci95_ns else None
+    comparison = _compare(a, b, job, threshold, kind_at_samples(PAIRS, samples))
+    a_to_a = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
+    floor = max(map(abs, a_to_a.ci95_ns)) if a_to_a and a_to_a.ci95_ns else None
     caveats = (
-        *found.caveats,
+        *comparison.caveats,
         *one_order(pairs.b_second),
-        *slow_steps_differ(found.num_slow_a, found.num_slow_b),
+        *slow_steps_differ(comparison.num_slow_a, comparison.num_slow_b),
         *ranks_disagree(job, ranks, threshold),
-        *control_differs(feigned.verdict if feigned else None),
-        *below_noise_floor(job, found.verdict, floor),
+        *control_differs(a_to_a.verdict if a_to_a else None),
+        *below_noise_floor(job, comparison.verdict, floor),
         *carried_over(pairs.b_second, second - first, threshold),
     )
     return replace(
-        found,
+        comparison,
         num_pairs=len(a),
         num_looks=pairs.num_looks,
         samples=samples,
         rank_delta_ns=tuple(rank.delta for rank in ranks),
         noise_floor_ns=floor,
-        caveats=with_measure(caveats, samples),
+        caveats=note_samples(caveats, samples),
     )
 
 
 def slowest_rank_ns(pairs: Pairs, *, of_b: bool) -> NDArray[np.int64]:
-    """int64[P]: time of one step of either side in each pair, as long as on the slowest rank."""
+    """int64[P] ns: step of one side in each pair, on its slowest rank."""
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
     times: NDArray[np.int64] = np.where(pairs.b_second == of_b, second, first)
     return times
@@ -133,11 +132,11 @@ def compare_values(
     threshold_pct: float = THRESHOLD_PCT,
     samples: Samples | None = None,
 ) -> Comparison:
-    """B against A from values that are no pairs, int64[M] and int64[N] ns.
+    """Return the comparison of B with A from unpaired values, int64[M] and int64[N] ns.
 
-    Each value is the median step of one process, so that the values are independent; under four a side there is no
-    interval. With `profiled` they are the steps of one traced window a side: those follow each other, and no draw
-    decided which side ran first, so they give an estimate and never an interval.
+    Each value is the median step of one process, so that the values are independent; below four per side there is no
+    interval. With `profiled` they are the steps of one traced window per side: these are consecutive, and the order of
+    the sides was not randomised, so they give an estimate and never an interval.
 
     Raises UnreadableInput where a side is empty.
     """
@@ -147,14 +146,15 @@ def compare_values(
     kind = STEPS if profiled else PROCESSES
     b = scaled(b, samples)
     shift = shift_between(b, a, testable=kind.fewest is not None and min(a.size, b.size) >= kind.fewest)
-    found = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), of_samples(kind, samples))
-    return replace(found, unprofiled=not profiled, samples=samples, caveats=with_measure(found.caveats, samples))
+    comparison = _compare(a, b, shift, Threshold(threshold_pct, _median(a)), kind_at_samples(kind, samples))
+    caveats = note_samples(comparison.caveats, samples)
+    return replace(comparison, unprofiled=not profiled, samples=samples, caveats=caveats)
 
 
 def _compare(
     a: NDArray[np.int64], b: NDArray[np.int64], shift: Shift, threshold: Threshold, kind: SampleKind
 ) -> Comparison:
-    """What values of every kind have in common."""
+    """Return the part of a comparison that all kinds of values share."""
     return Comparison(
         a_ns=threshold.a_ns,
         b_ns=_median(b),

@@ -1,4 +1,4 @@
-"""How far one sample lies from another: an estimate and its intervals."""
+"""Hodges-Lehmann shift of one sample against another: an estimate and its confidence intervals."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Location of one sample minus that of another, ns. The intervals are None where the values are too few.
+    """Location of one sample minus that of another, ns; the intervals are None where there are too few values.
 
     `delta` is by median, `mean` by mean, with its standard error `mean_error` (infinite for a single value). The
-    intervals hold at all looks of `level` together.
+    intervals have their coverage over all looks of `level` together.
     """
 
     delta: int
@@ -32,10 +32,10 @@ class Shift:
 
 
 def shift_of_pairs(change: NDArray[np.int64], b_second: NDArray[np.bool_], level: Level = ONE_LOOK) -> Shift:
-    """B - A from int64[P], second half minus first of each pair.
+    """Return B - A from int64[P], second half minus first half of each pair.
 
-    An AB pair changes by B - A + c and a BA pair by A - B + c, so half of their difference estimates B - A, and c,
-    what it costs to come second, cancels. Pairs of one order alone keep c and get no interval.
+    An AB pair changes by B - A + c and a BA pair by A - B + c, so half of their difference estimates B - A, and c, the
+    cost of running second, cancels. Pairs of one order only include c and get no interval.
     """
     if b_second.all() or not b_second.any():
         return shift_between(np.where(b_second, change, -change), np.zeros(1, np.int64), testable=False)
@@ -45,7 +45,7 @@ def shift_of_pairs(change: NDArray[np.int64], b_second: NDArray[np.bool_], level
 def shift_between(
     x: NDArray[np.int64], y: NDArray[np.int64], *, parts: int = 1, testable: bool = True, level: Level = ONE_LOOK
 ) -> Shift:
-    """X minus y: the median of all (x_i - y_j) / parts, and the k-th smallest to the k-th largest of them."""
+    """Return x minus y: the median of all (x_i - y_j) / parts, and the k-th smallest to the k-th largest of them."""
     ordered = np.sort(np.subtract.outer(x, y), axis=None)
 
     def interval(z: float) -> Interval | None:
@@ -67,7 +67,7 @@ def _error_of_mean(values: NDArray[np.int64]) -> float:
 
 
 def rank_of_end(m: int, n: int, z: float) -> int:
-    """K of the k-th smallest and k-th largest of m * n differences that bound the shift; 0 = too few for a bound.
+    """Return k: the k-th smallest and k-th largest of m * n differences bound the shift; 0 = too few values.
 
     Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 4.3: the normal approximation, rounded down.
     """

@@ -1,4 +1,4 @@
-"""Whether the same change costs as much in one place as in another."""
+"""Interaction: the difference of a change's cost between two contexts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Interaction", "interaction"]
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """What a change costs there, minus what it costs here, ns of a step; the intervals are None where either is."""
+    """Cost of a change in the second context minus the first, ns per step; intervals are None where either is."""
 
     delta_ns: int
     ci95_ns: Interval | None
@@ -24,10 +24,10 @@ class Interaction:
 
 
 def interaction(here: Comparison, there: Comparison) -> Interaction:
-    """There minus here, for two comparisons that share no pair; the threshold is in percent of A's step here.
+    """Return the cost there minus the cost here, of two comparisons that share no pair.
 
-    The ends of both intervals make one of their difference, each as far from the estimate as the two distances that
-    add up to it by squares (Donner and Zou, Statistical Methods in Medical Research 21, 2012: MOVER).
+    The threshold is in percent of A's step here. The interval of the difference comes from the ends of both: distances
+    from the estimates add up by squares (Donner and Zou, Statistical Methods in Medical Research 21, 2012: MOVER).
     """
     ci95 = _difference(here.delta_ns, here.ci95_ns, there.delta_ns, there.ci95_ns)
     ci90 = _difference(here.delta_ns, here.ci90_ns, there.delta_ns, there.ci90_ns)

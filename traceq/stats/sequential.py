@@ -1,9 +1,9 @@
-"""How sure an interval has to be when pairs are looked at more than once, to be right at all looks together.
+"""Confidence levels for group-sequential tests, in which pairs are tested more than once.
 
-A recording that stops as soon as it knows has looked several times, and each look is a chance to be wrong: of eleven
-looks at 95 % intervals one or more misses in a quarter of all recordings. So every look is held to one stricter level
-(Pocock 1977), and the intervals hold at all looks at once, whatever made the recording stop (Jennison and Turnbull
-1989). The levels are those of LOOKS as they are: the closer two looks lie, the less the second one costs.
+A recording that stops as soon as it is decided has looked several times, and each look can err: of eleven looks at 95 %
+intervals at least one misses in a quarter of all recordings. So every look uses one stricter level (Pocock 1977), and
+the intervals are valid at all looks together, whatever stopped the recording (Jennison and Turnbull 1989). The levels
+belong to LOOKS: the closer two looks are, the less the second one costs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import NormalDist
 __all__ = ["LOOKS", "ONE_LOOK", "Level", "level_of"]
 
 LOOKS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""Numbers of pairs at which a recording may stop. Each is even, so that both orders are equally frequent."""
+"""Numbers of pairs after which a recording may stop; even, so that both orders are equally frequent."""
 
 # For 1, 2, ... looks: percent of intervals that may miss at a single look, so that 5 % and 10 % miss at any. By the
 # recursive integration of Armitage, McPherson and Rowe (1969), which tests/stats/test_sequential.py repeats.
@@ -32,11 +32,11 @@ class Level:
 
 
 def level_of(num_looks: int) -> Level:
-    """The level for 1 to 11 looks, their number fixed before the first one."""
+    """Return the level for 1 to 11 looks, their number fixed before the first one."""
     assert 1 <= num_looks <= len(LOOKS)
     z95, z90 = (NormalDist().inv_cdf(1 - missed[num_looks - 1] / 200) for missed in (_MISSED_95, _MISSED_90))
     return Level(num_looks, z95, z90)
 
 
 ONE_LOOK = level_of(1)
-"""The number of pairs was fixed beforehand: the usual 95 % and 90 %."""
+"""Level of a number of pairs that was fixed beforehand: the usual 95 % and 90 %."""

@@ -1,4 +1,4 @@
-"""From an interval and a threshold to one of four words, with the reason."""
+"""Verdict from a confidence interval and a threshold, with the reason."""
 
 from __future__ import annotations
 
@@ -10,16 +10,34 @@ from traceq.errors import UsageFault
 from traceq.stats.hodges_lehmann import Interval, Shift
 from traceq.units import Unit, format_value
 
-__all__ = ["PAIRS", "PROCESSES", "STEPS", "SampleKind", "Threshold", "Verdict", "VerdictName", "verdict"]
+__all__ = [
+    "PAIRS",
+    "PROCESSES",
+    "STEPS",
+    "VERDICT_TEXTS",
+    "SampleKind",
+    "Threshold",
+    "Verdict",
+    "VerdictName",
+    "verdict",
+]
 
-POWER = 1.645  # normal quantile of 95 %: how often the values asked for are enough
+POWER = 1.645  # normal quantile of 95 %: how often the estimated number of values is enough
 
 VerdictName = Literal["in_the_noise", "material", "detectable", "inconclusive"]
+
+VERDICT_TEXTS: dict[VerdictName, str] = {
+    "in_the_noise": "in the noise",
+    "material": "material",
+    "detectable": "detectable, not material",
+    "inconclusive": "inconclusive",
+}
+"""Verdicts as people read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the interval says against the threshold; `pairs_needed` only where it is inconclusive and can be known."""
+    """Result of testing the interval against the threshold; `pairs_needed` only if inconclusive, where it is known."""
 
     name: VerdictName
     threshold_pct: float
@@ -27,38 +45,53 @@ class Verdict:
     pairs_needed: int | None = None
 
     @property
+    def text(self) -> str:
+        """The verdict as people read it."""
+        return VERDICT_TEXTS[self.name]
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the interval excludes 0 and the difference may matter."""
+        return self.name in ("material", "detectable")
+
+    @property
     def is_final(self) -> bool:
-        """More pairs are not worth their time: the difference matters, or it does not."""
+        """Whether more pairs would not change the answer: the difference matters, or it does not."""
         return self.name in ("in_the_noise", "material")
 
 
 @dataclass(frozen=True, slots=True)
 class SampleKind:
-    """What the values are, which decides whether they can be tested and what the verdict holds for.
+    """Kind of values: whether they can be tested and what the verdict is valid for.
 
-    `fewest` is the number to ask for where there is no interval yet, and `enough` says it in words; None = no number
-    would give one. More than `most` nobody waits for.
+    `noun` and `of` name the values, as in "4 processes" "per side". `fewest` is the number to record where there is no
+    interval yet, None if no number gives one; `balance` is a condition on it. `scope` opens the reason. Above `most`
+    values the reason gives only that bound.
     """
 
-    unit: str
+    noun: str
+    of: str = ""
     fewest: int | None = None
-    enough: str = ""
+    balance: str = ""
     scope: str = ""
     most: int = 5_000
 
+    def count(self, text: str) -> str:
+        """Return `1 process per side` or `3 and 7 processes per side` for the number in the text."""
+        plural = {"process": "processes"}.get(self.noun, f"{self.noun}s")
+        return " ".join(filter(None, (text, self.noun if text == "1" else plural, self.of)))
 
-PAIRS = SampleKind(
-    "pairs", 16, "16, eight of either order,", "in this process "
-)  # one group of the recorder's schedule
+
+PAIRS = SampleKind("pair", "", 16, ", 8 in each order", "in this process, ")  # one block of the recorder's schedule
 PROCESSES = SampleKind(
-    "processes a side", 4, "4 a side", most=200
-)  # the most extreme orders are 2 of 70; with 3 a side 2 of 20
-STEPS = SampleKind("profiled steps of one window a side")
+    "process", "per side", 4, most=200
+)  # the most extreme orders are 2 of 70; for 3 per side 2 of 20
+STEPS = SampleKind("profiled step", "of one window per side")
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The smallest difference that matters, in percent of A's median step. Raises UsageFault for a negative one."""
+    """Smallest material difference, in percent of A's median step. Raises UsageFault for a negative one."""
 
     percent: float
     a_ns: int
@@ -69,7 +102,7 @@ class Threshold:
 
     @property
     def ns(self) -> float:
-        """theta, ns."""
+        """Theta, ns."""
         return self.a_ns * self.percent / 100
 
     def __str__(self) -> str:
@@ -77,7 +110,7 @@ class Threshold:
 
 
 def verdict(shift: Shift, threshold: Threshold, kind: SampleKind, nums: tuple[int, int]) -> Verdict:
-    """In the noise, material, detectable or inconclusive, by the first of these that holds; `nums` values a side."""
+    """Return the first of in the noise, material, detectable, inconclusive that applies; `nums` are values per side."""
     name, reason, needed = _decide(shift, threshold, kind, nums)
     return Verdict(name, threshold.percent, reason, needed)
 
@@ -88,35 +121,36 @@ def _decide(
     if not (shift.ci95 and shift.ci90):
         return "inconclusive", _too_few(kind, nums), kind.fewest
     theta, (low, high) = threshold.ns, shift.ci95
-    looks = f" of {shift.level.num_looks} looks" if shift.level.num_looks > 1 else ""
-    ci95, ci90 = (f"the {pct} % interval{looks}, {_span(ci)}," for pct, ci in ((95, shift.ci95), (90, shift.ci90)))
+    looks = f" over {shift.level.num_looks} looks" if shift.level.num_looks > 1 else ""
+    ci95, ci90 = (f"the {pct} % CI{looks}, {_span(ci)}," for pct, ci in ((95, shift.ci95), (90, shift.ci90)))
     if -theta < shift.ci90[0] and shift.ci90[1] < theta:
-        return "in_the_noise", f"{kind.scope}{ci90} lies within {threshold}", None
+        return "in_the_noise", f"{kind.scope}{ci90} is within {threshold}", None
     if low > theta or high < -theta:
-        return "material", f"{kind.scope}{ci95} lies beyond {threshold}", None
+        return "material", f"{kind.scope}{ci95} is beyond {threshold}", None
     if low > 0 or high < 0:
-        return "detectable", f"{kind.scope}{ci95} excludes 0 but reaches inside {threshold}", None
+        return "detectable", f"{kind.scope}{ci95} excludes 0 but overlaps {threshold}", None
     needed = _num_needed(shift, threshold, min(nums))
     advice = f"; {_advice(needed, kind)}" if needed else ""
-    return "inconclusive", f"{kind.scope}{ci95} holds 0 and {ci90} reaches beyond {threshold}{advice}", needed
+    return "inconclusive", f"{kind.scope}{ci95} includes 0 and {ci90} extends beyond {threshold}{advice}", needed
 
 
 def _advice(needed: int, kind: SampleKind) -> str:
-    """What would decide; a number that nobody waits for is not given."""
+    """Return the number of values that would decide, up to the largest that is practical."""
     if needed > kind.most:
-        return f"more than {kind.most:,} {kind.unit} would: out of reach with this much noise"
-    return f"about {needed:,} {kind.unit} would decide"
+        return f"would need > {kind.count(f'{kind.most:,}')} at this noise level"
+    return f"would need about {kind.count(f'{needed:,}')} to decide"
 
 
 def _too_few(kind: SampleKind, nums: tuple[int, int]) -> str:
-    counted = f"{kind.unit} ({' and '.join(f'{num:,}' for num in dict.fromkeys(nums))})"
+    counted = kind.count(" and ".join(f"{num:,}" for num in dict.fromkeys(nums)))
+    verb = "gives" if nums == (1, 1) else "give"
     if kind.fewest is None:
-        return f"{counted} give an estimate and no interval"
-    return f"{counted} are too few for an interval; {kind.enough} give one"
+        return f"{counted} {verb} an estimate but no confidence interval"
+    return f"{counted} {verb} no confidence interval; record at least {kind.fewest}{kind.balance}"
 
 
 def _num_needed(shift: Shift, threshold: Threshold, num: int) -> int | None:
-    """Values that bring the interval inside or outside the threshold 19 times in 20; None where none would."""
+    """Return the values that bring the interval inside or outside the threshold 19 times in 20; None if none would."""
     assert shift.ci95
     standard_error = (shift.ci95[1] - shift.ci95[0]) / 2 / shift.level.z95
     margin = max(threshold.ns, abs(shift.delta) - threshold.ns)
