@@ -20,21 +20,21 @@ LONG = ("--steps", "10000")
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "message"),
     [
         ("kill", "rank 1: killed by SIGKILL"),
-        ("raise", "rank 1: ValueError: a fault of my own"),
-        ("exit", "rank 1: RuntimeError: the recipe left with sys.exit(0)"),
+        ("raise", "rank 1: ValueError: an injected fault"),
+        ("exit", "rank 1: RuntimeError: the recipe called sys.exit(0)"),
     ],
 )
-def test_a_rank_that_ends_early_ends_the_command_and_is_named(tmp_path: Path, end: str, told: str) -> None:
+def test_a_rank_that_ends_early_ends_the_command_and_is_named(tmp_path: Path, end: str, message: str) -> None:
     started = start(tmp_path, *SHORT, "--set", f"end={end}")
     done = started.finish()
     assert done.code == 1
-    assert told in next(line for line in done.stderr.splitlines() if line.startswith("traceq:"))
+    assert message in next(line for line in done.stderr.splitlines() if line.startswith("traceq:"))
     assert started.left_running() == []
     folder = RunFolder(done.out)
-    assert (folder.read_manifest().status, folder.read_manifest().fault) == ("failed", told)
+    assert (folder.read_manifest().status, folder.read_manifest().fault) == ("failed", message)
     read_pairs(folder.steps)
 
 
@@ -52,8 +52,8 @@ def test_a_signal_to_the_launcher_ends_its_ranks(
     assert started.left_running() == []
     assert RunFolder(done.out).read_manifest().status == status
     assert "Traceback" not in done.stderr
-    told = [line for line in done.stderr.splitlines() if line.startswith("interrupted")]
-    assert told == ([] if code < 0 else [f"interrupted; {done.out} keeps what was measured"])
+    messages = [line for line in done.stderr.splitlines() if line.startswith("interrupted")]
+    assert messages == ([] if code < 0 else [f"interrupted; {done.out} keeps what was measured"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -75,11 +75,11 @@ def test_signals_that_do_not_stop_coming_end_it_as_one_does(tmp_path: Path, numb
 def test_a_full_disk_is_named_with_the_rank_that_met_it(full_disk: Path, tmp_path: Path) -> None:
     started = start(tmp_path, *LONG)
     done = started.finish()
-    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq:")]
-    assert (done.code, told[told.index("rank ") + 6 :]) == (1, ": OSError: [Errno 28] No space left on device")
-    assert "Traceback" not in done.stderr.partition(told)[0]
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("traceq:")]
+    assert (done.code, message[message.index("rank ") + 6 :]) == (1, ": OSError: [Errno 28] No space left on device")
+    assert "Traceback" not in done.stderr.partition(message)[0]
     assert started.left_running() == []
-    assert RunFolder(full_disk).read_manifest().fault == told[told.index("rank ") :]
+    assert RunFolder(full_disk).read_manifest().fault == message[message.index("rank ") :]
 
 
 def test_what_was_measured_before_a_kill_is_kept(tmp_path: Path) -> None:
@@ -93,11 +93,11 @@ def test_an_arm_that_runs_out_of_memory_is_marked_and_the_others_are_recorded(tm
     assert done.code == 1
     assert done.stderr.splitlines()[-1] == "traceq: out of memory in slow; the other arms are complete"
     fault = "out of memory: rank 1: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-    assert "arm slow: out of memory; the others start again without it" in done.stderr.splitlines()
+    assert "arm slow: out of memory; restarting the other arms without it" in done.stderr.splitlines()
     assert f"traceq: note: arm slow: {fault}" in done.stderr.splitlines()
     run = RunFolder(done.out)
     manifest = run.read_manifest()
-    assert (manifest.status, [(arm.name, arm.ended) for arm in manifest.arms]) == (
+    assert (manifest.status, [(arm.name, arm.failure) for arm in manifest.arms]) == (
         "complete",
         [("fast", ""), ("slow", fault)],
     )

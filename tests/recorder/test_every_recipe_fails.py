@@ -1,4 +1,4 @@
-"""Every recipe ends well whatever happens to it: the rank is named, the run says why, nothing is left."""
+"""Whatever ends a recipe, the rank is named, the manifest says why, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ recipes = pytest.mark.parametrize("recipe", [pytest.param(name, marks=pytest.mar
 
 
 def check(started: Started, status: str, fault: str) -> None:
-    """It has ended, says so, and left nothing."""
+    """Assert that it ended with this status and left nothing behind."""
     run = RunFolder(started.out)
     assert (run.read_manifest().status, run.read_manifest().fault) == (status, fault)
     assert started.left_running() == []
@@ -48,9 +48,9 @@ def test_a_rank_that_ends_is_named(tmp_path: Path, recipe: str, how: str) -> Non
     done = started.finish(seconds=170)
     assert done.code == 1, done.stderr
     assert time.time() - (tmp_path / "fired").stat().st_mtime < patience_s + 20
-    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ") and "note:" not in line]
-    check(started, "failed", told[told.index("rank 1: ") :])
-    assert told.endswith(fault.texts)
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ") and "note:" not in line]
+    check(started, "failed", message[message.index("rank 1: ") :])
+    assert message.endswith(fault.texts)
 
 
 @recipes
@@ -73,7 +73,7 @@ def test_a_full_disk_is_named(full_disk: Path, tmp_path: Path, recipe: str) -> N
     started = start(tmp_path, *LONG, recipe=recipe)
     done = started.finish(seconds=170)
     assert done.code == 1
-    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ") and "note:" not in line]
-    assert told.endswith("No space left on device")
-    check(started, "failed", told[told.index("rank ") :])
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ") and "note:" not in line]
+    assert message.endswith("No space left on device")
+    check(started, "failed", message[message.index("rank ") :])
     assert RunFolder(full_disk).read_manifest().status == "failed"

@@ -1,4 +1,4 @@
-"""Arms that cannot share a process: which processes run in which order, and what becomes of an arm that ends."""
+"""Arms that cannot share a process: the order of their processes, and arms that end early."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from terminal import traceq
 
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm
-from traceq.recorder.isolated_arms import order_of, record_apart
-from traceq.recorder.process.root_cause import Failed, RootCause
+from traceq.recorder.isolated_arms import record_isolated, round_order
+from traceq.recorder.process.root_cause import LaunchFailure, RootCause
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.recorder.timing.journal import Journal
@@ -42,13 +42,13 @@ class Parameters:
 
 @dataclass
 class Ranks:
-    """Ranks that run nothing: each process leaves one step as long as its arm's width, or ends as it is told."""
+    """Fake ranks: each process writes one step as long as its arm's width, or fails as `endings` says."""
 
-    endings: dict[str, Failed] = field(default_factory=dict)
+    endings: dict[str, LaunchFailure] = field(default_factory=dict)
     jobs: list[Plan] = field(default_factory=list)
     progress: list[tuple[int, int]] = field(default_factory=list)
 
-    def __call__(self, job: Plan, on_progress: Callable[[int, int], None], _: object) -> Failed | None:
+    def __call__(self, job: Plan, on_progress: Callable[[int, int], None], _: object) -> LaunchFailure | None:
         self.jobs.append(job)
         on_progress(0, 0)
         (planned,) = job.arms
@@ -71,7 +71,7 @@ def recorded(
     ranks: Ranks,
     replicates: int = 1,
     next_arms: Callable[[Parameters, Sequence[Outcome]], Sequence[Arm]] | None = None,
-) -> Failed | None:
+) -> LaunchFailure | None:
     """Arms a, b and c, of which c runs on one rank alone."""
     arms = (Arm("a", "", baseline=True), Arm("b", ""), Arm("c", "", num_ranks=1))
     recipe: Recipe[Any] = Recipe(
@@ -83,15 +83,15 @@ def recorded(
     )  # fmt: skip
     out.mkdir()
     plan.folder.write_manifest(plan.manifest("apart", "?"))
-    return record_apart(plan, recipe, ranks, lambda *told: ranks.progress.append(told), lambda _: None)
+    return record_isolated(plan, recipe, ranks, lambda *steps: ranks.progress.append(steps), lambda _: None)
 
 
-def test_every_arm_runs_once_a_round_and_every_order_is_turned_round() -> None:
+def test_every_arm_runs_once_a_round_and_every_order_is_reversed_in_the_next() -> None:
     arms = [PlannedArm(Arm(name, ""), name, {}) for name in "abcd"]
-    rounds = [[planned.arm.name for planned in order_of(arms, number, seed=3)] for number in range(8)]
+    rounds = [[planned.arm.name for planned in round_order(arms, number, seed=3)] for number in range(8)]
     assert rounds[0] == ["a", "b", "c", "d"]
-    assert [one[::-1] for one in rounds[::2]] == rounds[1::2]
-    assert len({tuple(one) for one in rounds[::2]}) > 1
+    assert [order[::-1] for order in rounds[::2]] == rounds[1::2]
+    assert len({tuple(order) for order in rounds[::2]}) > 1
 
 
 def test_each_process_has_one_arm_its_number_of_ranks_and_only_the_last_round_is_traced(tmp_path: Path) -> None:
@@ -106,30 +106,30 @@ def test_each_process_has_one_arm_its_number_of_ranks_and_only_the_last_round_is
     assert len({total for _, total in ranks.progress}) == 1
     manifest = ranks.jobs[0].folder.read_manifest()
     assert (manifest.status, manifest.apart) == ("complete", True)
-    found = read_processes(ranks.jobs[0].folder.steps, manifest)
-    assert {each.arm: each.process.tolist() for each in found} == {"a": [0, 5], "b": [1, 4], "c": [2, 3]}
+    processes = read_processes(ranks.jobs[0].folder.steps, manifest)
+    assert {each.arm: each.process.tolist() for each in processes} == {"a": [0, 5], "b": [1, 4], "c": [2, 3]}
 
 
 def test_an_arm_that_is_out_of_memory_is_marked_and_not_run_again(tmp_path: Path) -> None:
-    ranks = Ranks({"b": Failed("", "", OUT)})
+    ranks = Ranks({"b": LaunchFailure("", "", OUT)})
     assert recorded(tmp_path / "run", ranks, replicates=2) is None
     assert ranks.order == "abcca"
     manifest = ranks.jobs[0].folder.read_manifest()
     assert manifest.status == "complete"
-    assert [arm.ended for arm in manifest.arms] == ["", "out of memory: rank 0: MemoryError", ""]
+    assert [arm.failure for arm in manifest.arms] == ["", "out of memory: rank 0: MemoryError", ""]
     with pytest.raises(UnreadableInput, match="arm b: out of memory: rank 0: MemoryError"):
         read(tmp_path / "run" / "b")
 
 
 def test_a_fault_of_another_kind_ends_the_run(tmp_path: Path) -> None:
-    fault = Failed("rank 1: ValueError", "log: rank 1: ValueError")
+    fault = LaunchFailure("rank 1: ValueError", "log: rank 1: ValueError")
     ranks = Ranks({"b": fault})
     assert recorded(tmp_path / "run", ranks, replicates=2) == fault
     assert ranks.order == "ab"
 
 
 def test_a_run_without_any_arm_has_failed(tmp_path: Path) -> None:
-    skipped = Failed("", "", ("skipped", "not installed"))
+    skipped = LaunchFailure("", "", ("skipped", "not installed"))
     failed = recorded(tmp_path / "run", Ranks(dict.fromkeys("abc", skipped)))
     assert failed is not None
     assert failed.fault == "arm a: skipped: not installed; arm b: skipped: not installed; arm c: skipped: not installed"
@@ -140,12 +140,12 @@ def test_a_recipe_names_further_arms_by_how_those_before_ended(tmp_path: Path) -
         width = 2 * outcomes[-1].step_ns // MS
         return [Arm(f"w{width}", "", varied={"width": width})] if width else []
 
-    ranks = Ranks({"w8": Failed("", "", OUT)})
+    ranks = Ranks({"w8": LaunchFailure("", "", OUT)})
     assert recorded(tmp_path / "run", ranks, 2, twice) is None
     assert ranks.order == "abcw2w4w8" + "w4w2cba"
     manifest = ranks.jobs[0].folder.read_manifest()
     assert [arm.status for arm in manifest.arms] == ["", "", "", "", "", "out of memory"]
-    assert [found.median_ns[0] // MS for found in read_processes(ranks.jobs[0].folder.steps, manifest)] == [
+    assert [processes.median_ns[0] // MS for processes in read_processes(ranks.jobs[0].folder.steps, manifest)] == [
         1,
         1,
         1,
@@ -156,12 +156,12 @@ def test_a_recipe_names_further_arms_by_how_those_before_ended(tmp_path: Path) -
 
 
 def test_an_arm_that_is_there_already_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match="arm a is there already"):
+    with pytest.raises(UsageFault, match="arm a already exists"):
         recorded(tmp_path / "run", Ranks(), 1, lambda *_: [Arm("a", "")])
 
 
 @pytest.mark.parametrize(
-    ("told", "status"),
+    ("message", "status"),
     [
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "out of memory"),
         ("MemoryError", "out of memory"),
@@ -170,12 +170,12 @@ def test_an_arm_that_is_there_already_is_refused(tmp_path: Path) -> None:
         ("RuntimeError: CUDA error: out of memory", "out of memory"),
         ("OSError: [Errno 12] Cannot allocate memory", "out of memory"),
         ("Skip: deepspeed is not installed", "skipped"),
-        ("ValueError: a memory of mine", ""),
+        ("ValueError: a memory of the past", ""),
         ("", ""),
     ],
 )
-def test_what_is_the_end_of_one_arm_alone(told: str, status: str) -> None:
-    assert RootCause(1, "", told).of_arm[0] == status
+def test_what_is_the_end_of_one_arm_alone(message: str, status: str) -> None:
+    assert RootCause(1, "", message).arm_status[0] == status
 
 
 def test_a_launchers_ranks_cannot_be_started_again_and_nothing_is(
@@ -191,16 +191,16 @@ def test_a_launchers_ranks_cannot_be_started_again_and_nothing_is(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        (("--until", "decided"), "it takes four to decide anything; --replicates N says how many"),
+        (("--until", "decided"), "a verdict needs at least four of them; set their number with --replicates"),
         (("--replicates", "0"), "--replicates 0: expected 1 to 100"),
         (("--ranks", "2", "--recipe", str(RECIPE.with_name("linear.py")), "--replicates", "2"), "share a process"),
     ],
 )
-def test_what_makes_no_sense_apart_is_refused(options: tuple[str, ...], told: str) -> None:
+def test_what_makes_no_sense_apart_is_refused(options: tuple[str, ...], message: str) -> None:
     done = traceq("record", "--recipe", RECIPE, *options)
-    assert (done.code, told in done.err) == (2, True)
+    assert (done.code, message in done.err) == (2, True)
 
 
 @pytest.mark.torch
@@ -210,9 +210,9 @@ def test_arms_that_are_skipped_or_out_of_memory_leave_the_others_a_run(tmp_path:
     started = start(tmp_path, *options, recipe=str(RECIPE))
     done = started.finish(seconds=120)
     assert done.code == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
-    assert told[0] == "traceq: note: arm absent: skipped: nobody installed it"
-    assert told[1].startswith("traceq: note: arm huge: out of memory: rank 1: RuntimeError: ")
+    notes = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
+    assert notes[0] == "traceq: note: arm absent: skipped: it is not installed"
+    assert notes[1].startswith("traceq: note: arm huge: out of memory: rank 1: RuntimeError: ")
     assert f"traceq diff {done.out}" in done.stdout.splitlines()
     fast, slow = read(done.out / "fast"), read(done.out / "slow")
     assert fast.manifest is not None

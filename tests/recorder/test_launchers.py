@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from launching import LOOP, accelerate, begun, ended, free_port, torchrun
+from launching import LOOP, accelerate, free_port, start_process, torchrun, wait_for_all
 from recording import LINEAR, Fault
 
 from traceq.runs.layout import RunFolder
@@ -44,15 +44,17 @@ def expected(arms: tuple[str, ...], num_ranks: int) -> set[str]:
         pytest.param((str(LOOP), "run"), ("run",), id="loop", marks=pytest.mark.faults),
     ],
 )
-def test_two_nodes_write_one_run_and_each_rank_tells_its_host(
+def test_two_nodes_write_one_run_with_the_host_of_each_rank(
     tmp_path: Path, words: tuple[str, ...], arms: tuple[str, ...]
 ) -> None:
     port = free_port()
     nodes = [
-        begun(torchrun(2, *words, node=node, num_nodes=2, port=port), tmp_path, {"TRACEQ_TEST_HOST": HOSTS[2 * node]})
+        start_process(
+            torchrun(2, *words, node=node, num_nodes=2, port=port), tmp_path, {"TRACEQ_TEST_HOST": HOSTS[2 * node]}
+        )
         for node in (0, 1)
     ]
-    done = ended(nodes)
+    done = wait_for_all(nodes)
     assert [code for code, _, _ in done] == [0, 0], done
     run = RunFolder(tmp_path / "run")
     manifest = run.read_manifest()
@@ -61,28 +63,28 @@ def test_two_nodes_write_one_run_and_each_rank_tells_its_host(
     assert manifest.hosts[0] == manifest.hosts[1]
     assert files(run) == expected(arms, 4)
     assert {pairs.first_ns.shape[0] for pairs in read_pairs(run.steps)} == {4}
-    said = [line for _, stdout, _ in done for line in stdout.splitlines() if line.startswith("traceq ")]
-    assert len(said) == (4 if len(arms) > 1 else 0)  # by one rank of four
+    headings = [line for _, stdout, _ in done for line in stdout.splitlines() if line.startswith("traceq ")]
+    assert len(headings) == (4 if len(arms) > 1 else 0)  # by one rank of four
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("config", ["ddp", "fsdp", pytest.param("deepspeed", marks=no_deepspeed)])
 @pytest.mark.parametrize("what", ["recipe", "loop"])
-def test_accelerate_leaves_what_torchrun_leaves_and_a_configuration_that_was_dropped_is_told(
+def test_accelerate_leaves_what_torchrun_leaves_and_a_configuration_that_was_dropped_is_reported(
     tmp_path: Path, config: str, what: str
 ) -> None:
     words, arms = ((*RECORD, *SHORT), ("fast", "slow")) if what == "recipe" else ((str(LOOP), "run"), ("run",))
-    ((code, _, stderr),) = ended([begun(accelerate(config, *words), tmp_path)])
+    ((code, _, stderr),) = wait_for_all([start_process(accelerate(config, *words), tmp_path)])
     assert code == 0, stderr
     run = RunFolder(tmp_path / "run")
     manifest = run.read_manifest()
     assert (manifest.status, manifest.num_ranks) == ("complete", 2)
     assert files(run) == expected(arms, 2)
     assert manifest.environment["wrapper"] == "DistributedDataParallel"  # on a CPU, whatever was configured
-    told = [line for line in stderr.splitlines() if line.startswith("traceq: note: accelerate was configured for")]
+    warnings = [line for line in stderr.splitlines() if line.startswith("traceq: note: accelerate was configured for")]
     configured = {"ddp": "", "fsdp": "FSDP", "deepspeed": "DeepSpeed"}[config]
     assert manifest.environment.get("accelerate_config", "") == configured
-    assert len(told) == (1 if configured else 0)
+    assert len(warnings) == (1 if configured else 0)
 
 
 def test_tasks_of_srun_on_two_nodes_meet_by_its_variables(tmp_path: Path) -> None:
@@ -100,14 +102,14 @@ def test_tasks_of_srun_on_two_nodes_meet_by_its_variables(tmp_path: Path) -> Non
         "SLURM_STEP_TASKS_PER_NODE": "2,1",
     }
     tasks = [
-        begun(
+        start_process(
             [sys.executable, *RECORD, *SHORT],
             tmp_path,
             {**job, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(local), "SLURM_NODEID": str(node)},
         )
         for rank, local, node in places
     ]
-    done = ended(tasks)
+    done = wait_for_all(tasks)
     assert [code for code, _, _ in done] == [0, 0, 0], done
     run = RunFolder(tmp_path / "run")
     assert run.read_manifest().num_ranks == 3
@@ -122,67 +124,69 @@ def test_ranks_that_do_not_share_a_folder_are_refused_by_name(tmp_path: Path) ->
         folder = tmp_path / str(node)
         folder.mkdir()
         words = torchrun(1, *RECORD, *SHORT, node=node, num_nodes=2, port=port)
-        nodes.append(begun(words, folder, {"TRACEQ_TEST_HOST": f"host{node}"}))
-    done = ended(nodes)
+        nodes.append(start_process(words, folder, {"TRACEQ_TEST_HOST": f"host{node}"}))
+    done = wait_for_all(nodes)
     assert all(code != 0 for code, _, _ in done)
-    assert all("does not see this folder of rank 0" in stderr for _, _, stderr in done)
+    assert all("cannot see this folder, which rank 0 created" in stderr for _, _, stderr in done)
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
-        ("SIGKILL", "rank 1: is gone, and told nothing: killed, or it left early"),
-        pytest.param("raise", "rank 1: ValueError: a fault of my own", marks=pytest.mark.faults),
-        pytest.param("_exit0", "rank 1: is gone, and told nothing: killed, or it left early", marks=pytest.mark.faults),
+        ("SIGKILL", "rank 1: exited without reporting an error (killed, or exited early)"),
+        pytest.param("raise", "rank 1: ValueError: an injected fault", marks=pytest.mark.faults),
+        pytest.param(
+            "_exit0", "rank 1: exited without reporting an error (killed, or exited early)", marks=pytest.mark.faults
+        ),
         pytest.param("exit", "rank 1: SystemExit: 0", marks=pytest.mark.faults),
     ],
 )
 @pytest.mark.parametrize("what", ["recipe", pytest.param("loop", marks=pytest.mark.faults)])
-def test_under_torchrun_the_ranks_that_are_left_find_out_who_failed(
-    tmp_path: Path, what: str, how: str, told: str
+def test_under_torchrun_the_surviving_ranks_name_the_one_that_failed(
+    tmp_path: Path, what: str, how: str, message: str
 ) -> None:
     words = (*RECORD, "--steps", "10000") if what == "recipe" else (str(LOOP), "run", "10000")
     fault = Fault(
         1, 1.0, how, after=str(tmp_path / "run/steps/rank0.jsonl"), program=words[1 if what == "recipe" else 0]
     )
-    process = begun(torchrun(3, *words), tmp_path, fault.variables(tmp_path))
-    ((code, _, stderr),) = ended([process])
+    process = start_process(torchrun(3, *words), tmp_path, fault.variables(tmp_path))
+    ((code, _, stderr),) = wait_for_all([process])
     assert code != 0
     manifest = RunFolder(tmp_path / "run").read_manifest()
-    assert (manifest.status, manifest.fault) == ("failed", told), stderr
-    shown = begun([sys.executable, "-m", "traceq", "show", "run"], tmp_path)
-    ((_, stdout, stderr),) = ended([shown])
-    assert f"the recording is incomplete (failed): {told}" in stdout + stderr
+    assert (manifest.status, manifest.fault) == ("failed", message), stderr
+    shown = start_process([sys.executable, "-m", "traceq", "show", "run"], tmp_path)
+    ((_, stdout, stderr),) = wait_for_all([shown])
+    assert f"the recording is incomplete (failed): {message}" in stdout + stderr
 
 
 @pytest.mark.faults
 def test_under_torchrun_a_recording_that_is_ended_says_by_which_signal(tmp_path: Path) -> None:
-    process = begun(torchrun(2, *RECORD, "--steps", "10000"), tmp_path)
+    process = start_process(torchrun(2, *RECORD, "--steps", "10000"), tmp_path)
     while not (tmp_path / "run/steps/rank0.jsonl").exists():
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    ended([process])
+    wait_for_all([process])
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert (manifest.status, manifest.fault) == ("interrupted", "ended by SIGTERM")
 
 
 @pytest.mark.faults
-def test_under_torchrun_a_desync_is_told_with_both_collectives_and_both_lines(tmp_path: Path) -> None:
+def test_under_torchrun_a_desync_is_reported_with_both_collectives_and_both_lines(tmp_path: Path) -> None:
     recipe = ("--recipe", "branch_sync_ab", "--set", "batch_size=1", "--set", "fault=desync")
     words = ("-m", "traceq", "record", *recipe, "--device", "cpu", "--out", "run", "--steps", "64")
-    process = begun(torchrun(2, *words), tmp_path, {"TRACEQ_TEST_PATIENCE": "20"})
-    ((code, _, stderr),) = ended([process])
+    process = start_process(torchrun(2, *words), tmp_path, {"TRACEQ_TEST_PATIENCE": "20"})
+    ((code, _, stderr),) = wait_for_all([process])
     assert code != 0
     fault = RunFolder(tmp_path / "run").read_manifest().fault
     assert re.match(r"desync at collective \d+ of group \w+: ", fault), stderr
     assert re.search(r"rank 0 issues all_reduce float32 x [\d,]+; rank 1 issues all_gather float32 x \d+; ", fault)
-    assert re.search(r"rank 1 waits at agreement\.py:\d+ gathered_alone$", fault)
+    assert re.search(r"rank 1 waits at rank_agreement\.py:\d+ gather_alone$", fault)
     assert f"traceq: run: {fault}" in stderr.splitlines()
 
 
 @pytest.mark.faults
 def test_under_torchrun_a_full_disk_is_named(full_disk: Path, tmp_path: Path) -> None:
-    ((code, _, stderr),) = ended([begun(torchrun(2, *RECORD, "--steps", "10000"), tmp_path)])
+    ((code, _, stderr),) = wait_for_all([start_process(torchrun(2, *RECORD, "--steps", "10000"), tmp_path)])
     assert code != 0
     manifest = RunFolder(full_disk).read_manifest()
     assert manifest.status == "failed"
@@ -192,9 +196,9 @@ def test_under_torchrun_a_full_disk_is_named(full_disk: Path, tmp_path: Path) ->
 @pytest.mark.faults
 def test_under_torchrun_a_rank_that_hangs_is_named_when_its_peers_give_up(tmp_path: Path) -> None:
     fault = Fault(1, 1.0, "hang", after=str(tmp_path / "run/steps/rank0.jsonl"), program="traceq", patience_s=15)
-    ((code, _, stderr),) = ended(
-        [begun(torchrun(3, *RECORD, "--steps", "10000"), tmp_path, fault.variables(tmp_path))], seconds=170
+    ((code, _, stderr),) = wait_for_all(
+        [start_process(torchrun(3, *RECORD, "--steps", "10000"), tmp_path, fault.variables(tmp_path))], seconds=170
     )
     assert code != 0
     manifest = RunFolder(tmp_path / "run").read_manifest()
-    assert manifest.fault == "rank 1: stopped answering; the other ranks waited for it until they gave up", stderr
+    assert manifest.fault == "rank 1: stopped responding; the other ranks waited for it until they gave up", stderr

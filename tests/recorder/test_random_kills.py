@@ -1,4 +1,4 @@
-"""Whichever rank ends, whenever and however: it is the one that is named, and nothing is left. `make faults`."""
+"""Whichever rank ends, at any time and in any way: it is named, and nothing is left behind. `make faults`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_rank_that_ends_at_a_random_moment_is_named(tmp_path: Path, life_s: fl
 
 
 def check(folder: Path, fault: Fault, num_ranks: int) -> None:
-    """The fault is told and noted, unless the recording was complete by then."""
+    """Assert that the fault is reported and in the manifest, unless the recording was complete by then."""
     started = start(folder, "--ranks", str(num_ranks), *SHORT, fault=fault)
     done = started.finish()
     gone_s = time.time()
@@ -48,10 +48,10 @@ def check(folder: Path, fault: Fault, num_ranks: int) -> None:
         swallowed = fault.how in ("raise", "exit")  # by a library that tries to import another
         assert was_over or swallowed
     else:
-        (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq:")]
+        (message,) = [line for line in done.stderr.splitlines() if line.startswith("traceq:")]
         assert (done.code, manifest.status) == (1, "failed")
         assert manifest.fault in [f"rank {fault.rank}: {text}" for text in fault.texts]
-        assert told.endswith(manifest.fault), done.stderr
+        assert message.endswith(manifest.fault), done.stderr
         assert gone_s - fired.stat().st_mtime < 30
     assert started.left_running() == []
     assert [path for path in started.scratch.iterdir() if not path.name.startswith(CACHE)] == []

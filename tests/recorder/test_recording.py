@@ -1,4 +1,4 @@
-"""One real recording of the outlier recipe on two ranks, looked at from all sides."""
+"""One real recording of the outlier recipe on two ranks, checked in every respect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paths import FIXTURES, ROOT
 from recording import Recording, start
 
 from traceq.model import SourceLines
-from traceq.recorder.tracing.line_table import TraceRow, lines_of
+from traceq.recorder.tracing.line_table import TraceRow, source_lines
 from traceq.runs.embedded import decode
 from traceq.runs.layout import RunFolder
 from traceq.runs.step_log import StepLine, read_lines, read_pairs
@@ -77,9 +77,9 @@ def test_the_manifest_says_what_was_verified(folder: RunFolder) -> None:
 
 
 def test_each_comparison_has_sixteen_pairs_on_both_ranks(folder: RunFolder) -> None:
-    found = {(pairs.a, pairs.b): pairs for pairs in read_pairs(folder.steps)}
-    assert found.keys() == {("off", "on"), ("off", "deferred"), ("off", "off")}
-    for pairs in found.values():
+    by_arms = {(pairs.a, pairs.b): pairs for pairs in read_pairs(folder.steps)}
+    assert by_arms.keys() == {("off", "on"), ("off", "deferred"), ("off", "off")}
+    for pairs in by_arms.values():
         assert pairs.first_ns.shape == pairs.second_ns.shape == (2, 16)
         assert pairs.b_second.sum() == 8
 
@@ -102,10 +102,10 @@ def test_phases_of_a_step_are_timed_in_order_and_fit_into_it(folder: RunFolder) 
 def test_one_copied_trace_knows_the_samples_of_all_ranks(folder: RunFolder) -> None:
     embedded = decode(trace(folder, "on", rank=1)["traceq"])
     assert (embedded.arm, embedded.manifest.run_id) == ("on", folder.read_manifest().run_id)
-    for mine, written in zip(embedded.pairs, read_pairs(folder.steps), strict=True):
-        assert (mine.a, mine.b) == (written.a, written.b)
-        assert np.array_equal(mine.first_ns, written.first_ns)
-        assert np.array_equal(mine.second_ns, written.second_ns)
+    for copied, written in zip(embedded.pairs, read_pairs(folder.steps), strict=True):
+        assert (copied.a, copied.b) == (written.a, written.b)
+        assert np.array_equal(copied.first_ns, written.first_ns)
+        assert np.array_equal(copied.second_ns, written.second_ns)
 
 
 def test_the_sync_of_the_check_is_given_its_line(folder: RunFolder) -> None:
@@ -124,18 +124,18 @@ def test_the_plain_trace_has_as_many_ops_as_the_lines_say(folder: RunFolder) -> 
         for row in document["traceEvents"]
         if row.get("ph") == "X"
     ]
-    plain: SourceLines = lines_of(rows, folder.read_manifest().phases)
+    plain: SourceLines = source_lines(rows, folder.read_manifest().phases)
     lines = decode(document["traceq"]).lines
     assert lines is not None
-    in_forward = {key: len(found) for key, found in lines.table.items() if key.startswith("forward|")}
-    assert in_forward == {key: len(found) for key, found in plain.table.items() if key.startswith("forward|")}
+    in_forward = {key: len(indices) for key, indices in lines.table.items() if key.startswith("forward|")}
+    assert in_forward == {key: len(indices) for key, indices in plain.table.items() if key.startswith("forward|")}
 
 
 def test_switched_off_the_check_adds_not_one_op(folder: RunFolder) -> None:
     def ops(arm: str) -> Counter[str]:
         lines = decode(trace(folder, arm)["traceq"]).lines
         assert lines is not None
-        return Counter({key: len(found) for key, found in lines.table.items() if key.startswith("forward|")})
+        return Counter({key: len(indices) for key, indices in lines.table.items() if key.startswith("forward|")})
 
     assert ops("off") == ops("absent")
     assert ops("on") - ops("off") == {

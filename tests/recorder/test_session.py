@@ -1,4 +1,4 @@
-"""A loop of one's own is recorded by two lines around it."""
+"""A user's loop is recorded by two lines around it."""
 
 from __future__ import annotations
 
@@ -43,35 +43,37 @@ def train(recording: Session, num_steps: int) -> int:
 
 
 def test_a_loop_leaves_a_run_with_one_arm(tmp_path: Path) -> None:
-    with traceq.record(tmp_path / "run", arm="mine", steps=32, trace_steps=2, samples_per_rank=16) as recording:
+    with traceq.record(tmp_path / "run", arm="loop", steps=32, trace_steps=2, samples_per_rank=16) as recording:
         assert train(recording, NEEDED + 5) == NEEDED + 5
     folder = RunFolder(tmp_path / "run")
     manifest = folder.read_manifest()
-    assert (manifest.status, manifest.baseline, manifest.num_ranks) == ("complete", "mine", 1)
+    assert (manifest.status, manifest.baseline, manifest.num_ranks) == ("complete", "loop", 1)
     assert manifest.arms[0].samples_per_step == 16
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", manifest.started)
     assert manifest.phases == ("dataload_wait", "forward", "bwd")
     (figures,) = table(traceq.read(tmp_path / "run"), "step_profile")
-    assert (figures["arm"], figures["warmup"], figures["measured"], figures["samples_per_step"]) == ("mine", 20, 32, 16)
+    assert (figures["arm"], figures["warmup"], figures["measured"], figures["samples_per_step"]) == ("loop", 20, 32, 16)
     (view,) = traceq.analyze(traceq.read(tmp_path / "run"), "step_profile").views
     assert [row[0] for row in view.rows] == ["dataload_wait", "forward", "bwd", "other", "total"]
     (control,) = read_pairs(folder.steps)
-    assert (control.a, control.b, control.first_ns.shape) == ("mine", "mine", (1, 16))
-    embedded = decode(json.loads(gzip.decompress(folder.trace("mine", 0).read_bytes()))["traceq"])
+    assert (control.a, control.b, control.first_ns.shape) == ("loop", "loop", (1, 16))
+    embedded = decode(json.loads(gzip.decompress(folder.trace("loop", 0).read_bytes()))["traceq"])
     assert embedded.lines is not None
     line = embedded.lines.lines[embedded.lines.table["forward|aten::linear"][0]]
     assert line.startswith("test_session.py:")
     assert line.endswith(" train")
 
 
-def test_a_loop_that_ends_early_says_how_far_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loop_that_ends_early_is_reported_with_its_number_of_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording:
         train(recording, 30)
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert (manifest.status, manifest.fault) == ("failed", f"the loop ended after 30 of {NEEDED} steps")
     assert capsys.readouterr().err == (
         f"traceq: {tmp_path / 'run'}: the recording is incomplete: the loop ended after 30 of {NEEDED} steps; "
-        "give it more batches, or fewer steps: traceq.record(..., steps=)\n"
+        "provide more batches, or record fewer steps: traceq.record(..., steps=)\n"
     )
 
 
@@ -84,7 +86,7 @@ def test_the_last_step_completes_it(
     assert (f"after {num_batches} of {NEEDED} steps" in capsys.readouterr().err) == is_incomplete
 
 
-def test_a_folder_that_holds_a_run_is_refused_in_the_words_of_a_script(tmp_path: Path) -> None:
+def test_a_folder_with_a_run_is_refused_with_a_remedy_for_scripts(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("")
     refused = pytest.raises(
         TraceqError, match=r"never overwritten, choose another folder for traceq\.record\(\.\.\.\)$"
@@ -96,7 +98,7 @@ def test_a_folder_that_holds_a_run_is_refused_in_the_words_of_a_script(tmp_path:
 README = ROOT / "README.md"
 LOOKS_AT_THE_GROUP = """
 import torch.distributed as dist
-assert dist.is_initialized() == {own}
+assert dist.is_initialized() == {has_group}
 """
 STARTS_ONE = "import torch.distributed\ntorch.distributed.init_process_group('gloo')\n"
 
@@ -109,12 +111,14 @@ def under_torchrun(folder: Path, program: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [False, True])
-def test_the_example_of_the_readme_runs_under_torchrun_with_and_without_a_group(tmp_path: Path, own: bool) -> None:
-    """A group of the loop's own is left to it; one that was started for the recording is gone after it."""
+@pytest.mark.parametrize("has_group", [False, True])
+def test_the_example_of_the_readme_runs_under_torchrun_with_and_without_a_group(
+    tmp_path: Path, has_group: bool
+) -> None:
+    """A group that the loop started stays; one that was started for the recording is destroyed after it."""
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    before = STARTS_ONE if own else ""
-    done = under_torchrun(tmp_path, before + example + LOOKS_AT_THE_GROUP.format(own=own))
+    before = STARTS_ONE if has_group else ""
+    done = under_torchrun(tmp_path, before + example + LOOKS_AT_THE_GROUP.format(has_group=has_group))
     assert done.returncode == 0, done.stderr
     folder = RunFolder(tmp_path / "my-run")
     manifest = folder.read_manifest()

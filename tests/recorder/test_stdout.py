@@ -1,4 +1,4 @@
-"""A stdout that takes no more ends a command with one line, whatever it was writing."""
+"""A full disk behind stdout ends a command with one line, whatever it was writing."""
 
 from __future__ import annotations
 

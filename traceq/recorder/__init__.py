@@ -1,4 +1,4 @@
-"""Run an experiment on every rank. With recipes/ the only place that imports torch.
+"""Record an experiment on every rank. With recipes/ the only package that imports torch.
 
 A recipe is a file with a docstring and a module-level `recipe`:
 

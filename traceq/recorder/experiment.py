@@ -1,4 +1,4 @@
-"""One rank's recording: the arms timed unprofiled, then each one traced; the order the method asks for."""
+"""The recording of one rank: first unprofiled steps of all arms, then a profiled window of each arm."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from traceq.model import Manifest
-from traceq.recorder.isolated_rank import alone_steps
-from traceq.recorder.process.progress_counters import Pulse
+from traceq.recorder.isolated_rank import isolated_steps
+from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_errors import note_arm
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.rank import Rank
-from traceq.recorder.rank.wrappers import doubt, wrapper_facts
+from traceq.recorder.rank.wrappers import wrapper_facts, wrapper_warning
 from traceq.recorder.spec.catalogue import Entry
 from traceq.recorder.spec.context import Context
-from traceq.recorder.spec.parameters import checked
+from traceq.recorder.spec.parameters import with_changes
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.recipe import Step
@@ -27,13 +27,13 @@ __all__ = ["num_steps", "recorded_steps", "run_rank"]
 
 
 def run_rank(plan: Plan, entry: Entry, world: World) -> None:
-    """Record this rank's part of a recipe. All ranks call it."""
-    pulse = Pulse(plan.pulse, world.rank)
-    phases = Phases(entry.recipe.phases, on_enter=pulse.beat)
-    rank = Rank(plan, world, phases, pulse)
+    """Record this rank's part of a recipe; all ranks call it."""
+    progress = ProgressCounters(plan.progress_path, world.rank)
+    phases = Phases(entry.recipe.phases, on_enter=progress.count_phase)
+    rank = Rank(plan, world, phases, progress)
     if world.shares_device:
-        rank.say(f"{world.size} ranks share the GPUs they find: gloo goes between them, not NCCL")
-    is_alone = plan.process >= 0
+        rank.say(f"{world.size} ranks share the visible GPUs, so they use gloo, not NCCL")
+    is_isolated = plan.process >= 0
     context = Context(
         world.rank,
         world.local_rank,
@@ -43,59 +43,64 @@ def run_rank(plan: Plan, entry: Entry, world: World) -> None:
         plan.steps_per_half,
         rank.facts,
         rank.say,
-        plan.arms[0].runs if is_alone else "",
+        plan.arms[0].runs if is_isolated else "",
     )
-    steps = _build(plan, entry, context)
-    asked = alone_steps(rank) if is_alone else recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question))
-    for arm in asked:
+    steps = _build_steps(plan, entry, context)
+    if is_isolated:
+        arms = isolated_steps(rank)
+    else:
+        arms = recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question))
+    for arm in arms:
         try:
             steps[arm](arm)
-        except Exception as fault:
-            note_arm(fault, arm)
+        except Exception as error:
+            note_arm(error, arm)
             raise
 
 
 def recorded_steps(rank: Rank, manifest: Manifest) -> Iterator[str]:
-    """Yields the arm of each step to run, in order; the run is complete on disk when it ends."""
-    if not rank.plan.max_minutes:  # else the timing itself finds out how many there may be
-        rank.pulse.expect(num_steps(rank.plan))
+    """Yield the arm of each step to run, in order; the run is complete on disk when the iterator ends."""
+    if not rank.plan.max_minutes:  # else timing determines the number of steps
+        rank.progress.plan_steps(num_steps(rank.plan))
     manifest = replace(manifest, hosts=tuple(peer.host for peer in rank.world.peers))
     rank.publish(manifest)
     pairs = pairs_of(rank.world.gather((yield from timed_steps(rank))))
     rank.facts.update(wrapper_facts(rank.facts))
-    if dropped := doubt(rank.facts):
-        rank.say(f"traceq: note: {dropped}")
-    rank.pulse.expect(num_traced_steps(rank.plan))
-    known = rank.publish(manifest)
+    if warning := wrapper_warning(rank.facts):
+        rank.say(f"traceq: note: {warning}")
+    rank.progress.plan_steps(num_traced_steps(rank.plan))
+    published = rank.publish(manifest)
     for planned in rank.plan.arms if rank.plan.trace_steps else ():
-        yield from traced_steps(rank, planned.arm.name, known, pairs)
+        yield from traced_steps(rank, planned.arm.name, published, pairs)
     rank.publish(replace(manifest, status="complete"))
-    rank.world.barrier()  # whichever rank reads the run next finds it complete
+    rank.world.barrier()  # so that every rank reads a complete run from here on
 
 
 def num_steps(plan: Plan) -> int:
-    """How many steps a recording asks for where their number is planned."""
+    """Return the number of steps of a recording without `--until`."""
     return num_timed_steps(plan) + num_traced_steps(plan)
 
 
-def _build(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
-    """Each arm's step. Arms with the same parameters share one build, so that nothing but the arm differs; that others
-    do not is noted.
+def _build_steps(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
+    """Return the step of each arm, by arm.
+
+    Arms with the same parameters share one build, so that they differ in nothing but the arm. Separate builds are
+    noted in the facts.
     """
-    built: list[tuple[Any, Step]] = []
+    builds: list[tuple[Any, Step]] = []
     steps: dict[str, Step] = {}
     for planned in plan.arms:
-        parameters = checked(entry.recipe.parameters, planned.parameters)
-        step = next((step for other, step in built if other == parameters), None)
+        parameters = with_changes(entry.recipe.parameters, planned.parameters)
+        step = next((step for built, step in builds if built == parameters), None)
         if step is None:
             step = entry.recipe.build(context, parameters)
-            built.append((parameters, step))
-        steps[planned.arm.name] = _running(step, planned.runs)
-    if len(built) > 1:
+            builds.append((parameters, step))
+        steps[planned.arm.name] = _step_of_arm(step, planned.runs)
+    if len(builds) > 1:
         context.separate_builds(*steps)
     return steps
 
 
-def _running(step: Step, arm: str) -> Step:
-    """The step of a recipe's arm, whatever that arm is called in the run."""
+def _step_of_arm(step: Step, arm: str) -> Step:
+    """Return the step bound to an arm of the recipe, whatever the name of that arm in the run."""
     return lambda _: step(arm)

@@ -1,4 +1,4 @@
-"""Ranks that someone else started: torchrun, accelerate launch or SLURM. They record one run together."""
+"""Recording as ranks of an external launcher (torchrun, accelerate launch, SLURM), which write one run together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.experiment import run_rank
 from traceq.recorder.external_end import note_end
 from traceq.recorder.process.rank_errors import error_text
-from traceq.recorder.process.root_cause import is_of_a_peer
+from traceq.recorder.process.root_cause import is_peer_error
 from traceq.recorder.process.shared_folder import check_shared
 from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.recorder.process.world import World, join_world, leave_world
@@ -22,14 +22,14 @@ __all__ = ["record_joined"]
 
 
 def record_joined(request: Request) -> Plan | None:
-    """Record this rank's part; the plan on rank 0 and None on the others. All ranks call it.
+    """Record this rank's part and return the plan on rank 0, None on the others; all ranks call it.
 
-    RecordingFailed on a rank that lost its peers says which of them failed, if that can be told.
+    RecordingFailed on a rank that lost its peers names the one that failed, if it is known.
     """
     with stoppable() as ignore_signals:
         try:
             world = join_world(resolve_device(request.device))
-            plan = _agree(request, world)
+            plan = _shared_plan(request, world)
             _record(plan, world, ignore_signals)
         except Stopped as stopped:
             raise stopped.as_exit from None
@@ -44,21 +44,21 @@ def _record(plan: Plan, world: World, ignore_signals: Callable[[], None]) -> Non
         except BaseException:
             ignore_signals()
             raise
-    except BaseException as fault:  # a signal may have come between
-        text = note_end(plan, world, fault)
-        if not isinstance(fault, Stopped) and is_of_a_peer(error_text(fault)):
-            raise RecordingFailed(f"{plan.out}: {text}") from fault
+    except BaseException as error:  # a second handler: a signal may arrive before ignore_signals()
+        text = note_end(plan, world, error)
+        if not isinstance(error, Stopped) and is_peer_error(error_text(error)):
+            raise RecordingFailed(f"{plan.out}: {text}") from error
         raise
 
 
-def _agree(request: Request, world: World) -> Plan:
-    """Rank 0's plan, or its fault, on every rank: none is left waiting."""
+def _shared_plan(request: Request, world: World) -> Plan:
+    """Return rank 0's plan, or raise its error, on every rank, so that no rank is left waiting."""
     message: list[bytes | str] = [""]
     if world.rank == 0:
         try:
             message = [prepare(request, world.size)[0].to_bytes()]
-        except TraceqError as fault:
-            dist.broadcast_object_list([str(fault)], src=0)
+        except TraceqError as error:
+            dist.broadcast_object_list([str(error)], src=0)
             raise
     dist.broadcast_object_list(message, src=0)
     if isinstance(message[0], str):

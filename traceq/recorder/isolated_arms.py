@@ -1,4 +1,4 @@
-"""Arms that cannot share a process: short processes of one arm each, all arms in every round, the last round traced."""
+"""Arms that cannot share a process: rounds of short processes with one arm each, of which the last round is traced."""
 
 from __future__ import annotations
 
@@ -10,43 +10,45 @@ from typing import Any, TypeAlias
 
 from traceq.errors import UsageFault
 from traceq.model import Arm, Manifest
-from traceq.recorder.isolated_rank import num_alone_steps
-from traceq.recorder.process.root_cause import Failed
+from traceq.recorder.isolated_rank import num_isolated_steps
+from traceq.recorder.process.root_cause import LaunchFailure
 from traceq.recorder.spec.names import check_arm
-from traceq.recorder.spec.parameters import checked
+from traceq.recorder.spec.parameters import with_changes
 from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arm, with_samples
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.runs.processes import read_processes
 
-__all__ = ["order_of", "record_apart"]
+__all__ = ["record_isolated", "round_order"]
 
 OnProgress: TypeAlias = Callable[[int, int], None]
-OnNews: TypeAlias = Callable[[str], None]
-RunRanks: TypeAlias = Callable[[Plan, OnProgress, OnNews], Failed | None]
+OnMessage: TypeAlias = Callable[[str], None]
+RunRanks: TypeAlias = Callable[[Plan, OnProgress, OnMessage], LaunchFailure | None]
 """Starts the ranks of a plan and waits for them."""
 
 
-def record_apart(
-    plan: Plan, recipe: Recipe[Any], run_ranks: RunRanks, on_progress: OnProgress, on_news: OnNews
-) -> Failed | None:
-    """Run every arm in `plan.replicates` processes; why the run ended, where that is no matter of one arm.
+def record_isolated(
+    plan: Plan, recipe: Recipe[Any], run_ranks: RunRanks, on_progress: OnProgress, on_message: OnMessage
+) -> LaunchFailure | None:
+    """Run every arm in `plan.replicates` processes; return why the run failed, unless only single arms did.
 
-    An arm that is skipped or out of memory is marked and not run again. Further arms that the recipe asks for run in
-    the first round, as it learns how those before ended.
+    An arm that is skipped or out of memory is marked and not run again. Further arms that the recipe requests run in
+    the first round, after it has seen the outcomes of the earlier ones.
     """
-    rounds = _Rounds(plan, recipe, run_ranks, on_progress, on_news, list(plan.arms))
+    rounds = _Rounds(plan, recipe, run_ranks, on_progress, on_message, list(plan.arms))
     for number in range(plan.replicates):
-        queue = order_of(rounds.alive, number, plan.seed)
+        queue = round_order(rounds.active_arms, number, plan.seed)
         while queue:
-            if failed := rounds.run(queue[0], number, queue[1:]):
-                return failed
-            queue = queue[1:] or (rounds.more() if number == 0 else [])
-    return rounds.end()
+            if failure := rounds.run(queue[0], number, queue[1:]):
+                return failure
+            queue = queue[1:] or (rounds.add_next_arms() if number == 0 else [])
+    return rounds.finish()
 
 
-def order_of(arms: Sequence[PlannedArm], number: int, seed: int) -> list[PlannedArm]:
-    """Arms of the n-th round in the order they run: the recipe's, later shuffled, and each order once the other way
-    round, so that drift cancels.
+def round_order(arms: Sequence[PlannedArm], number: int, seed: int) -> list[PlannedArm]:
+    """Return the arms of the n-th round in the order they run.
+
+    The first order is the recipe's, later ones are shuffled; each order is followed by its reverse, so that drift
+    cancels.
     """
     order = random.Random(seed + number // 2).sample(list(arms), len(arms)) if number > 1 else list(arms)
     return order[::-1] if number % 2 else order
@@ -54,50 +56,51 @@ def order_of(arms: Sequence[PlannedArm], number: int, seed: int) -> list[Planned
 
 @dataclass(slots=True)
 class _Rounds:
-    """What has been run so far: how many processes and steps, and which arms there are."""
+    """State of the recording: processes and steps run so far, all arms, and the arms that ended early."""
 
     plan: Plan
     recipe: Recipe[Any]
     run_ranks: RunRanks
     on_progress: OnProgress
-    on_news: OnNews
+    on_message: OnMessage
     arms: list[PlannedArm]
     ended: set[str] = field(default_factory=set)
     num_processes: int = 0
     num_steps: int = 0
 
     @property
-    def alive(self) -> list[PlannedArm]:
+    def active_arms(self) -> list[PlannedArm]:
         return [planned for planned in self.arms if planned.arm.name not in self.ended]
 
-    def run(self, planned: PlannedArm, number: int, queue: Sequence[PlannedArm]) -> Failed | None:
-        """One process of an arm in the n-th round, `queue` after it; what ended the run, if something did."""
+    def run(self, planned: PlannedArm, number: int, queue: Sequence[PlannedArm]) -> LaunchFailure | None:
+        """Run one process of an arm in the n-th round, before those of `queue`; return what ended the run, if any."""
         job = self._job(planned, number)
-        planned_steps = self.num_steps + self._num_left(number, (planned, *queue))
-        self.on_news(self._announcement(planned, number, len(queue)))
-        failed = self.run_ranks(
-            job, lambda ended, _: self.on_progress(self.num_steps + ended, planned_steps), self.on_news
+        planned_steps = self.num_steps + self._num_remaining_steps(number, (planned, *queue))
+        self.on_message(self._announcement(planned, number, len(queue)))
+        failure = self.run_ranks(
+            job, lambda ended, _: self.on_progress(self.num_steps + ended, planned_steps), self.on_message
         )
         self.num_processes += 1
-        self.num_steps += num_alone_steps(job)
-        status, fault = failed.of_arm if failed else ("", "")
+        self.num_steps += num_isolated_steps(job)
+        status, fault = failure.arm_status if failure else ("", "")
         if not status:
-            return failed
-        self._mark(planned.arm.name, status, fault)
+            return failure
+        self._mark_arm(planned.arm.name, status, fault)
         return None
 
-    def _num_left(self, number: int, queue: Sequence[PlannedArm]) -> int:
-        """Steps of what is left of the n-th round, and of all arms in the rounds after it."""
+    def _num_remaining_steps(self, number: int, queue: Sequence[PlannedArm]) -> int:
+        """Return the steps of the rest of the n-th round, and of all arms in later rounds."""
         later = range(number + 1, self.plan.replicates)
-        jobs = [(number, planned) for planned in queue] + [(at, planned) for at in later for planned in self.alive]
-        return sum(num_alone_steps(self._job(planned, at)) for at, planned in jobs)
+        jobs = [(number, planned) for planned in queue]
+        jobs += [(later_number, planned) for later_number in later for planned in self.active_arms]
+        return sum(num_isolated_steps(self._job(planned, round_number)) for round_number, planned in jobs)
 
-    def _announcement(self, planned: PlannedArm, number: int, num_left: int) -> str:
-        of_rounds = f"round {number + 1} of {self.plan.replicates}, " if self.plan.replicates > 1 else ""
-        return f"{of_rounds}arm {planned.arm.name}" + (f", {num_left} to go" if num_left else "")
+    def _announcement(self, planned: PlannedArm, number: int, num_remaining: int) -> str:
+        position = f"round {number + 1} of {self.plan.replicates}, " if self.plan.replicates > 1 else ""
+        return f"{position}arm {planned.arm.name}" + (f", {num_remaining} remaining" if num_remaining else "")
 
     def _job(self, planned: PlannedArm, number: int) -> Plan:
-        """The plan of one process: its arm alone, traced in the last round."""
+        """Return the plan of one process: a single arm, traced in the last round."""
         return replace(
             self.plan,
             arms=(planned,),
@@ -107,47 +110,50 @@ class _Rounds:
             sharing=self.plan.num_ranks,
         )
 
-    def _mark(self, name: str, status: str, fault: str) -> None:
-        """Say so in the manifest and to the user; what peers left behind, who waited for this arm, tells nothing."""
+    def _mark_arm(self, name: str, status: str, fault: str) -> None:
+        """Write the arm's status into the manifest, delete the dumps of its waiting peers, and inform the user."""
         self.ended.add(name)
-        known = self.plan.folder.read_manifest()
-        arms = [replace(arm, status=status, fault=fault) if arm.name == name else arm for arm in known.arms]
-        self.plan.folder.write_manifest(replace(known, arms=tuple(arms)))
+        manifest = self.plan.folder.read_manifest()
+        arms = [replace(arm, status=status, fault=fault) if arm.name == name else arm for arm in manifest.arms]
+        self.plan.folder.write_manifest(replace(manifest, arms=tuple(arms)))
         shutil.rmtree(self.plan.folder.stalled(0).parent, ignore_errors=True)
-        self.on_news(f"arm {name}: {status}")
+        self.on_message(f"arm {name}: {status}")
 
-    def more(self) -> list[PlannedArm]:
-        """Arms that the recipe wants next, put into the manifest; none where it has enough."""
+    def add_next_arms(self) -> list[PlannedArm]:
+        """Add the arms that the recipe requests next to the manifest and return them; empty if it requests none."""
         if self.recipe.next_arms is None:
             return []
-        known = self.plan.folder.read_manifest()
-        parameters = checked(self.recipe.parameters, self.plan.parameters)
-        wanted = self.recipe.next_arms(parameters, _outcomes(self.plan, known))
-        for arm in wanted:
+        manifest = self.plan.folder.read_manifest()
+        parameters = with_changes(self.recipe.parameters, self.plan.parameters)
+        next_arms = self.recipe.next_arms(parameters, _outcomes(self.plan, manifest))
+        for arm in next_arms:
             check_arm(arm.name)
-            if known.arm(arm.name) or arm.baseline:
-                raise UsageFault(f"next_arms: arm {arm.name} is there already, or is a second baseline")
-        found = with_samples(self.recipe, [planned_arm(arm, parameters) for arm in wanted], self.plan.num_ranks)
-        self.plan.folder.write_manifest(replace(known, arms=(*known.arms, *(planned.arm for planned in found))))
-        self.arms += found
-        return list(found)
+            if manifest.arm(arm.name) or arm.baseline:
+                raise UsageFault(f"next_arms: arm {arm.name} already exists, or is a second baseline")
+        added = with_samples(self.recipe, [planned_arm(arm, parameters) for arm in next_arms], self.plan.num_ranks)
+        arms = (*manifest.arms, *(planned.arm for planned in added))
+        self.plan.folder.write_manifest(replace(manifest, arms=arms))
+        self.arms += added
+        return list(added)
 
-    def end(self) -> Failed | None:
-        """Call the run complete, unless there is nothing in it."""
-        known = self.plan.folder.read_manifest()
-        if not self.alive:
-            told = "; ".join(f"arm {arm.name}: {arm.ended}" for arm in known.arms)
-            return Failed(told, f"{self.plan.out}: no arm was recorded: {told}")
-        self.plan.folder.write_manifest(replace(known, status="complete"))
+    def finish(self) -> LaunchFailure | None:
+        """Mark the run complete; return a failure if no arm was recorded."""
+        manifest = self.plan.folder.read_manifest()
+        if not self.active_arms:
+            reasons = "; ".join(f"arm {arm.name}: {arm.failure}" for arm in manifest.arms)
+            return LaunchFailure(reasons, f"{self.plan.out}: no arm was recorded: {reasons}")
+        self.plan.folder.write_manifest(replace(manifest, status="complete"))
         return None
 
 
-def _outcomes(plan: Plan, known: Manifest) -> list[Outcome]:
-    """How every arm so far ended, in the order of the manifest."""
-    by_arm = {found.arm: found for found in read_processes(plan.folder.steps, known)}
+def _outcomes(plan: Plan, manifest: Manifest) -> list[Outcome]:
+    """Return how every arm so far ended, in the order of the manifest."""
+    by_arm = {processes.arm: processes for processes in read_processes(plan.folder.steps, manifest)}
 
-    def of(arm: Arm) -> Outcome:
-        found = by_arm.get(arm.name)
-        return Outcome(arm, int(found.median_ns[-1]), int(found.peak_bytes[-1])) if found else Outcome(arm, 0, 0)
+    def outcome(arm: Arm) -> Outcome:
+        processes = by_arm.get(arm.name)
+        if processes is None:
+            return Outcome(arm, 0, 0)
+        return Outcome(arm, int(processes.median_ns[-1]), int(processes.peak_bytes[-1]))
 
-    return [of(arm) for arm in known.arms]
+    return [outcome(arm) for arm in manifest.arms]

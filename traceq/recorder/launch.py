@@ -1,4 +1,4 @@
-"""Start the ranks of a plan on this machine, wait for them, and say who is to blame when they fail."""
+"""Start the ranks of a plan on this machine, wait for them, and report the root cause if they fail."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.recorder.isolated_arms import record_apart
+from traceq.recorder.isolated_arms import record_isolated
 from traceq.recorder.process.environment_variables import rank_variables
-from traceq.recorder.process.processes import running
-from traceq.recorder.process.progress_counters import create_pulses, read_pulses
+from traceq.recorder.process.processes import running_processes
+from traceq.recorder.process.progress_counters import create_counters, read_counters
 from traceq.recorder.process.rank_errors import error_text
-from traceq.recorder.process.rank_messages import News
-from traceq.recorder.process.root_cause import Failed, Failure, find_cause
-from traceq.recorder.process.run_status import mark
+from traceq.recorder.process.rank_messages import MessageReader
+from traceq.recorder.process.root_cause import LaunchFailure, RankFailure, find_cause
+from traceq.recorder.process.run_status import mark_ended
 from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.recorder.process.stalled import find_desync
-from traceq.recorder.rank_exits import begin_logs, tail, wait_for_ranks
-from traceq.recorder.shared_process import record_together
+from traceq.recorder.rank_exits import read_log_tail, wait_for_ranks, write_log_headers
+from traceq.recorder.shared_process import record_shared
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.recipe import Recipe
 
@@ -35,80 +35,87 @@ _WORKER = "traceq.recorder.worker"
 
 
 def launch(
-    plan: Plan, recipe: Recipe[Any], on_progress: Callable[[int, int], None], on_news: Callable[[str], None]
+    plan: Plan, recipe: Recipe[Any], on_progress: Callable[[int, int], None], on_message: Callable[[str], None]
 ) -> None:
-    """Run every rank of the plan; RecordingFailed names the rank that failed first and why, with its log's tail.
+    """Run every rank of the plan; RecordingFailed names the rank that failed first and why, with the end of its log.
 
-    `on_progress(steps_ended, steps_planned)` and `on_news(line)` may be called from another thread.
-    KeyboardInterrupt and SystemExit(143) pass after the ranks are gone; the manifest then says so.
+    `on_progress(steps_ended, steps_planned)` and `on_message(line)` may be called from another thread.
+    KeyboardInterrupt and SystemExit(143) are raised after the ranks have ended and the manifest is marked.
     """
     try:
         with stoppable():
             if plan.replicates:
-                failed = record_apart(plan, recipe, _run_ranks, on_progress, on_news)
+                failure = record_isolated(plan, recipe, _run_ranks, on_progress, on_message)
             else:
-                failed = record_together(plan, lambda left: _run_ranks(left, on_progress, on_news), on_news)
+                failure = record_shared(plan, lambda job: _run_ranks(job, on_progress, on_message), on_message)
     except Stopped as stopped:
-        mark(plan.folder, "interrupted", error_text(stopped))
+        mark_ended(plan.folder, "interrupted", error_text(stopped))
         raise stopped.as_exit from None
-    except (OSError, TraceqError) as fault:
-        mark(plan.folder, "failed", error_text(fault))
+    except (OSError, TraceqError) as error:
+        mark_ended(plan.folder, "failed", error_text(error))
         raise
-    if failed:
-        mark(plan.folder, "failed", failed.fault)
-        raise RecordingFailed(failed.text)
+    if failure:
+        mark_ended(plan.folder, "failed", failure.fault)
+        raise RecordingFailed(failure.text)
 
 
-def _run_ranks(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> Failed | None:
-    """The plan's ranks, from their start to their end; why they failed, unless the run is complete."""
+def _run_ranks(
+    plan: Plan, on_progress: Callable[[int, int], None], on_message: Callable[[str], None]
+) -> LaunchFailure | None:
+    """Run the plan's ranks; return why they failed, unless the run is complete."""
     with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
         plan = replace(plan, scratch=scratch)
         plan_path = Path(scratch) / "plan.json"
         plan_path.write_bytes(plan.to_bytes())
-        create_pulses(Path(plan.pulse), plan.num_ranks)
+        create_counters(Path(plan.progress_path), plan.num_ranks)
         logs = [plan.folder.log(rank) for rank in range(plan.num_ranks)]
-        begin_logs(logs, plan.log_head)
+        write_log_headers(logs, plan.log_header)
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         ranks = range(plan.num_ranks)
         command = [sys.executable, "-u", "-m", _WORKER, str(plan_path)]
         variables = [rank_variables(rank, plan.num_ranks, store.port, plan.sharing) for rank in ranks]
         try:
             with (
-                running(command, variables, logs) as processes,
-                _watched(plan, on_progress, on_news),
+                running_processes(command, variables, logs) as processes,
+                _reporting(plan, on_progress, on_message),
             ):
                 failures = wait_for_ranks(processes, plan)
         finally:
             plan.folder.sweep()
         if failures and not plan.folder.is_complete:
-            return _explain(plan, failures)
+            return _launch_failure(plan, failures)
         for failure in failures:
-            on_news(f"traceq: note: rank {failure.rank}: {failure.text}; by then the run was complete")
+            on_message(f"traceq: note: rank {failure.rank}: {failure.text}; the run was already complete")
     return None
 
 
-def _explain(plan: Plan, failures: Sequence[Failure]) -> Failed:
+def _launch_failure(plan: Plan, failures: Sequence[RankFailure]) -> LaunchFailure:
+    """Return the desync of ranks that waited for each other, else the root cause with the end of its log."""
     desync = find_desync(plan.folder) if all(failure.is_secondary for failure in failures) else ""
     if desync:
-        return Failed(desync, f"{plan.folder.stalled(0).parent}: {desync}")
-    beats = {rank: progress.phases_entered for rank, progress in enumerate(read_pulses(Path(plan.pulse)))}
-    cause = find_cause(failures, beats)
+        return LaunchFailure(desync, f"{plan.folder.stalled(0).parent}: {desync}")
+    counters = read_counters(Path(plan.progress_path))
+    cause = find_cause(failures, {rank: progress.phases_entered for rank, progress in enumerate(counters)})
     fault, log = f"rank {cause.rank}: {cause.text}", plan.folder.log(cause.rank)
-    return Failed(fault, f"{log}: {fault}\n{tail(plan, cause.rank)}".rstrip(), cause.of_arm, cause.arm)
+    return LaunchFailure(
+        fault, f"{log}: {fault}\n{read_log_tail(plan, cause.rank)}".rstrip(), cause.arm_status, cause.arm
+    )
 
 
 @contextmanager
-def _watched(plan: Plan, on_progress: Callable[[int, int], None], on_news: Callable[[str], None]) -> Iterator[None]:
-    """Report the slowest rank's steps and all news, several times a second while the block runs and once after it."""
-    over, news = Event(), News(Path(plan.news))
+def _reporting(
+    plan: Plan, on_progress: Callable[[int, int], None], on_message: Callable[[str], None]
+) -> Iterator[None]:
+    """Report the slowest rank's steps and all messages, five times a second in the block and once after it."""
+    is_over, messages = Event(), MessageReader(Path(plan.messages_path))
 
     def watch() -> None:
-        is_over = False
-        while not is_over:
-            is_over = over.wait(0.2)
-            for line in news.take():
-                on_news(line)
-            ranks = read_pulses(Path(plan.pulse))
+        is_last = False
+        while not is_last:
+            is_last = is_over.wait(0.2)
+            for line in messages.take():
+                on_message(line)
+            ranks = read_counters(Path(plan.progress_path))
             on_progress(min(rank.steps_ended for rank in ranks), max(rank.steps_planned for rank in ranks))
 
     thread = Thread(target=watch, daemon=True)
@@ -116,5 +123,5 @@ def _watched(plan: Plan, on_progress: Callable[[int, int], None], on_news: Calla
     try:
         yield
     finally:
-        over.set()
+        is_over.set()
         thread.join()

@@ -1,4 +1,4 @@
-"""How the ranks of a launch ended, from their processes, their counters, what they told, and their logs."""
+"""How the ranks of a launch ended, from their exit codes, progress counters, written errors and logs."""
 
 from __future__ import annotations
 
@@ -10,99 +10,102 @@ from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 
-from traceq.recorder.process.processes import wait_for_end
-from traceq.recorder.process.progress_counters import read_pulses
-from traceq.recorder.process.rank_errors import RankError, read_told
-from traceq.recorder.process.root_cause import Failure
+from traceq.recorder.process.processes import wait_for_any_exit
+from traceq.recorder.process.progress_counters import read_counters
+from traceq.recorder.process.rank_errors import RankError, read_error
+from traceq.recorder.process.root_cause import RankFailure
 from traceq.recorder.spec.plan import Plan
 
-__all__ = ["begin_logs", "tail", "wait_for_ranks"]
+__all__ = ["read_log_tail", "wait_for_ranks", "write_log_headers"]
 
 _TAIL_LINES = 15
-_STACK = "(most recent call first):\n"
-_TELLING_S = 2.0  # for ranks that lost a peer to tell so, and for that peer to end
-_LEAVING_S = 30.0  # for ranks to leave once one of them has left
-_STACK_S = 0.5
+_STACK_HEADER = "(most recent call first):\n"  # of faulthandler
+_REPORT_WITHIN_S = 2.0  # for ranks that lost a peer to write their errors, and for that peer to exit
+_EXIT_WITHIN_S = 30.0  # for the other ranks to exit after the first one did
+_STACK_WITHIN_S = 0.5
 
 
-def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Failure]:
-    """Wait for all ranks; those that did not finish, as soon as one of them ended: others may still run.
+def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure]:
+    """Wait for all ranks and return those that failed, as soon as one of them did: others may still run.
 
-    A rank that finished has nothing to lose, however it leaves, and is waited for only for a while.
+    Once a rank has finished its results are safe, so the exit of its peers is awaited for 30 s at most.
     """
-    patience_s = float("inf")
-    while running := [process for process in processes if process.poll() is None]:
-        wait_for_end(running, patience_s)
+    timeout_s = float("inf")
+    while alive := [process for process in processes if process.poll() is None]:
+        wait_for_any_exit(alive, timeout_s)
         if any(failure.exit_code is not None for failure in _failures(processes, plan)):
-            return _settled(processes, plan)
-        if all(process.poll() is None for process in running):
+            return _settled_failures(processes, plan)
+        if all(process.poll() is None for process in alive):
             break
-        patience_s = _LEAVING_S
+        timeout_s = _EXIT_WITHIN_S
     return _failures(processes, plan)
 
 
-def begin_logs(logs: Sequence[Path], head: str) -> None:
-    """Append the line that parts what a process writes from what those before it wrote."""
+def write_log_headers(logs: Sequence[Path], header: str) -> None:
+    """Append the line that separates the output of a process from that of earlier ones in the same log."""
     for log in logs:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as file:
-            file.write(head)
+            file.write(header)
 
 
-def tail(plan: Plan, rank: int) -> str:
-    """Last lines of a rank's log; of one that was asked where it hangs, the innermost lines of its stack."""
-    text = _log(plan, rank)
-    _, asked, stack = text.rpartition(_STACK)
-    lines = stack.splitlines()[:_TAIL_LINES] if asked else text.splitlines()[-_TAIL_LINES:]
+def read_log_tail(plan: Plan, rank: int) -> str:
+    """Return the last lines of a rank's log, or the innermost frames of its stack if it was asked for one."""
+    text = _read_log(plan, rank)
+    _, header, stack = text.rpartition(_STACK_HEADER)
+    lines = stack.splitlines()[:_TAIL_LINES] if header else text.splitlines()[-_TAIL_LINES:]
     return "\n".join(f"  {line}" for line in lines)
 
 
-def _failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Failure]:
-    """Of ranks that did not finish, or not yet, what is known by now."""
-    found = []
-    exit_codes = [process.poll() for process in processes]  # first: a rank may finish, and leave, just now
-    for rank, (exit_code, progress) in enumerate(zip(exit_codes, read_pulses(Path(plan.pulse)), strict=True)):
+def _failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure]:
+    """Return what is known of the ranks that have not finished, those that still run included."""
+    failures = []
+    exit_codes = [process.poll() for process in processes]  # before the counters: a rank may finish and exit meanwhile
+    for rank, (exit_code, progress) in enumerate(zip(exit_codes, read_counters(Path(plan.progress_path)), strict=True)):
         if not progress.finished:
-            told = read_told(plan.faults, rank) or RankError(_last_words(plan, rank) if exit_code == 1 else "", 0)
-            found.append(Failure(rank, exit_code, told.text, tail(plan, rank), told.at_ns, told.arm))
-    return found
+            error = read_error(plan.faults_folder, rank)
+            error = error or RankError(_logged_exception(plan, rank) if exit_code == 1 else "", 0)
+            log_tail = read_log_tail(plan, rank)
+            failures.append(RankFailure(rank, exit_code, error.text, log_tail, error.at_ns, error.arm))
+    return failures
 
 
-def _last_words(plan: Plan, rank: int) -> str:
-    """The exception at a log's end, of a rank that fell before it could tell one: it was still importing.
+def _logged_exception(plan: Plan, rank: int) -> str:
+    """Return the exception at the end of a log, of a rank that failed before it could write one, during imports.
 
-    Torch begins each line of a traceback with `[rank1]: `.
+    Torch prefixes the lines of a traceback with `[rank1]: `.
     """
-    _, raised, text = _log(plan, rank).rpartition("Traceback (most recent call last):")
+    _, traceback, text = _read_log(plan, rank).rpartition("Traceback (most recent call last):")
     lines = [re.sub(r"^\[rank\d+\]: ?", "", line) for line in text.splitlines()]
-    return next((line for line in reversed(lines) if raised and line and not line.startswith(" ")), "")
+    return next((line for line in reversed(lines) if traceback and line and not line.startswith(" ")), "")
 
 
-def _log(plan: Plan, rank: int) -> str:
+def _read_log(plan: Plan, rank: int) -> str:
+    """Return what this process of the rank wrote into its log."""
     path = plan.folder.log(rank)
     text = path.read_text(errors="replace") if path.is_file() else ""
-    return (text.rpartition(plan.log_head)[2] if plan.log_head else text).strip()
+    return (text.rpartition(plan.log_header)[2] if plan.log_header else text).strip()
 
 
-def _settled(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Failure]:
-    """The failures once one is a rank's own, or no more can be expected."""
-    until = time.monotonic() + _TELLING_S
+def _settled_failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure]:
+    """Return the failures once one is a root cause, or after 2 s."""
+    deadline = time.monotonic() + _REPORT_WITHIN_S
     while True:
         failures = _failures(processes, plan)
         if any(not failure.is_secondary for failure in failures):
             return failures
         if all(failure.exit_code is not None for failure in failures):
             return failures
-        if time.monotonic() >= until:
-            return _asked(processes, plan, failures)
+        if time.monotonic() >= deadline:
+            _request_stacks(processes, failures)
+            return failures
         time.sleep(0.05)
 
 
-def _asked(processes: Sequence[Popen[bytes]], plan: Plan, failures: Sequence[Failure]) -> list[Failure]:
-    """The failures, with the stacks of ranks that told nothing in their logs, where they can still write them."""
+def _request_stacks(processes: Sequence[Popen[bytes]], failures: Sequence[RankFailure]) -> None:
+    """Make ranks that run and have written no error append their stacks to their logs."""
     for failure in failures:
         if failure.exit_code is None and not failure.message:
             with suppress(ProcessLookupError):
                 processes[failure.rank].send_signal(signal.SIGUSR1)
-    time.sleep(_STACK_S)
-    return list(failures)
+    time.sleep(_STACK_WITHIN_S)

@@ -1,4 +1,4 @@
-"""A loop of one's own, recorded: unprofiled steps first, then a profiled window, as a run with one arm."""
+"""Recording of a user's loop: unprofiled steps first, then a profiled window, as a run with one arm."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from traceq.errors import TraceqError
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
 from traceq.recorder.experiment import num_steps, recorded_steps
 from traceq.recorder.external_end import note_end
-from traceq.recorder.process.progress_counters import Pulse
-from traceq.recorder.process.run_status import mark
+from traceq.recorder.process.progress_counters import ProgressCounters
+from traceq.recorder.process.run_status import mark_ended
 from traceq.recorder.process.shared_folder import check_shared
 from traceq.recorder.process.world import World, running_world
 from traceq.recorder.rank.rank import Rank
 from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm, check_samples
-from traceq.recorder.spec.prepare import DEFAULT_STEPS, fresh_folder, now, resolve_device
-from traceq.recorder.stepper import FETCH, Stepper
+from traceq.recorder.spec.prepare import DEFAULT_STEPS, create_run_folder, resolve_device, utc_now
+from traceq.recorder.stepper import Stepper
 
 __all__ = ["Session", "record"]
 
@@ -31,44 +32,47 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Hands out batches and phases while the steps between them are recorded."""
+    """Source of batches and phases for a loop whose steps are recorded."""
 
     rank: Rank
     question: str
 
     @property
     def folder(self) -> Path:
-        """Where the run is written."""
+        """Folder of the run."""
         return self.rank.plan.folder.path
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Everything in the block belongs to this phase of the step."""
+        """Return a context manager: everything in its block belongs to this phase of the step."""
         return self.rank.phases(name)
 
     def steps(self, batches: Iterable[B]) -> Iterator[B]:
-        """The batches, one a step; fetching is the phase `dataload_wait`. When the recording is done they go on."""
-        source = self._fetched(batches)
-        for _, batch in zip(self._recorded(), source, strict=False):
+        """Yield all batches, one per step; fetching is the phase `dataload_wait`.
+
+        Batches continue, unrecorded, after the recording is complete.
+        """
+        source = self._fetch_batches(batches)
+        for _, batch in zip(self._recorded_steps(), source, strict=False):
             yield batch
         yield from source
 
     @contextmanager
     def stepper(self) -> Iterator[Stepper]:
-        """For a loop that runs elsewhere: callbacks in the block say where a step ends, and which phase begins."""
-        stepper = Stepper(self._recorded(), self.rank.phases)
+        """Yield callbacks for a loop that runs elsewhere: they say where a step ends and which phase begins."""
+        stepper = Stepper(self._recorded_steps(), self.rank.phases)
         try:
             yield stepper
         finally:
             stepper.close()
 
-    def _recorded(self) -> Iterator[str]:
+    def _recorded_steps(self) -> Iterator[str]:
         return recorded_steps(self.rank, self.rank.plan.manifest("loop", self.question, self.rank.phases.names))
 
-    def _fetched(self, batches: Iterable[B]) -> Iterator[B]:
+    def _fetch_batches(self, batches: Iterable[B]) -> Iterator[B]:
         iterator = iter(batches)
         while True:
             try:
-                with self.phase(FETCH):
+                with self.phase(DATALOAD_WAIT):
                     batch = next(iterator)
             except StopIteration:
                 return
@@ -90,11 +94,11 @@ def record(
     """Record the loop in the block: `for batch in rec.steps(loader)`, with `rec.phase(name)` inside.
 
     Works under plain python, torchrun and accelerate launch; every rank has to run it, in step. `steps` unprofiled
-    steps are timed (rounded up to fours, on CUDA to 28), then one step with stacks and `trace_steps`
-    are profiled. A loop that ends before that leaves a run marked failed, and a line on stderr, which say how far it
-    came. While steps are timed Python's collector is off, and runs between groups. Ranks without a process group are
-    given one for the block. `samples_per_rank`, what a step of this rank trains on, lets `traceq diff` compare loops
-    of different batch or world size by the time a sample takes.
+    steps are timed (rounded up to a multiple of 4, on CUDA of 28), then one step with stacks and `trace_steps` steps
+    are profiled. If the loop ends earlier, the run is marked failed, and its manifest and a line on stderr say after
+    how many steps. GC is disabled during timed steps and runs between blocks of them. Ranks without a process group
+    get one for the duration of the block. `samples_per_rank`, the samples of a step of this rank, lets `traceq diff`
+    compare loops of different batch or world size by the time per sample.
     """
     check_arm(arm)
     if samples_per_rank is not None:
@@ -103,30 +107,30 @@ def record(
         samples = sum(world.gather(samples_per_rank or 0))
         variant = Arm(arm, "the loop as it is", baseline=True, samples_per_step=samples)
         plan = _plan(world, out, variant, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
-        names = tuple(dict.fromkeys([FETCH, *phases])) if phases else ()
-        rank = Rank(plan, world, Phases(names), Pulse("", world.rank))
-        rank.pulse.expect(num_steps(plan))
+        names = tuple(dict.fromkeys([DATALOAD_WAIT, *phases])) if phases else ()
+        rank = Rank(plan, world, Phases(names), ProgressCounters("", world.rank))
+        rank.progress.plan_steps(num_steps(plan))
         try:
             yield Session(rank, question)
-        except BaseException as fault:
-            note_end(plan, world, fault)
+        except BaseException as error:
+            note_end(plan, world, error)
             raise
-        if not rank.pulse.is_over:
-            _tell_of_early_end(rank)
+        if not rank.progress.is_done:
+            _report_early_end(rank)
 
 
-def _tell_of_early_end(rank: Rank) -> None:
-    """In the manifest and on stderr, by rank 0."""
-    text = f"the loop ended after {rank.pulse.text}"
+def _report_early_end(rank: Rank) -> None:
+    """Write into the manifest, and on rank 0 to stderr, that the loop ended before the recording was complete."""
+    text = f"the loop ended after {rank.progress.text}"
     rank.say(
         f"traceq: {rank.plan.out}: the recording is incomplete: {text}; "
-        "give it more batches, or fewer steps: traceq.record(..., steps=)"
+        "provide more batches, or record fewer steps: traceq.record(..., steps=)"
     )
-    mark(rank.plan.folder, "failed", text)
+    mark_ended(rank.plan.folder, "failed", text)
 
 
 def _plan(world: World, out: str | Path | None, arm: Arm, steps: int, trace_steps: int) -> Plan:
-    """The same plan on every rank; rank 0 makes the folder."""
+    """Return the same plan on every rank; rank 0 creates the folder."""
     path = _shared_folder(world, Path(out) if out else None, arm.name)
     seed = world.share(secrets.randbelow(2**31))
     return Plan(
@@ -141,20 +145,20 @@ def _plan(world: World, out: str | Path | None, arm: Arm, steps: int, trace_step
         parameters={},
         arms=(PlannedArm(arm, arm.name, {}),),
         reseeds=False,
-        started=world.share(now()),
+        started=world.share(utc_now()),
     )
 
 
 def _shared_folder(world: World, out: Path | None, arm: str) -> str:
-    """The folder that rank 0 made, or its fault, on every rank: none is left waiting."""
-    path = fault = ""
+    """Return the folder that rank 0 created, or raise its error, on every rank, so that no rank is left waiting."""
+    path = message = ""
     if world.rank == 0:
         try:
-            path = str(fresh_folder(out, arm, remedy="choose another folder for traceq.record(...)"))
-        except TraceqError as refused:
-            fault = str(refused)
-    path, fault = world.share((path, fault))
-    if fault:
-        raise TraceqError(fault)
+            path = str(create_run_folder(out, arm, remedy="choose another folder for traceq.record(...)"))
+        except TraceqError as error:
+            message = str(error)
+    path, message = world.share((path, message))
+    if message:
+        raise TraceqError(message)
     check_shared(Path(path), world)
     return path

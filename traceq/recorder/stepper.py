@@ -1,23 +1,21 @@
-"""Steps that somebody else's loop runs: what a trainer's callbacks tell of them."""
+"""Steps of a loop that a trainer runs, recorded from the trainer's callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.spec.phases import Phases
 
-__all__ = ["FETCH", "Stepper"]
-
-FETCH = "dataload_wait"
-"""The phase in which a loop fetches its batch."""
+__all__ = ["Stepper"]
 
 
 class Stepper:
-    """Ends steps and turns to phases, one after the other, for a loop that is told of by callbacks.
+    """Callbacks that end steps and begin phases, one after the other.
 
-    The first step begins with the stepper. What comes behind the end of a step is the phase `dataload_wait` of the
-    next, until the loop turns to another. When the recording is done the loop goes on.
+    The first step begins with the stepper. A step begins in the phase `dataload_wait`, until the loop sets another.
+    When the recording is complete, the callbacks have no further effect.
     """
 
     __slots__ = ("_open", "_phases", "_steps")
@@ -29,16 +27,16 @@ class Stepper:
         self.end_step()
 
     def set_phase(self, phase: str) -> None:
-        """The phase before it ends here, and this one begins."""
+        """End the current phase and begin this one."""
         self._open.close()
         self._open.enter_context(self._phases(phase))
 
     def end_step(self) -> None:
-        """The step ends here, and the next one begins."""
+        """End the current step and begin the next one."""
         self._open.close()
         next(self._steps, None)
-        self.set_phase(FETCH)
+        self.set_phase(DATALOAD_WAIT)
 
     def close(self) -> None:
-        """No further step: the one under way, which has no end, does not count."""
+        """End the current phase; its step has no end and does not count."""
         self._open.close()

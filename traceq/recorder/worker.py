@@ -1,4 +1,4 @@
-"""One rank as a process of its own: `python -m traceq.recorder.worker PLAN`, started by `launch`."""
+"""Process of one rank: `python -m traceq.recorder.worker PLAN`, started by `launch`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from traceq.recorder.experiment import run_rank
 from traceq.recorder.process.processes import die_with_parent
-from traceq.recorder.process.progress_counters import Pulse
-from traceq.recorder.process.rank_errors import tell_fault
-from traceq.recorder.process.stalled import dump_flight_recorder, wait_for_flights
+from traceq.recorder.process.progress_counters import ProgressCounters
+from traceq.recorder.process.rank_errors import write_error
+from traceq.recorder.process.stalled import dump_flight_recorder, wait_for_dumps
 from traceq.recorder.process.world import join_world, leave_world
 from traceq.recorder.spec.catalogue import find_recipe
 from traceq.recorder.spec.plan import Plan
@@ -21,26 +21,26 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Record one rank. Whatever it prints goes to its log; a fault is written where the launcher finds it."""
+    """Record one rank; its output goes to its log, its exception to a file that the launcher reads."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # die at once: the launcher tells the story, no traceback here
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # die at once without a traceback: the launcher reports the reason
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1, all_threads=False)  # how the launcher asks where a rank hangs
+        faulthandler.register(signal.SIGUSR1, all_threads=False)  # lets the launcher see where a rank hangs
     plan = Plan.from_bytes(Path(sys.argv[1]).read_bytes())
     rank = int(os.environ["RANK"])
     try:
         run_rank(plan, find_recipe(plan.recipe), join_world(plan.device))
-    except SystemExit as left:
-        fault = RuntimeError(f"the recipe left with sys.exit({left.code})")
-        tell_fault(plan.faults, rank, fault)
-        raise fault from left
-    except BaseException as fault:
-        tell_fault(plan.faults, rank, fault)
-        if dump_flight_recorder(plan.folder, rank, fault):
-            wait_for_flights(plan.folder, plan.num_ranks)
+    except SystemExit as exit_:
+        error = RuntimeError(f"the recipe called sys.exit({exit_.code})")
+        write_error(plan.faults_folder, rank, error)
+        raise error from exit_
+    except BaseException as error:
+        write_error(plan.faults_folder, rank, error)
+        if dump_flight_recorder(plan.folder, rank, error):
+            wait_for_dumps(plan.folder, plan.num_ranks)
         raise
-    Pulse(plan.pulse, rank).finish()
+    ProgressCounters(plan.progress_path, rank).finish()
     leave_world()
 
 

@@ -1,4 +1,4 @@
-"""A launcher's variables become a rank's place in the world, and its share of the cores."""
+"""A launcher's variables determine a rank, its world and its share of the cores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_last_node_has_its_own_number_of_tasks_and_a_task_the_cores_it_was_g
     assert (os.environ["LOCAL_WORLD_SIZE"], os.environ["OMP_NUM_THREADS"]) == ("1", "12")
 
 
-def test_a_list_of_nodes_that_nobody_expands_is_refused(slurm: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_list_of_nodes_that_cannot_be_expanded_is_refused(slurm: pytest.MonkeyPatch, tmp_path: Path) -> None:
     slurm.setenv("SLURM_STEP_NODELIST", "node[7-9]")
     slurm.setenv("PATH", str(tmp_path))
     with pytest.raises(TraceqError, match=r"^srun on node\[7-9\]: .* set MASTER_ADDR to it$"):
@@ -48,6 +48,6 @@ def test_a_list_of_nodes_that_nobody_expands_is_refused(slurm: pytest.MonkeyPatc
     assert is_launched()
 
 
-def test_a_rank_of_a_node_is_not_taken_for_its_place_on_it() -> None:
-    own = rank_variables(1, 4, 4711)
-    assert (own["RANK"], own["LOCAL_RANK"], own["WORLD_SIZE"], own["MASTER_PORT"]) == ("1", "1", "4", "4711")
+def test_a_rank_of_one_machine_gets_its_variables() -> None:
+    variables = rank_variables(1, 4, 4711)
+    assert [variables[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")] == ["1", "1", "4", "4711"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from traceq.model import Arm, Manifest
-from traceq.recorder.process.run_status import mark
+from traceq.recorder.process.run_status import mark_ended
 from traceq.runs.layout import RunFolder
 
 MANIFEST = Manifest(1, "id", "recipe", "?", {}, (Arm("off", "before", baseline=True),), (), num_ranks=2, seed=0)
@@ -17,14 +17,14 @@ MANIFEST = Manifest(1, "id", "recipe", "?", {}, (Arm("off", "before", baseline=T
 def test_a_recording_that_ended_says_why(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.write_manifest(replace(MANIFEST, status="recording"))
-    mark(folder, "failed", "rank 1: lost")
+    mark_ended(folder, "failed", "rank 1: lost")
     assert (folder.read_manifest().status, folder.read_manifest().fault) == ("failed", "rank 1: lost")
 
 
 def test_a_complete_recording_stays_complete(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.write_manifest(replace(MANIFEST, status="complete"))
-    mark(folder, "failed", "rank 1: lost")
+    mark_ended(folder, "failed", "rank 1: lost")
     assert folder.read_manifest().status == "complete"
 
 
@@ -35,6 +35,6 @@ def test_a_disk_that_refuses_the_manifest_raises_nothing(tmp_path: Path, monkeyp
     folder = RunFolder(tmp_path)
     folder.write_manifest(replace(MANIFEST, status="recording"))
     monkeypatch.setattr(Path, "write_bytes", refuse)
-    mark(folder, "failed", "rank 1: lost")
+    mark_ended(folder, "failed", "rank 1: lost")
     assert folder.read_manifest().status == "recording"
-    mark(RunFolder(tmp_path / "absent"), "failed", "rank 1: lost")
+    mark_ended(RunFolder(tmp_path / "absent"), "failed", "rank 1: lost")

@@ -1,4 +1,4 @@
-"""Ranks that waited for each other in vain leave enough to say who issued what."""
+"""Dumps of ranks that waited for each other show which collective each one issued."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def entry(sequence: int, name: str, size: int) -> dict[str, Any]:
     }
 
 
-def leave(folder: RunFolder, rank: int, line: str, *entries: dict[str, Any]) -> None:
+def write_dump(folder: RunFolder, rank: int, line: str, *entries: dict[str, Any]) -> None:
     path = folder.stalled(rank)
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"entries": entries, "waits_at": line, "pg_config": {"0": {"ranks": "[0, 1]"}}}))
 
 
-def test_the_collective_that_differs_is_told_with_both_ranks_lines(tmp_path: Path) -> None:
+def test_the_first_differing_collective_is_reported_with_both_ranks_lines(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    leave(folder, 0, "train.py:30 step", entry(7, "all_reduce", 5), entry(8, "all_reduce", 1000))
-    leave(folder, 1, "train.py:41 agree", entry(7, "all_reduce", 5), entry(8, "all_gather", 5))
+    write_dump(folder, 0, "train.py:30 step", entry(7, "all_reduce", 5), entry(8, "all_reduce", 1000))
+    write_dump(folder, 1, "train.py:41 agree", entry(7, "all_reduce", 5), entry(8, "all_gather", 5))
     assert find_desync(folder) == (
         "desync at collective 8 of group 0: "
         "rank 0 issues all_reduce float32 x 1,000; rank 1 issues all_gather float32 x 5; "
@@ -47,7 +47,7 @@ def test_the_collective_that_differs_is_told_with_both_ranks_lines(tmp_path: Pat
 def test_ranks_that_agree_or_one_rank_alone_are_no_desync(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert find_desync(folder) == ""
-    leave(folder, 0, "train.py:30 step", entry(7, "all_reduce", 5), entry(8, "all_reduce", 5))
+    write_dump(folder, 0, "train.py:30 step", entry(7, "all_reduce", 5), entry(8, "all_reduce", 5))
     assert find_desync(folder) == ""
-    leave(folder, 1, "train.py:41 agree", entry(7, "all_reduce", 5))
+    write_dump(folder, 1, "train.py:41 agree", entry(7, "all_reduce", 5))
     assert find_desync(folder) == ""

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
     ("num_devices", "ranks_here", "local_rank", "device", "backend", "shares"),
     [(2, 2, 1, "cuda:1", "nccl", False), (1, 2, 1, "cuda:0", "gloo", True), (2, 5, 4, "cuda:0", "gloo", True)],
 )
-def test_ranks_that_outnumber_the_gpus_share_them_and_talk_by_gloo(
+def test_ranks_that_outnumber_the_gpus_share_them_and_use_gloo(
     monkeypatch: pytest.MonkeyPatch,
     num_devices: int,
     ranks_here: int,

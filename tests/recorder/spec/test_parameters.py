@@ -1,4 +1,4 @@
-"""What a user types after --set and --vary becomes checked parameters, or one line that says what is wrong."""
+"""What a user types after --set and --vary becomes validated parameters, or a one-line error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from traceq.errors import TraceqError, UsageFault
 from traceq.model import Arm
 from traceq.recorder import Recipe
 from traceq.recorder.spec.catalogue import find_recipe, recipe_names
-from traceq.recorder.spec.parameters import checked, describe_parameters, overrides
-from traceq.recorder.spec.plan import Plan, for_device, planned_arms, with_samples
-from traceq.recorder.spec.prepare import Request, fresh_folder, prepare
+from traceq.recorder.spec.parameters import describe_parameters, overrides, with_changes
+from traceq.recorder.spec.plan import Plan, planned_arms, split_by_device, with_samples
+from traceq.recorder.spec.prepare import Request, create_run_folder, prepare
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ RECIPE = Recipe(
 
 def test_values_take_the_types_of_the_annotations() -> None:
     changes = overrides(["size=small", "batch_size=8", "rate=1e-3", "fused=true"])
-    assert checked(Parameters(), changes) == Parameters("small", 8, 1e-3, True)
+    assert with_changes(Parameters(), changes) == Parameters("small", 8, 1e-3, True)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("sise=tiny", r"no parameter 'sise' \(did you mean size\?\)"),
         ("size=tny", r"size=tny: expected one of tiny, small \(did you mean tiny\?\)"),
@@ -51,9 +51,9 @@ def test_values_take_the_types_of_the_annotations() -> None:
         ("batch_size", "--set batch_size: expected KEY=VALUE"),
     ],
 )
-def test_a_bad_value_is_told_in_one_line(change: str, told: str) -> None:
-    with pytest.raises(UsageFault, match=told) as fault:
-        checked(Parameters(), overrides([change]))
+def test_a_bad_value_is_reported_in_one_line(change: str, message: str) -> None:
+    with pytest.raises(UsageFault, match=message) as fault:
+        with_changes(Parameters(), overrides([change]))
     assert "\n" not in str(fault.value)
 
 
@@ -83,8 +83,8 @@ def test_a_bad_variation_is_refused(vary: str) -> None:
 def test_an_arm_knows_what_was_varied_and_how_many_samples_all_ranks_train_on() -> None:
     counted = replace(RECIPE, samples_per_rank=lambda parameters: 2 * parameters.batch_size)
     arms = planned_arms(counted, Parameters(), ["batch_size=1,3", "rate=0.5,1"])
-    told = [(planned.arm.samples_per_step, dict(planned.arm.varied)) for planned in with_samples(counted, arms, 4)]
-    assert told == [(8 * size, {"batch_size": size, "rate": rate}) for size in (1, 3) for rate in (0.5, 1.0)]
+    samples = [(planned.arm.samples_per_step, dict(planned.arm.varied)) for planned in with_samples(counted, arms, 4)]
+    assert samples == [(8 * size, {"batch_size": size, "rate": rate}) for size in (1, 3) for rate in (0.5, 1.0)]
     assert {planned.arm.samples_per_step for planned in with_samples(RECIPE, arms, 4)} == {0}
 
 
@@ -92,35 +92,35 @@ def test_an_arm_with_larger_batches_trains_on_so_many_times_the_samples() -> Non
     arms = (Arm("small", "", baseline=True), Arm("large", "", samples_factor=3))
     counted = replace(RECIPE, arms=arms, varied="large", samples_per_rank=lambda parameters: 8)
 
-    def told(vary: list[str]) -> list[int]:
-        planned = with_samples(counted, planned_arms(counted, Parameters(), vary), 2)
-        return [one.arm.samples_per_step for one in planned]
+    def samples_per_step(vary: list[str]) -> list[int]:
+        arms = with_samples(counted, planned_arms(counted, Parameters(), vary), 2)
+        return [planned.arm.samples_per_step for planned in arms]
 
-    assert told([]) == [16, 48]
-    assert told(["rate=0.5,1"]) == [48, 48]
+    assert samples_per_step([]) == [16, 48]
+    assert samples_per_step(["rate=0.5,1"]) == [48, 48]
 
 
 @pytest.mark.parametrize("samples", [0, -1, 2.5, None, "8"])
 def test_what_is_no_number_of_samples_is_refused(samples: object) -> None:
     wrong = replace(RECIPE, samples_per_rank=lambda parameters: samples)
-    with pytest.raises(UsageFault, match=r"Recipe\(samples_per_rank=\): found .*; expected the samples of a step"):
+    with pytest.raises(UsageFault, match=r"Recipe\(samples_per_rank=\): found .*; expected the samples per step"):
         with_samples(wrong, planned_arms(wrong, Parameters(), []), 2)
 
 
-def test_a_batch_that_varies_without_samples_is_a_doubt_from_the_start() -> None:
-    def doubt(recipe: Recipe[Parameters], vary: str) -> str:
+def test_a_batch_that_varies_without_samples_is_warned_of_from_the_start() -> None:
+    def warning(recipe: Recipe[Parameters], vary: str) -> str:
         arms = with_samples(recipe, planned_arms(recipe, Parameters(), [vary]), 2)
-        return Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {}, arms).doubt
+        return Plan("x", "id", "out", "cpu", 2, 16, 3, 7, {}, arms).warning
 
-    assert doubt(RECIPE, "batch_size=1,2").startswith(
-        "batch_size varies, and the recipe does not tell how many samples"
+    assert warning(RECIPE, "batch_size=1,2").startswith(
+        "batch_size varies, but the recipe does not define the samples per step"
     )
-    assert doubt(RECIPE, "rate=1,2") == ""
-    assert doubt(replace(RECIPE, samples_per_rank=lambda parameters: parameters.batch_size), "batch_size=1,2") == ""
+    assert warning(RECIPE, "rate=1,2") == ""
+    assert warning(replace(RECIPE, samples_per_rank=lambda parameters: parameters.batch_size), "batch_size=1,2") == ""
 
 
 @pytest.mark.torch
-def test_the_manifest_tells_the_samples_of_all_ranks_from_the_start(tmp_path: Path) -> None:
+def test_the_manifest_holds_the_samples_of_all_ranks_from_the_start(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     request = Request("outlier_ab", ranks=3, device="cpu", vary=("batch_size=4,8",), out=tmp_path / "run")
     plan, _ = prepare(request)
@@ -134,7 +134,7 @@ def test_the_manifest_tells_the_samples_of_all_ranks_from_the_start(tmp_path: Pa
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("vary", "replicates"), [("attention=sdpa,eager", 1), ("optimizer=foreach,fused", 0)])
-def test_values_that_cannot_share_a_process_have_processes_of_their_own(
+def test_values_that_cannot_share_a_process_run_in_separate_processes(
     tmp_path: Path, vary: str, replicates: int
 ) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
@@ -166,12 +166,12 @@ def test_recipes_are_listed_and_their_models_are_not() -> None:
     assert not {"model", "outlier_check", "training", "data"} & set(recipe_names())
 
 
-def test_a_mistyped_recipe_is_told_the_near_name() -> None:
+def test_a_mistyped_recipe_is_answered_with_the_similar_name() -> None:
     with pytest.raises(UsageFault, match=r"did you mean outlier_ab\?"):
         find_recipe("outlier")
 
 
-def test_a_file_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_fails_is_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("1 / 0")
     with pytest.raises(TraceqError, match=r"broken\.py: ZeroDivisionError: division by zero"):
@@ -195,7 +195,7 @@ def test_a_variant_of_a_recipe_is_three_lines(tmp_path: Path) -> None:
     assert find_recipe(str(path)).recipe.parameters.size == "small"
 
 
-def test_a_missing_torch_is_told_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_torch_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceq.recorder.spec.prepare.find_spec", lambda name: None)
     with pytest.raises(TraceqError, match=r"pip install 'traceq-torch\[record\]'") as fault:
         Request("outlier_ab").check()
@@ -205,31 +205,31 @@ def test_a_missing_torch_is_told_with_the_install_command(monkeypatch: pytest.Mo
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
     with pytest.raises(TraceqError, match="never overwritten") as fault:
-        fresh_folder(tmp_path, "x")
+        create_run_folder(tmp_path, "x")
     assert fault.value.exit_code == 1
 
 
 def test_a_folder_the_system_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        TraceqError, match=r"^\S+/file/run: cannot make this folder: Not a directory; choose another --out$"
+        TraceqError, match=r"^\S+/file/run: cannot create this folder: Not a directory; choose another --out$"
     ):
-        fresh_folder(tmp_path / "file" / "run", "x")
+        create_run_folder(tmp_path / "file" / "run", "x")
 
     def refuse(self: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "exists", refuse)
-    with pytest.raises(TraceqError, match="locked/run: cannot make this folder: Permission denied"):
-        fresh_folder(tmp_path / "locked" / "run", "x")
+    with pytest.raises(TraceqError, match="locked/run: cannot create this folder: Permission denied"):
+        create_run_folder(tmp_path / "locked" / "run", "x")
 
 
-def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_the_same_second_get_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len({fresh_folder(None, "x") for _ in range(5)}) == 5
+    assert len({create_run_folder(None, "x") for _ in range(5)}) == 5
 
 
-def test_arms_that_need_another_device_are_left_out_with_those_that_stand_against_them() -> None:
+def test_arms_that_need_another_device_are_skipped_with_those_compared_with_them() -> None:
     arms = (
         Arm("off", "", baseline=True),
         Arm("tuned", "", needs="cuda"),
@@ -237,13 +237,13 @@ def test_arms_that_need_another_device_are_left_out_with_those_that_stand_agains
         Arm("on", ""),
     )
     planned = planned_arms(replace(RECIPE, arms=arms, varied=""), Parameters(), [])
-    can, cannot = for_device(planned, "cpu")
-    assert [one.arm.name for one in can] == ["off", "on"]
-    assert [(arm.name, arm.ended) for arm in cannot] == [
-        ("tuned", "skipped: it needs cuda"),
-        ("more", "skipped: it needs cuda"),
+    runnable, skipped = split_by_device(planned, "cpu")
+    assert [planned.arm.name for planned in runnable] == ["off", "on"]
+    assert [(arm.name, arm.failure) for arm in skipped] == [
+        ("tuned", "skipped: requires cuda"),
+        ("more", "skipped: requires cuda"),
     ]
-    assert for_device(planned, "cuda") == (planned, ())
+    assert split_by_device(planned, "cuda") == (planned, ())
 
 
 def test_how_many_steps_are_traced_is_asked_for_or_the_recipes_or_three() -> None:

@@ -1,4 +1,4 @@
-"""Timing stops when it knows, at the same pair on every rank, and not later than it may."""
+"""Sequential timing stops at the first decisive look, at the same pair on every rank, within the time limit."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from traceq.errors import UsageFault
 from traceq.model import Arm
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import Request
-from traceq.recorder.spec.schedule import Group, group_sizes
-from traceq.recorder.timing import sequential as looks_module
-from traceq.recorder.timing.sequential import groups_until_decided, looks_within, sentence
+from traceq.recorder.spec.schedule import Block, block_sizes
+from traceq.recorder.timing import sequential as sequential_module
+from traceq.recorder.timing.sequential import blocks_until_decided, look_text, looks_within
 from traceq.runs.layout import RunFolder
 from traceq.runs.step_log import PairLine, StepLine, pairs_of, read_pairs
 from traceq.stats import LOOKS, Comparison, compare_pairs
@@ -52,101 +52,101 @@ WARM_UP = [StepLine(arm, "", "", -1, 0, 0, {}, ns, ns, 0, 0) for arm, ns in STEP
 
 @dataclass
 class Threads:
-    """Ranks that are threads: each leaves its value, and takes all of them when the last one is here."""
+    """Ranks as threads: `gather` returns the values of all once each has stored its own."""
 
     barrier: Barrier
     values: list[Any]
 
-    def gather(self, rank: int, mine: object) -> list[Any]:
-        self.values[rank] = mine
+    def gather(self, rank: int, value: object) -> list[Any]:
+        self.values[rank] = value
         self.barrier.wait(timeout=10)
-        found = list(self.values)
+        values = list(self.values)
         self.barrier.wait(timeout=10)
-        return found
+        return values
 
 
 class FakeRank:
-    """What `groups_until_decided` asks of a rank; also its own world and its own pulse."""
+    """The part of a rank that `blocks_until_decided` uses; it is also its `world` and its `progress`."""
 
     def __init__(self, number: int, threads: Threads, plan: Plan = PLAN) -> None:
         self.number, self.threads, self.plan = number, threads, plan
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.planned: list[int] = []
-        self.world = self.pulse = self
+        self.world = self.progress = self
 
-    def gather(self, mine: object) -> list[Any]:
-        return self.threads.gather(self.number, mine)
+    def gather(self, value: object) -> list[Any]:
+        return self.threads.gather(self.number, value)
 
-    def share(self, mine: object) -> Any:
-        return self.gather(mine)[0]
+    def share(self, value: object) -> Any:
+        return self.gather(value)[0]
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
-    def expect(self, num_steps: int) -> None:
+    def plan_steps(self, num_steps: int) -> None:
         self.planned.append(num_steps)
 
 
-def measured(group: Group, rng: np.random.Generator, noise_pct: float) -> Iterator[PairLine]:
-    for index, b_second in enumerate(group.b_second):
-        times = [round(STEP_NS[arm] * (1 + rng.normal(scale=noise_pct) / 100)) for arm in group.halves(index)]
-        yield PairLine(group.a, group.b, group.first_pair + index, b_second, *times, group.num_looks)
+def measured(block: Block, rng: np.random.Generator, noise_pct: float) -> Iterator[PairLine]:
+    for index, b_second in enumerate(block.b_second):
+        times = [round(STEP_NS[arm] * (1 + rng.normal(scale=noise_pct) / 100)) for arm in block.halves(index)]
+        yield PairLine(block.a, block.b, block.first_pair + index, b_second, *times, block.num_looks)
 
 
-def record(rank: Any, noise_pct: float = 0.1) -> tuple[list[Group], list[PairLine]]:
-    """Groups that one rank ran, and its pairs; each rank has noise of its own."""
-    rng, ran, found = np.random.default_rng(rank.number), [], []
-    for group in groups_until_decided(rank, WARM_UP, found):
-        ran.append(group)
-        found += measured(group, rng, noise_pct)
-    return ran, found
+def record(rank: Any, noise_pct: float = 0.1) -> tuple[list[Block], list[PairLine]]:
+    """Blocks that one rank ran, and its pairs; the noise differs between ranks."""
+    rng, ran, pairs = np.random.default_rng(rank.number), [], []
+    for block in blocks_until_decided(rank, WARM_UP, pairs):
+        ran.append(block)
+        pairs += measured(block, rng, noise_pct)
+    return ran, pairs
 
 
 def alone(plan: Plan = PLAN) -> Any:
     return FakeRank(0, Threads(Barrier(1), [None]), plan)
 
 
-def num_pairs(ran: Sequence[Group]) -> dict[tuple[str, str], int]:
-    return {(group.a, group.b): group.end_pair for group in ran}
+def num_pairs(ran: Sequence[Block]) -> dict[tuple[str, str], int]:
+    return {(block.a, block.b): block.end_pair for block in ran}
 
 
 def test_what_is_clear_at_the_first_look_ends_the_timing() -> None:
     rank = alone()
     ran, _ = record(rank)
     assert num_pairs(ran) == {("off", "on"): 16, ("off", "deferred"): 16, ("off", "off"): 16}
-    assert [line.partition(":")[0] for line in rank.said[1:]] == ["on", "deferred"]
-    assert rank.said[1].endswith("after 16 pairs, material")
-    assert rank.said[2].endswith("after 16 pairs, in the noise")
+    assert [line.partition(":")[0] for line in rank.messages[1:]] == ["on", "deferred"]
+    assert rank.messages[1].endswith("after 16 pairs, material")
+    assert rank.messages[2].endswith("after 16 pairs, in the noise")
 
 
-def test_arms_of_other_batches_are_looked_at_by_the_time_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of `on` take twice as long for twice the samples: nothing that matters, and nothing to stop for before."""
+def test_arms_with_other_batch_sizes_are_compared_by_the_time_per_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of `on` take twice as long for twice the samples: the difference per sample is in the noise."""
     monkeypatch.setitem(STEP_NS, "on", 200 * MS)
     samples = {"off": 8, "on": 16, "deferred": 8}
     arms = tuple(PlannedArm(replace(arm, samples_per_step=samples[arm.name]), arm.name, {}) for arm in ARMS)
     rank = alone(replace(PLAN, arms=arms))
     ran, _ = record(rank)
     assert num_pairs(ran)["off", "on"] == 16
-    assert re.fullmatch(r"on: .* a sample after 16 pairs, in the noise", rank.said[1])
-    assert re.fullmatch(r"deferred: [^a]* after 16 pairs, in the noise", rank.said[2])
+    assert re.fullmatch(r"on: .* per sample after 16 pairs, in the noise", rank.messages[1])
+    assert re.fullmatch(r"deferred: (?!.* per sample).* after 16 pairs, in the noise", rank.messages[2])
 
 
 def test_a_decided_comparison_stops_while_the_control_goes_on_with_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STEP_NS, "on", 120 * MS)
     rank = alone()
-    ran, found = record(rank, noise_pct=1.0)
+    ran, lines = record(rank, noise_pct=1.0)
     stopped = num_pairs(ran)
     assert stopped["off", "on"] == 16 < stopped["off", "deferred"] == stopped["off", "off"]
     assert stopped["off", "deferred"] in LOOKS
-    (deferred,) = [pairs for pairs in pairs_of([found]) if pairs.b == "deferred"]
+    (deferred,) = [pairs for pairs in pairs_of([lines]) if pairs.b == "deferred"]
     before = LOOKS[LOOKS.index(stopped["off", "deferred"]) - 1]
     earlier = replace(deferred, b_second=deferred.b_second[:before], first_ns=deferred.first_ns[:, :before])
     assert compare_pairs(deferred).verdict.name == "in_the_noise"
     assert not compare_pairs(replace(earlier, second_ns=deferred.second_ns[:, :before])).verdict.is_final
-    assert sum(line.endswith("not yet decided") for line in rank.said) == LOOKS.index(stopped["off", "deferred"])
+    assert sum(line.endswith("not yet decided") for line in rank.messages) == LOOKS.index(stopped["off", "deferred"])
 
 
-def test_all_ranks_run_the_same_groups_though_clocks_and_times_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_run_the_same_blocks_though_clocks_and_times_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = {True: iter(range(0, 10_000, 90)), False: iter(range(0, 10_000_000, 10_000))}
     threads = Threads(Barrier(3), [None] * 3)
     ranks: list[Any] = [FakeRank(number, threads) for number in range(3)]
@@ -155,13 +155,13 @@ def test_all_ranks_run_the_same_groups_though_clocks_and_times_differ(monkeypatc
     def monotonic() -> float:
         return float(next(ticks[clocks[current_thread().name] == 0]))
 
-    def run(rank: Any) -> tuple[list[Group], list[PairLine]]:
+    def run(rank: Any) -> tuple[list[Block], list[PairLine]]:
         clocks[current_thread().name] = rank.number
         return record(rank, noise_pct=1.5)
 
-    monkeypatch.setattr(looks_module, "monotonic", monotonic)
+    monkeypatch.setattr(sequential_module, "monotonic", monotonic)
     with ThreadPoolExecutor(3) as pool:
-        ran = [groups for groups, _ in pool.map(run, ranks)]
+        ran = [blocks for blocks, _ in pool.map(run, ranks)]
     assert ran[0] == ran[1] == ran[2]
     assert num_pairs(ran[0])["off", "off"] > 16
     assert ranks[0].planned == ranks[1].planned == ranks[2].planned
@@ -172,20 +172,21 @@ def test_the_cap_stops_after_the_round_that_passes_it(
     monkeypatch: pytest.MonkeyPatch, rounds: int, stops_at: int
 ) -> None:
     times = iter([0, *[599] * (rounds - 1), *[600] * 99])
-    monkeypatch.setattr(looks_module, "monotonic", lambda: next(times))
+    monkeypatch.setattr(sequential_module, "monotonic", lambda: next(times))
     rank = alone()
     ran, _ = record(rank, noise_pct=20)
     assert set(num_pairs(ran).values()) == {stops_at}
-    assert [line for line in rank.said if line.endswith(", undecided")] == rank.said[-2:]
+    assert [line for line in rank.messages if line.endswith(", undecided")] == rank.messages[-2:]
 
 
 def test_out_of_looks_is_out_of_time() -> None:
     rank = alone(replace(PLAN, max_minutes=0.5))
-    ran, found = record(rank, noise_pct=20)
+    ran, lines = record(rank, noise_pct=20)
     planned = ran[-1].end_pair
-    assert {pairs.num_looks for pairs in pairs_of([found])} == {LOOKS.index(planned) + 1}
-    assert rank.said[0] == f"up to {planned} pairs a comparison, {LOOKS.index(planned) + 1} looks, within 0.5 min"
-    assert rank.planned == [3 * 2 * (planned + len({group.first_pair for group in ran}))]
+    assert {pairs.num_looks for pairs in pairs_of([lines])} == {LOOKS.index(planned) + 1}
+    num_looks = LOOKS.index(planned) + 1
+    assert rank.messages[0] == f"up to {planned} pairs per comparison, {num_looks} looks, at most 0.5 min"
+    assert rank.planned == [3 * 2 * (planned + len({block.first_pair for block in ran}))]
 
 
 @given(st.floats(0.1, 1e5), st.floats(1e-3, 1e3))
@@ -194,7 +195,7 @@ def test_no_more_is_planned_than_fits_into_the_time(seconds: float, pair_seconds
     assert looks == LOOKS[: len(looks)]
 
     def takes(planned: Sequence[int]) -> float:
-        return (planned[-1] + len(group_sizes(planned))) * pair_seconds
+        return (planned[-1] + len(block_sizes(planned))) * pair_seconds
 
     assert len(looks) == 1 or takes(looks) <= seconds
     assert looks == LOOKS or takes(LOOKS[: len(looks) + 1]) > seconds
@@ -208,16 +209,17 @@ def comparison(change_pct: Callable[[int], float], num_pairs: int) -> Comparison
     return compare_pairs(pairs_of([lines])[0])
 
 
-def test_what_is_known_is_said_in_a_line() -> None:
+def test_a_look_is_reported_in_one_line() -> None:
     unclear = comparison(lambda i: 1.1 + 0.45 * ((i * 7) % 16 - 7.5), 32)
     assert re.fullmatch(
-        r"on: \+1\.1 % \(-0\.\d\d to \+\d\.\d\) after 32 pairs, not yet decided", sentence("on", unclear, is_last=False)
+        r"on: \+1\.1 % \(-0\.\d\d to \+\d\.\d\) after 32 pairs, not yet decided",
+        look_text("on", unclear, is_last=False),
     )
-    assert sentence("on", unclear, is_last=True).endswith("after 32 pairs, undecided")
-    assert sentence("on", comparison(lambda i: 2, 16), is_last=False) == (
+    assert look_text("on", unclear, is_last=True).endswith("after 32 pairs, undecided")
+    assert look_text("on", comparison(lambda i: 2, 16), is_last=False) == (
         "on: +2.0 % (+2.0 to +2.0) after 16 pairs, material"
     )
-    assert sentence("on", comparison(lambda i: 0, 16), is_last=True) == (
+    assert look_text("on", comparison(lambda i: 0, 16), is_last=True) == (
         "on: 0.00 % (0.00 to 0.00) after 16 pairs, in the noise"
     )
 
@@ -228,29 +230,29 @@ def test_a_large_stall_is_decided_at_the_first_look_on_two_ranks(tmp_path: Path)
     done = start(tmp_path, "--ranks", "2", *options).finish()
     assert done.code == 0, done.stderr
     lines = done.stderr.splitlines()
-    assert any(re.fullmatch(r"up to \d+ pairs a comparison, \d+ looks, within 1 min", line) for line in lines)
+    assert any(re.fullmatch(r"up to \d+ pairs per comparison, \d+ looks, at most 1 min", line) for line in lines)
     assert any(re.fullmatch(r"slow: \+[\d,.]+ % \(\+[\d,.]+ to \+[\d,.]+\) after 16 pairs, material", x) for x in lines)
     folder = RunFolder(done.out)
     assert folder.read_manifest().status == "complete"
     (slow, control) = sorted(read_pairs(folder.steps), key=lambda pairs: pairs.is_control)
     assert slow.first_ns.shape == control.first_ns.shape == (2, 16)
     assert slow.num_looks == control.num_looks > 1
-    assert f"interval of {slow.num_looks} looks" in compare_pairs(slow, control=control).verdict.reason
+    assert f"95 % CI over {slow.num_looks} looks" in compare_pairs(slow, control=control).verdict.reason
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        (["--max-minutes", "5"], "--max-minutes 5: caps --until decided; add it, or use --steps"),
-        (["--until", "decided", "--steps", "9"], "--steps 9: --until decided finds out how many it takes"),
+        (["--max-minutes", "5"], "--max-minutes 5: requires --until decided; without it use --steps"),
+        (["--until", "decided", "--steps", "9"], "--steps 9: --until decided determines the number of steps"),
         (["--until", "decided", "--max-minutes", "0"], "--max-minutes 0: expected more than 0"),
         (["--until", "decided", "--max-minutes", "nan"], "--max-minutes nan: expected more than 0"),
     ],
 )
-def test_options_that_contradict_each_other_are_usage_errors(tmp_path: Path, options: list[str], told: str) -> None:
+def test_options_that_contradict_each_other_are_usage_errors(tmp_path: Path, options: list[str], message: str) -> None:
     done = start(tmp_path, *options).finish()
     assert done.code == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert not done.out.exists()
 
 
@@ -261,5 +263,5 @@ def test_one_arm_leaves_nothing_to_decide(tmp_path: Path) -> None:
         "from traceq.recorder import Recipe\n"
         "recipe = Recipe('', phases=(), parameters=make_dataclass('Parameters', [])(), build=lambda *_: print)\n"
     )
-    with pytest.raises(UsageFault, match=r"alone\.py times one arm; --vary KEY=A,B gives it another"):
+    with pytest.raises(UsageFault, match=r"alone\.py times only one arm; --vary KEY=A,B adds an arm"):
         Request(str(recipe), until_decided=True).check()

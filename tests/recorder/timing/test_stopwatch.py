@@ -1,4 +1,4 @@
-"""What a step and its phases took by the clock of a device, here one whose events are written down by hand."""
+"""Times of a step and its phases by a device's clock, here with events whose times the test sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing import stopwatch as module
-from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, peak, reset_peak_memory
+from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak, reset_peak_memory
 from traceq.recorder.timing.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.torch
@@ -21,13 +21,13 @@ MEBIBYTES = 2**20
 
 
 class Event:
-    """A point that a device passes `at` so many milliseconds."""
+    """An event that a device reaches after that many milliseconds."""
 
-    def __init__(self, at: float) -> None:
-        self.at = at
+    def __init__(self, time_ms: float) -> None:
+        self.time_ms = time_ms
 
     def elapsed_time(self, later: Event) -> float:
-        return later.at - self.at
+        return later.time_ms - self.time_ms
 
     def synchronize(self) -> None:
         pass
@@ -35,12 +35,12 @@ class Event:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """Milliseconds at which the device passes the next events; it tells 7 bytes of peak memory."""
-    at: list[float] = []
-    monkeypatch.setattr(module, "_event", lambda: Event(at.pop(0)))
-    monkeypatch.setattr(module, "peak", lambda device: Peak(7, 9))
-    yield at
-    assert at == [], "an event was not recorded"
+    """Times, ms, at which the device reaches the next events; its peak memory is 7 bytes."""
+    times_ms: list[float] = []
+    monkeypatch.setattr(module, "_event", lambda: Event(times_ms.pop(0)))
+    monkeypatch.setattr(module, "read_peak", lambda device: Peak(7, 9))
+    yield times_ms
+    assert times_ms == [], "an event was not recorded"
 
 
 def test_phases_have_the_time_between_their_events_and_add_up_over_a_step(device: list[float]) -> None:
@@ -62,7 +62,7 @@ def test_phases_have_the_time_between_their_events_and_add_up_over_a_step(device
     assert step.peak == Peak(7, 9)
 
 
-def test_a_profiled_phase_and_one_that_nobody_times_record_no_event(device: list[float]) -> None:
+def test_profiled_and_untimed_phases_record_no_event(device: list[float]) -> None:
     device += [0, 1]
     phases = Phases(("forward",))
     with Stopwatch(torch.device("cuda"), phases) as stopwatch:
@@ -93,10 +93,10 @@ def test_without_a_device_there_is_no_time_of_one() -> None:
 def test_the_peak_of_a_process_begins_anew_where_the_system_can_forget() -> None:
     cpu = torch.device("cpu")
     large = torch.ones(64 * MEBIBYTES // 4)
-    before = peak(cpu).allocated
+    before = read_peak(cpu).allocated
     del large
     reset_peak_memory(cpu)
-    after = peak(cpu).allocated
+    after = read_peak(cpu).allocated
     if after == before:
         pytest.skip("this system forgets no peak")
     assert before - after > 32 * MEBIBYTES

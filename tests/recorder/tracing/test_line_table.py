@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from paths import ROOT
 
+from traceq.facts.timeline.call_sites import user_line
 from traceq.model import SourceLines
-from traceq.recorder.tracing.line_table import TraceRow, lines_of
+from traceq.recorder.tracing.line_table import TraceRow, source_lines
 
 MAIN = 7
 STEP = TraceRow("ProfilerStep#2", "user_annotation", MAIN, 0, 100)
@@ -24,7 +26,7 @@ def phase(name: str, ts: float, dur: float) -> TraceRow:
 
 
 def resolved(table: SourceLines) -> dict[str, list[str]]:
-    return {key: [table.lines[index] for index in found] for key, found in table.table.items()}
+    return {key: [table.lines[index] for index in indices] for key, indices in table.table.items()}
 
 
 def test_the_nth_op_of_a_name_in_a_phase_has_the_nth_line() -> None:
@@ -39,7 +41,7 @@ def test_the_nth_op_of_a_name_in_a_phase_has_the_nth_line() -> None:
         phase("bwd", 61, 30),
         op("aten::cat", 62, 1),
     ]
-    assert resolved(lines_of(rows, ["forward", "bwd"])) == {
+    assert resolved(source_lines(rows, ["forward", "bwd"])) == {
         "forward|aten::cat": ["a.py:1 f", "a.py:2 f"],
         "forward|aten::max": ["a.py:2 f"],
         "bwd|aten::cat": ["a.py:2 f"],
@@ -54,7 +56,7 @@ def test_only_outermost_ops_of_the_main_thread_count() -> None:
         op("aten::addmm", 3, 5),
         op("aten::linear", 4, 5, tid=8),
     ]
-    assert resolved(lines_of(rows, [])) == {"|aten::linear": ["a.py:1 f"]}
+    assert resolved(source_lines(rows, [])) == {"|aten::linear": ["a.py:1 f"]}
 
 
 def test_the_order_of_rows_in_the_file_is_irrelevant() -> None:
@@ -67,25 +69,25 @@ def test_the_order_of_rows_in_the_file_is_irrelevant() -> None:
         mark("b.py:2 g", 20),
         op("x", 21, 1),
     ]
-    assert lines_of(rows[::-1], ["p"]) == lines_of(rows, ["p"])
+    assert source_lines(rows[::-1], ["p"]) == source_lines(rows, ["p"])
 
 
 def test_annotations_that_are_no_phases_do_not_hide_ops() -> None:
     rows = [STEP, phase("Optimizer.step#AdamW.step", 1, 50), mark("a.py:9 f", 2), op("aten::lerp_", 3, 1)]
-    assert resolved(lines_of(rows, ["forward"])) == {"|aten::lerp_": ["a.py:9 f"]}
+    assert resolved(source_lines(rows, ["forward"])) == {"|aten::lerp_": ["a.py:9 f"]}
 
 
 def test_a_trace_without_steps_has_no_lines() -> None:
-    assert lines_of([op("x", 1, 1)], []) == SourceLines((), {})
+    assert source_lines([op("x", 1, 1)], []) == SourceLines((), {})
 
 
 def test_the_line_of_a_loops_body_is_marked_while_it_runs() -> None:
     pytest.importorskip("torch", reason="marks are ranges of torch's profiler")
     from traceq.recorder.tracing import line_marks
 
-    found: list[str] = []
+    marked: list[str] = []
     original = line_marks._mark
-    line_marks._mark = lambda code, line: found.append(f"{code.co_name}+{line - code.co_firstlineno}")
+    line_marks._mark = lambda code, line: marked.append(f"{code.co_name}+{line - code.co_firstlineno}")
     try:
         with line_marks.marked_lines():
             sorted([2, 1])
@@ -93,11 +95,25 @@ def test_the_line_of_a_loops_body_is_marked_while_it_runs() -> None:
             sorted([3])
     finally:
         line_marks._mark = original
-    inner = [text for text in found if text.startswith("_called")]
+    inner = [text for text in marked if text.startswith("_called")]
     assert inner == ["_called+1", "_called+2"]
-    after = found[found.index("_called+2") + 1 :]
+    after = marked[marked.index("_called+2") + 1 :]
     assert len(after) >= 2  # the caller's line again, then its next one
     assert after[0] != after[1]
+
+
+def test_no_module_of_the_recorder_is_taken_for_user_code() -> None:
+    pytest.importorskip("torch", reason="marks are ranges of torch's profiler")
+    from traceq.recorder.tracing import line_marks
+
+    folder = ROOT / "traceq" / "recorder"
+    modules = [str(path) for path in folder.rglob("*.py")]
+    assert str(folder / "timing" / "stopwatch.py") in modules  # two levels below the package
+    assert [path for path in modules if line_marks._is_user_code(path)] == []
+    assert [path for path in modules if user_line([f"{path}(7): step"])] == []
+    assert line_marks._is_user_code("/home/me/train.py")
+    frames = [f"{folder / 'timing' / 'stopwatch.py'}(7): mark", "/home/me/train.py(41): step"]
+    assert user_line(frames) == "train.py:41 step"
 
 
 def _called() -> list[int]:

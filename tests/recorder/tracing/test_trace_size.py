@@ -1,4 +1,4 @@
-"""How large a trace will be is told from the events of the step with stacks before it."""
+"""The size of a trace is forecast from the events of the step with stacks before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paths import FIXTURES
 
 from traceq.recorder.tracing.line_marks import PREFIX
 from traceq.recorder.tracing.line_table import TraceRow, read_rows
-from traceq.recorder.tracing.trace_size import EVENT_BYTES, PACKED, forecast_bytes, forecast_words
+from traceq.recorder.tracing.trace_size import COMPRESSION, EVENT_BYTES, forecast_bytes, forecast_text
 
 pytestmark = pytest.mark.torch
 RUN = FIXTURES / "outlier_ab" / "on"
@@ -35,13 +35,13 @@ def test_a_recorded_window_is_as_large_as_its_stacks_foretell() -> None:
     stacks, trace = RUN / "rank0.stacks.json.gz", RUN / "rank0.json.gz"
     plain = len(gzip.decompress(trace.read_bytes()))
     assert forecast_bytes(read_rows(stacks), 2) == pytest.approx(plain, rel=0.3)
-    assert plain / PACKED == pytest.approx(trace.stat().st_size, rel=0.3)
+    assert plain / COMPRESSION == pytest.approx(trace.stat().st_size, rel=0.3)
 
 
-def test_a_window_that_nobody_would_wait_for_is_warned_of() -> None:
-    assert forecast_words(16 * 2**20, 1) == "a trace of 1 step takes about 16.0 MiB a rank, 1.00 MiB packed"
-    assert "--trace-steps" not in forecast_words(500_000_000, 50)
-    told = forecast_words(2_000_000_000, 50)
-    assert told.startswith("a trace of 50 steps takes about 1.86 GiB a rank, 119 MiB packed: ")
-    assert told.endswith("--trace-steps 12 says as much")
-    assert forecast_words(900_000_000, 1).endswith("takes minutes and memory")
+def test_a_large_window_is_warned_of() -> None:
+    assert forecast_text(16 * 2**20, 1) == "a trace of 1 step takes about 16.0 MiB per rank, 1.00 MiB compressed"
+    assert "--trace-steps" not in forecast_text(500_000_000, 50)
+    text = forecast_text(2_000_000_000, 50)
+    assert text.startswith("a trace of 50 steps takes about 1.86 GiB per rank, 119 MiB compressed; ")
+    assert text.endswith("--trace-steps 12 usually suffices")
+    assert forecast_text(900_000_000, 1).endswith("takes minutes and much memory")

@@ -1,1 +1,1 @@
-"""Processes of ranks: signals, environment, errors, liveness, run status, root cause."""
+"""The processes that ranks run in: world, environment variables, signals, progress, errors and their root cause."""

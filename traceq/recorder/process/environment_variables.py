@@ -1,4 +1,4 @@
-"""Environment variables: those by which a launcher gives a process its rank, and those that ranks need."""
+"""Environment variables by which a launcher assigns ranks to processes, and those that ranks need."""
 
 from __future__ import annotations
 
@@ -11,32 +11,38 @@ __all__ = ["adopt_srun", "is_launched", "rank_variables"]
 
 
 def is_launched() -> bool:
-    """torchrun, accelerate launch or srun gave this process a rank. Call it before torch is imported."""
+    """Return True if torchrun, accelerate launch or srun gave this process a rank.
+
+    Sets the thread and profiler variables of such a process. Call it before torch is imported.
+    """
     adopt_srun()
     if not {"RANK", "LOCAL_RANK", "WORLD_SIZE"} <= os.environ.keys():
         return False
-    os.environ.update(_wanted(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    os.environ.update(_unset_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     return True
 
 
 def adopt_srun() -> None:
-    """Give a task of srun the variables torch reads. Its port is the same on every task, and the job's own."""
+    """Set the variables that torch reads, in a task of srun.
+
+    The port is derived from the job id: it is the same in every task, and differs between jobs.
+    """
     if "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return
     os.environ["MASTER_ADDR"] = os.environ.get("MASTER_ADDR") or _first_host()
     os.environ["RANK"] = os.environ["SLURM_PROCID"]
     os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
     os.environ["WORLD_SIZE"] = os.environ["SLURM_STEP_NUM_TASKS"]
-    os.environ["LOCAL_WORLD_SIZE"] = str(_tasks_here())
+    os.environ["LOCAL_WORLD_SIZE"] = str(_num_local_tasks())
     os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 10_000))
 
 
 def rank_variables(rank: int, num_ranks: int, port: int, sharing: int = 0) -> dict[str, str]:
-    """What a rank of this machine alone is given: its place, where it meets the others, its share of the cores.
+    """Return the variables of a rank when all ranks run on this machine: rank, rendezvous, and share of the cores.
 
-    `sharing`: among how many the cores are divided, if not among these ranks.
+    `sharing`: the number of ranks that divide the cores, if that is not `num_ranks`.
     """
-    place = {
+    variables = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "GROUP_RANK": "0",
@@ -45,20 +51,20 @@ def rank_variables(rank: int, num_ranks: int, port: int, sharing: int = 0) -> di
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is the launcher's, so it outlives every rank
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the launcher owns the store, so it outlives every rank
     }
-    return place | _wanted(sharing or num_ranks)
+    return variables | _unset_defaults(sharing or num_ranks)
 
 
-def _wanted(num_ranks: int) -> dict[str, str]:
-    """A rank's share of the cores, and a profiler that does not talk; what the user has set stays."""
-    share = os.environ.get("SLURM_CPUS_PER_TASK") or str(max(1, (os.cpu_count() or 1) // num_ranks))
-    wanted = {"OMP_NUM_THREADS": share, "KINETO_LOG_LEVEL": "99"}
-    return {key: value for key, value in wanted.items() if key not in os.environ}
+def _unset_defaults(num_ranks: int) -> dict[str, str]:
+    """Return a rank's number of threads and a quiet profiler, without the variables that the user has set."""
+    num_threads = os.environ.get("SLURM_CPUS_PER_TASK") or str(max(1, (os.cpu_count() or 1) // num_ranks))
+    defaults = {"OMP_NUM_THREADS": num_threads, "KINETO_LOG_LEVEL": "99"}
+    return {key: value for key, value in defaults.items() if key not in os.environ}
 
 
 def _first_host() -> str:
-    """The host of the step's first task."""
+    """Return the host of the step's first task; TraceqError if the node list cannot be expanded."""
     nodes = os.environ.get("SLURM_STEP_NODELIST", "localhost")
     if not {"[", ","} & set(nodes):
         return nodes
@@ -67,12 +73,12 @@ def _first_host() -> str:
     except OSError:
         hosts = None
     if hosts is None or not hosts.stdout.split():
-        raise TraceqError(f"srun on {nodes}: scontrol does not tell the first host; set MASTER_ADDR to it")
+        raise TraceqError(f"srun on {nodes}: scontrol does not report the first host; set MASTER_ADDR to it")
     return hosts.stdout.split()[0]
 
 
-def _tasks_here() -> int:
-    """Tasks of this step on this node: of `2(x3),1` three nodes have two."""
+def _num_local_tasks() -> int:
+    """Return the number of tasks of this step on this node: `2(x3),1` means three nodes with two tasks each."""
     node = int(os.environ.get("SLURM_NODEID", "0"))
     for entry in os.environ.get("SLURM_STEP_TASKS_PER_NODE", "1").split(","):
         tasks, _, times = entry.rstrip(")").partition("(x")

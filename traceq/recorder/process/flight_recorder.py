@@ -1,4 +1,7 @@
-"""The flight recorder's entries: of a window, for the sequence numbers that gloo's traces lack, and of a rank's end."""
+"""Dumps of torch's flight recorder: of a profiled window, and of a rank whose collectives never completed.
+
+The dump of a window supplies the sequence numbers that gloo's traces lack.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ from typing import Any
 
 import torch
 
-from traceq.runs.layout import replaced
+from traceq.runs.layout import atomic_write
 
 __all__ = ["dump_flight", "dump_stalled"]
 
 
 def dump_flight(path: Path, since_ns: int) -> Counter[str]:
-    """Write the entries created since then (ns since the epoch); collectives by name, empty without a recorder."""
-    document = _recorded()
+    """Write the entries created since `since_ns` (ns since the epoch) and return the collectives by name.
+
+    The counter is empty where torch has no flight recorder.
+    """
+    document = _flight_record()
     entries = [entry for entry in document.get("entries", []) if int(entry.get("time_created_ns", 0)) >= since_ns]
     if entries:
         _write(path, {**document, "entries": entries})
@@ -24,19 +30,19 @@ def dump_flight(path: Path, since_ns: int) -> Counter[str]:
 
 
 def dump_stalled(path: Path, waits_at: str) -> bool:
-    """Write all entries, and at which line the program waited for one of them; False if there are none.
+    """Write all entries and the source line at which the program waits; return False if there are no entries.
 
-    Of which one cannot be told: gloo calls an entry over when it has failed, too.
+    The dump does not identify the collective it waits for: gloo also marks failed entries as completed.
     """
-    document = _recorded()
+    document = _flight_record()
     if not document.get("entries"):
         return False
     _write(path, {**document, "waits_at": waits_at})
     return True
 
 
-def _recorded() -> dict[str, Any]:
-    """The recorder's document; empty where this torch has no recorder."""
+def _flight_record() -> dict[str, Any]:
+    """Return the flight recorder's document; empty where this torch has no recorder."""
     dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
     document: dict[str, Any] = json.loads(dump()) if dump is not None else {}
     return document
@@ -44,5 +50,5 @@ def _recorded() -> dict[str, Any]:
 
 def _write(path: Path, document: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as part:
+    with atomic_write(path) as part:
         part.write_text(json.dumps(document))

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, and so do the processes that they start."""
+"""Child processes that are killed, with their own children, when the process that started them ends."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["die_with_parent", "end", "running", "wait_for_end"]
+__all__ = ["die_with_parent", "kill_group", "running_processes", "wait_for_any_exit"]
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
-_GONE_S = 30
+_KILL_TIMEOUT_S = 30
 
 
 def die_with_parent(*_: object) -> None:
-    """Ask the kernel to kill this process when its parent is gone, even by SIGKILL. Only Linux can; else nothing."""
+    """Ask the kernel to kill this process when its parent ends, even by SIGKILL.
+
+    Only Linux supports that; elsewhere nothing happens.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 @contextmanager
-def running(
+def running_processes(
     command: Sequence[str], environments: Sequence[Mapping[str, str]], logs: Sequence[Path]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """One process for each environment, which is added to this one's; none is left when the block ends.
+    """Start one process per environment, which extends this process's, and kill all of them when the block ends.
 
-    Each leads a process group, so that a Ctrl-C in a terminal reaches only who started them, and what they start ends
-    with them. What they print is appended to their log.
+    Each process leads a process group: Ctrl-C in a terminal reaches only the parent, and the children of a process are
+    killed with it. Stdout and stderr are appended to its log.
     """
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -52,19 +55,19 @@ def running(
         yield processes
     finally:
         for process in processes:
-            end(process)
+            kill_group(process)
 
 
-def wait_for_end(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
-    """Wait until one of the processes has ended, so long at most."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and all(process.poll() is None for process in processes):
+def wait_for_any_exit(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Wait until one of the processes has exited, at most that long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and all(process.poll() is None for process in processes):
         time.sleep(_POLL_S)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and what is left of its group. One that a driver holds is left to the kernel."""
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and the rest of its group; a process that a driver blocks is left to the kernel."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_GONE_S)
+        process.wait(_KILL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""How far each local rank has come: a few counters in a shared file, written in 0.1 us, read by the launcher."""
+"""Progress of each local rank: counters in a shared file, written in 0.1 us and read by the launcher."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Progress", "Pulse", "create_pulses", "read_pulses"]
+__all__ = ["Progress", "ProgressCounters", "create_counters", "read_counters"]
 
 _FIELDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One rank's counters. `finished` is 1 when nothing is left for it but to leave."""
+    """Counters of one rank as read by the launcher. `finished` is 1 once all of its results are on disk."""
 
     steps_ended: int
     steps_planned: int
@@ -22,8 +22,8 @@ class Progress:
     finished: int
 
 
-class Pulse:
-    """One rank's counters. Without a file it counts for nobody."""
+class ProgressCounters:
+    """Counters of one rank as it writes them; without a file only the rank itself sees them."""
 
     __slots__ = ("_cells", "_first")
 
@@ -38,37 +38,37 @@ class Pulse:
 
     @property
     def text(self) -> str:
-        """`40 of 111 steps`."""
+        """Progress as `40 of 111 steps`."""
         return f"{self._cells[self._first]} of {self._cells[self._first + 1]} steps"
 
     @property
-    def is_over(self) -> bool:
-        """No announced step is still to come."""
+    def is_done(self) -> bool:
+        """True when all planned steps have ended."""
         return bool(self._cells[self._first] >= self._cells[self._first + 1])
 
-    def expect(self, num_steps: int) -> None:
-        """Announce how many steps are still to come, for the progress bar."""
+    def plan_steps(self, num_steps: int) -> None:
+        """Set how many more steps are planned, for the progress bar."""
         self._cells[self._first + 1] = self._cells[self._first] + num_steps
 
-    def step_ended(self) -> None:
-        """One more step is over."""
+    def count_step(self) -> None:
+        """Count a step that ended."""
         self._cells[self._first] += 1
 
-    def beat(self) -> None:
-        """A phase opened: of ranks that wait for each other, the one with the fewest beats is late."""
+    def count_phase(self) -> None:
+        """Count a phase that began: of ranks that wait for each other, the one with the lowest count is late."""
         self._cells[self._first + 2] += 1
 
     def finish(self) -> None:
-        """Everything is on disk."""
+        """Record that everything is on disk."""
         self._cells[self._first + 3] = 1
 
 
-def create_pulses(path: Path, num_ranks: int) -> None:
-    """A file of zeros for that many ranks."""
+def create_counters(path: Path, num_ranks: int) -> None:
+    """Write a file of zeros for that many ranks."""
     path.write_bytes(bytes(8 * _FIELDS * num_ranks))
 
 
-def read_pulses(path: Path) -> Sequence[Progress]:
-    """The counters of each rank."""
+def read_counters(path: Path) -> Sequence[Progress]:
+    """Return the counters of all ranks, by rank."""
     cells = memoryview(path.read_bytes()).cast("q")
     return [Progress(*cells[first : first + _FIELDS]) for first in range(0, len(cells), _FIELDS)]

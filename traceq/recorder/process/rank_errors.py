@@ -1,4 +1,4 @@
-"""What a rank tells of the exception that ends it: a small file, written before any peer can notice."""
+"""The exception that ended a rank, written to a small file before any of its peers can notice."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from pathlib import Path
 import msgspec
 
 from traceq.recorder.process.signals import Stopped
-from traceq.runs.layout import replaced
+from traceq.runs.layout import atomic_write
 
-__all__ = ["RankError", "error_text", "note_arm", "read_told", "tell_fault"]
+__all__ = ["RankError", "error_text", "note_arm", "read_error", "write_error"]
 
 
-_STEP_OF = "in a step of arm "
+_ARM_NOTE = "in a step of arm "
 
 
 class RankError(msgspec.Struct, frozen=True):
-    """The exception, when it was caught, ns since the epoch, and in a step of which arm; "" for none."""
+    """An exception of a rank: its text, when it was caught (ns since the epoch), and in a step of which arm or ""."""
 
     text: str
     at_ns: int
     arm: str = ""
 
 
-def tell_fault(folder: str, rank: int, fault: BaseException) -> None:
-    """Leave the fault in the folder; a disk that refuses is passed over, as the rank's log has it too."""
+def write_error(folder: str, rank: int, error: BaseException) -> None:
+    """Write the exception into the folder; disk errors are ignored, as the rank's log holds the exception too."""
     path = _path(folder, rank)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(path) as part:
-            part.write_bytes(msgspec.json.encode(RankError(error_text(fault), time.time_ns(), _arm(fault))))
+        with atomic_write(path) as part:
+            part.write_bytes(msgspec.json.encode(RankError(error_text(error), time.time_ns(), _arm(error))))
 
 
-def read_told(folder: str, rank: int) -> RankError | None:
-    """What that rank told, if it did."""
+def read_error(folder: str, rank: int) -> RankError | None:
+    """Return the exception that the rank wrote; None if it wrote none."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(_path(folder, rank).read_bytes(), type=RankError)
     return None
 
 
-def note_arm(fault: BaseException, arm: str) -> None:
-    """Note on an exception that it ended a step of this arm."""
-    fault.add_note(f"{_STEP_OF}{arm}")
+def note_arm(error: BaseException, arm: str) -> None:
+    """Add a note to an exception: it was raised in a step of this arm."""
+    error.add_note(f"{_ARM_NOTE}{arm}")
 
 
-def _arm(fault: BaseException) -> str:
-    notes: list[str] = getattr(fault, "__notes__", [])
-    return next((note.removeprefix(_STEP_OF) for note in notes if note.startswith(_STEP_OF)), "")
+def _arm(error: BaseException) -> str:
+    notes: list[str] = getattr(error, "__notes__", [])
+    return next((note.removeprefix(_ARM_NOTE) for note in notes if note.startswith(_ARM_NOTE)), "")
 
 
-def error_text(fault: BaseException) -> str:
-    """`ValueError: what it says`, or `ended by SIGTERM`."""
-    if isinstance(fault, Stopped):
-        return f"ended by {fault.number.name}"
-    return f"{type(fault).__name__}: {fault}".rstrip(": \n")
+def error_text(error: BaseException) -> str:
+    """Return `ValueError: its message`, or `ended by SIGTERM` for a signal."""
+    if isinstance(error, Stopped):
+        return f"ended by {error.number.name}"
+    return f"{type(error).__name__}: {error}".rstrip(": \n")
 
 
 def _path(folder: str, rank: int) -> Path:

@@ -1,15 +1,18 @@
-"""What rank 0 has to say while it records: lines in a file that the launcher shows, or stderr where there is none."""
+"""Messages that rank 0 prints while recording: lines in a file that the launcher shows, else stderr."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-__all__ = ["News", "append_message"]
+__all__ = ["MessageReader", "append_message"]
 
 
 def append_message(path: str, text: str) -> None:
-    """Append a line. Not while steps are timed: it is written at once."""
+    """Append a line to the file, or to stderr if `path` is "".
+
+    Do not call it while steps are timed: the line is written at once.
+    """
     if not path:
         sys.stderr.write(f"{text}\n")
         return
@@ -17,8 +20,8 @@ def append_message(path: str, text: str) -> None:
         file.write(f"{text}\n")
 
 
-class News:
-    """The lines of a file as they come; there may not be a file yet."""
+class MessageReader:
+    """Reader of the lines that are appended to a file, which need not exist yet."""
 
     __slots__ = ("_path", "_read")
 
@@ -27,7 +30,7 @@ class News:
         self._read = 0
 
     def take(self) -> list[str]:
-        """Whole lines that were written since the last call."""
+        """Return the complete lines written since the last call."""
         text = self._path.read_bytes()[self._read :] if self._path.is_file() else b""
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)

@@ -1,4 +1,4 @@
-"""Which rank's failure is the cause: peers of a dead rank fail too, and often louder."""
+"""The rank whose failure is the root cause: when a rank dies its peers fail too, often with longer messages."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Failed", "Failure", "RootCause", "find_cause", "is_of_a_peer"]
+__all__ = ["LaunchFailure", "RankFailure", "RootCause", "find_cause", "is_peer_error"]
 
-_OF_A_PEER = re.compile(
+_PEER_ERROR = re.compile(
     r"connection (closed|reset|refused)|connection was (closed|reset)|broken pipe|timed out waiting|watchdog|"
     r"collective operation timeout|socket timeout|remote process exited|ncclRemoteError|ncclSystemError|"
     r"DistBackendError|DistNetworkError|DistStoreError|no response from peer|recvbytes|sendbytes|"
     r"connectFullMesh|read from .* failed|timed out after \d+ ?(ms|seconds)|^ended by SIG\w+$",
     re.IGNORECASE,
 )
-_REFUSED = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected")  # what the rank itself asked of nccl
-_WAITED = re.compile(r"timed out|timeout", re.IGNORECASE)
+_INVALID_NCCL_CALL = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected")  # an error of the rank itself
+_TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc", re.IGNORECASE)
 _SKIP = "Skip: "
-_NAMES = {int(number): number.name for number in signal.Signals}
-_OF_A_LIBRARY = {1, -signal.SIGABRT}  # a rank's own as often as what a library makes of a lost peer: its log tells
+_SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
+_AMBIGUOUS_EXITS = {1, -signal.SIGABRT}
+"""Exit codes after an error of the rank itself, or in a library that lost a peer: only the log tells which."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """How one rank ended: `exit_code` < 0 is a signal, None a rank that went on until the launcher ended it.
+class RankFailure:
+    """How one rank ended: `exit_code` < 0 is a signal, None means that it ran until the launcher ended it.
 
-    `message` is its exception, if it told one, at `at_ns`, in a step of `arm`.
+    `message` is the exception that it wrote, if any, at `at_ns` (ns since the epoch), in a step of `arm`.
     """
 
     rank: int
@@ -40,81 +41,83 @@ class Failure:
 
     @property
     def is_secondary(self) -> bool:
-        """A peer or the launcher is the reason."""
+        """True if a peer or the launcher caused it."""
         if self.message:
-            return is_of_a_peer(self.message)
-        if self.exit_code in _OF_A_LIBRARY:
-            return is_of_a_peer(self.log_tail)
+            return is_peer_error(self.message)
+        if self.exit_code in _AMBIGUOUS_EXITS:
+            return is_peer_error(self.log_tail)
         return self.exit_code is None
 
     @property
     def text(self) -> str:
-        """How it ended, in a few words."""
+        """How it ended: the last line of its message, else its exit code or signal."""
         last = next((line.strip() for line in reversed(self.message.splitlines()) if line.strip()), "")
         if last:
             return last
         if self.exit_code is None:
-            return "stopped answering; the other ranks waited for it until they gave up"
+            return "stopped responding; the other ranks waited for it until they gave up"
         if self.exit_code < 0:
-            return f"killed by {_NAMES.get(-self.exit_code, f'signal {-self.exit_code}')}"
-        return f"left with exit code {self.exit_code}" + ("" if self.exit_code else ", before the recording was over")
+            return f"killed by {_SIGNAL_NAMES.get(-self.exit_code, f'signal {-self.exit_code}')}"
+        return f"exited with code {self.exit_code}" + ("" if self.exit_code else " before the recording was complete")
 
 
 @dataclass(frozen=True, slots=True)
 class RootCause:
-    """The rank to look at first, and why; `told` is all it said, in a step of `arm`."""
+    """The rank to look at first, and why; `message` is its whole message or the end of its log, in a step of `arm`."""
 
     rank: int
     text: str
-    told: str = ""
+    message: str = ""
     arm: str = ""
 
     @property
-    def of_arm(self) -> tuple[str, str]:
-        """Status and fault of an arm that ran alone, where it is no fault of the recording's; "" and "" else."""
-        if self.told.startswith(_SKIP):
-            return "skipped", self.told.removeprefix(_SKIP)
-        short = next((line.strip() for line in self.told.splitlines() if _OUT_OF_MEMORY.search(line)), "")
-        return ("out of memory", f"rank {self.rank}: {short}") if short else ("", "")
+    def arm_status(self) -> tuple[str, str]:
+        """Status and fault of the arm, if only the arm failed and not the recording; else two empty texts."""
+        if self.message.startswith(_SKIP):
+            return "skipped", self.message.removeprefix(_SKIP)
+        line = next((line.strip() for line in self.message.splitlines() if _OUT_OF_MEMORY.search(line)), "")
+        return ("out of memory", f"rank {self.rank}: {line}") if line else ("", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """Ranks that did not come to their end: what the manifest says, what the user is told, the `of_arm` of it, and in a
-    step of which arm it was.
+class LaunchFailure:
+    """Why ranks did not complete: `fault` goes into the manifest, `text` to the user.
+
+    `arm_status` and `arm` are those of the root cause.
     """
 
     fault: str
     text: str
-    of_arm: tuple[str, str] = ("", "")
+    arm_status: tuple[str, str] = ("", "")
     arm: str = ""
 
 
-def is_of_a_peer(text: str) -> bool:
-    """The words are those of a rank that lost its peers, or waited for them in vain."""
-    return bool(_OF_A_PEER.search(text)) and not _REFUSED.search(text)
+def is_peer_error(text: str) -> bool:
+    """Return True if the message is that of a rank that lost its peers or timed out waiting for them."""
+    return bool(_PEER_ERROR.search(text)) and not _INVALID_NCCL_CALL.search(text)
 
 
-def find_cause(failures: Sequence[Failure], beats: Mapping[int, int]) -> RootCause:
-    """A rank that ended on its own account comes first; if there are only waiters, the rank they waited for.
+def find_cause(failures: Sequence[RankFailure], phases_entered: Mapping[int, int]) -> RootCause:
+    """Return the rank that failed by itself; if all ranks waited, the one that the others waited for.
 
-    Of several, one that died without a word: it cannot have waited for anybody. Then who told its fault first.
-    `beats`: phases entered by each rank. A hang ends in its peers' timeouts: the rank with the fewest beats is late.
+    Of several ranks that failed by themselves, one without a message comes first (it cannot have waited for another),
+    then the earliest message. `phases_entered`: phases entered by each rank; in a hang the rank with the fewest is
+    late.
     """
-    own = [failure for failure in failures if not failure.is_secondary]
-    first = min(own, key=_precedence) if own else _late(failures, beats)
+    primary = [failure for failure in failures if not failure.is_secondary]
+    first = min(primary, key=_precedence) if primary else _late_rank(failures, phases_entered)
     return RootCause(first.rank, first.text, first.message or first.log_tail, first.arm)
 
 
-def _precedence(failure: Failure) -> tuple[int, int]:
+def _precedence(failure: RankFailure) -> tuple[int, int]:
     if failure.message:
         return 1, failure.at_ns
-    return (2 if failure.exit_code in _OF_A_LIBRARY else 0), 0
+    return (2 if failure.exit_code in _AMBIGUOUS_EXITS else 0), 0
 
 
-def _late(failures: Sequence[Failure], beats: Mapping[int, int]) -> Failure:
-    """Of ranks that only waited, or never answered: the one that the others waited for."""
+def _late_rank(failures: Sequence[RankFailure], phases_entered: Mapping[int, int]) -> RankFailure:
+    """Return the rank that the others waited for, if every rank waited or stopped responding."""
     silent = [failure for failure in failures if failure.exit_code is None and not failure.message]
-    if not silent and not any(_WAITED.search(failure.message) for failure in failures):
-        return min(failures, key=lambda failure: failure.at_ns)  # connections were lost: the first to say so knows
-    return min(silent or failures, key=lambda failure: (beats.get(failure.rank, 0), failure.at_ns))
+    if not silent and not any(_TIMEOUT.search(failure.message) for failure in failures):
+        return min(failures, key=lambda failure: failure.at_ns)  # lost connections: the earliest report is the cause
+    return min(silent or failures, key=lambda failure: (phases_entered.get(failure.rank, 0), failure.at_ns))

@@ -1,4 +1,4 @@
-"""What the manifest says of a recording that did not come to its end."""
+"""Status in the manifest of a recording that ended early."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from traceq.errors import TraceqError
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.layout import RunFolder
 
-__all__ = ["mark", "marked", "status_after"]
+__all__ = ["mark_ended", "read_early_end", "status_for"]
 
 
-def mark(folder: RunFolder, status: str, fault: str) -> None:
-    """Note why a recording ended; nothing when it is complete, or has no manifest: then there is no run.
+def mark_ended(folder: RunFolder, status: str, fault: str) -> None:
+    """Write why a recording ended into its manifest, unless it is complete or has no manifest.
 
-    A disk that refuses is passed over: it must not hide the fault that is being noted.
+    Disk errors are ignored: they must not hide the fault that is being written.
     """
     try:
         manifest = folder.read_manifest()
@@ -24,8 +24,8 @@ def mark(folder: RunFolder, status: str, fault: str) -> None:
         return
 
 
-def marked(folder: RunFolder) -> tuple[str, str]:
-    """Status and fault of a recording that ended early; two empty texts for any other."""
+def read_early_end(folder: RunFolder) -> tuple[str, str]:
+    """Return status and fault of a recording that ended early; two empty texts for any other."""
     try:
         manifest = folder.read_manifest()
     except TraceqError:
@@ -33,6 +33,6 @@ def marked(folder: RunFolder) -> tuple[str, str]:
     return (manifest.status, manifest.fault) if manifest.status in ("failed", "interrupted") else ("", "")
 
 
-def status_after(fault: BaseException) -> str:
-    """Interrupted or failed."""
-    return "interrupted" if isinstance(fault, (KeyboardInterrupt, Stopped)) else "failed"
+def status_for(error: BaseException) -> str:
+    """Return "interrupted" for Ctrl-C and signals, else "failed"."""
+    return "interrupted" if isinstance(error, (KeyboardInterrupt, Stopped)) else "failed"

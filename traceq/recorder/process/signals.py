@@ -1,4 +1,4 @@
-"""Signals that end a recording from outside: the first one stops it, those that follow find nothing left to stop."""
+"""Signals that end a recording: the first one raises Stopped, later ones are ignored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import Any
 
-__all__ = ["Stopped", "stoppable", "undisturbed"]
+__all__ = ["Stopped", "sigterm_deferred", "stoppable"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -23,15 +23,16 @@ class Stopped(BaseException):
 
     @property
     def as_exit(self) -> BaseException:
-        """What the signal does to a program that knows nothing of it."""
+        """KeyboardInterrupt for SIGINT, else SystemExit with 128 + the signal's number."""
         return KeyboardInterrupt() if self.number == signal.SIGINT else SystemExit(128 + self.number)
 
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], None]]:
-    """In the block the first signal raises Stopped. After that, or what it yields was called, signals do nothing.
+    """Raise Stopped in the block on the first signal, and ignore signals after it.
 
-    Where none came there are the handlers from before; a signal that was ignored (nohup) stays so.
+    The yielded function ignores signals from then on. Without a signal the previous handlers are restored; a signal
+    that was ignored before (nohup) stays ignored.
     """
     stopped = False
 
@@ -50,36 +51,42 @@ def stoppable() -> Iterator[Callable[[], None]]:
             yield ignore
         finally:
             if stopped:
-                before.update(dict.fromkeys(before, signal.SIG_IGN))  # the process only ends
+                before.update(dict.fromkeys(before, signal.SIG_IGN))  # the process is about to exit
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """In the block a SIGTERM has to wait: a launcher sends it to ranks whose peer has failed, and they have to tell."""
-    came = False
+def sigterm_deferred() -> Iterator[None]:
+    """Delay a SIGTERM until the block ends.
+
+    Launchers send one to the ranks whose peer failed, and these have to write the reason first.
+    """
+    was_received = False
 
     def note(*_: object) -> None:
-        nonlocal came
-        came = True
+        nonlocal was_received
+        was_received = True
 
     with _handled((signal.SIGTERM,), note):
         yield
-    if came:
+    if was_received:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager
 def _handled(numbers: tuple[signal.Signals, ...], handler: Callable[[int, object], None]) -> Iterator[dict[int, Any]]:
-    """The handler, for signals that are not ignored; then those it yields. Only the main thread is given signals."""
+    """Install the handler for signals that are not ignored, and yield the handlers to restore, by signal.
+
+    Does nothing outside of the main thread, the only one that handles signals.
+    """
     if current_thread() is not main_thread():
         yield {}
         return
     before = {int(number): signal.getsignal(number) for number in numbers}
-    before = {number: found for number, found in before.items() if found not in (signal.SIG_IGN, None)}
+    before = {number: previous for number, previous in before.items() if previous not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, handler)
     try:
         yield before
     finally:
-        for number, found in before.items():
-            signal.signal(number, found)
+        for number, previous in before.items():
+            signal.signal(number, previous)

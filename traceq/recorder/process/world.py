@@ -1,4 +1,4 @@
-"""This process's place among the ranks: joined from the environment, whoever launched it."""
+"""Rank, world size and device of this process, from the environment that its launcher set."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ TIMEOUT = timedelta(seconds=90)  # the default of 30 minutes hides a hang
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Where one rank runs."""
+    """Host and process of one rank."""
 
     host: str
     pid: int
 
     @property
-    def is_gone(self) -> bool:
-        """Its process has ended, as far as this host can tell."""
+    def has_exited(self) -> bool:
+        """True if its process runs on this host and has ended; False for processes of other hosts."""
         if self.host != socket.gethostname():
             return False
         try:
             os.kill(self.pid, 0)
-        except OSError as fault:
-            return isinstance(fault, ProcessLookupError)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Rank, number of ranks, the device this rank computes on, and where all ranks run, by rank."""
+    """Rank, number of ranks, the device of this rank, and where all ranks run (`peers`, by rank)."""
 
     rank: int
     local_rank: int
@@ -54,110 +54,113 @@ class World:
 
     @property
     def backend(self) -> str:
-        """Gloo or nccl; none without a process group."""
+        """Backend of the process group, gloo or nccl; "none" without a group."""
         return str(dist.get_backend()) if dist.is_initialized() else "none"
 
     @property
     def shares_device(self) -> bool:
-        """Ranks of this host take turns on its GPUs, which are fewer."""
-        return self.device.type == "cuda" and _ranks_here() > torch.cuda.device_count()
+        """True if this host runs more ranks than it has GPUs."""
+        return self.device.type == "cuda" and _num_local_ranks() > torch.cuda.device_count()
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has reached this point."""
         if dist.is_initialized():
             dist.barrier()
 
     def share(self, value: T) -> T:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value on every rank."""
         return self.gather(value)[0]
 
-    def gather(self, mine: T) -> list[T]:
-        """Every rank's value, by rank, on every rank."""
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, by rank, on every rank."""
         if not dist.is_initialized():
-            return [mine]
-        ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, mine)
-        return ranks
+            return [value]
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values
 
 
 def join_world(device: str) -> World:
-    """Start (or adopt) the process group of `RANK` and `WORLD_SIZE`; alone, a world of one. `device`: cpu or cuda.
+    """Join the process group of `RANK` and `WORLD_SIZE`, or start it; without these variables, a world of one rank.
 
-    More ranks than GPUs share them, and talk by gloo.
+    `device`: cpu or cuda. Ranks that outnumber the GPUs share them and communicate by gloo.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    place = torch.device("cpu")
+    rank_device = torch.device("cpu")
     if device == "cuda":
-        place = torch.device("cuda", local_rank % torch.cuda.device_count())
-        torch.cuda.set_device(place)
+        rank_device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(rank_device)
     if not dist.is_initialized():
-        _start(place)
-    return _met(local_rank, place)
+        _init_process_group(rank_device)
+    return _world_of_group(local_rank, rank_device)
 
 
 @contextmanager
 def running_world(device: str) -> Iterator[World]:
-    """The world of a running program: its process group, or one rank; ranks without a group have one for the block."""
-    place = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
+    """Yield the world of a running program: its process group, or a single rank.
+
+    Several ranks without a process group get one for the duration of the block.
+    """
+    rank_device = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
     if not dist.is_initialized():
         adopt_srun()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if dist.is_initialized():
-        yield _met(local_rank, place)
+        yield _world_of_group(local_rank, rank_device)
     elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        with _lent_group(place):
-            yield _met(local_rank, place)
+        with _temporary_group(rank_device):
+            yield _world_of_group(local_rank, rank_device)
     else:
-        yield World(0, 0, 1, place, (_own(),))
+        yield World(0, 0, 1, rank_device, (_this_peer(),))
 
 
 def leave_world() -> None:
-    """Tear the process group down; nothing when there is none."""
+    """Destroy the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def _met(local_rank: int, place: torch.device) -> World:
-    world = World(dist.get_rank(), local_rank, dist.get_world_size(), place)
-    return replace(world, peers=tuple(world.gather(_own())))
+def _world_of_group(local_rank: int, device: torch.device) -> World:
+    world = World(dist.get_rank(), local_rank, dist.get_world_size(), device)
+    return replace(world, peers=tuple(world.gather(_this_peer())))
 
 
-def _own() -> Peer:
+def _this_peer() -> Peer:
     return Peer(socket.gethostname(), os.getpid())
 
 
 @contextmanager
-def _lent_group(place: torch.device) -> Iterator[None]:
-    """A process group until the block ends.
+def _temporary_group(device: torch.device) -> Iterator[None]:
+    """Start a process group and destroy it when the block ends.
 
-    Its own exchange is on gloo even where tensors of the loop would go by nccl: ranks that never met may all compute
-    on the same GPU, which nccl refuses.
+    The recorder's own communication uses gloo even where the loop's tensors use nccl: ranks that were started without
+    a group may all compute on the same GPU, which nccl rejects.
     """
     missing = [key for key in ("RANK", "MASTER_ADDR", "MASTER_PORT") if key not in os.environ]
     if missing:
         raise TraceqError(
-            f"record: found WORLD_SIZE but no process group and no {', '.join(missing)}; torchrun sets them, "
-            "or init_process_group goes first"
+            f"record: WORLD_SIZE is set, but there is no process group and no {', '.join(missing)}; "
+            "start with torchrun, or call init_process_group first"
         )
-    on_gpu = place.type == "cuda" and dist.is_nccl_available()
+    on_gpu = device.type == "cuda" and dist.is_nccl_available()
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TIMEOUT)
-    lent = dist.group.WORLD
+    group = dist.group.WORLD
     try:
         yield
     finally:
-        if dist.group.WORLD is lent:
+        if dist.group.WORLD is group:
             leave_world()
 
 
-def _start(place: torch.device) -> None:
-    by_nccl = place.type == "cuda" and _ranks_here() <= torch.cuda.device_count()  # nccl refuses two ranks on one GPU
-    alone: dict[str, Any] = {} if "RANK" in os.environ else {"store": HashStore(), "rank": 0, "world_size": 1}
-    bound: dict[str, Any] = {"backend": "nccl", "device_id": place} if by_nccl else {"backend": "gloo"}
-    dist.init_process_group(timeout=TIMEOUT, **bound, **alone)
+def _init_process_group(device: torch.device) -> None:
+    uses_nccl = device.type == "cuda" and _num_local_ranks() <= torch.cuda.device_count()  # nccl: one rank per GPU
+    single: dict[str, Any] = {} if "RANK" in os.environ else {"store": HashStore(), "rank": 0, "world_size": 1}
+    backend: dict[str, Any] = {"backend": "nccl", "device_id": device} if uses_nccl else {"backend": "gloo"}
+    dist.init_process_group(timeout=TIMEOUT, **backend, **single)
 
 
-def _ranks_here() -> int:
-    """How many ranks of this host see the GPUs that this one sees: srun may show each task its own."""
+def _num_local_ranks() -> int:
+    """Return how many ranks of this host see the same GPUs as this one: srun may show each task different ones."""
     if "SLURM_GPUS_PER_TASK" in os.environ:
         return 1
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,1 +1,1 @@
-"""One rank: its process group, its device and its wrapped model."""
+"""One rank of a recording: its state, its environment facts and the wrapper of its model."""

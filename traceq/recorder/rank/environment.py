@@ -1,4 +1,4 @@
-"""Where a run was recorded: an allow-list of facts. No environment variables, no tokens."""
+"""Environment of a recording: an allow-list of facts, without environment variables or tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EnvironmentFacts = dict[str, str | int | float]
 
 @cache
 def environment_facts(world: World) -> EnvironmentFacts:
-    """Facts about host, software and device that a reader of the numbers would ask for."""
+    """Return facts about host, software and device that are needed to interpret the results."""
     facts: EnvironmentFacts = {
         "host": socket.gethostname(),
         "os": platform.platform(),
@@ -64,7 +64,7 @@ def _package(name: str) -> str:
 
 
 def _git() -> str:
-    """Commit of the working directory, `+dirty` where files differ from it; empty outside a checkout."""
+    """Return the commit of the working directory, with `+dirty` if files differ from it; "" outside a checkout."""
     commit = _run("git", "rev-parse", "HEAD")
     return commit + ("+dirty" if commit and _run("git", "status", "--porcelain", "--untracked-files=no") else "")
 

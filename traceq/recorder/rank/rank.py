@@ -1,4 +1,4 @@
-"""Everything one rank records with."""
+"""State and resources of one rank during a recording."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from traceq.model import Manifest
-from traceq.recorder.process.progress_counters import Pulse
+from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.environment import environment_facts
@@ -19,33 +19,33 @@ __all__ = ["Rank"]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """This rank of a plan. `facts` is what building and running found out, for the manifest."""
+    """One rank of a plan. `facts`: what was learned while building and running, for the manifest."""
 
     plan: Plan
     world: World
     phases: Phases
-    pulse: Pulse
+    progress: ProgressCounters
     facts: dict[str, str | int | float] = field(default_factory=dict)
 
     def publish(self, manifest: Manifest) -> Manifest:
-        """The manifest with what is known by now; rank 0 writes it."""
+        """Return the manifest with the phases and facts so far; rank 0 writes it."""
         environment = {**environment_facts(self.world), **self.facts}
-        known = replace(manifest, phases=self.phases.names, environment=environment)
+        current = replace(manifest, phases=self.phases.names, environment=environment)
         if self.world.rank == 0:
-            self.plan.folder.write_manifest(known)
-        return known
+            self.plan.folder.write_manifest(current)
+        return current
 
-    def note(self, arm: str, what: str, value: str) -> None:
-        """Keep a fact about an arm, under its name where arms share a process."""
-        self.facts[what if self.plan.process >= 0 else f"{what}.{arm}"] = value
+    def note(self, arm: str, key: str, value: str) -> None:
+        """Store a fact about an arm, with the arm in the key if arms share a process."""
+        self.facts[key if self.plan.process >= 0 else f"{key}.{arm}"] = value
 
     def say(self, text: str) -> None:
-        """Tell whoever watches the recording; rank 0 has the word."""
+        """Print a message for the user; rank 0 prints, other ranks do nothing."""
         if self.world.rank == 0:
-            append_message(self.plan.news, text)
+            append_message(self.plan.messages_path, text)
 
     def reseed(self, draw: int) -> None:
-        """Restart the random numbers; torch.manual_seed asks every backend and takes 80 us, this 2."""
+        """Reset the random seed in 2 us; torch.manual_seed visits every backend and takes 80 us."""
         torch.default_generator.manual_seed(self.plan.seed + draw)
         if self.world.device.type == "cuda":
             torch.cuda.default_generators[self.world.device.index].manual_seed(self.plan.seed + draw)

@@ -1,4 +1,4 @@
-"""What a program trains its model under, and whether that is what its launcher was configured for."""
+"""Distributed wrapper of the training model, and whether it matches the launcher's configuration."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ import gc
 import os
 from collections.abc import Mapping
 
-__all__ = ["doubt", "wrapper_facts"]
+__all__ = ["wrapper_facts", "wrapper_warning"]
 
 WrapperFacts = Mapping[str, str | int | float]
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 _PLUGINS = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
-_BRINGS = {"FSDP": {"FullyShardedDataParallel", "FSDPModule"}, "DeepSpeed": {"DeepSpeedEngine"}}
+_WRAPPERS_OF_PLUGIN = {"FSDP": {"FullyShardedDataParallel", "FSDPModule"}, "DeepSpeed": {"DeepSpeedEngine"}}
 
 
-def wrapper_facts(known: WrapperFacts) -> dict[str, str]:
-    """For the manifest: the classes of wrappers that are alive, unless they are known, and accelerate's configuration.
+def wrapper_facts(facts: WrapperFacts) -> dict[str, str]:
+    """Return facts for the manifest: wrapper classes with live instances, and accelerate's configuration.
 
-    Looks at all objects of the process: call it where nothing is timed.
+    A wrapper that is already in `facts` is kept. Inspects all objects of the process: do not call it while steps are
+    timed.
     """
-    facts = {} if "wrapper" in known else {"wrapper": ", ".join(_alive()) or "none"}
+    wrapper = {} if "wrapper" in facts else {"wrapper": ", ".join(_live_wrappers()) or "none"}
     plugins = [name for key, name in _PLUGINS.items() if os.environ.get(key, "").lower() in ("1", "true")]
-    return facts | ({"accelerate_config": ", ".join(plugins)} if plugins else {})
+    return wrapper | ({"accelerate_config": ", ".join(plugins)} if plugins else {})
 
 
-def doubt(facts: WrapperFacts) -> str:
-    """Accelerate drops a configuration without a word where it cannot follow it, as FSDP's on a CPU; "" if it did."""
+def wrapper_warning(facts: WrapperFacts) -> str:
+    """Return a warning if accelerate silently ignored its configuration, as for FSDP on a CPU; "" if it did not."""
     configured, wrapper = str(facts.get("accelerate_config", "")), str(facts.get("wrapper", "none"))
-    if not configured or _BRINGS[configured] & set(wrapper.split(", ")):
+    if not configured or _WRAPPERS_OF_PLUGIN[configured] & set(wrapper.split(", ")):
         return ""
-    return f"accelerate was configured for {configured}, and the wrapper of what trains is: {wrapper}"
+    return f"accelerate was configured for {configured}, but the wrapper of the training model is: {wrapper}"
 
 
-def _alive() -> list[str]:
-    """Wrappers by the names of the classes they are made of: fully_shard makes one of its own for each module."""
-    types = {type(found) for found in gc.get_objects()}
-    names = {base.__name__ for found in types for base in found.__mro__}
+def _live_wrappers() -> list[str]:
+    """Return the names of wrapper classes with live instances, by base class: fully_shard subclasses each module."""
+    types = {type(instance) for instance in gc.get_objects()}
+    names = {base.__name__ for type_ in types for base in type_.__mro__}
     return [name for name in _WRAPPERS if name in names]

@@ -1,1 +1,1 @@
-"""What is recorded: recipes, their parameters and phases, the plan and the schedule."""
+"""Specification of a recording: recipes, parameters, phases, the plan and the schedule."""

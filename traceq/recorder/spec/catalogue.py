@@ -1,4 +1,4 @@
-"""Recipes by name or file. Listing them imports neither torch nor their models."""
+"""Recipes by name or file; listing them imports neither torch nor their models."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
+from traceq.entry_points import RECIPES, find_plugins
 from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.parameters import describe_parameters, did_you_mean
 from traceq.recorder.spec.recipe import Recipe, check_names
 
-__all__ = ["Entry", "find_recipe", "recipe_names"]
+__all__ = ["Entry", "RecipeModule", "built_in_recipes", "find_recipe", "recipe_names"]
+
+
+class RecipeModule(Protocol):
+    """A module, or an object, that holds a recipe; its docstring is what `traceq recipes NAME` prints."""
+
+    recipe: Recipe[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A recipe and where it comes from. `reference` finds it again in another process: a name or an absolute path."""
+    """A recipe with its docstring (`text`) and the name or absolute path that identifies it (`reference`)."""
 
     name: str
     reference: str
@@ -29,36 +35,47 @@ class Entry:
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
-        """Each parameter's `name=default` and what it accepts."""
+        """Each parameter as `name=default` and the values it accepts."""
         return describe_parameters(self.recipe.parameters)
 
 
 def recipe_names() -> tuple[str, ...]:
-    """Names of the recipes that come with traceq, sorted."""
+    """Return the names of all recipes: those of traceq, sorted, then those of plugins."""
+    built_in = built_in_recipes()
+    return (*built_in, *sorted(find_plugins(RECIPES).keys() - set(built_in)))
+
+
+def built_in_recipes() -> tuple[str, ...]:
+    """Return the names of the recipes that come with traceq, sorted."""
     folders = [Path(folder) for folder in import_module("traceq.recipes").__path__]
-    return tuple(sorted(path.stem for folder in folders for path in folder.glob("*.py") if _holds(path)))
+    return tuple(sorted(path.stem for folder in folders for path in folder.glob("*.py") if _has_recipe(path)))
 
 
 def find_recipe(reference: str) -> Entry:
-    """The recipe of that name, or of that file when it ends in `.py`."""
+    """Return the recipe of that name, or in that file if the reference ends in `.py`.
+
+    Raises UsageFault for an unknown name or a file without a recipe, TraceqError for a file or a plugin that fails.
+    """
     if reference.endswith(".py"):
         path = Path(reference).resolve()
         return _entry(path.stem, str(path), _load(path), where=reference)
-    if reference not in recipe_names():
-        raise UsageFault(
-            f"no recipe {reference!r}{did_you_mean(reference, recipe_names())}; there are {', '.join(recipe_names())}"
-        )
-    return _entry(reference, reference, import_module(f"traceq.recipes.{reference}"), where=reference)
+    if reference in built_in_recipes():
+        return _entry(reference, reference, import_module(f"traceq.recipes.{reference}"), where=reference)
+    if plugin := find_plugins(RECIPES).get(reference):
+        return _entry(reference, reference, plugin.load(), where=f"plugin {plugin.package}: {reference}")
+    raise UsageFault(
+        f"no recipe {reference!r}{did_you_mean(reference, recipe_names())}; available: {', '.join(recipe_names())}"
+    )
 
 
-def _holds(path: Path) -> bool:
-    """The file assigns `recipe` at its top level: models and data beside the recipes do not, and are not imported."""
+def _has_recipe(path: Path) -> bool:
+    """Return True if the file assigns `recipe` at its top level; it is parsed, not imported."""
     tree = ast.parse(path.read_bytes(), str(path))
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     return any(isinstance(target, ast.Name) and target.id == "recipe" for target in targets)
 
 
-def _load(path: Path) -> ModuleType:
+def _load(path: Path) -> Any:
     if not path.is_file():
         raise UsageFault(f"{path}: no such file")
     name = f"traceq_recipe_{path.stem}"
@@ -66,8 +83,8 @@ def _load(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # the annotations of its dataclasses are looked up there
-    sys.path.insert(0, str(path.parent))  # its own neighbours, as `python FILE.py` would find them
+    sys.modules[name] = module  # dataclasses resolve their annotations there
+    sys.path.insert(0, str(path.parent))  # modules beside it are found, as with `python FILE.py`
     try:
         spec.loader.exec_module(module)
     except Exception as fault:
@@ -75,9 +92,9 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _entry(name: str, reference: str, module: ModuleType, where: str) -> Entry:
+def _entry(name: str, reference: str, module: Any, where: str) -> Entry:
     recipe = getattr(module, "recipe", None)
     if not isinstance(recipe, Recipe):
-        raise UsageFault(f"{where}: found no `recipe = Recipe(...)` at its top level")
+        raise UsageFault(f"{where}: found no `recipe = Recipe(...)` at the top level")
     check_names(recipe, where)
     return Entry(name, reference, (module.__doc__ or recipe.question).strip(), recipe)

@@ -1,4 +1,4 @@
-"""What a recipe's `build` is given: this rank's device and world, phases, a verified wrapper, and batches."""
+"""The context of a recipe's `build`: this rank's device and world, phases, a verified wrapper, and batches."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["Context", "PairedBatches"]
 
 _LOADER_TIMEOUT_S = 90
-"""A worker whose sending thread died (a TMPDIR too long for a socket's name, say) delivers nothing, and never ends."""
+"""Without a timeout, a worker whose sending thread died (TMPDIR too long for a socket's name) blocks forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """This rank, as a recipe sees it. `facts` are written into the manifest's environment.
+    """The rank that executes a recipe, as `build` sees it.
 
-    `steps_per_half` steps run before the next arm has its turn. `say` tells whoever watches the recording a line; rank
-    0 has the word, so say nothing while steps are timed. `arm` is the one that runs in this process, and whose
-    `facts` these are; "" for all of them.
+    `facts` are written into the manifest's environment. `steps_per_half` steps of an arm run before the next arm.
+    `say` prints a line for the user, on rank 0 only; do not call it while steps are timed. `arm` is the arm of this
+    process, to which `facts` belong; "" if all arms share the process.
     """
 
     rank: int
@@ -43,7 +43,10 @@ class Context:
     loaders: dict[Hashable, Iterator[Any]] = field(default_factory=dict)
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """The model on the device, under DDP when there is more than one rank; what was got is checked and noted."""
+        """Return the model on the device, in DDP if there are several ranks.
+
+        The wrapper is noted in the facts. Raises RecordingFailed if DDP does not span all ranks.
+        """
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
 
@@ -66,23 +69,23 @@ class Context:
         prefetch_factor: int = 2,
         batches_per_step: int = 1,
     ) -> Iterator[Any]:
-        """Endless batches of a real loader with workers; both halves of a pair are given the same ones.
+        """Return endless batches of a DataLoader with workers; both halves of a pair get the same batches.
 
-        `dataset[i]` is asked for every i >= 0; it has to differ between ranks itself. Each worker has up to
-        `prefetch_factor` batches in hand. Who asks once more for the same, of the same dataset, is given the same
-        iterator: arms that are built one by one are then given the same batches, too, by the same workers.
+        `dataset[i]` is read for every i >= 0; the dataset itself has to differ between ranks. Each worker prefetches
+        up to `prefetch_factor` batches. Calls with equal arguments return the same iterator: arms that are built
+        separately share the workers, and get the same batches.
         """
-        asked = (dataset, batch_size, num_workers, prefetch_factor, batches_per_step)
+        arguments = (dataset, batch_size, num_workers, prefetch_factor, batches_per_step)
         try:
-            hash(asked)
-        except TypeError:  # such a dataset cannot be asked for twice
-            return self._loader(*asked)
-        if asked not in self.loaders:
-            self.loaders[asked] = self._loader(*asked)
-        return self.loaders[asked]
+            hash(arguments)
+        except TypeError:  # an unhashable dataset is not shared
+            return self._loader(*arguments)
+        if arguments not in self.loaders:
+            self.loaders[arguments] = self._loader(*arguments)
+        return self.loaders[arguments]
 
     def separate_builds(self, *arms: str) -> None:
-        """Note arms that have a model each: they differ by where it lies in memory, too, and their diff says so."""
+        """Note arms with separate models: they also differ in memory layout, which their diff points out."""
         self.facts[BUILT_APART] = " ".join(arms)
 
     def _loader(
@@ -106,14 +109,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class PairedBatches:
-    """Indices of endless batches in blocks of one half; each block comes twice, once for each half of a pair."""
+    """Indices of endless batches: the batches of one half, repeated for the other half of the pair, then the next."""
 
     batch_size: int
     batches_per_half: int
 
     def __iter__(self) -> Iterator[list[int]]:
-        for block in count():
+        for pair in count():
             for _ in range(2):
                 for batch in range(self.batches_per_half):
-                    first = (block * self.batches_per_half + batch) * self.batch_size
+                    first = (pair * self.batches_per_half + batch) * self.batch_size
                     yield list(range(first, first + self.batch_size))

@@ -1,4 +1,4 @@
-"""Names of phases and arms: what a trace, or a folder of a run, can hold."""
+"""Valid names of phases, which are stored in traces, and of arms, which are folders of a run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from traceq.errors import UsageFault
 
 __all__ = ["check_arm", "check_phase"]
 
-_PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts anything else: quotes, backslashes, non-ASCII
+_PHASE = re.compile(r"[A-Za-z0-9_.:/#-]+")  # Kineto corrupts quotes, backslashes and non-ASCII characters
 _ARM = re.compile(r"[A-Za-z0-9_.=,+-]+")  # an arm is a folder
 _RESERVED = ("steps", "logs", "stalled", "faults")
 
 
 def check_phase(name: str) -> None:
-    """UsageFault for a name that a trace cannot hold."""
+    """Raise UsageFault for a phase name that a trace would corrupt."""
     if not _PHASE.fullmatch(name):
-        raise UsageFault(f"phase {name!r}: only letters, digits and _.:/#- survive in a trace")
+        raise UsageFault(f"phase {name!r}: phase names may contain only letters, digits and _.:/#-")
 
 
 def check_arm(name: str) -> None:
-    """UsageFault for a name that cannot be a folder of a run."""
+    """Raise UsageFault for an arm name that cannot be a folder of a run."""
     if not _ARM.fullmatch(name) or set(name) <= {"."} or name in _RESERVED:
-        taken = f"{', '.join(_RESERVED)} are taken"
-        raise UsageFault(f"arm {name!r}: only letters, digits and _.=,+- name a folder; {taken}")
+        raise UsageFault(
+            f"arm {name!r}: arm names may contain only letters, digits and _.=,+-; {', '.join(_RESERVED)} are reserved"
+        )

@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE` as a recipe's parameters, checked by the annotations of their dataclass."""
+"""A recipe's parameters with the changes of `--set KEY=VALUE`, validated by their dataclass annotations."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from traceq.errors import UsageFault
 
 __all__ = [
     "ParameterValues",
-    "checked",
     "describe_parameters",
     "did_you_mean",
     "overrides",
     "plain_values",
     "split_assignment",
+    "with_changes",
 ]
 
 P = TypeVar("P")
 ParameterValues = Mapping[str, str | int | float | bool]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` (did you mean x?)` when a known name is close to the word, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return ` (did you mean x?)` if a known name resembles the word, else ""."""
+    close = difflib.get_close_matches(word, list(names), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def split_assignment(text: str, option: str) -> tuple[str, str]:
-    """Key and value of `KEY=VALUE`; UsageFault names the option it stood under."""
+    """Return key and value of `KEY=VALUE`; UsageFault names the option."""
     key, equals, value = text.partition("=")
     if not key or not equals or not value:
         raise UsageFault(f"{option} {text}: expected KEY=VALUE")
@@ -41,21 +41,21 @@ def split_assignment(text: str, option: str) -> tuple[str, str]:
 
 
 def overrides(assignments: Sequence[str]) -> dict[str, str]:
-    """Values of `--set`, by key; the last of a repeated key counts."""
+    """Return the values of `--set` by key; the last value of a repeated key counts."""
     return dict(split_assignment(text, "--set") for text in assignments)
 
 
 def plain_values(parameters: object) -> dict[str, Any]:
-    """Parameters as plain values by name."""
+    """Return parameters as plain values by name."""
     return dict(msgspec.to_builtins(parameters))
 
 
-def checked(defaults: P, changes: Mapping[str, object]) -> P:
-    """The recipe's parameters with `changes` applied; UsageFault for an unknown key or a value out of range."""
-    known = [field.name for field in fields(defaults)]  # type: ignore[arg-type]
+def with_changes(defaults: P, changes: Mapping[str, object]) -> P:
+    """Return the recipe's parameters with `changes` applied; UsageFault for an unknown key or an invalid value."""
+    names = [field.name for field in fields(defaults)]  # type: ignore[arg-type]
     for key, value in changes.items():
-        if key not in known:
-            raise UsageFault(f"no parameter {key!r}{did_you_mean(key, known)}; there are {', '.join(known)}")
+        if key not in names:
+            raise UsageFault(f"no parameter {key!r}{did_you_mean(key, names)}; available: {', '.join(names)}")
         _check_choice(type(defaults), key, value)
     try:
         return msgspec.convert({**plain_values(defaults), **changes}, type(defaults), strict=False)
@@ -66,12 +66,12 @@ def checked(defaults: P, changes: Mapping[str, object]) -> P:
 
 
 def describe_parameters(defaults: object) -> list[tuple[str, str]]:
-    """Each parameter's `name=default` and what it accepts, in the order they are declared."""
+    """Return each parameter as `name=default` and the values it accepts, in the order of declaration."""
     kinds = typing.get_type_hints(type(defaults), include_extras=True)
-    return [(f"{key}={value}", _accepts(kinds[key])) for key, value in plain_values(defaults).items()]
+    return [(f"{key}={value}", _accepted_values(kinds[key])) for key, value in plain_values(defaults).items()]
 
 
-def _accepts(kind: object) -> str:
+def _accepted_values(kind: object) -> str:
     if get_origin(kind) is Literal:
         return " | ".join(str(choice) for choice in get_args(kind))
     if get_origin(kind) is typing.Annotated:

@@ -1,4 +1,4 @@
-"""Phases of a step: seen by the profiler and by nvtx tools, and timed, on every rank."""
+"""Phases of a step: timed on every rank, and visible to the profiler and to nvtx tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PhaseEvents", "Phases"]
 
 @dataclass(frozen=True, slots=True)
 class PhaseEvents:
-    """Where an outermost phase began and ended on the device's stream."""
+    """Begin and end of an outermost phase on the device's stream."""
 
     name: str
     began: torch.cuda.Event
@@ -28,10 +28,10 @@ class PhaseEvents:
 
 
 class Phases:
-    """Opens a phase by name: `with phases("forward"):`. Ranges close in order whatever the block raises.
+    """Factory of phases: `with phases("forward"):`. Ranges are closed in order, also after an exception.
 
-    Without declared names any name a trace can hold is a phase. While `event` is there, it is called where an outermost
-    phase begins and ends, unless steps are profiled.
+    Without declared names every valid name is a phase. If `event` is set, it is called where an outermost phase begins
+    and ends, unless steps are profiled.
     """
 
     __slots__ = ("_declared", "_depth", "_elapsed_ns", "_events", "_on_enter", "_seen", "event", "profiling")
@@ -48,9 +48,9 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Everything in the block belongs to the phase; UsageFault for a name that is not declared."""
+        """Assign everything in the block to the phase; UsageFault for a name that is not declared."""
         if name not in self._seen:
-            self._admit(name)
+            self._add_name(name)
         self._on_enter()
         nvtx.push_range(name)
         self._depth += 1
@@ -61,7 +61,7 @@ class Phases:
                 try:
                     yield
                 finally:
-                    self._add(name, perf_counter_ns() - start)
+                    self._add_time(name, perf_counter_ns() - start)
                     if began and self.event:
                         self._events.append(PhaseEvents(name, began, self.event()))
         finally:
@@ -69,12 +69,12 @@ class Phases:
             nvtx.pop_range()
 
     def take(self) -> dict[str, int]:
-        """Time of each outermost phase since the last call, ns; phases that never opened are missing."""
+        """Return the time of each outermost phase since the last call, ns; phases that did not run are missing."""
         elapsed_ns, self._elapsed_ns = self._elapsed_ns, {}
         return elapsed_ns
 
     def take_events(self) -> list[PhaseEvents]:
-        """Events of the outermost phases since the last call, in order; none without a device."""
+        """Return the events of the outermost phases since the last call, in order; empty without a device."""
         events, self._events = self._events, []
         return events
 
@@ -83,18 +83,17 @@ class Phases:
         """Declared phases, or those seen so far, in order."""
         return tuple(self._seen)
 
-    def _admit(self, name: str) -> None:
+    def _add_name(self, name: str) -> None:
         if self._declared:
-            raise UsageFault(
-                f"phase {name!r} is not declared{did_you_mean(name, self._declared)}: {', '.join(self._declared)}"
-            )
+            hint, declared = did_you_mean(name, self._declared), ", ".join(self._declared)
+            raise UsageFault(f"phase {name!r} is not declared{hint}; declared: {declared}")
         check_phase(name)
         self._seen[name] = None
 
     def _range(self, name: str) -> AbstractContextManager[object]:
-        # 12 us a range even with the profiler off, so only when it is on
+        # a range costs 12 us even when the profiler is off
         return record_function(name) if self.profiling else nullcontext()
 
-    def _add(self, name: str, elapsed_ns: int) -> None:
+    def _add_time(self, name: str, elapsed_ns: int) -> None:
         if self._depth == 1:
             self._elapsed_ns[name] = self._elapsed_ns.get(name, 0) + elapsed_ns

@@ -1,4 +1,4 @@
-"""What is going to be recorded, decided before any rank starts: every rank is given the same plan."""
+"""The plan of a recording, made before any rank starts and identical on all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from traceq.errors import UsageFault
 from traceq.model import Arm, Manifest
-from traceq.recorder.spec.parameters import ParameterValues, checked, plain_values, split_assignment
+from traceq.recorder.spec.parameters import ParameterValues, plain_values, split_assignment, with_changes
 from traceq.recorder.spec.recipe import Recipe
 from traceq.runs.layout import FORMAT, RunFolder
 
@@ -21,9 +21,9 @@ __all__ = [
     "Plan",
     "PlannedArm",
     "check_samples",
-    "for_device",
     "planned_arm",
     "planned_arms",
+    "split_by_device",
     "with_samples",
 ]
 
@@ -32,7 +32,7 @@ MAX_WARMUP_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class PlannedArm:
-    """An arm of the run: which arm of the recipe it runs, built with which parameters."""
+    """An arm of the run, with the arm of the recipe that it runs and the parameters of its build."""
 
     arm: Arm
     runs: str
@@ -41,14 +41,16 @@ class PlannedArm:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One recording. `steps` = measured unprofiled steps an arm and comparison, `trace_steps` = profiled ones an arm.
+    """One recording.
 
-    `max_minutes` > 0: timing goes on until every comparison is decided, or for that long, whatever `steps` says.
-    `reseeds`: both halves of a pair draw the same random numbers. `scratch` is the launcher's folder, for what goes
-    between it and its ranks; "" for ranks that someone else started. `replicates` > 0: arms run apart, in so many
-    processes each; `process` is which of all these a rank is given, with the one arm that it runs, and -1 before that;
-    cores are then divided among `sharing` ranks, those of the arm that has most. `marked`: arms that are not run any
-    more, with the reason.
+    `steps`: measured unprofiled steps per arm and comparison; `trace_steps`: profiled steps per arm.
+    `max_minutes` > 0: timing lasts until every comparison is decided, at most that long, and ignores `steps`.
+    `reseeds`: both halves of a pair draw the same random numbers.
+    `scratch`: the folder in which launcher and ranks exchange files; "" with an external launcher.
+    `replicates` > 0: each arm runs in this many separate processes; `process` is the number of this process among
+    all of them, -1 in the launcher. `sharing` is then the number of ranks among which the cores are divided: the ranks
+    of the largest arm.
+    `marked`: arms that will not run, with the reason.
     """
 
     recipe: str
@@ -72,52 +74,52 @@ class Plan:
 
     @property
     def folder(self) -> RunFolder:
-        """Where the run is written."""
+        """Folder of the run."""
         return RunFolder(Path(self.out))
 
     @property
-    def pulse(self) -> str:
-        """The launcher's file of counters; "" without a launcher of ours."""
-        return f"{self.scratch}/pulse" if self.scratch else ""
+    def progress_path(self) -> str:
+        """File of the progress counters; "" with an external launcher."""
+        return f"{self.scratch}/progress" if self.scratch else ""
 
     @property
-    def news(self) -> str:
-        """The launcher's file of lines for people; "" without a launcher of ours."""
-        return f"{self.scratch}/news" if self.scratch else ""
+    def messages_path(self) -> str:
+        """File of the messages for the user; "" with an external launcher."""
+        return f"{self.scratch}/messages" if self.scratch else ""
 
     @property
-    def faults(self) -> str:
-        """The folder in which ranks tell what ended them."""
+    def faults_folder(self) -> str:
+        """Folder in which ranks write the exceptions that ended them."""
         return f"{self.scratch}/faults" if self.scratch else str(self.folder.faults)
 
     @property
-    def log_head(self) -> str:
-        """The line in a rank's log at which one process of an arm that runs apart begins; "" where one has it alone."""
+    def log_header(self) -> str:
+        """Line with which a process begins its part of a log, if processes of several arms share it; else ""."""
         return f"process {self.process}: arm {self.arms[0].arm.name}\n" if self.process >= 0 else ""
 
     @property
     def warmup_steps(self) -> int:
-        """Steps each arm runs before anything counts: 20, or as many as are measured if that is less."""
+        """Warm-up steps per arm: 20, or the number of measured steps if that is smaller."""
         return min(MAX_WARMUP_STEPS, max(self.steps, 1))
 
     @property
     def steps_per_half(self) -> int:
-        """8 on CUDA, where the host runs ahead and one step cannot show what an arm does to that; else 1."""
+        """8 on CUDA, where the host runs ahead of the device and a single step cannot show an arm's effect; else 1."""
         return 8 if self.device == "cuda" else 1
 
     @property
-    def doubt(self) -> str:
-        """What stands in the way of a verdict, known before anything ran; "" for nothing."""
+    def warning(self) -> str:
+        """Why the recording cannot have a verdict, as known before it starts; "" if it can."""
         varied = sorted({key for planned in self.arms for key in planned.arm.varied if "batch" in key})
         if not varied or all(planned.arm.samples_per_step for planned in self.arms):
             return ""
         return (
-            f"{', '.join(varied)} varies, and the recipe does not tell how many samples a step trains on "
-            "(samples_per_rank): there will be no verdict"
+            f"{', '.join(varied)} varies, but the recipe does not define the samples per step (samples_per_rank): "
+            "there will be no verdict"
         )
 
     def manifest(self, recipe: str, question: str, phases: tuple[str, ...] = ()) -> Manifest:
-        """The manifest as it stands before the first step."""
+        """Return the manifest before the first step."""
         return Manifest(
             version=FORMAT,
             run_id=self.run_id,
@@ -133,26 +135,32 @@ class Plan:
         )
 
     def to_bytes(self) -> bytes:
-        """JSON, for another process."""
+        """Return the plan as JSON, for another process."""
         return msgspec.json.encode(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> Plan:
-        """The plan another process wrote."""
+        """Return the plan that another process wrote as JSON."""
         return msgspec.json.decode(data, type=Plan)
 
 
-def for_device(arms: Sequence[PlannedArm], device: str) -> tuple[tuple[PlannedArm, ...], tuple[Arm, ...]]:
-    """(the arms that the device can run; the others, marked as skipped, with those that stand against them)."""
-    lacking = {planned.arm.name: planned.arm.needs for planned in arms if planned.arm.needs not in ("", device)}
-    lacking |= {planned.arm.name: lacking[planned.arm.against] for planned in arms if planned.arm.against in lacking}
-    can = tuple(planned for planned in arms if planned.arm.name not in lacking)
-    cannot = (planned.arm for planned in arms if planned.arm.name in lacking)
-    return can, tuple(replace(arm, status="skipped", fault=f"it needs {lacking[arm.name]}") for arm in cannot)
+def split_by_device(arms: Sequence[PlannedArm], device: str) -> tuple[tuple[PlannedArm, ...], tuple[Arm, ...]]:
+    """Return (arms that the device can run, other arms marked as skipped).
+
+    Arms that are compared with a skipped arm are skipped, too.
+    """
+    missing = {planned.arm.name: planned.arm.needs for planned in arms if planned.arm.needs not in ("", device)}
+    missing |= {planned.arm.name: missing[planned.arm.against] for planned in arms if planned.arm.against in missing}
+    runnable = tuple(planned for planned in arms if planned.arm.name not in missing)
+    skipped = (planned.arm for planned in arms if planned.arm.name in missing)
+    return runnable, tuple(replace(arm, status="skipped", fault=f"requires {missing[arm.name]}") for arm in skipped)
 
 
 def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -> tuple[PlannedArm, ...]:
-    """The recipe's own arms, or one for each combination of varied values, the first of them the baseline."""
+    """Return the recipe's arms, or one arm per combination of varied values, of which the first is the baseline.
+
+    Raises UsageFault for a bad `--vary`.
+    """
     if not vary:
         return tuple(planned_arm(arm, parameters) for arm in recipe.arms)
     axes = [_axis(text) for text in vary]
@@ -160,7 +168,7 @@ def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -
     base = next(arm for arm in recipe.arms if arm.name == runs)
     arms: list[PlannedArm] = []
     for combination in itertools.product(*axes):
-        values = checked(parameters, {**base.varied, **dict(combination)})
+        values = with_changes(parameters, {**base.varied, **dict(combination)})
         name = ",".join(f"{key}={value}" for key, value in combination)
         varied = {key: plain_values(values)[key] for key, _ in combination}
         meaning = f"{runs} with {name}"
@@ -168,40 +176,43 @@ def planned_arms(recipe: Recipe[Any], parameters: object, vary: Sequence[str]) -
         arm = replace(arm, num_ranks=base.num_ranks)
         arms.append(PlannedArm(arm, runs, plain_values(values)))
     if len({planned.arm.name for planned in arms}) < len(arms):
-        raise UsageFault(f"--vary {' '.join(vary)}: two arms are the same")
+        raise UsageFault(f"--vary {' '.join(vary)}: two arms have the same name")
     return tuple(arms)
 
 
 def planned_arm(arm: Arm, parameters: object) -> PlannedArm:
-    """An arm of the recipe with the parameters that it has for itself. Raises UsageFault."""
-    return PlannedArm(arm, arm.name, plain_values(checked(parameters, arm.varied)))
+    """Return an arm of the recipe with its parameters; UsageFault if they are invalid."""
+    return PlannedArm(arm, arm.name, plain_values(with_changes(parameters, arm.varied)))
 
 
 def with_samples(recipe: Recipe[Any], arms: Sequence[PlannedArm], num_ranks: int) -> tuple[PlannedArm, ...]:
-    """The arms with the samples of a step of all ranks, where the recipe tells those of one. Raises UsageFault."""
+    """Return the arms with the samples per step of all ranks, if the recipe defines those of one rank.
+
+    Raises UsageFault if that is not a positive integer.
+    """
     if recipe.samples_per_rank is None:
         return tuple(arms)
-    found = []
+    counted = []
     for planned in arms:
-        samples = recipe.samples_per_rank(checked(recipe.parameters, planned.parameters))
+        samples = recipe.samples_per_rank(with_changes(recipe.parameters, planned.parameters))
         check_samples(samples, "Recipe(samples_per_rank=)")
         samples *= (planned.arm.num_ranks or num_ranks) * planned.arm.samples_factor
-        found.append(replace(planned, arm=replace(planned.arm, samples_per_step=samples)))
-    return tuple(found)
+        counted.append(replace(planned, arm=replace(planned.arm, samples_per_step=samples)))
+    return tuple(counted)
 
 
 def check_samples(samples: object, where: str) -> None:
-    """UsageFault for what is no number of samples."""
+    """Raise UsageFault unless `samples` is a positive integer."""
     if not isinstance(samples, int) or samples < 1:
-        raise UsageFault(f"{where}: found {samples!r}; expected the samples of a step of one rank, 1 or more")
+        raise UsageFault(f"{where}: found {samples!r}; expected the samples per step of one rank, an integer >= 1")
 
 
 def _axis(text: str) -> list[tuple[str, str]]:
     key, values = split_assignment(text, "--vary")
-    found = [(key, value.strip()) for value in values.split(",") if value.strip()]
-    if len(found) < 2:
-        raise UsageFault(f"--vary {text}: expected two values or more, KEY=A,B")
-    return found
+    axis = [(key, value.strip()) for value in values.split(",") if value.strip()]
+    if len(axis) < 2:
+        raise UsageFault(f"--vary {text}: expected at least two values, KEY=A,B")
+    return axis
 
 
 def _folder_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""From what a user asked for to a plan: device, ranks, numbers of steps, and a fresh folder."""
+"""A user's request turned into a plan: device, ranks, numbers of steps, and a new folder."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.catalogue import Entry, find_recipe
-from traceq.recorder.spec.parameters import checked, overrides, plain_values
-from traceq.recorder.spec.plan import Plan, PlannedArm, for_device, planned_arms, with_samples
+from traceq.recorder.spec.parameters import overrides, plain_values, with_changes
+from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arms, split_by_device, with_samples
 from traceq.runs.layout import RunFolder
 
-__all__ = ["DEFAULT_STEPS", "Request", "fresh_folder", "now", "prepare", "resolve_device"]
+__all__ = ["DEFAULT_STEPS", "Request", "create_run_folder", "prepare", "resolve_device", "utc_now"]
 
 DEFAULT_STEPS = {"cpu": 64, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
 DEFAULT_MINUTES = 10.0
 DEFAULT_TRACE_STEPS = 3
-DEFAULT_REPLICATES = {"cpu": 1, "cuda": 4}  # 4 give an interval; on a CPU each costs ten seconds an arm and more
+DEFAULT_REPLICATES = {"cpu": 1, "cuda": 4}  # 4 give a confidence interval; on a CPU each takes over 10 s per arm
 MAX_REPLICATES = 100
 MAX_STEPS = 100_000
 MAX_TRACE_STEPS = 50
@@ -31,7 +31,7 @@ MAX_TRACE_STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `traceq record` was asked for; None is left to the recipe or the machine, `max_minutes` to the default."""
+    """Options of `traceq record`; None means the default of the recipe or the machine."""
 
     recipe: str
     ranks: int | None = None
@@ -46,17 +46,17 @@ class Request:
     replicates: int | None = None
 
     def check(self) -> tuple[Entry, object, tuple[PlannedArm, ...]]:
-        """The recipe, its parameters and its arms; UsageFault for whatever names nothing or is out of range."""
+        """Return the recipe, its parameters and its arms; UsageFault for unknown names and values out of range."""
         if find_spec("torch") is None:
             raise TraceqError("recording needs torch: pip install 'traceq-torch[record]'")
         entry = find_recipe(self.recipe)
-        parameters = checked(entry.recipe.parameters, overrides(self.changes))
+        parameters = with_changes(entry.recipe.parameters, overrides(self.changes))
         arms = planned_arms(entry.recipe, parameters, self.vary)
         apart = entry.recipe.runs_apart(planned.arm for planned in arms)
         self._check_until(arms, apart=apart)
         if self.replicates is not None and not apart:
             raise UsageFault(
-                f"--replicates {self.replicates}: the arms of {self.recipe} share a process; --steps times more of them"
+                f"--replicates {self.replicates}: arms of {self.recipe} share a process; use --steps to time more steps"
             )
         _check_range("--replicates", self.replicates, 1, MAX_REPLICATES)
         _check_range("--steps", self.steps, 0, MAX_STEPS)
@@ -66,42 +66,47 @@ class Request:
         return entry, parameters, arms
 
     def num_traced(self, entry: Entry) -> int:
-        """Profiled steps of each arm: as asked for, else as the recipe has it."""
-        wanted = (self.trace_steps, entry.recipe.trace_steps, DEFAULT_TRACE_STEPS)
-        return next(steps for steps in wanted if steps is not None)
+        """Return the profiled steps per arm: of the request, else the recipe, else the default."""
+        candidates = (self.trace_steps, entry.recipe.trace_steps, DEFAULT_TRACE_STEPS)
+        return next(steps for steps in candidates if steps is not None)
 
     def _check_until(self, arms: Sequence[PlannedArm], *, apart: bool) -> None:
-        """UsageFault for what makes no sense with, or without, `--until decided`."""
+        """Raise UsageFault for options that contradict `--until decided`, or require it."""
         if not self.until_decided:
             if self.max_minutes is not None:
-                raise UsageFault(f"--max-minutes {self.max_minutes:g}: caps --until decided; add it, or use --steps")
+                raise UsageFault(
+                    f"--max-minutes {self.max_minutes:g}: requires --until decided; without it use --steps"
+                )
             return
         if apart:
             raise UsageFault(
-                f"--until decided: each arm of {self.recipe} has processes of its own, and it takes four to decide "
-                "anything; --replicates N says how many"
+                f"--until decided: each arm of {self.recipe} runs in separate processes, and a verdict needs at least "
+                "four of them; set their number with --replicates"
             )
         if self.steps is not None:
             raise UsageFault(
-                f"--steps {self.steps}: --until decided finds out how many it takes; leave one of them out"
+                f"--steps {self.steps}: --until decided determines the number of steps; use one of the two options"
             )
         if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
             raise UsageFault(f"--max-minutes {self.max_minutes:g}: expected more than 0")
         if sum(planned.arm.timed for planned in arms) < 2:
             raise UsageFault(
-                f"--until decided: {self.recipe} times one arm; --vary KEY=A,B gives it another to compare"
+                f"--until decided: {self.recipe} times only one arm; --vary KEY=A,B adds an arm to compare"
             )
 
 
 def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
-    """The plan and its recipe; makes the run's folder. `world_size` > 0: the ranks are already there."""
+    """Return the plan and its recipe, and create the run's folder.
+
+    `world_size` > 0: the number of ranks that an external launcher started.
+    """
     entry, parameters, arms = request.check()
     apart = entry.recipe.runs_apart(planned.arm for planned in arms)
     device = resolve_device(request.device)
     num_ranks = _num_ranks(request.ranks, device, world_size)
     _check_ranks(arms, num_ranks)
-    arms, marked = for_device(with_samples(entry.recipe, arms, num_ranks), device)
-    out = fresh_folder(request.out, entry.name)
+    arms, marked = split_by_device(with_samples(entry.recipe, arms, num_ranks), device)
+    out = create_run_folder(request.out, entry.name)
     seed = secrets.randbelow(2**31)
     plan = Plan(
         recipe=entry.reference,
@@ -115,7 +120,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         seed=seed,
         parameters=plain_values(parameters),
         arms=arms,
-        started=now(),
+        started=utc_now(),
         marked=marked,
         replicates=_num_processes(request, entry, device) if apart else 0,
     )
@@ -127,70 +132,72 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
 
 
 def _num_processes(request: Request, entry: Entry, device: str) -> int:
-    """Processes of each arm that runs apart."""
+    """Return the number of processes per arm, if arms run in separate processes."""
     return request.replicates or entry.recipe.replicates or DEFAULT_REPLICATES[device]
 
 
-def now() -> str:
-    """UTC to the second, as a manifest has it."""
+def utc_now() -> str:
+    """Return the UTC time to the second, in the manifest's format."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def fresh_folder(out: Path | None, name: str, *, remedy: str = "choose another --out") -> Path:
-    """A folder for one run: the one asked for, if it is empty or new, else `traceq-runs/<name>-<time>`.
+def create_run_folder(out: Path | None, name: str, *, remedy: str = "choose another --out") -> Path:
+    """Create and return the folder of a run: `out`, which must be empty or new, or `traceq-runs/<name>-<time>`.
 
-    `remedy` is what to do about a fault, in the words of whoever named the folder.
+    `remedy`: the next step that an error suggests, in terms of the caller's option.
     """
     if out is not None:
-        _make(out, remedy)
+        _reserve(out, remedy)
         return out
     base = Path("traceq-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
     for candidate in candidates:
         if not candidate.exists():
-            _make(candidate, remedy)
+            _reserve(candidate, remedy)
             return candidate
     raise TraceqError(f"{base}: a hundred runs in one second; {remedy}")
 
 
-def _make(folder: Path, remedy: str) -> None:
+def _reserve(folder: Path, remedy: str) -> None:
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise TraceqError(f"{folder}: exists and is not empty; a run is never overwritten, {remedy}")
         folder.mkdir(parents=True, exist_ok=True)
         RunFolder(folder).reserve()
     except OSError as fault:
-        raise TraceqError(f"{folder}: cannot make this folder: {fault.strerror}; {remedy}") from fault
+        raise TraceqError(f"{folder}: cannot create this folder: {fault.strerror}; {remedy}") from fault
 
 
-def resolve_device(wanted: str) -> str:
-    """Cpu or cuda; TraceqError when CUDA is asked for and not there."""
+def resolve_device(device: str) -> str:
+    """Return cpu or cuda for auto, cpu or cuda; TraceqError if CUDA is requested but not available."""
     import torch
 
-    if wanted == "auto":
+    if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise TraceqError("--device cuda: torch finds no CUDA device; --device cpu works everywhere")
-    return wanted
+    if device == "cuda" and not torch.cuda.is_available():
+        raise TraceqError("--device cuda: torch finds no CUDA device; use --device cpu")
+    return device
 
 
-def _num_ranks(wanted: int | None, device: str, world_size: int) -> int:
+def _num_ranks(requested: int | None, device: str, world_size: int) -> int:
     if world_size:
-        if wanted not in {None, world_size}:
-            raise UsageFault(f"--ranks {wanted}: the launcher started {world_size}; leave --ranks out")
+        if requested not in {None, world_size}:
+            raise UsageFault(f"--ranks {requested}: the launcher started {world_size} ranks; omit --ranks")
         return world_size
     import torch
 
     num_devices = torch.cuda.device_count() if device == "cuda" else 0
-    _check_range("--ranks", wanted, 1, max(8, 4 * (num_devices or os.cpu_count() or 1)))
-    return wanted or num_devices or DEFAULT_CPU_RANKS
+    _check_range("--ranks", requested, 1, max(8, 4 * (num_devices or os.cpu_count() or 1)))
+    return requested or num_devices or DEFAULT_CPU_RANKS
 
 
 def _check_ranks(arms: Sequence[PlannedArm], num_ranks: int) -> None:
-    """UsageFault for an arm that needs more ranks than there are; one with fewer than all needs two of them."""
+    """Raise UsageFault for an arm with a number of ranks that is not below that of the job."""
     for arm in (planned.arm for planned in arms if planned.arm.num_ranks):
-        if not arm.num_ranks < num_ranks:
-            raise UsageFault(f"--ranks {num_ranks}: arm {arm.name} has {arm.num_ranks} already; expected more")
+        if arm.num_ranks >= num_ranks:
+            raise UsageFault(
+                f"--ranks must exceed {arm.num_ranks}, the rank count of arm {arm.name}; found {num_ranks}"
+            )
 
 
 def _check_range(option: str, value: int | None, least: int, most: int) -> None:

@@ -1,4 +1,4 @@
-"""What an experiment is: a question, the arms it compares, and a function that builds the step they share."""
+"""The definition of an experiment: a question, the arms it compares, and a function that builds their step."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ __all__ = ["Outcome", "Recipe", "Skip", "Step", "check_names"]
 
 P = TypeVar("P")
 Step: TypeAlias = Callable[[str], None]
-"""Runs one training step the way the arm of that name does."""
+"""A function that runs one training step of the arm with that name."""
 
 
 class Skip(TraceqError):
-    """Raised by `build`, on every rank, where an arm that runs apart cannot run here: the others do, and the run says
-    why this one did not.
+    """Exception of a `build` whose arm cannot run on this machine, raised on every rank.
+
+    Only for arms in separate processes: the other arms run, and the run records the reason.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an arm that ran apart ended: `arm.status` is "" if well, else "skipped" or "out of memory"; `arm.facts` are
-    what its `build` noted. `step_ns` is the median unprofiled step of the job, `peak_bytes` the most memory of any
-    rank; both are 0 where no step was timed.
+    """Result of an arm that ran in separate processes.
+
+    `arm.status` is "" after success, else "skipped" or "out of memory"; `arm.facts` are those of its `build`.
+    `step_ns`: median unprofiled step of the job; `peak_bytes`: peak memory of any rank; both 0 if no step was timed.
     """
 
     arm: Arm
@@ -40,19 +42,20 @@ class Outcome:
 class Recipe(Generic[P]):
     """One experiment. A variant is `dataclasses.replace(recipe, parameters=replace(recipe.parameters, size="small"))`.
 
-    `build(context, parameters)` is called once on every rank and returns the step all arms share: the same model, the
-    same optimizer, so that nothing but the arm differs. `parameters` is a frozen dataclass whose defaults are the
-    recipe's; annotate with Literal or msgspec.Meta to have values checked before anything starts.
-    `varied` is the arm that `--vary` turns into one arm a value (the baseline unless named). `samples_per_rank` tells
-    from the parameters how many samples a step of one rank trains on, gradient accumulation included (of an arm that
-    takes larger batches, `Arm(samples_factor=)` times as many): arms that differ in that are then compared by the time
-    a sample takes. `steps`: how many unprofiled steps of each arm are measured where nobody says; 0 leaves it to the
-    device. `trace_steps` likewise is how many are profiled, 3 if it is None.
-    `apart`: arms cannot share a process, so each has processes of its own (`Context.arm` tells which it is), one after
-    another; a process is then what is repeated, `replicates` times where nobody says, 0 leaving that to the device. Of
-    such a recipe an arm may have parameters (`Arm(varied=)`) and a number of ranks (`Arm(num_ranks=)`) of its own, and
-    `next_arms(parameters, outcomes)` may name further arms when the ones before them have run, until it names none.
-    `varied_apart`: parameters of which two values cannot share a process; `--vary` of one has the arms run apart.
+    `build(context, parameters)` is called once on every rank and returns the step that all arms share: the same model
+    and optimizer, so that only the arm differs. `parameters` is a frozen dataclass with the recipe's defaults;
+    annotations with Literal or msgspec.Meta validate values before anything starts.
+    `varied`: the arm that `--vary` turns into one arm per value; the baseline if "".
+    `samples_per_rank`: the samples per step of one rank as a function of the parameters, gradient accumulation
+    included (an arm with larger batches multiplies them by `Arm(samples_factor=)`). Arms with different numbers of
+    samples are compared by the time per sample.
+    `steps`: default of the measured unprofiled steps per arm; 0 for the default of the device. `trace_steps`: default
+    of the profiled steps; 3 if None.
+    `apart`: arms cannot share a process. Each arm runs in separate processes, one after another (`Context.arm` names
+    it), and a process is the unit of repetition: `replicates` processes by default, 0 for the default of the device.
+    Arms of such a recipe may have different parameters (`Arm(varied=)`) and numbers of ranks (`Arm(num_ranks=)`), and
+    `next_arms(parameters, outcomes)` may return further arms once the earlier ones have run, until it returns none.
+    `varied_apart`: parameters of which two values cannot share a process; with `--vary` of one, arms run apart.
     """
 
     question: str
@@ -71,17 +74,19 @@ class Recipe(Generic[P]):
 
     @property
     def baseline(self) -> Arm:
-        """The arm the others are compared with."""
+        """The arm that the others are compared with."""
         return next(arm for arm in self.arms if arm.baseline)
 
     def runs_apart(self, arms: Iterable[Arm]) -> bool:
-        """Each of these arms has processes of its own."""
+        """Return True if these arms run in separate processes."""
         return self.apart or any(arm.varied.keys() & set(self.varied_apart) for arm in arms)
 
 
 def check_names(recipe: Recipe[Any], where: str) -> None:
-    """UsageFault unless phases and arms can be written, exactly one timed arm is the baseline, and what arms name is
-    timed, too.
+    """Raise UsageFault for an inconsistent recipe.
+
+    Names of phases and arms must be valid and unique, exactly one timed arm is the baseline, and arms refer only to
+    other timed arms.
     """
     for name in recipe.phases:
         check_phase(name)
@@ -91,14 +96,14 @@ def check_names(recipe: Recipe[Any], where: str) -> None:
     if len(set(names)) < len(names):
         raise UsageFault(f"{where}: two arms have the same name: {', '.join(names)}")
     if [arm.timed for arm in recipe.arms if arm.baseline] != [True]:
-        raise UsageFault(f"{where}: exactly one timed arm has to be the baseline")
+        raise UsageFault(f"{where}: exactly one timed arm must be the baseline")
     if recipe.baseline.needs:
-        raise UsageFault(f"{where}: arm {recipe.baseline.name!r}: the baseline has to run on any device")
+        raise UsageFault(f"{where}: arm {recipe.baseline.name!r}: the baseline must run on any device")
     timed = {arm.name for arm in recipe.arms if arm.timed}
     for arm in recipe.arms:
         if unknown := {arm.against, arm.repeats} - {""} - (timed - {arm.name}):
-            raise UsageFault(f"{where}: arm {arm.name!r} names {', '.join(sorted(unknown))}: no other timed arm")
+            raise UsageFault(f"{where}: arm {arm.name!r} refers to {', '.join(sorted(unknown))}: no other timed arm")
     if recipe.varied and recipe.varied not in names:
-        raise UsageFault(f"{where}: varied={recipe.varied!r} is none of its arms: {', '.join(names)}")
+        raise UsageFault(f"{where}: varied={recipe.varied!r} is not one of its arms: {', '.join(names)}")
     if not recipe.apart and (recipe.next_arms or any(arm.num_ranks or arm.varied for arm in recipe.arms)):
-        raise UsageFault(f"{where}: next_arms=, and Arm(num_ranks=) or Arm(varied=), need Recipe(apart=True)")
+        raise UsageFault(f"{where}: next_arms=, Arm(num_ranks=) and Arm(varied=) require Recipe(apart=True)")

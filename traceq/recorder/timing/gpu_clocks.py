@@ -1,4 +1,4 @@
-"""Clocks and throttling of a CUDA device, where NVML answers: a slow group then has a reason."""
+"""Clocks and throttling of a CUDA device, if NVML reports them: they can explain a slow block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traceq.runs.step_log import ClocksLine
 
 __all__ = ["clock_facts", "read_clocks"]
 
-_SLOWDOWNS = {  # NVML's bits of clocks event reasons, without those that are no fault: idle, and settings
+_SLOWDOWNS = {  # NVML's bits of clock event reasons that indicate throttling: not idle, nor settings
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",
     0x20: "sw_thermal_slowdown",
@@ -22,7 +22,7 @@ _SLOWDOWNS = {  # NVML's bits of clocks event reasons, without those that are no
 
 
 def read_clocks(device: torch.device) -> Iterator[ClocksLine]:
-    """One line of clocks; none without CUDA, without pynvml, or where NVML refuses."""
+    """Yield one line of clocks; nothing without CUDA or pynvml, or if NVML fails."""
     if device.type != "cuda" or find_spec("pynvml") is None:
         return
     import pynvml
@@ -36,16 +36,17 @@ def read_clocks(device: torch.device) -> Iterator[ClocksLine]:
             throttle=pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
             celsius=pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
         )
-    except (pynvml.NVMLError, AttributeError):  # a binding or a driver that does not tell
+    except (pynvml.NVMLError, AttributeError):  # a driver or binding that lacks one of these queries
         return
 
 
 def clock_facts(ranks: Sequence[Sequence[ClocksLine]]) -> dict[str, str | int | float]:
-    """For the manifest: the slowest rank's median clock, and why clocks were held down in any group; nothing where no
-    clock was read.
+    """Return facts for the manifest: the slowest rank's median clock, and the throttle reasons of all blocks.
+
+    Empty if no clock was read.
     """
     medians = [median(line.sm_mhz for line in lines) for lines in ranks if lines]
     if not medians:
         return {}
-    seen = {name for lines in ranks for line in lines for bit, name in _SLOWDOWNS.items() if line.throttle & bit}
-    return {"sm_mhz": round(min(medians)), "throttled": ", ".join(sorted(seen))}
+    reasons = {name for lines in ranks for line in lines for bit, name in _SLOWDOWNS.items() if line.throttle & bit}
+    return {"sm_mhz": round(min(medians)), "throttled": ", ".join(sorted(reasons))}

@@ -1,4 +1,4 @@
-"""Appends samples to `steps/rank<r>.jsonl`; a kill loses one group at most."""
+"""Writer of the samples in `steps/rank<r>.jsonl`; a killed process loses at most one block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """An open file of samples. It exists from the start, so that a rank that measured nothing is seen to be there."""
+    """Open file of samples; it is created at once, so that a rank without samples is visible, too."""
 
     __slots__ = ("_encoder", "_file")
 
@@ -23,7 +23,7 @@ class Journal:
         self._encoder = msgspec.json.Encoder()
 
     def write(self, lines: Iterable[Line]) -> None:
-        """Append the lines in one write. Call it between groups: it must not be part of a step."""
+        """Append the lines in one write; call it between blocks, so that it is not part of a step."""
         self._file.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
 
     def __enter__(self) -> Journal:

@@ -1,4 +1,4 @@
-"""Peak memory: of a CUDA device since it was last asked, or of the process."""
+"""Peak memory of a CUDA device or, without one, of the process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["NO_PEAK", "Peak", "peak", "reset_peak_memory"]
+__all__ = ["NO_PEAK", "Peak", "read_peak", "reset_peak_memory"]
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Most bytes that tensors took of a device, and that its allocator kept; of a process all it had, and nothing."""
+    """Peak bytes of tensors and of the caching allocator; for a process, its resident memory and 0."""
 
     allocated: int
     reserved: int
@@ -23,12 +23,12 @@ class Peak:
 NO_PEAK = Peak(0, 0)
 
 
-def peak(device: torch.device) -> Peak:
-    """Of the CUDA device since the last call; without one of the process since `forget_peak`."""
+def read_peak(device: torch.device) -> Peak:
+    """Return the peak of the CUDA device since the last call, else of the process since `reset_peak_memory`."""
     if device.type == "cuda":
-        found = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
+        peak = Peak(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
         torch.cuda.reset_peak_memory_stats(device)
-        return found
+        return peak
     try:
         import resource
     except ImportError:  # Windows
@@ -38,7 +38,7 @@ def peak(device: torch.device) -> Peak:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Let the peak begin anew; the process's only where the system can (Linux)."""
+    """Reset the peak of the device or, only on Linux, of the process."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif sys.platform == "linux":

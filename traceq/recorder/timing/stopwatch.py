@@ -1,4 +1,4 @@
-"""When each step ended, on the host and on the device, without waiting for either."""
+"""End times of steps on the host and on the device, taken without synchronizing them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from time import perf_counter_ns, thread_time_ns
 import torch
 
 from traceq.recorder.spec.phases import PhaseEvents, Phases
-from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, peak
+from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak
 
 __all__ = ["StepTime", "Stopwatch", "counted_cpu_ns", "counted_ns"]
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One step, from the end of the step before it. Without a device `device_ns` is 0, and `device_phases` empty."""
+    """Times of one step, from the end of the step before it.
+
+    Without a device `device_ns` is 0 and `device_phases` is empty.
+    """
 
     wall_ns: int
     cpu_ns: int
@@ -38,8 +41,9 @@ class _Mark:
 
 
 class Stopwatch:
-    """Marks ends of steps; hands out the times between them once a group is over. In its block the device's clock runs
-    along with phases, too.
+    """Marks of the ends of steps, and the times between them.
+
+    In its `with` block, phases are timed by device events, too.
     """
 
     __slots__ = ("_marks", "_phases", "device")
@@ -57,34 +61,37 @@ class Stopwatch:
         self._phases.event = None
 
     def mark(self, *, half_ended: bool = True) -> None:
-        """A step ends here. Peak memory is read where a half ends: it costs the host tens of us on CUDA."""
+        """Mark the end of a step; peak memory is read only where a half ends, as that takes tens of us on CUDA."""
         event = _event() if self.device.type == "cuda" else None
-        most = peak(self.device) if half_ended else NO_PEAK
+        peak = read_peak(self.device) if half_ended else NO_PEAK
         phases, events = self._phases.take(), self._phases.take_events()
-        self._marks.append(_Mark(perf_counter_ns(), thread_time_ns(), event, most, phases, events))
+        self._marks.append(_Mark(perf_counter_ns(), thread_time_ns(), event, peak, phases, events))
 
     def take(self) -> list[StepTime]:
-        """Times between the marks so far, oldest first, and forget them. Waits for the device: between groups only."""
+        """Return the times between the marks so far, oldest first, and clear them.
+
+        Synchronizes with the device: call it only between blocks.
+        """
         marks, self._marks = self._marks, []
         if marks and marks[-1].event is not None:
             marks[-1].event.synchronize()
-        return [_between(before, after) for before, after in pairwise(marks)]
+        return [_step_time(before, after) for before, after in pairwise(marks)]
 
 
 def _event() -> torch.cuda.Event:
-    """A point on the current stream whose time the device notes when it gets there."""
+    """Return an event recorded on the current stream."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
-def _between(before: _Mark, after: _Mark) -> StepTime:
+def _step_time(before: _Mark, after: _Mark) -> StepTime:
     device_ns = 0
     if before.event is not None and after.event is not None:
         device_ns = _elapsed_ns(before.event, after.event)
     device_phases: dict[str, int] = {}
-    for found in after.events:
-        device_phases[found.name] = device_phases.get(found.name, 0) + _elapsed_ns(found.began, found.ended)
+    for phase in after.events:
+        device_phases[phase.name] = device_phases.get(phase.name, 0) + _elapsed_ns(phase.began, phase.ended)
     return StepTime(
         wall_ns=after.wall_ns - before.wall_ns,
         cpu_ns=after.cpu_ns - before.cpu_ns,
@@ -101,7 +108,10 @@ def _elapsed_ns(began: torch.cuda.Event, ended: torch.cuda.Event) -> int:
 
 
 def counted_ns(half: Sequence[StepTime]) -> int:
-    """Time of one step of a half, ns. With a device the first step settles and is not counted, and events decide."""
+    """Return the mean time of a half's steps, ns.
+
+    On a device it is measured by events, and the first step settles and does not count.
+    """
     if half[0].device_ns == 0:
         return sum(step.wall_ns for step in half) // len(half)
     counted = half[1:] or half
@@ -109,5 +119,5 @@ def counted_ns(half: Sequence[StepTime]) -> int:
 
 
 def counted_cpu_ns(half: Sequence[StepTime]) -> int:
-    """CPU time of the main thread in one step of a half, ns; 0 with a device, whose time is not the host's."""
+    """Return the mean CPU time of the main thread in a half's steps, ns; 0 with a device."""
     return sum(step.cpu_ns for step in half) // len(half) if half[0].device_ns == 0 else 0

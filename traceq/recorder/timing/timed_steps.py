@@ -1,4 +1,4 @@
-"""Unprofiled timing: groups of pairs, arms interleaved in one process, the collector off while a group runs."""
+"""Unprofiled timing: blocks of pairs, with arms interleaved in one process and GC disabled during a block."""
 
 from __future__ import annotations
 
@@ -8,57 +8,72 @@ from contextlib import contextmanager
 
 from traceq.recorder.rank.rank import Rank
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.spec.schedule import STEPS_ALONE, Group, comparisons, pairs_alone, pairs_for, schedule
+from traceq.recorder.spec.schedule import (
+    SINGLE_ARM_STEPS_PER_BLOCK,
+    Block,
+    comparisons,
+    pairs_for,
+    pairs_for_single_arm,
+    schedule,
+)
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.journal import Journal
 from traceq.recorder.timing.peak_memory import reset_peak_memory
-from traceq.recorder.timing.sequential import groups_until_decided
+from traceq.recorder.timing.sequential import blocks_until_decided
 from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, counted_cpu_ns, counted_ns
 from traceq.runs.step_log import ClocksLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
 
-__all__ = ["collector_off", "num_timed_steps", "step_line", "timed_steps"]
+__all__ = ["gc_disabled", "num_timed_steps", "step_line", "timed_steps"]
 
 
 def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
-    """Yields the arm of each step to run, and returns the pairs: warm-up, then every group of every comparison.
+    """Yield the arm of each step to run, and return the pairs: warm-up, then all blocks of all comparisons.
 
-    A step ends when the next arm is asked for. Each group is on disk before the next one begins.
+    A step ends when the next arm is requested. Each block is on disk before the next one begins.
     """
-    found: list[PairLine] = []
+    pairs: list[PairLine] = []
     clocks: list[ClocksLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
-    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, collector_off(), stopwatch:
+    with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         journal.write(warm_up)
         reset_peak_memory(rank.world.device)
-        for group in groups_until_decided(rank, warm_up, found) if rank.plan.max_minutes else _groups(rank.plan):
+        for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
             gc.collect()
             rank.world.barrier()
             before = list(read_clocks(rank.world.device))
-            lines = [*before, *(yield from _group(rank, stopwatch, group))]
+            lines = [*before, *(yield from _run_block(rank, stopwatch, block))]
             clocks += before
             journal.write(lines)
-            found += [line for line in lines if isinstance(line, PairLine)]
+            pairs += [line for line in lines if isinstance(line, PairLine)]
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
-    return found
+    return pairs
 
 
 def num_timed_steps(plan: Plan) -> int:
-    """How many steps `timed_steps` will ask for where their number is planned."""
-    halves = len(_warm_up_order(plan)) + sum(2 + 2 * len(group.b_second) for group in _groups(plan))
+    """Return the number of steps that `timed_steps` yields without `--until`."""
+    halves = len(_warm_up_order(plan)) + sum(2 + 2 * len(block.b_second) for block in _blocks(plan))
     return halves * plan.steps_per_half
 
 
-def _groups(plan: Plan) -> tuple[Group, ...]:
+def _blocks(plan: Plan) -> tuple[Block, ...]:
     compared, per_half = comparisons([planned.arm for planned in plan.arms]), plan.steps_per_half
     if len(compared) == 1:
-        return schedule(compared, (pairs_alone(plan.steps, per_half),), plan.seed, STEPS_ALONE // (2 * per_half))
+        return schedule(
+            compared,
+            (pairs_for_single_arm(plan.steps, per_half),),
+            plan.seed,
+            SINGLE_ARM_STEPS_PER_BLOCK // (2 * per_half),
+        )
     return schedule(compared, (pairs_for(plan.steps, per_half),), plan.seed)
 
 
 def _warm_up_order(plan: Plan) -> list[str]:
-    """Arms of the warm-up's halves: in pairs, so that both halves of later pairs stay on the same batches."""
+    """Return the arms of the warm-up's halves, in pairs, so that later pairs begin with an even number of halves.
+
+    Both halves of a pair then get the same batches.
+    """
     num_pairs = -(-plan.warmup_steps // (2 * plan.steps_per_half))
     timed = [planned.arm.name for planned in plan.arms if planned.arm.timed]
     return [arm for _ in range(num_pairs) for arm in timed for _ in range(2)]
@@ -68,50 +83,51 @@ def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line
     order = _warm_up_order(rank.plan)
     stopwatch.mark()
     for draw, arm in enumerate(order):
-        yield from _half(rank, stopwatch, arm, draw)
-    halves = _by_half(rank, stopwatch)
-    return [line for arm, half in zip(order, halves, strict=True) for line in _uncounted(arm, half, WARM_UP)]
+        yield from _run_half(rank, stopwatch, arm, draw)
+    halves = _take_halves(rank, stopwatch)
+    return [line for arm, half in zip(order, halves, strict=True) for line in _excluded_lines(arm, half, WARM_UP)]
 
 
-def _group(rank: Rank, stopwatch: Stopwatch, group: Group) -> Generator[str, None, list[Line]]:
-    """Lines of one group. Its first pair of halves settles after the collection and does not count."""
-    order = [group.halves(0), *(group.halves(index) for index in range(len(group.b_second)))]
+def _run_block(rank: Rank, stopwatch: Stopwatch, block: Block) -> Generator[str, None, list[Line]]:
+    """Run one block and return its lines; its first two halves settle after gc.collect() and do not count."""
+    order = [block.halves(0), *(block.halves(index) for index in range(len(block.b_second)))]
     stopwatch.mark()
     for position, pair in enumerate(order):
         for arm in pair:
-            yield from _half(rank, stopwatch, arm, group.first_pair + position)
-    halves = _by_half(rank, stopwatch)
+            yield from _run_half(rank, stopwatch, arm, block.first_pair + position)
+    halves = _take_halves(rank, stopwatch)
     settling = zip(order[0], halves, strict=False)
-    lines: list[Line] = [line for arm, half in settling for line in _uncounted(arm, half, SETTLING)]
-    for index in range(len(group.b_second)):
-        lines += _pair(group, index, halves[2 + 2 * index], halves[3 + 2 * index])
+    lines: list[Line] = [line for arm, half in settling for line in _excluded_lines(arm, half, SETTLING)]
+    for index in range(len(block.b_second)):
+        lines += _pair_lines(block, index, halves[2 + 2 * index], halves[3 + 2 * index])
     return lines
 
 
-def _half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Iterator[str]:
-    """One half; both halves of a pair draw the same random numbers."""
+def _run_half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Iterator[str]:
+    """Run one half; both halves of a pair draw the same random numbers."""
     if rank.plan.reseeds:
         rank.reseed(draw)
     last = rank.plan.steps_per_half - 1
     for index in range(rank.plan.steps_per_half):
         yield arm
         stopwatch.mark(half_ended=index == last)
-        rank.pulse.step_ended()
+        rank.progress.count_step()
 
 
-def _pair(group: Group, index: int, first: Sequence[StepTime], second: Sequence[StepTime]) -> Iterator[Line]:
-    pair = group.first_pair + index
-    for half, (arm, times) in enumerate(zip(group.halves(index), (first, second), strict=True)):
+def _pair_lines(block: Block, index: int, first: Sequence[StepTime], second: Sequence[StepTime]) -> Iterator[Line]:
+    pair = block.first_pair + index
+    for half, (arm, times) in enumerate(zip(block.halves(index), (first, second), strict=True)):
         for position, time in enumerate(times):
-            yield step_line(arm, time, a=group.a, b=group.b, pair=pair, half=half, index=position)
+            yield step_line(arm, time, a=block.a, b=block.b, pair=pair, half=half, index=position)
     times_ns = counted_ns(first), counted_ns(second)
     cpu_ns = counted_cpu_ns(first), counted_cpu_ns(second)
-    yield PairLine(group.a, group.b, pair, group.b_second[index], *times_ns, group.num_looks, *cpu_ns)
+    yield PairLine(block.a, block.b, pair, block.b_second[index], *times_ns, block.num_looks, *cpu_ns)
 
 
-def _uncounted(arm: str, half: Sequence[StepTime], why: int) -> Iterator[StepLine]:
+def _excluded_lines(arm: str, half: Sequence[StepTime], pair: int) -> Iterator[StepLine]:
+    """Yield lines of steps that do not count; `pair`: WARM_UP or SETTLING."""
     for index, time in enumerate(half):
-        yield step_line(arm, time, pair=why, index=index)
+        yield step_line(arm, time, pair=pair, index=index)
 
 
 def step_line(
@@ -125,7 +141,7 @@ def step_line(
     index: int = 0,
     process: int = -1,
 ) -> StepLine:
-    """A step as it is written."""
+    """Return a step as a line of the journal."""
     return StepLine(
         arm=arm,
         a=a,
@@ -144,18 +160,18 @@ def step_line(
     )
 
 
-def _by_half(rank: Rank, stopwatch: Stopwatch) -> list[Sequence[StepTime]]:
+def _take_halves(rank: Rank, stopwatch: Stopwatch) -> list[Sequence[StepTime]]:
     times, size = stopwatch.take(), rank.plan.steps_per_half
     return [times[first : first + size] for first in range(0, len(times), size)]
 
 
 @contextmanager
-def collector_off() -> Iterator[None]:
-    """Python's collector does not run in the block."""
-    was_on = gc.isenabled()
+def gc_disabled() -> Iterator[None]:
+    """Disable Python's garbage collector in the block."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()

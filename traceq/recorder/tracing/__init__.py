@@ -1,1 +1,1 @@
-"""Profiled steps: profiler windows, line marks, the forecast of a trace's size."""
+"""Profiled steps: profiler windows, line marks, and the forecast of a trace's size."""

@@ -1,7 +1,7 @@
-"""Marks in a profile that say which Python line runs: Kineto's own frames know only where a function begins.
+"""Marks in a profile for the running Python line: Kineto's Python frames hold only the first line of a function.
 
-While it is on, each new line of the user's code is an empty range `line:file.py:41 function` on the main thread, on the
-profiler's own clock. An op belongs to the last mark before it. Frames of torch and its kin make no marks.
+In a block of `marked_lines` each new line of user code is an empty range `line:file.py:41 function` on the main thread,
+by the profiler's clock. An op belongs to the last mark before it. Frames of torch and related libraries are skipped.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ __all__ = ["PREFIX", "mark_running_line", "marked_lines"]
 PREFIX = "line:"
 
 _PACKAGES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-_KIN = ("torch", "accelerate", "deepspeed", "numpy", "nvtx", "triton", "functorch")
-_FOREIGN = tuple({f"{folder}/{name}/" for folder in _PACKAGES for name in _KIN} | {f"{Path(torch.__file__).parent}/"})
+_RELATED = ("torch", "accelerate", "deepspeed", "numpy", "nvtx", "triton", "functorch")
+_LIBRARIES = (
+    *(f"{folder}/{name}/" for folder in _PACKAGES for name in _RELATED),
+    f"{Path(torch.__file__).parent}/",
+)
 _STANDARD = f"{sysconfig.get_path('stdlib')}/"
-_OURS = (f"{Path(recorder.__file__).parent}/", f"{Path(recorder.__file__).parents[1]}/pytest_plugin.py")
+_RECORDER = (f"{Path(recorder.__file__).parent}/", f"{Path(recorder.__file__).parents[1]}/pytest_plugin.py")
 _ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
 
 
 @contextmanager
 def marked_lines() -> Iterator[None]:
-    """Mark the lines that run in the block, on this thread. A debugger's or coverage's tracer is put back after it."""
+    """Mark the lines that run in the block, on this thread; a tracer (debugger, coverage) is restored after it."""
     before = sys.gettrace()
-    running = {frame: frame.f_trace for frame in _callers(sys._getframe()) if _is_users(frame.f_code.co_filename)}
-    for frame in running:  # a loop that is already running: without this only what it calls would be marked
+    running = {frame: frame.f_trace for frame in _callers(sys._getframe()) if _is_user_code(frame.f_code.co_filename)}
+    for frame in running:  # a loop that already runs: otherwise only the functions it calls would be marked
         frame.f_trace = _on_line
     sys.settrace(_on_call)
     try:
@@ -48,12 +51,12 @@ def marked_lines() -> Iterator[None]:
 
 
 def mark_running_line() -> None:
-    """Mark the line of the nearest user's frame: a step that begins in the middle of a loop has no new line yet."""
+    """Mark the current line of the nearest user frame: a step that begins inside a loop has no new line yet."""
     _mark_nearest(sys._getframe())
 
 
 def _on_call(frame: FrameType, event: str, arg: Any) -> Any:
-    return _on_line if _is_users(frame.f_code.co_filename) else None
+    return _on_line if _is_user_code(frame.f_code.co_filename) else None
 
 
 def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -65,7 +68,7 @@ def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
 
 
 def _mark_nearest(frame: FrameType) -> None:
-    caller = next((caller for caller in _callers(frame) if _is_users(caller.f_code.co_filename)), None)
+    caller = next((caller for caller in _callers(frame) if _is_user_code(caller.f_code.co_filename)), None)
     if caller is not None:
         _mark(caller.f_code, caller.f_lineno)
 
@@ -78,9 +81,9 @@ def _callers(frame: FrameType) -> Iterator[FrameType]:
 
 
 @cache
-def _is_users(filename: str) -> bool:
-    """The file is the user's, or a library's of theirs: not torch, its kin, the standard library or this recorder."""
-    if filename.startswith(("<", *_FOREIGN, *_OURS)):
+def _is_user_code(filename: str) -> bool:
+    """Return True for user code, other libraries included; not for torch, related ones, the stdlib or the recorder."""
+    if filename.startswith(("<", *_LIBRARIES, *_RECORDER)):
         return False
     return not filename.startswith(_STANDARD) or filename.startswith(_ROOTS)
 

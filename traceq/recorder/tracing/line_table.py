@@ -1,4 +1,4 @@
-"""Which Python line each op of a step comes from, read from the trace of one step with marks."""
+"""Python line of each op of a step, from the trace of one step with line marks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import msgspec
 from traceq.model import SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX
 
-__all__ = ["TraceRow", "lines_of", "read_rows"]
+__all__ = ["TraceRow", "read_rows", "source_lines"]
 
 _STEP = "ProfilerStep#"
 
 
 class TraceRow(msgspec.Struct, frozen=True):
-    """An event of a trace. `ph` is X where it has a duration."""
+    """An event of a trace; `ph` is X for events with a duration."""
 
     name: str = ""
     cat: str = ""
@@ -30,7 +30,7 @@ class TraceRow(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> float:
-        """Ts + dur, us."""
+        """End of the event, us."""
         return self.ts + self.dur
 
 
@@ -46,15 +46,15 @@ class _Op:
 
 
 def read_rows(path: Path) -> list[TraceRow]:
-    """Events of a written trace, in its order."""
+    """Return the events of a trace file, in its order."""
     with gzip.open(path) as file:
         return msgspec.json.decode(file.read(), type=_Document, strict=False).traceEvents
 
 
-def lines_of(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines:
-    """The line of the n-th outermost op of each name in each phase of the step; `""` where no mark precedes it.
+def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines:
+    """Return the line of the n-th outermost op per name and phase of the step; "" if no mark precedes it.
 
-    The main thread is the one that carries ProfilerStep; of several steps the last counts.
+    The main thread is the one with the ProfilerStep annotation; the last of several steps is used.
     """
     steps = [row for row in rows if row.name.startswith(_STEP) and row.cat == "user_annotation"]
     if not steps:
@@ -65,11 +65,11 @@ def lines_of(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines:
     table: dict[str, list[int]] = defaultdict(list)
     for op in _ops(sorted(main, key=lambda row: (row.ts, -row.dur)), frozenset(phases)):
         table[f"{op.phase}|{op.name}"].append(index.setdefault(op.line, len(index)))
-    return SourceLines(tuple(index), {key: tuple(found) for key, found in table.items()})
+    return SourceLines(tuple(index), {key: tuple(indices) for key, indices in table.items()})
 
 
 def _ops(rows: Iterable[TraceRow], phases: frozenset[str]) -> Iterable[_Op]:
-    """Outermost ops in order of time. `rows` is sorted by start, a parent before its children."""
+    """Yield the outermost ops in order of time; `rows` is sorted by start, parents before children."""
     line, phase = "", ""
     phase_end = op_end = 0.0
     for row in rows:

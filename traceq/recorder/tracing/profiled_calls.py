@@ -1,4 +1,4 @@
-"""A function called under the profiler in this process, with the Python line of all that its thread does."""
+"""Trace of a function that is called under the profiler in this process, with the Python line of each event."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ _MARK = re.compile(rf"^{PREFIX}(?P<file>.*):(?P<line>\d+) (?P<function>.*)$")
 
 
 def profiled_calls(function: Callable[[], object], num_calls: int, path: Path) -> Trace:
-    """The trace of `num_calls` calls, after two that warm up. It is written to `path` too.
+    """Return the trace of `num_calls` calls after two warm-up calls; it is also written to `path`.
 
-    Every line of the user's code is marked while it runs: counts and lines are exact, times are not those of a step
-    that nobody watches.
+    Every line of user code is marked: counts and lines are exact, durations include the overhead of the marks.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with closing(profiled_steps(Window(path, num_calls, marks=True), device, Phases())) as calls:
@@ -37,7 +36,7 @@ def profiled_calls(function: Callable[[], object], num_calls: int, path: Path) -
 
 
 def _with_frames(trace: Trace) -> Trace:
-    """The trace with each mark as a Python frame that lasts until the next mark; all of them are on one thread."""
+    """Return the trace with each mark as a Python frame until the next mark; all marks are on one thread."""
     events = trace.events
     frames = [_MARK.sub(r"\g<file>(\g<line>): \g<function>", text) for text in events.strings]
     is_mark = np.array([bool(_MARK.match(text)) for text in events.strings], np.bool_)

@@ -1,4 +1,4 @@
-"""A profiled window: some warm-up steps, then the steps that are kept, exported when the last one ends."""
+"""A profiled window: warm-up steps, then the recorded steps, exported when the last one ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from traceq.errors import RecordingFailed
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.tracing.line_marks import mark_running_line, marked_lines
 from traceq.runs.embedded import KEY
-from traceq.runs.layout import replaced
+from traceq.runs.layout import atomic_write
 
 __all__ = ["WARMUP_STEPS", "Window", "profiled_steps"]
 
@@ -30,9 +30,9 @@ _SETTLE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How one trace is taken. `embedded` is the text that the trace carries under the key `traceq`.
+    """Settings of one trace. `embedded`: the text that the trace carries under the key `traceq`.
 
-    `stacks`: with Python's functions; `marks`: with the lines that run, as `line_marks` says.
+    `stacks`: record Python functions; `marks`: record Python lines (`line_marks`).
     """
 
     path: Path
@@ -43,12 +43,12 @@ class Window:
 
     @property
     def total_steps(self) -> int:
-        """Steps to run, the ones before the window included."""
+        """Steps to run, warm-up included."""
         return WARMUP_STEPS + self.num_steps
 
 
 def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Generator[int, None, None]:
-    """Yields the index of each step to run, warm-up included; the trace is on disk when it ends."""
+    """Yield the index of each step to run, warm-up included; the trace is on disk when the iterator ends."""
     profiler = _profiler(window, device)
     phases.profiling = True
     try:
@@ -63,10 +63,10 @@ def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Gene
 
 
 class _SettledProfile(profile):
-    """A profiler that starts and stops, between steps, only once other threads have settled.
+    """A profiler that waits 50 ms before it starts and stops, so that other threads are idle.
 
-    Its Python tracer visits the thread states of the whole process. A thread of gloo that just then enters or leaves
-    Python for a callback takes its state away, and the process dies of SIGSEGV: 2 of 35 recordings did.
+    The profiler's Python tracer visits the thread states of the whole process. If a gloo thread enters or leaves a
+    Python callback meanwhile, its thread state disappears and the process dies of SIGSEGV: 2 of 35 recordings did.
     """
 
     def start_trace(self) -> None:
@@ -86,15 +86,15 @@ def _profiler(window: Window, device: torch.device) -> profile:
         record_shapes=not window.stacks,
         with_stack=window.stacks,
         acc_events=False,
-        experimental_config=_experimental(device),
+        experimental_config=_experimental_config(device),
     )
     if window.embedded:
         profiler.preset_metadata_json(KEY, json.dumps(window.embedded))
     return profiler
 
 
-def _experimental(device: torch.device) -> Any:
-    """Sync events where this torch can record them: they name the stream a call waited for."""
+def _experimental_config(device: torch.device) -> Any:
+    """Enable sync events, which name the stream that a call waited for, if this torch supports them."""
     if device.type != "cuda":
         return None
     try:
@@ -104,20 +104,23 @@ def _experimental(device: torch.device) -> Any:
 
 
 def _export(profiler: profile, window: Window) -> None:
-    """Write, check, compress and move into place. A quote in a path makes Kineto write invalid JSON: hence the tmp."""
+    """Export, validate, compress and move the trace into place.
+
+    Kineto writes invalid JSON if its path contains a quote, so it exports into a temporary folder.
+    """
     window.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
-        _check(plain, window)
-        with replaced(window.path) as part, plain.open("rb") as source, gzip.open(part, "wb", 5) as target:
+        _validate(plain, window)
+        with atomic_write(window.path) as part, plain.open("rb") as source, gzip.open(part, "wb", 5) as target:
             shutil.copyfileobj(source, target, 1 << 20)
 
 
-def _check(plain: Path, window: Window) -> None:
+def _validate(plain: Path, window: Window) -> None:
     try:
         document = json.loads(plain.read_bytes())
-    except ValueError as fault:
-        raise RecordingFailed(f"{window.path}: the profiler wrote invalid JSON: {fault}") from fault
+    except ValueError as error:
+        raise RecordingFailed(f"{window.path}: the profiler wrote invalid JSON: {error}") from error
     if document.get(KEY, "") != window.embedded:
-        raise RecordingFailed(f"{window.path}: the profiler did not keep the metadata it was given")
+        raise RecordingFailed(f"{window.path}: the profiler dropped the embedded metadata")

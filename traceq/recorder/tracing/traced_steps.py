@@ -1,4 +1,4 @@
-"""The profiled windows of one arm on one rank: one step with stacks, then the window that carries its lines."""
+"""Profiled windows of one arm on one rank: one step with stacks, then the window that embeds its source lines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from traceq.model import Manifest, Pairs, Processes
 from traceq.recorder.process.flight_recorder import dump_flight
 from traceq.recorder.rank.rank import Rank
 from traceq.recorder.spec.plan import Plan
-from traceq.recorder.tracing.line_table import TraceRow, lines_of, read_rows
+from traceq.recorder.tracing.line_table import TraceRow, read_rows, source_lines
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, profiled_steps
-from traceq.recorder.tracing.trace_size import forecast_bytes, forecast_words, is_large
+from traceq.recorder.tracing.trace_size import forecast_bytes, forecast_text, is_large
 from traceq.runs.embedded import Embedded, encode
 
 __all__ = ["num_traced_steps", "traced_steps"]
@@ -23,14 +23,14 @@ __all__ = ["num_traced_steps", "traced_steps"]
 def traced_steps(
     rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, ...] = (), processes: tuple[Processes, ...] = ()
 ) -> Iterator[str]:
-    """Yields the arm once for each step to run; the traces, which carry the samples, are on disk when it ends."""
+    """Yield the arm once per step to run; the traces, with embedded samples, are on disk when the iterator ends."""
     folder, number = rank.plan.folder, rank.world.rank
     stacks = folder.stacks(arm, number)
     yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
     rank.world.barrier()  # exporting stalls ranks unequally
     rows = read_rows(stacks)
-    _tell_size(rank, arm, rows)
-    lines = lines_of(rows, rank.phases.names)
+    _report_size(rank, arm, rows)
+    lines = source_lines(rows, rank.phases.names)
     embedded = encode(Embedded(replace(manifest, status="complete"), arm, pairs, lines, processes))
     since_ns = yield from _window(rank, arm, Window(folder.trace(arm, number), rank.plan.trace_steps, embedded))
     _note_collectives(rank, arm, dump_flight(folder.flight(arm, number), since_ns))
@@ -38,36 +38,36 @@ def traced_steps(
 
 
 def num_traced_steps(plan: Plan) -> int:
-    """How many steps all arms' windows will ask for."""
+    """Return the number of steps in the windows of all arms."""
     return (2 * WARMUP_STEPS + 1 + plan.trace_steps) * len(plan.arms) if plan.trace_steps else 0
 
 
 def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
-    """Runs the window's steps; returns when its first kept step began, ns since the epoch."""
+    """Run the window's steps; return when its first recorded step began, ns since the epoch."""
     since_ns = 0
     for index in profiled_steps(window, rank.world.device, rank.phases):
         if index == WARMUP_STEPS:
             since_ns = time.time_ns()
         yield arm
-        rank.pulse.step_ended()
+        rank.progress.count_step()
     rank.phases.take()
     return since_ns
 
 
-def _tell_size(rank: Rank, arm: str, rows: Sequence[TraceRow]) -> None:
-    """How large the trace will be: of a recipe's first arm, and of whatever is too large."""
+def _report_size(rank: Rank, arm: str, rows: Sequence[TraceRow]) -> None:
+    """Print the forecast of the trace's size, for a recipe's first arm and for every large trace."""
     num_steps = rank.plan.trace_steps
     num_bytes = forecast_bytes(rows, num_steps)
     if is_large(num_bytes) or (rank.plan.recipe and arm == rank.plan.arms[0].arm.name):
-        rank.say(forecast_words(num_bytes, num_steps))
+        rank.say(forecast_text(num_bytes, num_steps))
 
 
-def _note_collectives(rank: Rank, arm: str, seen: Counter[str]) -> None:
-    """Keep what the window's steps communicated; a DDP that reduces nothing is not one."""
-    if not seen:
+def _note_collectives(rank: Rank, arm: str, counts: Counter[str]) -> None:
+    """Store the window's collectives in the facts; RecordingFailed for DDP without an all_reduce."""
+    if not counts:
         return
-    if rank.facts.get("wrapper") == "DistributedDataParallel" and not seen["all_reduce"]:
+    if rank.facts.get("wrapper") == "DistributedDataParallel" and not counts["all_reduce"]:
         raise RecordingFailed(
-            f"arm {arm}: DDP on {rank.world.size} ranks, and no all_reduce in its window: {dict(seen)}"
+            f"arm {arm}: DDP on {rank.world.size} ranks, but no all_reduce in the profiled window: {dict(counts)}"
         )
-    rank.note(arm, "collectives", ", ".join(f"{name} {num}" for name, num in sorted(seen.items())))
+    rank.note(arm, "collectives", ", ".join(f"{name} {num}" for name, num in sorted(counts.items())))
