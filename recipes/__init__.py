@@ -1,1 +1,1 @@
-"""One file, one experiment, on the public recorder API; installed as `traceq.recipes`."""
+"""Recipes: one experiment per file, on the public recorder API; installed as `traceq.recipes`."""

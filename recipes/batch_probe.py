@@ -1,16 +1,16 @@
 """Which batch is the largest that fits, and which trains most samples a second?
 
-For each backend the batch is doubled until a step runs out of memory, then halved in between until the largest that
-fits is known to an eighth. Each try is an arm in processes of its own, so what one leaves behind fragments no other's
-memory: a step on one sample, two whole steps whose memory is watched, then a few that are timed. On CUDA each backend
-is also tried with expandable segments. `memory_limit` is what a rank may take, in MiB; 0 stands for all of a CUDA
-device, and for 128 on a CPU, where it is a limit of the process (RLIMIT_DATA) beside what this had before the model
-was made, so the machine is safe. On one rank `ddp` is the bare model, and the other backends are skipped.
+For each backend the batch is doubled until a step runs out of memory, then bisected until the largest batch that fits
+is known to one eighth. Each attempt is an arm in its own processes, so no attempt fragments the memory of another: a
+step on one sample, two steps whose memory is measured, then a few timed ones. On CUDA each backend is also tried with
+expandable segments. `memory_limit` is the memory of a rank in MiB; 0 means all of a CUDA device, and 128 on a CPU,
+where it limits the process (RLIMIT_DATA) on top of what it used before the model was built, so that the machine stays
+usable. On one rank `ddp` is the bare model, and the other backends are skipped.
 
-The answer is printed as the recording ends, and by `traceq show RUN`: backends by batch, with samples a second or `out
-of memory`; then for each backend the largest batch, the fastest one, and of the largest the memory in use, what the
-allocator holds beyond that (fragmentation) and what was left (head-room). `run.json` has it with each arm.
-`--set backends=ddp,full_shard,zero2` chooses backends; more `--steps` give steadier rates.
+Result, printed at the end of the recording and by `traceq show RUN`: a table of backends by batch, with samples per
+second or `out of memory`; then for each backend the largest batch, the fastest batch and, for the largest, the memory
+in use, the allocator's reserve beyond that (fragmentation) and the memory left (head-room). `run.json` holds these
+figures for each arm. `--set backends=ddp,full_shard,zero2` selects backends; more `--steps` give steadier rates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from traceq.recipes.workload.batch_search import next_batch
 from traceq.recipes.workload.parameters import ShardedParameters
-from traceq.recipes.workload.phases import PHASES
+from traceq.recipes.workload.phases import PHASES, EnterPhase
 from traceq.recorder import Arm, Context, Outcome, Recipe, Skip, Step
 
 __all__ = ["recipe"]
@@ -34,7 +34,7 @@ ANY = "(ddp|full_shard|shard_grad_op|fsdp2|zero2|zero3)"
 
 @dataclass(frozen=True, slots=True)
 class Parameters(ShardedParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     backends: Annotated[str, Meta(pattern=f"^{ANY}(,{ANY})*$")] = "ddp,fsdp2"
     batch_size: Annotated[int, Meta(ge=1)] = 16
@@ -44,7 +44,7 @@ class Parameters(ShardedParameters):
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step within the limit; what its first ones take is noted."""
+    """Return one training step within the memory limit; the memory of the first steps is noted in the facts."""
     from contextlib import nullcontext
 
     import torch
@@ -52,7 +52,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     from traceq.recipes.memory.limit import Capacity
     from traceq.recipes.sharding_backends.build import too_few_ranks
     from traceq.recipes.sharding_backends.deepspeed import missing_engine
-    from traceq.recipes.sharding_backends.training import Phase, Sharded
+    from traceq.recipes.sharding_backends.training import ShardedTraining
     from traceq.recipes.workload.model import SIZES
 
     if missing := missing_engine(parameters.strategy) or too_few_ranks(context, parameters.strategy):
@@ -61,38 +61,38 @@ def build(context: Context, parameters: Parameters) -> Step:
     if parameters.expandable_segments:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")  # else only an environment variable
     capacity = Capacity.of(context, parameters.memory_limit)
-    sharded = Sharded.build(context, parameters)
+    training = ShardedTraining.build(context, parameters)
     episodes = SIZES[parameters.size].episodes(parameters.seed, context.rank)
-    sharded.train(episodes.batch(1).to(context.device), lambda _: nullcontext())
+    training.train(episodes.batch(1).to(context.device), lambda _: nullcontext())
     capacity.limit()
 
-    def step(phase: Phase) -> None:
-        with capacity.told():
-            sharded.step(phase)
+    def step(phase: EnterPhase) -> None:
+        with capacity.raise_memory_error():
+            training.step(phase)
 
     for _ in range(2):
-        step(capacity.watched)
+        step(capacity.measured_phase)
     context.facts.update(capacity.facts())
     return lambda _: step(context.phase)
 
 
 def next_arms(parameters: Parameters, outcomes: Sequence[Outcome]) -> list[Arm]:
-    """The next try of every backend that has one."""
+    """Return the next attempt of every backend whose search is not finished."""
     on_cuda = any(outcome.arm.facts.get("memory") == "cuda" for outcome in outcomes)
-    tries = product(parameters.backends.split(","), (False, True) if on_cuda else (False,))
-    found = []
-    for strategy, expandable in tries:
-        mine = [outcome.arm for outcome in outcomes if _backend(parameters, outcome.arm) == (strategy, expandable)]
-        if any(arm.status == "skipped" for arm in mine):
+    variants = product(parameters.backends.split(","), (False, True) if on_cuda else (False,))
+    arms = []
+    for strategy, expandable in variants:
+        tried = [outcome.arm for outcome in outcomes if _backend(parameters, outcome.arm) == (strategy, expandable)]
+        if any(arm.status == "skipped" for arm in tried):
             continue
-        fits = {_batch(parameters, arm): not arm.status for arm in mine}
+        fits = {_batch(parameters, arm): not arm.status for arm in tried}
         size = next_batch(fits, parameters.batch_size, parameters.most)
         if size:
-            found.append(_try(strategy, size, expandable=expandable))
-    return found
+            arms.append(_attempt(strategy, size, expandable=expandable))
+    return arms
 
 
-def _try(strategy: str, batch_size: int, *, expandable: bool) -> Arm:
+def _attempt(strategy: str, batch_size: int, *, expandable: bool) -> Arm:
     name = strategy + ("+expandable" if expandable else "")
     varied: dict[str, str | int] = {"strategy": strategy, "expandable_segments": expandable, "batch_size": batch_size}
     return Arm(f"{name},batch={batch_size}", f"{name} with {batch_size} samples a rank", varied=varied)

@@ -1,16 +1,16 @@
 """What does it cost that all ranks agree before they branch, and what happens when they do not?
 
-Skip this batch? Save now? Stop early? A rank that decides for itself leaves the others in a collective that it never
-issues. So trainers let ranks agree first, often one question at a time: an all-reduce of a scalar and an `.item()`
-each. All questions fit into one all-reduce, and one wait.
+Skip this batch? Save now? Stop early? A rank that decides alone leaves the others in a collective that it never issues.
+So trainers let ranks agree first, often with one all-reduce of a scalar and one `.item()` per question. All questions
+fit into one all-reduce and one sync.
 
-The answer is a verdict on `one_by_one` and on `together` against `none`, in which no rank asks: what agreement costs,
-with its syncs and collectives in the phase `agree`. With k questions `one_by_one` has k of either, `together` one.
+Result: a verdict on `one_by_one` and on `together` against `none`, which has no agreement: the cost of agreeing, with
+its syncs and collectives in the phase `agree`. For k questions `one_by_one` has k of each, `together` one.
 
-`--set fault=desync` shows why they ask: at its `fault_at`-th step the last rank decides by its own flag and gathers
-what no other rank gathers. Then the recording ends when the first collective times out (90 s), and says which
-collective differs, on which rank, and at which line. What each rank's flight recorder held stays in `RUN/stalled`,
-which `traceq show` reads.
+`--set fault=desync` shows why ranks must agree: at step `fault_at` the last rank decides by its own flag and issues an
+all-gather that no other rank issues. The recording then ends when the first collective times out (90 s), and reports
+which collective differs, on which rank and at which line. The flight recorder dumps of the ranks are kept in
+`RUN/stalled`, which `traceq show` reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NEVER = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     questions: Annotated[int, Meta(ge=1)] = 5
     fault: Literal["none", "desync"] = "none"
@@ -39,16 +39,16 @@ class Parameters(TrainingParameters):
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step for all arms; they differ in how ranks agree on whether to skip the batch."""
+    """Return one training step for all arms; they differ in how ranks agree on whether to skip the batch."""
     import torch
 
-    from traceq.recipes.workload.rank_agreement import agreed_one_by_one, agreed_together, gathered_alone, not_agreed
+    from traceq.recipes.workload.rank_agreement import agree_one_by_one, agree_together, gather_alone, skip_agreement
     from traceq.recipes.workload.training import Training
 
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     limits = torch.full((parameters.questions,), NEVER, device=context.device)
-    agree = {"none": not_agreed, "one_by_one": agreed_one_by_one, "together": agreed_together}
-    strays = parameters.fault == "desync" and context.rank == context.world_size - 1
+    agree = {"none": skip_agreement, "one_by_one": agree_one_by_one, "together": agree_together}
+    is_faulty = parameters.fault == "desync" and context.rank == context.world_size - 1
     num_steps = 0
 
     def step(arm: str) -> None:
@@ -57,8 +57,8 @@ def build(context: Context, parameters: Parameters) -> Step:
         training.begin(context.phase)
         with context.phase("agree"):
             flags = (training.last_loss > limits).float()
-            if strays and num_steps == parameters.fault_at:
-                gathered_alone(flags)
+            if is_faulty and num_steps == parameters.fault_at:
+                gather_alone(flags)
             training.count_outlier(any(agree[arm](flags)))
         training.finish(context.phase)
 
@@ -66,11 +66,11 @@ def build(context: Context, parameters: Parameters) -> Step:
 
 
 recipe = Recipe(
-    question="What does it cost that ranks agree before they branch, and how does it end when they do not?",
+    question="What does it cost that ranks agree before they branch, and what happens when they do not?",
     arms=(
-        Arm("none", "no rank asks another", baseline=True),
+        Arm("none", "ranks do not agree", baseline=True),
         Arm("one_by_one", "an all-reduce and an .item() for each question"),
-        Arm("together", "one all-reduce and one wait for all questions"),
+        Arm("together", "one all-reduce and one sync for all questions"),
     ),
     phases=(*PHASES[:2], "agree", *PHASES[2:]),
     parameters=Parameters(),

@@ -1,13 +1,13 @@
 """Is activation checkpointing worth its time: what does it recompute, what does it free, and does a larger batch pay?
 
-With checkpointing a transformer block keeps its input only; backward computes the rest again. That costs about one more
-forward pass of the blocks, and frees what they would have kept. Whether it pays is seen only when the memory is spent:
-`on_larger` takes batches of twice the size, and is compared by the time a sample takes.
+With checkpointing a transformer block saves only its input; backward recomputes the rest. That costs about one more
+forward pass of the blocks, and frees the activations they would have saved. It pays only if the freed memory is used:
+`on_larger` trains on batches twice the size, and is compared by time per sample.
 
-The answer is two verdicts against `off`: `on` (what recomputing costs a step, with the ops that backward runs again)
-and `on_larger` (the time of a sample, so samples/s). The memory that forward leaves for backward is counted from its
-tensors, and stands in the run's environment as `held_bytes.<arm>`; on CUDA each step's peak is beside its time.
-`--vary batch_size=8,16,32` shows where throughput stops to grow.
+Result: two verdicts against `off`: `on` (the cost of recomputation per step, with the ops that backward runs again) and
+`on_larger` (time per sample, hence samples/s). The memory that forward leaves for backward is counted from its tensors
+and noted in the run's environment as `held_bytes.<arm>`; on CUDA each step's peak is recorded beside its time.
+`--vary batch_size=8,16,32` shows at which batch throughput stops growing.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ LARGER = 2
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     batch_size: Annotated[int, Meta(ge=1)] = 4
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step for all arms; they differ in what blocks keep, and `on_larger` in its batches."""
+    """Return one training step for all arms; they differ in what blocks save, and `on_larger` also in its batches."""
     from traceq.recipes.memory.saved_for_backward import held_bytes
-    from traceq.recipes.workload.model import SIZES, blocks_of
+    from traceq.recipes.workload.model import SIZES, transformer_blocks
     from traceq.recipes.workload.training import Training
 
     seed, num_workers = parameters.seed, parameters.num_workers
@@ -45,21 +45,21 @@ def build(context: Context, parameters: Parameters) -> Step:
     episodes = SIZES[parameters.size].episodes(seed, context.rank)
     larger = context.batches(episodes, LARGER * parameters.batch_size, num_workers)
     trainings = {"off": training, "on": training, "on_larger": replace(training, batches=larger)}
-    blocks = blocks_of(training.model)
+    blocks = transformer_blocks(training.model)
 
-    def choose(arm: str) -> Training:
+    def select(arm: str) -> Training:
         for block in blocks:
             block.recomputes = arm != "off"
         return trainings[arm]
 
     for arm, factor in {"off": 1, "on": 1, "on_larger": LARGER}.items():
         batch = episodes.batch(factor * parameters.batch_size).to(context.device)
-        context.facts[f"held_bytes.{arm}"] = held_bytes(partial(choose(arm).forward, batch))
+        context.facts[f"held_bytes.{arm}"] = held_bytes(partial(select(arm).forward, batch))
 
     def step(arm: str) -> None:
-        chosen = choose(arm)
-        chosen.begin(context.phase)
-        chosen.finish(context.phase)
+        selected = select(arm)
+        selected.begin(context.phase)
+        selected.finish(context.phase)
 
     return step
 
@@ -67,8 +67,8 @@ def build(context: Context, parameters: Parameters) -> Step:
 recipe = Recipe(
     question="What does activation checkpointing cost, what does it free, and does a larger batch pay for it?",
     arms=(
-        Arm("off", "every activation is kept until backward", baseline=True),
-        Arm("on", "blocks keep their input, and backward computes the rest again"),
+        Arm("off", "every activation is saved for backward", baseline=True),
+        Arm("on", "blocks save only their input; backward recomputes the rest"),
         Arm("on_larger", f"the same with {LARGER} times the batch", samples_factor=LARGER),
     ),
     phases=PHASES,

@@ -1,17 +1,18 @@
-"""What does torch.compile gain a step: how many graphs, where do they break, what is compiled again, and for how long?
+"""What does torch.compile gain per step: how many graphs, where do they break, what is recompiled, and for how long?
 
-`on` compiles each transformer block (`--set region=model`: the whole model as one), so that blocks of one shape share
-a graph and less is compiled. A graph that breaks goes back to Python in between; a graph whose inputs change shape is
-compiled again, in the middle of training. Both are counted and named before anything is timed, and again if it happens
-later: `check=true` hangs a check into every MLP that asks whether its output is finite, which is known to break it.
+`on` compiles each transformer block (`--set region=model`: the whole model at once), so that blocks of one shape share
+a graph and compilation is shorter. At a graph break execution returns to Python; a graph whose inputs change shape is
+recompiled in the middle of training. Breaks and recompiles are counted and listed before timing, and recompiles again
+if they happen later. `check=true` adds a hook to every MLP that tests whether its output is finite: a known graph
+break.
 
-Inductor makes kernels of graphs: on a CPU it needs a C++ compiler, without one the arm is skipped and says so;
-`--set backend=aot_eager` needs none, and shows what graphs alone are worth. The arms run apart, as a process that
-compiled once is not what it was before.
+Inductor generates kernels. On a CPU it needs a C++ compiler; without one the arm is skipped with a message.
+`--set backend=aot_eager` needs none, and shows the gain of graphs alone. Each arm runs in its own processes, because
+compiling changes a process for good.
 
-The answer is a verdict on `on` against `off`, with the ops that became one region; graphs, breaks with their lines,
-recompiles and the seconds they took are told while it records, and stand in run.json under the arm's `facts`. On a GPU
-`traceq show RUN/off` says how far the step is launch-bound (launches, host_bound), which is what compiling takes away.
+Result: a verdict on `on` against `off`, with the ops that became one region. Graph breaks with their lines, recompiles
+and the compilation time in seconds are printed while recording and noted in run.json under the arm's `facts`. On a GPU
+`traceq show RUN/off` says how far the step is host-bound (launches, host_bound), which compiling reduces.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     backend: Literal["inductor", "aot_eager"] = "inductor"
     region: Literal["blocks", "model"] = "blocks"
@@ -41,9 +42,9 @@ class Parameters(TrainingParameters):
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step, of a model that is compiled or not."""
-    from traceq.recipes.workload.graph_breaks import check_backend, num_compiled, recompiles
-    from traceq.recipes.workload.model import blocks_of
+    """Return one training step of a model that is compiled (`on`) or not (`off`)."""
+    from traceq.recipes.workload.graph_breaks import check_backend, num_compilations, recompile_reasons
+    from traceq.recipes.workload.model import transformer_blocks
     from traceq.recipes.workload.training import Training
 
     is_on = context.arm == "on"
@@ -51,67 +52,67 @@ def build(context: Context, parameters: Parameters) -> Step:
         check_backend(parameters.backend, context.device)
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
     if parameters.check:
-        for block in blocks_of(training.model):
+        for block in transformer_blocks(training.model):
             block.mlp.register_forward_hook(_check)
     if is_on:
         _compile(context, parameters, training)
-    known = num_compiled() if is_on else 0
+    num_seen = num_compilations() if is_on else 0
 
     def step(arm: str) -> None:
-        nonlocal known
+        nonlocal num_seen
         training.begin(context.phase)
         training.finish(context.phase)
-        if is_on and num_compiled() != known:
-            known = num_compiled()
-            context.facts["recompiles"] = len(recompiles())
-            context.facts["recompile_reasons"] = "; ".join(dict.fromkeys(recompiles()))
+        if is_on and num_compilations() != num_seen:
+            num_seen = num_compilations()
+            context.facts["recompiles"] = len(recompile_reasons())
+            context.facts["recompile_reasons"] = "; ".join(dict.fromkeys(recompile_reasons()))
 
     return step
 
 
 def _compile(context: Context, parameters: Parameters, training: Training) -> None:
-    """Compile the model in place, say what came of it, and note it."""
-    from traceq.recipes.workload.graph_breaks import breaks_in, recompiles, seconds_to_compile
-    from traceq.recipes.workload.model import SIZES, blocks_of
+    """Compile the model in place; print and note graph breaks, recompiles and the time it took."""
+    from traceq.recipes.workload.graph_breaks import compile_seconds, find_graph_breaks, recompile_reasons
+    from traceq.recipes.workload.model import SIZES, transformer_blocks
 
-    model = getattr(training.model, "module", training.model)  # without DDP, which is no part of the graph
+    model = getattr(training.model, "module", training.model)  # without DDP, which is not part of the graph
     batch = SIZES[parameters.size].episodes(parameters.seed, context.rank).batch(parameters.batch_size)
     batch = batch.to(context.device)
-    breaks = breaks_in(model, batch)
-    for module in [model] if parameters.region == "model" else blocks_of(model):
+    breaks = find_graph_breaks(model, batch)
+    for module in [model] if parameters.region == "model" else transformer_blocks(model):
         module.compile(backend=parameters.backend)
 
     def passes() -> None:
-        with training.gradients_kept():
+        with training.without_reduction():
             training.forward(batch)
             training.backward()
         training.optimizer.zero_grad(set_to_none=True)
 
-    seconds = seconds_to_compile(passes)
-    again = recompiles()
+    seconds = compile_seconds(passes)
+    reasons = recompile_reasons()
     context.facts["graph_breaks"] = len(breaks)
     context.facts["graph_breaks_at"] = "; ".join(dict.fromkeys(breaks))
-    context.facts["recompiles"] = len(again)
-    context.facts["recompile_reasons"] = "; ".join(dict.fromkeys(again))
+    context.facts["recompiles"] = len(reasons)
+    context.facts["recompile_reasons"] = "; ".join(dict.fromkeys(reasons))
     context.facts["compile_s"] = round(seconds, 1)
-    context.say(f"{len(breaks)} graph breaks, {len(again)} recompiles, {seconds:.0f} s to compile")
+    context.say(f"{len(breaks)} graph breaks, {len(reasons)} recompiles, {seconds:.0f} s to compile")
     for line in dict.fromkeys(breaks):
         context.say(f"  break at {line}")
-    for line in dict.fromkeys(again):
+    for line in dict.fromkeys(reasons):
         context.say(f"  recompiled {line}")
 
 
 def _check(module: torch.nn.Module, _: object, out: torch.Tensor) -> None:
-    """A check as a monitor does it: which way Python goes depends on the data, and no graph can hold that."""
+    """Raise RuntimeError if the output is not finite: a branch on data, as in monitors, which breaks the graph."""
     if not out.isfinite().all():
         raise RuntimeError(f"{type(module).__name__}: not finite")
 
 
 recipe = Recipe(
-    question="What does torch.compile gain a step, where does its graph break, and what is compiled again?",
+    question="What does torch.compile gain per step, where do its graphs break, and what is recompiled?",
     arms=(
-        Arm("off", "every op by itself", baseline=True),
-        Arm("on", "blocks, or the model, compiled"),
+        Arm("off", "not compiled: op by op", baseline=True),
+        Arm("on", "blocks (or the whole model) compiled"),
     ),
     phases=PHASES,
     parameters=Parameters(),

@@ -1,17 +1,17 @@
 """Can the input pipeline keep up with training?
 
-The loader of the other recipes alone: no model, no collective, nothing between two batches but their copies to the
-device. After 20 batches to warm up, 300 are fetched as fast as the loader makes them (on CUDA 308, the copies timed by
-the device's clock). Those that can have been made while the recording paused, `num_workers` x `prefetch_factor` of
-them, do not count.
+This is the loader of the other recipes alone: no model, no collective, nothing between two batches but their copies to
+the device. After 20 warm-up batches, 300 are fetched as fast as the loader delivers them (on CUDA 308, with the copies
+timed by the device's clock). Batches that may have been prepared while the recording paused, up to `num_workers` x
+`prefetch_factor`, are excluded.
 
-The answer is a table by rank, mean, median and 95th percentile of the fetch and of the copy and the batches a second;
-and the samples a second of which the job cannot train on more. Fetches are often of two kinds: with several workers
-batches come in bursts, so most lie ready and some are waited for; the answer says how many and how long.
+Result: a table by rank with mean, median and 95th percentile of fetch and copy, and batches per second; and the
+samples per second of the whole job, which training cannot exceed. Fetch times often fall into two groups: with several
+workers batches arrive in bursts, so most are ready and some are waited for; the result states how many and how long.
 
-Whether that is enough depends on the step: record `step_profile` with the same `size`, `batch_size`, `num_workers` and
-`prefetch_factor`, and `traceq diff LOADER_RUN PROFILE_RUN` says whether steps are starved, and of how much. Beside
-training, workers may have fewer cores than here. `load_us` makes each sample take so much longer: a known truth.
+Whether that suffices depends on the step: record `step_profile` with the same `size`, `batch_size`, `num_workers` and
+`prefetch_factor`; `traceq diff LOADER_RUN PROFILE_RUN` then says whether steps wait for data, and how long. Beside
+training, workers may have fewer cores than here. `load_us` slows the loader by that much per sample: a known truth.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     prefetch_factor: Annotated[int, Meta(ge=1)] = 2
     load_us: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """The next batch, on its way to the device."""
+    """Return a step that fetches the next batch and copies it to the device."""
     from traceq.recipes.workload.model import SIZES
 
     episodes = replace(SIZES[parameters.size].episodes(parameters.seed, context.rank), load_us=parameters.load_us)

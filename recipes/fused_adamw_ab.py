@@ -1,14 +1,14 @@
-"""Is fused AdamW worth it: how many ops and kernels does the optimizer's step take, and what is that in time?
+"""Is fused AdamW worth it: how many ops and kernels does the optimizer step take, and how long do they take?
 
-A loop over parameters launches a dozen kernels for each of them; `foreach` does each of the dozen for all parameters
-at once; `fused` is one kernel for a group of parameters. Under a GradScaler there is a second difference: `foreach` and
-the loop must know whether a gradient overflowed before they may step, so the host fetches `found_inf.item()`, while
-the fused kernel reads that flag on the device. `--set scaler=false` leaves the scaler out.
+A loop over parameters launches a dozen kernels per parameter; `foreach` runs each of the dozen for all parameters at
+once; `fused` is one kernel per group of parameters. Under a GradScaler there is a second difference: `foreach` and the
+loop must know whether a gradient overflowed before they step, so the host fetches `found_inf.item()`, while the fused
+kernel reads that flag on the device. `--set scaler=false` turns the scaler off.
 
-All arms train the same weights on the same batches; each has moments of its own, so there is thrice their memory.
+All arms train the same weights on the same batches; each has separate moments, so they take three times the memory.
 
-The answer is a verdict on each arm against `foreach`, with the ops that came and went in `optim_step`: `loop` adds
-them by the thousand, `fused` removes them, and with them one scalar sync.
+Result: a verdict on each arm against `foreach`, with the ops that were added and removed in `optim_step`: `loop` adds
+thousands, `fused` removes them, and one scalar sync.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["check_unscaling", "recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     scaler: bool = True
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step for all arms; they differ in the optimizer that takes it."""
+    """Return one training step for all arms; they differ in the optimizer."""
     import torch
 
     from traceq.recipes.workload.training import Training
@@ -58,21 +58,23 @@ def build(context: Context, parameters: Parameters) -> Step:
 
 
 def check_unscaling(weights: torch.Tensor) -> None:
-    """RecordingFailed where this torch cannot unscale gradients of the weights' type: bfloat16 on most CUDA builds."""
+    """Raise RecordingFailed if torch cannot unscale gradients of this dtype (bfloat16 on most CUDA builds)."""
     import torch
 
     gradients, flag = [weights.new_ones(1)], torch.zeros(1, device=weights.device)
     try:
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, flag, torch.ones_like(flag))
     except RuntimeError as fault:
-        raise RecordingFailed(f"a GradScaler cannot have {weights.dtype} weights here: --set scaler=false") from fault
+        raise RecordingFailed(
+            f"GradScaler does not support {weights.dtype} weights here: --set scaler=false"
+        ) from fault
 
 
 recipe = Recipe(
     question="What does an AdamW step cost as foreach, fused, or a loop over parameters, under a GradScaler?",
     arms=(
         Arm("foreach", "each operation for all parameters at once, torch's default on CUDA", baseline=True),
-        Arm("fused", "one kernel for a group of parameters, which also reads the scaler's overflow flag"),
+        Arm("fused", "one kernel per group of parameters, which also reads the scaler's overflow flag"),
         Arm("loop", "each operation for each parameter"),
     ),
     phases=PHASES,

@@ -1,17 +1,17 @@
-"""Weights in bfloat16: may Adam's state be bfloat16 too, or does it take float32 masters, and where should they lie?
+"""With bfloat16 weights: can Adam's state be bfloat16 too, or does it need float32 masters, and on which device?
 
-bfloat16 keeps 8 bits of a number, so an update smaller than about 1/256 of a weight is rounded away, as most are at the
-usual learning rates. Masters in float32 keep them; with their moments they take 12 bytes a parameter beside the weight,
-where bfloat16 moments take 4. Left on the CPU they free the device, and pay with a copy of all gradients to the host
-and of all weights back in every `optim_step`, for which the host waits.
+bfloat16 has 8 significant bits, so an update smaller than about 1/256 of a weight is rounded away, which applies to
+most updates at usual learning rates. Float32 masters preserve them; with their moments they take 12 bytes per parameter
+beside the weight, where bfloat16 moments take 4. On the CPU they free device memory, at the price of copying all
+gradients to the host and all weights back in every `optim_step`, with the host blocked.
 
-Before anything is timed each arm trains `loss_steps` steps on the same batch, from the same weights. The run's
-environment holds where that ended (`loss.<arm>`), what the optimizer steps on (`state.<arm>`) and the bytes of weights,
-masters and moments (`state_bytes.<arm>`).
+Before timing, each arm trains `loss_steps` steps on the same batch, from the same weights. The run's environment holds
+the final loss (`loss.<arm>`), the tensors that the optimizer updates (`state.<arm>`) and the bytes of weights, masters
+and moments (`state_bytes.<arm>`).
 
-The answer is a verdict on `masters` against `bf16`, and on `masters_on_cpu` against `masters`, with the copies that
-came in `optim_step`. All arms step on the same weights in turn: a model each would differ by where it lies in memory,
-too, by as much as a percent of a step (`benchmarks/layout.py`). On a CPU `masters_on_cpu` is `masters` once more.
+Result: a verdict on `masters` against `bf16`, and on `masters_on_cpu` against `masters`, with the copies that were
+added in `optim_step`. All arms update the same weights alternately: separate models would also differ by their memory
+layout, by up to one percent of a step (`benchmarks/layout.py`). On a CPU `masters_on_cpu` equals `masters`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     loss_steps: Annotated[int, Meta(ge=1)] = 30
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step for all arms, which differ in the dtype and the place of what the optimizer steps on."""
+    """Return one training step for all arms; they differ in dtype and device of the tensors the optimizer updates."""
     from contextlib import nullcontext
     from functools import partial
 
@@ -54,7 +54,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     size, batch_size, seed = parameters.size, parameters.batch_size, parameters.seed
     shared = Training.build(context, size, batch_size, parameters.num_workers, seed, in_bfloat16)
     weights = [weight.detach() for weight in shared.model.parameters()]
-    fresh = [weight.clone() for weight in weights]
+    initial = [weight.clone() for weight in weights]
     make: dict[str, Callable[[], Training]] = {
         "bf16": shared.with_optimizer,
         "masters": partial(shared.with_masters, context.device),
@@ -63,7 +63,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     batch = SIZES[size].episodes(seed, context.rank).batch(batch_size).to(context.device)
     trainings: dict[str, Training] = {}
     for arm in make:
-        for weight, start in zip(weights, fresh, strict=True):
+        for weight, start in zip(weights, initial, strict=True):
             weight.copy_(start)
         training = trainings[arm] = make[arm]()
         for _ in range(parameters.loss_steps):
@@ -82,13 +82,13 @@ def build(context: Context, parameters: Parameters) -> Step:
 
 
 recipe = Recipe(
-    question="What do float32 master weights cost beside bfloat16 weights, on the device or left on the CPU?",
+    question="What do float32 master weights cost beside bfloat16 weights, on the device or on the CPU?",
     arms=(
         Arm("bf16", "weights and moments in bfloat16", baseline=True),
         Arm("masters", "weights in bfloat16, masters and moments in float32 on the device"),
         Arm(
             "masters_on_cpu",
-            "masters and moments on the CPU: gradients go there and weights come back every step",
+            "masters and moments on the CPU: every step copies gradients there and weights back",
             against="masters",
         ),
     ),

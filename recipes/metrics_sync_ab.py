@@ -1,13 +1,13 @@
-"""What do five metrics in the log cost a training step, and how much of it comes back if they are fetched less often?
+"""What do five logged metrics cost a training step, and how much is saved by fetching them less often?
 
-Trainers write `gather(loss).mean().item()` once a metric: a collective that waits for the slowest rank, and a host that
-waits for the device, five times a step. Two remedies: do the same every K-th step only, or add the values up on the
-device, and fetch all sums at once every K-th step. The second also averages over all steps instead of sampling one.
-What only the host knows, the learning rate, is not sent to the device by the last arm.
+Trainers write `gather(loss).mean().item()` for each metric: five times a step, a collective that waits for the slowest
+rank and a sync that blocks the host. Two remedies: do the same only every K-th step, or add the values up on the device
+and fetch all sums at once every K-th step. The second also averages over all steps instead of sampling one. The last
+arm does not send the learning rate to the device, as the host knows it.
 
-The answer is a verdict on each remedy against `every`, with the syncs and the collectives that went away and their
-lines. In K steps `every` waits 5 K times and gathers 5 K times, `every_kth` 5 and 5, `summed` 1 and 1.
-`--vary every=5,50` asks how much K matters.
+Result: a verdict on each remedy against `every`, with the syncs and collectives that were removed, and their lines. In
+K steps `every` has 5 K syncs and 5 K gathers, `every_kth` 5 and 5, `summed` 1 and 1. `--vary every=5,50` shows how much
+K matters.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     every: Annotated[int, Meta(ge=1)] = 10
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step for all arms; they differ in when and how its metrics are fetched."""
-    from traceq.recipes.workload.metrics import MetricSums, gathered
+    """Return one training step for all arms; they differ in when and how metrics are fetched."""
+    from traceq.recipes.workload.metrics import MetricSums, gather_means
     from traceq.recipes.workload.training import Training
 
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
@@ -44,7 +44,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         nonlocal num_steps
         num_steps += 1
         if num_steps % parameters.every == 0:
-            training.metrics |= gathered(training.accelerator, training.measured())
+            training.metrics |= gather_means(training.accelerator, training.measured())
 
     def summed() -> None:
         sums.add(training.measured(on_host=False))
@@ -63,11 +63,11 @@ def build(context: Context, parameters: Parameters) -> Step:
 
 
 recipe = Recipe(
-    question="What do gathered metrics cost when they are fetched every step, every K steps, or summed on the device?",
+    question="What do gathered metrics cost if fetched every step, every K steps, or summed on the device?",
     arms=(
-        Arm("every", "five metrics gathered and fetched, one by one, at every step", baseline=True),
-        Arm("every_kth", "the same every K-th step, nothing in between"),
-        Arm("summed", "added up on the device, all fetched at once every K-th step"),
+        Arm("every", "five metrics gathered and fetched one by one at every step", baseline=True),
+        Arm("every_kth", "the same every K-th step only"),
+        Arm("summed", "summed on the device, all fetched at once every K-th step"),
     ),
     phases=PHASES,
     parameters=Parameters(),

@@ -1,13 +1,13 @@
-"""What does a job pay for its ranks: how much of their step is communication, DDP's hooks, and waiting for each other?
+"""What does scaling out cost: how much of a step is communication, DDP's hooks, or waiting for other ranks?
 
-`one` is a rank by itself, `all` are all of them under DDP; each rank has the same batch, the same model and the same
-share of the cores, so that a rank's own work is the same. The arms run apart, since they are jobs of different size.
+`one` is a single rank, `all` are all ranks under DDP. Each rank has the same batch, the same model and the same share
+of the cores, so its work is the same. Each arm runs in its own processes, since the jobs differ in size.
 
-`all` trains on as many times the samples, so the verdict is on the time of a sample: on two ranks -50 % would be ideal.
-How much longer the step of a rank is, and why, `traceq diff` explains: communication that nothing hides by collective,
-the reducer's hooks by their ops (`torch.distributed.ddp.reducer::...` in `bwd`). `traceq show RUN/all` parts the time
-in collectives: of each rank what is transfer, and what is skew, waiting for the rank that comes last. `late_us` makes
-the last rank's data that much later in every step: a known skew.
+`all` trains on more samples by the number of ranks, so the verdict is on time per sample: on two ranks -50 % is ideal.
+`traceq diff` explains why a rank's step takes longer: exposed communication by collective, the reducer's hooks by their
+ops (`torch.distributed.ddp.reducer::...` in `bwd`). `traceq show RUN/all` splits each rank's time in collectives into
+transfer and skew, which is waiting for the last rank. `late_us` delays the last rank's data by that much at every step:
+a known skew.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     late_us: Annotated[int, Meta(ge=0)] = 0
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step, of a rank alone or of one among several."""
+    """Return one training step of a single rank (`one`) or of one rank among several (`all`)."""
     from traceq.recipes.workload.training import Training
 
     training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
@@ -52,9 +52,9 @@ def build(context: Context, parameters: Parameters) -> Step:
 
 
 recipe = Recipe(
-    question="What does a job pay for its ranks: communication, DDP's hooks, or waiting for each other?",
+    question="What does scaling out cost: communication, DDP's hooks, or waiting for other ranks?",
     arms=(
-        Arm("one", "one rank by itself", baseline=True, num_ranks=1),
+        Arm("one", "a single rank", baseline=True, num_ranks=1),
         Arm("all", "all ranks under DDP, each with the same batch"),
     ),
     phases=PHASES,

@@ -1,22 +1,22 @@
-"""Where does the time of a training step go, and how much does the job get done?
+"""Where does the time of a training step go, and how many samples a second does the job train on?
 
-The step is that of a trainer: fetch a batch, forward, backward, unscale and clip, the optimizer's step, zero the
-gradients and move the schedule, five metrics gathered over all ranks. One arm, 20 steps to warm up, 200 measured (on
-CUDA 224, by the device's clock) without a profiler and without a pause.
+The step is that of a trainer: fetch a batch, forward, backward, unscale and clip, optimizer step, zero the gradients
+and advance the schedule, five metrics gathered over all ranks. One arm, 20 warm-up steps, 200 timed steps (on CUDA 224,
+by the device's clock), without a profiler and without pauses.
 
-The answer is a table, mean, median, 95th percentile and share of each of the seven phases and of what is in none; the
-job's samples a second by its slowest rank; the peak of memory on the worst rank, since warm-up. It is printed in the
-end, and again by `traceq show RUN`; `--json` has it as `step_profile`, with `backward_step`, everything from backward
-to the schedule, beside the phases.
+Result: a table with mean, median, 95th percentile and share of each of the seven phases and of the time outside them;
+the job's samples per second, by its slowest rank; peak memory on the worst rank since warm-up. It is printed at the
+end, and again by `traceq show RUN`; `--json` has it as `step_profile`, with `backward_step`, the sum from backward to
+the schedule, beside the phases.
 
-With `grad_accum=4` a step is four batches and one update, and trains on four times the samples; ranks exchange
-gradients once. `no_optim=1` leaves the update out: neither clipping, nor the optimizer, nor the schedule. `load_us`
-makes each sample take so much longer in the loader: a known truth. `find_unused` has DDP look for parameters that
-forward did not use. `--vary KEY=A,B` compares any two: `--vary optimizer=foreach,fused`. Values of `attention` and of
-`compile` have processes of their own, four or more of each for an interval (`--replicates 4`).
+With `grad_accum=4` a step is four batches and one update, on four times the samples; ranks reduce gradients once.
+`no_optim=1` omits the update: clipping, optimizer and schedule. `load_us` slows the loader by that much per sample: a
+known truth. `find_unused` makes DDP search for parameters that forward did not use. `--vary KEY=A,B` compares any two:
+`--vary optimizer=foreach,fused`. Values of `attention` and of `compile` each run in separate processes; an interval
+needs at least four per value (`--replicates 4`).
 
-Under DeepSpeed, around whose loop `traceq.record(...)` goes, one call clips, steps and zeroes: there these phases blur,
-and the table says so.
+Under DeepSpeed, around whose loop `traceq.record(...)` goes, one call clips, steps and zeroes: these phases cannot be
+separated, and the table says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Parameters(TrainingParameters):
-    """What `--set` and `--vary` can change."""
+    """Parameters that `--set` and `--vary` can change."""
 
     grad_accum: Annotated[int, Meta(ge=1)] = 1
     find_unused: bool = False
@@ -50,10 +50,10 @@ class Parameters(TrainingParameters):
 
 
 def build(context: Context, parameters: Parameters) -> Step:
-    """One training step as the parameters ask for it."""
+    """Return one training step with the options of the parameters."""
     import torch
 
-    from traceq.recipes.workload.attention import by_ops
+    from traceq.recipes.workload.attention import eager_attention
     from traceq.recipes.workload.model import Attention, Block, Size, VisionLanguageAction
     from traceq.recipes.workload.training import Training
 
@@ -63,7 +63,7 @@ def build(context: Context, parameters: Parameters) -> Step:
             if isinstance(module, Block):
                 module.recomputes = parameters.checkpointing
             if isinstance(module, Attention) and parameters.attention == "eager":
-                module.mix = by_ops
+                module.attend = eager_attention
         if parameters.compile:
             model.compile()
         return model
@@ -86,17 +86,17 @@ def build(context: Context, parameters: Parameters) -> Step:
         "loop": {"foreach": False, "fused": False},
     }
     training = training.with_optimizer(**implementations[parameters.optimizer])
-    training.norm = torch.zeros((), device=context.device)  # of gradients that nobody clips
+    training.norm = torch.zeros((), device=context.device)  # the metric's value if gradients are not clipped
 
     def accumulate(*, last: bool) -> None:
-        with nullcontext() if last else training.gradients_kept():
+        with nullcontext() if last else training.without_reduction():
             training.begin(context.phase)
             with context.phase("bwd"):
                 training.backward(1 / parameters.grad_accum)
 
     def step(arm: str) -> None:
-        for left in reversed(range(parameters.grad_accum)):
-            accumulate(last=left == 0)
+        for num_left in reversed(range(parameters.grad_accum)):
+            accumulate(last=num_left == 0)
         if parameters.no_optim:
             with context.phase("zero_grad_sched"):
                 training.optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""How much memory a rank has taken and may take: of its CUDA device, or of a process that was given a limit."""
+"""Memory that a rank uses and may use: of its CUDA device, or of a process with a limit."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Capacity"]
 MIB = 2**20
 CPU_LIMIT_MIB = 128
 _REFUSED = re.compile(r"could not (create|execute) a (primitive|memory)|ALLOC_FAILED")
-"""What oneDNN, cuBLAS and cuDNN say for out of memory."""
+"""Messages of oneDNN, cuBLAS and cuDNN that mean out of memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """Bytes: `allocated` is in use, `reserved` is kept for use as well, `free` can still be had."""
+class _Usage:
+    """Bytes: `allocated` are in use, `reserved` includes the allocator's reserve, `free` are still available."""
 
     allocated: int
     reserved: int
@@ -36,33 +36,39 @@ class _Taken:
 
 @dataclass(slots=True)
 class Capacity:
-    """What one rank may take. Made before the model; `limit` follows its first step, `watched` is a phase of others.
+    """Memory that one rank may use.
 
-    Without a device the limit is on data of the process (RLIMIT_DATA). What it had before the model was made is not
-    counted, nor are stacks of threads that the first step started: as if a device had this much memory.
+    Create it before the model, call `limit` after the first step, and use `measured_phase` as the phase of later steps.
+    Without a device the limit applies to the process's data (RLIMIT_DATA). Memory used before the model was built and
+    stacks of threads started by the first step are excluded, as if a device had this much memory.
     """
 
     device: torch.device
     limit_bytes: int
     before: int = 0
-    taken: list[_Taken] = field(default_factory=list)
+    usages: list[_Usage] = field(default_factory=list)
 
     @classmethod
     def of(cls, context: Context, limit_mib: int) -> Capacity:
-        """Of this rank; 0: all of a device, or the default of a CPU. Skip where a process cannot be limited."""
+        """Return the capacity of the current rank; 0 MiB means all of a device, or the default on a CPU.
+
+        Raises Skip if a process cannot be limited, RecordingFailed if the limits exceed half of the available memory.
+        """
         if context.device.type == "cuda":
             return cls(context.device, limit_mib * MIB)
         if not sys.platform.startswith("linux") or not hasattr(ctypes.CDLL(None), "mallinfo2"):
-            raise Skip("a limit on memory takes Linux and glibc 2.33 or newer")
+            raise Skip("a memory limit needs Linux and glibc 2.33 or newer")
         limit_mib = limit_mib or CPU_LIMIT_MIB
         available = _kibibytes("/proc/meminfo", "MemAvailable") * 1024
         if limit_mib * MIB * context.world_size > available / 2:
-            found = f"found {available // MIB:,} MiB available; expected at most half of that"
-            raise RecordingFailed(f"memory_limit={limit_mib} for {context.world_size} ranks: {found}")
+            raise RecordingFailed(
+                f"memory_limit={limit_mib} for {context.world_size} ranks: found {available // MIB:,} MiB available; "
+                f"expected at most half of that"
+            )
         return cls(context.device, limit_mib * MIB, before=_malloced()[0])
 
     def limit(self) -> None:
-        """From here on what exceeds the limit is refused, as out of memory."""
+        """Enforce the limit from now on: allocations beyond it fail as out of memory."""
         if self.device.type == "cuda":
             if self.limit_bytes:
                 total = torch.cuda.get_device_properties(self.device).total_memory
@@ -74,8 +80,8 @@ class Capacity:
 
     @staticmethod
     @contextmanager
-    def told() -> Iterator[None]:
-        """MemoryError for whatever a library says where memory was refused to it."""
+    def raise_memory_error() -> Iterator[None]:
+        """Raise MemoryError where a library reports a failed allocation as another RuntimeError."""
         try:
             yield
         except RuntimeError as fault:
@@ -84,36 +90,36 @@ class Capacity:
             raise
 
     @contextmanager
-    def watched(self, name: str) -> Iterator[None]:
-        """A phase, at the end of which is seen what is taken: activations are there when forward ends."""
+    def measured_phase(self, name: str) -> Iterator[None]:
+        """Measure the memory in use when the phase ends; activations are alive at the end of forward."""
         yield
-        self.taken.append(self._now())
+        self.usages.append(self._now())
 
     def facts(self) -> dict[str, int]:
-        """Most that any rank had taken in a watched phase, and the least that was left to one, in bytes."""
-        allocated = max(taken.allocated for taken in self.taken)
-        reserved = max(taken.reserved for taken in self.taken)
-        free = min(taken.free for taken in self.taken)
-        mine = torch.tensor([allocated, reserved, -free], device=self.device)
-        dist.all_reduce(mine, dist.ReduceOp.MAX)
-        allocated, reserved, missing = mine.tolist()
-        return {"allocated_bytes": allocated, "reserved_bytes": reserved, "head_room_bytes": -missing}
+        """Return the most memory that any rank used in a measured phase, and the least that any had left, in bytes."""
+        allocated = max(usage.allocated for usage in self.usages)
+        reserved = max(usage.reserved for usage in self.usages)
+        free = min(usage.free for usage in self.usages)
+        maxima = torch.tensor([allocated, reserved, -free], device=self.device)
+        dist.all_reduce(maxima, dist.ReduceOp.MAX)
+        allocated, reserved, minus_free = maxima.tolist()
+        return {"allocated_bytes": allocated, "reserved_bytes": reserved, "head_room_bytes": -minus_free}
 
-    def _now(self) -> _Taken:
+    def _now(self) -> _Usage:
         if self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
             if self.limit_bytes:
                 free = min(free, self.limit_bytes - torch.cuda.memory_reserved(self.device))
-            return _Taken(
+            return _Usage(
                 torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device), free
             )
         allocated, reserved = _malloced()
         free = resource.getrlimit(resource.RLIMIT_DATA)[0] - _data_bytes()
-        return _Taken(allocated - self.before, reserved - self.before, free)
+        return _Usage(allocated - self.before, reserved - self.before, free)
 
 
 class _Mallinfo(ctypes.Structure):
-    """What glibc tells of its allocator, in bytes."""
+    """Statistics of glibc's allocator, in bytes: the struct `mallinfo2`."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -133,19 +139,19 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _malloced() -> tuple[int, int]:
-    """Bytes in use and bytes taken from the system, of this process's malloc; large blocks are mapped one by one."""
-    ask = ctypes.CDLL(None).mallinfo2
-    ask.restype = _Mallinfo
-    told = ask()
-    return told.uordblks + told.hblkhd, told.arena + told.hblkhd
+    """Return malloc's bytes in use and bytes obtained from the system; both include large blocks, mapped singly."""
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Mallinfo
+    info = mallinfo2()
+    return info.uordblks + info.hblkhd, info.arena + info.hblkhd
 
 
 def _data_bytes() -> int:
-    """What RLIMIT_DATA counts."""
+    """Return the bytes that count towards RLIMIT_DATA."""
     return _kibibytes("/proc/self/status", "VmData") * 1024
 
 
 def _kibibytes(path: str, key: str) -> int:
-    found = re.search(rf"^{key}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    match = re.search(rf"^{key}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1])

@@ -1,4 +1,4 @@
-"""How much memory a forward pass leaves behind for backward: counted from its tensors, so the same on every device."""
+"""Memory that a forward pass leaves for backward, counted from its tensors: the same on every device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["held_bytes"]
 
 
 def held_bytes(forward: Callable[[], object]) -> int:
-    """Bytes that `forward` made and that something still holds when it has returned; views count once."""
-    with _Made() as made:
+    """Return the bytes that `forward` allocated and that are still referenced after it returns; views count once."""
+    with _Allocations() as allocations:
         forward()
-    return sum(size for storage, size in made.storages.values() if not storage.expired())
+    return sum(size for storage, size in allocations.storages.values() if not storage.expired())
 
 
-class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every storage that an op makes, and how large it is. Storages of its inputs, which views share, are not new."""
+class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Storages that ops allocate, with their sizes; storages of inputs, which views share, are not new."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -29,9 +29,9 @@ class _Made(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = {each._cdata for each in _storages((args, kwargs))}
+        inputs = {each._cdata for each in _storages((args, kwargs))}
         for storage in _storages(out):
-            if storage._cdata not in given:
+            if storage._cdata not in inputs:
                 weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
                 self.storages[storage._cdata] = weak, storage.nbytes()
         return out

@@ -1,4 +1,4 @@
-"""One model over several ranks by a strategy, with its optimizer: built by torch's own API, then checked."""
+"""Build a model with its optimizer on several ranks, by a sharding strategy of torch or DeepSpeed, and verify it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from traceq.recipes.sharding_backends.check_wrapper import check_wrapping
 from traceq.recipes.sharding_backends.deepspeed import zero_engine
 from traceq.recorder import Context
 
-__all__ = ["ShardedModel", "ShardingSpec", "spread", "too_few_ranks"]
+__all__ = ["ShardedModel", "ShardingSpec", "shard_model", "too_few_ranks"]
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 _FSDP1 = {"full_shard": ShardingStrategy.FULL_SHARD, "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP}
@@ -33,10 +33,10 @@ _STAGES = {"zero2": 2, "zero3": 3}
 
 @dataclass(frozen=True, slots=True)
 class ShardingSpec:
-    """How a model is to be spread: `ddp`, `full_shard`, `shard_grad_op`, `fsdp2`, `zero2` or `zero3`.
+    """How to shard a model: by `ddp`, `full_shard`, `shard_grad_op`, `fsdp2`, `zero2` or `zero3`.
 
-    Each module of type `unit` is gathered by itself where parameters are. `in_bfloat16`: what is sharded is gathered
-    and computed in bfloat16; gradients are reduced in float32 by FSDP.
+    Strategies that gather parameters gather each module of type `unit` separately. `in_bfloat16`: sharded parameters
+    are gathered and computed in bfloat16; FSDP reduces gradients in float32.
     """
 
     strategy: str
@@ -49,7 +49,7 @@ class ShardingSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShardedModel:
-    """A model under its wrapper, and the parts of a step that each strategy does in its own way.
+    """A wrapped model, and the parts of a step that differ between strategies.
 
     `optimizer` is torch's, for a schedule. DeepSpeed's `step` also clips and frees the gradients.
     """
@@ -63,75 +63,75 @@ class ShardedModel:
 
 
 def too_few_ranks(context: Context, strategy: str) -> str:
-    """Why a strategy cannot be had on so few ranks, empty where it can: `ddp` leaves the model on one as it is."""
+    """Return why a strategy cannot run on so few ranks, "" if it can; `ddp` leaves the model of one rank unwrapped."""
     if context.world_size > 1 or strategy == "ddp":
         return ""
-    return f"{strategy} spreads a model over ranks, and here is one: --ranks 2"
+    return f"{strategy} needs at least two ranks; found one: --ranks 2"
 
 
-def spread(context: Context, model: nn.Module, wish: ShardingSpec) -> ShardedModel:
-    """The model as wished, over the context's ranks. RecordingFailed if the wrapper is not what was asked for."""
-    if lacking := too_few_ranks(context, wish.strategy):
-        raise RecordingFailed(lacking)
+def shard_model(context: Context, model: nn.Module, spec: ShardingSpec) -> ShardedModel:
+    """Return the model sharded over the context's ranks; RecordingFailed if the wrapper does not match the strategy."""
+    if reason := too_few_ranks(context, spec.strategy):
+        raise RecordingFailed(reason)
     sizes = [parameter.numel() for parameter in model.parameters()]
     model = model.to(context.device)
-    found = _by_engine(context, model, wish) if wish.strategy in _STAGES else _by_wrapper(context, model, wish)
+    sharded = _by_deepspeed(context, model, spec) if spec.strategy in _STAGES else _by_torch(context, model, spec)
     context.facts["num_parameters"] = sum(sizes)
     if context.world_size > 1:
-        check_wrapping(context, found.model, wish.strategy, sizes)
-    return found
+        check_wrapping(context, sharded.model, spec.strategy, sizes)
+    return sharded
 
 
-def _by_wrapper(context: Context, model: nn.Module, wish: ShardingSpec) -> ShardedModel:
-    wrapped = _wrapped(context, model, wish)
-    optimizer = wish.optimizer(wrapped.parameters())
+def _by_torch(context: Context, model: nn.Module, spec: ShardingSpec) -> ShardedModel:
+    wrapped = _wrapped(context, model, spec)
+    optimizer = spec.optimizer(wrapped.parameters())
 
     def clip() -> None:
-        if isinstance(wrapped, FullyShardedDataParallel):  # torch's own function would take the norm of one shard
-            wrapped.clip_grad_norm_(wish.max_norm)
+        if isinstance(wrapped, FullyShardedDataParallel):  # torch's function would compute the norm of one shard
+            wrapped.clip_grad_norm_(spec.max_norm)
         else:
-            nn.utils.clip_grad_norm_(wrapped.parameters(), wish.max_norm)
+            nn.utils.clip_grad_norm_(wrapped.parameters(), spec.max_norm)
 
     # a schedule wraps `step` of the optimizer later, so it is looked up at each call
     return ShardedModel(wrapped, optimizer, Tensor.backward, clip, lambda: optimizer.step(), optimizer.zero_grad)
 
 
-def _by_engine(context: Context, model: nn.Module, wish: ShardingSpec) -> ShardedModel:
-    optimizer = wish.optimizer(model.parameters())
+def _by_deepspeed(context: Context, model: nn.Module, spec: ShardingSpec) -> ShardedModel:
+    optimizer = spec.optimizer(model.parameters())
     engine = zero_engine(
         model,
         optimizer,
-        stage=_STAGES[wish.strategy],
-        unit=wish.unit,
+        stage=_STAGES[spec.strategy],
+        unit=spec.unit,
         device=context.device,
-        batch_size=wish.batch_size,
-        max_norm=wish.max_norm,
-        in_bfloat16=wish.in_bfloat16,
+        batch_size=spec.batch_size,
+        max_norm=spec.max_norm,
+        in_bfloat16=spec.in_bfloat16,
     )
     return ShardedModel(engine, optimizer, engine.backward, lambda: None, engine.step, lambda: None)
 
 
-def _wrapped(context: Context, model: nn.Module, wish: ShardingSpec) -> nn.Module:
-    if wish.strategy == "ddp":
+def _wrapped(context: Context, model: nn.Module, spec: ShardingSpec) -> nn.Module:
+    if spec.strategy == "ddp":
         return context.wrap(model)
-    if wish.strategy == "fsdp2":
-        return _fully_sharded(context, model, wish)
+    if spec.strategy == "fsdp2":
+        return _fully_sharded(context, model, spec)
     return FullyShardedDataParallel(
         model,
-        sharding_strategy=_FSDP1[wish.strategy],
-        auto_wrap_policy=ModuleWrapPolicy({wish.unit}),
-        mixed_precision=MixedPrecision(torch.bfloat16, torch.float32) if wish.in_bfloat16 else None,
+        sharding_strategy=_FSDP1[spec.strategy],
+        auto_wrap_policy=ModuleWrapPolicy({spec.unit}),
+        mixed_precision=MixedPrecision(torch.bfloat16, torch.float32) if spec.in_bfloat16 else None,
         device_id=context.device,
         use_orig_params=True,
     )
 
 
-def _fully_sharded(context: Context, model: nn.Module, wish: ShardingSpec) -> nn.Module:
+def _fully_sharded(context: Context, model: nn.Module, spec: ShardingSpec) -> nn.Module:
     world = dist.group.WORLD
     assert world is not None
-    mesh = DeviceMesh.from_group(world, context.device.type)  # some versions would make a group of nccl, beside gloo
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if wish.in_bfloat16 else MixedPrecisionPolicy()
-    for module in [module for module in model.modules() if isinstance(module, wish.unit)]:
+    mesh = DeviceMesh.from_group(world, context.device.type)  # some versions would create an nccl group beside gloo
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if spec.in_bfloat16 else MixedPrecisionPolicy()
+    for module in [module for module in model.modules() if isinstance(module, spec.unit)]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)  # changes its class in place
     return model

@@ -1,4 +1,4 @@
-"""Which collectives a step issues, seen where torch dispatches them: the same on every backend."""
+"""Collectives that a step issues, counted where torch dispatches them: the same on every backend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from traceq.errors import RecordingFailed
 
-__all__ = ["check_issued", "issued_by"]
+__all__ = ["check_issued", "issued_collectives"]
 
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 _SHARDED = {"all_gather", "reduce_scatter"}
@@ -23,26 +23,26 @@ _EXPECTED = {
     "zero2": ({"all_gather"}, set()),
     "zero3": (_SHARDED, set()),
 }
-"""What a strategy cannot do without, and what it never does."""
+"""Kinds of collectives that each strategy must issue, and those it must not."""
 
 
-def issued_by(step: Callable[[], object]) -> Counter[str]:
-    """Collectives that one call of `step` issues, by name."""
-    seen = _Seen()
-    with seen:
+def issued_collectives(step: Callable[[], object]) -> Counter[str]:
+    """Return the number of collectives that one call of `step` issues, by name."""
+    counter = _CollectiveCounter()
+    with counter:
         step()
-    return seen.num
+    return counter.num
 
 
-def check_issued(strategy: str, seen: Counter[str]) -> None:
-    """RecordingFailed where a strategy lacks what it cannot do without, or issues what it never does."""
-    needed, foreign = _EXPECTED[strategy]
-    if not needed <= set(seen) or set(seen) & foreign:
-        raise RecordingFailed(f"{strategy}: a step issues {dict(seen)}; expected {sorted(needed)}")
+def check_issued(strategy: str, issued: Counter[str]) -> None:
+    """Raise RecordingFailed if a collective that the strategy needs is missing, or one was issued that it must not."""
+    needed, forbidden = _EXPECTED[strategy]
+    if not needed <= set(issued) or set(issued) & forbidden:
+        raise RecordingFailed(f"{strategy}: a step issues {dict(issued)}; expected {sorted(needed)}")
 
 
-class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts ops of c10d while it is active, those of the backward pass too."""
+class _CollectiveCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counter of c10d ops while it is active, including those of the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -50,6 +50,6 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace in ("c10d", "_c10d_functional"):
-            plain = re.sub("[^a-z]", "", func.__name__)
-            self.num.update(kind for kind in _KINDS if kind.replace("_", "") in plain)
+            letters = re.sub("[^a-z]", "", func.__name__)
+            self.num.update(kind for kind in _KINDS if kind.replace("_", "") in letters)
         return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""Is a wrapped model what was asked for? Libraries are known to give DDP for FSDP, or one rank for two, silently."""
+"""Check that a model is wrapped as requested: libraries may silently give DDP for FSDP, or one rank for two."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from traceq.errors import RecordingFailed
-from traceq.recipes.memory.model_state import local
+from traceq.recipes.memory.model_state import local_part
 from traceq.recorder import Context
 
 __all__ = ["check_wrapping"]
 
 _REPLICATED = ("ddp", "zero2")
 _MOST_PADDING = 1024
-"""Elements by which the shards of one parameter may be padded, all together."""
+"""Elements by which all shards of one parameter together may be padded."""
 
 
 def check_wrapping(context: Context, model: nn.Module, strategy: str, sizes: Sequence[int]) -> None:
-    """RecordingFailed unless the wrapper is of the strategy's class, spans all ranks, and these together hold as many
-    elements as it says: one copy of the parameters of these sizes, or one a rank.
+    """Raise RecordingFailed unless the wrapper has the strategy's class, spans all ranks and holds all elements.
+
+    All ranks together must hold one copy of the parameters of these `sizes`, or one per rank if they are replicated.
     """
     num_ranks = context.world_size
     num_units = sum(span == num_ranks for span in _spans(model, strategy))
-    held = torch.tensor(sum(local(parameter).numel() for parameter in model.parameters()), device=context.device)
+    held = torch.tensor(sum(local_part(parameter).numel() for parameter in model.parameters()), device=context.device)
     dist.all_reduce(held)
     expected = sum(sizes) * (num_ranks if strategy in _REPLICATED else 1)
     if not num_units or not expected <= int(held) <= expected + _MOST_PADDING * len(sizes):
         raise RecordingFailed(
-            f"{strategy}: found {type(model).__name__} with {num_units} units over {num_ranks} ranks, which hold "
+            f"{strategy}: found {type(model).__name__} with {num_units} units over {num_ranks} ranks and "
             f"{int(held):,} elements; expected {expected:,}"
         )
     context.facts["num_parameters"] = sum(sizes)
@@ -44,7 +45,7 @@ def check_wrapping(context: Context, model: nn.Module, strategy: str, sizes: Seq
 
 
 def _spans(model: Any, strategy: str) -> list[int]:
-    """Over how many ranks each unit spreads that is wrapped as the strategy says."""
+    """Return the number of ranks that each unit spans, for units wrapped by the strategy."""
     if strategy == "ddp":
         return [model.process_group.size()] if isinstance(model, DistributedDataParallel) else []
     if strategy == "fsdp2":
@@ -54,6 +55,6 @@ def _spans(model: Any, strategy: str) -> list[int]:
     if strategy.startswith("zero"):
         stage = getattr(model, "zero_optimization_stage", lambda: 0)()
         return [model.data_parallel_group.size()] if strategy == f"zero{stage}" else []
-    how = ShardingStrategy[strategy.upper()]
+    expected = ShardingStrategy[strategy.upper()]
     shards = FullyShardedDataParallel.fsdp_modules(model)
-    return [dist.get_world_size(unit.process_group) for unit in shards if unit.sharding_strategy is how]
+    return [dist.get_world_size(unit.process_group) for unit in shards if unit.sharding_strategy is expected]

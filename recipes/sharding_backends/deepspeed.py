@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO 2 and 3 around a model, on CPUs as well, without compiling anything."""
+"""DeepSpeed's ZeRO 2 and 3 around a model, also on CPUs, without compiling extensions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHM = "deepspeed_shm_comm"
 
 
 def missing_engine(strategy: str) -> str:
-    """Why a strategy cannot run here; nothing where it can."""
+    """Return why a strategy cannot run here, "" if it can."""
     if strategy.startswith("zero") and find_spec("deepspeed") is None:
         return "needs DeepSpeed, which is not installed: pip install 'traceq-torch[deepspeed]'"
     return ""
@@ -33,7 +33,7 @@ def zero_engine(
     max_norm: float,
     in_bfloat16: bool,
 ) -> Any:
-    """DeepSpeed's engine over all ranks. At stage 3 it holds no unit longer than FSDP would: until its pass is over."""
+    """Return DeepSpeed's engine over all ranks; at stage 3 it frees each unit after its pass, as FSDP does."""
     deepspeed = _imported(device)
     sharding: dict[str, int] = {"stage": stage}
     if stage == 3:
@@ -42,7 +42,7 @@ def zero_engine(
             "stage3_param_persistence_threshold": 0,  # else parameters of up to 100,000 elements stay whole
             "stage3_prefetch_bucket_size": 0,  # else the next 50,000,000 elements are gathered ahead
             "stage3_max_live_parameters": 0,
-            "stage3_max_reuse_distance": 0,  # else what backward needs again soon is kept
+            "stage3_max_reuse_distance": 0,  # else units that backward soon needs again are kept
         }
     config = {
         "train_micro_batch_size_per_gpu": batch_size,
@@ -56,7 +56,7 @@ def zero_engine(
 
 
 def _imported(device: torch.device) -> Any:
-    """DeepSpeed, told where to compute and kept from compiling: its shared-memory op takes a minute and a compiler."""
+    """Return DeepSpeed set to the device's type; on a CPU without its shared-memory op, which needs compiling."""
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     deepspeed, ops = import_module("deepspeed"), import_module("deepspeed.ops")
     if device.type == "cpu" and hasattr(ops, "__compatible_ops__"):

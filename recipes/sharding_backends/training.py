@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LinearLR, LRScheduler
 
-from traceq.recipes.sharding_backends.build import ShardedModel, ShardingSpec, spread
+from traceq.recipes.sharding_backends.build import ShardedModel, ShardingSpec, shard_model
 from traceq.recipes.workload.data import Sample
 from traceq.recipes.workload.model import SIZES, Block, VisionLanguageAction
 from traceq.recipes.workload.parameters import ShardedParameters
+from traceq.recipes.workload.phases import EnterPhase
 from traceq.recipes.workload.training import ADAMW, LR_WARMUP_STEPS, MAX_GRAD_NORM
 from traceq.recorder import Context
 
-__all__ = ["Phase", "Sharded"]
-
-Phase: TypeAlias = Callable[[str], AbstractContextManager[None]]
+__all__ = ["ShardedTraining"]
 
 
 @dataclass(slots=True)
-class Sharded:
-    """A model spread over ranks, with its schedule and data. Random weights are the same under every strategy."""
+class ShardedTraining:
+    """A model sharded over ranks, with its schedule and data. Initial weights are the same under every strategy."""
 
-    spread: ShardedModel
+    sharded: ShardedModel
     scheduler: LRScheduler
     batches: Iterator[Sample]
     device: torch.device
@@ -36,43 +33,43 @@ class Sharded:
     loss: Tensor | None = None
 
     @classmethod
-    def build(cls, context: Context, parameters: ShardedParameters) -> Sharded:
-        """Everything on the context's device."""
-        chosen, strategy, batch_size = SIZES[parameters.size], parameters.strategy, parameters.batch_size
+    def build(cls, context: Context, parameters: ShardedParameters) -> ShardedTraining:
+        """Return the training with everything on the context's device."""
+        size, strategy, batch_size = SIZES[parameters.size], parameters.strategy, parameters.batch_size
         torch.manual_seed(parameters.seed)
-        model = VisionLanguageAction(chosen)
+        model = VisionLanguageAction(size)
         for block in model.modules():
             if isinstance(block, Block):
                 block.recomputes = parameters.checkpointing
-        in_bfloat16 = chosen.weights is torch.bfloat16 or (chosen.autocast and context.device.type == "cuda")
-        wish = ShardingSpec(
+        in_bfloat16 = size.weights is torch.bfloat16 or (size.autocast and context.device.type == "cuda")
+        spec = ShardingSpec(
             strategy, Block, partial(torch.optim.AdamW, **ADAMW), MAX_GRAD_NORM, batch_size, in_bfloat16
         )
-        found = spread(context, model, wish)
+        sharded = shard_model(context, model, spec)
         return cls(
-            spread=found,
-            scheduler=LinearLR(found.optimizer, 0.1, total_iters=LR_WARMUP_STEPS),
-            batches=context.batches(chosen.episodes(parameters.seed, context.rank), batch_size, parameters.num_workers),
+            sharded=sharded,
+            scheduler=LinearLR(sharded.optimizer, 0.1, total_iters=LR_WARMUP_STEPS),
+            batches=context.batches(size.episodes(parameters.seed, context.rank), batch_size, parameters.num_workers),
             device=context.device,
             autocast=in_bfloat16 and strategy == "ddp",  # the others have bfloat16 weights while they compute
         )
 
-    def step(self, phase: Phase) -> None:
+    def step(self, phase: EnterPhase) -> None:
         """Fetch a batch and train on it, each part in its phase."""
         with phase("dataload_wait"):
             batch = next(self.batches).to(self.device)
         self.train(batch, phase)
 
-    def train(self, batch: Sample, phase: Phase) -> None:
-        """From a batch on the device to new weights; the last step's graph is freed inside a phase."""
+    def train(self, batch: Sample, phase: EnterPhase) -> None:
+        """Train on a batch that is on the device; the last step's graph is freed inside a phase."""
         with phase("forward"), torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            self.loss = self.spread.model(batch)
+            self.loss = self.sharded.model(batch)
         with phase("bwd"):
-            self.spread.backward(self.loss)
+            self.sharded.backward(self.loss)
         with phase("unscale_clip"):
-            self.spread.clip()
+            self.sharded.clip()
         with phase("optim_step"):
-            self.spread.step()
+            self.sharded.step()
         with phase("zero_grad_sched"):
-            self.spread.zero_grad()
+            self.sharded.zero_grad()
             self.scheduler.step()

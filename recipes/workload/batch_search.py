@@ -1,4 +1,4 @@
-"""Which batch to try next, on the way to the largest that fits: doubled until one does not, then halved in between."""
+"""Search for the largest batch that fits: double until one does not fit, then bisect."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping
 __all__ = ["next_batch"]
 
 _PRECISION = 8
-"""The largest batch is known to within an eighth of it."""
+"""The search ends when the largest batch is known to one eighth of its size."""
 
 
 def next_batch(fits: Mapping[int, bool], first: int, most: int) -> int | None:
-    """The next size to try after these, None when the largest that fits is known or `most` fits."""
+    """Return the next size to try, None when the largest that fits is known or `most` fits."""
     if not fits:
         return first
-    smallest_refused = min((size for size, does in fits.items() if not does), default=0)
-    largest = max((size for size, does in fits.items() if does), default=0)
-    if not smallest_refused:
+    smallest_failed = min((size for size, fitted in fits.items() if not fitted), default=0)
+    largest = max((size for size, fitted in fits.items() if fitted), default=0)
+    if not smallest_failed:
         return min(2 * largest, most) if largest < most else None
     if not largest:
-        return smallest_refused // 2 or None
-    between = (largest + smallest_refused) // 2
-    return between if smallest_refused - largest > max(1, largest // _PRECISION) else None
+        return smallest_failed // 2 or None
+    middle = (largest + smallest_failed) // 2
+    return middle if smallest_failed - largest > max(1, largest // _PRECISION) else None

@@ -14,7 +14,7 @@ __all__ = ["Episodes", "Sample"]
 
 
 class Sample(NamedTuple):
-    """One moment, or a batch of them: `image` [3, H, W] float, `text` [L] int64, `state` [S], `actions` [T, A]."""
+    """One sample or a batch of samples: `image` [3, H, W] float, `text` [L] int64, `state` [S], `actions` [T, A]."""
 
     image: Tensor
     text: Tensor
@@ -22,13 +22,13 @@ class Sample(NamedTuple):
     actions: Tensor
 
     def to(self, device: torch.device) -> Sample:
-        """The same on the device; from pinned memory without waiting."""
+        """Return the sample on the device; copies from pinned memory do not block."""
         return Sample(*(field.to(device, non_blocking=True) for field in self))
 
 
 @dataclass(frozen=True, slots=True)
 class Episodes(Dataset[Sample]):
-    """Endless samples: the i-th is drawn from (seed, rank, i), and takes `load_us` longer than that."""
+    """Endless samples: the i-th is drawn from (seed, rank, i), after a delay of `load_us` microseconds."""
 
     image_size: int
     text_length: int
@@ -41,7 +41,7 @@ class Episodes(Dataset[Sample]):
     load_us: int = 0
 
     def batch(self, size: int) -> Sample:
-        """The first `size` samples, in this process."""
+        """Return the first `size` samples as a batch, loaded in the calling process."""
         return Sample(*map(torch.stack, zip(*(self[index] for index in range(size)), strict=True)))
 
     def __getitem__(self, index: int) -> Sample:

@@ -1,4 +1,4 @@
-"""What torch.compile made of a model: graphs, where they break, what was compiled again, and how long it took."""
+"""Results of torch.compile on a model: graph breaks, recompile_reasons and compilation time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 
 from traceq.recorder import Skip
 
-__all__ = ["breaks_in", "check_backend", "num_compiled", "recompiles", "seconds_to_compile"]
+__all__ = ["check_backend", "compile_seconds", "find_graph_breaks", "num_compilations", "recompile_reasons"]
 
 
 def check_backend(backend: str, device: torch.device) -> None:
-    """Skip where nothing can turn a graph into a kernel: inductor needs Triton on CUDA, a C++ compiler on a CPU."""
+    """Raise Skip if inductor cannot generate kernels: it needs Triton on CUDA, a C++ compiler on a CPU."""
     if backend != "inductor":
         return
     if device.type == "cuda" and find_spec("triton") is None:
@@ -26,15 +26,15 @@ def check_backend(backend: str, device: torch.device) -> None:
         raise Skip("inductor needs a C++ compiler on a CPU: install g++, or --set backend=aot_eager")
 
 
-def breaks_in(forward: Callable[..., object], *inputs: object) -> list[str]:
-    """`vla.py:124 forward`, where the graph of a forward pass breaks, once for each time that it does."""
-    places = [reason.user_stack[-1] for reason in torch._dynamo.explain(forward)(*inputs).break_reasons]
+def find_graph_breaks(forward: Callable[..., object], *inputs: object) -> list[str]:
+    """Return the line of each graph break of a forward pass, such as `vla.py:124 forward`; repeats are kept."""
+    frames = [reason.user_stack[-1] for reason in torch._dynamo.explain(forward)(*inputs).break_reasons]
     torch._dynamo.reset()
-    return [f"{Path(place.filename).name}:{place.lineno} {place.name}" for place in places]
+    return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
 
 
-def seconds_to_compile(passes: Callable[[], None]) -> float:
-    """How much longer the first forward and backward pass takes than the second."""
+def compile_seconds(passes: Callable[[], None]) -> float:
+    """Return how many seconds longer the first forward and backward pass takes than the second."""
 
     def seconds() -> float:
         start = perf_counter()
@@ -44,16 +44,16 @@ def seconds_to_compile(passes: Callable[[], None]) -> float:
     return max(seconds() - seconds(), 0.0)
 
 
-def num_compiled() -> int:
-    """Compilations of this process so far."""
+def num_compilations() -> int:
+    """Return the number of compilations in the current process."""
     return len(torch._dynamo.utils.get_compilation_metrics())
 
 
-def recompiles() -> list[str]:
-    """`_transformed: tensor 'x' size mismatch at index 1 ...` for each function that was compiled once more."""
-    told = []
+def recompile_reasons() -> list[str]:
+    """Return a reason per recompiled function: `_transformed: tensor 'x' size mismatch at index 1 ...`."""
+    reasons = []
     for each in torch._dynamo.utils.get_compilation_metrics():
         if reason := getattr(each, "recompile_reason", None):
             short = (reason.partition(": ")[2] or reason).splitlines()[0].partition("  #")[0].rstrip()
-            told.append(f"{each.co_name}: {short}")
-    return told
+            reasons.append(f"{each.co_name}: {short}")
+    return reasons

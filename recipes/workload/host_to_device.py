@@ -1,4 +1,4 @@
-"""How a batch gets from the loader to the device: boxed and copied, copied at once, or a step ahead."""
+"""Ways to copy a batch to the device: row by row through Python values, at once, or one step ahead."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["Prefetcher", "copy_rowwise", "tune"]
 
 
 def tune(on: bool) -> None:
-    """TF32 in matrix products, and cudnn's search for the fastest convolution; what a CPU computes stays the same."""
+    """Switch TF32 in matrix products and cudnn.benchmark on or off; results on a CPU do not change."""
     torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.benchmark = on
 
 
 def copy_rowwise(batch: Sample, device: torch.device) -> Sample:
-    """The batch by way of Python values, row by row, in pageable memory: the host waits for every copy."""
+    """Copy the batch row by row through Python values and pageable memory; every copy blocks the host."""
     rows = [[torch.tensor(row) for row in field.tolist()] for field in (batch.text, batch.state, batch.actions)]
     text, state, actions = (torch.stack(row).to(device) for row in rows)
     return Sample(batch.image.clone().to(device), text, state, actions)
 
 
 class Prefetcher:
-    """Fetches each batch a step before it is used; on CUDA its copies run on a stream of their own."""
+    """Loader that fetches each batch one step before it is used; on CUDA copies run on a side stream."""
 
     def __init__(self, batches: Iterator[Sample], device: torch.device) -> None:
         self._batches = batches
@@ -35,16 +35,16 @@ class Prefetcher:
         self._ahead: Sample | None = None
 
     def take(self) -> Sample:
-        """The batch that was fetched a step ago; the first one is fetched now."""
+        """Return the batch that was fetched one step ago; the first one is fetched now."""
         if self._ahead is None:
             self.fetch()
         batch, self._ahead = self._ahead, None
         assert batch is not None
         if self._stream is not None:
-            running = torch.cuda.current_stream(self._device)
-            running.wait_stream(self._stream)
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self._stream)
             for field in batch:
-                field.record_stream(running)  # else its memory is given away while this stream still reads it
+                field.record_stream(current)  # else its memory may be reused while this stream still reads it
         return batch
 
     def fetch(self) -> None:

@@ -1,7 +1,7 @@
-"""A small but real vision-language-action model: what a robot policy's training step is made of.
+"""A small but realistic vision-language-action model, the workload of the recipes.
 
 An image encoder and text embeddings feed a transformer backbone; an action expert, conditioned on it by cross
-attention, learns by flow matching the velocity that turns noise into the demonstrated actions.
+attention, learns by flow matching the velocity from noise to the demonstrated actions.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 (its name in every torch program)
+from torch.nn import functional as F  # noqa: N812 (the conventional name)
 from torch.utils.checkpoint import checkpoint
 
-from traceq.recipes.workload.attention import Mix
+from traceq.recipes.workload.attention import AttentionFunction
 from traceq.recipes.workload.data import Episodes, Sample
 
-__all__ = ["SIZES", "Attention", "Block", "Size", "VisionLanguageAction", "blocks_of"]
+__all__ = ["SIZES", "Attention", "Block", "Size", "VisionLanguageAction", "transformer_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Tower:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One member of the family. `weights` is what parameters are stored in; `autocast` computes in bf16 on CUDA."""
+    """Dimensions of one model size. `weights` is the dtype of parameters; `autocast` computes in bfloat16 on CUDA."""
 
     vision: Tower
     language: Tower
@@ -47,7 +47,7 @@ class Size:
     autocast: bool = False
 
     def episodes(self, seed: int, rank: int) -> Episodes:
-        """Data of the shape this size reads."""
+        """Return data with the shapes that the model reads."""
         return Episodes(
             image_size=self.image_size,
             text_length=self.text_length,
@@ -82,12 +82,12 @@ SIZES = {
 
 
 class Attention(nn.Module):
-    """Multi-head attention over `context`, over the input itself when there is none; `mix` does the mixing."""
+    """Multi-head attention over `context`, or self-attention without one; `attend` is the attention function."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.mix: Mix = F.scaled_dot_product_attention
+        self.attend: AttentionFunction = F.scaled_dot_product_attention
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
@@ -96,14 +96,14 @@ class Attention(nn.Module):
         query = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         key_value = self.key_value(x if context is None else context)
         key, value = key_value.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        out: Tensor = self.out(self.mix(query, key, value).transpose(1, 2).flatten(2))
+        out: Tensor = self.out(self.attend(query, key, value).transpose(1, 2).flatten(2))
         return out
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block, with cross attention when it is given a context.
+    """Pre-norm transformer block, with optional cross attention to a context.
 
-    `recomputes`: backward computes its inside again instead of keeping it since forward.
+    `recomputes`: activation checkpointing, which recomputes the block in backward.
     """
 
     def __init__(self, tower: Tower, *, crosses: bool = False) -> None:
@@ -128,13 +128,13 @@ class Block(nn.Module):
         return out
 
 
-def blocks_of(model: nn.Module) -> list[Block]:
-    """All transformer blocks of a model, whatever it is wrapped in."""
+def transformer_blocks(model: nn.Module) -> list[Block]:
+    """Return all transformer blocks of a model, wrapped or not."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
 class VisionEncoder(nn.Module):
-    """Image [B, 3, H, W] -> one token a patch, [B, N, width of the language tower]."""
+    """Image [B, 3, H, W] -> one token per patch, [B, N, width of the language tower]."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class ActionExpert(nn.Module):
 
 
 class VisionLanguageAction(nn.Module):
-    """Batch -> flow-matching loss, mean squared error of the velocity."""
+    """Batch -> flow-matching loss, the mean squared error of the velocity."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -201,10 +201,10 @@ class VisionLanguageAction(nn.Module):
         self.to(size.weights)
 
     def forward(self, batch: Sample) -> Tensor:
-        kind = self.expert.velocity.weight.dtype
-        image, state, actions = (field.to(kind) for field in (batch.image, batch.state, batch.actions))
+        dtype = self.expert.velocity.weight.dtype
+        image, state, actions = (field.to(dtype) for field in (batch.image, batch.state, batch.actions))
         noise = torch.randn_like(actions)
-        time = torch.rand(len(actions), 1, 1, device=actions.device, dtype=kind)
+        time = torch.rand(len(actions), 1, 1, device=actions.device, dtype=dtype)
         context = self.backbone(self.vision(image), batch.text, state)
         velocity = self.expert(time * noise + (1 - time) * actions, time, context)
         return F.mse_loss(velocity.float(), (noise - actions).float())

@@ -1,4 +1,4 @@
-"""Is a batch an outlier? A check as trainers write it, and one that asks the device less often."""
+"""Outlier checks of a batch: as trainers write it, and one that fetches its result less often."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DeferredCheck", "outlier_seen"]
 
 
 def outlier_seen(actions: Tensor, state: Tensor, threshold: float) -> bool:
-    """Any value beyond the threshold, known at once: the host waits for the device. A threshold <= 0 does nothing."""
+    """Return whether any value exceeds the threshold; blocks the host. A threshold <= 0 disables the check."""
     if threshold <= 0:
         return False
     largest = torch.cat([actions.abs().max().view(1), state.abs().max().view(1)])
@@ -20,19 +20,19 @@ def outlier_seen(actions: Tensor, state: Tensor, threshold: float) -> bool:
 
 @dataclass(slots=True)
 class DeferredCheck:
-    """The same check with its answer left on the device and fetched every `every` steps."""
+    """The same check, with its result kept on the device and fetched every `every` steps."""
 
     every: int
     seen: Tensor
     num_steps: int = 0
 
     def outlier_seen(self, actions: Tensor, state: Tensor, threshold: float) -> bool:
-        """Any value beyond the threshold since the last answer; False on the steps in between."""
+        """Return whether any value exceeded the threshold since the last fetch; False on the steps in between."""
         largest = torch.cat([actions.abs().max().view(1), state.abs().max().view(1)])
         self.seen.logical_or_((largest > threshold).any())
         self.num_steps += 1
         if self.num_steps % self.every:
             return False
-        answer = bool(self.seen)
+        result = bool(self.seen)
         self.seen.zero_()
-        return answer
+        return result

@@ -1,4 +1,4 @@
-"""What can be set of every recipe that trains, or loads for training."""
+"""Parameters of every recipe that trains, or loads data for training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ShardedParameters", "TrainingParameters"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingParameters:
-    """Model, batch of a rank, loader and random numbers; a recipe adds what its question is about."""
+    """Model, batch size of a rank, loader and seed; recipes add parameters for their question."""
 
     size: Literal["tiny", "small", "base", "3b"] = "tiny"
     batch_size: Annotated[int, Meta(ge=1)] = 8
@@ -22,7 +22,7 @@ class TrainingParameters:
 
 @dataclass(frozen=True, slots=True)
 class ShardedParameters(TrainingParameters):
-    """Of a model that ranks may share, too; with `checkpointing` blocks compute again in backward."""
+    """Parameters of a model that ranks may share; `checkpointing` recomputes blocks in backward."""
 
     strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"
     checkpointing: bool = False

@@ -1,4 +1,4 @@
-"""How ranks agree before they branch: one question at a time, all at once, or, by mistake, not at all."""
+"""Ways for ranks to agree before they branch: per question, all at once, or, by mistake, not at all."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["agreed_one_by_one", "agreed_together", "gathered_alone", "not_agreed"]
+__all__ = ["agree_one_by_one", "agree_together", "gather_alone", "skip_agreement"]
 
 
-def not_agreed(flags: Tensor) -> list[bool]:
-    """No answers: nobody is asked, and the flags stay where they are."""
+def skip_agreement(flags: Tensor) -> list[bool]:
+    """Return no answers: ranks do not communicate, and the flags stay on the device."""
     return []
 
 
-def agreed_one_by_one(flags: Tensor) -> list[bool]:
-    """True where any rank's flag is set: a collective and an `.item()` a flag, so the host waits as often."""
+def agree_one_by_one(flags: Tensor) -> list[bool]:
+    """Return for each flag whether any rank set it, with one all-reduce and one `.item()` per flag."""
     answers = []
     for flag in flags.clone().unbind():
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
@@ -23,13 +23,13 @@ def agreed_one_by_one(flags: Tensor) -> list[bool]:
     return answers
 
 
-def agreed_together(flags: Tensor) -> list[bool]:
-    """The same answers from one collective, which the host waits for once."""
+def agree_together(flags: Tensor) -> list[bool]:
+    """Return the same answers with one all-reduce and one sync for all flags."""
     together = flags.clone()
     dist.all_reduce(together, op=dist.ReduceOp.MAX)
     return [flag > 0 for flag in together.tolist()]
 
 
-def gathered_alone(flags: Tensor) -> None:
-    """What a rank does that decided by its own flag: a collective that no other rank issues."""
+def gather_alone(flags: Tensor) -> None:
+    """Issue an all-gather that no other rank issues, as after a decision by the local flag."""
     dist.all_gather([torch.empty_like(flags) for _ in range(dist.get_world_size())], flags)

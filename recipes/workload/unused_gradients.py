@@ -1,4 +1,4 @@
-"""What a backward pass gave each parameter: a gradient, zeros, or nothing at all, as DDP will find out at run time."""
+"""Classify parameters by their gradient after one backward pass, as DDP would at run time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 
 from torch import Tensor, nn
 
-__all__ = ["Use", "Used", "usage_lines", "uses_of"]
+__all__ = ["ParameterUse", "Use", "parameter_uses", "usage_lines"]
 
 
 class Use(StrEnum):
-    """What becomes of a parameter in backward."""
+    """Outcome of backward for a parameter."""
 
     UNUSED = "UNUSED"
     ZERO_GRAD = "ZERO-GRAD"
@@ -23,15 +23,15 @@ class Use(StrEnum):
 
 _ADVICE = {
     Use.UNUSED: "DDP refuses these: freeze them (requires_grad_(False)), delete them, or let it search",
-    Use.ZERO_GRAD: "reduced and stepped for nothing, as behind a gate that is shut; freeze them if it stays shut",
+    Use.ZERO_GRAD: "gradients are zero (a closed gate?): reduced and updated in vain; freeze them if that is permanent",
     Use.FROZEN: "no gradient, not reduced: nothing to do",
     Use.USED: "",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """One parameter and its use. `module` is the path of the module that owns it."""
+class ParameterUse:
+    """One parameter and its use; `module` is the path of its module."""
 
     module: str
     name: str
@@ -40,31 +40,31 @@ class Used:
     use: Use
 
 
-def uses_of(model: nn.Module, loss: Tensor) -> tuple[Used, ...]:
-    """Every parameter of an unwrapped model after the loss's backward pass, in the model's order; frees gradients."""
+def parameter_uses(model: nn.Module, loss: Tensor) -> tuple[ParameterUse, ...]:
+    """Return the use of every parameter of an unwrapped model, in order; runs backward, then frees the gradients."""
     loss.backward()  # type: ignore[no-untyped-call]
-    found = []
+    uses = []
     for path, parameter in model.named_parameters():
         module, _, name = path.rpartition(".")
-        found.append(Used(module, name, tuple(parameter.shape), parameter.numel(), _use(parameter)))
+        uses.append(ParameterUse(module, name, tuple(parameter.shape), parameter.numel(), _use(parameter)))
     model.zero_grad(set_to_none=True)
-    return tuple(found)
+    return tuple(uses)
 
 
-def usage_lines(found: tuple[Used, ...]) -> Iterator[str]:
-    """A line a use, with counts and advice, and below it one a module, with shapes; of USED the counts alone."""
+def usage_lines(uses: tuple[ParameterUse, ...]) -> Iterator[str]:
+    """Yield a line per use, with counts and advice, then one per module with shapes; for USED only the counts."""
     for use in Use:
-        mine = [each for each in found if each.use is use]
-        if not mine:
+        selected = [each for each in uses if each.use is use]
+        if not selected:
             continue
         advice = f": {_ADVICE[use]}" if _ADVICE[use] else ""
-        yield f"{use:<9} {_counted(mine)}{advice}"
-        by_module: dict[str, list[Used]] = defaultdict(list)
-        for each in mine if use is not Use.USED else []:
+        yield f"{use:<9} {_counts(selected)}{advice}"
+        by_module: dict[str, list[ParameterUse]] = defaultdict(list)
+        for each in selected if use is not Use.USED else []:
             by_module[each.module].append(each)
         for module, parameters in by_module.items():
             shapes = ", ".join(f"{each.name} {list(each.shape)}" for each in parameters)
-            yield f"  {module or 'the model itself'}: {_counted(parameters)}: {shapes}"
+            yield f"  {module or 'the model itself'}: {_counts(parameters)}: {shapes}"
 
 
 def _use(parameter: nn.Parameter) -> Use:
@@ -75,6 +75,6 @@ def _use(parameter: nn.Parameter) -> Use:
     return Use.USED if parameter.grad.any() else Use.ZERO_GRAD
 
 
-def _counted(found: list[Used]) -> str:
-    tensors = "1 tensor" if len(found) == 1 else f"{len(found):,} tensors"
-    return f"{tensors}, {sum(each.size for each in found):,} parameters"
+def _counts(uses: list[ParameterUse]) -> str:
+    tensors = "1 tensor" if len(uses) == 1 else f"{len(uses):,} tensors"
+    return f"{tensors}, {sum(each.size for each in uses):,} parameters"

@@ -1,4 +1,4 @@
-"""The model as it looks after a year of experiments: heads that nothing reads any more."""
+"""A model with unused heads, as left behind by past experiments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from traceq.recipes.workload.data import Sample
 from traceq.recipes.workload.model import Size, VisionLanguageAction
 
-__all__ = ["WithLeftovers"]
+__all__ = ["WithUnusedHeads"]
 
 
-class WithLeftovers(nn.Module):
-    """A policy beside an auxiliary head that the loss leaves out and a head behind a gate that is shut."""
+class WithUnusedHeads(nn.Module):
+    """A policy with an auxiliary head that the loss ignores and a head that the loss multiplies by zero."""
 
     def __init__(self, size: Size, frozen_encoder: bool) -> None:
         super().__init__()

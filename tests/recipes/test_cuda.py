@@ -76,10 +76,10 @@ def test_the_timed_steps_have_device_time_and_the_memory_of_their_half(outliers:
 def test_every_nanosecond_of_a_recorded_step_is_on_one_account(outliers: Path) -> None:
     run = read(outliers / "on")
     windows = {row["index"]: row["window_ns"] for row in table(run, "steps")}
-    found = dict.fromkeys(windows, 0)
+    totals = dict.fromkeys(windows, 0)
     for row in table(run, "partition"):
-        found[row["step"]] += row["ns"]
-    assert found == windows
+        totals[row["step"]] += row["ns"]
+    assert totals == windows
 
 
 def test_a_step_lasts_as_long_between_its_device_windows_as_between_cuda_events(tmp_path: Path) -> None:

@@ -48,9 +48,9 @@ def recorded(folder: Path, name: str, *options: str, seconds: float = 180) -> Pa
 
 def profile(run: Run) -> dict[str, Any]:
     """`step_profile` as the JSON has it."""
-    found = analyze(run, "step_profile").tables[0]
-    parts = {part.key: dict(part.rows) for part in found.parts}
-    return dict(zip((column.key for column in found.columns), found.rows[0], strict=True)) | parts
+    profiled = analyze(run, "step_profile").tables[0]
+    parts = {part.key: dict(part.rows) for part in profiled.parts}
+    return dict(zip((column.key for column in profiled.columns), profiled.rows[0], strict=True)) | parts
 
 
 def syncs(run: Run, phase: str) -> int:
@@ -70,7 +70,7 @@ def ops(run: Run, phase: str) -> Counter[str]:
     events = trace.events
     rows = events.rows(Category.CPU_OP, Category.ANNOTATION)
     names = phases(trace).names
-    within = phases(trace).at(events.ts[rows]) == names.index(phase)
+    within = phases(trace).main_phase_at(events.ts[rows]) == names.index(phase)
     on_main = tracks(trace)[rows] == main_track(trace)
     return Counter(events.text(row) for row in rows[within & on_main])
 
@@ -87,9 +87,9 @@ def test_metrics_fetched_every_second_step_sync_half_as_often_and_sums_gather_on
 def test_the_check_is_compared_beside_the_metrics_and_without_them(tmp_path: Path) -> None:
     out = recorded(tmp_path, "outlier_ab", "--set", "batch_size=1", "--set", "check_every=2")
     arms = {arm: read(out / arm) for arm in ("off", "on", "deferred", "off_alone", "on_alone", "deferred_alone")}
-    found = {arm: (syncs(run, "forward"), syncs(run, "sync_gather")) for arm, run in arms.items()}
+    num_syncs = {arm: (syncs(run, "forward"), syncs(run, "sync_gather")) for arm, run in arms.items()}
     beside = {"off": (0, 10), "on": (2, 10), "deferred": (1, 10)}
-    assert found == beside | {f"{arm}_alone": (num, 0) for arm, (num, _) in beside.items()}
+    assert num_syncs == beside | {f"{arm}_alone": (num, 0) for arm, (num, _) in beside.items()}
     assert {arm: collectives(run, "sync_gather")["all_gather"] for arm, run in arms.items() if "alone" in arm} == {
         "off_alone": 0,
         "on_alone": 0,
@@ -103,9 +103,12 @@ def test_the_check_is_compared_beside_the_metrics_and_without_them(tmp_path: Pat
         "on_alone": "off_alone",
         "deferred_alone": "off_alone",
     }
-    assert [(one.repeats, one.arm) for one in diffs.joint] == [("on", "on_alone"), ("deferred", "deferred_alone")]
+    assert [(one.repeats, one.arm) for one in diffs.interactions] == [
+        ("on", "on_alone"),
+        ("deferred", "deferred_alone"),
+    ]
     costs = {diff.b_name: diff.comparison.delta_ns for diff in diffs.diffs if diff.comparison}
-    assert diffs.joint[0].interaction.delta_ns == costs["on_alone"] - costs["on"]
+    assert diffs.interactions[0].interaction.delta_ns == costs["on_alone"] - costs["on"]
 
 
 @pytest.mark.recipes
@@ -116,7 +119,7 @@ def test_fused_adamw_launches_fewer_ops_and_leaves_the_overflow_flag_on_the_devi
     fused, foreach, loop = (ops(arms[arm], "optim_step") for arm in ("fused", "foreach", "loop"))
     assert (fused["aten::_fused_adamw_"], foreach["aten::_fused_adamw_"]) == (2, 0)
     assert 3 * fused.total() < min(foreach.total(), loop.total())  # on a CPU foreach falls back to tensor by tensor
-    assert [any(name.startswith("aten::_foreach_") for name in found) for found in (foreach, loop)] == [True, False]
+    assert [any(name.startswith("aten::_foreach_") for name in names) for names in (foreach, loop)] == [True, False]
 
 
 @pytest.mark.recipes
@@ -141,13 +144,13 @@ def test_checkpointing_keeps_less_and_computes_every_block_again(tmp_path: Path)
 def test_unused_parameters_are_listed_by_module_and_searching_reduces_a_map_a_step(tmp_path: Path) -> None:
     done = started(tmp_path, "unused_params", "--set", "batch_size=1").finish()
     assert done.code == 0, done.stderr
-    told = [" ".join(line.split()) for line in done.stderr.splitlines()]
-    assert told[1].startswith("UNUSED 2 tensors, 210 parameters: DDP refuses these: freeze them")
-    assert told[2] == "auxiliary: 2 tensors, 210 parameters: weight [14, 14], bias [14]"
-    assert told[3].startswith("ZERO-GRAD 2 tensors, 210 parameters: ")
-    assert told[4] == "gated: 2 tensors, 210 parameters: weight [14, 14], bias [14]"
-    assert told[5].startswith("FROZEN 33 tensors, ")
-    assert any(line.startswith("USED ") for line in told)
+    lines = [" ".join(line.split()) for line in done.stderr.splitlines()]
+    assert lines[1].startswith("UNUSED 2 tensors, 210 parameters: DDP refuses these: freeze them")
+    assert lines[2] == "auxiliary: 2 tensors, 210 parameters: weight [14, 14], bias [14]"
+    assert lines[3].startswith("ZERO-GRAD 2 tensors, 210 parameters: ")
+    assert lines[4] == "gated: 2 tensors, 210 parameters: weight [14, 14], bias [14]"
+    assert lines[5].startswith("FROZEN 33 tensors, ")
+    assert any(line.startswith("USED ") for line in lines)
     arms = {arm: read(done.out / arm) for arm in ("off", "on")}
     reduced = {arm: collectives(run, "bwd")["all_reduce"] for arm, run in arms.items()}
     assert reduced["on"] == reduced["off"] + 2
@@ -172,11 +175,11 @@ def test_ranks_that_branch_apart_end_with_who_issued_what_and_where(tmp_path: Pa
     done = started(tmp_path, "branch_sync_ab", "--set", "batch_size=1", "--set", "fault=desync").finish(seconds=150)
     assert done.code == 1
     assert done.seconds < 120
-    (told,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
-    assert re.search(r"stalled: desync at collective \d+", told)
-    assert re.search(r"rank 0 issues all_reduce float32 x [\d,]+; rank 1 issues all_gather float32 x \d+; ", told)
-    assert re.search(r"rank 0 waits at (agreement|training)\.py:\d+ \w+; ", told)
-    assert re.search(r"rank 1 waits at agreement\.py:\d+ gathered_alone$", told)
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("traceq: ")]
+    assert re.search(r"stalled: desync at collective \d+", error)
+    assert re.search(r"rank 0 issues all_reduce float32 x [\d,]+; rank 1 issues all_gather float32 x \d+; ", error)
+    assert re.search(r"rank 0 waits at (rank_agreement|training)\.py:\d+ \w+; ", error)
+    assert re.search(r"rank 1 waits at rank_agreement\.py:\d+ gather_alone$", error)
 
 
 @pytest.mark.recipes
@@ -187,8 +190,8 @@ def test_batches_delivered_whole_leave_no_sync_and_a_prefetched_one_no_wait_for_
     stacked = {arm: ops(run, "dataload_wait")["aten::stack"] for arm, run in arms.items()}
     assert stacked == {"naive": 6, "pinned": 0, "prefetch": 0}
     ahead = ("dataload_wait", "dataload_ahead")
-    asked = {arm: [ops(run, phase)[LOADER] for phase in ahead] for arm, run in arms.items()}
-    assert asked == {"naive": [2, 0], "pinned": [2, 0], "prefetch": [0, 2]}
+    loader_calls = {arm: [ops(run, phase)[LOADER] for phase in ahead] for arm, run in arms.items()}
+    assert loader_calls == {"naive": [2, 0], "pinned": [2, 0], "prefetch": [0, 2]}
     manifest = arms["naive"].manifest
     assert manifest is not None
     for arm in arms:
@@ -197,7 +200,7 @@ def test_batches_delivered_whole_leave_no_sync_and_a_prefetched_one_no_wait_for_
     assert manifest.environment["shared_batches.prefetch"] >= manifest.environment["shared_batches.naive"]
     skipped = manifest.arm("tuned")
     assert skipped is not None
-    assert skipped.ended == "skipped: it needs cuda"
+    assert skipped.failure == "skipped: requires cuda"
 
 
 @pytest.mark.recipes
@@ -237,12 +240,12 @@ def test_a_step_of_four_batches_trains_on_four_times_the_samples_and_exchanges_g
     done = started(tmp_path, "step_profile", *options).finish(seconds=150)
     assert done.code == 0, done.stderr
     run = read(done.out)
-    found = profile(run)
-    assert (found["warmup"], found["measured"], found["num_processes"]) == (8, 8, 2)
-    assert (found["grad_accum"], found["samples_per_step"]) == (4, 2 * 4 * 2)
-    assert found["distributed_type"] == "DistributedDataParallel"
-    assert found["global_samples_per_sec"] == pytest.approx(16 / found["global_step_time_s"])
-    assert found["phase_means_s"].keys() == {*PHASES, "other", "backward_step"}
+    values = profile(run)
+    assert (values["warmup"], values["measured"], values["num_processes"]) == (8, 8, 2)
+    assert (values["grad_accum"], values["samples_per_step"]) == (4, 2 * 4 * 2)
+    assert values["distributed_type"] == "DistributedDataParallel"
+    assert values["global_samples_per_sec"] == pytest.approx(16 / values["global_step_time_s"])
+    assert values["phase_means_s"].keys() == {*PHASES, "other", "backward_step"}
     accumulated, once = (ops(run, phase) for phase in ("forward", "optim_step"))
     assert accumulated["DistributedDataParallel.forward"] == 4 * 2
     assert once["Optimizer.step#AdamW.step"] == 2
@@ -250,16 +253,16 @@ def test_a_step_of_four_batches_trains_on_four_times_the_samples_and_exchanges_g
     assert accumulated["aten::scaled_dot_product_attention"] > 0 == accumulated[SEARCH]
     assert once["aten::_foreach_lerp_"] > 0 == ops(run, "bwd")["aten::gelu"]
     # each of the eight samples of a rank's step sleeps 3 ms in the one worker: a step cannot be shorter
-    assert found["global_step_time_s"] > 8 * 0.003
+    assert values["global_step_time_s"] > 8 * 0.003
     (forecast,) = [line for line in done.stderr.splitlines() if line.startswith("a trace of 2 steps takes about ")]
-    expected = float(re.findall(r"about ([\d.]+) MiB a rank", forecast)[0]) * 2**20
+    expected = float(re.findall(r"about ([\d.]+) MiB per rank", forecast)[0]) * 2**20
     assert len(gzip.decompress((done.out / "run" / "rank0.json.gz").read_bytes())) == pytest.approx(expected, rel=0.3)
-    told = done.stdout.splitlines()
-    assert told[0].startswith("An unprofiled step, by phase (mean of 2 ranks, 8 steps)")
-    shares = [float(line.split()[-2]) for line in told[2:] if line.rstrip().endswith("%")]
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("An unprofiled step, by phase (mean of 2 ranks, 8 steps)")
+    shares = [float(line.split()[-2]) for line in lines[2:] if line.rstrip().endswith("%")]
     assert shares[-1] == 100.0
     assert sum(shares[:-1]) == pytest.approx(100, abs=0.3)
-    assert told[-2:] == [f"traceq show {done.out}/run", f"traceq open {done.out}/run"]
+    assert lines[-2:] == [f"traceq show {done.out}/run", f"traceq open {done.out}/run"]
 
 
 @pytest.mark.recipes
@@ -293,13 +296,13 @@ def test_a_known_sleep_of_the_loader_starves_the_steps(
     slow = ("--set", "load_us=200000", "--set", "batch_size=2", "--steps", "8")
     done = started(tmp_path, "dataloader", *slow).finish(seconds=150)
     assert done.code == 0, done.stderr
-    assert done.stdout.startswith("A loader alone, by rank (batches of each: 8)")
+    assert done.stdout.startswith("Data loader alone, by rank (batches per rank: 8)")
     loader = read(done.out)
     assert table(loader, "collectives") == []
-    found = loader_of(loader.manifest, loader.arm, loader.timings)
-    assert found is not None
-    assert found.batch_ns > 2 * 200_000_000  # its one worker sleeps over either sample
-    assert found.ceiling == pytest.approx(4 * found.rates.min())
+    rates = loader_of(loader.manifest, loader.arm, loader.timings)
+    assert rates is not None
+    assert rates.batch_ns > 2 * 200_000_000  # its one worker sleeps over either sample
+    assert rates.ceiling == pytest.approx(4 * rates.rates.min())
     starved = diff_runs(
         loader, read(recorded(tmp_path_factory.mktemp("steps"), "step_profile", *slow, seconds=150))
     ).feeding
@@ -313,10 +316,10 @@ def test_a_known_sleep_of_the_loader_starves_the_steps(
 def test_four_workers_make_batches_four_at_a_time(tmp_path: Path) -> None:
     options = ("--set", "load_us=50000", "--set", "batch_size=2", "--set", "num_workers=4", "--steps", "40")
     run = read(recorded(tmp_path, "dataloader", *options, seconds=150))
-    found = loader_of(run.manifest, run.arm, run.timings)
-    assert found is not None
-    assert found.fetch_ns.shape == (2, 40 - (8 - 2))  # what the workers had in hand when it began settled first
-    assert 100_000_000 / 4 < found.batch_ns < 100_000_000
+    rates = loader_of(run.manifest, run.arm, run.timings)
+    assert rates is not None
+    assert rates.fetch_ns.shape == (2, 40 - (8 - 2))  # what the workers had in hand when it began settled first
+    assert 100_000_000 / 4 < rates.batch_ns < 100_000_000
 
 
 def buckets(size: str) -> int:
@@ -328,8 +331,10 @@ def buckets(size: str) -> int:
 
     with torch.device("meta"):
         parameters = list(VisionLanguageAction(SIZES[size]).parameters())
-    found, _ = dist._compute_bucket_assignment_by_size(parameters[::-1], [dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * 2**20])
-    return len(found)
+    assignment, _ = dist._compute_bucket_assignment_by_size(
+        parameters[::-1], [dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * 2**20]
+    )
+    return len(assignment)
 
 
 @pytest.mark.recipes
@@ -370,9 +375,9 @@ def test_each_strategy_issues_what_it_predicts_and_all_learn_the_same(tmp_path: 
         assert all((row["num"], row["verdict"]) == (row["expected_num"], "exact") for row in exact.values()), name
         reduced = exact["gradient_reduction"]["elements"] // 2
         assert 0 <= reduced - num <= (2000 if name.startswith("fsdp2") else 0)  # of parts of one row padded to two
-    found = diff_run(out)
-    assert {one.arm: one.verdict for one in found.exchanges} == dict.fromkeys(ran, "exact")
-    (to_full_shard,) = [diff for diff in found.diffs if diff.b_name == "full_shard"]
+    diffs = diff_run(out)
+    assert {one.arm: one.verdict for one in diffs.exchanges} == dict.fromkeys(ran, "exact")
+    (to_full_shard,) = [diff for diff in diffs.diffs if diff.b_name == "full_shard"]
     came = {cause.name: cause.delta_num for cause in to_full_shard.causes if cause.kind == "collective"}
     assert came["all_gather for parameter gather forward"] == units
     assert came["all_gather for parameter gather backward"] == units - 1
@@ -403,7 +408,7 @@ def test_the_largest_batch_is_walked_to_and_the_next_one_is_refused(tmp_path: Pa
     matrix, summary = analyze(read(done.out), "batches").views
     assert {row[0]: row[1] != "out of memory" for row in matrix.rows} == fits
     assert summary.rows[0][:3] == ("ddp", largest, refused)
-    assert "Samples a second of all ranks, by batch" in done.stdout.splitlines()
+    assert "Samples per second of all ranks, by batch" in done.stdout.splitlines()
 
 
 @pytest.mark.recipes
@@ -414,7 +419,7 @@ def test_compiled_blocks_are_one_op_each_and_a_check_breaks_every_graph_at_its_l
     off, on = read(done.out / "off"), read(done.out / "on")
     num_blocks = ops(off, "forward")["aten::gelu"] // 2
     assert on.manifest is not None
-    facts = on.manifest.told_of("on")
+    facts = on.manifest.facts_for("on")
     assert facts["graph_breaks"] == num_blocks
     assert re.fullmatch(r"compile_ab\.py:\d+ _check", str(facts["graph_breaks_at"]))
     assert "tensor 'x' size mismatch at index 1" in str(facts["recompile_reasons"])
@@ -422,7 +427,7 @@ def test_compiled_blocks_are_one_op_each_and_a_check_breaks_every_graph_at_its_l
     assert any(line.startswith(f"{num_blocks} graph breaks, ") for line in done.stderr.splitlines())
     forward = {run.arm: ops(run, "forward") for run in (off, on)}
     regions = {
-        arm: sum(num for name, num in found.items() if name.startswith(REGION)) for arm, found in forward.items()
+        arm: sum(num for name, num in counts.items() if name.startswith(REGION)) for arm, counts in forward.items()
     }
     assert regions["off"] == 0
     assert regions["on"] >= 2 * num_blocks
@@ -439,15 +444,15 @@ def test_each_attention_says_its_kernel_what_it_keeps_and_how_far_it_is_from_flo
     arms = {arm: read(done.out / arm) for arm in ("eager", "sdpa", "compiled")}
     manifest = arms["eager"].manifest
     assert manifest is not None
-    facts = {arm: manifest.told_of(arm) for arm in arms}
-    kernels = {arm: str(told["attention"]) for arm, told in facts.items()}
+    facts = {arm: manifest.facts_for(arm) for arm in arms}
+    kernels = {arm: str(values["attention"]) for arm, values in facts.items()}
     assert kernels["eager"] == "aten::_softmax"
     assert kernels["sdpa"] == "aten::_scaled_dot_product_flash_attention_for_cpu"
     assert "Torch-Compiled Region" in kernels["compiled"]
     assert int(facts["sdpa"]["saved_bytes"]) < int(facts["eager"]["saved_bytes"])
-    errors = [float(told[key]) for told in facts.values() for key in ("error", "error_of_gradients")]
+    errors = [float(values[key]) for values in facts.values() for key in ("error", "error_of_gradients")]
     assert all(0 < error < 1e-5 for error in errors)
-    losses = [float(told["loss"]) for told in facts.values()]
+    losses = [float(values["loss"]) for values in facts.values()]
     assert max(losses) - min(losses) < 1e-4
     softmax = {arm: ops(run, "forward")["aten::_softmax"] for arm, run in arms.items()}
     flash = {arm: ops(run, "forward")[kernels["sdpa"]] for arm, run in arms.items()}
@@ -464,12 +469,12 @@ def test_two_ranks_reduce_gradients_that_one_keeps_and_are_compared_by_the_sampl
     assert collectives(both, "bwd")["all_reduce"] > 0
     copies = {run.arm: ops(run, "bwd")[HOOK] for run in (one, both)}
     assert copies["one"] == 0 < copies["all"]
-    found = diff_runs(one, both)
-    assert (found.comparable.ok, found.comparison is not None) == (True, True)
-    assert found.comparison.samples == (1, 2)
-    hooks = [cause for cause in found.causes if cause.name == HOOK]
+    diff = diff_runs(one, both)
+    assert (diff.comparable.ok, diff.comparison is not None) == (True, True)
+    assert diff.comparison.samples == (1, 2)
+    hooks = [cause for cause in diff.causes if cause.name == HOOK]
     assert [(cause.phase, cause.delta_num, cause.delta_ns > 0) for cause in hooks] == [("bwd", copies["all"] / 2, True)]
-    assert any(cause.kind == "collective" and cause.name.startswith("all_reduce") for cause in found.causes)
+    assert any(cause.kind == "collective" and cause.name.startswith("all_reduce") for cause in diff.causes)
     skew = {row["rank"]: (row["wait_ns"] // row["num_steps"], row["transfer_ns"]) for row in table(both, "ranks")}
     assert skew[0][0] > LATE_NS > skew[1][0]
     assert min(transfer for _, transfer in skew.values()) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 import time
 from collections import Counter
@@ -19,13 +20,13 @@ from torch._C._distributed_c10d import HashStore
 
 from traceq.errors import RecordingFailed
 from traceq.recipes.fused_adamw_ab import check_unscaling
-from traceq.recipes.memory.host_memory import forget_peaks, host_memory
+from traceq.recipes.memory.host_memory import host_memory, reset_peaks
 from traceq.recipes.memory.limit import Capacity
 from traceq.recipes.memory.model_state import state_bytes
 from traceq.recipes.memory.saved_for_backward import held_bytes
-from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_by
+from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
 from traceq.recipes.workload.model import SIZES, Block, VisionLanguageAction
-from traceq.recipes.workload.unused_gradients import Use, usage_lines, uses_of
+from traceq.recipes.workload.unused_gradients import Use, parameter_uses, usage_lines
 from traceq.recorder.process.root_cause import RootCause
 from traceq.recorder.spec.context import Context
 from traceq.recorder.spec.phases import Phases
@@ -48,8 +49,8 @@ class Gated(nn.Module):
 
 def test_each_parameter_is_told_what_becomes_of_it() -> None:
     model = Gated()
-    found = uses_of(model, model())
-    assert {f"{each.module}.{each.name}": each.use for each in found} == {
+    uses = parameter_uses(model, model())
+    assert {f"{each.module}.{each.name}": each.use for each in uses} == {
         ".fixed": Use.FROZEN,
         "used.weight": Use.USED,
         "used.bias": Use.USED,
@@ -58,18 +59,18 @@ def test_each_parameter_is_told_what_becomes_of_it() -> None:
         "spare.bias": Use.UNUSED,
     }
     assert all(parameter.grad is None for parameter in model.parameters())
-    lines = list(usage_lines(found))
+    lines = list(usage_lines(uses))
     assert lines[1] == "  spare: 2 tensors, 25 parameters: weight [5, 4], bias [5]"
     assert lines[5] == "  the model itself: 1 tensor, 3 parameters: fixed [3]"
     assert lines[6:] == ["USED      2 tensors, 9 parameters"]
 
 
 def test_held_is_what_outlives_the_call_and_views_count_once() -> None:
-    x, kept = torch.ones(10), []
+    x, references = torch.ones(10), []
 
     def forward() -> None:
-        kept.extend([x.view(2, 5), (x + 1).view(5, 2)])
-        kept.append(kept[1][0])
+        references.extend([x.view(2, 5), (x + 1).view(5, 2)])
+        references.append(references[1][0])
         (x * 2).sum()
 
     assert held_bytes(forward) == 10 * 4
@@ -95,10 +96,10 @@ def test_a_recomputed_model_has_the_same_gradients() -> None:
 def test_who_asks_twice_for_the_same_batches_is_given_the_same_loader() -> None:
     context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
     episodes = SIZES["tiny"].episodes(seed=0, rank=0)
-    mine = context.batches(episodes, 2, num_workers=0)
-    assert context.batches(SIZES["tiny"].episodes(seed=0, rank=0), 2, num_workers=0) is mine
+    loader = context.batches(episodes, 2, num_workers=0)
+    assert context.batches(SIZES["tiny"].episodes(seed=0, rank=0), 2, num_workers=0) is loader
     others = (context.batches(episodes, 3, num_workers=0), context.batches(replace(episodes, seed=1), 2, num_workers=0))
-    assert all(other is not mine for other in others)
+    assert all(other is not loader for other in others)
     assert context.batches([1, 2], 1, num_workers=0) is not context.batches([1, 2], 1, num_workers=0)  # type: ignore[arg-type]
 
 
@@ -113,18 +114,19 @@ def test_the_memory_of_a_rank_its_workers_and_batches_that_wait_is_told() -> Non
     deadline = time.monotonic() + 30
     while host_memory().shared < before.shared + 4 * one_batch and time.monotonic() < deadline:
         time.sleep(0.05)
-    found = host_memory()
-    assert 4 * one_batch <= found.shared - before.shared <= 5.5 * one_batch  # the one in use, and those ahead
-    assert found.workers > before.workers
+    after = host_memory()
+    assert 4 * one_batch <= after.shared - before.shared <= 5.5 * one_batch  # the one in use, and those ahead
+    assert after.workers > before.workers
     assert batch.image.shape == (4, 3, 256, 256)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_a_peak_that_was_forgotten_is_that_of_what_came_after() -> None:
-    held = torch.ones(64_000_000 // 4)
-    high = host_memory().rank
-    del held
-    forget_peaks()
+    with mmap.mmap(-1, 64_000_000) as held:  # not malloc's, which may keep it
+        for offset in range(0, len(held), mmap.PAGESIZE):
+            held[offset] = 1
+        high = host_memory().rank
+    reset_peaks()
     assert host_memory().rank < high - 32_000_000
 
 
@@ -137,7 +139,7 @@ def test_collectives_are_counted_where_they_are_dispatched_those_of_backward_too
             model(torch.ones(1, 2)).sum().backward()
             dist.all_gather([torch.ones(1)], torch.ones(1))
 
-        assert issued_by(step) == {"all_reduce": 1, "all_gather": 1}
+        assert issued_collectives(step) == {"all_reduce": 1, "all_gather": 1}
     finally:
         dist.destroy_process_group()
 
@@ -158,10 +160,10 @@ def test_a_strategy_that_issues_what_another_does_is_refused(strategy: str, seen
     ["could not create a primitive", "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"],
 )
 def test_a_library_that_was_refused_memory_ends_an_arm_as_out_of_memory(fault: str) -> None:
-    with pytest.raises(MemoryError) as told, Capacity.told():
+    with pytest.raises(MemoryError) as raised, Capacity.raise_memory_error():
         raise RuntimeError(fault)
-    assert RootCause(0, "", f"MemoryError: {told.value}").of_arm[0] == "out of memory"
-    with pytest.raises(RuntimeError, match="a fault of another kind"), Capacity.told():
+    assert RootCause(0, "", f"MemoryError: {raised.value}").arm_status[0] == "out of memory"
+    with pytest.raises(RuntimeError, match="a fault of another kind"), Capacity.raise_memory_error():
         raise RuntimeError("a fault of another kind")
 
 
@@ -186,5 +188,5 @@ def test_a_scaler_that_cannot_unscale_the_weights_type_is_refused_with_the_way_o
         raise NotImplementedError("not implemented for 'BFloat16'")
 
     monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", refuses)
-    with pytest.raises(RecordingFailed, match=r"cannot have torch.bfloat16 weights here: --set scaler=false"):
+    with pytest.raises(RecordingFailed, match=r"does not support torch.bfloat16 weights here: --set scaler=false"):
         check_unscaling(weights)
