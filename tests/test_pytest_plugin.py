@@ -88,7 +88,7 @@ def test(traceq_step):
 
 
 def test_a_rule_that_cannot_be_answered_does_not_pass(pytester: pytest.Pytester) -> None:
-    told = {
+    reported = {
         "dtoh in forward == 0": "the trace has no device work; use 'scalar in forward == 0'",
         "dtho == 0": "found 'dtho'; expected a metric; did you mean 'dtoh'?",
         "step < 3 ms": "rule 'step < 3 ms': a watched step takes longer; use traceq check on a recording",
@@ -99,13 +99,13 @@ def test_a_rule_that_cannot_be_answered_does_not_pass(pytester: pytest.Pytester)
         f"""{STEP}
 import pytest
 
-@pytest.mark.parametrize("rule", {list(told)})
+@pytest.mark.parametrize("rule", {list(reported)})
 def test(traceq_step, rule):
     traceq_step(step, trace_steps=1).check("scalar per step == 1", rule)
 """,
     )
-    result.assert_outcomes(failed=len(told))
-    for text in told.values():
+    result.assert_outcomes(failed=len(reported))
+    for text in reported.values():
         assert any(text in line for line in result.outlines)
     assert not any("pytest_plugin.py" in line for line in result.outlines)
 

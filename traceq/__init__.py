@@ -1,9 +1,14 @@
 """What does a change cost per training step, on every rank, and why?
 
 >>> import traceq
->>> run = traceq.read("traceq-runs/outlier_ab-1/on")
+>>> run = traceq.read("fixtures/outlier_ab/on")
+>>> run
+<Run fixtures/outlier_ab/on: arm on, ranks 0-1, 41,514 events>
 >>> traceq.analyze(run, "syncs")
->>> traceq.diff("a.json.gz", "b.json.gz")
+<Report syncs: 0 findings; tables: syncs>
+
+`read` reads a trace, a folder of rank traces or a recorded run; `analyze` and `diff` answer the questions of
+`traceq show` and `traceq diff` about it; `analyses` lists what can be asked; `record` records a training loop.
 """
 
 from __future__ import annotations
@@ -12,25 +17,69 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from traceq.analysis.registry import analyze
-    from traceq.compare.diff import diff
+    from traceq.compare.result import Cause, Diff, Diffs
+    from traceq.errors import GateTripped, RecordingFailed, TraceqError, UnreadableInput, UsageFault
+    from traceq.library import analyses, analyze, diff
+    from traceq.model import Run, Trace
     from traceq.recorder.session import record
+    from traceq.report import Report, Sheet, Table
     from traceq.runs.read import read
+    from traceq.stats import Verdict
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "analyze", "diff", "read", "record"]
+__all__ = [
+    "Cause",
+    "Diff",
+    "Diffs",
+    "GateTripped",
+    "RecordingFailed",
+    "Report",
+    "Run",
+    "Sheet",
+    "Table",
+    "Trace",
+    "TraceqError",
+    "UnreadableInput",
+    "UsageFault",
+    "Verdict",
+    "__version__",
+    "analyses",
+    "analyze",
+    "diff",
+    "read",
+    "record",
+]
 
 _HOMES = {
-    "analyze": "traceq.analysis.registry",
-    "diff": "traceq.compare.diff",
-    "read": "traceq.runs.read",
-    "record": "traceq.recorder.session",
+    "analyses": "library",
+    "analyze": "library",
+    "diff": "library",
+    "read": "runs.read",
+    "record": "recorder.session",
+    "Cause": "compare.result",
+    "Diff": "compare.result",
+    "Diffs": "compare.result",
+    "Report": "report",
+    "Sheet": "report",
+    "Table": "report",
+    "Run": "model",
+    "Trace": "model",
+    "Verdict": "stats",
+    "GateTripped": "errors",
+    "RecordingFailed": "errors",
+    "TraceqError": "errors",
+    "UnreadableInput": "errors",
+    "UsageFault": "errors",
 }
+"""Module that each exported name is imported from when it is first used, so that reading a trace imports no torch."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the part that is asked for, so that reading a trace never imports torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(_HOMES[name])
-    return getattr(home, name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

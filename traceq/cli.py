@@ -1,9 +1,8 @@
-"""`traceq`: every module of `traceq.commands` is a command; faults become one line and an exit code."""
+"""Command line: every module of `traceq.commands` is a command; faults become one line and an exit code."""
 
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import pkgutil
 import re
@@ -13,13 +12,13 @@ from importlib import import_module
 import typer
 
 from traceq import __version__, commands
+from traceq.engines.process_tuning import collect_rarely
 from traceq.errors import TraceqError
 
 __all__ = ["app", "main"]
 
-_OF_STDOUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # writing a file of ours ends in a fault that names it
-_GARBAGE = 100_000  # objects: a process that soon ends would look for cycles a hundred times and find next to none
-_READER_GONE = 141  # what shells say of any program that SIGPIPE ends: a check that nobody read has not passed
+_STDOUT_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a fault of another file names that file
+_READER_GONE = 141  # as of a program that SIGPIPE ends: a check whose output was not read has not passed
 
 app = typer.Typer(
     name="traceq",
@@ -32,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from traceq.kineto.scan import reader
 
         typer.echo(f"traceq {__version__} ({reader()} reader)")
@@ -44,7 +43,7 @@ def _print_version(wanted: bool) -> None:
 def traceq(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """What does a change cost per training step, on every rank, and why?"""
+    pass
 
 
 def _add_commands() -> None:
@@ -60,14 +59,14 @@ _add_commands()
 
 
 def _drop_stdout() -> None:
-    """What is still to be written goes nowhere, so that the interpreter ends in peace."""
+    """Discard what is still to be written, so that the final flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
     """Run the command line: exit 0 good, 1 bad input or failed run, 2 usage, 3 a tripped rule."""
     stdout = sys.stdout
-    gc.set_threshold(_GARBAGE)
+    collect_rarely()
     try:
         try:
             app()
@@ -82,9 +81,9 @@ def main() -> None:
     except SystemExit:
         if sys.stdout is stdout:
             raise
-        sys.exit(_READER_GONE)  # typer has met a broken pipe: it says 1, and wraps what it could not flush
+        sys.exit(_READER_GONE)  # typer met a broken pipe: it exits with 1, and wraps stdout
     except OSError as fault:
-        if fault.filename is None and fault.errno not in _OF_STDOUT:
+        if fault.filename is None and fault.errno not in _STDOUT_FAULTS:
             raise
         print(f"traceq: {fault.filename or 'stdout'}: {fault.strerror}", file=sys.stderr)  # noqa: T201
         _drop_stdout()

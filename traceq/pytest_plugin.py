@@ -1,4 +1,4 @@
-"""A fixture for pytest: what a training step does, as a test.
+"""Fixture for pytest that profiles a training step and checks rules on it.
 
 def test_forward_does_not_sync(traceq_step):
     traceq_step(step).check("syncs in forward == 0")
@@ -21,7 +21,7 @@ __all__ = ["StepReport", "Sync", "TraceStep", "traceq_step"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sync:
-    """Waits of one kind, at one line and in one phase: `num` of them in all calls that were profiled."""
+    """Waits of one kind, at one line and in one phase: `num` of them in all profiled calls."""
 
     line: str
     op: str
@@ -35,19 +35,16 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What the profiled calls of a step did. Pass `run` to `traceq.analyze` for more."""
+    """Profiled calls of a step; `traceq.analyze(report.run)` has all that is known about them."""
 
     run: Run
 
     @property
     def syncs(self) -> list[Sync]:
-        """Where the host waited for the device, the costliest first; without a device, where it would wait."""
+        """Calls in which the host waited for the device, or would wait with one; the costliest first."""
         from traceq.analysis.registry import analyze
         from traceq.rules.evidence import integer
 
-        table = next(table for table in analyze(self.run, "syncs").tables if table.key == "syncs")
-        keys = [column.key for column in table.columns]
-        rows = [dict(zip(keys, cells, strict=True)) for cells in table.rows]
         return [
             Sync(
                 str(row["line"]),
@@ -56,7 +53,7 @@ class StepReport:
                 str(row["phase"]),
                 integer(row, "num"),
             )
-            for row in rows
+            for row in analyze(self.run, "syncs").table("syncs").to_dicts()
         ]
 
     def check(self, rule: str, *more: str) -> None:
@@ -68,7 +65,7 @@ class StepReport:
 
 
 def _complaints(run: Run, texts: Sequence[str]) -> list[str]:
-    """A line for each rule that is broken; one line where a rule cannot be parsed or answered."""
+    """Return a line for each rule that is broken, or the one fault of a rule that cannot be parsed or answered."""
     from traceq.errors import TraceqError, UsageFault
     from traceq.rules.evaluate import judge
     from traceq.rules.messages import line
@@ -94,7 +91,7 @@ class TraceStep(Protocol):
 
 @pytest.fixture
 def traceq_step(tmp_path_factory: pytest.TempPathFactory) -> TraceStep:
-    """Profile a step: traceq_step(step).check("syncs in forward == 0")"""
+    """Return a function that profiles a step; `check` on what it returns fails the test where a rule is broken."""
 
     def profile(step: Callable[[], object], *, trace_steps: int = 3) -> StepReport:
         if not (find_spec("torch") and find_spec("nvtx")):

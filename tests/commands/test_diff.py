@@ -42,31 +42,31 @@ MANIFEST = Manifest(
 JITTER = (0, 3, -2, 1, -3, 2, -1, 4)
 
 
-def one_step(at: int, number: int, *, check: bool) -> list[Event]:
+def one_step(position: int, number: int, *, check: bool) -> list[Event]:
     """1000 us without the check, 1200 with it: the host waits for a copy, and then launches the rest late."""
     run, late = 10 * number, 200 if check else 0
     rows = [
-        step(at, 1000 + late, number),
-        annotation("forward", at, 500 + late),
-        annotation("backward", at + 500 + late, 500),
-        op("aten::linear", at + 10, 20),
-        launch(at + 12, 8, run + 1),
-        kernel("void gemm<float, 128>(float*)", at + 30, 250, run + 1),
-        op("aten::mul|<b>", at + 400 + late, 20),
-        launch(at + 405 + late, 8, run + 2),
-        kernel("void mul<a|b>(int)", at + 430 + late, 100, run + 2),
-        op("aten::sgd", at + 600 + late, 20),
-        launch(at + 605 + late, 8, run + 3),
-        kernel("sgd|<script>x", at + 630 + late, 370, run + 3),
+        step(position, 1000 + late, number),
+        annotation("forward", position, 500 + late),
+        annotation("backward", position + 500 + late, 500),
+        op("aten::linear", position + 10, 20),
+        launch(position + 12, 8, run + 1),
+        kernel("void gemm<float, 128>(float*)", position + 30, 250, run + 1),
+        op("aten::mul|<b>", position + 400 + late, 20),
+        launch(position + 405 + late, 8, run + 2),
+        kernel("void mul<a|b>(int)", position + 430 + late, 100, run + 2),
+        op("aten::sgd", position + 600 + late, 20),
+        launch(position + 605 + late, 8, run + 3),
+        kernel("sgd|<script>x", position + 630 + late, 370, run + 3),
     ]
     if not check:
         return rows
     return [
         *rows,
-        op("aten::_local_scalar_dense", at + 290, 200),
-        call("cudaMemcpyAsync", at + 295, 5, run + 4),
-        memcpy("DtoH (Device -> Pinned)", at + 302, 2, run + 4),
-        call("cudaStreamSynchronize", at + 300, 185),
+        op("aten::_local_scalar_dense", position + 290, 200),
+        call("cudaMemcpyAsync", position + 295, 5, run + 4),
+        memcpy("DtoH (Device -> Pinned)", position + 302, 2, run + 4),
+        call("cudaStreamSynchronize", position + 300, 185),
     ]
 
 
@@ -81,11 +81,11 @@ def record(path: Path, manifest: Manifest = MANIFEST, *, traced: bool = True, nu
     folder = RunFolder(path)
     path.mkdir(parents=True)
     folder.write_manifest(manifest)
-    for known in manifest.arms if traced else ():
-        arm(folder, known.name, check=known.name == "on")
+    for entries in manifest.arms if traced else ():
+        arm(folder, entries.name, check=entries.name == "on")
     folder.steps.mkdir()
     lines = []
-    for b in [known.name for known in manifest.arms if known.timed]:
+    for b in [entries.name for entries in manifest.arms if entries.timed]:
         for pair in range(num_pairs):
             of_a = 1_000_000 + 1000 * JITTER[pair % 8]
             of_b = (1_200_000 if b == "on" else 1_000_000) + 1000 * JITTER[(pair + 3) % 8]
@@ -131,9 +131,9 @@ def drawn(run: Path, width: int) -> str:
 
 @pytest.mark.parametrize("width", [60, 140])
 def test_a_run_in_a_terminal(run: Path, width: int) -> None:
-    found = drawn(run, width)
-    assert max(map(len, found.splitlines())) <= width
-    check_golden(f"diff_{width}.txt", found)
+    result = drawn(run, width)
+    assert max(map(len, result.splitlines())) <= width
+    check_golden(f"diff_{width}.txt", result)
 
 
 def test_a_run_in_markdown(run: Path, shell: Shell) -> None:
@@ -218,13 +218,13 @@ DIFF: dict[str, Any] = {
 
 def test_json_keeps_its_contract(run: Path, shell: Shell) -> None:
     code, out, err = shell(run / "off", run / "on", "--json")
-    found = json.loads(out)
-    assert (code, err, found["schema"]) == (0, "", "traceq.diff/1")
-    found["warnings"] = found["warnings"] or [{"code": "", "text": ""}]
-    fits(found, DIFF, "diff")
-    assert {cause["kind"] for cause in found["causes"]} <= {"sync", "collective", "kernel", "memcpy", "host"}
-    assert (found["verdict"]["name"], found["traced"]["delta_ns"], found["residual_ns"]) == ("material", 200_000, 0)
-    first = found["causes"][0]
+    result = json.loads(out)
+    assert (code, err, result["schema"]) == (0, "", "traceq.diff/1")
+    result["warnings"] = result["warnings"] or [{"code": "", "text": ""}]
+    fits(result, DIFF, "diff")
+    assert {cause["kind"] for cause in result["causes"]} <= {"sync", "collective", "kernel", "memcpy", "host"}
+    assert (result["verdict"]["name"], result["traced"]["delta_ns"], result["residual_ns"]) == ("material", 200_000, 0)
+    first = result["causes"][0]
     assert (first["key"], first["delta_num"]) == ("sync|forward|dtoh aten::_local_scalar_dense|", 1)
     assert first["delta_ns"] == 190_000  # what the call blocked, the copy included
     assert "-0.0" not in re.findall(r"-?\d+\.\d+", out)
@@ -237,39 +237,39 @@ def test_json_keeps_its_contract(run: Path, shell: Shell) -> None:
 def test_json_of_steps_that_train_on_other_numbers_of_samples_has_both(tmp_path: Path, shell: Shell) -> None:
     off, on, *rest = MANIFEST.arms
     arms = (replace(off, samples_per_step=10), replace(on, samples_per_step=30), *rest)
-    found = json.loads(shell(record(tmp_path / "run", replace(MANIFEST, arms=arms)), "--json")[1])
-    sample = found["sample"]
+    result = json.loads(shell(record(tmp_path / "run", replace(MANIFEST, arms=arms)), "--json")[1])
+    sample = result["sample"]
     assert (sample["num_a"], sample["num_b"]) == (10, 30)
     assert (sample["a_ns"], sample["b_ns"], sample["delta_ns"]) == (100_050, 40_017, -60_033)
     assert sample["delta_pct"] == pytest.approx(-60, abs=0.1)
     assert sample["ci95_ns"][0] <= sample["delta_ns"] <= sample["ci95_ns"][1]
-    assert found["step"]["delta_ns"] == pytest.approx(200_000, abs=5_000)
-    assert (found["verdict"]["of"], found["verdict"]["name"]) == ("sample", "material")
+    assert result["step"]["delta_ns"] == pytest.approx(200_000, abs=5_000)
+    assert (result["verdict"]["of"], result["verdict"]["name"]) == ("sample", "material")
 
 
 def test_more_than_two_arms_are_a_list_of_diffs(tmp_path: Path, shell: Shell) -> None:
     three = replace(MANIFEST, arms=(*MANIFEST.arms[:2], Arm("later", "a check now and then")))
-    found = json.loads(shell(record(tmp_path / "run", three), "--json")[1])
-    assert (found["schema"], found["baseline"]) == ("traceq.diffs/1", "off")
-    assert [one["b"]["arm"] for one in found["diffs"]] == ["on", "later"]
+    result = json.loads(shell(record(tmp_path / "run", three), "--json")[1])
+    assert (result["schema"], result["baseline"]) == ("traceq.diffs/1", "off")
+    assert [one["b"]["arm"] for one in result["diffs"]] == ["on", "later"]
 
 
 def test_only_a_change_is_asked_whether_it_can_be_switched_off(tmp_path: Path) -> None:
     off, on, absent = MANIFEST.arms
     arms = (off, on, Arm("alone", "elsewhere"), Arm("on_alone", "the check there", against="alone"), absent)
-    found = diff_run(record(tmp_path / "run", replace(MANIFEST, arms=arms)))
-    assert {one.b_name: bool(one.free) for one in found.diffs} == {"on": True, "alone": False, "on_alone": False}
+    result = diff_run(record(tmp_path / "run", replace(MANIFEST, arms=arms)))
+    assert {one.b_name: bool(one.free) for one in result.diffs} == {"on": True, "alone": False, "on_alone": False}
 
 
 # Exit codes
 
 
 @pytest.mark.parametrize(
-    ("verdict", "code"), [("material", 3), ("detectable", 3), ("inconclusive", 0), ("rubbish", 2), ("in_the_noise", 2)]
+    ("verdict", "code"), [("material", 3), ("detectable", 3), ("inconclusive", 0), ("garbage", 2), ("in_the_noise", 2)]
 )
 def test_fail_on(run: Path, shell: Shell, verdict: str, code: int) -> None:
-    found, out, err = shell(run, "--fail-on", verdict)
-    assert found == code
+    result, out, err = shell(run, "--fail-on", verdict)
+    assert result == code
     assert (
         err
         == {
@@ -281,7 +281,7 @@ def test_fail_on(run: Path, shell: Shell, verdict: str, code: int) -> None:
     assert bool(out) == (code != 2)
 
 
-@pytest.mark.parametrize("threshold", ["rubbish", "", "-1%", "nan", "inf", "101 %", "1%%"])
+@pytest.mark.parametrize("threshold", ["garbage", "", "-1%", "nan", "inf", "101 %", "1%%"])
 def test_a_threshold_that_is_no_percentage_is_refused(run: Path, shell: Shell, threshold: str) -> None:
     code, out, err = shell(run, f"--threshold={threshold}")
     assert (code, out) == (2, "")
@@ -308,7 +308,7 @@ def test_a_trace_alone_asks_for_a_second_path(run: Path, shell: Shell) -> None:
     path = run / "on" / "rank0.json.gz"
     code, out, err = shell(path)
     assert (code, out) == (2, "")
-    assert err == f"traceq: {path}: no recorded run; expected one, or a second path to compare it with\n"
+    assert err == f"traceq: {path}: not a recorded run; expected one, or a second path to compare it with\n"
 
 
 def test_a_run_of_one_arm_asks_for_a_second_path(tmp_path: Path, shell: Shell) -> None:
@@ -319,7 +319,7 @@ def test_a_run_of_one_arm_asks_for_a_second_path(tmp_path: Path, shell: Shell) -
 
 
 def test_two_forms_at_once_are_refused(run: Path, shell: Shell) -> None:
-    assert shell(run, "--json", "--markdown") == (2, "", "traceq: --json, --markdown and --html: choose one\n")
+    assert shell(run, "--json", "--markdown") == (2, "", "traceq: --json, --markdown, --html and --to: choose one\n")
 
 
 def test_a_gate_on_profiled_windows_says_that_it_cannot_hold_anything(tmp_path: Path, shell: Shell) -> None:
@@ -357,11 +357,11 @@ def test_a_run_cut_short_before_its_first_pair_says_so(tmp_path: Path, shell: Sh
     run = record(tmp_path / "run", replace(MANIFEST, status="recording"), traced=False, num_pairs=0)
     code, out, err = shell(run)
     assert code == 0
-    assert out.strip() == "Nothing to compare: no unprofiled pairs yet, and no trace of off or of on."
+    assert out.strip() == "Nothing to compare: no unprofiled pairs yet, and no trace of off or on."
     assert err == "traceq: note: the recording is incomplete (recording)\n"
     assert shell(run, "--fail-on", "inconclusive")[0] == 3
-    found = json.loads(shell(run, "--json")[1])
-    assert (found["step"], found["traced"], found["verdict"]["name"]) == (None, None, "inconclusive")
+    result = json.loads(shell(run, "--json")[1])
+    assert (result["step"], result["traced"], result["verdict"]["name"]) == (None, None, "inconclusive")
     assert "Nothing to compare" in shell(run, "--markdown")[1]
 
 
@@ -380,6 +380,6 @@ def test_plain_traces_are_told_to_be_profiled(tmp_path: Path, shell: Shell) -> N
         path.write_bytes(text(*one_step(0, 1, check=check)))
     code, out, err = shell(*paths)
     assert (code, err.count("profiled, few, and not interleaved")) == (0, 1)
-    assert "after costs 200 us a step (+20.0 %): inconclusive at the 0.50 % threshold." in out
-    found = msgspec.json.decode(shell(*paths, "--json")[1])
-    assert found["step"]["unprofiled"] is False
+    assert "after costs 200 us per step (+20.0 %): inconclusive at the 0.50 % threshold." in out
+    result = msgspec.json.decode(shell(*paths, "--json")[1])
+    assert result["step"]["unprofiled"] is False

@@ -74,32 +74,32 @@ def export(tmp_path: Path, *events: dict[str, object], **metadata: object) -> Re
 
 
 def test_every_event_stands_on_the_track_of_its_thread_or_stream(tmp_path: Path) -> None:
-    found = export(tmp_path, *STEP)
-    own = [one for one in found.slices if one.category != "traceq"]
-    assert len(own) == len(STEP)
-    [gemm] = [one for one in own if one.name == "gemm"]
+    result = export(tmp_path, *STEP)
+    local = [one for one in result.slices if one.category != "traceq"]
+    assert len(local) == len(STEP)
+    [gemm] = [one for one in local if one.name == "gemm"]
     assert (gemm.start, gemm.end, gemm.category, gemm.process) == (10_000, 40_000, "kernel", "rank 0 · cuda")
-    [main] = {one.track for one in own if one.category == "cpu_op"}
+    [main] = {one.track for one in local if one.category == "cpu_op"}
     assert main == f"thread {MAIN} of {PID}"
 
 
 def test_a_launch_and_its_work_are_joined(tmp_path: Path) -> None:
-    found = export(tmp_path, *STEP)
-    joined = Counter(flow for one in found.slices for flow in one.flows)
+    result = export(tmp_path, *STEP)
+    joined = Counter(flow for one in result.slices for flow in one.flows)
     assert sorted(joined.values()) == [2, 2, 2]
-    named = {flow: {one.name for one in found.slices if flow in one.flows} for flow in joined}
+    named = {flow: {one.name for one in result.slices if flow in one.flows} for flow in joined}
     assert {"cudaLaunchKernel", "gemm"} in named.values()
     assert {"cudaMemcpyAsync", "Memcpy DtoH (Device -> Pinned)"} in named.values()
 
 
 def test_what_traceq_found_has_tracks_of_its_own(tmp_path: Path) -> None:
-    found = export(tmp_path, *STEP)
-    assert [(one.name, one.start, one.end) for one in found.on("steps")] == [("ProfilerStep#0", 0, 100_000)]
-    assert [(one.name, one.start, one.end) for one in found.on("phases")] == [
+    result = export(tmp_path, *STEP)
+    assert [(one.name, one.start, one.end) for one in result.on("steps")] == [("ProfilerStep#0", 0, 100_000)]
+    assert [(one.name, one.start, one.end) for one in result.on("phases")] == [
         ("forward", 0, 60_000),
         ("backward", 60_000, 100_000),
     ]
-    [sync] = found.on("syncs")
+    [sync] = result.on("syncs")
     assert (sync.name, sync.start, sync.end) == ("dtoh model.py:7 check", 46_000, 59_000)
     assert sync.args == {
         "cost_ns": 13_000,
@@ -109,21 +109,21 @@ def test_what_traceq_found_has_tracks_of_its_own(tmp_path: Path) -> None:
         "op": "aten::_local_scalar_dense",
         "phase": "forward",
     }
-    assert found.curves["queue depth"][:2] == [(2_000, 1), (10_000, 0)]
+    assert result.curves["queue depth"][:2] == [(2_000, 1), (10_000, 0)]
 
 
 def test_where_the_time_goes_is_the_partition_stretch_by_stretch(tmp_path: Path) -> None:
-    found = export(tmp_path, *STEP).on("where the time goes")
+    result = export(tmp_path, *STEP).on("where the time goes")
     done = activity(build(*STEP))
-    for doing in TimeCategory:
-        drawn = sum(one.end - one.start for one in found if one.name == doing.name.lower())
-        assert drawn == int(done.ns[done.doing == doing].sum())
+    for category in TimeCategory:
+        drawn = sum(one.end - one.start for one in result if one.name == category.name.lower())
+        assert drawn == int(done.ns[done.category == category].sum())
 
 
 def test_slices_that_overlap_are_drawn_on_lanes_and_none_is_lost(tmp_path: Path) -> None:
     rows = [kernel("a", 0, 10), kernel("b", 5, 10), kernel("c", 8, 1)]
-    found = export(tmp_path, step(0, 20), *rows)
-    drawn = {one.name: (one.start, one.end) for one in found.slices if one.category == "kernel"}
+    result = export(tmp_path, step(0, 20), *rows)
+    drawn = {one.name: (one.start, one.end) for one in result.slices if one.category == "kernel"}
     assert drawn == {"a": (0, 10_000), "b": (5_000, 15_000), "c": (8_000, 9_000)}
 
 
@@ -139,8 +139,8 @@ def test_a_collective_tells_its_bytes_and_its_bandwidth(tmp_path: Path) -> None:
 
 def test_times_are_absolute_and_names_may_hold_anything(tmp_path: Path) -> None:
     name = 'küche "</script>" ☃'
-    found = export(tmp_path, step(0, 100), kernel(name, 10, 5.001), baseTimeNanoseconds=1_700_000_000_000_000_000)
-    [one] = [one for one in found.slices if one.category == "kernel"]
+    result = export(tmp_path, step(0, 100), kernel(name, 10, 5.001), baseTimeNanoseconds=1_700_000_000_000_000_000)
+    [one] = [one for one in result.slices if one.category == "kernel"]
     assert (one.name, one.start) == (name, 1_700_000_000_000_010_000)
     assert one.end - one.start == 5_001
 
@@ -164,8 +164,8 @@ def test_ranks_are_set_on_one_clock_and_wait_for_the_late_one(tmp_path: Path) ->
     rank(0, 0, 0)
     rank(1, 30, 5_000)
     run = traceq.read(tmp_path / "run")
-    found = save_perfetto(run, (), tmp_path / "out.pftrace")
-    early, late = (found.on(f"collectives · rank {number}") for number in (0, 1))
+    result = save_perfetto(run, (), tmp_path / "out.pftrace")
+    early, late = (result.on(f"collectives · rank {number}") for number in (0, 1))
     assert [one.end for one in early] == [one.end for one in late]
     assert [one.args["waits_for_others_ns"] for one in early] == [0, *[30_000] * 4]
     assert [one.args["waits_for_others_ns"] for one in late] == [0] * 5
@@ -216,9 +216,9 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: 
 @pytest.mark.parametrize("path", ["ddp-a100", "gloo-cpu", "resnet50-2021/workers0.json.gz", "cuda-sync"])
 def test_a_real_trace_keeps_every_event_and_its_length(path: str, tmp_path: Path) -> None:
     run = traceq.read(CATALOGUE / path)
-    found = save_perfetto(run, (), tmp_path / "out.pftrace")
+    result = save_perfetto(run, (), tmp_path / "out.pftrace")
     events, base = run.traces[0].events, run.traces[0].base_time_ns
-    drawn = [one for one in found.slices if one.category != "traceq"]
+    drawn = [one for one in result.slices if one.category != "traceq"]
     times = np.sort(np.array([(one.start - base, one.end - base) for one in drawn]), axis=0)
     assert (times == np.sort(np.column_stack([events.ts, events.end]), axis=0)).all()
     assert Counter(one.name for one in drawn) == Counter(events.strings[name] for name in events.name.tolist())
@@ -228,11 +228,15 @@ def two_steps(stall: int, base: int) -> list[dict[str, object]]:
     """Two steps of 100 us, in which `stall` us pass in an op before the second of two kernels is launched."""
     events = []
     for number in range(2):
-        at, corr = base + number * (100 + stall), 10 * number
+        index, corr = base + number * (100 + stall), 10 * number
         events += [
-            *(step(at, 100 + stall, number), launch(at + 2, 3, corr=corr + 1), kernel("a", at + 10, 20, corr=corr + 1)),
-            op("aten::slow", at + 40, 5 + stall),
-            *(launch(at + 50 + stall, 3, corr=corr + 2), kernel("b", at + 60 + stall, 40, corr=corr + 2)),
+            *(
+                step(index, 100 + stall, number),
+                launch(index + 2, 3, corr=corr + 1),
+                kernel("a", index + 10, 20, corr=corr + 1),
+            ),
+            op("aten::slow", index + 40, 5 + stall),
+            *(launch(index + 50 + stall, 3, corr=corr + 2), kernel("b", index + 60 + stall, 40, corr=corr + 2)),
         ]
     return events
 
@@ -245,15 +249,15 @@ def test_a_pair_stands_on_one_line_with_what_differs_joined(tmp_path: Path) -> N
     a, b = map(traceq.read, paths)
     with (tmp_path / "out.pftrace").open("wb") as file:
         write_pair(a, b, diff(a, b), file)
-    found = read_perfetto(tmp_path / "out.pftrace")
-    ours, theirs = found.on("steps · A before"), found.on("steps · B after")
+    result = read_perfetto(tmp_path / "out.pftrace")
+    ours, theirs = result.on("steps · A before"), result.on("steps · B after")
     assert [one.start for one in (ours[0], theirs[0])] == [1_000_000, 1_000_000]
     assert [one.end - one.start for one in (*ours, *theirs)] == [100_000, 100_000, 130_000, 130_000]
-    assert found.curves["B is behind A, ns"] == [(1_000_000, 0), (1_100_000, 30_000), (1_200_000, 60_000)]
-    slow = [one for one in found.on("what differs · B after") if one.name == "+30.0 us aten::slow"]
+    assert result.curves["B is behind A, ns"] == [(1_000_000, 0), (1_100_000, 30_000), (1_200_000, 60_000)]
+    slow = [one for one in result.on("what differs · B after") if one.name == "+30.0 us aten::slow"]
     assert [one.end - one.start for one in slow] == [35_000, 35_000]
     assert slow[0].args["delta_a_step"] == "+30.0 us"
-    [counterpart] = [one for one in found.on("what differs · A before") if one.flows == slow[0].flows]
+    [counterpart] = [one for one in result.on("what differs · A before") if one.flows == slow[0].flows]
     assert (counterpart.name, counterpart.end - counterpart.start) == ("+30.0 us aten::slow", 5_000)
     place = pair_place(a, b, diff(a, b))
     assert (place.start_ns, place.end_ns) == (1_000_000, 1_130_000)

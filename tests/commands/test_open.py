@@ -120,8 +120,8 @@ def test_it_listens_on_the_loopback_address_alone(server: TraceServer) -> None:
 
 @pytest.mark.parametrize(("path", "body"), [("/", b"the UI"), ("/assets/app.js", b"1"), ("/index.html?x=1", b"the UI")])
 def test_offline_serves_the_ui_from_the_origin_of_the_trace(offline: TraceServer, path: str, body: bytes) -> None:
-    response, found = ask(offline, path)
-    assert (response.status, found) == (200, body)
+    response, result = ask(offline, path)
+    assert (response.status, result) == (200, body)
     assert offline.link().startswith(f"{offline.origin}/#!/?url={offline.origin}/")
     assert "Access-Control-Allow-Origin" not in response.headers
 
@@ -171,21 +171,21 @@ def test_a_taken_port_says_what_to_do(trace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "found"),
+    ("data", "result"),
     [
         (b"\x89PNG\r\n\x1a\n" + bytes(99), "a PNG image"),
         (b"", "the file is empty"),
         (b'{"answer": 42}', "a JSON object with the keys answer"),
-        (gzip.compress(b"no JSON at all"), "a file that starts with b'no JSON at a'"),
+        (gzip.compress(b"no JSON at all", mtime=0), "a file that starts with b'no JSON at a'"),
     ],
 )
-def test_what_is_no_trace_is_refused_as_show_refuses_it(tmp_path: Path, data: bytes, found: str) -> None:
+def test_what_is_no_trace_is_refused_as_show_refuses_it(tmp_path: Path, data: bytes, result: str) -> None:
     path = tmp_path / "rank0.json"
     path.write_bytes(data)
     for words in (["open", "--no-browser", str(path)], ["export", "--to", "perfetto", str(path)], ["show", str(path)]):
         with pytest.raises(UnreadableInput) as fault:
             CliRunner().invoke(app, words, catch_exceptions=False)
-        assert str(fault.value).startswith(f"{path}: {found}")
+        assert str(fault.value).startswith(f"{path}: {result}")
         assert fault.value.exit_code == 1
 
 

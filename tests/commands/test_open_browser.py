@@ -45,7 +45,7 @@ def test_the_perfetto_ui_pins_our_tracks_and_sums_our_partition(browser: Any, li
     below = page.locator("body").inner_text().rpartition("Query result")[2].split()
     context.close()
     done = activity(traceq.read(tmp_path / "trace.json").traces[0])
-    for doing in set(done.doing.tolist()):
-        ms = int(done.ns[done.doing == doing].sum()) / 1e6
-        at = below.index(TimeCategory(doing).name.lower())
-        assert float(below[at + 2]) == ms
+    for category in set(done.category.tolist()):
+        ms = int(done.ns[done.category == category].sum()) / 1e6
+        index = below.index(TimeCategory(category).name.lower())
+        assert float(below[index + 2]) == ms

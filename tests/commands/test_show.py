@@ -15,28 +15,28 @@ from golden_files import check_golden
 from terminal import PROGRAM, on_terminal, shell, traceq
 
 
-def one_step(number: int, at: int) -> list[Event]:
+def one_step(number: int, position: int) -> list[Event]:
     """A small training step of 1 ms: a sync in forward, an all-reduce in backward, an optimizer."""
     corr = 10 * number
     return [
-        step(at, 1000, number),
-        annotation("forward", at, 400),
-        annotation("backward", at + 400, 400),
-        annotation("optimizer", at + 800, 200),
-        frame("train.py(41): check", at + 100, 250),
-        op("aten::_local_scalar_dense", at + 110, 215),
-        launch(at + 10, 5, corr + 1),
-        kernel("void gemm<float>(int)", at + 20, 250, corr + 1),
-        call("cudaMemcpyAsync", at + 112, 10, corr + 2),
-        memcpy("DtoH (Device -> Pinned)", at + 275, 2, corr + 2),
-        call("cudaStreamSynchronize", at + 123, 200, corr + 3),
-        launch(at + 420, 5, corr + 4, tid=AUTOGRAD),
-        kernel("void gemm<float>(int)", at + 430, 300, corr + 4),
-        comms("allreduce", at + 600, 20, (262144, 262144), tid=AUTOGRAD),
-        launch(at + 605, 5, corr + 5, tid=AUTOGRAD),
-        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", at + 650, 150, corr + 5, stream=20),
-        launch(at + 810, 5, corr + 6),
-        kernel("multi_tensor_apply_kernel<4>(x)", at + 820, 100, corr + 6),
+        step(position, 1000, number),
+        annotation("forward", position, 400),
+        annotation("backward", position + 400, 400),
+        annotation("optimizer", position + 800, 200),
+        frame("train.py(41): check", position + 100, 250),
+        op("aten::_local_scalar_dense", position + 110, 215),
+        launch(position + 10, 5, corr + 1),
+        kernel("void gemm<float>(int)", position + 20, 250, corr + 1),
+        call("cudaMemcpyAsync", position + 112, 10, corr + 2),
+        memcpy("DtoH (Device -> Pinned)", position + 275, 2, corr + 2),
+        call("cudaStreamSynchronize", position + 123, 200, corr + 3),
+        launch(position + 420, 5, corr + 4, tid=AUTOGRAD),
+        kernel("void gemm<float>(int)", position + 430, 300, corr + 4),
+        comms("allreduce", position + 600, 20, (262144, 262144), tid=AUTOGRAD),
+        launch(position + 605, 5, corr + 5, tid=AUTOGRAD),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", position + 650, 150, corr + 5, stream=20),
+        launch(position + 810, 5, corr + 6),
+        kernel("multi_tensor_apply_kernel<4>(x)", position + 820, 100, corr + 6),
     ]
 
 
@@ -60,9 +60,14 @@ def test_a_small_trace_reads_like_this(trace: str, options: list[str], golden: s
     check_golden(golden, done.out)
 
 
+@pytest.mark.parametrize("form", ["json", "markdown", "text"])
+def test_a_form_can_be_chosen_by_its_name(trace: str, form: str) -> None:
+    assert traceq("show", "--to", form, trace) == traceq("show", *([] if form == "text" else [f"--{form}"]), trace)
+
+
 def test_the_numbers_for_programs_are_whole_nanoseconds(trace: str) -> None:
-    found = json.loads(traceq("show", "--json", trace).out)
-    assert found["schema"] == "traceq.show/1"
+    result = json.loads(traceq("show", "--json", trace).out)
+    assert result["schema"] == "traceq.show/1"
     times = re.findall(r'"\w*ns": ([^,\n]+)', traceq("show", "--json", trace).out)
     assert len(times) > 50
     assert all(re.fullmatch(r"-?\d+", time) for time in times)
@@ -96,8 +101,8 @@ def test_any_kernel_name_passes_unharmed_and_harms_nothing(tmp_path: Path, name:
 
 
 def test_only_shows_what_is_asked_for_in_the_order_of_a_report(trace: str) -> None:
-    found = json.loads(traceq("show", "--json", "--only", "kernels", "--only", "steps", trace).out)
-    assert list(found) == ["schema", "source", "steps", "kernels", "findings", "unknown", "warnings"]
+    result = json.loads(traceq("show", "--json", "--only", "kernels", "--only", "steps", trace).out)
+    assert list(result) == ["schema", "source", "steps", "kernels", "findings", "unknown", "warnings"]
 
 
 def test_an_unknown_analysis_is_a_usage_fault_that_names_the_nearest(trace: str) -> None:
@@ -108,7 +113,7 @@ def test_an_unknown_analysis_is_a_usage_fault_that_names_the_nearest(trace: str)
 
 
 @pytest.mark.parametrize("ranks", ["", "a", "0,", "1-b", "-3", "0.5"])
-def test_rubbish_for_ranks_is_a_usage_fault(trace: str, ranks: str) -> None:
+def test_garbage_for_ranks_is_a_usage_fault(trace: str, ranks: str) -> None:
     done = traceq("show", f"--ranks={ranks}", trace)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert done.err.endswith("expected something like 0,8,16-31\n")
@@ -167,7 +172,7 @@ def test_colour_is_for_terminals_and_no_color_is_obeyed(trace: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["²", "", "1-", "a", "0-99999999999", "-1"])
-def test_rubbish_for_ranks_is_a_usage_error(trace: str, text: str) -> None:
+def test_garbage_for_ranks_is_a_usage_error(trace: str, text: str) -> None:
     result = traceq("show", f"--ranks={text}", trace)
     assert result.code == 2
     assert result.err.startswith(f"traceq: --ranks {text}: ")
@@ -176,7 +181,7 @@ def test_rubbish_for_ranks_is_a_usage_error(trace: str, text: str) -> None:
 def test_a_file_of_another_rank_than_asked_for_is_refused(trace: str) -> None:
     result = traceq("show", "--ranks", "7", trace)
     assert result.code == 1
-    assert result.err == f"traceq: {trace}: it is rank 0's; expected a trace of the ranks asked for\n"
+    assert result.err == f"traceq: {trace}: a trace of rank 0; expected one of the selected ranks\n"
 
 
 def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:

@@ -34,16 +34,16 @@ Keys = dict[str, dict[str, str]]
 def page(part: str) -> Keys:
     """What the page says about `show` or `diff`."""
     text = (ROOT / "docs" / "json.md").read_text()
-    (mine,) = (found for found in re.split("^## ", text, flags=re.MULTILINE)[1:] if found.startswith(part))
+    (selected,) = (result for result in re.split("^## ", text, flags=re.MULTILINE)[1:] if result.startswith(part))
     keys: Keys = {}
-    for section in re.split("^### ", mine, flags=re.MULTILINE)[1:]:
+    for section in re.split("^### ", selected, flags=re.MULTILINE)[1:]:
         heading, _, rest = section.partition("\n")
         rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", rest, re.MULTILINE))
         keys |= dict.fromkeys(re.findall("`(.*?)`", heading), rows)
     return keys
 
 
-def fits(value: Any, kind: str, name: str, told: Keys) -> None:
+def fits(value: Any, kind: str, name: str, reported: Keys) -> None:
     """A value is what the page says; so is all inside it."""
     if value is None:
         assert kind.endswith(" or null"), name
@@ -51,29 +51,29 @@ def fits(value: Any, kind: str, name: str, told: Keys) -> None:
     kind = kind.removesuffix(" or null")
     if kind.startswith("list of "):
         for inner in value:
-            fits(inner, kind.removeprefix("list of ").removesuffix("s"), name, told)
+            fits(inner, kind.removeprefix("list of ").removesuffix("s"), name, reported)
     elif kind == "numbers by name":
         assert value, name
         assert all(isinstance(number, KINDS["number"]) for number in value.values()), name
     elif kind == "object":
         seldom = {"arm", "step"} if name == "source" else set()
-        assert value.keys() | seldom == told[name].keys(), name
+        assert value.keys() | seldom == reported[name].keys(), name
         for key, inner in value.items():
-            fits(inner, told[name][key], key, told)
+            fits(inner, reported[name][key], key, reported)
     else:
         assert isinstance(value, KINDS[kind]), (name, value)
         assert not isinstance(value, bool) or kind == "bool", (name, value)
 
 
 def shown(*words: str | Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(traceq(*words, "--json").out)
-    return found
+    result: dict[str, Any] = json.loads(traceq(*words, "--json").out)
+    return result
 
 
 @pytest.mark.parametrize("path", ["outlier_ab/on", "example/job", "example/uneven", "strategies/fsdp2.json.gz"])
 def test_show_is_as_the_page_says(path: str) -> None:
-    found = shown("show", FIXTURES / path)
-    fits(found, "object", found["schema"], page("show"))
+    result = shown("show", FIXTURES / path)
+    fits(result, "object", result["schema"], page("show"))
 
 
 def test_tables_without_rows_are_as_the_page_says() -> None:
@@ -91,24 +91,24 @@ def test_what_is_promised_is_on_the_page() -> None:
 
 
 def test_diff_is_as_the_page_says() -> None:
-    found = shown("diff", FIXTURES / "outlier_ab")
-    fits(found, "object", found["schema"], page("diff"))
+    result = shown("diff", FIXTURES / "outlier_ab")
+    fits(result, "object", result["schema"], page("diff"))
 
 
 def test_a_change_in_two_places_is_as_the_page_says() -> None:
-    told = json.loads(diffs_to_json(diffs_of(here_ms=1.0, there_ms=3.0)))
-    fits(told, "object", told["schema"], page("diff"))
-    assert told["joint"]
+    reported = json.loads(diffs_to_json(diffs_of(here_ms=1.0, there_ms=3.0)))
+    fits(reported, "object", reported["schema"], page("diff"))
+    assert reported["joint"]
 
 
 def test_a_sync_and_samples_in_a_diff_are_as_the_page_says(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{item}.json", *with_item(item=item)) for item in (True, False)]
-    found = shown("diff", *paths)
-    fits(found, "object", found["schema"], page("diff"))
-    assert found["causes"][0]["chain"]
-    found = json.loads(diffs_to_json(Diffs("small", (compared(manifest(4, 8)),))))
-    fits(found, "object", found["schema"], page("diff"))
-    assert found["sample"]
+    result = shown("diff", *paths)
+    fits(result, "object", result["schema"], page("diff"))
+    assert result["causes"][0]["chain"]
+    result = json.loads(diffs_to_json(Diffs("small", (compared(manifest(4, 8)),))))
+    fits(result, "object", result["schema"], page("diff"))
+    assert result["sample"]
 
 
 def test_the_page_has_no_object_that_the_json_lacks() -> None:

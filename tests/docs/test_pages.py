@@ -70,12 +70,12 @@ def _plain(printed: str) -> str:
 
 @pytest.mark.parametrize("page", DOCS, ids=name)
 def test_commands_and_options_exist(page: Path) -> None:
-    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    entries = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for block in BLOCK.findall(page.read_text()):
         for line, _ in commands(block):
             if line.startswith("traceq "):
                 command, *words = shlex.split(line.partition("  #")[0])[1:]
-                options = {option for parameter in known[command].params for option in parameter.opts}
+                options = {option for parameter in entries[command].params for option in parameter.opts}
                 assert {word for word in words if word.startswith("--")} <= options, line
 
 

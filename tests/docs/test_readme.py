@@ -27,7 +27,9 @@ def test_the_loop_runs_and_its_phases_are_read_back(tmp_path: Path) -> None:
     (program,) = blocks("python")
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == [
+    *rows, note = done.stdout.splitlines()[2:]
+    assert note.startswith("  Phases are ")
+    assert [line.split()[0] for line in rows] == [
         "dataload_wait",
         "forward",
         "backward",
@@ -37,12 +39,12 @@ def test_the_loop_runs_and_its_phases_are_read_back(tmp_path: Path) -> None:
 
 
 def test_commands_and_options_exist() -> None:
-    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    entries = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ traceq")]
     assert lines
     for line in lines:
         name, *rest = line.partition("#")[0].split()[2:]
-        options = {option for parameter in known[name].params for option in parameter.opts}
+        options = {option for parameter in entries[name].params for option in parameter.opts}
         assert {word for word in rest if word.startswith("--")} <= options, line
 
 

@@ -43,9 +43,9 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_say_to_the_byte_what_one_process_says(folder: Path, workers: Any) -> None:
-    found, run = sheet_of(folder, start=lambda: Cluster(workers.scheduler_address), small=-1)
+    result, run = sheet_of(folder, start=lambda: Cluster(workers.scheduler_address), small=-1)
     assert run.traces == ()
-    assert sheet_to_json(found) == sheet_to_json(sheet(read(folder)))
+    assert sheet_to_json(result) == sheet_to_json(sheet(read(folder)))
 
 
 def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder: Path, workers: Any) -> None:
@@ -56,8 +56,8 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder: Path, wor
             killed.append(workers.workers[0].pid)
             os.kill(killed[0], signal.SIGKILL)
 
-    found, _ = sheet_of(folder, start=lambda: Cluster(workers.scheduler_address), small=-1, on_progress=kill_one)
-    assert sheet_to_json(found) == sheet_to_json(sheet(read(folder)))
+    result, _ = sheet_of(folder, start=lambda: Cluster(workers.scheduler_address), small=-1, on_progress=kill_one)
+    assert sheet_to_json(result) == sheet_to_json(sheet(read(folder)))
     assert len(killed) == 1
 
 
@@ -71,8 +71,8 @@ def test_a_rank_that_kills_worker_after_worker_is_lost_alone(workers: Any) -> No
     with distributed.Client(workers.scheduler_address, set_as_default=False) as client:
         client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", 1))
     with Cluster(workers.scheduler_address) as engine:
-        found = dict(engine.map(dies_of_three, [(number,) for number in range(6)], [1] * 6))
-    assert found == {number: Lost() if number == 3 else 10 * number for number in range(6)}
+        result = dict(engine.map(dies_of_three, [(number,) for number in range(6)], [1] * 6))
+    assert result == {number: Lost() if number == 3 else 10 * number for number in range(6)}
 
 
 def test_workers_of_another_traceq_are_refused(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:

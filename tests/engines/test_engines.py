@@ -64,23 +64,23 @@ def expected(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(BUDGET, 2) as found:
-        yield found
+    with Pool(BUDGET, 2) as result:
+        yield result
 
 
-def text(found: Sheet) -> str:
+def text(result: Sheet) -> str:
     """As JSON, and as people read it."""
-    return sheet_to_json(found) + sheet_to_markdown(found)
+    return sheet_to_json(result) + sheet_to_markdown(result)
 
 
-def told(folder: Path, engine: Engine, only: Sequence[str] = ()) -> str:
-    found, run = sheet_of(folder, only, start=lambda: nullcontext(engine), small=0)
+def merged_text(folder: Path, engine: Engine, only: Sequence[str] = ()) -> str:
+    result, run = sheet_of(folder, only, start=lambda: nullcontext(engine), small=0)
     assert run.traces == ()
-    return text(found)
+    return text(result)
 
 
-class Here:
-    """Runs everything in this process, the last first, and knows what it ran."""
+class InProcessEngine:
+    """Engine that runs everything in this process, the last task first, and records what it ran."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -88,15 +88,15 @@ class Here:
     def map(
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
     ) -> Iterator[Result]:
-        for at, own in reversed(list(enumerate(arguments))):
-            self.ran.append(f"{function.__name__} {own[0].name}")
-            yield at, function(*own)
+        for index, of_task in reversed(list(enumerate(arguments))):
+            self.ran.append(f"{function.__name__} {of_task[0].name}")
+            yield index, function(*of_task)
 
 
 def test_what_is_merged_from_bytes_is_what_is_merged_in_memory(copied: Path, folder: Path, expected: str) -> None:
-    assert "rank 9 issues all_reduce" in expected
+    assert "rank 9 issues an extra all_reduce" in expected
     assert "is the straggler" in expected
-    assert told(copied, Here()).replace(str(copied), str(folder)) == expected
+    assert merged_text(copied, InProcessEngine()).replace(str(copied), str(folder)) == expected
 
 
 @pytest.mark.parametrize("name", names())
@@ -127,7 +127,7 @@ def test_a_pool_says_to_the_byte_what_one_process_says(
     folder: Path, expected: str, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEQ_CACHE", "0")
-    assert told(folder, pool) == expected
+    assert merged_text(folder, pool) == expected
     assert not (folder / ".traceq").exists()
 
 
@@ -138,19 +138,19 @@ def test_one_step_of_many_ranks_is_that_of_a_few(copied: Path) -> None:
     last = int(steps(run.traces[0]).number[-1])
     alone = sheet(only_step(run, last))
     assert "no step" in " ".join(caveat.text for caveat in alone.caveats)
-    engine = Here()
+    engine = InProcessEngine()
     for _ in range(2):
-        found, _ = sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=last)
-        assert text(found) == text(alone)
+        result, _ = sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=last)
+        assert text(result) == text(alone)
     with pytest.raises(UnreadableInput, match="no step 99; expected one of"):
         sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=99)
 
 
 def test_one_bad_rank_is_told_of_and_the_rest_is_read(copied: Path, pool: Pool) -> None:
     (copied / "rank3.json.gz").write_bytes(b"{}")
-    found, _ = sheet_of(copied, ["steps"], start=lambda: nullcontext(pool), small=0)
-    assert found.source.ranks == (0, 1, 2, *range(4, 12))
-    (caveat,) = (caveat for caveat in found.caveats if caveat.code == "unreadable_rank")
+    result, _ = sheet_of(copied, ["steps"], start=lambda: nullcontext(pool), small=0)
+    assert result.source.ranks == (0, 1, 2, *range(4, 12))
+    (caveat,) = (caveat for caveat in result.caveats if caveat.code == "unreadable_rank")
     assert "rank3.json.gz" in caveat.text
     with pytest.raises(UnreadableInput, match=r"rank3\.json\.gz"):
         sheet_of(copied, ["steps"], start=lambda: nullcontext(pool), small=0, strict=True)
@@ -163,8 +163,8 @@ def dies_of_seven(number: int) -> int:
 
 
 def test_a_process_that_dies_loses_its_own_rank_alone(pool: Pool) -> None:
-    found = dict(pool.map(dies_of_seven, [(number,) for number in range(12)], [1] * 12))
-    assert found == {number: Lost() if number == 7 else 10 * number for number in range(12)}
+    result = dict(pool.map(dies_of_seven, [(number,) for number in range(12)], [1] * 12))
+    assert result == {number: Lost() if number == 7 else 10 * number for number in range(12)}
 
 
 def test_a_process_that_dies_idle_is_replaced() -> None:
@@ -177,7 +177,7 @@ def test_a_process_that_dies_idle_is_replaced() -> None:
         assert sorted(alone.map(abs, [(-2,), (-3,)], [1, 1])) == [(0, 2), (1, 3)]
 
 
-def lasted(number: int) -> tuple[float, float]:
+def run_interval(number: int) -> tuple[float, float]:
     start = time.monotonic()
     time.sleep(0.02)
     return start, time.monotonic()
@@ -186,52 +186,52 @@ def lasted(number: int) -> tuple[float, float]:
 def test_what_does_not_fit_the_budget_together_runs_one_after_the_other() -> None:
     needs = [60, 60, 60, 500, 60, 60]
     with Pool(100, 2) as small:
-        times = sorted(found for _, found in small.map(lasted, [(number,) for number in range(6)], needs))
+        times = sorted(result for _, result in small.map(run_interval, [(number,) for number in range(6)], needs))
     assert all(end <= start for (_, end), (start, _) in pairwise(times))
 
 
 def test_one_more_rank_costs_one_rank(copied: Path) -> None:
     last = (copied / "rank11.json.gz").rename(copied.parent / "kept")
-    told(copied, Here(), ["steps", "kernels"])
+    merged_text(copied, InProcessEngine(), ["steps", "kernels"])
     last.rename(copied / "rank11.json.gz")
-    once, again, more = Here(), Here(), Here()
-    first = told(copied, once, ["steps"])
+    once, again, more = InProcessEngine(), InProcessEngine(), InProcessEngine()
+    first = merged_text(copied, once, ["steps"])
     assert once.ran == ["summarize rank11.json.gz"]
-    assert told(copied, again, ["steps"]) == first
-    told(copied, more, ["kernels"])
+    assert merged_text(copied, again, ["steps"]) == first
+    merged_text(copied, more, ["kernels"])
     assert (again.ran, more.ran) == ([], ["summarize rank11.json.gz"])
-    last = Here()
-    told(copied, last, ["steps", "kernels"])
+    last = InProcessEngine()
+    merged_text(copied, last, ["steps", "kernels"])
     assert last.ran == []
 
 
 def test_a_cache_that_is_stale_damaged_or_forbidden_is_as_if_it_were_not(
     copied: Path, folder: Path, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(copied, Here(), ["steps"])
+    merged_text(copied, InProcessEngine(), ["steps"])
     shutil.copy(copied / "rank1.json.gz", copied / "rank2.json.gz")
     (copied / ".traceq" / "rank5.json.gz.summary").write_bytes(b"damaged")
     shutil.copy(copied / ".traceq" / "rank6.json.gz.summary", copied / ".traceq" / "rank7.json.gz.summary")
-    engine = Here()
-    told(copied, engine, ["steps"])
+    engine = InProcessEngine()
+    merged_text(copied, engine, ["steps"])
     assert sorted(engine.ran) == [f"summarize rank{rank}.json.gz" for rank in (2, 5, 7)]
     shutil.rmtree(copied / ".traceq")
     (copied / ".traceq").write_text("no folder")
     shutil.copy(folder / "rank2.json.gz", copied / "rank2.json.gz")
-    assert told(copied, Here()).replace(str(copied), str(folder)) == expected
+    assert merged_text(copied, InProcessEngine()).replace(str(copied), str(folder)) == expected
     monkeypatch.setattr("traceq.engines.cache.sources", lambda: "0.0.9 (another)")
     (copied / ".traceq").unlink()
-    told(copied, Here(), ["steps"])
+    merged_text(copied, InProcessEngine(), ["steps"])
     monkeypatch.undo()
-    newer = Here()
-    told(copied, newer, ["steps"])
+    newer = InProcessEngine()
+    merged_text(copied, newer, ["steps"])
     assert len(newer.ran) == 12
 
 
 def test_few_bytes_are_read_without_an_engine(folder: Path, expected: str) -> None:
-    found, run = sheet_of(folder, start=lambda: pytest.fail("an engine for a few bytes"))
+    result, run = sheet_of(folder, start=lambda: pytest.fail("an engine for a few bytes"))
     assert len(run.traces) == 12
-    assert text(found) == expected
+    assert text(result) == expected
 
 
 def test_a_gzip_file_tells_how_much_it_unpacks_to(folder: Path, tmp_path: Path) -> None:
@@ -263,11 +263,11 @@ print(num_faults() - before)
 def test_a_process_that_reads_has_no_threads_but_its_own() -> None:
     imports = "from traceq.engines.process_tuning import tune_process; tune_process([]); import os, numpy"
     code = f"{imports}; print(len(os.listdir('/proc/self/task')), os.environ['OPENBLAS_NUM_THREADS'])"
-    for told, expected in (({}, "1 1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
-        environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"} | told
+    for variables, expected in (({}, "1 1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
+        environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"} | variables
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        assert done.stdout.strip().endswith(expected), told
+        assert done.stdout.strip().endswith(expected), variables
 
 
 def test_a_remote_file_is_as_large_as_its_listing_says_or_large() -> None:
@@ -277,16 +277,16 @@ def test_a_remote_file_is_as_large_as_its_listing_says_or_large() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "size"), [("8GB", 8 * 10**9), ("8gib", 8 * 2**30), ("1.5g", 1_500_000_000), ("500 MB", 500_000_000)]
+    ("printed", "size"), [("8GB", 8 * 10**9), ("8gib", 8 * 2**30), ("1.5g", 1_500_000_000), ("500 MB", 500_000_000)]
 )
-def test_a_size_is_read_as_people_write_it(said: str, size: int) -> None:
-    assert parse_memory(said) == size
+def test_a_size_is_read_as_people_write_it(printed: str, size: int) -> None:
+    assert parse_memory(printed) == size
 
 
-@pytest.mark.parametrize("said", ["", "much", "0", "-1GB", "8 apples"])
-def test_what_is_no_size_is_refused(said: str) -> None:
+@pytest.mark.parametrize("printed", ["", "much", "0", "-1GB", "8 apples"])
+def test_what_is_no_size_is_refused(printed: str) -> None:
     with pytest.raises(UsageFault, match="expected a size, like 8GB"):
-        parse_memory(said)
+        parse_memory(printed)
 
 
 INTERRUPTED = """
@@ -309,8 +309,8 @@ def is_there(pid: int) -> bool:
 
 
 def children(pid: int) -> set[int]:
-    told = Path(f"/proc/{pid}/task/{pid}/children")
-    return {int(child) for child in told.read_text().split()} if told.exists() else set()
+    file = Path(f"/proc/{pid}/task/{pid}/children")
+    return {int(child) for child in file.read_text().split()} if file.exists() else set()
 
 
 def wait_until(is_so: Callable[[], bool]) -> bool:

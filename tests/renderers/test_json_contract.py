@@ -19,27 +19,27 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """A trace with something in every table, and an event without a time for the warnings."""
     rows = []
     for number in range(2):
-        at, corr = 1000 * number, 10 * number
+        start, corr = 1000 * number, 10 * number
         rows += [
-            step(at, 1000, number),
-            annotation("forward", at, 500),
-            annotation("backward", at + 500, 500),
-            launch(at + 10, 5, corr + 1),
-            kernel("gemm", at + 20, 200, corr + 1),
-            op("aten::_local_scalar_dense", at + 300, 100),
-            call("cudaMemcpyAsync", at + 305, 10, corr + 2),
-            memcpy("DtoH (Device -> Pageable)", at + 310, 10, corr + 2),
-            call("cudaStreamSynchronize", at + 316, 60),
-            comms("allreduce", at + 600, 20, (1000, 1000)),
-            launch(at + 605, 5, corr + 3),
-            kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 620, 100, corr + 3),
+            step(start, 1000, number),
+            annotation("forward", start, 500),
+            annotation("backward", start + 500, 500),
+            launch(start + 10, 5, corr + 1),
+            kernel("gemm", start + 20, 200, corr + 1),
+            op("aten::_local_scalar_dense", start + 300, 100),
+            call("cudaMemcpyAsync", start + 305, 10, corr + 2),
+            memcpy("DtoH (Device -> Pageable)", start + 310, 10, corr + 2),
+            call("cudaStreamSynchronize", start + 316, 60),
+            comms("allreduce", start + 600, 20, (1000, 1000)),
+            launch(start + 605, 5, corr + 3),
+            kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start + 620, 100, corr + 3),
         ]
     path = write(tmp_path / "trace.json", *rows, op("aten::mm", "soon", 1))
     monkeypatch.setattr("sys.argv", ["traceq", "show", str(path), "--json"])
     with pytest.raises(SystemExit):
         main()
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
 
 
 def test_show_keeps_every_key_it_promises(shown: dict[str, Any]) -> None:
@@ -59,6 +59,6 @@ def test_rows_have_keys_of_their_own_and_partition_adds_up_to_the_windows(shown:
     for table in ("syncs", "collectives", "kernels"):
         keys = [(row["rank"], row["key"]) for row in shown[table]]
         assert len(set(keys)) == len(keys), table
-    for found in shown["steps"]:
-        cells = [row["ns"] for row in shown["partition"] if row["step"] == found["index"]]
-        assert sum(cells) == found["window_ns"]
+    for step_row in shown["steps"]:
+        cells = [row["ns"] for row in shown["partition"] if row["step"] == step_row["index"]]
+        assert sum(cells) == step_row["window_ns"]

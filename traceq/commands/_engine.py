@@ -1,36 +1,49 @@
-"""What reads the ranks: `--cluster`, else processes of this machine within `--memory`."""
+"""Engine that reads many ranks: `--cluster`, else processes of this machine within `--memory`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from traceq.engines.engine import Engine, Start
 from traceq.errors import UsageFault
 
-__all__ = ["parse_memory", "shown_ranks", "starter"]
+__all__ = ["Reading", "engine_for", "parse_memory", "shown_ranks"]
 
 _SHARE = 0.5
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = 1.024
 
 
-def parse_memory(text: str) -> int:
-    """`8GB`, `500MiB` or `2g` in bytes. Raises UsageFault."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
-    if found is None or not float(found[1]):
-        raise UsageFault(f"--memory {text}: expected a size, like 8GB")
-    power = "kmgt".find(found[2]) + 1 if found[2] and found[3] else 0
-    return int(float(found[1]) * _UNITS[found[2]] * _BINARY**power)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the ranks of a folder are read: what starts the engine, and the bytes of traces that need none."""
+
+    start: Start
+    small: int
+    is_elsewhere: bool = False
+
+    def path(self, path: str) -> str:
+        """Return the path as the engine's processes find it: absolute where they run on other machines."""
+        from traceq.locations import place
+
+        where = place(path)
+        return str(where.absolute()) if self.is_elsewhere and isinstance(where, Path) else path
 
 
-def starter(memory: str | None, cluster: str | None) -> Start:
-    """What starts the engine, when there are many ranks to read."""
+def engine_for(memory: str | None, cluster: str | None) -> Reading:
+    """Return how many ranks are read, by the options --memory and --cluster. Raises UsageFault."""
+    from traceq.engines.reports import SMALL
+
+    if memory is not None and cluster is not None:
+        raise UsageFault("--memory and --cluster: the workers of a cluster have limits already")
     if cluster is not None:
         from traceq.engines.cluster import Cluster
 
-        return lambda: Cluster(cluster)
+        return Reading(lambda: Cluster(cluster), -1, is_elsewhere=True)
     budget = parse_memory(memory) if memory is not None else None
 
     def pool() -> AbstractContextManager[Engine]:
@@ -39,20 +52,29 @@ def starter(memory: str | None, cluster: str | None) -> Start:
 
         return Pool(budget or int(_SHARE * free_bytes()))
 
-    return pool
+    return Reading(pool, SMALL)
+
+
+def parse_memory(text: str) -> int:
+    """Return `8GB`, `500MiB` or `2g` in bytes. Raises UsageFault."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    if match is None or not float(match[1]):
+        raise UsageFault(f"--memory {text}: expected a size, like 8GB")
+    power = "kmgt".find(match[2]) + 1 if match[2] and match[3] else 0
+    return int(float(match[1]) * _UNITS[match[2]] * _BINARY**power)
 
 
 @contextmanager
 def shown_ranks() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, or a line each quarter, from the first rank that an engine has read."""
+    """Yield a function that shows progress, on a terminal as a bar, from the first rank that an engine has read."""
     from traceq.commands._progress import shown_progress
 
     with ExitStack() as stack:
-        shown: list[Callable[[int, int], None]] = []
+        started: list[Callable[[int, int], None]] = []
 
         def show(ended: int, planned: int) -> None:
-            if not shown:
-                shown.append(stack.enter_context(shown_progress("ranks", "starting processes"))[0])
-            shown[0](ended, planned)
+            if not started:
+                started.append(stack.enter_context(shown_progress("ranks", "starting processes"))[0])
+            started[0](ended, planned)
 
         yield show

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import typer
-
 from traceq.errors import TraceqError
-from traceq.runs.layout import replaced
+from traceq.runs.layout import atomic_write
 
 igzip: Any
 try:
@@ -18,16 +16,19 @@ try:
 except ImportError:
     import gzip as igzip
 
-__all__ = ["write_page", "written"]
+__all__ = ["open_replacing"]
 
 _LEVEL = 2
 
 
 @contextmanager
-def written(path: Path) -> Iterator[BinaryIO]:
-    """A stream into the file, which is there once the block succeeds. Raises TraceqError where it cannot be written."""
+def open_replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a stream into a new file that takes the path's place once the block succeeds.
+
+    Raises TraceqError where it cannot be written.
+    """
     try:
-        with replaced(path) as part, part.open("wb") as file:
+        with atomic_write(path) as part, part.open("wb") as file:
             if path.suffix == ".gz":
                 with igzip.open(file, "wb", _LEVEL) as packed:
                     yield packed
@@ -35,10 +36,3 @@ def written(path: Path) -> Iterator[BinaryIO]:
                 yield file
     except OSError as fault:
         raise TraceqError(f"{path}: {(fault.strerror or str(fault)).lower()}") from fault
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page and say where. Raises TraceqError where it cannot be written."""
-    with written(path) as file:
-        file.write(page.encode())
-    typer.echo(path)

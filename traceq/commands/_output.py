@@ -1,40 +1,76 @@
-"""Where commands write: results to stdout, doubts to stderr."""
+"""Where commands write: results to stdout or a file by the renderer that was chosen, doubts to stderr."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from shutil import get_terminal_size
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from rich.console import Console
-from rich.text import Text
+import typer
 
-from traceq.model import Caveat
+from traceq.display import RenderOptions
+from traceq.errors import UsageFault
 
-__all__ = ["print_caveats", "stdout"]
+if TYPE_CHECKING:
+    from traceq.model import Caveat
+    from traceq.report import Table
 
-_PIPED_WIDTH = 140
-
-
-class _Output(Console):
-    """A console that leaves the end to `main` where its reader is gone."""
-
-    def on_broken_pipe(self) -> None:
-        """Called while rich handles the error."""
-        raise BrokenPipeError
+__all__ = ["Form", "chosen_form", "print_caveats", "print_table", "write_result"]
 
 
-def stdout(width: int | None = None) -> Console:
-    """The console of results: as wide as asked for, else as the terminal or COLUMNS, and wide enough for every table
-    where neither is.
+class Form(NamedTuple):
+    """Name of a renderer and the file that it writes, None for stdout."""
+
+    renderer: str
+    file: Path | None = None
+
+    @property
+    def holds_caveats(self) -> bool:
+        """Whether doubts are a part of what is written, where programs read it."""
+        return self.renderer == "json"
+
+
+def chosen_form(*, as_json: bool, as_markdown: bool, html: Path | None, to: str | None) -> Form:
+    """Return the one form that options name, text without any. Raises UsageFault where they name several."""
+    if as_json + as_markdown + (html is not None) + (to is not None) > 1:
+        raise UsageFault("--json, --markdown, --html and --to: choose one")
+    if html is not None:
+        return Form("html", html)
+    return Form("json" if as_json else "markdown" if as_markdown else to or "text")
+
+
+def write_result(kind: str, result: object, form: Form, options: RenderOptions) -> None:
+    """Write a result to stdout, or into a file, whose name is then printed.
+
+    `kind` is sheet or diffs. Raises UsageFault where no such renderer writes that kind, TraceqError where the file
+    cannot be written.
     """
-    width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
-    return _Output(width=width, highlight=False, emoji=False, soft_wrap=False)
+    from traceq.renderers import find_renderer
+
+    write = find_renderer(form.renderer, kind)
+    if form.file is None:
+        write(result, sys.stdout, options)
+        return
+    from traceq.commands._file import open_replacing
+
+    with open_replacing(form.file) as file:
+        text = TextIOWrapper(file, encoding="utf-8", newline="")
+        write(result, text, options)
+        text.detach()
+    typer.echo(form.file)
+
+
+def print_table(table: Table) -> None:
+    """Write a table to stdout, as wide as the terminal."""
+    from traceq.renderers import find_renderer
+
+    find_renderer("text", "table")(table, sys.stdout, RenderOptions())
 
 
 def print_caveats(caveats: Iterable[Caveat]) -> None:
-    """One line each on stderr."""
-    from traceq.renderers.text import visible_text
+    """Write one line for each doubt to stderr."""
+    from traceq.renderers import find_renderer
 
-    console = _Output(stderr=True, highlight=False, emoji=False, soft_wrap=True)
-    for caveat in caveats:
-        console.print(Text("traceq: note: ", style="yellow") + visible_text(caveat.text))
+    find_renderer("text", "caveats")(caveats, sys.stderr, RenderOptions())

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line each quarter elsewhere; news above it."""
+"""Progress on stderr: a bar on a terminal, a line each quarter elsewhere; messages above it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUARTERS = 4
 def shown_progress(
     what: str = "steps", before: str = "starting ranks"
 ) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
-    """What the first is called with (`what` ended, planned) is shown, and each line the second is given."""
+    """Yield two functions: one shows (`what` ended, planned), the other prints a line above that."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -35,13 +35,13 @@ def shown_progress(
 
 
 class _Lines:
-    """Prints a line when another quarter is over."""
+    """Progress as four lines, where there is no terminal."""
 
     def __init__(self, what: str) -> None:
         self._what, self._shown = what, 0
 
     def show(self, ended: int, planned: int) -> None:
-        """Called often; prints four times."""
+        """Print a line when another quarter has ended; it is called often."""
         quarter = QUARTERS * ended // planned if planned else 0
         if quarter > self._shown:
             self._shown = quarter

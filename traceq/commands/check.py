@@ -43,20 +43,20 @@ def command(
     from traceq.rules.rules_file import read_rules
     from traceq.runs.read import read
 
-    wanted = (*(read_rules(rules) if rules else ()), *map(parse, rule or ()))
-    if not wanted:
+    checked = (*(read_rules(rules) if rules else ()), *map(parse, rule or ()))
+    if not checked:
         raise UsageFault("nothing to check; expected --rule 'dtoh in forward == 0' or --rules FILE.toml")
     num_broken = 0
     for path in paths:
         run = read(path, strict=True)
-        num_ranks = run.manifest.ranks_of(run.arm) if run.manifest and place(path).is_dir() else len(run.traces)
+        num_ranks = run.manifest.num_ranks_of(run.arm) if run.manifest and place(path).is_dir() else len(run.traces)
         if len(run.traces) < num_ranks:
             raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
         print_caveats(run.caveats)
-        for outcome in judge(run, wanted):
+        for outcome in judge(run, checked):
             typer.echo(line(outcome, path if len(paths) > 1 else ""))
             num_broken += not outcome.holds
             if not outcome.holds and os.environ.get("GITHUB_ACTIONS") == "true":
                 typer.echo(annotation(outcome, path))
     if num_broken:
-        raise GateTripped(f"{num_broken} of {len(wanted) * len(paths)} rules broken")
+        raise GateTripped(f"{num_broken} of {len(checked) * len(paths)} rules broken")

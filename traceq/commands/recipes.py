@@ -1,10 +1,12 @@
-"""`traceq recipes`: what can be recorded, and what each recipe can be asked to change."""
+"""`traceq recipes`: what can be recorded, and the parameters of each recipe."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import typer
+
+from traceq.errors import TraceqError
 
 if TYPE_CHECKING:
     from traceq.recorder.spec.catalogue import Entry
@@ -21,16 +23,19 @@ def command(
     if name is not None:
         typer.echo(_described(find_recipe(name)))
         return
-    entries = [find_recipe(each) for each in recipe_names()]
-    width = max(len(entry.name) for entry in entries)
-    for entry in entries:
-        typer.echo(f"{entry.name:{width}}  {entry.recipe.question}")
+    names = recipe_names()
+    width = max(map(len, names))
+    for each in names:
+        try:
+            typer.echo(f"{each:{width}}  {find_recipe(each).recipe.question}")
+        except TraceqError as fault:  # of a plugin: the others are there
+            typer.echo(f"traceq: note: {fault}", err=True)
 
 
 def _described(entry: Entry) -> str:
-    """The docstring, then arms and parameters as two aligned lists."""
+    """Return the docstring, then arms and parameters as two aligned lists."""
     arms = [(arm.name, _role(arm.baseline, arm.timed) + arm.meaning) for arm in entry.recipe.arms]
-    apart = ", each in processes of its own (--replicates N)" if entry.recipe.apart else ""
+    apart = ", each in separate processes (--replicates N)" if entry.recipe.apart else ""
     lines = [f"{entry.name}: {entry.text}", "", f"arms{apart}", *_aligned(arms)]
     parameters = entry.parameters
     if parameters:

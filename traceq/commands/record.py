@@ -1,4 +1,4 @@
-"""`traceq record`: run an experiment on every rank and leave a run to look at."""
+"""`traceq record`: run an experiment on every rank and write a run folder."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 PROFILES = ("step_profile", "loader")
-"""Analyses that tell what a recording of one arm was made for."""
+"""Analyses of a recording of one arm."""
 OF_ARMS = ("arms", "batches")
-"""Those that tell what arms came to that ran apart."""
+"""Analyses of arms that ran in processes of their own."""
 
 
 class Until(StrEnum):
-    """What ends the timing."""
+    """Condition that ends the timing."""
 
     decided = "decided"
 
 
 class Device(StrEnum):
-    """Where ranks compute."""
+    """Device on which ranks compute."""
 
     auto = "auto"
     cpu = "cpu"
@@ -56,7 +56,7 @@ def command(
         None, "--until", help="Instead of --steps: time until each arm's difference is material or in the noise."
     ),
     max_minutes: float | None = typer.Option(
-        None, "--max-minutes", help="With --until: time for so long at most.", show_default="10"
+        None, "--max-minutes", help="With --until: longest time.", show_default="10"
     ),
     trace_steps: int | None = typer.Option(
         None, "--trace-steps", help="Profiled steps of each arm; 0 only times.", show_default="3"
@@ -74,7 +74,7 @@ def command(
 ) -> None:
     """Run an experiment on every rank: unprofiled timing first, then a short profiled window of each arm.
 
-    Arms take turns in one process, in shuffled pairs; the baseline also runs against itself, which shows the noise.
+    Arms alternate in one process, in shuffled pairs; the baseline also runs against itself, which shows the noise.
     Before that each arm runs 20 steps to warm up, fewer when fewer are measured. Arms that cannot share a process run
     apart, in short processes one after another.
 
@@ -100,7 +100,7 @@ def command(
     entry, _, planned = request.check()
     if joins and entry.recipe.runs_apart(each.arm for each in planned):
         raise UsageFault(
-            f"--recipe {recipe}: each arm has processes of its own, and those of torchrun, accelerate launch or srun "
+            f"--recipe {recipe}: each arm needs separate processes, and those of torchrun, accelerate launch or srun "
             "cannot be started again; run traceq record without them: it starts the ranks itself"
         )
     plan = _join(request) if joins else _launch(request)
@@ -110,11 +110,11 @@ def command(
     arms = plan.folder.read_manifest().arms
     for line in _next_commands(plan, [arm for arm in arms if not arm.status]):
         typer.echo(line)
-    _tell_of_arms([arm for arm in arms if arm.status], may_run_out=entry.recipe.next_arms is not None)
+    _report_ended_arms([arm for arm in arms if arm.status], may_run_out=entry.recipe.next_arms is not None)
 
 
 def _join(request: Request) -> Plan | None:
-    """Record as one of the ranks that torchrun, accelerate or srun started; rank 0 has the last word."""
+    """Record as one of the ranks that torchrun, accelerate or srun started; rank 0 prints the summary."""
     from traceq.recorder.external_launcher import record_joined
 
     with _named_disk(str(request.out or "traceq-runs")):
@@ -122,7 +122,7 @@ def _join(request: Request) -> Plan | None:
 
 
 def _launch(request: Request) -> Plan:
-    """Record with ranks of our own."""
+    """Record with ranks that are started here."""
     from traceq.recorder.launch import launch
     from traceq.recorder.spec.prepare import prepare
 
@@ -130,9 +130,9 @@ def _launch(request: Request) -> Plan:
     ranks = "rank" if plan.num_ranks == 1 else "ranks"
     typer.echo(f"recording {entry.name} on {plan.num_ranks} {plan.device.upper()} {ranks} into {plan.out}", err=True)
     for arm in plan.marked:
-        typer.echo(f"traceq: note: arm {arm.name}: {arm.ended}", err=True)
-    if plan.doubt:
-        typer.echo(f"traceq: note: {plan.doubt}", err=True)
+        typer.echo(f"traceq: note: arm {arm.name}: {arm.failure}", err=True)
+    if plan.warning:
+        typer.echo(f"traceq: note: {plan.warning}", err=True)
     start = time.monotonic()
     try:
         with _named_disk(tempfile.gettempdir()), shown_progress() as (on_progress, on_news):
@@ -145,42 +145,42 @@ def _launch(request: Request) -> Plan:
 
 
 def _print_profile(plan: Plan) -> None:
-    """Where an unprofiled step's time goes, of the only arm, or what arms came to that ran apart; arms of one process
-    are compared by the commands that follow.
+    """Print where an unprofiled step's time goes, of a single arm, or the results of arms that ran apart.
+
+    Arms of one process are compared by the commands that follow.
     """
     from traceq.analysis.registry import analyze_all
-    from traceq.commands._output import stdout
-    from traceq.renderers.text import print_table
+    from traceq.commands._output import print_table
     from traceq.runs.read import read_timing
 
     if not plan.steps or (len(plan.arms) > 1 and not plan.replicates):
         return
     for report in analyze_all(read_timing(plan.out), OF_ARMS if plan.replicates else PROFILES):
         for view in report.views:
-            print_table(view.non_empty_columns, stdout())
+            print_table(view.non_empty_columns)
             typer.echo()
 
 
 @contextmanager
 def _named_disk(where: str) -> Iterator[None]:
-    """A disk that refuses is a fault with a place, `where` if the system names none."""
+    """Turn an OSError into a TraceqError with a path: `where` if the system names none."""
     try:
         yield
     except OSError as fault:
         raise TraceqError(f"{fault.filename or where}: {fault.strerror or fault}") from fault
 
 
-def _tell_of_arms(ended: Sequence[Arm], *, may_run_out: bool) -> None:
-    """Say which arms did not come to their end. One that ran out of memory is a failure, unless it was sought."""
+def _report_ended_arms(ended: Sequence[Arm], *, may_run_out: bool) -> None:
+    """Print which arms ended early. Raises RecordingFailed for one out of memory, unless `may_run_out`."""
     for arm in ended:
-        typer.echo(f"traceq: note: arm {arm.name}: {arm.ended}", err=True)
+        typer.echo(f"traceq: note: arm {arm.name}: {arm.failure}", err=True)
     out = [arm.name for arm in ended if arm.status == "out of memory"]
     if out and not may_run_out:
         raise RecordingFailed(f"out of memory in {', '.join(out)}; the other arms are complete")
 
 
 def _next_commands(plan: Plan, arms: Sequence[Arm]) -> list[str]:
-    """What a user would type next, ready to be copied."""
+    """Return the commands that a user would type next, ready to be copied."""
     folder = plan.folder
     baseline = next((arm.name for arm in arms if arm.baseline), "")
     other = next((arm.name for arm in arms if arm.timed and not arm.baseline), baseline)

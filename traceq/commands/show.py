@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from traceq.errors import UsageFault
-
-if TYPE_CHECKING:
-    from traceq.model import Run
-    from traceq.report import Sheet
 
 __all__ = ["command"]
 
@@ -42,57 +39,37 @@ def command(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
     ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
+    ] = None,
 ) -> None:
     """Show what a trace holds: the step, where its time goes, what the host waited for, what the ranks exchanged."""
     from traceq.engines.process_tuning import tune_process
 
     tune_process(paths)
-    from traceq.commands._engine import shown_ranks, starter
-    from traceq.commands._output import print_caveats, stdout
+    from traceq.commands._engine import engine_for, shown_ranks
+    from traceq.commands._output import chosen_form, print_caveats, write_result
     from traceq.commands._ranks import parse_ranks
-    from traceq.engines.reports import SMALL, sheet_of
-    from traceq.locations import place
-    from traceq.renderers.json import sheet_to_json_pieces
-    from traceq.renderers.markdown import sheet_to_markdown
-    from traceq.renderers.text import print_sheet
+    from traceq.display import RenderOptions
+    from traceq.engines.reports import first_rank, sheet_of
 
-    if as_json + as_markdown + (html is not None) > 1:
-        raise UsageFault("--json, --markdown and --html: choose one")
+    form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None and len(paths) > 1:
         raise UsageFault(f"--html {html}: one file holds one path, and here are {len(paths)}")
-    if memory is not None and cluster is not None:
-        raise UsageFault("--memory and --cluster: the workers of a cluster have their own limits")
-    chosen, start = parse_ranks(ranks), starter(memory, cluster)
-    small = SMALL if cluster is None else -1
-    if cluster is not None:  # its workers are elsewhere
-        paths = [str(where.absolute()) if isinstance(where := place(path), Path) else path for path in paths]
-    for path in paths:
-        with shown_ranks() as shown:
-            found, run = sheet_of(
-                path, only or (), start=start, strict=strict, ranks=chosen, step=step, small=small, on_progress=shown
+    chosen, engine = parse_ranks(ranks), engine_for(memory, cluster)
+    for path in map(engine.path, paths):
+        with shown_ranks() as on_progress:
+            sheet, run = sheet_of(
+                path,
+                only or (),
+                start=engine.start,
+                small=engine.small,
+                strict=strict,
+                ranks=chosen,
+                step=step,
+                on_progress=on_progress,
             )
-        if html is not None:
-            _write_page(html, found, run, path, strict=strict, step=step)
-        elif as_json:
-            for piece in sheet_to_json_pieces(found):
-                typer.echo(piece, nl=False)
-            typer.echo()
-        elif as_markdown:
-            typer.echo(sheet_to_markdown(found), nl=False)
-        else:
-            print_sheet(found, stdout(width))
-        if not as_json:
-            print_caveats(found.all_caveats)
-
-
-def _write_page(html: Path, found: Sheet, run: Run, path: str, *, strict: bool, step: int | None) -> None:
-    """The sheet as a page; where ranks were read one by one and let go, the first is read again, for its step."""
-    from traceq.commands._file import write_page
-    from traceq.renderers.html import sheet_to_html  # takes a tenth of the start, and few ask for it
-    from traceq.runs.read import read
-    from traceq.runs.single_step import only_step
-
-    if not run.traces and found.source.ranks:
-        run = read(path, strict=strict, ranks=set(found.source.ranks[:1]))
-        run = run if step is None else only_step(run, step)
-    write_page(html, sheet_to_html(found, run))
+        drawn = partial(first_rank, run, sheet, path, strict=strict, step=step)
+        write_result("sheet", sheet, form, RenderOptions(width, drawn))
+        if not form.holds_caveats:
+            print_caveats(sheet.all_caveats)

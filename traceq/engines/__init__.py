@@ -1,1 +1,1 @@
-"""Where the ranks of a job are read: in a pool of processes, or on a cluster; what they leave is merged here."""
+"""Reading of the ranks of a job in a pool of processes or on a cluster, and merging of their summaries."""

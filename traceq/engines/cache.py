@@ -1,8 +1,8 @@
-"""Summaries of ranks beside their traces, so that a second look, or one more rank, costs one rank.
+"""Cache of the summaries of ranks beside their traces, so that only new or changed ranks are read again.
 
-`.traceq/<trace file>.summary` in the folder of the traces. An entry holds for one file, as its size, times and number
-tell, and for the sources of traceq that wrote it. Whatever is stale, damaged or cannot be written is as if it were not.
-TRACEQ_CACHE=0 in the environment switches it off.
+Files are `.traceq/<trace file>.summary` in the folder of the traces. An entry is valid for a file of the same size,
+modification time and inode, and for the sources of traceq that wrote it. Stale and damaged entries are ignored, and so
+are errors when writing. TRACEQ_CACHE=0 in the environment disables the cache.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from traceq.analysis.registry import plugins_version
 from traceq.engines.codec import Damaged, pack, unpack
 from traceq.engines.rank_summary import RankSummary
 from traceq.engines.source_digest import sources
 from traceq.locations import Place
-from traceq.runs.layout import replaced
+from traceq.runs.layout import atomic_write
 
-__all__ = ["How", "known", "remember"]
+__all__ = ["How", "load_summary", "store_summary"]
 
 FOLDER = ".traceq"
 
 
 class How(NamedTuple):
-    """How a trace is read: whether any damage refuses it, and cut to which step, if to one."""
+    """Options of reading a trace: whether a damaged one is refused, and the step to which it is cut, if any."""
 
     strict: bool
     step: int | None
@@ -38,11 +39,11 @@ class _Entry:
     summary: RankSummary
 
 
-def known(file: Place, names: Sequence[str], how: How) -> RankSummary | None:
-    """The summary of a trace if it is there, of these analyses."""
-    if (kept := _kept(file, how)) is None:
+def load_summary(file: Place, names: Sequence[str], how: How) -> RankSummary | None:
+    """Return the cached summary of a trace; None unless it has these analyses."""
+    if (cached := _entry_of(file, how)) is None:
         return None
-    place, key = kept
+    place, key = cached
     try:
         entry = unpack(place.read_bytes(), _Entry)
     except (OSError, Damaged):
@@ -50,27 +51,27 @@ def known(file: Place, names: Sequence[str], how: How) -> RankSummary | None:
     return entry.summary if entry.key == key and entry.summary.names >= set(names) else None
 
 
-def remember(file: Place, summary: RankSummary, how: How) -> None:
-    """Keep it, where that is possible, with what is known of the trace already."""
-    if (kept := _kept(file, how)) is None:
+def store_summary(file: Place, summary: RankSummary, how: How) -> None:
+    """Write a summary to the cache, if possible, merged with the parts that are cached already."""
+    if (cached := _entry_of(file, how)) is None:
         return
-    place, key = kept
-    if (before := known(file, (), how)) is not None:
+    place, key = cached
+    if (before := load_summary(file, (), how)) is not None:
         summary = replace(summary, parts=tuple((dict(before.parts) | dict(summary.parts)).items()))
     with suppress(OSError):
         place.parent.mkdir(exist_ok=True)
-        with replaced(place) as part:
+        with atomic_write(place) as part:
             part.write_bytes(pack(_Entry(key, summary)))
 
 
-def _kept(file: Place, how: How) -> tuple[Path, str] | None:
-    """Where the entry of a trace is, and what it must say to hold; None without a cache."""
+def _entry_of(file: Place, how: How) -> tuple[Path, str] | None:
+    """Return (path of a trace's entry, key that makes it valid); None without a cache."""
     if os.environ.get("TRACEQ_CACHE") == "0" or not isinstance(file, Path):
         return None
     try:
         now = file.stat()
     except OSError:
         return None
-    key = f"{sources()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {how}"
+    key = f"{sources()} {plugins_version()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {how}"
     step = "" if how.step is None else f".step{how.step}"
     return file.parent / FOLDER / f"{file.name}{step}.summary", key

@@ -1,4 +1,4 @@
-"""A cluster of dask workers, each of which reads its own ranks from storage that all of them share."""
+"""Cluster of dask workers, each of which reads some of the ranks from shared storage."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PATIENCE_S = 10
 
 
 class Cluster:
-    """The workers of a scheduler; a context manager. Raises TraceqError where none answers, or another traceq does.
+    """Workers of a dask scheduler; a context manager. Raises TraceqError without workers that run the same traceq.
 
-    What a worker has not finished when it dies another one begins anew, as often as the scheduler allows.
+    The tasks of a worker that dies are started again on another one, as often as the scheduler allows.
     """
 
     def __init__(self, address: str) -> None:
@@ -39,28 +39,29 @@ class Cluster:
     def map(
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
     ) -> Iterator[Result]:
-        """(index, what the function says), as they come; Lost where worker after worker died of it: with others, which
-        are then suspect too, and alone.
+        """Yield (index, result of the function) as they complete; Lost for tasks that killed several workers.
+
+        Tasks that ran when a worker died are repeated one at a time, as any of them may be the cause.
         """
         suspects = []
-        for at, result in self._all(function, list(enumerate(arguments))):
+        for index, result in self._all(function, list(enumerate(arguments))):
             if isinstance(result, Lost):
-                suspects.append(at)
+                suspects.append(index)
             else:
-                yield at, result
-        for at in suspects:
-            yield from self._all(function, [(at, arguments[at])])
+                yield index, result
+        for index in suspects:
+            yield from self._all(function, [(index, arguments[index])])
 
     def _all(self, function: Callable[..., Any], arguments: Sequence[tuple[int, tuple[Any, ...]]]) -> Iterator[Result]:
         from distributed import KilledWorker, as_completed
 
-        index = {self._client.submit(function, *own, pure=False): at for at, own in arguments}
-        for future in as_completed(list(index), loop=self._client.loop):
+        indices = {self._client.submit(function, *of_task, pure=False): index for index, of_task in arguments}
+        for future in as_completed(list(indices), loop=self._client.loop):
             try:
                 result = future.result()
             except KilledWorker:
                 result = Lost()
-            yield index.pop(future), result
+            yield indices.pop(future), result
 
     def __enter__(self) -> Cluster:
         return self
@@ -71,9 +72,9 @@ class Cluster:
         self._client.close()
 
     def _check(self, address: str) -> None:
-        """All workers run the sources that run here."""
+        """Raise TraceqError unless all workers run the same sources as this process."""
 
-        def told() -> str:  # a function within one goes by value: a worker without traceq can run it
+        def worker_version() -> str:  # nested functions are sent by value: a worker without traceq can run this one
             try:
                 from traceq.engines.source_digest import sources
             except ImportError:
@@ -84,8 +85,8 @@ class Cluster:
             self._client.wait_for_workers(1, timeout=_PATIENCE_S)
         except TimeoutError:
             raise TraceqError(f"--cluster {address}: the scheduler has no workers") from None
-        workers: dict[str, str] = self._client.run(told)
+        workers: dict[str, str] = self._client.run(worker_version)
         for worker, version in workers.items():
             if version != sources():
-                found = f"traceq {version}" if version else "no traceq that reads ranks"
-                raise TraceqError(f"--cluster {address}: worker {worker} has {found}; expected {sources()}, as here")
+                actual = f"traceq {version}" if version else "no traceq that reads ranks"
+                raise TraceqError(f"--cluster {address}: worker {worker} has {actual}; expected {sources()}, as here")

@@ -1,4 +1,4 @@
-"""What one rank leaves as bytes, by its type: no pickle, as caches lie beside runs that others may write to."""
+"""Typed values as bytes, without pickle, as cache files are in folders that others may write to."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _NUMBERS = "biuf"
 
 
 class Damaged(Exception):
-    """Bytes that are not what `encode` wrote of that type."""
+    """Bytes that `pack` did not write, or not of this type."""
 
 
 def pack(value: object) -> bytes:
-    """A dataclass, or whatever msgspec knows, with numpy arrays in it."""
-    return zlib.compress(msgspec.msgpack.encode(value, enc_hook=_plain), 1)
+    """Return as bytes a dataclass, or any other type that msgspec supports, with numpy arrays in it."""
+    return zlib.compress(msgspec.msgpack.encode(value, enc_hook=_encode_numpy), 1)
 
 
 def unpack(data: bytes, type_: type[T]) -> T:
-    """What `encode` was given. Raises Damaged."""
+    """Return the value that `pack` was called with. Raises Damaged."""
     try:
-        return msgspec.msgpack.decode(zlib.decompress(data), type=type_, dec_hook=_array)
+        return msgspec.msgpack.decode(zlib.decompress(data), type=type_, dec_hook=_decode_array)
     except (zlib.error, msgspec.MsgspecError, ValueError, TypeError, RecursionError) as fault:
         raise Damaged(str(fault)) from fault
 
 
-def _plain(value: object) -> object:
+def _encode_numpy(value: object) -> object:
     if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, np.generic):
@@ -39,10 +39,10 @@ def _plain(value: object) -> object:
     raise NotImplementedError(type(value).__name__)
 
 
-def _array(type_: type, told: Any) -> object:
+def _decode_array(type_: type, encoded: Any) -> object:
     if get_origin(type_) is not np.ndarray:
         raise NotImplementedError(str(type_))
-    text, shape, data = told
-    if np.dtype(text).kind not in _NUMBERS:
-        raise ValueError(f"no numbers: {text}")
-    return np.frombuffer(data, text).reshape(shape).copy()
+    dtype, shape, data = encoded
+    if np.dtype(dtype).kind not in _NUMBERS:
+        raise ValueError(f"no numeric dtype: {dtype}")
+    return np.frombuffer(data, dtype).reshape(shape).copy()

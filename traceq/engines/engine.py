@@ -1,4 +1,4 @@
-"""What runs a function on many ranks: a pool of processes or a cluster, which differ in nothing that is reported."""
+"""Interface of what runs a function on many ranks: a pool of processes or a cluster, with equal results."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Engine", "Lost", "Result", "Start"]
+__all__ = ["Engine", "Lost", "Result", "SameProcess", "Start"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The process that worked on it died again and again."""
+    """Result of a task whose process died repeatedly."""
 
 
 Result = tuple[int, Any]
-"""(index of the arguments, what the function returned, or Lost)."""
+"""(index of the arguments, the function's return value or Lost)."""
 
 
 class Engine(Protocol):
-    """Runs a function of a module in other processes."""
+    """Executor of module-level functions in other processes."""
 
     def map(
         self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
     ) -> Iterator[Result]:
-        """Results as they come; `needs` bytes of memory that each takes at most."""
+        """Yield results as they complete; `needs` is the maximum memory of each task in bytes."""
         ...
 
 
 Start = Callable[[], AbstractContextManager[Engine]]
-"""What starts an engine, if there is anything for it to do."""
+"""Function that starts an engine; called only if there is work for it."""
+
+
+class SameProcess:
+    """An engine without processes: it works on one rank after the other, in its caller's."""
+
+    def map(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], needs: Sequence[int]
+    ) -> Iterator[Result]:
+        """Yield (index, what the function returned), in order."""
+        return ((index, function(*each)) for index, each in enumerate(arguments))

@@ -1,4 +1,4 @@
-"""A pool of processes on this machine, as many at a time as the memory holds."""
+"""Pool of processes on this machine, as many at a time as fit into memory."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _Args = tuple[Any, ...]
 
 
 class Pool:
-    """Processes that each work on one rank; a context manager, which leaves none behind.
+    """Processes that each work on one rank at a time; a context manager, which ends all of them.
 
-    `budget` bytes for all of them together; what needs more than that runs alone.
+    `budget` bytes are the limit for all of them together; a task that needs more runs alone.
     """
 
     def __init__(self, budget: int, num_processes: int | None = None) -> None:
         self._budget, self._num = budget, num_processes or num_cores()
-        self._known = set(active_children())
-        self._executor = self._started(self._num)
+        self._other_children = set(active_children())
+        self._executor = self._new_executor(self._num)
 
     def map(self, function: Callable[..., Any], arguments: Sequence[_Args], needs: Sequence[int]) -> Iterator[Result]:
-        """(index, what the function says), as they come; Lost where the process died twice: with others, and alone."""
+        """Yield (index, result of the function) as they complete; Lost where the process died twice, then alone."""
         waiting, running = list(range(len(arguments)))[::-1], dict[Future[Any], int]()
         while waiting or running:
             try:
-                while waiting and self._has_room(needs, [*running.values(), waiting[-1]]):
+                while waiting and self._fits(needs, [*running.values(), waiting[-1]]):
                     running[self._submit(function, arguments[waiting[-1]])] = waiting[-1]
                     waiting.pop()
-            except BrokenProcessPool:  # as those that run will say, too; where none does one died idle
+            except BrokenProcessPool:  # raised by the running tasks, too; if there are none an idle process died
                 if not running:
                     self._restart()
                     continue
@@ -64,71 +64,72 @@ class Pool:
             self._kill()
         self._executor.shutdown(cancel_futures=True)
 
-    def _has_room(self, needs: Sequence[int], together: Sequence[int]) -> bool:
+    def _fits(self, needs: Sequence[int], together: Sequence[int]) -> bool:
         if len(together) > self._num:
             return False
-        return len(together) == 1 or sum(needs[at] for at in together) <= self._budget
+        return len(together) == 1 or sum(needs[index] for index in together) <= self._budget
 
     def _one_by_one(
         self, function: Callable[..., Any], arguments: Sequence[_Args], suspects: Sequence[int]
     ) -> Iterator[Result]:
-        """Of those that ran when a process died, only the one to blame dies again."""
-        for at in suspects:
+        """Repeat the tasks that ran when a process died, one at a time: only the cause dies again."""
+        for index in suspects:
             try:
-                yield at, self._submit(function, arguments[at]).result()
+                yield index, self._submit(function, arguments[index]).result()
             except BrokenProcessPool:
                 self._restart()
-                yield at, Lost()
+                yield index, Lost()
 
     def _submit(self, function: Callable[..., Any], arguments: _Args) -> Future[Any]:
-        with _uninterrupted():
+        with _deferred_interrupts():
             return self._executor.submit(function, *arguments)
 
     def _restart(self) -> None:
         self._kill()
         self._executor.shutdown(cancel_futures=True)
-        self._executor = self._started(self._num)
+        self._executor = self._new_executor(self._num)
 
-    def _started(self, num: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(num, mp_context=get_context("spawn"), initializer=_begin)
+    def _new_executor(self, num: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(num, mp_context=get_context("spawn"), initializer=_initialize_worker)
 
     def _kill(self) -> None:
-        for child in set(active_children()) - self._known:
+        for child in set(active_children()) - self._other_children:
             child.kill()
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """An interrupt waits until processes have started; they inherit that they hear none, from their first instruction
-    on. A mask alone would not do: threads of numpy's hear it for all.
+def _deferred_interrupts() -> Iterator[None]:
+    """Defer SIGINT until processes have started, which inherit a blocked SIGINT from their first instruction on.
+
+    Blocking alone is not enough, as NumPy's threads can still receive SIGINT.
     """
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    received: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, handler)
-    if heard:
+    if received:
         raise KeyboardInterrupt
 
 
-def _begin() -> None:
-    """In each process: an interrupt is the parent's to handle, and without a parent there is nobody to work for."""
+def _initialize_worker() -> None:
+    """Prepare a worker process: ignore SIGINT, which the parent handles, and exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         wait_for([parent.sentinel])

@@ -1,22 +1,29 @@
-"""What a process that reads traces can do without: pages zeroed again and again, and threads for linear algebra."""
+"""Settings of a process that belongs to traceq: the command line. A library call changes none of them."""
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import os
 from collections.abc import Sequence
 
-__all__ = ["keep_freed_memory", "tune_process"]
+__all__ = ["collect_rarely", "keep_freed_memory", "tune_process"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_GARBAGE = 100_000  # objects: a process that soon ends would look for cycles a hundred times and find next to none
 _LARGEST_COLUMN, _MOST_KEPT = 1 << 30, (1 << 31) - 1
 
 
-def tune_process(paths: Sequence[str]) -> None:
-    """For a process that has not imported numpy yet: this one and those it starts have no threads for linear algebra.
+def collect_rarely() -> None:
+    """Have Python look for reference cycles a hundred times less often, for the rest of this process."""
+    gc.set_threshold(_GARBAGE)
 
-    OpenBLAS starts one a core, which spin for some 25 ms each: of 64 processes on as many cores 100 s of CPU time.
-    A path that is a file is read in this process; the ranks of a folder are small, or have processes of their own.
+
+def tune_process(paths: Sequence[str]) -> None:
+    """Give this process, which has not imported numpy, and those it starts no threads for linear algebra.
+
+    OpenBLAS starts one thread per core, each of which spins for some 25 ms: of 64 processes on 64 cores 100 s of CPU
+    time. Where one of the paths is a file, which is read in this process, memory that was freed is kept, too; the ranks
+    of a folder are small, or are read by other processes.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if any(map(os.path.isfile, paths)):
@@ -24,11 +31,13 @@ def tune_process(paths: Sequence[str]) -> None:
 
 
 def keep_freed_memory() -> None:
-    """For the rest of this process, memory that was freed is used again. Does nothing where the C library is no glibc.
+    """Use memory that was freed again, for the rest of this process; without effect where the C library is not glibc.
 
     An analysis makes and drops hundreds of columns of a few MB. glibc gives each back and has all its pages zeroed
     anew, which takes a tenth of the time of all analyses together; keeping them adds next to nothing to the peak.
     """
+    import ctypes  # the commands that do not read traces start without it
+
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # macOS and musl have none, Windows has no CDLL(None)

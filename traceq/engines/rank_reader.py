@@ -1,34 +1,34 @@
-"""The ranks of one folder: what is left of each, by the cache or by an engine that reads it, and a second look."""
+"""Reader of the ranks of a folder: their summaries, from the cache or an engine, and queries of some ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from traceq.engines.cache import How, known, remember
+from traceq.engines.cache import How, load_summary, store_summary
 from traceq.engines.codec import unpack
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import needed_bytes, plain_bytes
-from traceq.engines.rank_summary import RankSummary, answers, part_type, summarize
+from traceq.engines.rank_summary import RankSummary, answer_queries, part_type, summarize
 from traceq.errors import TraceqError, UnreadableInput
-from traceq.facts.comm.rank_collectives import OwnCalls
-from traceq.facts.ranks.job import Job, LazySequence, job_by
+from traceq.facts.comm.rank_collectives import RankCalls
+from traceq.facts.ranks.job import Job, LazySequence, job_from_outlines
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.locations import Place
 from traceq.model import Run, Trace
 from traceq.runs.read import read_one
-from traceq.runs.single_step import numbers_of
+from traceq.runs.single_step import step_numbers
 
-__all__ = ["Ranks"]
+__all__ = ["RankReader"]
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Ranks:
-    """Reads the traces of a folder for some analyses; `summaries` by file, empty where they are small enough to stay.
+class RankReader:
+    """Reader of the traces of a folder for some analyses.
 
-    `start` gives the engine, when there is something for it to do.
+    `summaries` by file; empty if the traces are small enough to stay in memory. `start` starts the engine on first use.
     """
 
     def __init__(
@@ -46,50 +46,52 @@ class Ranks:
         self.summaries: dict[str, RankSummary] = {}
 
     def read(self, files: Sequence[Place]) -> Iterable[Trace | UnreadableInput]:
-        """Each trace, without its events if there are many; or why it is none."""
+        """Return per file the trace, without its events if the traces are large, or why it cannot be read."""
         if sum(map(plain_bytes, files)) <= self._small:
             return map(self._read_here, files)
-        told, self._files = self._summarized(files), {str(file): file for file in files}
-        self.summaries = {str(file): one for file, one in zip(files, told, strict=True) if isinstance(one, RankSummary)}
-        return (unpack(one.head, Trace) if isinstance(one, RankSummary) else one for one in told)
+        results, self._files = self._summarized(files), {str(file): file for file in files}
+        self.summaries = {
+            str(file): summary for file, summary in zip(files, results, strict=True) if isinstance(summary, RankSummary)
+        }
+        return (unpack(result.head, Trace) if isinstance(result, RankSummary) else result for result in results)
 
     def numbers(self, run: Run) -> dict[int, frozenset[int]]:
-        """Numbers of the steps of each rank; of a rank that is cut to one, that."""
+        """Return the step numbers of each rank; of a rank that is cut to one step, only that one."""
         outlines = (unpack(self.summaries[trace.path].outline, Outline) for trace in run.traces)
-        return {rank.rank: numbers_of(rank.steps) for rank in outlines}
+        return {rank.rank: step_numbers(rank.steps) for rank in outlines}
 
     def job(self, run: Run) -> Job:
-        """The run as a job whose ranks are not in memory."""
-        left = [self.summaries[trace.path] for trace in run.traces]
-        return job_by(
+        """Return the run as a job whose ranks are not in memory."""
+        summaries = [self.summaries[trace.path] for trace in run.traces]
+        return job_from_outlines(
             run,
-            tuple(unpack(one.outline, Outline) for one in left),
-            LazySequence(lambda at: unpack(left[at].calls, OwnCalls), len(left)),
-            _Look(self._run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how),
+            tuple(unpack(summary.outline, Outline) for summary in summaries),
+            LazySequence(lambda index: unpack(summaries[index].calls, RankCalls), len(summaries)),
+            _RankQueries(self._run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how),
         )
 
     def parts(self, run: Run, name: str) -> LazySequence[Any]:
-        """What the ranks left for one analysis, taken from its bytes each time that it is asked for."""
+        """Return the ranks' summaries for one analysis, each decoded anew on every access."""
         parts, type_ = [self.summaries[trace.path].part(name) for trace in run.traces], part_type(name)
-        return LazySequence(lambda at: unpack(parts[at], type_), len(parts))
+        return LazySequence(lambda index: unpack(parts[index], type_), len(parts))
 
     def _summarized(self, files: Sequence[Place]) -> list[RankSummary | UnreadableInput]:
-        found: dict[int, RankSummary | UnreadableInput] = {}
-        for at, file in enumerate(files):
-            if (summary := known(file, self._names, self._how)) is not None:
-                found[at] = summary
-        missing = [at for at in range(len(files)) if at not in found]
-        arguments = [(files[at], self._names, *self._how) for at in missing]
-        for number, result in self._run(summarize, arguments, [files[at] for at in missing]):
-            found[missing[number]] = self._kept(files[missing[number]], result)
-            self._on_progress(len(found), len(files))
-        return [found[at] for at in range(len(files))]
+        results: dict[int, RankSummary | UnreadableInput] = {}
+        for index, file in enumerate(files):
+            if (summary := load_summary(file, self._names, self._how)) is not None:
+                results[index] = summary
+        missing = [index for index in range(len(files)) if index not in results]
+        arguments = [(files[index], self._names, *self._how) for index in missing]
+        for number, result in self._run(summarize, arguments, [files[index] for index in missing]):
+            results[missing[number]] = self._stored(files[missing[number]], result)
+            self._on_progress(len(results), len(files))
+        return [results[index] for index in range(len(files))]
 
-    def _kept(self, file: Place, result: RankSummary | UnreadableInput | Lost) -> RankSummary | UnreadableInput:
+    def _stored(self, file: Place, result: RankSummary | UnreadableInput | Lost) -> RankSummary | UnreadableInput:
         if isinstance(result, Lost):
-            return UnreadableInput(str(file), "the process that read it died, for lack of memory perhaps")
+            return UnreadableInput(str(file), "the process that read it died, possibly out of memory")
         if isinstance(result, RankSummary):
-            remember(file, result, self._how)
+            store_summary(file, result, self._how)
         return result
 
     def _read_here(self, file: Place) -> Trace | UnreadableInput:
@@ -106,20 +108,21 @@ class Ranks:
             yield from self._engine.map(function, arguments, [needed_bytes(file) for file in files])
 
 
-class _Look:
-    """A second look at some ranks, each of which is read once more for all that is asked of it."""
+class _RankQueries:
+    """Queries of some ranks, each of which is read once more for all of its queries."""
 
     def __init__(self, run: Callable[..., Iterator[Result]], files: dict[int, Place], how: How) -> None:
         self._run, self._files, self._how = run, files, how
 
-    def __call__(self, question: Callable[[Trace, A], T], asked: Sequence[tuple[int, A]]) -> list[T]:
-        ranks = list(dict.fromkeys(rank for rank, _ in asked))
-        files = [self._files[rank] for rank in ranks]
-        what = [[one for of, one in asked if of == rank] for rank in ranks]
-        arguments = [(file, *self._how, question, own) for file, own in zip(files, what, strict=True)]
-        told: dict[int, Iterator[T]] = {}
-        for at, result in self._run(answers, arguments, files):
+    def __call__(self, question: Callable[[Trace, A], T], arguments: Sequence[tuple[int, A]], /) -> list[T]:
+        by_rank: dict[int, list[A]] = {}
+        for rank, argument in arguments:
+            by_rank.setdefault(rank, []).append(argument)
+        ranks, files = list(by_rank), [self._files[rank] for rank in by_rank]
+        tasks = [(self._files[rank], *self._how, question, of_rank) for rank, of_rank in by_rank.items()]
+        answers: dict[int, Iterator[T]] = {}
+        for index, result in self._run(answer_queries, tasks, files):
             if isinstance(result, Lost):
-                raise TraceqError(f"{files[at]}: the process that read it once more died, for lack of memory perhaps")
-            told[ranks[at]] = iter(result)
-        return [next(told[rank]) for rank, _ in asked]
+                raise TraceqError(f"{files[index]}: the process that read it again died, possibly out of memory")
+            answers[ranks[index]] = iter(result)
+        return [next(answers[rank]) for rank, _ in arguments]

@@ -1,4 +1,4 @@
-"""A sheet of any path, however many ranks it holds: read one by one, summarised, merged."""
+"""Analysis of any path, whatever the number of ranks: each rank is read and summarised, and the summaries merged."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from traceq.analysis.registry import analysis, chosen, describe, sheet
+from traceq.analysis.registry import analysis, chosen, describe, plugin_caveats, sheet
 from traceq.engines.cache import How
 from traceq.engines.engine import Start
-from traceq.engines.rank_reader import Ranks
+from traceq.engines.rank_reader import RankReader
 from traceq.locations import Place
 from traceq.model import Run
 from traceq.report import Sheet
 from traceq.runs.read import read
 from traceq.runs.single_step import only_step, with_step
 
-__all__ = ["SMALL", "sheet_of"]
+__all__ = ["SMALL", "first_rank", "sheet_of"]
 
 SMALL = 64_000_000
-"""Bytes of traces, uncompressed, that are read before processes have started."""
+"""Uncompressed bytes of traces that are read in this process, faster than others could be started."""
 
 
 def sheet_of(
@@ -33,21 +33,33 @@ def sheet_of(
     small: int = SMALL,
     on_progress: Callable[[int, int], None] = lambda ended, planned: None,
 ) -> tuple[Sheet, Run]:
-    """(all analyses of the run at a path, or some, or of one `step`; the run, without traces where they did not stay in
-    memory): the same whatever engine reads the ranks.
+    """Return (sheet with all or `only` some analyses of a path, or of one `step`; the run, without traces if large).
 
-    A folder whose traces have no more than `small` bytes in all is read here. Of a rank that cannot be read a caveat
-    tells. Raises UnreadableInput, and UsageFault for an analysis that is none.
+    The sheet is the same whichever engine reads the ranks. A folder whose traces have at most `small` bytes in total is
+    read in this process. Ranks that cannot be read become caveats. Raises UnreadableInput, and UsageFault for an
+    unknown analysis.
     """
     names = chosen(only)
     with ExitStack() as stack:
-        found = Ranks(names, How(strict, step), small, lambda: stack.enter_context(start()), on_progress)
-        run = read(path, strict=strict, ranks=ranks, each=found.read)
-        if not found.summaries:
+        reader = RankReader(names, How(strict, step), small, lambda: stack.enter_context(start()), on_progress)
+        run = read(path, strict=strict, ranks=ranks, reader=reader.read)
+        if not reader.summaries:
             run = run if step is None else only_step(run, step)
             return sheet(run, only), run
-        run = run if step is None else with_step(run, step, found.numbers(run))
-        job = found.job(run)
-        reports = tuple(analysis(name).merge(job, found.parts(run, name)) for name in names)
+        run = run if step is None else with_step(run, step, reader.numbers(run))
+        job = reader.job(run)
+        reports = tuple(analysis(name).merge(job, reader.parts(run, name)) for name in names)
         num_events = sum(rank.num_events for rank in job.ranks)
-        return Sheet(replace(describe(run), num_events=num_events), reports, run.caveats), replace(run, traces=())
+        source, caveats = replace(describe(run), num_events=num_events), (*run.caveats, *plugin_caveats(only))
+        return Sheet(source, reports, caveats), replace(run, traces=())
+
+
+def first_rank(run: Run, sheet: Sheet, path: str | Place, *, strict: bool = False, step: int | None = None) -> Run:
+    """Return the run with the trace of its first rank: read again where `sheet_of` kept none. Raises UnreadableInput.
+
+    The other arguments are those of `sheet_of`, and what it returned.
+    """
+    if run.traces or not sheet.source.ranks:
+        return run
+    run = read(path, strict=strict, ranks=set(sheet.source.ranks[:1]))
+    return run if step is None else only_step(run, step)

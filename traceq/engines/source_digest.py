@@ -1,4 +1,4 @@
-"""Which traceq it is: what one wrote or worked out, only the same one may add to."""
+"""Identity of this traceq: caches and clusters combine only results of the same version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["sources"]
 
 @cache
 def sources() -> str:
-    """The version, and a digest of the sources: `0.1.0 (5d9e6be41c2a)`."""
+    """Return the version with a digest of the sources: `0.1.0 (5d9e6be41c2a)`."""
     digest, root = hashlib.sha256(), Path(traceq.__file__).parent
     for file in sorted(root.rglob("*.py")):
         digest.update(file.read_bytes())

@@ -1,28 +1,36 @@
-"""A sheet as JSON, schema `traceq.show/1`: complete, times in integer ns, keys that stay the same."""
+"""Render a sheet as JSON, schema `traceq.show/1`: complete, times in integer ns, stable keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import TextIO
 
 import msgspec
 
-from traceq.report import Cell, Sheet, Table
+from traceq.display import RenderOptions
+from traceq.report import Cell, Finding, Sheet, Table
 
-__all__ = ["SHOW_SCHEMA", "sheet_to_json", "sheet_to_json_pieces"]
+__all__ = ["SHOW_SCHEMA", "sheet_to_json", "sheet_to_json_pieces", "write_sheet"]
 
 SHOW_SCHEMA = "traceq.show/1"
 _ROWS = 4096
-"""Rows of a table that are text at the same time."""
+"""Rows of a table that are encoded at a time."""
+
+
+def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
+    """Write the reports on a run as JSON."""
+    file.writelines(sheet_to_json_pieces(sheet))
+    file.write("\n")
 
 
 def sheet_to_json(sheet: Sheet) -> str:
-    """One JSON object: a list of rows for each table, findings and warnings."""
+    """Return one JSON object: a list of rows for each table, findings and warnings."""
     return "".join(sheet_to_json_pieces(sheet))
 
 
 def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
-    """The same piece by piece: that of a thousand ranks need not be in memory at once."""
+    """Yield the JSON in pieces, so that the text of a thousand ranks is never in memory at once."""
     source = sheet.source
     members: dict[str, object] = {
         "schema": SHOW_SCHEMA,
@@ -37,44 +45,51 @@ def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
             **({"step": source.step} if source.step is not None else {}),
         },
         **{table.key: table for report in sheet.reports for table in report.tables},
-        "findings": sheet.findings,
+        "findings": [_finding(finding) for finding in sheet.findings],
         "unknown": sheet.unknown,
         "warnings": sheet.all_caveats,
     }
-    before = "{\n "
+    separator = "{\n "
     for key, value in members.items():
-        yield f'{before}"{key}": '
+        yield f'{separator}"{key}": '
         if not isinstance(value, Table):
-            yield _text(value)
+            yield _encoded(value)
         elif value.single:
-            yield _text(_object(value))
+            yield _encoded(_object(value))
         else:
-            yield from _list(value)
-        before = ",\n "
+            yield from _encoded_rows(value)
+        separator = ",\n "
     yield "\n}"
 
 
-def _text(value: object) -> str:
-    """A member's value, one level in: line breaks within strings are escaped."""
+def _encoded(value: object) -> str:
+    """Return a member's value as JSON, indented by one level (line breaks within strings are escaped)."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode().replace("\n", "\n ")
 
 
-def _list(table: Table) -> Iterator[str]:
-    """All rows of a table; of the brackets around each batch those of the first and the last stay."""
+def _encoded_rows(table: Table) -> Iterator[str]:
+    """Yield all rows of a table as one JSON list, in batches whose own brackets are stripped."""
     keys, rows = [column.key for column in table.columns], iter(table.rows)
     opening = "["
     while batch := list(islice(rows, _ROWS)):
-        yield opening + _text([_row(keys, row) for row in batch])[1:-3]
+        yield opening + _encoded([_row(keys, row) for row in batch])[1:-3]
         opening = ","
     yield "[]" if opening == "[" else "\n ]"
 
 
 def _object(table: Table) -> object:
-    """The row of a table that has but one, with its parts; null without one."""
+    """Return the only row of a table, with its parts; None without a row."""
     if not table.rows:
         return None
     parts = {part.key: {str(name): value for name, value in part.rows} for part in table.parts}
     return {**_row([column.key for column in table.columns], table.rows[0]), **parts}
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    """Return a finding as an object; keys of rows of `syncs` begin with their kind."""
+    keys = (f"{kind}|" for kind in finding.instead_of_syncs)
+    plain = {key: getattr(finding, key) for key in ("code", "severity", "text", "ns", "key")}
+    return {**plain, "instead_of": (*finding.instead_of, *keys)}
 
 
 def _row(keys: Sequence[str], row: tuple[Cell, ...]) -> dict[str, Cell]:

@@ -1,4 +1,4 @@
-"""The tables of a run as Parquet files, one each."""
+"""Write the tables of a run as Parquet files, one per table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["write_parquet"]
 
 
 def write_parquet(frames: Iterable[Frame], folder: Path) -> None:
-    """Write each table as `NAME.parquet` into a folder that exists. Raises UsageFault without pyarrow."""
+    """Write each table as `NAME.parquet` into an existing folder. Raises UsageFault without pyarrow."""
     try:
         from pyarrow import parquet
     except ImportError:

@@ -1,39 +1,96 @@
-"""A sheet for a terminal: findings first, then tables."""
+"""Render a sheet for a terminal: findings first, then tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from shutil import get_terminal_size
+from typing import TextIO
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from traceq.report import Column, Sheet, Source, Table
+from traceq.display import RenderOptions
+from traceq.model import Caveat
+from traceq.report import Column, Finding, Report, Sheet, Source, Table
 from traceq.units import Unit, format_ranks, format_value
 
 __all__ = [
     "MOST_FINDINGS",
+    "open_console",
     "print_line",
     "print_sheet",
     "print_table",
     "source_summary",
     "unknown_line",
     "visible_text",
+    "write_caveats",
+    "write_report",
+    "write_sheet",
+    "write_table",
 ]
 
 MOST_FINDINGS = 8
+_PIPED_WIDTH = 140
 _GAP = 2
 _NARROWEST = 10
 _VISIBLE = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
+class _Output(Console):
+    """A console that leaves a closed pipe to its caller."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich handles by ending the process."""
+        raise BrokenPipeError
+
+
+def open_console(file: TextIO, width: int | None = None) -> Console:
+    """Return a console that writes to a file.
+
+    Its width is `width`, else that of the terminal or COLUMNS, else 140 columns, enough for every table. Text in memory
+    has no colours.
+    """
+    width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
+    in_memory = False if isinstance(file, StringIO) else None
+    return _Output(file=file, width=width, highlight=False, emoji=False, force_terminal=in_memory, force_jupyter=False)
+
+
+def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
+    """Write the reports on a run as text."""
+    print_sheet(sheet, open_console(file, options.width))
+
+
+def write_report(report: Report, file: TextIO, options: RenderOptions) -> None:
+    """Write one report as text: its findings, then its tables."""
+    console = open_console(file, options.width)
+    _print_findings(report.findings, console)
+    for index, view in enumerate(report.views):
+        if index or report.findings:
+            console.print()
+        print_table(view.non_empty_columns, console)
+
+
+def write_table(table: Table, file: TextIO, options: RenderOptions) -> None:
+    """Write one table as text; columns that only JSON has are headed by their keys."""
+    columns = tuple(replace(column, title=column.title or column.key) for column in table.columns)
+    print_table(replace(table, columns=columns), open_console(file, options.width))
+
+
+def write_caveats(caveats: Iterable[Caveat], file: TextIO, options: RenderOptions) -> None:
+    """Write a line for each doubt; a terminal wraps it."""
+    console = _Output(file=file, highlight=False, emoji=False, soft_wrap=True, force_jupyter=False)
+    for caveat in caveats:
+        console.print(Text("traceq: note: ", style="yellow") + visible_text(caveat.text))
+
+
 def print_sheet(sheet: Sheet, console: Console) -> None:
     """Write a sheet to a console, at the console's width."""
     print_line(visible_text(source_summary(sheet.source), style="bold"), console)
-    for finding in sheet.top_findings[:MOST_FINDINGS]:
-        print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(finding.text), console)
+    _print_findings(sheet.top_findings[:MOST_FINDINGS], console)
     if (num_left_out := len(sheet.top_findings) - MOST_FINDINGS) > 0:
         print_line(visible_text(f"  {num_left_out} more in --json", style="dim"), console)
     for report in sheet.reports:
@@ -45,16 +102,21 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
         print_line(visible_text(unknown_line(sheet), style="dim"), console)
 
 
+def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+    for finding in findings:
+        print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(finding.text), console)
+
+
 def unknown_line(sheet: Sheet) -> str:
-    """What was not recorded, and what would have."""
-    wanted: dict[str, list[str]] = {}
+    """Return a sentence on what was not recorded, with the profiler options that record it."""
+    by_argument: dict[str, list[str]] = {}
     for unknown in sheet.unknown:
-        wanted.setdefault(unknown.argument, []).append(unknown.what)
-    return "Not recorded: " + "; ".join(f"{' and '.join(what)} ({key})" for key, what in wanted.items()) + "."
+        by_argument.setdefault(unknown.argument, []).append(unknown.what)
+    return "Not recorded: " + "; ".join(f"{' and '.join(what)} ({key})" for key, what in by_argument.items()) + "."
 
 
 def source_summary(source: Source) -> str:
-    """`path · step · device · ranks · torch · events`, without what is not known."""
+    """Return `path · step · device · ranks · torch · events`, without unknown parts."""
     ranks = f"rank{'s' if len(source.ranks) > 1 else ''} {format_ranks(source.ranks)} of {source.world_size}"
     parts = [
         source.path,
@@ -68,34 +130,35 @@ def source_summary(source: Source) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Write a title, a table and its note. For a narrow terminal what matters least is left out, and said so."""
+    """Write a title, a table and its note; on a narrow terminal the least important columns are hidden and listed."""
     if table.title:
         console.print(visible_text(table.title, style="bold"))
     shown = list(range(len(table.columns)))
     layout = _layout(table, shown, console.width)
-    while not layout.fits and (rest := _dispensable(table, shown)):
-        shown.remove(rest[0])
+    while not layout.fits and (hideable := _hideable(table, shown)):
+        shown.remove(hideable[0])
         layout = _layout(table, shown, console.width)
-    console.print(_drawn(layout))
-    if left_out := [column.title for at, column in enumerate(table.columns) if at not in shown and column.title]:
-        console.print(Text(f"  For a wider terminal: {', '.join(left_out)}.", style="dim"))
+    console.print(_rich_table(layout))
+    hidden = [column.heading for index, column in enumerate(table.columns) if index not in shown and column.heading]
+    if hidden:
+        console.print(Text(f"  Hidden at this width: {', '.join(hidden)}.", style="dim"))
     if table.note:
         print_line(visible_text(f"  {table.note}", style="dim"), console)
 
 
 def print_line(text: Text, console: Console) -> None:
-    """Write a sentence; only a terminal wraps it."""
+    """Write a sentence, wrapped only on a terminal."""
     console.print(text, soft_wrap=not console.is_terminal)
 
 
 def visible_text(text: str, style: str = "") -> Text:
-    """Text as it is, with control characters made visible: a kernel's name cannot steer the terminal."""
+    """Return the text with control characters made visible, so that a kernel's name cannot control the terminal."""
     return Text(text.translate(_VISIBLE), style=style)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Columns of a table as they are drawn: headings, texts by row, and whether the terminal is wide enough."""
+    """Columns of a table as printed: headings, texts by row, widths, and whether the terminal is wide enough."""
 
     columns: tuple[Column, ...]
     headings: tuple[str, ...]
@@ -105,54 +168,55 @@ class _Layout:
 
 
 def _layout(table: Table, shown: Sequence[int], width: int) -> _Layout:
-    """Some columns of a table: headings of several words stand on several lines where that helps, then the widest
-    texts are cut. Numbers never are.
+    """Return the layout of the `shown` columns for a terminal of `width` columns.
+
+    If they do not fit, headings are broken into a line per word, then the widest texts are cut; numbers are never cut.
     """
-    columns = [table.columns[at] for at in shown]
-    texts = [tuple(format_value(row[at], table.columns[at].unit) for at in shown) for row in table.rows]
-    for headings in ([column.title for column in columns], [column.title.replace(" ", "\n") for column in columns]):
+    columns = [table.columns[index] for index in shown]
+    texts = [tuple(format_value(row[index], table.columns[index].unit) for index in shown) for row in table.rows]
+    for headings in ([column.heading for column in columns], [column.heading.replace(" ", "\n") for column in columns]):
         widths = [
-            max([*map(len, heading.split("\n")), *(len(row[at]) for row in texts)])
-            for at, heading in enumerate(headings)
+            max([*map(len, heading.split("\n")), *(len(row[index]) for row in texts)])
+            for index, heading in enumerate(headings)
         ]
-        yielding = [at for at, column in enumerate(columns) if column.unit is Unit.TEXT]
+        cuttable = [index for index, column in enumerate(columns) if column.unit is Unit.TEXT]
         while (excess := sum(widths) + _GAP * len(widths) - width) > 0:
-            at = max(yielding, key=lambda column: widths[column], default=-1)
-            if at < 0 or widths[at] <= _NARROWEST:
+            widest = max(cuttable, key=lambda column: widths[column], default=-1)
+            if widest < 0 or widths[widest] <= _NARROWEST:
                 break
-            others = max((widths[other] for other in yielding if other != at), default=0)
-            widths[at] = max(_NARROWEST, widths[at] - min(excess, max(1, widths[at] - others)))
+            second = max((widths[other] for other in cuttable if other != widest), default=0)
+            widths[widest] = max(_NARROWEST, widths[widest] - min(excess, max(1, widths[widest] - second)))
         if excess <= 0:
             break
     return _Layout(tuple(columns), tuple(headings), tuple(texts), tuple(widths), excess <= 0)
 
 
-def _dispensable(table: Table, shown: Sequence[int]) -> list[int]:
-    """Columns that can go, the next one first: shares, texts from the right, then the numbers that add up to least.
+def _hideable(table: Table, shown: Sequence[int]) -> list[int]:
+    """Return columns to hide, in order: shares, texts from the right, then numbers by ascending sum.
 
-    The first column and a total stay.
+    The first column and a total are always shown.
     """
-    rest = [at for at in shown[1:] if table.columns[at].key != "total"]
-    texts = [at for at in reversed(rest) if table.columns[at].unit is Unit.TEXT]
-    shares = [at for at in rest if table.columns[at].unit in (Unit.PERCENT, Unit.DELTA_PERCENT)]
-    numbers = [at for at in rest if at not in (*texts, *shares)]
+    rest = [index for index in shown[1:] if table.columns[index].key != "total"]
+    texts = [index for index in reversed(rest) if table.columns[index].unit is Unit.TEXT]
+    shares = [index for index in rest if table.columns[index].unit in (Unit.PERCENT, Unit.DELTA_PERCENT)]
+    numbers = [index for index in rest if index not in (*texts, *shares)]
 
-    def size(at: int) -> float:
-        return sum(abs(value) for row in table.rows if isinstance(value := row[at], int | float))
+    def size(index: int) -> float:
+        return sum(abs(value) for row in table.rows if isinstance(value := row[index], int | float))
 
     return [*shares, *texts, *sorted(numbers, key=size)]
 
 
-def _drawn(layout: _Layout) -> RichTable:
-    """Numbers to the right, one row a line."""
-    drawn = RichTable(box=None, padding=(0, _GAP, 0, 0))
+def _rich_table(layout: _Layout) -> RichTable:
+    """Return a table with a line per row and numbers aligned right."""
+    rich_table = RichTable(box=None, padding=(0, _GAP, 0, 0))
     for column, heading in zip(layout.columns, layout.headings, strict=True):
         justify: JustifyMethod = "left" if column.unit is Unit.TEXT else "right"
-        drawn.add_column(Text(heading, style="dim"), justify=justify, no_wrap=True, vertical="bottom")
+        rich_table.add_column(Text(heading, style="dim"), justify=justify, no_wrap=True, vertical="bottom")
     for row in layout.texts:
         cells = (visible_text(_cut(text, width)) for text, width in zip(row, layout.widths, strict=True))
-        drawn.add_row(*cells, style="bold" if row and row[0] == "total" else "")
-    return drawn
+        rich_table.add_row(*cells, style="bold" if row and row[0] == "total" else "")
+    return rich_table
 
 
 def _cut(text: str, width: int) -> str:

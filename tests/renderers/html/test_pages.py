@@ -26,7 +26,7 @@ from traceq.cli import app
 from traceq.errors import UsageFault
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
-from traceq.renderers.html.step_timeline import moments
+from traceq.renderers.html.step_timeline import step_timeline
 from traceq.runs.layout import RunFolder
 
 NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'
@@ -85,12 +85,12 @@ class Elements(HTMLParser):
 
 
 def test_a_page_loads_nothing_and_runs_nothing_but_its_own_sorting(page: str) -> None:
-    found = Elements(page)
-    assert [attributes for tag, attributes in found.tags if tag == "script"] == [{}]
-    assert not any({"src", "style"} & attributes.keys() for _, attributes in found.tags)
-    assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
-    assert all((attributes["href"] or "").startswith("#") for tag, attributes in found.tags if "href" in attributes)
-    [policy] = [a["content"] for tag, a in found.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    elements = Elements(page)
+    assert [attributes for tag, attributes in elements.tags if tag == "script"] == [{}]
+    assert not any({"src", "style"} & attributes.keys() for _, attributes in elements.tags)
+    assert not any(name.startswith("on") for _, attributes in elements.tags for name in attributes)
+    assert all((attributes["href"] or "").startswith("#") for tag, attributes in elements.tags if "href" in attributes)
+    [policy] = [a["content"] for tag, a in elements.tags if a.get("http-equiv") == "Content-Security-Policy"]
     for tag in ("script", "style"):
         [inside] = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
@@ -108,8 +108,8 @@ def test_the_verdict_stands_first(folder: Path) -> None:
     page = (folder / "diff.html").read_text()
     words = run("diff", str(ROOT / "fixtures" / "outlier_ab"), "--markdown")
     headings = [unescape(text) for text in re.findall(r"<h1[^>]*>(.*?)</h1>", page)]
-    assert [heading.split(" a step")[0] for heading in headings] == [
-        unescape(text).split(" a step")[0] for text in re.findall(r"^\*\*(.*?)\*\*$", words, re.MULTILINE)
+    assert [heading.split(" per step")[0] for heading in headings] == [
+        unescape(text).split(" per step")[0] for text in re.findall(r"^\*\*(.*?)\*\*$", words, re.MULTILINE)
     ]
     assert page.index("<h1") < page.index("<svg") < page.index("<table")
     assert re.findall(r'data-verdict="(\w+)"', page) == ["inconclusive"] * len(headings)
@@ -140,17 +140,17 @@ def test_ranks_are_a_heat_map_with_a_column_for_each_or_of_many_for_each_host(
 
 
 def test_a_step_as_it_went_has_each_category_about_as_long_as_the_partition(tmp_path: Path) -> None:
-    found = traceq.read(trace(tmp_path / "trace.json")).traces[0]
-    drawn = moments(found)
-    done = activity(found)
-    window = steps(found).window[steps(found).names.index(drawn.step)].tolist()
-    inside = (done.parts[:, 0] >= window[0]) & (done.parts[:, 1] <= window[1])
-    for doing in TimeCategory:
-        exact = int(done.ns[inside & (done.doing == doing)].sum())
-        shown = sum(one.end_ns - one.start_ns for one in drawn.moments if one.name == doing.name.lower())
+    recorded = traceq.read(trace(tmp_path / "trace.json")).traces[0]
+    timeline = step_timeline(recorded)
+    partition = activity(recorded)
+    window = steps(recorded).window[steps(recorded).names.index(timeline.step)].tolist()
+    inside = (partition.parts[:, 0] >= window[0]) & (partition.parts[:, 1] <= window[1])
+    for category in TimeCategory:
+        exact = int(partition.ns[inside & (partition.category == category)].sum())
+        shown = sum(one.end_ns - one.start_ns for one in timeline.spans if one.name == category.name.lower())
         assert abs(shown - exact) <= (window[1] - window[0]) / 100
-    spent = [one for one in drawn.moments if one.row == "time"]
-    assert [one.end_ns for one in spent[:-1]] == [one.start_ns for one in spent[1:]]
+    pieces = [one for one in timeline.spans if one.row == "time"]
+    assert [one.end_ns for one in pieces[:-1]] == [one.start_ns for one in pieces[1:]]
 
 
 def test_what_ranks_something_is_drawn_as_it_ranks_it(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_findings_are_drawn_by_the_time_they_are_about(tmp_path: Path) -> None:
     recorded = str(ROOT / "fixtures" / "outlier_ab" / "on")
     run("show", recorded, "--html", str(tmp_path / "on.html"))
     page = (tmp_path / "on.html").read_text()
-    [figure] = re.findall(r"<figure>(<svg.*?</svg>)<figcaption>The time that each finding is about", page, re.DOTALL)
+    [figure] = re.findall(r"<figure>(<svg.*?</svg>)<figcaption>Time of each finding", page, re.DOTALL)
     shown = [text for text in re.findall(r"<title>([^<]*)</title>", figure) if text.endswith(" ms")]
-    found = [one for one in sheet(traceq.read(recorded)).top_findings if one.ns > 0]
-    assert [unescape(text).partition("…")[0][:40] for text in shown] == [one.text[:40] for one in found]
+    findings = [one for one in sheet(traceq.read(recorded)).top_findings if one.ns > 0]
+    assert [unescape(text).partition("…")[0][:40] for text in shown] == [one.text[:40] for one in findings]
 
 
 def test_only_one_form_at_a_time_and_one_path_a_page(tmp_path: Path) -> None:
@@ -194,21 +194,21 @@ def test_without_altair_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture
 def shown(browser: Any, folder: Path) -> Iterator[Any]:
-    """Opens a page without a network; nothing may be said on its console."""
+    """Opens a page without a network; no page may write to its console."""
     context = browser.new_context(offline=True)
-    said: list[str] = []
+    messages: list[str] = []
 
     def show(name: str) -> Any:
         page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda fault: said.append(str(fault)))
-        page.on("dialog", lambda dialog: said.append(dialog.message))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda fault: messages.append(str(fault)))
+        page.on("dialog", lambda dialog: messages.append(dialog.message))
         page.goto((folder / name).as_uri())
         return page
 
     yield show
     context.close()
-    assert said == []
+    assert messages == []
 
 
 def test_a_browser_shows_the_verdict_and_the_pictures(shown: Any) -> None:
@@ -221,10 +221,10 @@ def test_a_click_on_a_heading_sorts_and_another_turns_it(shown: Any) -> None:
     page = shown("diff.html")
     table = page.locator("table[data-key=causes]").first
     column = table.locator("th", has_text="delta").first
-    at = column.evaluate("heading => heading.cellIndex")
+    index = column.evaluate("heading => heading.cellIndex")
 
     def values() -> list[float]:
-        cells = table.locator(f"tbody tr td:nth-child({at + 1})").all()
+        cells = table.locator(f"tbody tr td:nth-child({index + 1})").all()
         return [float(cell.get_attribute("data-value")) for cell in cells]
 
     before = values()
@@ -243,8 +243,8 @@ def test_a_script_in_a_name_is_shown_and_not_run(shown: Any) -> None:
 
 def test_a_sheet_with_findings_has_the_first_as_its_heading(folder: Path) -> None:
     page = (folder / "show.html").read_text()
-    found = sheet(traceq.read(folder / "trace.json")).findings
-    assert unescape(re.findall(r"<h1>(.*?)</h1>", page)[0]) == found[0].text
+    findings = sheet(traceq.read(folder / "trace.json")).findings
+    assert unescape(re.findall(r"<h1>(.*?)</h1>", page)[0]) == findings[0].text
 
 
 def test_intervals_of_arms_with_other_numbers_of_samples_are_for_as_many_as_the_baseline_has(
@@ -255,6 +255,6 @@ def test_intervals_of_arms_with_other_numbers_of_samples_are_for_as_many_as_the_
     arms = tuple(replace(arm, samples_per_step=8 if arm.baseline else 16) for arm in manifest.arms)
     RunFolder(tmp_path / "run").write_manifest(replace(manifest, arms=arms))
     run("diff", str(tmp_path / "run"), "--html", str(tmp_path / "diff.html"))
-    told = "Cost of {} against off, unprofiled, with its 95 % interval"
-    assert told.format("a step") in (folder / "diff.html").read_text("utf-8")
-    assert told.format("as many samples as a step of off has") in (tmp_path / "diff.html").read_text("utf-8")
+    caption = "Cost {} against off, unprofiled, with 95 % CI"
+    assert caption.format("per step") in (folder / "diff.html").read_text("utf-8")
+    assert caption.format("for the samples of one step of off") in (tmp_path / "diff.html").read_text("utf-8")

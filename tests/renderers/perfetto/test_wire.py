@@ -24,8 +24,8 @@ def test_the_protobuf_package_reads_what_was_written(values: list[tuple[int, int
     data = join(delimited(1, [varint(8, times), *delimited(11, event)]))
     trace = Trace()
     trace.ParseFromString(data)
-    found = [(p.track_event.counter_value, p.timestamp, list(p.track_event.flow_ids)) for p in trace.packet]
-    assert found == [(counter, time, [time] if there else []) for counter, time, there in values]
+    decoded = [(p.track_event.counter_value, p.timestamp, list(p.track_event.flow_ids)) for p in trace.packet]
+    assert decoded == [(counter, time, [time] if there else []) for counter, time, there in values]
 
 
 @given(st.lists(st.tuples(INT64, st.booleans()), min_size=1, max_size=20))
@@ -33,8 +33,8 @@ def test_a_nested_message_that_is_absent_leaves_no_byte(values: list[tuple[int, 
     counters, present = (np.array(column) for column in zip(*values, strict=True))
     trace = Trace()
     trace.ParseFromString(join(delimited(1, delimited(11, [varint(30, counters)], present))))
-    found = [p.track_event.counter_value if p.HasField("track_event") else None for p in trace.packet]
-    assert found == [counter if there else None for counter, there in values]
+    decoded = [p.track_event.counter_value if p.HasField("track_event") else None for p in trace.packet]
+    assert decoded == [counter if there else None for counter, there in values]
 
 
 def crosses(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -45,11 +45,11 @@ def crosses(a: tuple[int, int], b: tuple[int, int]) -> bool:
 @given(SLICES)
 def test_slices_of_a_lane_never_cross_and_only_crossing_ones_are_moved(slices: list[tuple[int, int, int]]) -> None:
     track, start, end = np.array(slices, np.int64).reshape(-1, 3).T
-    found = lanes(track, start, end).tolist()
+    lane = lanes(track, start, end).tolist()
     for i, (track_i, *one) in enumerate(slices):
         others = [(j, (other[1], other[2])) for j, other in enumerate(slices) if other[0] == track_i and j != i]
-        assert not any(crosses((one[0], one[1]), other) and found[i] == found[j] for j, other in others)
-        if found[i]:
+        assert not any(crosses((one[0], one[1]), other) and lane[i] == lane[j] for j, other in others)
+        if lane[i]:
             assert any(crosses((one[0], one[1]), other) for _, other in others)
 
 
@@ -58,13 +58,13 @@ def test_a_stack_finds_each_end_on_top(slices: list[tuple[int, int, int]]) -> No
     track, start, end = np.array(slices, np.int64).reshape(-1, 3).T
     lane = lanes(np.zeros_like(track), start, end)
     for number in set(lane.tolist()):
-        mine = np.flatnonzero(lane == number)
+        rows = np.flatnonzero(lane == number)
         stack: list[int] = []
         last = -1
-        for which, opens in zip(*(column.tolist() for column in boundaries(start[mine], end[mine])), strict=True):
-            at = int((start if opens else end)[mine[which]])
-            assert at >= last
-            last = at
+        for which, opens in zip(*(column.tolist() for column in boundaries(start[rows], end[rows])), strict=True):
+            time = int((start if opens else end)[rows[which]])
+            assert time >= last
+            last = time
             if opens:
                 stack.append(which)
             else:

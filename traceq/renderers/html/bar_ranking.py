@@ -1,62 +1,62 @@
-"""What takes most, as bars: collectives and what is exposed of them, kernels, memory, the time findings are about."""
+"""Bar charts of rankings: collectives with their exposed part, kernels, memory, the time of findings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from traceq.renderers.html import charts
-from traceq.renderers.html.charts import Mark, said
+from traceq.renderers.html.charts import Mark, mark_label
 from traceq.report import Cell, Finding, Table
 from traceq.units import Unit
 
-__all__ = ["about", "ranking"]
+__all__ = ["findings_chart", "ranking_chart"]
 
 _MS, _MIB = 1e6, 2**20
-_PLAIN = "compute"
+_CATEGORY = "compute"
 _EXPOSED, _HIDDEN = "exposed_comm", "hidden"
 _LONGEST = 56
 
 
-def ranking(view: Table) -> str:
-    """The picture of a table that ranks something, "" for another."""
+def ranking_chart(view: Table) -> str:
+    """Return the chart of a table that ranks collectives, kernels or memory, "" for other tables."""
     rows = [dict(zip((column.key for column in view.columns), row, strict=True)) for row in view.rows]
     if view.key == "collectives" and rows:
         return _collectives(rows)
     if view.key == "kernels" and rows:
-        return _plain([(_label(row, "phase", "name"), row["gpu_ns"]) for row in rows])
+        return _simple([(_label(row, "phase", "name"), row["gpu_ns"]) for row in rows])
     if view.key == "memory" and rows:
         peaks = [(_label(row, "phase"), row["peak_bytes"]) for row in rows]
-        return _plain(peaks, Unit.BYTES, _MIB, "MiB, at the peak")
+        return _simple(peaks, Unit.BYTES, _MIB, "MiB, peak")
     return ""
 
 
-def about(findings: Sequence[Finding]) -> str:
-    """Findings by the time that each is about; "" where fewer than two name one."""
-    known = [(finding.text, finding.ns) for finding in findings if finding.ns > 0]
-    return _plain([(_cut(text), ns) for text, ns in known], title="ms a step") if len(known) > 1 else ""
+def findings_chart(findings: Sequence[Finding]) -> str:
+    """Return the chart of findings by their time; "" if fewer than two have one."""
+    timed = [(finding.text, finding.ns) for finding in findings if finding.ns > 0]
+    return _simple([(_cut(text), ns) for text, ns in timed], title="ms per step") if len(timed) > 1 else ""
 
 
 def _collectives(rows: Sequence[dict[str, Cell]]) -> str:
-    """Of each the time in which nothing computes, then the rest; without a device the time of the host."""
+    """Return bars of exposed time, then of the rest; without a device of the host's time."""
     marks: list[Mark] = []
     for row in rows:
         name = _label(row, "name", "role", "phase", "dtype")
-        whole, exposed = _number(row.get("gpu_ns", row.get("host_ns"))), _number(row.get("exposed_ns"))
-        for place, (category, ns) in enumerate(((_EXPOSED, exposed), (_HIDDEN, whole - exposed))):
+        total, exposed = _number(row.get("gpu_ns", row.get("host_ns"))), _number(row.get("exposed_ns"))
+        for order, (category, ns) in enumerate(((_EXPOSED, exposed), (_HIDDEN, total - exposed))):
             if ns > 0:
-                told = said(f"{name} · {category.replace('_', ' ')}", ns)
-                marks.append({"row": name, "category": category, "place": place, "ms": ns / _MS, "said": told})
+                label = mark_label(f"{name} · {category.replace('_', ' ')}", ns)
+                marks.append({"row": name, "category": category, "order": order, "ms": ns / _MS, "label": label})
     return charts.bars(marks, _names(marks), [_EXPOSED, _HIDDEN]) if marks else ""
 
 
-def _plain(ranked: Sequence[tuple[str, Cell]], unit: Unit = Unit.NS, scale: float = _MS, title: str = "ms") -> str:
-    """One bar a name."""
+def _simple(ranked: Sequence[tuple[str, Cell]], unit: Unit = Unit.NS, scale: float = _MS, title: str = "ms") -> str:
+    """Return one bar per name."""
     marks: list[Mark] = [
-        {"row": name, "category": _PLAIN, "place": 0, "ms": size / scale, "said": said(name, size, unit)}
+        {"row": name, "category": _CATEGORY, "order": 0, "ms": size / scale, "label": mark_label(name, size, unit)}
         for name, value in ranked
         if (size := _number(value)) > 0
     ]
-    return charts.bars(marks, _names(marks), [_PLAIN], title) if marks else ""
+    return charts.bars(marks, _names(marks), [_CATEGORY], title) if marks else ""
 
 
 def _names(marks: Sequence[Mark]) -> list[str]:

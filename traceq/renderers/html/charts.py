@@ -1,4 +1,4 @@
-"""Charts as SVG: drawn by altair, no script in them, readable on light and dark, told apart without red and green."""
+"""Charts as SVG by altair: without scripts, readable on light and dark, in colours safe for the colour-blind."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from traceq.errors import UsageFault
 from traceq.units import Unit, format_value
 
-__all__ = ["Mark", "bars", "heat", "intervals", "points", "said", "steps_down", "strip"]
+__all__ = ["Mark", "bars", "heatmap", "intervals", "mark_label", "points", "timeline", "waterfall"]
 
 Mark = Mapping[str, str | float | bool]
-"""One mark of a chart: its place, its length, and `said`, the text that shows when one points at it."""
+"""Data of one mark of a chart: its row, its length, and `label`, the tooltip."""
 
 _WIDTH, _ROW = 760, 26
-_COLOURS = {  # Okabe and Ito, 2008: eight that the colour-blind tell apart
+_COLOURS = {  # Okabe and Ito, 2008: eight colours that the colour-blind can distinguish
     "compute": "#0072B2",
     "exposed_comm": "#CC79A7",
     "exposed_memcpy": "#56B4E9",
@@ -35,9 +35,9 @@ _MARK = re.compile(r'<(path|text) aria-label="([^"]*)"([^>]*)/>')
 
 
 def bars(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str], title: str = "ms") -> str:
-    """Stacked bars, one a row: `row`, `category`, `ms`, or what else the title says."""
+    """Return stacked bars, one per row. Marks have `row`, `category`, `order`, and `ms` in the unit of the title."""
     alt = _altair()
-    known = [_COLOURS.get(category, _SUM) for category in categories]
+    colours = [_COLOURS.get(category, _SUM) for category in categories]
     chart = (
         alt.Chart(_data(marks))
         .mark_bar()
@@ -46,19 +46,19 @@ def bars(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str], 
             y=alt.Y("row:N", sort=list(rows), title=None),
             color=alt.Color(
                 "category:N",
-                scale=alt.Scale(domain=list(categories), range=known),
+                scale=alt.Scale(domain=list(categories), range=colours),
                 legend=alt.Legend() if len(categories) > 1 else None,
                 title=None,
             ),
-            order=alt.Order("place:Q"),
-            description="said:N",
+            order=alt.Order("order:Q"),
+            description="label:N",
         )
     )
     return _svg(chart, len(rows))
 
 
-def heat(marks: Sequence[Mark], rows: Sequence[str], columns: Sequence[str]) -> str:
-    """A cell for each row and column, darker for more: `row`, `column`, `ms`."""
+def heatmap(marks: Sequence[Mark], rows: Sequence[str], columns: Sequence[str]) -> str:
+    """Return a cell per row and column, darker for more. Marks have `row`, `column`, `ms`."""
     alt = _altair()
     chart = (
         alt.Chart(_data(marks))
@@ -67,14 +67,14 @@ def heat(marks: Sequence[Mark], rows: Sequence[str], columns: Sequence[str]) -> 
             x=alt.X("column:N", sort=list(columns), title=None, axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
             y=alt.Y("row:N", sort=list(rows), title=None),
             color=alt.Color("ms:Q", scale=alt.Scale(scheme="cividis", reverse=True), title="ms"),
-            description="said:N",
+            description="label:N",
         )
     )
     return _svg(chart, len(rows))
 
 
 def points(marks: Sequence[Mark], rows: Sequence[str], title: str) -> str:
-    """A tick for each value, one row a group: `row`, `ms`."""
+    """Return a tick per value, in rows. Marks have `row`, `ms`."""
     alt = _altair()
     chart = (
         alt.Chart(_data(marks))
@@ -82,32 +82,32 @@ def points(marks: Sequence[Mark], rows: Sequence[str], title: str) -> str:
         .encode(
             x=alt.X("ms:Q", title=title, scale=alt.Scale(zero=False)),
             y=alt.Y("row:N", sort=list(rows), title=None),
-            description="said:N",
+            description="label:N",
         )
     )
     return _svg(chart, len(rows))
 
 
-def steps_down(marks: Sequence[Mark], rows: Sequence[str]) -> str:
-    """A waterfall: each row from where the one above ended: `row`, `from_ms`, `to_ms`, `kind` more, less or sum."""
+def waterfall(marks: Sequence[Mark], rows: Sequence[str]) -> str:
+    """Return a waterfall. Marks have `row`, `from_ms`, `to_ms`, and `kind`: "more", "less" or "sum"."""
     alt = _altair()
     colours = alt.Scale(domain=["more", "less", "sum"], range=[_MORE, _LESS, _SUM])
     chart = (
         alt.Chart(_data(marks))
         .mark_bar()
         .encode(
-            x=alt.X("from_ms:Q", title="ms a step"),
+            x=alt.X("from_ms:Q", title="ms per step"),
             x2="to_ms:Q",
             y=alt.Y("row:N", sort=list(rows), title=None, axis=alt.Axis(labelLimit=320)),
             color=alt.Color("kind:N", scale=colours, legend=None),
-            description="said:N",
+            description="label:N",
         )
     )
     return _svg(chart, len(rows))
 
 
-def strip(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str]) -> str:
-    """What happens when: `row`, `from_ms`, `to_ms`, `category`; a category without a colour of its own is grey."""
+def timeline(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str]) -> str:
+    """Return a timeline. Marks have `row`, `from_ms`, `to_ms`, `category`; unknown categories are grey."""
     alt = _altair()
     colours = alt.Scale(domain=list(categories), range=[_COLOURS.get(name, _SUM) for name in categories])
     shown = [name for name in categories if name in _COLOURS]
@@ -121,7 +121,7 @@ def strip(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str])
             y=y,
             color=alt.Color("category:N", scale=colours, legend=alt.Legend(values=shown), title=None),
             opacity=alt.Opacity("shade:Q", scale=None),
-            description="said:N",
+            description="label:N",
         )
     )
     named = [mark for mark in marks if mark.get("named")]
@@ -132,27 +132,27 @@ def strip(marks: Sequence[Mark], rows: Sequence[str], categories: Sequence[str])
 
 
 def intervals(marks: Sequence[Mark], rows: Sequence[str], threshold_ms: float) -> str:
-    """Estimate and interval of each row against 0 and the threshold: `row`, `ms`, `low_ms`, `high_ms`."""
+    """Return estimates with intervals, 0 and the threshold. Marks have `row`, `ms`, `low_ms`, `high_ms`."""
     alt = _altair()
     y = alt.Y("row:N", sort=list(rows), title=None)
     band = (
         alt.Chart(_data([{"from_ms": -threshold_ms, "to_ms": threshold_ms}]))
         .mark_rect(color=_SUM, opacity=0.25)
-        .encode(x=alt.X("from_ms:Q", title="ms a step; grey: below the threshold"), x2="to_ms:Q")
+        .encode(x=alt.X("from_ms:Q", title="ms per step; grey: below the threshold"), x2="to_ms:Q")
     )
     zero = alt.Chart(_data([{"ms": 0}])).mark_rule(color=_INK, strokeDash=[2, 2]).encode(x="ms:Q")
     base = alt.Chart(_data(marks))
     lines = base.mark_rule(color=_COLOURS["compute"], strokeWidth=3).encode(x="low_ms:Q", x2="high_ms:Q", y=y)
     dots = base.mark_point(filled=True, size=90, color=_COLOURS["compute"], opacity=1)
-    return _svg(band + zero + lines + dots.encode(x="ms:Q", y=y, description="said:N"), len(rows))
+    return _svg(band + zero + lines + dots.encode(x="ms:Q", y=y, description="label:N"), len(rows))
 
 
 def _altair() -> Any:
     try:
         import altair
-        import vl_convert  # noqa: F401 (drawn with it)
+        import vl_convert  # noqa: F401 (renders the charts)
     except ImportError:
-        raise UsageFault("--html draws with altair and vl-convert: pip install altair vl-convert-python") from None
+        raise UsageFault("--html needs altair and vl-convert: pip install altair vl-convert-python") from None
     return altair
 
 
@@ -161,10 +161,10 @@ def _data(marks: Sequence[Mark]) -> Any:
 
 
 def _svg(chart: Any, num_rows: int) -> str:
-    """The picture alone; what a mark says shows when one points at it."""
+    """Return the chart as SVG; each mark's label becomes its tooltip."""
     import vl_convert
 
-    drawn = (
+    configured = (
         chart.properties(width=_WIDTH, height=max(60, _ROW * num_rows), background="transparent")
         .configure_view(stroke=None)
         .configure_axis(
@@ -172,16 +172,16 @@ def _svg(chart: Any, num_rows: int) -> str:
         )
         .configure_legend(labelColor=_INK, titleColor=_INK, orient="bottom", columns=8)
     )
-    svg: str = vl_convert.vegalite_to_svg(drawn.to_json())
-    return _MARK.sub(_titled, svg)
+    svg: str = vl_convert.vegalite_to_svg(configured.to_json())
+    return _MARK.sub(_with_title, svg)
 
 
-def _titled(found: re.Match[str]) -> str:
-    tag, said, rest = found.groups()
-    text = escape(unescape(said))
+def _with_title(match: re.Match[str]) -> str:
+    tag, label, rest = match.groups()
+    text = escape(unescape(label))
     return f'<{tag} aria-label="{text}"{rest}><title>{text}</title></{tag}>'
 
 
-def said(name: str, ns: float, unit: Unit = Unit.NS) -> str:
-    """`backward · exposed_comm: 3.1 ms`."""
+def mark_label(name: str, ns: float, unit: Unit = Unit.NS) -> str:
+    """Return the label of a mark, such as `backward · exposed_comm: 3.1 ms`."""
     return f"{name}: {format_value(ns, unit)}"

@@ -1,4 +1,4 @@
-// A click on a heading sorts its table: numbers by value, the largest first; texts by letter. A second click turns it.
+// A click on a heading sorts its table: numbers by value, largest first; texts alphabetically. A second click reverses.
 "use strict";
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {

@@ -1,4 +1,4 @@
-"""One step as it went, no finer than a picture can show."""
+"""Timeline of one step, as fine as a chart can show."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Trace
 
-__all__ = ["Moment", "Moments", "moments"]
+__all__ = ["StepTimeline", "TimelineSpan", "step_timeline"]
 
-_FINEST = 600
-"""Pieces that a picture of a step is cut into; each shows what most of it is spent on."""
+_NUM_PIECES = 600
+"""Pieces that a step is divided into; each shows the category of most of its time."""
 
 _NAMED = 8
-"""A name fits into this part of a step."""
+"""A name fits into this fraction of a step: one eighth."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A stretch of time from the step's start on; `shade` tells neighbours of one kind apart, and one that is `named`
-    is long enough for its name.
+class TimelineSpan:
+    """A span of a step, relative to its start.
+
+    `shade` distinguishes adjacent spans; a span that is `named` is long enough for its name.
     """
 
     row: str
@@ -35,59 +36,61 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """A step's name, and what it was spent on, when."""
+class StepTimeline:
+    """A step's name, and its phases and categories over time."""
 
     step: str
-    moments: tuple[Moment, ...]
+    spans: tuple[TimelineSpan, ...]
 
 
-def moments(trace: Trace) -> Moments:
-    """The middle one, by length, of the steps that count."""
-    found = steps(trace)
-    counted = np.flatnonzero(found.counted)
-    length = (found.window[:, 1] - found.window[:, 0])[counted]
-    chosen = int(counted[np.argsort(length, kind="stable")[(len(counted) - 1) // 2]])
-    start, end = found.window[chosen].tolist()
-    return Moments(found.names[chosen], (*_phases(trace, start, end), *_spent(trace, start, end)))
+def step_timeline(trace: Trace) -> StepTimeline:
+    """Return the timeline of the step of median duration among those that count."""
+    all_steps = steps(trace)
+    counted = np.flatnonzero(all_steps.counted)
+    length = (all_steps.window[:, 1] - all_steps.window[:, 0])[counted]
+    middle = int(counted[np.argsort(length, kind="stable")[(len(counted) - 1) // 2]])
+    start, end = all_steps.window[middle].tolist()
+    return StepTimeline(all_steps.names[middle], (*_phases(trace, start, end), *_categories(trace, start, end)))
 
 
-def _phases(trace: Trace, start: int, end: int) -> list[Moment]:
-    found = phases(trace)
-    parts = np.clip(found.main.parts, start, end)
-    kept = np.flatnonzero((parts[:, 1] - parts[:, 0]) * _FINEST > end - start)
+def _phases(trace: Trace, start: int, end: int) -> list[TimelineSpan]:
+    labels = phases(trace)
+    parts = np.clip(labels.main.parts, start, end)
+    visible = np.flatnonzero((parts[:, 1] - parts[:, 0]) * _NUM_PIECES > end - start)
     return [
-        Moment(
+        TimelineSpan(
             row="phase",
-            name=found.names[label],
+            name=labels.names[label],
             start_ns=first - start,
             end_ns=last - start,
             shade=0.6 if number % 2 else 0.3,
             named=(last - first) * _NAMED >= end - start,
         )
         for number, (label, (first, last)) in enumerate(
-            zip(found.main.label[kept].tolist(), parts[kept].tolist(), strict=True)
+            zip(labels.main.label[visible].tolist(), parts[visible].tolist(), strict=True)
         )
     ]
 
 
-def _spent(trace: Trace, start: int, end: int) -> list[Moment]:
-    """Of each fine piece the category that takes most of it; neighbours of one category are one."""
-    done = activity(trace)
-    edges = np.linspace(start, end, _FINEST + 1).astype(np.int64)
-    taken = np.zeros((len(TimeCategory), _FINEST), np.int64)
-    for doing in TimeCategory:
-        mine = done.doing == doing
-        reach = np.r_[0, np.cumsum(done.ns[mine])]
-        first = done.parts[mine, 0]
-        at = np.searchsorted(first, edges, "right")
-        inside = np.minimum(edges - np.r_[0, first][at], np.r_[0, done.ns[mine]][at])
-        upto = reach[np.maximum(at - 1, 0)] + np.where(at > 0, inside, 0)
-        taken[doing] = np.diff(upto)
-    most = taken.argmax(axis=0)
+def _categories(trace: Trace, start: int, end: int) -> list[TimelineSpan]:
+    """Return spans of the category that most of each piece belongs to; adjacent pieces of one category are joined."""
+    partition = activity(trace)
+    edges = np.linspace(start, end, _NUM_PIECES + 1).astype(np.int64)
+    time_ns = np.zeros((len(TimeCategory), _NUM_PIECES), np.int64)
+    for category in TimeCategory:
+        mask = partition.category == category
+        total = np.r_[0, np.cumsum(partition.ns[mask])]
+        first = partition.parts[mask, 0]
+        count = np.searchsorted(first, edges, "right")
+        inside = np.minimum(edges - np.r_[0, first][count], np.r_[0, partition.ns[mask]][count])
+        until = total[np.maximum(count - 1, 0)] + np.where(count > 0, inside, 0)
+        time_ns[category] = np.diff(until)
+    most = time_ns.argmax(axis=0)
     opens = np.flatnonzero(np.r_[True, np.diff(most) != 0])
-    closes = np.r_[opens[1:], _FINEST]
+    closes = np.r_[opens[1:], _NUM_PIECES]
     return [
-        Moment("time", TimeCategory(most[first]).name.lower(), int(edges[first]) - start, int(edges[last]) - start)
+        TimelineSpan(
+            "time", TimeCategory(most[first]).name.lower(), int(edges[first] - start), int(edges[last] - start)
+        )
         for first, last in zip(opens.tolist(), closes.tolist(), strict=True)
     ]

@@ -1,6 +1,6 @@
-"""A run, or two of them, for the Perfetto UI: events and what traceq worked out of them, in Perfetto's own format.
+"""Render a run, or a pair of runs, for the Perfetto UI: events and derived facts, in Perfetto's own format.
 
-Chrome's JSON loses overlapping slices and nanoseconds there; TrackEvent packets lose nothing.
+The UI drops overlapping slices and nanoseconds of Chrome's JSON; TrackEvent packets lose nothing.
 """
 
 from __future__ import annotations

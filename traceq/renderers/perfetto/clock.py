@@ -1,4 +1,4 @@
-"""The ranks of a run on one clock, and how long each waits for the others."""
+"""Times of all ranks on a common clock, and the time each rank waits for others."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from numpy.typing import NDArray
 from traceq.facts.ranks.job import job_of
 from traceq.model import Run
 
-__all__ = ["OneClock", "one_clock"]
+__all__ = ["CommonClock", "common_clock"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OneClock:
-    """For R traces: `offset` int64[R] ns to add to their times; `waiting` R times int64[N] ns that the rank waits for
-    others in the collective call of each row of Events, -1 where that is not known.
+class CommonClock:
+    """Clock offsets and waiting times of R traces.
+
+    `offset` int64[R] ns is added to their times. `waiting` is R times int64[N] ns, for each row of Events the time that
+    the rank waits for others in this collective call; -1 = unknown.
     """
 
     offset: NDArray[np.int64]
     waiting: tuple[NDArray[np.int64], ...]
 
 
-def one_clock(run: Run) -> OneClock:
-    """Absolute times, each rank's clock set right by as much as collectives tell; ranks of several jobs as they are."""
+def common_clock(run: Run) -> CommonClock:
+    """Return absolute times, with clocks of one job corrected by its collectives; other ranks keep their clocks."""
     waiting = tuple(np.full(len(trace.events), -1) for trace in run.traces)
     offset = np.array([trace.base_time_ns for trace in run.traces], np.int64)
     job = job_of(run)
-    if len(run.traces) < 2 or not job.is_one:
-        return OneClock(offset, waiting)
-    issued, found = job.issued, job.waits
-    index = {trace.rank: at for at, trace in enumerate(run.traces)}
-    offset[[index[rank] for rank in issued.ranks]] -= np.rint(np.nan_to_num(job.clocks.ahead)).astype(np.int64)
-    for at, rank in enumerate(issued.ranks):
-        calls = found.instances.call[:, at]
-        ran = np.flatnonzero((calls >= 0) & (found.wait[:, at] >= 0))
-        waiting[index[rank]][issued.called.row[calls[ran]]] = found.wait[ran, at]
-    return OneClock(offset, waiting)
+    if len(run.traces) < 2 or not job.is_concurrent:
+        return CommonClock(offset, waiting)
+    issued, waits = job.issued, job.waits
+    position = {trace.rank: index for index, trace in enumerate(run.traces)}
+    offset[[position[rank] for rank in issued.ranks]] -= np.rint(np.nan_to_num(job.clocks.ahead)).astype(np.int64)
+    for index, rank in enumerate(issued.ranks):
+        calls = waits.instances.call[:, index]
+        measured = np.flatnonzero((calls >= 0) & (waits.wait[:, index] >= 0))
+        waiting[position[rank]][issued.columns.row[calls[measured]]] = waits.wait[measured, index]
+    return CommonClock(offset, waiting)

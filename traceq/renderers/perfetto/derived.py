@@ -1,4 +1,4 @@
-"""What traceq worked out, as tracks above the trace's own: steps, phases, where the time goes, syncs, collectives."""
+"""Tracks derived by traceq, above the trace's own: steps, phases, where the time goes, syncs, collectives."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from traceq.renderers.perfetto.worst_place import syncs_of
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
-__all__ = ["QueueDepth", "Rows", "derived", "queue_depth"]
+__all__ = ["DerivedTrack", "QueueDepth", "derived_tracks", "queue_depth"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """N slices of one track: `spans` int64[N, 2] ns, `name` int64[N] into `names`; `flow` int64[N] as in Slices."""
+class DerivedTrack:
+    """One track of N slices: `spans` int64[N, 2] ns, `name` int64[N] into `names`; `flow` int64[N] as in Slices."""
 
     title: str
     spans: Spans
@@ -41,19 +41,19 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueDepth:
-    """`num` int64[M] pieces of device work that are launched and have not begun, from `at` int64[M] ns on."""
+    """`num` int64[M] pieces of device work that are launched but not started, from `time_ns` int64[M] on."""
 
-    at: NDArray[np.int64]
+    time_ns: NDArray[np.int64]
     num: NDArray[np.int64]
 
 
-def derived(trace: Trace, findings: Sequence[Finding], waits: NDArray[np.int64]) -> tuple[Rows, ...]:
-    """The tracks of one trace that hold something, in order.
+def derived_tracks(trace: Trace, findings: Sequence[Finding], waits: NDArray[np.int64]) -> tuple[DerivedTrack, ...]:
+    """Return the tracks of one trace that are not empty, in order.
 
-    `waits` int64[N] ns says of collective calls, by their row of Events, how long this rank waits in them for others;
+    `waits` int64[N] ns holds for each collective call, by its row of Events, how long this rank waits in it for others;
     -1 = unknown.
     """
-    found = (
+    tracks = (
         _steps(trace),
         _phases(trace),
         _findings(trace, findings),
@@ -62,88 +62,86 @@ def derived(trace: Trace, findings: Sequence[Finding], waits: NDArray[np.int64])
         _syncs(trace),
         _collectives(trace, waits),
     )
-    return tuple(rows for rows in found if len(rows))
+    return tuple(track for track in tracks if len(track))
 
 
 def queue_depth(trace: Trace) -> QueueDepth:
-    """How far the host is ahead; empty without a device."""
+    """Return the number of launched and not started pieces of device work over time; empty without a device."""
     work = device_work(trace)
-    launched, begun = trace.events.ts[work.call[work.linked]], work.start[work.linked]
-    at, change = np.concatenate([launched, begun]), np.repeat([1, -1], len(begun))
-    order = np.argsort(at, kind="stable")
-    at, depth = at[order], np.cumsum(change[order])
-    last = np.r_[np.diff(at) > 0, np.ones(min(len(at), 1), np.bool_)]
-    return QueueDepth(at[last], np.maximum(depth[last], 0))
+    launched, started = trace.events.ts[work.call[work.linked]], work.start[work.linked]
+    time_ns, change = np.concatenate([launched, started]), np.repeat([1, -1], len(started))
+    order = np.argsort(time_ns, kind="stable")
+    time_ns, depth = time_ns[order], np.cumsum(change[order])
+    last = np.r_[np.diff(time_ns) > 0, np.ones(min(len(time_ns), 1), np.bool_)]
+    return QueueDepth(time_ns[last], np.maximum(depth[last], 0))
 
 
-def _steps(trace: Trace) -> Rows:
-    found = steps(trace)
-    names = [
-        name + (" (partial)" if cut else "") for name, cut in zip(found.names, found.partial.tolist(), strict=True)
-    ]
-    return Rows("steps", found.window, np.arange(len(found)), names)
+def _steps(trace: Trace) -> DerivedTrack:
+    all_steps = steps(trace)
+    partial = all_steps.partial.tolist()
+    names = [name + (" (partial)" if cut else "") for name, cut in zip(all_steps.names, partial, strict=True)]
+    return DerivedTrack("steps", all_steps.window, np.arange(len(all_steps)), names)
 
 
-def _phases(trace: Trace) -> Rows:
-    found = phases(trace)
-    return Rows("phases", found.main.parts, found.main.label, found.names)
+def _phases(trace: Trace) -> DerivedTrack:
+    labels = phases(trace)
+    return DerivedTrack("phases", labels.main.parts, labels.main.label, labels.names)
 
 
-def _partition(trace: Trace) -> Rows:
-    """One slice for each stretch of one category and phase."""
-    done = activity(trace)
-    changes = (np.diff(done.doing) != 0) | (np.diff(done.phase) != 0)
+def _partition(trace: Trace) -> DerivedTrack:
+    """Return one slice for each span of one category and phase."""
+    partition = activity(trace)
+    changes = (np.diff(partition.category) != 0) | (np.diff(partition.phase) != 0)
     first = np.flatnonzero(np.r_[True, changes])
-    last = np.r_[first[1:] - 1, len(done.doing) - 1]
-    stretches = np.column_stack([done.parts[first, 0], done.parts[last, 1]])
-    names = [doing.name.lower() for doing in TimeCategory]
-    phase = Argument("phase", done.phase[first], phases(trace).names)
-    return Rows("where the time goes", stretches, done.doing[first].astype(np.int64), names, (phase,))
+    last = np.r_[first[1:] - 1, len(partition.category) - 1]
+    spans = np.column_stack([partition.parts[first, 0], partition.parts[last, 1]])
+    names = [category.name.lower() for category in TimeCategory]
+    phase = Argument("phase", partition.phase[first], phases(trace).names)
+    return DerivedTrack("where the time goes", spans, partition.category[first].astype(np.int64), names, (phase,))
 
 
-def _exposed(trace: Trace) -> Rows:
+def _exposed(trace: Trace) -> DerivedTrack:
     spans = activity(trace).when(TimeCategory.EXPOSED_COMM)
-    return Rows("exposed communication", spans, np.zeros(len(spans), np.int64), ("exposed_comm",))
+    return DerivedTrack("exposed communication", spans, np.zeros(len(spans), np.int64), ("exposed_comm",))
 
 
-def _syncs(trace: Trace) -> Rows:
-    found = syncs(trace)
-    origin = found.origin
-    place = np.where(origin.line > 0, origin.line, origin.op)
-    pairs, name = np.unique(np.column_stack([found.kind.astype(np.int64), place]), axis=0, return_inverse=True)
+def _syncs(trace: Trace) -> DerivedTrack:
+    rank_syncs = syncs(trace)
+    origin = rank_syncs.origin
+    site = np.where(origin.line > 0, origin.line, origin.op)
+    pairs, name = np.unique(np.column_stack([rank_syncs.kind.astype(np.int64), site]), axis=0, return_inverse=True)
     names = [f"{SYNC_KINDS[kind]} {origin.texts[text]}".strip() for kind, text in pairs.tolist()]
     arguments = (
-        Argument("cost_ns", found.cost),
-        Argument("blocked_ns", found.blocked),
-        Argument("wait_ns", found.wait),
-        Argument("bytes", found.bytes),
-        Argument("op", _told(origin.op), origin.texts),
-        Argument("module", _told(origin.module), origin.texts),
-        Argument("phase", found.phase, phases(trace).names),
+        Argument("cost_ns", rank_syncs.cost),
+        Argument("blocked_ns", rank_syncs.blocked),
+        Argument("wait_ns", rank_syncs.wait),
+        Argument("bytes", rank_syncs.bytes),
+        Argument("op", _absent_if_empty(origin.op), origin.texts),
+        Argument("module", _absent_if_empty(origin.module), origin.texts),
+        Argument("phase", rank_syncs.phase, phases(trace).names),
     )
-    return Rows(
-        "syncs", np.column_stack([found.start, found.start + found.blocked]), name.reshape(-1), names, arguments
-    )
+    spans = np.column_stack([rank_syncs.start, rank_syncs.start + rank_syncs.blocked])
+    return DerivedTrack("syncs", spans, name.reshape(-1), names, arguments)
 
 
-def _told(text: NDArray[np.int64]) -> NDArray[np.int64]:
-    """-1 for the first text of Origins, which is empty."""
+def _absent_if_empty(text: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices with -1 for the first text of Origins, which is empty."""
     return np.where(text > 0, text, -1)
 
 
-def _collectives(trace: Trace, waits: NDArray[np.int64]) -> Rows:
-    """Kernels of collectives; without any, their calls."""
+def _collectives(trace: Trace, waits: NDArray[np.int64]) -> DerivedTrack:
+    """Return kernels of collectives, or their calls if there are no kernels."""
     work, calls, kernels = device_work(trace), collective_calls(trace), collective_kernels(trace)
     if len(kernels.work):
         call, name = kernels.call, kernels.name
         spans = np.column_stack([work.start[kernels.work], work.end[kernels.work]])
-        phase = phases(trace).of_work[kernels.work]
+        phase = phases(trace).work_phase[kernels.work]
     else:
         call, name, phase = np.arange(len(calls)), calls.name, calls.phase
         spans = np.column_stack([trace.events.ts[calls.rows], trace.events.end[calls.rows]])
-    known = call >= 0
+    called = call >= 0
     size, waited = np.full(len(call), -1), np.full(len(call), -1)
-    size[known], waited[known] = calls.size[call[known]], waits[calls.rows[call[known]]]
+    size[called], waited[called] = calls.size[call[called]], waits[calls.rows[call[called]]]
     pairs, number = np.unique(np.column_stack([name, size]), axis=0, return_inverse=True)
     names = [_collective_name(*pair) for pair in pairs.tolist()]
     duration = spans[:, 1] - spans[:, 0]
@@ -154,21 +152,21 @@ def _collectives(trace: Trace, waits: NDArray[np.int64]) -> Rows:
         Argument("waits_for_others_ns", waited),
         Argument("phase", phase, phases(trace).names),
     )
-    return Rows("collectives", spans, number.reshape(-1), names, arguments)
+    return DerivedTrack("collectives", spans, number.reshape(-1), names, arguments)
 
 
 def _collective_name(name: int, size_bytes: int) -> str:
     return COLLECTIVE_NAMES[name] + (f" {format_value(size_bytes, Unit.BYTES)}" if size_bytes >= 0 else "")
 
 
-def _findings(trace: Trace, findings: Sequence[Finding]) -> Rows:
-    """Instants: a finding about a sync where that sync costs most, any other at the start of the first whole step."""
-    found = syncs(trace)
+def _findings(trace: Trace, findings: Sequence[Finding]) -> DerivedTrack:
+    """Return instants: findings about a sync where it costs most, others at the start of the first whole step."""
+    rank_syncs = syncs(trace)
     first = int(steps(trace).window[steps(trace).counted][0, 0])
-    at = []
+    times = []
     for finding in findings:
-        own = syncs_of(trace, finding)
-        at.append(int(found.start[own[np.argmax(found.cost[own])]]) if len(own) else first)
-    instants = np.array(at, np.int64)
+        rows = syncs_of(trace, finding)
+        times.append(int(rank_syncs.start[rows[np.argmax(rank_syncs.cost[rows])]]) if len(rows) else first)
+    instants = np.array(times, np.int64)
     names = [finding.text for finding in findings]
-    return Rows("findings", np.column_stack([instants, instants]), np.arange(len(names)), names)
+    return DerivedTrack("findings", np.column_stack([instants, instants]), np.arange(len(names)), names)

@@ -1,4 +1,4 @@
-"""Slices that overlap without one holding the other cannot share a track: they go on lanes."""
+"""Lanes for slices that cross: two slices of a track must be disjoint or nested."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ __all__ = ["boundaries", "lanes"]
 
 
 def boundaries(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(slice, opens) of all 2N beginnings and ends, in the order in which a viewer must read them.
+    """Return (slice, opens) of all 2N beginnings and ends, in the order in which a viewer must read them.
 
-    At one instant: first what ends, the inner before the outer; then what begins, the longer before the shorter; then
-    slices without length, which begin and end at once.
+    At one instant: first the ends, inner before outer; then the beginnings, longer before shorter; then empty slices,
+    each with its beginning and end.
     """
     num = len(start)
     which, opens = np.tile(np.arange(num), 2), np.repeat([True, False], num)
     begins, ends = start[which], end[which]
     empty = begins == ends
-    at = np.where(opens, begins, ends)
+    time = np.where(opens, begins, ends)
     kind = np.where(empty, 2, np.where(opens, 1, 0))
-    far = np.where(empty, 0, np.where(opens, -ends, -begins))
+    nesting = np.where(empty, 0, np.where(opens, -ends, -begins))
     row = np.where(opens | empty, which, -which)
-    order = np.lexsort((~opens, row, far, kind, at))
+    order = np.lexsort((~opens, row, nesting, kind, time))
     return which[order], opens[order]
 
 
 def lanes(track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[N]: lane of each slice on its track, from 0: within a lane, of two that overlap one holds the other.
+    """Return int64[N], the lane of each slice on its track, from 0: slices of a lane are disjoint or nested.
 
-    Only slices that overlap another so are moved, each to the first lane that has room.
+    Only slices that cross another are moved, each to the first lane where it fits.
     """
     lane = np.zeros(len(track), np.int64)
     order = np.argsort(track, kind="stable")
@@ -41,7 +41,7 @@ def lanes(track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.in
 
 
 def _is_nested(start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
-    """Reading them as brackets, every end closes its own beginning."""
+    """Return whether all slices are disjoint or nested: read as brackets, every end closes its own beginning."""
     which, opens = boundaries(start, end)
     depth = np.cumsum(np.where(opens, 1, -1)) + ~opens
     pairs = which[np.argsort(depth, kind="stable")].reshape(-1, 2)
@@ -49,11 +49,11 @@ def _is_nested(start: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
 
 
 def _first_fit(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lane of each slice, one by one, as few tracks need it. What crosses nothing always fits the first."""
+    """Return the lane of each slice, by a loop, as few tracks need it; slices without crossings fit the first lane."""
     lane = np.zeros(len(start), np.int64)
     open_ends: list[list[int]] = []
     order = np.lexsort((-end, start))
-    for at, begins, ends in zip(order.tolist(), start[order].tolist(), end[order].tolist(), strict=True):
+    for index, begins, ends in zip(order.tolist(), start[order].tolist(), end[order].tolist(), strict=True):
         for stack in open_ends:
             while stack and stack[-1] <= begins:
                 stack.pop()
@@ -62,5 +62,5 @@ def _first_fit(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.i
         if number == len(open_ends):
             open_ends.append([])
         open_ends[number].append(ends)
-        lane[at] = number
+        lane[index] = number
     return lane

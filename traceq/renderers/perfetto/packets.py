@@ -1,7 +1,7 @@
-"""Tracks, slices and counters as a Perfetto trace: TrackEvent packets, exact to the nanosecond.
+"""Write tracks, slices and counters as a Perfetto trace: TrackEvent packets, exact to the nanosecond.
 
-Small packets are written by the `perfetto` package; those of slices, of which there are millions, in columns. A packet
-sequence has texts of its own, each written once, and a clock of its own that counts from packet to packet.
+Small packets are written by the `perfetto` package; those of slices, of which there are millions, in columns. Each
+packet sequence has a separate table of texts, each written once, and a separate clock of time deltas between packets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["counter_packets", "slice_packets", "track_packets"]
 
 _CHUNK = 1 << 16
 _BOOTTIME, _OWN_CLOCK = 6, 64
-_CLEARED, _NEEDED = 1, 2  # the sequence's texts and clock
+_CLEARED, _NEEDED = 1, 2  # state of the sequence: texts and clock
 
 # Numbers of fields: perfetto/protos/perfetto/trace/{trace_packet,track_event/track_event,...}.proto
 _PACKET = 1
@@ -30,7 +30,7 @@ _ANNOTATION_NAME, _ANNOTATION_INT, _ANNOTATION_TEXT = 1, 4, 17
 
 
 def track_packets(tracks: Iterable[Track]) -> bytes:
-    """Descriptors of tracks."""
+    """Return the descriptors of tracks."""
     trace = Trace()
     for track in tracks:
         descriptor = trace.packet.add().track_descriptor
@@ -46,23 +46,25 @@ def track_packets(tracks: Iterable[Track]) -> bytes:
 
 
 def slice_packets(slices: Slices, offset_ns: int, sequence: int) -> Iterator[bytes]:
-    """All slices, `offset_ns` added to their times, as one packet sequence."""
+    """Yield all slices, with `offset_ns` added to their times, as one packet sequence."""
     which, opens = boundaries(slices.start, slices.end)
-    at = np.where(opens, slices.start[which], slices.end[which]) + offset_ns
-    base = int(at[0]) if len(at) else 0
+    time_ns = np.where(opens, slices.start[which], slices.end[which]) + offset_ns
+    base = int(time_ns[0]) if len(time_ns) else 0
     texts = [texts for argument in slices.arguments if (texts := argument.texts) is not None]
     yield _opening(sequence, base, slices, [text for some in texts for text in some])
-    step = np.diff(at, prepend=base)
-    for first in range(0, len(at), _CHUNK):
+    step = np.diff(time_ns, prepend=base)
+    for first in range(0, len(step), _CHUNK):
         chunk = slice(first, first + _CHUNK)
         yield _boundaries(slices, sequence, which[chunk], opens[chunk], step[chunk])
 
 
-def counter_packets(track: int, at: NDArray[np.int64], values: NDArray[np.int64], sequence: int) -> Iterator[bytes]:
-    """A curve that has `values` int64[M] from each instant `at` int64[M] ns on, as one packet sequence."""
-    base = int(at[0]) if len(at) else 0
+def counter_packets(
+    track: int, time_ns: NDArray[np.int64], values: NDArray[np.int64], sequence: int
+) -> Iterator[bytes]:
+    """Yield a counter that has `values` int64[M] from `time_ns` int64[M] on, as one packet sequence."""
+    base = int(time_ns[0]) if len(time_ns) else 0
     yield _opening(sequence, base, None, ())
-    step = np.diff(at, prepend=base)
+    step = np.diff(time_ns, prepend=base)
     for first in range(0, len(step), _CHUNK):
         chunk = values[first : first + _CHUNK]
         event = [
@@ -76,7 +78,7 @@ def counter_packets(track: int, at: NDArray[np.int64], values: NDArray[np.int64]
 def _boundaries(
     slices: Slices, sequence: int, which: NDArray[np.int64], opens: NDArray[np.bool_], step: NDArray[np.int64]
 ) -> bytes:
-    """Packets of some beginnings and ends."""
+    """Return the packets of some beginnings and ends."""
     flow = slices.flow[which]
     event = [
         varint(_TYPE, np.where(opens, TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END)),
@@ -95,7 +97,7 @@ def _boundaries(
 def _argument(
     argument: Argument, number: int, num_texts: int, which: NDArray[np.int64], opens: NDArray[np.bool_]
 ) -> list[Field]:
-    """A debug annotation; `num_texts` were interned by the arguments before it."""
+    """Return the fields of a debug annotation; `num_texts` were interned by earlier arguments."""
     values = argument.values[which]
     present = opens & (values >= 0)
     if not present.any():
@@ -118,7 +120,7 @@ def _packets(sequence: int, step: NDArray[np.int64], event: Sequence[Field]) -> 
 
 
 def _opening(sequence: int, base_ns: int, slices: Slices | None, texts: Sequence[str]) -> bytes:
-    """Clock and texts of a sequence."""
+    """Return the packets that define the clock and the texts of a sequence."""
     trace = Trace()
     snapshot = trace.packet.add()
     snapshot.trusted_packet_sequence_id, snapshot.sequence_flags = sequence, _CLEARED

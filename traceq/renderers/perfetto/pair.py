@@ -1,4 +1,4 @@
-"""Two traces one above the other, their first whole steps side by side, and what makes the difference on both."""
+"""Two traces one above the other, aligned at their first whole steps, with the causes of their difference."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from traceq.compare.attributed_spans import Charges, charges
 from traceq.compare.result import Cause, Diff
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
-from traceq.renderers.perfetto.derived import Rows, derived
+from traceq.renderers.perfetto.derived import DerivedTrack, derived_tracks
 from traceq.renderers.perfetto.packets import counter_packets, track_packets
-from traceq.renderers.perfetto.process_tracks import Shown, packets_of
+from traceq.renderers.perfetto.process_tracks import TraceProcess, process_packets
 from traceq.renderers.perfetto.slices import Argument, Track
 from traceq.renderers.perfetto.worst_place import WorstPlace
 from traceq.units import Unit, format_value
@@ -23,15 +23,15 @@ __all__ = ["pair_place", "write_pair"]
 
 _TOP = 8
 _LINKS = 1 << 52
-_DELTA = 1  # uuid and process id of what belongs to both sides
+_DELTA = 1  # uuid and process id of tracks that belong to both sides
 
 
 def write_pair(a: Run, b: Run, diff: Diff, file: BinaryIO) -> None:
-    """Write A and B of a diff as one Perfetto trace, B moved to where A's first whole step begins.
+    """Write A and B of a diff as one Perfetto trace, with B shifted to A's first whole step.
 
-    Of several ranks the one that the diff explains. Above both stands how far B is behind A, step by step; on both a
-    track tells which time is charged to the largest causes, each cause joined to itself on the other side. Raises
-    UsageFault where the diff has no traced step.
+    Of several ranks the one that the diff explains. A counter above both has how far B is behind A, by step; a track on
+    each side has the time charged to the largest causes, with arrows between the two sides of a cause. Raises
+    UsageFault if the diff has no traced step.
     """
     ours, theirs = _traces(a, b, diff)
     causes = diff.causes[:_TOP]
@@ -40,28 +40,28 @@ def write_pair(a: Run, b: Run, diff: Diff, file: BinaryIO) -> None:
     shift = int(_first(ours) - _first(theirs))
     sides = ((ours, diff.a_name, 0), (theirs, diff.b_name, shift))
     file.write(_delta(ours, theirs))
-    for number, ((trace, name, moved), found, flow) in enumerate(zip(sides, charged, links, strict=True), start=2):
+    for number, ((trace, name, offset), side, flow) in enumerate(zip(sides, charged, links, strict=True), start=2):
         title = f"{'AB'[number - 2]} {name}"
-        shown = Shown(trace, number, f"{title} · rank {trace.rank}", ours.base_time_ns + moved, f" · {title}")
-        differs = replace(_rows(found, causes), flow=flow)
-        for chunk in packets_of(shown, (differs, *derived(trace, (), np.full(len(trace.events), -1)))):
+        process = TraceProcess(trace, number, f"{title} · rank {trace.rank}", ours.base_time_ns + offset, f" · {title}")
+        differs = replace(_causes_track(side, causes), flow=flow)
+        for chunk in process_packets(process, (differs, *derived_tracks(trace, (), np.full(len(trace.events), -1)))):
             file.write(chunk)
 
 
 def pair_place(a: Run, b: Run, diff: Diff) -> WorstPlace:
-    """The step of A that differs most from its counterpart."""
+    """Return the step of A that differs most from its counterpart."""
     ours, theirs = _traces(a, b, diff)
     lengths, others = _lengths(ours, theirs)
-    at = int(np.argmax(np.abs(others - lengths)))
-    start, end = steps(ours).window[steps(ours).counted][at].tolist()
-    end = max(end, start + int(others[at]))
+    step = int(np.argmax(np.abs(others - lengths)))
+    start, end = steps(ours).window[steps(ours).counted][step].tolist()
+    end = max(end, start + int(others[step]))
     return WorstPlace(ours.rank, start + ours.base_time_ns, end + ours.base_time_ns, diff.words[0])
 
 
 def _traces(a: Run, b: Run, diff: Diff) -> tuple[Trace, Trace]:
-    """The traces that the diff explains."""
+    """Return the traces that the diff explains."""
     rank = diff.traced.rank if diff.traced else -1
-    ours, theirs = (next((one for one in run.traces if one.rank == rank), run.traces[0]) for run in (a, b))
+    ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))
     return ours, theirs
 
 
@@ -70,7 +70,7 @@ def _first(trace: Trace) -> int:
 
 
 def _lengths(ours: Trace, theirs: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """int64[K] ns: the whole steps of both sides, as many as both have."""
+    """Return int64[K] ns for A and B: the durations of their whole steps, as many as both have."""
     windows = [steps(trace).window[steps(trace).counted] for trace in (ours, theirs)]
     num = min(map(len, windows))
     lengths, others = (window[:num, 1] - window[:num, 0] for window in windows)
@@ -78,35 +78,35 @@ def _lengths(ours: Trace, theirs: Trace) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _delta(ours: Trace, theirs: Trace) -> bytes:
-    """A curve: by how much B is behind, at the end of each step of A."""
+    """Return a counter of how far B is behind A at the end of each step of A."""
     lengths, others = _lengths(ours, theirs)
     ends = np.cumsum(lengths)
-    at = _first(ours) + ours.base_time_ns + np.r_[0, ends]
+    time_ns = _first(ours) + ours.base_time_ns + np.r_[0, ends]
     behind = np.r_[0, np.cumsum(others) - ends]
     tracks = [
         Track(_DELTA, "B - A", _DELTA, pid=_DELTA),
         Track(_DELTA + 1, "B is behind A, ns", 1, _DELTA, is_counter=True),
     ]
-    return track_packets(tracks) + b"".join(counter_packets(_DELTA + 1, at, behind, sequence=_DELTA))
+    return track_packets(tracks) + b"".join(counter_packets(_DELTA + 1, time_ns, behind, sequence=_DELTA))
 
 
-def _rows(found: Charges, causes: tuple[Cause, ...]) -> Rows:
+def _causes_track(side: Charges, causes: tuple[Cause, ...]) -> DerivedTrack:
     names = [f"{format_value(cause.delta_ns, Unit.DELTA_NS)} {cause.name}" for cause in causes]
     shift = np.array([cause.delta_ns for cause in causes], np.int64)
     lines = [cause.line for cause in causes]
-    told = np.array([at if line else -1 for at, line in enumerate(lines)], np.int64)
-    nothing = np.empty(0, np.int64)
+    line_of = np.array([index if line else -1 for index, line in enumerate(lines)], np.int64)
+    line = line_of[side.cause] if causes else np.empty(0, np.int64)
     arguments = (
-        Argument("kind", found.cause, [cause.kind for cause in causes]),
-        Argument("phase", found.cause, [cause.phase for cause in causes]),
-        Argument("delta_a_step", found.cause, [format_value(ns, Unit.DELTA_NS) for ns in shift.tolist()]),
-        Argument("line", told[found.cause] if len(causes) else nothing, lines),
+        Argument("kind", side.cause, [cause.kind for cause in causes]),
+        Argument("phase", side.cause, [cause.phase for cause in causes]),
+        Argument("delta_a_step", side.cause, [format_value(ns, Unit.DELTA_NS) for ns in shift.tolist()]),
+        Argument("line", line, lines),
     )
-    return Rows("what differs", found.parts, found.cause, names, arguments)
+    return DerivedTrack("what differs", side.parts, side.cause, names, arguments)
 
 
 def _links(ours: Trace, theirs: Trace, a: Charges, b: Charges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Flow numbers: in each step the longest stretch of a cause on one side is joined to the longest on the other."""
+    """Return flow numbers that join, in each step, the longest span of a cause on one side to that on the other."""
     longest_a, longest_b = _longest(ours, a), _longest(theirs, b)
     flow_a, flow_b = np.zeros(len(a.cause), np.int64), np.zeros(len(b.cause), np.int64)
     for number, key in enumerate(sorted(longest_a.keys() & longest_b.keys())):
@@ -114,11 +114,11 @@ def _links(ours: Trace, theirs: Trace, a: Charges, b: Charges) -> tuple[NDArray[
     return flow_a, flow_b
 
 
-def _longest(trace: Trace, found: Charges) -> dict[tuple[int, int], int]:
-    """(step, cause) -> the longest stretch."""
+def _longest(trace: Trace, side: Charges) -> dict[tuple[int, int], int]:
+    """Return (step, cause) -> index of the longest span."""
     windows = steps(trace).window[steps(trace).counted]
-    step = np.searchsorted(windows[:, 0], found.parts[:, 0], "right") - 1
-    inside = np.flatnonzero((step >= 0) & (found.parts[:, 0] < windows[step, 1]))
-    length = (found.parts[:, 1] - found.parts[:, 0])[inside]
+    step = np.searchsorted(windows[:, 0], side.parts[:, 0], "right") - 1
+    inside = np.flatnonzero((step >= 0) & (side.parts[:, 0] < windows[step, 1]))
+    length = (side.parts[:, 1] - side.parts[:, 0])[inside]
     order = inside[np.argsort(length, kind="stable")]
-    return dict(zip(zip(step[order].tolist(), found.cause[order].tolist(), strict=True), order.tolist(), strict=True))
+    return dict(zip(zip(step[order].tolist(), side.cause[order].tolist(), strict=True), order.tolist(), strict=True))

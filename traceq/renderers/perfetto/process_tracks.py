@@ -1,4 +1,4 @@
-"""One trace in the viewer: a process with the trace's own tracks, those that traceq adds, and how deep its queue is."""
+"""One trace as a process of the viewer: its own tracks, derived tracks, and the queue depth."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.model import Trace
-from traceq.renderers.perfetto.derived import Rows, queue_depth
+from traceq.renderers.perfetto.derived import DerivedTrack, queue_depth
 from traceq.renderers.perfetto.lanes import lanes
-from traceq.renderers.perfetto.original_tracks import recorded
+from traceq.renderers.perfetto.original_tracks import original_tracks
 from traceq.renderers.perfetto.packets import counter_packets, slice_packets, track_packets
 from traceq.renderers.perfetto.slices import Slices, Track
 
-__all__ = ["Shown", "packets_of"]
+__all__ = ["TraceProcess", "process_packets"]
 
-_PROCESS = 1_000_000  # tracks, sequences and flows of each process are numbered from its own multiple on
+_PROCESS = 1_000_000  # tracks, sequences and flows of the n-th process are numbered from n times this
 _FLOWS = 1 << 32
 _QUEUE_DEPTH = 9_000
-_OURS = "traceq"
+_CATEGORY = "traceq"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A trace as one process of the viewer: the `number`-th from 1, `offset_ns` added to its times; `suffix` tells its
-    tracks of ours from those of other ranks.
+class TraceProcess:
+    """A trace as one process of the viewer: the `number`-th, from 1, with `offset_ns` added to its times.
+
+    `suffix` distinguishes its derived tracks from those of other ranks.
     """
 
     trace: Trace
@@ -35,45 +36,45 @@ class Shown:
     suffix: str
 
     @property
-    def process(self) -> int:
-        """Uuid of the process; those of its tracks follow."""
+    def uuid(self) -> int:
+        """Uuid of the process, followed by those of its tracks."""
         return self.number * _PROCESS
 
 
-def packets_of(shown: Shown, ours: Sequence[Rows]) -> Iterator[bytes]:
-    """The trace's own tracks, ours, and the depth of its queue."""
-    trace, process = shown.trace, shown.process
-    name = shown.name + (f" · {trace.device}" if trace.device else "")
-    yield track_packets([Track(process, name, shown.number, pid=shown.number)])
-    tracks, slices = recorded(trace, process, first_flow=shown.number * _FLOWS)
+def process_packets(process: TraceProcess, derived: Sequence[DerivedTrack]) -> Iterator[bytes]:
+    """Yield the trace's own tracks, the derived ones, and the queue depth."""
+    trace, parent, offset_ns = process.trace, process.uuid, process.offset_ns
+    name = process.name + (f" · {trace.device}" if trace.device else "")
+    yield track_packets([Track(parent, name, process.number, pid=process.number)])
+    tracks, slices = original_tracks(trace, parent, first_flow=process.number * _FLOWS)
     yield track_packets(tracks)
-    yield from slice_packets(slices, shown.offset_ns, sequence=process)
-    uuid = process + 1 + len(tracks)
-    for order, rows in enumerate(ours, start=1):
-        tracks, slices = _on_lanes(rows, rows.title + shown.suffix, uuid, process, order)
+    yield from slice_packets(slices, offset_ns, sequence=parent)
+    uuid = parent + 1 + len(tracks)
+    for order, track in enumerate(derived, start=1):
+        tracks, slices = _on_lanes(track, track.title + process.suffix, uuid, parent, order)
         yield track_packets(tracks)
-        yield from slice_packets(slices, shown.offset_ns, sequence=uuid)
+        yield from slice_packets(slices, offset_ns, sequence=uuid)
         uuid += len(tracks)
     depth = queue_depth(trace)
-    if len(depth.at):
-        yield track_packets([Track(uuid, "queue depth" + shown.suffix, _QUEUE_DEPTH, process, is_counter=True)])
-        yield from counter_packets(uuid, depth.at + shown.offset_ns, depth.num, sequence=uuid)
+    if len(depth.time_ns):
+        yield track_packets([Track(uuid, "queue depth" + process.suffix, _QUEUE_DEPTH, parent, is_counter=True)])
+        yield from counter_packets(uuid, depth.time_ns + offset_ns, depth.num, sequence=uuid)
 
 
-def _on_lanes(rows: Rows, title: str, first: int, parent: int, order: int) -> tuple[list[Track], Slices]:
-    """Rows on as many tracks of one name as they need; uuids from `first` on."""
-    start, end = rows.spans[:, 0], rows.spans[:, 1]
-    lane = lanes(np.zeros(len(rows), np.int64), start, end)
+def _on_lanes(track: DerivedTrack, title: str, first: int, parent: int, order: int) -> tuple[list[Track], Slices]:
+    """Return the slices on as many tracks of one title as they need, with uuids from `first`."""
+    start, end = track.spans[:, 0], track.spans[:, 1]
+    lane = lanes(np.zeros(len(track), np.int64), start, end)
     tracks = [Track(first + number, title, 100 * order + number, parent) for number in range(int(lane.max()) + 1)]
-    nothing = np.zeros(len(rows), np.int64)
+    zeros = np.zeros(len(track), np.int64)
     return tracks, Slices(
         track=first + lane,
         start=start,
         end=end,
-        name=rows.name,
-        names=rows.names,
-        category=nothing,
-        categories=(_OURS,),
-        flow=nothing if rows.flow is None else rows.flow,
-        arguments=rows.arguments,
+        name=track.name,
+        names=track.names,
+        category=zeros,
+        categories=(_CATEGORY,),
+        flow=zeros if track.flow is None else track.flow,
+        arguments=track.arguments,
     )

@@ -1,4 +1,4 @@
-"""All ranks of a run in one file, on one clock."""
+"""All ranks of a run in one file, on a common clock."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from traceq.model import Run
-from traceq.renderers.perfetto.clock import one_clock
-from traceq.renderers.perfetto.derived import derived
-from traceq.renderers.perfetto.process_tracks import Shown, packets_of
+from traceq.renderers.perfetto.clock import common_clock
+from traceq.renderers.perfetto.derived import derived_tracks
+from traceq.renderers.perfetto.process_tracks import TraceProcess, process_packets
 from traceq.report import Finding
 
 __all__ = ["write_perfetto"]
 
 
 def write_perfetto(run: Run, findings: Sequence[Finding], file: BinaryIO) -> None:
-    """Write the run as a Perfetto trace: of each rank a process with traceq's tracks, its device's and its threads'.
+    """Write the run as a Perfetto trace: per rank a process with derived tracks, device streams and threads.
 
-    Times are those of the traces, nanosecond by nanosecond; of several ranks they are absolute, each clock set right by
-    as much as collectives tell.
+    Times are exact to the nanosecond; those of several ranks are absolute, with clocks corrected by collectives.
     """
-    clock = one_clock(run)
+    clock = common_clock(run)
     for index, trace in enumerate(run.traces):
         name = f"rank {trace.rank}"
-        shown = Shown(trace, index + 1, name, int(clock.offset[index]), f" · {name}" if len(run.traces) > 1 else "")
-        known = [finding for finding in findings if index == 0 or finding.key]
-        for chunk in packets_of(shown, derived(trace, known, clock.waiting[index])):
+        suffix = f" · {name}" if len(run.traces) > 1 else ""
+        process = TraceProcess(trace, index + 1, name, int(clock.offset[index]), suffix)
+        shown = [finding for finding in findings if index == 0 or finding.key]
+        for chunk in process_packets(process, derived_tracks(trace, shown, clock.waiting[index])):
             file.write(chunk)

@@ -1,4 +1,4 @@
-"""What goes into a file for Perfetto: tracks and slices, as columns."""
+"""Contents of a file for Perfetto: tracks, and slices as columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Argument", "Slices", "Track"]
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A row of the viewer. `order` is its place among its siblings; a `pid` makes it a process, which has no parent."""
+    """A row of the viewer; `order` is its position among siblings, and a `pid` makes it a process, without a parent."""
 
     uuid: int
     name: str
@@ -25,8 +25,9 @@ class Track:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Argument:
-    """What the viewer shows of a slice beside its name: `values` int64[N], numbers, or indices into `texts` where there
-    are any; -1 = absent.
+    """An argument that the viewer shows for each of N slices.
+
+    `values` int64[N] are numbers, or indices into `texts` if there are any; -1 = absent.
     """
 
     name: str
@@ -36,8 +37,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slices:
-    """N slices: `track` int64[N] uuids; `start`, `end` int64[N] ns; `name`, `category` int64[N] into the texts `names`
-    and `categories`; `flow` int64[N] joins slices of one number with arrows, 0 = none.
+    """N slices, as columns.
+
+    `track` int64[N] are uuids; `start`, `end` int64[N] ns; `name`, `category` int64[N] indices into `names` and
+    `categories`; `flow` int64[N] joins slices of the same number with arrows, 0 = none.
     """
 
     track: NDArray[np.int64]

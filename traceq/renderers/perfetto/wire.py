@@ -1,4 +1,4 @@
-"""Protocol buffers of many like messages at once, in columns: message i is made of row i of every field.
+"""Encode many protocol buffer messages of one shape at once, in columns: message i has row i of every field.
 
 The wire format (protobuf.dev, "Encoding"): a field is its key, `number << 3 | type`, and a value; integers are varints,
 seven bits a byte, the lowest first; a nested message is its length and its fields.
@@ -19,35 +19,35 @@ _VARINT, _FIXED64, _DELIMITED = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """Bytes of one field in N messages: `data` uint8[N, W], of which the first `size` int64[N] of each row count."""
+    """Bytes of one field in N messages: `data` uint8[N, W], of which the first `size` int64[N] of each row are used."""
 
     data: NDArray[np.uint8]
     size: NDArray[np.int64]
 
 
 def varint(number: int, values: NDArray[np.int64], present: NDArray[np.bool_] | None = None) -> Field:
-    """An integer field; negative values take ten bytes, as the format has it. `present` bool[N] leaves it out."""
+    """Encode an integer field, negative values in ten bytes; `present` bool[N] is False where it is omitted."""
     return _present(_keyed(number, _VARINT, _varints(values)), present)
 
 
 def fixed64(number: int, values: NDArray[np.int64], present: NDArray[np.bool_] | None = None) -> Field:
-    """A field of eight bytes, the lowest first."""
+    """Encode a field of eight bytes, the lowest first."""
     data = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
     return _present(_keyed(number, _FIXED64, Field(data, np.full(len(values), 8))), present)
 
 
 def delimited(number: int, fields: Sequence[Field], present: NDArray[np.bool_] | None = None) -> list[Field]:
-    """A nested message made of these fields, as the fields to put in their place."""
+    """Encode a nested message of these fields; returns the fields to use in their place."""
     inside = [_present(field, present) for field in fields]
     size: NDArray[np.int64] = np.sum([field.size for field in inside], axis=0)
     return [_present(_keyed(number, _DELIMITED, _varints(size)), present), *inside]
 
 
 def join(fields: Iterable[Field]) -> bytes:
-    """The messages, one after the other."""
-    chosen = list(fields)
-    data = np.concatenate([field.data for field in chosen], axis=1)
-    counts = [np.arange(field.data.shape[1]) < field.size[:, None] for field in chosen]
+    """Return the messages, concatenated."""
+    columns = list(fields)
+    data = np.concatenate([field.data for field in columns], axis=1)
+    counts = [np.arange(field.data.shape[1]) < field.size[:, None] for field in columns]
     return data[np.concatenate(counts, axis=1)].tobytes()
 
 
@@ -55,11 +55,11 @@ def _varints(values: NDArray[np.int64]) -> Field:
     rest = values.astype(np.uint64)
     width = max(1, -(-int(rest.max(initial=0)).bit_length() // 7))
     data, size = np.empty((len(rest), width), np.uint8), np.ones(len(rest), np.int64)
-    for at in range(width):
-        data[:, at] = rest & np.uint64(0x7F)
+    for index in range(width):
+        data[:, index] = rest & np.uint64(0x7F)
         rest >>= np.uint64(7)
         more = rest > 0
-        data[more, at] |= 0x80
+        data[more, index] |= 0x80
         size += more
     return Field(data, size)
 

@@ -1,4 +1,4 @@
-"""Where to look first."""
+"""Time range that the viewer opens at: the costliest sync, or the longest step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
-from traceq.renderers.perfetto.clock import one_clock
+from traceq.renderers.perfetto.clock import common_clock
 from traceq.report import Finding
 
 __all__ = ["WorstPlace", "syncs_of", "worst_place"]
 
 _AROUND = 3
-"""How many times the length of a sync is shown on either side of it."""
+"""Margin on either side of a sync, as a multiple of its duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorstPlace:
-    """A stretch of one rank's time, [start_ns, end_ns) as in the exported file, and why it is worth a look."""
+    """Time range of one rank, [start_ns, end_ns) as in the exported file, and the reason to look at it."""
 
     rank: int
     start_ns: int
@@ -31,33 +31,35 @@ class WorstPlace:
 
 
 def worst_place(run: Run, findings: Sequence[Finding]) -> WorstPlace:
-    """The sync that costs most, of those that a finding is about; else the longest step."""
-    clock = one_clock(run)
+    """Return the costliest sync of the first finding about syncs; without one, the longest step."""
+    clock = common_clock(run)
     for finding in findings:
         costs = [syncs(trace).cost[syncs_of(trace, finding)].max(initial=0) for trace in run.traces]
-        at = int(np.argmax(costs))
-        if costs[at] > 0:
-            return _around_sync(run.traces[at], finding, int(clock.offset[at]))
-    longest = [steps(trace).window[steps(trace).counted] for trace in run.traces]
-    at = int(np.argmax([(window[:, 1] - window[:, 0]).max() for window in longest]))
-    start, end = longest[at][np.argmax(longest[at][:, 1] - longest[at][:, 0])].tolist()
-    why = "the longest step" if steps(run.traces[at]).marked else "the whole trace"
-    return WorstPlace(run.traces[at].rank, start + int(clock.offset[at]), end + int(clock.offset[at]), why)
+        index = int(np.argmax(costs))
+        if costs[index] > 0:
+            return _around_sync(run.traces[index], finding, int(clock.offset[index]))
+    windows = [steps(trace).window[steps(trace).counted] for trace in run.traces]
+    index = int(np.argmax([(window[:, 1] - window[:, 0]).max() for window in windows]))
+    window, offset_ns = windows[index], int(clock.offset[index])
+    start, end = window[np.argmax(window[:, 1] - window[:, 0])].tolist()
+    why = "the longest step" if steps(run.traces[index]).marked else "the whole trace"
+    return WorstPlace(run.traces[index].rank, start + offset_ns, end + offset_ns, why)
 
 
 def syncs_of(trace: Trace, finding: Finding) -> NDArray[np.int64]:
-    """Indices into Syncs of those that a finding is about: `key` is that of a row of `syncs`."""
-    found, words = syncs(trace), finding.key.split("|")
-    if len(words) < 3 or words[0] not in SYNC_KINDS:
+    """Return the indices into Syncs of those that a finding is about."""
+    rank_syncs, site = syncs(trace), finding.site
+    if site is None:
         return np.empty(0, np.int64)
-    texts = found.origin.texts
-    ops, lines = (np.array([text == word for text in texts], np.bool_) for word in words[1:3])
-    return np.flatnonzero((found.kind == SYNC_KINDS.index(words[0])) & ops[found.origin.op] & lines[found.origin.line])
+    origin = rank_syncs.origin
+    ops, lines = (np.array([text == name for text in origin.texts], np.bool_) for name in (site.op, site.line))
+    is_kind = rank_syncs.kind == SYNC_KINDS.index(site.kind)
+    return np.flatnonzero(is_kind & ops[origin.op] & lines[origin.line])
 
 
 def _around_sync(trace: Trace, finding: Finding, offset_ns: int) -> WorstPlace:
-    found, chosen = syncs(trace), syncs_of(trace, finding)
-    worst = chosen[np.argmax(found.cost[chosen])]
-    start, blocked = int(found.start[worst]) + offset_ns, int(found.blocked[worst])
-    around = _AROUND * max(blocked, int(found.cost[worst]))
-    return WorstPlace(trace.rank, start - around, start + blocked + around, finding.text)
+    rank_syncs, rows = syncs(trace), syncs_of(trace, finding)
+    worst = rows[np.argmax(rank_syncs.cost[rows])]
+    start, blocked = int(rank_syncs.start[worst]) + offset_ns, int(rank_syncs.blocked[worst])
+    margin = _AROUND * max(blocked, int(rank_syncs.cost[worst]))
+    return WorstPlace(trace.rank, start - margin, start + blocked + margin, finding.text)

@@ -1,0 +1,1 @@
+"""A package that adds an analysis, a recipe and a renderer to traceq."""

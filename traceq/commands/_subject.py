@@ -1,0 +1,68 @@
+"""What `open` and `export` write: one run with its findings, or two with their comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from traceq.errors import UsageFault
+
+if TYPE_CHECKING:
+    from traceq.compare.result import Diff
+    from traceq.model import Caveat, Run
+    from traceq.report import Finding
+
+__all__ = ["OneRun", "RunPair", "read_subject"]
+
+
+@dataclass(frozen=True, slots=True)
+class OneRun:
+    """A run and what was concluded about it."""
+
+    run: Run
+    findings: tuple[Finding, ...]
+    caveats: tuple[Caveat, ...]
+
+    def write(self, renderer: str, file: BinaryIO) -> None:
+        """Write it with a renderer. Raises UsageFault where no renderer of that name writes runs."""
+        from traceq.renderers import find_renderer
+
+        find_renderer(renderer, "run")(self.run, self.findings, file)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPair:
+    """Two runs and their comparison, which has a rank that was traced on both sides."""
+
+    a: Run
+    b: Run
+    diff: Diff
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """Doubts about the comparison."""
+        return self.diff.caveats
+
+    def write(self, renderer: str, file: BinaryIO) -> None:
+        """Write it with a renderer. Raises UsageFault where no renderer of that name writes pairs of runs."""
+        from traceq.renderers import find_renderer
+
+        find_renderer(renderer, "pair")(self.a, self.b, self.diff, file)
+
+
+def read_subject(path: str, other: str | None, ranks: set[int] | None) -> OneRun | RunPair:
+    """Return the run at one path, or the pair at two. Raises UnreadableInput, UsageFault."""
+    from traceq.runs.read import read, with_traces
+
+    run = with_traces(read(path, ranks=ranks))
+    if other is None:
+        from traceq.analysis.registry import sheet
+
+        reports = sheet(run)
+        return OneRun(run, reports.findings, reports.all_caveats)
+    from traceq.compare.diff import diff_runs
+
+    pair = RunPair(run, b := with_traces(read(other, ranks=ranks)), diff_runs(run, b))
+    if pair.diff.traced is None:
+        raise UsageFault(f"{path} and {other}: no rank was traced on both sides, so there is no pair to show")
+    return pair

@@ -1,0 +1,51 @@
+"""How results present themselves: `str` is the text of a terminal, `_repr_html_` the HTML of a notebook.
+
+Results are below the renderers and do not import them; they are looked up by name when something is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from io import StringIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traceq.model import Run
+
+__all__ = ["RenderOptions", "to_html", "to_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderOptions:
+    """What a renderer can be told besides the result.
+
+    `width`: columns of text, None for those of the terminal. `first_rank` returns the run with the trace of its first
+    rank, for a renderer that draws one step; None where no run is at hand.
+    """
+
+    width: int | None = None
+    first_rank: Callable[[], Run] | None = None
+
+
+def to_text(kind: str, result: object) -> str:
+    """Return what a terminal shows of a result, without colours; `kind` is sheet, report, table or diffs.
+
+    Printed, a sheet or a comparison is what `traceq show` and `traceq diff` write, to the last space.
+    """
+    text = _rendered("text", kind, result).removesuffix("\n")
+    if kind in ("sheet", "diffs"):
+        return text
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+def to_html(kind: str, result: object) -> str:
+    """Return what a notebook shows of a result."""
+    return _rendered("notebook", kind, result)
+
+
+def _rendered(renderer: str, kind: str, result: object) -> str:
+    file = StringIO()
+    import_module("traceq.renderers").find_renderer(renderer, kind)(result, file, RenderOptions())
+    return file.getvalue()
