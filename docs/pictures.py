@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN = Path("fixtures") / "outlier_ab"  # seen from the root, so that no picture shows where that is
+RUN = Path("fixtures") / "outlier_ab"  # relative to the root, so that no picture shows an absolute path
 PICTURES = ROOT / "docs" / "pictures"
 WIDTH, HEIGHT = 1280, 860
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure of a report: what is asked, and how the caption of the figure begins or ends."""
+    """A figure of a report: the command, and a part of the figure's caption."""
 
     words: tuple[str, ...]
     caption: str
@@ -36,23 +36,23 @@ class Chart:
 
 _JOB = "fixtures/example/job"
 CHARTS = {
-    "step": Chart(("show", _JOB), "as it went"),
-    "partition": Chart(("show", _JOB, "--ranks", "1"), "A step, part by part"),
-    "by_rank": Chart(("show", _JOB), "A step, by rank"),
-    "sync": Chart(("show", _JOB, "--ranks", "1"), "as it went"),
+    "step": Chart(("show", _JOB), "Timeline of"),
+    "partition": Chart(("show", _JOB, "--ranks", "1"), "A step by phase and category"),
+    "by_rank": Chart(("show", _JOB), "A step by rank and category"),
+    "sync": Chart(("show", _JOB, "--ranks", "1"), "Timeline of"),
     "collectives": Chart(("show", _JOB), "Collectives"),
     "kernels": Chart(("show", _JOB), "Kernels"),
     "memory": Chart(("show", _JOB), "Memory"),
-    "findings": Chart(("show", str(RUN / "on")), "The time that each finding is about"),
-    "intervals": Chart(("diff", str(RUN)), "Cost of a step"),
+    "findings": Chart(("show", str(RUN / "on")), "Time of each finding"),
+    "intervals": Chart(("diff", str(RUN)), "Cost per step"),
 }
 _FIGURE = re.compile(r"<figure>(<svg.*?</svg>)<figcaption>(.*?)</figcaption>", re.DOTALL)
-_UNSEEN = re.compile(r' (aria-[a-z]+|role)="[^"]*"')  # in a picture nobody can point at a mark
+_UNSEEN = re.compile(r' (aria-[a-z]+|role)="[^"]*"')  # an image has no tooltips
 _GREY = "#808080"  # readable on light and on dark pages
 
 
 def charts() -> dict[str, str]:
-    """Name to SVG of every chart, as the reports have them."""
+    """Return name -> SVG of every chart, as the reports have them."""
     reports: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     with TemporaryDirectory(prefix="traceq-") as folder:
         for chart in CHARTS.values():
@@ -65,7 +65,7 @@ def charts() -> dict[str, str]:
 
 
 def html_of(file: Path, *words: str) -> str:
-    """The report of a command, which it also writes."""
+    """Return the HTML report of a command, after writing it to the file."""
     command = [sys.executable, "-m", "traceq", *words, "--html", str(file)]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     return file.read_text()
@@ -76,7 +76,7 @@ def _plain(svg: str) -> str:
 
 
 def screens() -> None:
-    """All three, as a browser shows them."""
+    """Take the three screenshots in a browser."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -90,14 +90,14 @@ def screens() -> None:
 
 
 def upper_part(page: Page, file: Path, *words: str) -> None:
-    """What one sees first of a report."""
+    """Take a screenshot of the upper part of a report."""
     html_of(file, *words)
     page.goto(file.as_uri())
     page.screenshot(path=PICTURES / f"{words[0]}.png")
 
 
 def timeline(page: Page) -> None:
-    """Both ranks in the Perfetto UI, the worst place in view."""
+    """Take a screenshot of the Perfetto UI with both ranks, zoomed to the slowest step."""
     command = [sys.executable, "-m", "traceq", "open", "--offline", "--no-browser", str(RUN / "on")]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen(command, **quiet, cwd=ROOT) as server:
