@@ -17,7 +17,7 @@ demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and s
 	  "$(BIN)/traceq record --help        # on your GPUs, with your own loop"
 
 test: lint ## everything that must hold
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

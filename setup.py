@@ -1,4 +1,4 @@
-"""The native reader: optional, since the Python reader stands in where it cannot be built."""
+"""Build the native reader, which is optional: the Python reader is used if it cannot be built."""
 
 from glob import glob
 from hashlib import sha256

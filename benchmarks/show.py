@@ -1,10 +1,10 @@
-"""Where the time of `traceq show` goes: start-up, the scan, every link and every analysis.
+"""Measure where the time of `traceq show` goes: start-up, the scan, every fact and every analysis.
 
     python benchmarks/show.py                          a generated trace of 500 MB, a million complete events
-    python benchmarks/show.py TRACE [--events 1000000] a trace of yours, its events repeated until they are that many
+    python benchmarks/show.py TRACE [--events 1000000] your trace, repeated to that many events
 
-Times of links and analyses are CPU time of one process. `own`: without what it asks others for, in one run of all;
-`alone`: of this analysis and all links that it needs, as `--only` has it.
+Times of facts and analyses are CPU time of one process. `self`: without the facts that it uses, in one run of all;
+`alone`: of this analysis and all facts that it needs, as with `--only`.
 """
 
 from __future__ import annotations
@@ -92,34 +92,34 @@ def _cost(command: list[str]) -> tuple[float, float, int]:
     return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, peak_bytes(usage)
 
 
-# ---- links and analyses -------------------------------------------------------------------------------------------
+# ---- facts and analyses -------------------------------------------------------------------------------------------
 
 
 class Stopwatch:
-    """CPU time of nested calls, each without those inside it."""
+    """Self time of nested calls: CPU time of each without the calls inside it."""
 
     def __init__(self) -> None:
-        self.own_s: dict[str, float] = {}
+        self.self_s: dict[str, float] = {}
         self._inside: list[float] = []
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
-        """Add what the body takes to a name."""
+        """Add the self time of the block to `name`."""
         start = time.process_time()
         self._inside.append(0)
         try:
             yield
         finally:
             spent = time.process_time() - start
-            self.own_s[name] = self.own_s.get(name, 0) + spent - self._inside.pop()
+            self.self_s[name] = self.self_s.get(name, 0) + spent - self._inside.pop()
             if self._inside:
                 self._inside[-1] += spent
 
 
 def child(path: str, events: int) -> None:
-    """In a fresh process: print as JSON what each part of `traceq show` takes."""
+    """Print the times of all parts of `traceq show` as JSON; runs in a fresh process."""
     watch = Stopwatch()
-    _watch_links(watch)
+    _watch_facts(watch)
     from traceq.analysis.registry import analyze, describe, names
     from traceq.engines.process_tuning import keep_freed_memory
     from traceq.renderers.text import print_sheet
@@ -138,25 +138,25 @@ def child(path: str, events: int) -> None:
             reports.append(analyze(run, name))
     with watch.measured("text"), open(os.devnull, "w") as nowhere:
         print_sheet(Sheet(describe(run), tuple(reports), run.caveats), Console(file=nowhere, width=140))
-    peak, own_s = peak_bytes(), dict(watch.own_s)
+    peak, self_s = peak_bytes(), dict(watch.self_s)
     alone_s = {}
     for name in names():
         start = time.process_time()
         analyze(replace(run, traces=tuple(replace(trace) for trace in run.traces)), name)
         alone_s[f"analysis {name}"] = time.process_time() - start
     num_events = sum(len(trace.events) for trace in run.traces)
-    json.dump({"own_s": own_s, "alone_s": alone_s, "peak": peak, "num_events": num_events}, sys.stdout)
+    json.dump({"self_s": self_s, "alone_s": alone_s, "peak": peak, "num_events": num_events}, sys.stdout)
 
 
-def _watch_links(watch: Stopwatch) -> None:
-    """Measure every function that is remembered for a trace; before any of them is imported."""
+def _watch_facts(watch: Stopwatch) -> None:
+    """Measure every function that is memoized per trace; call it before any of them is imported."""
     from traceq.facts import memo
 
     once = memo.once_per_trace
 
     def watched(function: Callable[[Trace], Any]) -> Callable[[Trace], Any]:
         module = function.__module__.rpartition(".")[2]
-        name = f"link {module}" if function.__name__ == module else f"link {module}.{function.__name__}"
+        name = f"fact {module}" if function.__name__ == module else f"fact {module}.{function.__name__}"
 
         @wraps(function)
         def measured(trace: Trace) -> Any:
@@ -169,7 +169,7 @@ def _watch_links(watch: Stopwatch) -> None:
 
 
 def repeated(trace: Trace, events: int) -> Trace:
-    """The trace several times, one after the other, until it has that many events."""
+    """Return the trace repeated, one copy after the other, until it has at least `events` events."""
     one = trace.events
     times = -(-events // len(one))
     span = int(one.end.max() - one.ts.min()) + 1000
@@ -186,23 +186,23 @@ def repeated(trace: Trace, events: int) -> Trace:
 
 
 def _side_tables(one: Events, times: int, span: int) -> dict[str, Any]:
-    found = {}
+    tables = {}
     steps = (("messages", "row", len(one)), ("stacks", "row", len(one)), ("allocations", "ts", span))
     for name, key, step in (*steps, ("waits", "row", len(one))):
         table = getattr(one, name)
         tiled = {column.name: np.tile(getattr(table, column.name), times) for column in fields(table)}
         tiled[key] += np.repeat(np.arange(times), len(getattr(table, key))) * step
-        found[name] = replace(table, **tiled)
-    return found
+        tables[name] = replace(table, **tiled)
+    return tables
 
 
-def _where_it_goes(found: dict[str, Any], size: int, *, packed: bool) -> Iterator[Table]:
-    own_s, alone_s = found["own_s"], found["alone_s"]
-    scan_s, all_s = own_s["scan"], sum(own_s.values())
-    memory = "" if packed else f", {found['peak'] / size:.2f} of the file in memory"
-    title = f"{found['num_events']:,} events: {all_s:.2f} s, {all_s / scan_s:.1f} times the scan{memory}"
-    table = _table(title, "own ms", "share", "alone ms")
-    for name, spent in sorted(own_s.items(), key=lambda item: -item[1]):
+def _where_it_goes(costs: dict[str, Any], size: int, *, packed: bool) -> Iterator[Table]:
+    self_s, alone_s = costs["self_s"], costs["alone_s"]
+    scan_s, all_s = self_s["scan"], sum(self_s.values())
+    memory = "" if packed else f", {costs['peak'] / size:.2f} of the file in memory"
+    title = f"{costs['num_events']:,} events: {all_s:.2f} s, {all_s / scan_s:.1f} times the scan{memory}"
+    table = _table(title, "self ms", "share", "alone ms")
+    for name, spent in sorted(self_s.items(), key=lambda item: -item[1]):
         alone = f"{1000 * alone_s[name]:.0f}" if name in alone_s else ""
         table.add_row(name, f"{1000 * spent:.0f}", f"{100 * spent / all_s:.0f} %", alone)
     yield table

@@ -1,11 +1,11 @@
-"""How often the 95 % interval of `traceq.stats` covers the truth, and how many pairs a verdict takes; the same for
-recordings that stop when they know, for one change in two places, and how often what one half leaves to the next is
-noticed.
+"""Simulate recordings, to measure coverage, power and error rates of `traceq.stats`.
 
     python benchmarks/stats.py [--replications 1000]
 
-A simulated step is 100 ms plus noise; B adds a known difference. "interleaved" is traceq's design, pairs in drawn
-order; "A..A B..B" gives the same formula the same number of steps, first all of A's, then all of B's.
+Tables: how often the 95 % interval covers the truth, and how many pairs a verdict needs; the same for sequential
+stopping and for one change in two contexts; and how often carry-over from one half to the next is detected. A simulated
+step is 100 ms plus noise; B adds a known difference. "interleaved" is traceq's design, pairs in random order; "A..A
+B..B" gives the same formula the same number of steps, first all of A's, then all of B's.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from traceq.model import Pairs
-from traceq.recorder.spec.schedule import group_sizes
+from traceq.recorder.spec.schedule import block_sizes
 from traceq.stats import LOOKS, Comparison, VerdictName, compare_pairs, interaction, slowest_rank_ns
 from traceq.stats.hodges_lehmann import shift_between
+from traceq.stats.verdict import VERDICT_TEXTS
 
 Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step
 
@@ -32,7 +33,7 @@ NUM_PAIRS = 64
 
 
 def autocorrelated(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
-    """AR(1) with coefficient 0.7, standard deviation sigma."""
+    """Return AR(1) noise with coefficient 0.7 and standard deviation sigma."""
     noise = rng.normal(scale=sigma, size=num)
     for i in range(1, num):
         noise[i] = 0.7 * noise[i - 1] + np.sqrt(1 - 0.7**2) * noise[i]
@@ -40,22 +41,22 @@ def autocorrelated(rng: np.random.Generator, num: int, sigma: float) -> NDArray[
 
 
 def heavy_tailed(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
-    """Autocorrelated; 2 % of the steps take 1.5 to 5 times as long."""
+    """Return autocorrelated noise in which 2 % of the steps take 1.5 to 5 times as long."""
     return autocorrelated(rng, num, sigma) + (rng.random(num) < 0.02) * rng.uniform(50, 400, num)
 
 
 def drifting(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
-    """Autocorrelated; the machine slows down by 10 standard deviations, as when it warms up."""
+    """Return autocorrelated noise of a machine that slows down by 10 standard deviations, as in warm-up."""
     return autocorrelated(rng, num, sigma) + sigma * np.linspace(0, 10, num)
 
 
 def switching(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
-    """Autocorrelated; two clocks, 5 standard deviations apart, changed every 40 steps on average."""
+    """Return autocorrelated noise of two clock rates, 5 standard deviations apart, for 40 steps on average."""
     return autocorrelated(rng, num, sigma) + 5 * sigma * (np.cumsum(rng.random(num) < 1 / 40) % 2)
 
 
 def max_of_8(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
-    """The slowest of eight heavy-tailed ranks."""
+    """Return the noise of the slowest of eight heavy-tailed ranks."""
     return np.max([heavy_tailed(rng, num, sigma) for _ in range(8)], axis=0)
 
 
@@ -70,30 +71,30 @@ def simulate(
     delta_pct: float,
     carry_pct: float = 0.0,
 ) -> Pairs:
-    """One recording up to its last look: orders shuffled within groups, half each way; `sigma_pct` of noise.
+    """Return one recording up to its last look: orders shuffled within blocks, half each way; `sigma_pct` of noise.
 
-    A half of A that follows B takes `carry_pct` longer; before a group runs what settles, a pair in its first order.
+    A half of A that follows B takes `carry_pct` longer; each block starts with a warm-up pair, in its first order.
     """
-    sizes = group_sizes(looks)
+    sizes = block_sizes(looks)
     b_second = np.concatenate([rng.permutation(np.arange(size) < size // 2) for size in sizes])
     num_pairs = len(b_second)
     b_runs = np.column_stack([~b_second, b_second]).ravel()
     after_b = np.r_[False, b_runs[:-1]]
     opens = 2 * np.r_[0, np.cumsum(sizes)[:-1]]
     after_b[opens] = b_runs[opens + 1]
-    told = delta_pct * b_runs + carry_pct * (after_b & ~b_runs)
-    step = STEP_NS * (1 + (noise(rng, 2 * num_pairs, sigma_pct) + told) / 100)
+    effect_pct = delta_pct * b_runs + carry_pct * (after_b & ~b_runs)
+    step = STEP_NS * (1 + (noise(rng, 2 * num_pairs, sigma_pct) + effect_pct) / 100)
     halves = step.astype(np.int64).reshape(num_pairs, 2)
     return Pairs("off", "on", b_second, halves[None, :, 0], halves[None, :, 1], len(looks))
 
 
 def covers(interval: tuple[int, int] | None, delta_pct: float) -> bool:
-    """The truth lies inside."""
+    """Return whether the interval contains the true difference."""
     return bool(interval) and interval[0] <= STEP_NS * delta_pct / 100 <= interval[1]
 
 
 def sequential_covers(rng: np.random.Generator, noise: Noise, *, sigma_pct: float, delta_pct: float) -> bool:
-    """The same formula on all of A's steps, then all of B's."""
+    """Return whether the interval of the same formula covers the truth if all of A's steps run before all of B's."""
     step = STEP_NS * (1 + noise(rng, 2 * NUM_PAIRS, sigma_pct) / 100)
     step[NUM_PAIRS:] += STEP_NS * delta_pct / 100
     a, b = np.split(step.astype(np.int64), 2)
@@ -101,9 +102,9 @@ def sequential_covers(rng: np.random.Generator, noise: Noise, *, sigma_pct: floa
 
 
 def coverage(rng: np.random.Generator, replications: int) -> Table:
-    """Share of 95 % intervals that hold the true difference of 1 %, and of A/A comparisons by verdict."""
+    """Return the share of 95 % intervals that cover the true difference of 1 %, and of A/A comparisons by verdict."""
     table = Table(title=f"{NUM_PAIRS} pairs, noise 1 %, {replications:,} replications")
-    for heading in ("noise", "covered", "covered, A..A B..B", "half-width", "A/A: material", "A/A: any doubt"):
+    for heading in ("noise", "covered", "covered, A..A B..B", "half-width", "A/A: material", "A/A: any caveat"):
         table.add_column(heading, justify="left" if heading == "noise" else "right")
     for noise in NOISES:
         runs = [_compare(rng, noise, NUM_PAIRS, 1.0, 1.0) for _ in range(replications)]
@@ -122,8 +123,8 @@ def coverage(rng: np.random.Generator, replications: int) -> Table:
 
 
 def power(rng: np.random.Generator, replications: int) -> Table:
-    """Share of each verdict, by true difference, noise and number of pairs."""
-    names = ("in_the_noise", "material", "detectable", "inconclusive")
+    """Return the share of each verdict, by true difference, noise and number of pairs."""
+    names = tuple(VERDICT_TEXTS)
     table = Table(title=f"heavy-tailed noise, threshold 0.5 %, {replications:,} replications")
     for heading in ("delta", "noise", "pairs", *names):
         table.add_column(heading, justify="right")
@@ -131,17 +132,18 @@ def power(rng: np.random.Generator, replications: int) -> Table:
         for sigma_pct in (0.5, 1.0, 3.0):
             for num_pairs in (16, 64, 256):
                 runs = [_compare(rng, heavy_tailed, num_pairs, sigma_pct, delta_pct) for _ in range(replications)]
-                found = Counter(run.verdict.name for run in runs)
-                shares = [f"{found[name] / replications:.0%}" for name in names]
+                counts = Counter(run.verdict.name for run in runs)
+                shares = [f"{counts[name] / replications:.0%}" for name in names]
                 table.add_row(f"{delta_pct} %", f"{sigma_pct} %", str(num_pairs), *shares)
     return table
 
 
 def carry(rng: np.random.Generator, replications: int) -> Table:
-    """Share of recordings that are said to carry something over from one half to the next, where A takes so much
-    longer after B; at 0 these are false alarms.
+    """Return the share of recordings with detected carry-over, by how much longer A takes after B.
+
+    At 0 % they are false alarms.
     """
-    table = Table(title=f"carry-over said, noise 1 %, {replications:,} replications")
+    table = Table(title=f"carry-over detected, noise 1 %, {replications:,} replications")
     carries = (0.0, 1.0, 2.0, 4.0)
     for heading in ("noise", "pairs", *(f"{carry_pct:g} %" for carry_pct in carries)):
         table.add_column(heading, justify="left" if heading == "noise" else "right")
@@ -156,12 +158,12 @@ def carry(rng: np.random.Generator, replications: int) -> Table:
 
 
 def joint(rng: np.random.Generator, replications: int) -> Table:
-    """Share of 95 % intervals of the difference of two costs that hold it, and of verdicts, by that difference."""
-    table = Table(title=f"one change in two places, {NUM_PAIRS} pairs each, noise 1 %, {replications:,} replications")
+    """Return the share of 95 % intervals of an interaction that cover it, and of material verdicts, by interaction."""
+    table = Table(title=f"one change in two contexts, {NUM_PAIRS} pairs each, noise 1 %, {replications:,} replications")
     for heading in ("noise", "covered at 0", "at 1 %", "at 0: material", "at 1 %: material", "at 3 %: material"):
         table.add_column(heading, justify="left" if heading == "noise" else "right")
     for noise in NOISES:
-        found = {
+        by_delta = {
             delta_pct: [
                 interaction(
                     _compare(rng, noise, NUM_PAIRS, 1.0, 1.0), _compare(rng, noise, NUM_PAIRS, 1.0, 1.0 + delta_pct)
@@ -170,8 +172,8 @@ def joint(rng: np.random.Generator, replications: int) -> Table:
             ]
             for delta_pct in (0.0, 1.0, 3.0)
         }
-        covered = [np.mean([covers(one.ci95_ns, delta_pct) for one in found[delta_pct]]) for delta_pct in (0.0, 1.0)]
-        material = [np.mean([one.verdict.name == "material" for one in runs]) for runs in found.values()]
+        covered = [np.mean([covers(one.ci95_ns, delta_pct) for one in by_delta[delta_pct]]) for delta_pct in (0.0, 1.0)]
+        material = [np.mean([one.verdict.name == "material" for one in runs]) for runs in by_delta.values()]
         table.add_row(noise.__name__, *(f"{share:.1%}" for share in (*covered, *material)))
     return table
 
@@ -186,9 +188,9 @@ def _compare(rng: np.random.Generator, noise: Noise, num_pairs: int, sigma_pct: 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A recording that stops when it knows: its verdict, after how many pairs, and whether any look missed the truth.
+    """A recording that stops early: its verdict, its number of pairs, and whether any look missed the truth.
 
-    For the last it is looked at to the end.
+    `missed` includes looks after the stop.
     """
 
     verdict: VerdictName
@@ -197,27 +199,27 @@ class Stopped:
 
 
 def stop(rng: np.random.Generator, noise: Noise, sigma_pct: float, delta_pct: float) -> Stopped:
-    """One recording with all looks."""
+    """Return the outcome of one recording with all looks."""
     pairs = simulate(rng, noise, LOOKS, sigma_pct, delta_pct)
-    found = [compare_at_edge(first_of(pairs, look)) for look in LOOKS]
-    last = next((comparison for comparison in found if comparison.verdict.is_final), found[-1])
-    missed = any(not covers(comparison.ci95_ns, delta_pct) for comparison in found)
+    looks = [compare_at_edge(first_of(pairs, look)) for look in LOOKS]
+    last = next((comparison for comparison in looks if comparison.verdict.is_final), looks[-1])
+    missed = any(not covers(comparison.ci95_ns, delta_pct) for comparison in looks)
     return Stopped(last.verdict.name, last.num_pairs, missed)
 
 
 def compare_at_edge(pairs: Pairs) -> Comparison:
-    """Compared with a threshold of 0.5 ms: 0.5 % of A's median would move with a machine that slows down."""
+    """Compare with a threshold of 0.5 ms; 0.5 % of A's median would grow with a machine that slows down."""
     return compare_pairs(pairs, threshold_pct=0.5 * STEP_NS / float(np.median(slowest_rank_ns(pairs, of_b=False))))
 
 
 def first_of(pairs: Pairs, num: int) -> Pairs:
-    """The first pairs of a recording."""
+    """Return the first pairs of a recording."""
     first_ns, second_ns = pairs.first_ns[:, :num], pairs.second_ns[:, :num]
     return replace(pairs, b_second=pairs.b_second[:num], first_ns=first_ns, second_ns=second_ns)
 
 
 def errors(rng: np.random.Generator, replications: int) -> Table:
-    """How often a recording that stops is wrong where it is hardest: a difference of just the threshold."""
+    """Return error rates of sequential stopping at the hardest difference, the threshold itself, and at 0."""
     table = Table(title=f"--until decided, {len(LOOKS)} looks, noise 1 %, {replications:,} replications")
     headings = ("noise", "any look misses", "at 0.5 %: material", "at 0.5 %: in the noise", "at 0: material")
     for heading in headings:
@@ -236,7 +238,7 @@ def errors(rng: np.random.Generator, replications: int) -> Table:
 
 
 def stopping(rng: np.random.Generator, replications: int) -> Table:
-    """What a recording that stops says, and after how many pairs."""
+    """Return verdicts of sequential stopping, and the number of pairs until it stops."""
     table = Table(title=f"--until decided, up to {LOOKS[-1]} pairs, heavy-tailed noise, {replications:,} replications")
     for heading in ("delta", "noise", "in_the_noise", "material", "undecided", "pairs, mean", "pairs, 9 in 10"):
         table.add_column(heading, justify="right")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-settings.register_profile("traceq")  # a machine under load is no failure
+settings.register_profile("traceq", deadline=None)  # a machine under load is no failure
 settings.load_profile("traceq")
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist says how wide its terminal is; texts compared here are a pipe's

@@ -25,14 +25,16 @@ RECIPES = sorted((ROOT / "recipes").rglob("*.py"))
 MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.relative_to(TRACEQ).parts)
 
 LAYERS = (
-    {"errors", "units"},
-    {"model", "intervals", "locations", "grouping"},
+    {"errors", "units", "threshold"},
+    {"model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
+    {"display"},
     {"kineto", "facts", "stats", "report"},
     {"runs"},
     {"analysis", "frames"},
     {"compare", "engines"},
-    {"rules"},
+    {"rules", "library"},
     {"renderers", "recorder", "viewer"},
+    {"plugins"},
     {"commands", "pytest_plugin"},
     {"cli"},
     {"__main__"},
@@ -96,8 +98,8 @@ def module_of(name: str) -> str | None:
 
 
 def modules_imported(path: Path, *, types_too: bool = True) -> set[str]:
-    found = {module_of(name) for name in imports(path, types_too=types_too)}
-    return {name for name in found if name and name != dotted(path)}
+    result = {module_of(name) for name in imports(path, types_too=types_too)}
+    return {name for name in result if name and name != dotted(path)}
 
 
 def part(name: str, depth: int) -> str:
@@ -133,6 +135,23 @@ def test_imports_go_down_from_layer_to_layer() -> None:
     ] == []
 
 
+def test_results_and_commands_reach_renderers_by_name_alone() -> None:
+    """Only the view of the Perfetto UI is imported; one module below the renderers looks them up when it is used."""
+    assert {
+        (importer, part(imported, 2))
+        for importer, imported in edges()
+        if part(imported, 1) == "renderers" != part(importer, 1) and part(imported, 2)
+    } == {("traceq.commands.open", "perfetto")}
+    below = {name for layer in LAYERS[: level("renderers", LAYERS)] for name in layer}
+    assert [
+        dotted(path)
+        for path in MODULES
+        if part(dotted(path), 1) in below
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and str(node.value).startswith("traceq.renderers")
+    ] == ["traceq.display", "traceq.entry_points"]
+
+
 @pytest.mark.parametrize("package", INNER_LAYERS)
 def test_domains_of_a_package_import_downwards(package: str) -> None:
     inside = [edge for edge in edges() if {part(name, 1) for name in edge} == {package}]
@@ -155,7 +174,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_only_the_recorder_imports_torch() -> None:
     roots = {dotted(path): {name.split(".")[0] for name in imports(path)} for path in MODULES}
     heavy = {*HEAVY, "accelerate", "deepspeed", "nvtx"}
-    assert [name for name, found in roots.items() if part(name, 1) != "recorder" and found & heavy] == []
+    assert [name for name, result in roots.items() if part(name, 1) != "recorder" and result & heavy] == []
 
 
 def test_nothing_imports_a_recipe_and_recipes_import_absolutely() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from paths import TRACES
 
-from traceq.facts.stalls.critical_path import On, critical_path
+from traceq.facts.stalls.critical_path import PathKind, critical_path
 from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
 
@@ -35,7 +35,7 @@ def hta_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     analysis = pytest.importorskip("hta.trace_analysis", reason="HTA is not installed (pip install traceinsight)")
     logging.getLogger("hta").setLevel(logging.ERROR)
 
-    def found(name: str, number: int) -> dict[str, float]:
+    def edges_of(name: str, number: int) -> dict[str, float]:
         file = tmp_path / "rank0.json.gz"
         shutil.copy(trace_file(name), file)
         with warnings.catch_warnings():
@@ -46,16 +46,16 @@ def hta_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             sums = graph.get_critical_path_breakdown().groupby("bound_by").duration.sum()
         return {bound: ns / 1000 for bound, ns in sums.items() if bound}
 
-    return found
+    return edges_of
 
 
 def own_path(name: str, number: int) -> dict[str, float]:
     """Ms by what the path of the n-th step leads through."""
     trace = read_trace(trace_file(name))
     path, windows = critical_path(trace), steps(trace).window
-    mine = np.searchsorted(windows[:, 0], path.parts[:, 0], "right") - 1 == number
-    ns = (path.parts[:, 1] - path.parts[:, 0])[mine]
-    return {on.name: ns[path.on[mine] == on].sum() / 1e6 for on in On}
+    selected = np.searchsorted(windows[:, 0], path.parts[:, 0], "right") - 1 == number
+    ns = (path.parts[:, 1] - path.parts[:, 0])[selected]
+    return {on.name: ns[path.kind[selected] == on].sum() / 1e6 for on in PathKind}
 
 
 def test_hta_and_traceq_find_the_same_190_ms_of_host_ops_but_hta_leaves_out_30_ms_of_python_between_them(

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from paths import TESTS, TRACES
 
+from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
-from traceq.facts.timeline.time_partition import is_communication
 from traceq.intervals import Spans, intersect, measure, spans, subtract
 from traceq.kineto.read import read_trace
 from traceq.model import Category, Trace
@@ -39,14 +39,14 @@ def path_of(name: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, Any]:
+def answers_of() -> dict[str, Any]:
     """What HTA says about each trace."""
     paths = [str(path_of(name)) for name in (*ALIKE, STREAMED_OPS)]
     settings = os.environ | {"HTA_DISABLE_NS_ROUNDING": "1"}
     done = subprocess.run([sys.executable, str(SCRIPT), *paths], capture_output=True, text=True, env=settings)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {name: found[str(path_of(name))] for name in (*ALIKE, STREAMED_OPS)}
+    result = json.loads(done.stdout.splitlines()[-1])
+    return {name: result[str(path_of(name))] for name in (*ALIKE, STREAMED_OPS)}
 
 
 def kinds(trace: Trace) -> tuple[Spans, Spans, Spans]:
@@ -54,29 +54,35 @@ def kinds(trace: Trace) -> tuple[Spans, Spans, Spans]:
     work, talks = device_work(trace), is_communication(trace)
     is_kernel = trace.events.category[work.rows] == Category.KERNEL
     chosen = (is_kernel & ~talks, talks, ~is_kernel)
-    compute, comm, memory = (spans(work.start[mine], work.end[mine]) for mine in chosen)
+    compute, comm, memory = (spans(work.start[selected], work.end[selected]) for selected in chosen)
     return compute, comm, memory
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_compute_other_and_idle_time_agree_to_the_float_that_hta_counts_in(said: dict[str, Any], name: str) -> None:
+def test_compute_other_and_idle_time_agree_to_the_float_that_hta_counts_in(
+    answers_of: dict[str, Any], name: str
+) -> None:
     trace = read_trace(path_of(name))
     work = device_work(trace)
     busy, compute = measure(spans(work.start, work.end)), measure(kinds(trace)[0])
     span = int(work.end.max() - work.start.min())
     ours = {"span": span, "idle": span - busy, "compute": compute, "other": busy - compute}
-    assert {key: said[name][key] for key in ours} == pytest.approx({key: ns / 1000 for key, ns in ours.items()}, abs=1)
+    assert {key: answers_of[name][key] for key in ours} == pytest.approx(
+        {key: ns / 1000 for key, ns in ours.items()}, abs=1
+    )
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_the_share_of_communication_behind_compute_agrees(said: dict[str, Any], name: str) -> None:
+def test_the_share_of_communication_behind_compute_agrees(answers_of: dict[str, Any], name: str) -> None:
     compute, comm, _ = kinds(read_trace(path_of(name)))
-    assert said[name]["hidden_pct"] == pytest.approx(100 * measure(intersect(compute, comm)) / measure(comm), abs=0.01)
+    assert answers_of[name]["hidden_pct"] == pytest.approx(
+        100 * measure(intersect(compute, comm)) / measure(comm), abs=0.01
+    )
 
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_what_overlaps_what_agrees_but_that_hta_cuts_every_piece_to_whole_microseconds(
-    said: dict[str, Any], name: str
+    answers_of: dict[str, Any], name: str
 ) -> None:
     """So it finds less, by up to a microsecond for each boundary of a piece; nothing where the trace has whole ones."""
     trace = read_trace(path_of(name))
@@ -92,38 +98,38 @@ def test_what_overlaps_what_agrees_but_that_hta_cuts_every_piece_to_whole_micros
     work = device_work(trace)
     is_whole = not (np.r_[work.start, work.end] % 1000).any()
     assert is_whole == (name in WHOLE_MICROSECONDS)
-    told = {kind: us for kind, us in said[name]["overlaps"].items() if kind in ours}
-    assert {"COMPUTATION", "COMMUNICATION", "COMPUTATION overlapping COMMUNICATION"} <= set(told)
-    for kind, theirs in told.items():
+    reported = {kind: us for kind, us in answers_of[name]["overlaps"].items() if kind in ours}
+    assert {"COMPUTATION", "COMMUNICATION", "COMPUTATION overlapping COMMUNICATION"} <= set(reported)
+    for kind, theirs in reported.items():
         lost = measure(ours[kind]) / 1000 - theirs
         assert 0 <= lost <= (0 if is_whole else 2 * len(work)), kind
 
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_hta_calls_all_of_a_gap_host_wait_if_its_launch_began_in_it_where_we_split_off_the_launch(
-    said: dict[str, Any], name: str
+    answers_of: dict[str, Any], name: str
 ) -> None:
     """By stream: their host wait is the gaps in which the next launch began, from end to start."""
     trace = read_trace(path_of(name))
     work = device_work(trace)
     for stream in np.unique(work.stream).tolist():
-        mine = np.flatnonzero(work.stream == stream)
-        before, after = mine[:-1], mine[1:]
+        selected = np.flatnonzero(work.stream == stream)
+        before, after = selected[:-1], selected[1:]
         gap = work.start[after] - work.end[before]
         launched_within = work.linked[after] & (trace.events.ts[work.call[after]] > work.end[before])
-        theirs = said[name]["gaps"].get(f"{stream % 2**32} host_wait", 0.0)
+        theirs = answers_of[name]["gaps"].get(f"{stream % 2**32} host_wait", 0.0)
         assert theirs == pytest.approx(int(gap[launched_within].sum()) / 1000, rel=1e-4, abs=1), stream
 
 
 def test_hta_takes_host_ops_with_a_stream_for_kernels_and_drops_what_was_launched_before_the_window(
-    said: dict[str, Any],
+    answers_of: dict[str, Any],
 ) -> None:
     """Both in one trace of 2025: so its compute time exceeds what kernels cover, and its collectives are too few."""
     trace = read_trace(path_of(STREAMED_OPS))
-    work, rows = device_work(trace), dict(said[STREAMED_OPS]["rows"])
+    work, rows = device_work(trace), dict(answers_of[STREAMED_OPS]["rows"])
     assert rows.pop("cpu_op") == 1460
     linked = trace.events.category[work.rows[work.linked]]
     ours = {"kernel": Category.KERNEL, "gpu_memcpy": Category.MEMCPY, "gpu_memset": Category.MEMSET}
     assert rows == {key: int((linked == category).sum()) for key, category in ours.items()}
     assert len(work) - int(work.linked.sum()) == 354
-    assert said[STREAMED_OPS]["compute"] * 1000 > measure(kinds(trace)[0])
+    assert answers_of[STREAMED_OPS]["compute"] * 1000 > measure(kinds(trace)[0])

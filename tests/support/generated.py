@@ -95,8 +95,8 @@ def damaged(draw: st.DrawFn) -> bytes:
     """A trace with up to three places cut, doubled or overwritten."""
     content = draw(sound())
     for _ in range(draw(st.integers(1, 3))):
-        at = int(draw(st.floats(0, 1)) * len(content))
+        index = int(draw(st.floats(0, 1)) * len(content))
         removed = draw(st.integers(0, 12) | st.just(len(content)))
         inserted = draw(st.just(b"") | st.sampled_from(JUNK) | st.binary(max_size=6))
-        content = content[:at] + inserted + content[at + removed :]
+        content = content[:index] + inserted + content[index + removed :]
     return content

@@ -19,12 +19,12 @@ def answers(path: str) -> dict[str, Any]:
     from hta.trace_analysis import TraceAnalysis
 
     # HTA leaves out the last step unless told
-    found = TraceAnalysis(trace_files={0: path}, trace_dir="", include_last_profiler_step=True)
-    times = found.get_temporal_breakdown(visualize=False).to_dict("records")[0]
-    overlap = found.get_comm_comp_overlap(visualize=False).to_dict("records")[0]
-    kinds = found.get_gpu_kernel_breakdown(visualize=False)[0].to_dict("records")
-    gaps = found.get_idle_time_breakdown(ranks=[0], visualize=False)[0].to_dict("records")
-    frame, names = found.t.get_trace(0), found.t.symbol_table.sym_table
+    result = TraceAnalysis(trace_files={0: path}, trace_dir="", include_last_profiler_step=True)
+    times = result.get_temporal_breakdown(visualize=False).to_dict("records")[0]
+    overlap = result.get_comm_comp_overlap(visualize=False).to_dict("records")[0]
+    kinds = result.get_gpu_kernel_breakdown(visualize=False)[0].to_dict("records")
+    gaps = result.get_idle_time_breakdown(ranks=[0], visualize=False)[0].to_dict("records")
+    frame, names = result.t.get_trace(0), result.t.symbol_table.sym_table
     of_device = frame.loc[frame["stream"] >= 0, "cat"].map(lambda number: names[number])
     return {
         "span": times["kernel_time(us)"],
@@ -41,5 +41,5 @@ def answers(path: str) -> dict[str, Any]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    said = {path: answers(path) for path in sys.argv[1:]}
-    sys.stdout.write("\n" + json.dumps(said) + "\n")
+    by_path = {path: answers(path) for path in sys.argv[1:]}
+    sys.stdout.write("\n" + json.dumps(by_path) + "\n")

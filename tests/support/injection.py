@@ -76,20 +76,20 @@ def end(row: Row) -> float:
 
 def main_steps(rows: Sequence[Row]) -> list[Row]:
     """The ProfilerStep rows of the host, in order."""
-    found = [
+    result = [
         row for row in rows if re.match(r"ProfilerStep#\d+$", row["name"]) and row.get("cat") != "gpu_user_annotation"
     ]
-    return sorted(found, key=lambda row: row["ts"])
+    return sorted(result, key=lambda row: row["ts"])
 
 
 def ops_within(rows: Sequence[Row], name: str, step: Row) -> list[Row]:
     """Ops of a name that the thread of a step runs in it, in order."""
-    found = [
+    result = [
         row
         for row in rows
         if row["name"] == name and row["tid"] == step["tid"] and step["ts"] <= row["ts"] and end(row) <= end(step)
     ]
-    return sorted(found, key=lambda row: row["ts"])
+    return sorted(result, key=lambda row: row["ts"])
 
 
 def hungry(rows: Sequence[Row], ops: Sequence[Row], left_us: float = 50) -> list[Row]:
@@ -98,7 +98,7 @@ def hungry(rows: Sequence[Row], ops: Sequence[Row], left_us: float = 50) -> list
     device = sorted((calls[correlation(row)], end(row)) for row in rows if is_device(row) and correlation(row) in calls)
     launched = [start for start, _ in device]
     done = list(accumulate((stop for _, stop in device), max))
-    return [op for op in ops if (at := bisect_left(launched, end(op))) and done[at - 1] <= end(op) + left_us]
+    return [op for op in ops if (index := bisect_left(launched, end(op))) and done[index - 1] <= end(op) + left_us]
 
 
 def with_stalls(rows: Sequence[Row], ops: Sequence[Row], stall_us: float, kind: str = "item") -> list[Row]:
@@ -113,10 +113,10 @@ def with_stalls(rows: Sequence[Row], ops: Sequence[Row], stall_us: float, kind: 
     device = [row for row in changed if is_device(row)]
     like = _on_busiest_stream(device)
     for number, instant in enumerate(instants):
-        at = instant + stall_us * number
-        behind = max(end(row) for row in device if calls.get(correlation(row), at) < at)
-        assert behind < at + stall_us / 2 or kind == "load", "the device must be hungry there"
-        changed += _stall(ops[0], at, stall_us, max(behind, at + 8), like, max(calls) + 1 + number, STALLS[kind])
+        index = instant + stall_us * number
+        behind = max(end(row) for row in device if calls.get(correlation(row), index) < index)
+        assert behind < index + stall_us / 2 or kind == "load", "the device must be hungry there"
+        changed += _stall(ops[0], index, stall_us, max(behind, index + 8), like, max(calls) + 1 + number, STALLS[kind])
     return changed
 
 
@@ -135,8 +135,8 @@ def stretched(rows: Sequence[Row], instants: Sequence[float], by_us: float) -> l
     running: list[tuple[float, float]] = []  # (end, how much it moved) of the work before, by end
     for row in device:
         start = float(row["ts"])
-        at = bisect_right(running, (start, float("inf")))
-        moved = running[at - 1][1] if at else 0.0
+        index = bisect_right(running, (start, float("inf")))
+        moved = running[index - 1][1] if index else 0.0
         if call := calls.get(correlation(row)):
             launch = float(call["ts"])
             moved = max(moved, later(launch) + min(start - launch, _AT_ONCE_US) - start)
@@ -151,18 +151,20 @@ def _on_busiest_stream(device: Sequence[Row]) -> Row:
     return next(row for row in device if row["args"].get("stream", -1) == stream)
 
 
-def _stall(host: Row, at: float, stall_us: float, copied: float, like: Row, number: int, stall: Stall) -> list[Row]:
+def _stall(
+    host: Row, position: float, stall_us: float, copied: float, like: Row, number: int, stall: Stall
+) -> list[Row]:
     """What the host does from 0.5 us after an op to 0.5 us before the next."""
-    begin, over = at + 0.5, at + stall_us - 0.5
+    begin, over = position + 0.5, position + stall_us - 0.5
     made = [_row(host, "cpu_op", op, begin + 0.1 * n, over - 0.1 * n) for n, op in enumerate(stall.ops)]
     made += [_row(host, "user_annotation", stall.annotation, begin, over)] if stall.annotation else []
     begin, over = begin + 1.5, over - 1
     if stall.copy:
-        returns = at + 7 if stall.synchronize else over
+        returns = position + 7 if stall.synchronize else over
         where = {key: like["args"].get(key, 0) for key in ("stream", "device")}
         copy = _row(like, "gpu_memcpy", stall.copy, copied, copied + 1.5, correlation=number, bytes=8, **where)
         made += [copy, _row(host, "cuda_runtime", "cudaMemcpyAsync", begin, returns, correlation=number)]
-        begin = at + 7.5
+        begin = position + 7.5
     if stall.synchronize:
         made.append(_row(host, "cuda_runtime", stall.synchronize, begin, over))
     return made
@@ -200,7 +202,7 @@ def with_longer_kernels(rows: Sequence[Row], slow: Sequence[tuple[Row, float]]) 
     which stays as far ahead as it was.
     """
     ends = sorted((end(row), by) for row, by in slow)
-    over, late = [at for at, _ in ends], [0.0, *accumulate(by for _, by in ends)]
+    over, late = [index for index, _ in ends], [0.0, *accumulate(by for _, by in ends)]
     longer = {id(row): by for row, by in slow}
 
     def later(time: float) -> float:
@@ -220,20 +222,20 @@ def with_all_reduces(rows: Sequence[Row], afters: Sequence[Row], dur_us: float) 
     calls = {correlation(row): float(row["ts"]) for row in changed if is_runtime(row) and correlation(row)}
     device = [row for row in changed if is_device(row)]
     name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    told = {"Collective name": "allreduce", "In msg nelems": 4096, "Out msg nelems": 4096, "dtype": "Float"}
+    reported = {"Collective name": "allreduce", "In msg nelems": 4096, "Out msg nelems": 4096, "dtype": "Float"}
     named = any("Collective name" in row.get("args", {}) for row in rows)
     tells = ["nccl:all_reduce"] if any(row["name"] == "nccl:all_reduce" for row in rows) else []
     tells += ["record_param_comms"] if named else []
     for number, instant in enumerate(instants):
-        at, known = instant + dur_us * number, max(calls) + 1 + number
-        behind = max(end(row) for row in device if calls.get(correlation(row), at) < at)
-        over, begins = at + dur_us, max(behind, at + 6)
+        index, entries = instant + dur_us * number, max(calls) + 1 + number
+        behind = max(end(row) for row in device if calls.get(correlation(row), index) < index)
+        over, begins = index + dur_us, max(behind, index + 6)
         where = {"stream": 99, "device": 0}
         changed += [
-            _row(afters[0], "cpu_op", "c10d::allreduce_", at + 0.5, over - 0.5),
-            *(_row(afters[0], _CATEGORY[name], name, at + 0.6, over - 0.6, **told) for name in tells),
-            _row(afters[0], "cuda_runtime", "cudaLaunchKernel", at + 1, at + 4, correlation=known),
-            _row(device[0], "kernel", name, begins, over, correlation=known, **where),
+            _row(afters[0], "cpu_op", "c10d::allreduce_", index + 0.5, over - 0.5),
+            *(_row(afters[0], _CATEGORY[name], name, index + 0.6, over - 0.6, **reported) for name in tells),
+            _row(afters[0], "cuda_runtime", "cudaLaunchKernel", index + 1, index + 4, correlation=entries),
+            _row(device[0], "kernel", name, begins, over, correlation=entries, **where),
         ]
     return changed
 
@@ -257,15 +259,15 @@ def spread(rows: Sequence[Row], op: str, a_step: int) -> list[Row]:
 
 def within(rows: Sequence[Row], annotation: str, step: Row) -> tuple[float, float]:
     """When an annotation of that name is open in a step."""
-    found = next(row for row in rows if row["name"] == annotation and step["ts"] <= row["ts"] < end(step))
-    return float(found["ts"]), end(found)
+    result = next(row for row in rows if row["name"] == annotation and step["ts"] <= row["ts"] < end(step))
+    return float(result["ts"]), end(result)
 
 
 def kernels_launched(rows: Sequence[Row], name: str, spans: Sequence[tuple[float, float]]) -> list[Row]:
     """Kernels whose name begins so and that are launched within some spans of time."""
     calls = {correlation(row): float(row["ts"]) for row in rows if is_runtime(row) and correlation(row)}
-    mine = [row for row in rows if str(row.get("cat", "")).lower() == "kernel" and row["name"].startswith(name)]
-    return [row for row in mine if any(a <= calls.get(correlation(row), -1) < b for a, b in spans)]
+    selected = [row for row in rows if str(row.get("cat", "")).lower() == "kernel" and row["name"].startswith(name)]
+    return [row for row in selected if any(a <= calls.get(correlation(row), -1) < b for a, b in spans)]
 
 
 def first_launch(rows: Sequence[Row], after: Row) -> float:

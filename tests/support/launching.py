@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from patience import patient
 from recording import INJECTED
 
 LAUNCHERS = Path(__file__).parent / "launchers"
@@ -16,14 +17,14 @@ LOOP = LAUNCHERS / "loop.py"
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def torchrun(num_ranks: int, *words: str, node: int = 0, num_nodes: int = 1, port: int = 0) -> list[str]:
-    """Torchrun's command for one node; `words` is what each rank runs."""
+    """Return torchrun's command for one node; `words` is the command of each rank."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks)]
     if num_nodes == 1:
         return [*launcher, "--standalone", *words]
@@ -32,13 +33,15 @@ def torchrun(num_ranks: int, *words: str, node: int = 0, num_nodes: int = 1, por
 
 
 def accelerate(config: str, *words: str) -> list[str]:
-    """The command of `accelerate launch` with a configuration of this folder."""
+    """Return the command of `accelerate launch` with a configuration in this folder."""
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCHERS / f"{config}.yaml")]
     return [*launcher, "--main_process_port", str(free_port()), *words]
 
 
-def begun(command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """The command as a process that writes into `folder`; `TRACEQ_TEST_HOST` is what its ranks take for their host."""
+def start_process(
+    command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start the command as a process in `folder`; `TRACEQ_TEST_HOST` is the host name that its ranks see."""
     outer = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "COLUMNS")
     environment = {key: value for key, value in os.environ.items() if key not in outer}
     environment["PYTHONPATH"] = os.pathsep.join([str(INJECTED), os.environ.get("PYTHONPATH", "")])
@@ -54,11 +57,11 @@ def begun(command: Sequence[str], folder: Path, variables: Mapping[str, str] | N
     )
 
 
-def ended(processes: Sequence[subprocess.Popen[str]], seconds: float = 170) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each, in order."""
+def wait_for_all(processes: Sequence[subprocess.Popen[str]], seconds: float = 170) -> list[tuple[int, str, str]]:
+    """Wait for the processes; return exit code, stdout and stderr of each, in order."""
     try:
-        texts = [process.communicate(timeout=seconds) for process in processes]
+        texts = [process.communicate(timeout=patient(seconds)) for process in processes]
     finally:
         for process in processes:
-            process.terminate()  # nothing, once it has ended
+            process.terminate()  # has no effect once it has ended
     return [(process.returncode, *text) for process, text in zip(processes, texts, strict=True)]

@@ -1,4 +1,4 @@
-"""Runs whose arms train on different numbers of samples."""
+"""Runs whose arms train on different numbers of samples per step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["compared", "manifest", "paired", "run_of"]
 
 
 def manifest(a: int = 0, b: int = 0, *, varied: bool = True) -> Manifest:
-    """Arms of 4 and 8, whose steps train on `a` and `b` samples; 0 = nobody said."""
+    """Arms of batch size 4 and 8, whose steps train on `a` and `b` samples; 0 = unknown."""
     changes: list[Mapping[str, int]] = [{"batch_size": 4}, {"batch_size": 8}] if varied else [{}, {}]
     arms = (
         Arm("small", "", baseline=True, samples_per_step=a, varied=changes[0]),
@@ -25,16 +25,19 @@ def manifest(a: int = 0, b: int = 0, *, varied: bool = True) -> Manifest:
 
 
 def paired(a: str, b: str, a_ms: float, b_ms: float, num: int = 16) -> Pairs:
+    """`num` alternating pairs without noise."""
     b_second = np.arange(num) % 2 == 0
-    first, second = (np.where(b_second == one, a_ms, b_ms) * MS for one in (True, False))
+    first, second = (np.where(b_second == is_first, a_ms, b_ms) * MS for is_first in (True, False))
     return Pairs(a, b, b_second, first.astype(np.int64)[None], second.astype(np.int64)[None])
 
 
-def run_of(arm: str, known: Manifest, b_ms: float = 36.0) -> Run:
+def run_of(arm: str, of_run: Manifest, b_ms: float = 36.0) -> Run:
+    """One arm of a run: a step of `small` takes 20 ms, one of `large` `b_ms`."""
     pairs = (paired("small", "large", 20, b_ms), paired("small", "small", 20, 20))
-    return Run(arm, (), known, arm, pairs)
+    return Run(arm, (), of_run, arm, pairs)
 
 
-def compared(known: Manifest, *, turned: bool = False) -> Diff:
-    a, b = run_of("small", known), run_of("large", known)
-    return diff_runs(b, a) if turned else diff_runs(a, b)
+def compared(of_run: Manifest, *, swapped: bool = False) -> Diff:
+    """The diff of `large` against `small`, or of `small` against `large`."""
+    a, b = run_of("small", of_run), run_of("large", of_run)
+    return diff_runs(b, a) if swapped else diff_runs(a, b)

@@ -9,7 +9,6 @@ from traceq.model import Pairs
 
 __all__ = ["MS", "orders_by_statistic", "pairs_of", "recording", "simulate"]
 
-
 MS = 1_000_000
 
 
@@ -20,7 +19,7 @@ def pairs_of(first: object, second: object, b_second: object, *, a: str = "off",
 
 
 def recording(a_ns: int, b_ns: int, *, num: int = 16, jitter_ns: int = 0) -> Pairs:
-    """`num` alternating pairs; the jitter of the i-th half is a fixed pattern of plus and minus."""
+    """`num` alternating pairs; the jitter of the halves is a fixed pattern of signs."""
     b_second = np.arange(num) % 2 == 0
     jitter = jitter_ns * np.array([1, -1, -1, 1, 0])[np.arange(2 * num) % 5].reshape(num, 2)
     first = np.where(b_second, a_ns, b_ns) + jitter[:, 0]
@@ -29,7 +28,7 @@ def recording(a_ns: int, b_ns: int, *, num: int = 16, jitter_ns: int = 0) -> Pai
 
 
 def orders_by_statistic(m: int, n: int) -> list[int]:
-    """How many of the orders of m and n values have 0, 1, ... of the m * n pairs inverted (the Mann-Whitney count)."""
+    """Number of orders of m and n values with 0, 1, ... of the m * n pairs inverted (the Mann-Whitney statistic)."""
     counts = {(i, j): [1] if not i or not j else [] for i in range(m + 1) for j in range(n + 1)}
     for i in range(1, m + 1):
         for j in range(1, n + 1):
@@ -41,7 +40,7 @@ def orders_by_statistic(m: int, n: int) -> list[int]:
 
 
 def simulate(rng: np.random.Generator, *, delta_ns: int, num_pairs: int = 48) -> Pairs:
-    """100 ms steps, 1 % noise of autocorrelation 0.7, 2 % of the steps 1.5 to 5 times as long; drawn order."""
+    """100 ms steps, 1 % noise of autocorrelation 0.7, 2 % of the steps 1.5 to 5 times as long; random order."""
     noise: NDArray[np.float64] = rng.normal(scale=MS, size=2 * num_pairs)
     for i in range(1, len(noise)):
         noise[i] = 0.7 * noise[i - 1] + np.sqrt(1 - 0.7**2) * noise[i]

@@ -43,7 +43,7 @@ class Reading:
 
 def read_perfetto(path: Path) -> Reading:
     """Slices in the order in which they end. A slice that never ends, or ends twice, is an error."""
-    trace, found = Trace(), Reading()
+    trace, result = Trace(), Reading()
     data = path.read_bytes()
     trace.ParseFromString(gzip.decompress(data) if path.suffix == ".gz" else data)
     sequences: dict[int, Sequence] = defaultdict(Sequence)
@@ -62,19 +62,21 @@ def read_perfetto(path: Path) -> Reading:
             process = tracks[descriptor.parent_uuid].process.process_name
             stacks[event.track_uuid].append(_begun(sequence, event, process, descriptor.name))
         elif event.type == TrackEvent.TYPE_SLICE_END:
-            found.slices.append(stacks[event.track_uuid].pop())
-            found.slices[-1].end = sequence.now
+            result.slices.append(stacks[event.track_uuid].pop())
+            result.slices[-1].end = sequence.now
         else:
-            found.curves[descriptor.name].append((sequence.now, event.counter_value))
+            result.curves[descriptor.name].append((sequence.now, event.counter_value))
     assert not any(stacks.values())
-    return found
+    return result
 
 
 def _begun(sequence: Sequence, event: Any, process: str, track: str) -> Slice:
     args = {}
-    for told in event.debug_annotations:
-        is_text = told.HasField("string_value_iid")
-        args[sequence.keys[told.name_iid]] = sequence.texts[told.string_value_iid] if is_text else told.int_value
+    for reported in event.debug_annotations:
+        is_text = reported.HasField("string_value_iid")
+        args[sequence.keys[reported.name_iid]] = (
+            sequence.texts[reported.string_value_iid] if is_text else reported.int_value
+        )
     category = sequence.categories[event.category_iids[0]]
     flows = tuple(event.flow_ids)
     return Slice(process, track, sequence.names[event.name_iid], category, sequence.now, -1, args, flows)

@@ -47,26 +47,26 @@ def outcome(path: Path) -> Scan | str:
         source.close()
 
 
-def assert_same(found: Scan | str, expected: Scan | str) -> None:
+def assert_same(result: Scan | str, expected: Scan | str) -> None:
     """Columns, side tables, threads, metadata and damage are equal; string ids may be numbered in another order."""
-    if isinstance(expected, str) or isinstance(found, str):
-        assert found == expected
+    if isinstance(expected, str) or isinstance(result, str):
+        assert result == expected
         return
-    assert found.damage == expected.damage
-    assert found.threads == expected.threads
-    assert {key: bytes(value) for key, value in found.metadata.items()} == {
+    assert result.damage == expected.damage
+    assert result.threads == expected.threads
+    assert {key: bytes(value) for key, value in result.metadata.items()} == {
         key: bytes(value) for key, value in expected.metadata.items()
     }
-    assert sorted(found.events.strings) == sorted(expected.events.strings)
-    assert_same_tables(found.events, expected.events)
+    assert sorted(result.events.strings) == sorted(expected.events.strings)
+    assert_same_tables(result.events, expected.events)
 
 
-def assert_same_tables(found: Events, expected: Events) -> None:
+def assert_same_tables(result: Events, expected: Events) -> None:
     for table in ("", "messages", "stacks", "allocations", "waits"):
-        ours, theirs = (getattr(events, table) if table else events for events in (found, expected))
+        ours, theirs = (getattr(events, table) if table else events for events in (result, expected))
         for column in fields(ours):
             if column.name not in SIDE_TABLES:
-                a = decoded(found, column.name, getattr(ours, column.name), bool(table))
+                a = decoded(result, column.name, getattr(ours, column.name), bool(table))
                 b = decoded(expected, column.name, getattr(theirs, column.name), bool(table))
                 assert a.dtype == b.dtype, (table, column.name)
                 np.testing.assert_array_equal(a, b, err_msg=f"{table}.{column.name}")

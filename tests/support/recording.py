@@ -1,20 +1,24 @@
-"""`traceq record` as a process of a test, and what it left running."""
+"""`traceq record` as a process of a test, and the processes it left running."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paths import TESTS
+from patience import patient
 
 INJECTED = Path(__file__).parent / "injected"
-PEERS_GIVE_UP_S = 90  # what takes less was not waited for until a collective timed out
+PEERS_GIVE_UP_S = 90  # a faster end did not wait for the timeout of a collective
 LINEAR = TESTS / "support" / "recipes" / "linear.py"
 MAIN = [sys.executable, "-c", "from traceq.cli import main; main()", "record", "--device", "cpu"]
 
@@ -32,7 +36,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Started:
-    """A command that runs in a session of its own. Its scratch files, and so its ranks' arguments, lie in `scratch`."""
+    """A running command in its own session; its scratch files, which its ranks get as arguments, are in `scratch`."""
 
     process: subprocess.Popen[str]
     out: Path
@@ -41,7 +45,7 @@ class Started:
     def signal_when_measuring(self, number: signal.Signals) -> None:
         """Send a signal to the launcher alone once the first group is on disk."""
         samples = self.out / "steps" / "rank0.jsonl"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patient(60)
         while not (samples.is_file() and samples.stat().st_size):
             assert time.monotonic() < deadline
             assert self.process.poll() is None, self.process.communicate()
@@ -49,27 +53,28 @@ class Started:
         self.process.send_signal(number)
 
     def finish(self, seconds: float = PEERS_GIVE_UP_S - 5) -> Recording:
-        """Wait for it, so long at most: a machine may be slow, but no rank may wait for one that is gone."""
+        """Wait for it, at most that long: a machine may be slow, but no rank may wait for one that has exited."""
         start = time.monotonic()
         try:
-            stdout, stderr = self.process.communicate(timeout=seconds)
+            stdout, stderr = self.process.communicate(timeout=patient(seconds))
         finally:
-            self.process.kill()  # nothing, once it has ended
+            self.process.kill()  # has no effect once it has ended
         return Recording(self.out, self.process.returncode, stdout, stderr, time.monotonic() - start)
 
     def left_running(self) -> list[str]:
-        """Command lines of its processes that still live, given two seconds to go."""
-        deadline = time.monotonic() + 2
-        while (found := _command_lines_with(str(self.scratch))) and time.monotonic() < deadline:
+        """Return the command lines of its processes that still run after two seconds, or longer on a busy machine."""
+        deadline = time.monotonic() + patient(2)
+        while (running := _command_lines_with(str(self.scratch))) and time.monotonic() < deadline:
             time.sleep(0.05)
-        return found
+        return running
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one rank: SIGKILL (or another), _exit3, exit, raise or hang; `seconds` after its start, or after
-    a file of that pattern is there. `program` is a word of the command line of ranks, `patience_s` what they give their
-    peers.
+    """A fault injected into one rank: `how` is SIGKILL (or another signal), _exit3, exit, raise or hang.
+
+    It happens `seconds` after the rank's start, or after a file matching the pattern `after` exists. `program`: a word
+    of the ranks' command line; `patience_s`: their timeout for peers.
     """
 
     rank: int
@@ -80,32 +85,32 @@ class Fault:
     patience_s: float = PEERS_GIVE_UP_S
 
     def variables(self, folder: Path) -> dict[str, str]:
-        """By which it reaches the rank. When it happens there is a file `folder`/fired."""
+        """Return the environment variables that inject it; when it happens, the file `folder`/fired is created."""
         return {
             "PYTHONPATH": os.pathsep.join([str(INJECTED), os.environ.get("PYTHONPATH", "")]),
-            "TRACEQ_TEST_PATIENCE": str(self.patience_s),
+            "TRACEQ_TEST_PATIENCE": str(patient(self.patience_s)),
             "TRACEQ_TEST_FAULT": json.dumps(asdict(self) | {"fired": str(folder / "fired")}),
         }
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """In which words it may be told."""
+        """The messages with which it may be reported."""
         if self.how.startswith("SIG"):
             return (f"killed by {self.how}",)
-        before_the_end = "left with exit code 0, before the recording was over"
+        before_the_end = "exited with code 0 before the recording was complete"
         return {
-            "exit": ("RuntimeError: the recipe left with sys.exit(0)", before_the_end),
-            "raise": ("ValueError: a fault of my own",),
+            "exit": ("RuntimeError: the recipe called sys.exit(0)", before_the_end),
+            "raise": ("ValueError: an injected fault",),
             "_exit0": (before_the_end,),
-            "_exit3": ("left with exit code 3",),
-            "hang": ("stopped answering; the other ranks waited for it until they gave up",),
+            "_exit3": ("exited with code 3",),
+            "hang": ("stopped responding; the other ranks waited for it until they gave up",),
         }[self.how]
 
 
 def start(folder: Path, *options: str, recipe: str = str(LINEAR), fault: Fault | None = None) -> Started:
     """Start a recording into `folder`/run."""
-    out, scratch = folder / "run", folder / "scratch"
-    scratch.mkdir()
+    out, scratch = folder / "run", Path(tempfile.mkdtemp(prefix="tq-"))  # short: names of sockets end at 107 bytes
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     outer = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "COLUMNS")
     environment = {key: value for key, value in os.environ.items() if key not in outer} | {"TMPDIR": str(scratch)}
     if fault:
@@ -122,12 +127,12 @@ def start(folder: Path, *options: str, recipe: str = str(LINEAR), fault: Fault |
 
 
 def _command_lines_with(text: str) -> list[str]:
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if text in line:
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines

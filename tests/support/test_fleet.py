@@ -37,9 +37,9 @@ def test_the_same_seed_writes_the_same_bytes_and_another_one_does_not() -> None:
 
 
 def test_ranks_issue_what_fsdp_predicts(late: Run) -> None:
-    told = rows(late, "strategy")
-    assert {row["rank"] for row in told} == set(range(12))
-    assert {(row["strategy"], row["verdict"]) for row in told} == {("FSDP2", "exact")}
+    reported = rows(late, "strategy")
+    assert {row["rank"] for row in reported} == set(range(12))
+    assert {(row["strategy"], row["verdict"]) for row in reported} == {("FSDP2", "exact")}
 
 
 def test_the_late_host_waits_for_nobody_and_the_others_wait_for_it(late: Run) -> None:
@@ -50,14 +50,14 @@ def test_the_late_host_waits_for_nobody_and_the_others_wait_for_it(late: Run) ->
 
 def test_clocks_are_found_as_they_were_set(late: Run) -> None:
     offset = play(LATE).offset
-    found = [row["offset_ns"] for row in rows(late, "ranks")]
-    assert [found[rank] - found[0] for rank in range(12)] == [int(at - offset[0]) for at in offset]
+    result = [row["offset_ns"] for row in rows(late, "ranks")]
+    assert [result[rank] - result[0] for rank in range(12)] == [int(index - offset[0]) for index in offset]
 
 
 def test_a_desync_is_on_the_rank_and_in_the_step_where_it_was_put() -> None:
     fleet = Fleet(num_ranks=12, ranks_per_host=4, layers=1, steps=3, desync_rank=7)
     (finding,) = analyze(Run("job", tuple(read_each(fleet))), "desync").findings
-    assert "rank 7 issues all_reduce bfloat16 x 1 " in finding.text
+    assert "rank 7 issues an extra all_reduce bfloat16 x 1 " in finding.text
     assert "of step 12 " in finding.text
 
 

@@ -245,7 +245,7 @@ def test_times_keep_every_digit_of_an_epoch() -> None:
 
 def test_the_thread_with_the_most_steps_is_the_main_thread() -> None:
     rows = [step(0, 1), step(1, 2), step(0, 9) | {"tid": WORKER}]
-    main, steps = find_steps([event for at, item in enumerate(rows) if (event := make_event(at, item))])
+    main, steps = find_steps([event for index, item in enumerate(rows) if (event := make_event(index, item))])
     assert (main, len(steps)) == (("9", "1"), 2)
 
 

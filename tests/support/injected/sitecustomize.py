@@ -1,6 +1,6 @@
-"""On a rank's PYTHONPATH: ends the rank named in TRACEQ_TEST_FAULT in some way, so many seconds after its start, or
-after a file is there. TRACEQ_TEST_HOST is what ranks take for their host, TRACEQ_TEST_PATIENCE the seconds after which
-they give up on their peers.
+"""Fault injection by PYTHONPATH: ends the rank of TRACEQ_TEST_FAULT after some seconds, or once a file exists.
+
+TRACEQ_TEST_HOST is the host name that ranks see, TRACEQ_TEST_PATIENCE their timeout for peers, in seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _arm(how: str, seconds: float, fired: str, after: str) -> None:
             sys.exit(0)
         if how == "hang":
             time.sleep(1e6)
-        raise ValueError("a fault of my own")
+        raise ValueError("an injected fault")
 
     def fire() -> None:
         while after and not glob.glob(after, recursive=True):
@@ -33,7 +33,7 @@ def _arm(how: str, seconds: float, fired: str, after: str) -> None:
         time.sleep(seconds)
         Path(fired).touch()
         if how.startswith("SIG"):
-            faulthandler.disable()  # no need for its stacks on the way
+            faulthandler.disable()  # its stacks are not needed
             os.kill(os.getpid(), signal.Signals[how])
         if how.startswith("_exit"):
             os._exit(int(how.removeprefix("_exit")))
@@ -54,8 +54,8 @@ if "TRACEQ_TEST_HOST" in os.environ and "RANK" in os.environ:
     socket.gethostname = lambda: os.environ["TRACEQ_TEST_HOST"]
 
 
-class _Impatience:
-    """Sets the time that is given to peers when the module that holds it has been imported."""
+class _TimeoutSetter:
+    """Import hook that sets the timeout for peers once its module has been imported."""
 
     def find_spec(self, name: str, *_: object) -> object:
         if name != "traceq.recorder.process.world":
@@ -73,4 +73,4 @@ class _Impatience:
 
 
 if "TRACEQ_TEST_PATIENCE" in os.environ:
-    sys.meta_path.insert(0, _Impatience())
+    sys.meta_path.insert(0, _TimeoutSetter())

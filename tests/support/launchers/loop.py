@@ -1,4 +1,4 @@
-"""A loop of one's own on accelerate, as its users write it, in the environment of any launcher."""
+"""A user's loop on accelerate, for any launcher."""
 
 from __future__ import annotations
 

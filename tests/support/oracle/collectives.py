@@ -85,8 +85,8 @@ def find_calls(trace: Trace) -> tuple[str, list[tuple[str, Event]]]:
 
 def data_calls(rows: list[tuple[str, Event]]) -> list[tuple[str, Event]]:
     """The rows whose name is a data collective; wait, barrier and the unknown are dropped."""
-    found = [(NAMES.get(re.split(r"[ ]", name)[0].lower().replace("_", "")), event) for name, event in rows]
-    return [(name, event) for name, event in found if name]
+    result = [(NAMES.get(re.split(r"[ ]", name)[0].lower().replace("_", "")), event) for name, event in rows]
+    return [(name, event) for name, event in result if name]
 
 
 def payload(event: Event) -> int:
@@ -110,8 +110,8 @@ def memcpys(trace: Trace) -> dict[str, dict[str, int]]:
     for op in trace.device_ops:
         if op.cat != "memcpy":
             continue
-        found = re.search(r"[A-Za-z]to[A-Za-z]", op.name)
-        kind = found[0] if found else DIRECTIONS.get(str(op.args.get("direction")), "unknown")
+        result = re.search(r"[A-Za-z]to[A-Za-z]", op.name)
+        kind = result[0] if result else DIRECTIONS.get(str(op.args.get("direction")), "unknown")
         row = table.setdefault(kind, {"num": 0, "bytes": 0, "gpu_ns": 0})
         row["num"] += 1
         row["bytes"] += max(0, integer(op.args.get("bytes", op.args.get("size"))))

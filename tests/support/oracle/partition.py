@@ -48,10 +48,10 @@ class Walk:
 
     def edges(self) -> list[int]:
         """Every instant at which the answer may change."""
-        found = [edge for op in self.trace.device_ops for edge in (op.start, op.end)]
-        found += [edge for sync in self.syncs for edge in (sync.start, sync.end)]
-        found += [call.end for call in self.trace.launches.values()]
-        return found + self.phases.changes
+        result = [edge for op in self.trace.device_ops for edge in (op.start, op.end)]
+        result += [edge for sync in self.syncs for edge in (sync.start, sync.end)]
+        result += [call.end for call in self.trace.launches.values()]
+        return result + self.phases.changes
 
     def move_to(self, instant: int) -> None:
         while self.pending_ops and self.pending_ops[-1].start <= instant:
@@ -72,10 +72,10 @@ class Walk:
         return self._idle(instant)
 
     def _idle(self, instant: int) -> tuple[str, str]:
-        at = bisect_left(self.starts, instant + 1)
-        if at == len(self.linked):
+        index = bisect_left(self.starts, instant + 1)
+        if index == len(self.linked):
             return self.phases.main_at(instant), "tail"
-        op = self.linked[at]
+        op = self.linked[index]
         call = self.trace.launches[op.row]
         for thread in (call.thread, self.trace.main):
             for sync in self.blocking:

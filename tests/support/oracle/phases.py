@@ -41,14 +41,14 @@ class Phases:
 
     def main_at(self, instant: int) -> str:
         """The phase the main thread is in."""
-        at = bisect_right(self.changes, instant) - 1
-        return self.values[at] if at >= 0 else "other"
+        index = bisect_right(self.changes, instant) - 1
+        return self.values[index] if index >= 0 else "other"
 
     def rows(self) -> dict[str, dict[str, int]]:
         """Per phase: device ops of the whole trace, and the main thread's time inside the host steps."""
         cpu: dict[str, int] = {}
-        for at, phase in enumerate(self.values[:-1]):
-            within = sum(b - a for step in self.steps for a, b in clip([self.piece(at)], *step))
+        for index, phase in enumerate(self.values[:-1]):
+            within = sum(b - a for step in self.steps for a, b in clip([self.piece(index)], *step))
             cpu[phase] = cpu.get(phase, 0) + within
         in_pieces = sum(cpu.values())
         cpu["other"] = cpu.get("other", 0) + measure(self.steps) - in_pieces
@@ -64,15 +64,15 @@ class Phases:
             }
         return table
 
-    def piece(self, at: int) -> Span:
-        return self.changes[at], self.changes[at + 1]
+    def piece(self, position: int) -> Span:
+        return self.changes[position], self.changes[position + 1]
 
     def _read_structure(self) -> None:
         """Spans of optimizer, zero_grad and dataload per thread, the engine's on the main thread, backward threads."""
-        self.own: dict[str, dict[Thread, list[Span]]] = {}
+        self.in_phase: dict[str, dict[Thread, list[Span]]] = {}
         for phase, prefix in STRUCTURE:
             rows = [e for e in self.trace.events if e.cat == "annotation" and e.name.startswith(prefix)]
-            self.own[phase] = {thread: union(spans(found)) for thread, found in group(rows).items()}
+            self.in_phase[phase] = {thread: union(spans(result)) for thread, result in group(rows).items()}
         ops = by_thread(self.trace.events, "cpu_op")
         main = ops.pop(self.trace.main, [])
         self.engine = union(spans([op for op in main if op.name.startswith("autograd::engine::")]))
@@ -85,7 +85,7 @@ class Phases:
         if self.rule == "annotations":
             relevant = spans(self.outermost[main])
         else:
-            relevant = [span for phase in self.own.values() for span in phase.get(main, [])]
+            relevant = [span for phase in self.in_phase.values() for span in phase.get(main, [])]
             relevant += self.engine + self.backward + self.steps
         changes = sorted({edge for span in relevant for edge in span})
         return changes, [self._decide_main(instant) for instant in changes]
@@ -93,16 +93,16 @@ class Phases:
     def _decide_main(self, instant: int) -> str:
         if self.rule == "annotations":
             return annotation_at(self.outermost[self.trace.main], instant) or "other"
-        own = self._own_structure(self.trace.main, instant)
-        if own:
-            return own
+        local = self._own_structure(self.trace.main, instant)
+        if local:
+            return local
         if inside(self.engine, instant) or inside(self.backward, instant):
             return "backward"
         return "forward" if inside(self.steps, instant) else "other"
 
     def _own_structure(self, thread: Thread, instant: int) -> str:
         for phase, _ in STRUCTURE:
-            if inside(self.own[phase].get(thread, []), instant):
+            if inside(self.in_phase[phase].get(thread, []), instant):
                 return phase
         return ""
 
@@ -124,15 +124,15 @@ class Phases:
 
     def _of_launch(self, call: Event) -> str:
         """The phase of the work a call launches: its own thread's word first, then the main thread's."""
-        own = ""
+        local = ""
         if self.rule == "annotations":
             name = annotation_at(self.outermost.get(call.thread, []), call.start)
-            own = name if name in self.names else ""
+            local = name if name in self.names else ""
         else:
-            own = self._own_structure(call.thread, call.start)
-            if not own and call.thread in self.backward_threads:
-                own = "backward"
-        return own or self.main_at(call.start)
+            local = self._own_structure(call.thread, call.start)
+            if not local and call.thread in self.backward_threads:
+                local = "backward"
+        return local or self.main_at(call.start)
 
 
 def outermost(rows: list[Event]) -> list[Event]:
@@ -148,11 +148,11 @@ def outermost(rows: list[Event]) -> list[Event]:
 
 def annotation_at(rows: list[Event], instant: int) -> str:
     """The name open at the instant; where two overlap in part, the one that opened first."""
-    at = bisect_right(rows, instant, key=lambda e: e.start) - 1
+    index = bisect_right(rows, instant, key=lambda e: e.start) - 1
     name = ""
-    while at >= 0 and instant < rows[at].end:  # outermost rows end in the order in which they start
-        name = rows[at].name
-        at -= 1
+    while index >= 0 and instant < rows[index].end:  # outermost rows end in the order in which they start
+        name = rows[index].name
+        index -= 1
     return name
 
 

@@ -132,8 +132,8 @@ def find_launches(trace: Trace) -> dict[int, Event]:
     for event in trace.events:
         correlation = integer(event.args.get("correlation"))
         if event.cat == "runtime" and correlation > 0:
-            known = calls.get(correlation)
-            if known is None or event.start < known.start:
+            entries = calls.get(correlation)
+            if entries is None or event.start < entries.start:
                 calls[correlation] = event
     links = {}
     for op in trace.device_ops:

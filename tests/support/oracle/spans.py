@@ -31,5 +31,5 @@ def clip(spans: list[Span], start: int, end: int) -> list[Span]:
 
 def inside(disjoint: list[Span], instant: int) -> bool:
     """Whether one of the sorted disjoint spans holds the instant."""
-    at = bisect_right(disjoint, instant, key=lambda span: span[0]) - 1
-    return at >= 0 and instant < disjoint[at][1]
+    index = bisect_right(disjoint, instant, key=lambda span: span[0]) - 1
+    return index >= 0 and instant < disjoint[index][1]

@@ -75,20 +75,20 @@ def find_syncs(trace: Trace) -> list[Sync]:
     """Every synchronisation, by thread and time; in a trace without device work the `scalar` rows."""
     if not trace.device_ops:
         return scalars(trace)
-    ends, found = Ends(trace), []
+    ends, result = Ends(trace), []
     copies = {call.row: op for op in trace.device_ops if op.cat == "memcpy" and (call := trace.launches.get(op.row))}
     streams, records = known_streams(trace), known_events(trace)
-    own = profilers_own(trace)
+    local = profilers_own(trace)
     for calls in threads(trace):
         previous: Event | None = None
-        for at, call in enumerate(calls):
-            following = calls[at + 1] if at + 1 < len(calls) else None
-            if call.row != own:
+        for index, call in enumerate(calls):
+            following = calls[index + 1] if index + 1 < len(calls) else None
+            if call.row != local:
                 sync = read_call(call, previous, following, copies, streams, records, ends)
                 if sync:
-                    found.append(sync)
+                    result.append(sync)
             previous = call
-    return found
+    return result
 
 
 def read_call(
@@ -164,8 +164,8 @@ def is_memcpy(call: Event) -> bool:
 
 def direction(call: Event, copy: Event | None) -> str:
     """Dtoh or htod, by the copy's name (the call's, if the copy is not in the trace); empty for any other."""
-    found = re.search(r"dtoh|htod", (copy.name if copy else call.name).lower())
-    return found[0] if found else ""
+    result = re.search(r"dtoh|htod", (copy.name if copy else call.name).lower())
+    return result[0] if result else ""
 
 
 def size(copy: Event) -> int:
@@ -181,13 +181,13 @@ def known_streams(trace: Trace) -> dict[int, tuple[str, str]]:
 def known_events(trace: Trace) -> dict[int, tuple[tuple[str, str], int]]:
     """Correlation of a synchronize -> stream and time of the record that it waits for, where both are in the trace."""
     calls = {integer(e.args.get("correlation")): e.start for e in trace.events if e.cat == "runtime"}
-    found = {}
+    result = {}
     for row in trace.events:
         record = integer(row.args.get("wait_on_cuda_event_record_corr_id")) if row.cat == "cuda_sync" else -1
         if record > 0 and record in calls and integer(row.args.get("wait_on_stream")) >= 0:
             stream = (str(row.args.get("device")), str(row.args.get("wait_on_stream")))
-            found[integer(row.args.get("correlation"))] = stream, calls[record]
-    return found
+            result[integer(row.args.get("correlation"))] = stream, calls[record]
+    return result
 
 
 def profilers_own(trace: Trace) -> int:
@@ -204,11 +204,11 @@ def profilers_own(trace: Trace) -> int:
 
 def threads(trace: Trace) -> list[list[Event]]:
     """The runtime calls of each thread in time order."""
-    found: dict[tuple[str, str], list[Event]] = {}
+    result: dict[tuple[str, str], list[Event]] = {}
     for event in trace.events:
         if event.cat == "runtime":
-            found.setdefault(event.thread, []).append(event)
-    return [sorted(calls, key=lambda e: (e.start, e.row)) for calls in found.values()]
+            result.setdefault(event.thread, []).append(event)
+    return [sorted(calls, key=lambda e: (e.start, e.row)) for calls in result.values()]
 
 
 def scalars(trace: Trace) -> list[Sync]:

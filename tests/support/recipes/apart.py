@@ -1,4 +1,4 @@
-"""Arms that run apart and end in every way an arm can: what recordings of tests run."""
+"""Recipe of tests: arms in separate processes that end in every way an arm can."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from traceq.recorder import Arm, Context, Outcome, Recipe, Skip, Step
 
 @dataclass(frozen=True)
 class Parameters:
-    """`more`: names of further arms, asked for one by one; `absent`, `huge` and `broken` end as they are called."""
+    """`more`: names of further arms, requested one by one; `absent`, `huge` and `broken` fail as their names say."""
 
     width: int = 16
     more: str = ""
@@ -21,9 +21,9 @@ def build(context: Context, parameters: Parameters) -> Step:
     import torch
 
     if context.arm == "absent":
-        raise Skip("nobody installed it")
+        raise Skip("it is not installed")
     if context.arm == "broken":
-        raise ValueError("a fault of my own")
+        raise ValueError("an injected fault")
     if context.arm == "huge" and context.rank == 1:
         torch.empty(1 << 45, dtype=torch.uint8)
     context.facts["built"] = context.arm
@@ -41,10 +41,10 @@ def build(context: Context, parameters: Parameters) -> Step:
 
 
 def next_arms(parameters: Parameters, outcomes: Sequence[Outcome]) -> list[Arm]:
-    """The first of `more` that has not run."""
-    known = {outcome.arm.name for outcome in outcomes}
-    left = [name for name in parameters.more.split(",") if name and name not in known]
-    return [Arm(name, "asked for when the others had run") for name in left[:1]]
+    """Return the first arm of `more` that has not run."""
+    ran = {outcome.arm.name for outcome in outcomes}
+    remaining = [name for name in parameters.more.split(",") if name and name not in ran]
+    return [Arm(name, "requested after the others had run") for name in remaining[:1]]
 
 
 recipe = Recipe(

@@ -1,4 +1,4 @@
-"""A one-layer model whose ranks can be told to fail: what recordings of tests run."""
+"""Recipe of tests: a one-layer model whose ranks fail on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traceq.recorder import Arm, Context, Recipe, Step
 
 @dataclass(frozen=True)
 class Parameters:
-    """Rank 1 ends in the way `end` says when it begins step `end_at`; `memory` waits for the arm slow's turn."""
+    """Rank 1 ends as `end` says when it begins step `end_at`; `memory` at the first step of the arm slow after it."""
 
     width: int = 16
     sleep_ms: float = 1.0
@@ -49,7 +49,7 @@ def _end(how: str) -> None:
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "raise":
-        raise ValueError("a fault of my own")
+        raise ValueError("an injected fault")
     if how == "exit":
         raise SystemExit(0)
 

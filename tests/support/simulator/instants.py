@@ -38,9 +38,9 @@ def windows(timeline: Timeline) -> list[tuple[int, int]]:
     if not works or len(timeline.steps) < 2:
         return timeline.steps
     ends = [[work.end for work in works if work.call.start < end] for _, end in timeline.steps]
-    edges = [timeline.steps[0][0], *(max(mine, default=timeline.steps[0][0]) for mine in ends)]
-    found = list(pairwise(edges))
-    return found if all(start < end for start, end in found) else timeline.steps
+    edges = [timeline.steps[0][0], *(max(selected, default=timeline.steps[0][0]) for selected in ends)]
+    result = list(pairwise(edges))
+    return result if all(start < end for start, end in result) else timeline.steps
 
 
 def pieces(timeline: Timeline) -> list[Piece]:
@@ -49,14 +49,14 @@ def pieces(timeline: Timeline) -> list[Piece]:
     edges |= {edge for work in timeline.works for edge in (work.start, work.end, work.call.end)}
     edges |= {edge for block in timeline.blocks for edge in (block.start, block.end)}
     edges |= {edge for _, _, *layer in timeline.layers for edge in layer}
-    return [_doing(timeline, start, end) for start, end in pairwise(sorted(edges))]
+    return [_category(timeline, start, end) for start, end in pairwise(sorted(edges))]
 
 
-def _doing(timeline: Timeline, start: int, end: int) -> Piece:
+def _category(timeline: Timeline, start: int, end: int) -> Piece:
     running = [work for work in timeline.works if work.start <= start < work.end]
     for of, category in _RUNS:
-        if mine := [work for work in running if work.category == of]:
-            owner = min(mine, key=lambda work: work.start)
+        if selected := [work for work in running if work.category == of]:
+            owner = min(selected, key=lambda work: work.start)
             return Piece(start, end, owner.call.phase, category, owner)
     here = timeline.phase_at(start)
     upcoming = min((work for work in timeline.works if work.start > start), key=lambda work: work.start, default=None)

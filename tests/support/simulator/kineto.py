@@ -23,13 +23,13 @@ Shown = tuple[int, int, dict[str, Any]]
 """Start and duration by the true clock, and the event."""
 
 
-def run_of(job: Job, timelines: list[Timeline] | None = None, **asked: Any) -> Run:
-    """The job's traces as traceq reads them; `asked` as for `trace_of`."""
-    return Run("job", tuple(trace_of(job, timeline, **asked) for timeline in timelines or simulate(job)))
+def run_of(job: Job, timelines: list[Timeline] | None = None, **options: Any) -> Run:
+    """The job's traces as traceq reads them; `options` as for `trace_of`."""
+    return Run("job", tuple(trace_of(job, timeline, **options) for timeline in timelines or simulate(job)))
 
 
-def trace_of(job: Job, timeline: Timeline, **asked: Any) -> Trace:
-    return read_text(json_of(job, timeline, **asked))
+def trace_of(job: Job, timeline: Timeline, **options: Any) -> Trace:
+    return read_text(json_of(job, timeline, **options))
 
 
 def json_of(
@@ -129,7 +129,7 @@ def _issued(job: Job, issue: Issue, *, numbered: bool) -> Iterator[Shown]:
 
 
 def _memory(timeline: Timeline) -> Iterator[tuple[int, dict[str, Any]]]:
-    for at, size, total in timeline.memory:
+    for index, size, total in timeline.memory:
         args = {"Total Reserved": total, "Total Allocated": total, "Bytes": size, "Device Id": 0, "Device Type": 1}
         shown = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 40, "tid": MAIN}
-        yield at, shown | {"args": args}
+        yield index, shown | {"args": args}

@@ -74,7 +74,9 @@ class _Host:
             if not self.job.annotated:
                 self.seen.layers.append((4, "forward", start, self.now))
         if self.job.backend != "gloo":  # the profiler's own
-            yield from self.block("device", "cudaDeviceSynchronize", tuple(self.streams.values()), US, US, own=True)
+            yield from self.block(
+                "device", "cudaDeviceSynchronize", tuple(self.streams.values()), US, US, is_profilers=True
+            )
 
     def settle(self) -> bool:
         """Start and end what can be known by now; True if anything was."""
@@ -228,7 +230,7 @@ class _Host:
         returns: int,
         *,
         on: tuple[str, int, int] | None = None,
-        own: bool = False,
+        is_profilers: bool = False,
     ) -> Iterator[tuple[Work, ...]]:
         if self.job.backend == "gloo":
             return
@@ -240,7 +242,7 @@ class _Host:
         yield works
         awaited = max((work.end for work in works), default=-1)
         self.now = call.end = max(start + least, awaited + returns)
-        if not own:
+        if not is_profilers:
             self.blocked(kind, call, start, awaited)
 
     def blocked(self, kind: str, call: Call, start: int, awaited: int, size: int = 0) -> None:

@@ -67,15 +67,15 @@ class Meetings:
 
     def step(self, rng: random.Random, rank: int, step: int) -> list[Instruction]:
         issued = self.wrong.get((rank, step), self.plan)
-        parts = [self.place(rng, rank, at, one) for at, one in enumerate(issued)]
-        forward = [part for at, body in enumerate(parts) if self.phase_of(at) == PHASES[0] for part in body]
-        backward = [part for at, body in enumerate(parts) if self.phase_of(at) == PHASES[1] for part in body]
+        parts = [self.place(rng, rank, index, one) for index, one in enumerate(issued)]
+        forward = [part for index, body in enumerate(parts) if self.phase_of(index) == PHASES[0] for part in body]
+        backward = [part for index, body in enumerate(parts) if self.phase_of(index) == PHASES[1] for part in body]
         return [phase(PHASES[0], *forward), phase(PHASES[1], Backward(tuple(backward)))]
 
-    def place(self, rng: random.Random, rank: int, at: int, what: tuple[str, int]) -> list[Instruction]:
+    def place(self, rng: random.Random, rank: int, position: int, what: tuple[str, int]) -> list[Instruction]:
         """Host work, a kernel, and the collective, which waits for the kernel and is waited for by the next one."""
         on_host, computes, name = 5 * US, self.compute + rng.randrange(self.jitter + 1), "aten::linear"
-        if self.late is not None and self.late.place == at:
+        if self.late is not None and self.late.place == position:
             name, more = "aten::prepare", self.late.ns if self.late.rank == rank else 0
             on_host, computes = (on_host, computes + more) if self.late.in_kernel else (on_host + more, computes)
         reduce = Collective(*what, rng.randrange(30 * US, 60 * US), rng.randrange(-self.noise, self.noise + 1))
