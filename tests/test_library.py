@@ -243,6 +243,7 @@ from traceq.engines import process_tuning, reports
 
 def refuse(*_): raise AssertionError("the process was tuned")
 process_tuning.tune_process = process_tuning.keep_freed_memory = process_tuning.collect_rarely = refuse
+process_tuning.raise_mmap_threshold = refuse
 reports.sheet_of.__kwdefaults__["small"] = -1  # as a folder of many ranks
 
 def state():

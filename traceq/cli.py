@@ -12,7 +12,7 @@ from importlib import import_module
 import typer
 
 from traceq import __version__, commands
-from traceq.engines.process_tuning import collect_rarely
+from traceq.engines.process_tuning import collect_rarely, raise_mmap_threshold
 from traceq.errors import TraceqError
 
 __all__ = ["app", "main"]
@@ -67,6 +67,7 @@ def main() -> None:
     """Run the command line: exit 0 good, 1 bad input or failed run, 2 usage, 3 a tripped rule."""
     stdout = sys.stdout
     collect_rarely()
+    raise_mmap_threshold()
     try:
         try:
             app()

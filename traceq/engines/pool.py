@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from traceq.engines.engine import Lost, Result
+from traceq.engines.process_tuning import raise_mmap_threshold
 
 __all__ = ["Pool"]
 
@@ -126,6 +127,7 @@ def _deferred_interrupts() -> Iterator[None]:
 def _initialize_worker() -> None:
     """Prepare a worker process: ignore SIGINT, which the parent handles, and exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise_mmap_threshold()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 

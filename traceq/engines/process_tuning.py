@@ -6,16 +6,22 @@ import gc
 import os
 from collections.abc import Sequence
 
-__all__ = ["collect_rarely", "keep_freed_memory", "tune_process"]
+__all__ = ["collect_rarely", "keep_freed_memory", "raise_mmap_threshold", "tune_process"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _GARBAGE = 100_000  # objects: a process that soon ends would look for cycles a hundred times and find next to none
 _LARGEST_COLUMN, _MOST_KEPT = 1 << 30, (1 << 31) - 1
+_LARGE_BLOCK = (32 << 20) - 4096  # the largest that moves glibc's threshold
 
 
 def collect_rarely() -> None:
     """Have Python look for reference cycles a hundred times less often, for the rest of this process."""
     gc.set_threshold(_GARBAGE)
+
+
+def raise_mmap_threshold() -> None:
+    """Free one large block, after which glibc keeps the pages of smaller ones for the rest of this process."""
+    bytes(_LARGE_BLOCK)
 
 
 def tune_process(paths: Sequence[str]) -> None:

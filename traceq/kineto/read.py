@@ -25,7 +25,6 @@ __all__ = ["read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
 _HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
-_KEPT = (32 << 20) - 4096  # a block this large, freed once: glibc then keeps the pages of smaller ones for the next
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
@@ -35,7 +34,6 @@ def read_trace(path: Place, *, strict: bool = False) -> Trace:
     Of a damaged file the readable events are returned, with a caveat per kind of damage that gives its first position;
     `strict` refuses such a file and names the first position of all. Raises UnreadableInput.
     """
-    bytes(_KEPT)
     source = open_source(path)
     try:
         result = scan(source)
