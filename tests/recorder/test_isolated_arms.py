@@ -18,8 +18,8 @@ from terminal import traceq
 
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm
+from traceq.recorder.failures.root_cause import LaunchFailure, RootCause
 from traceq.recorder.isolated_arms import record_isolated, round_order
-from traceq.recorder.process.root_cause import LaunchFailure, RootCause
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.recorder.timing.journal import Journal

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from traceq.model import Manifest
+from traceq.recorder.failures.rank_errors import note_arm
 from traceq.recorder.isolated_rank import isolated_steps
 from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.rank_errors import note_arm
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.rank import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts, wrapper_warning

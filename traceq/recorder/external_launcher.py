@@ -8,9 +8,9 @@ import torch.distributed as dist
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.experiment import run_rank
-from traceq.recorder.external_end import note_end
-from traceq.recorder.process.rank_errors import error_text
-from traceq.recorder.process.root_cause import is_peer_error
+from traceq.recorder.failures.external_launcher import note_end
+from traceq.recorder.failures.rank_errors import error_text
+from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.process.shared_folder import check_shared
 from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.recorder.process.world import World, join_world, leave_world

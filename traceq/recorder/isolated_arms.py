@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from traceq.errors import UsageFault
 from traceq.model import Arm, Manifest
+from traceq.recorder.failures.root_cause import LaunchFailure
 from traceq.recorder.isolated_rank import num_isolated_steps
-from traceq.recorder.process.root_cause import LaunchFailure
 from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import with_changes
 from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arm, with_samples

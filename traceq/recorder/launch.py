@@ -14,18 +14,18 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from traceq.errors import RecordingFailed, TraceqError
+from traceq.recorder.failures.hang_diagnosis import find_desync
+from traceq.recorder.failures.out_of_memory import record_shared
+from traceq.recorder.failures.rank_errors import error_text
+from traceq.recorder.failures.rank_exits import read_log_tail, wait_for_ranks, write_log_headers
+from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause
+from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.isolated_arms import record_isolated
 from traceq.recorder.process.environment_variables import rank_variables
 from traceq.recorder.process.processes import running_processes
 from traceq.recorder.process.progress_counters import create_counters, read_counters
-from traceq.recorder.process.rank_errors import error_text
 from traceq.recorder.process.rank_messages import MessageReader
-from traceq.recorder.process.root_cause import LaunchFailure, RankFailure, find_cause
-from traceq.recorder.process.run_status import mark_ended
 from traceq.recorder.process.signals import Stopped, stoppable
-from traceq.recorder.process.stalled import find_desync
-from traceq.recorder.rank_exits import read_log_tail, wait_for_ranks, write_log_headers
-from traceq.recorder.shared_process import record_shared
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.recipe import Recipe
 

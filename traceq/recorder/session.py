@@ -13,9 +13,9 @@ from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
 from traceq.recorder.experiment import num_steps, recorded_steps
-from traceq.recorder.external_end import note_end
+from traceq.recorder.failures.external_launcher import note_end
+from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.run_status import mark_ended
 from traceq.recorder.process.shared_folder import check_shared
 from traceq.recorder.process.world import World, running_world
 from traceq.recorder.rank.rank import Rank

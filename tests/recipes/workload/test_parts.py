@@ -27,7 +27,7 @@ from traceq.recipes.memory.saved_for_backward import held_bytes
 from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
 from traceq.recipes.workload.model import SIZES, Block, VisionLanguageAction
 from traceq.recipes.workload.unused_gradients import Use, parameter_uses, usage_lines
-from traceq.recorder.process.root_cause import RootCause
+from traceq.recorder.failures.root_cause import RootCause
 from traceq.recorder.spec.context import Context
 from traceq.recorder.spec.phases import Phases
 

@@ -1,1 +1,1 @@
-"""The processes that ranks run in: world, environment variables, signals, progress, errors and their root cause."""
+"""The processes that ranks run in: world, environment variables, signals, progress, messages, child processes."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from traceq.model import Arm, Manifest
-from traceq.recorder.process.run_status import mark_ended
+from traceq.recorder.failures.run_status import mark_ended
 from traceq.runs.layout import RunFolder
 
 MANIFEST = Manifest(1, "id", "recipe", "?", {}, (Arm("off", "before", baseline=True),), (), num_ranks=2, seed=0)

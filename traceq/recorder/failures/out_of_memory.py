@@ -1,4 +1,4 @@
-"""Arms that share a process: an arm that runs out of memory is marked, and the others restart without it."""
+"""An arm that shares its process and runs out of memory is marked, and the others restart without it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
-from traceq.recorder.process.root_cause import LaunchFailure
+from traceq.recorder.failures.root_cause import LaunchFailure
 from traceq.recorder.spec.plan import Plan
 
 __all__ = ["record_shared"]

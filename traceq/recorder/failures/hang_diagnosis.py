@@ -1,4 +1,4 @@
-"""Flight recorder dumps of ranks whose collectives never completed; comparing them reveals a desync."""
+"""Diagnosis of a hang: dumps of the collectives that ranks issued, in which a desync shows, and where each waits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 from traceq.analysis.registry import analyze
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import Run
+from traceq.recorder.failures.rank_errors import error_text
+from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.process.flight_recorder import dump_stalled
-from traceq.recorder.process.rank_errors import error_text
-from traceq.recorder.process.root_cause import is_peer_error
 from traceq.runs.flight_recorder import read_flights
 from traceq.runs.layout import RunFolder
 

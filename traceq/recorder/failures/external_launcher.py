@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from traceq.recorder.process.rank_errors import error_text, read_error, write_error
-from traceq.recorder.process.root_cause import RankFailure, find_cause, is_peer_error
-from traceq.recorder.process.run_status import mark_ended, read_early_end, status_for
+from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, find_desync
+from traceq.recorder.failures.rank_errors import error_text, read_error, write_error
+from traceq.recorder.failures.root_cause import RankFailure, find_cause, is_peer_error
+from traceq.recorder.failures.run_status import mark_ended, read_early_end, status_for
 from traceq.recorder.process.signals import sigterm_deferred
-from traceq.recorder.process.stalled import dump_flight_recorder, find_desync
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
 

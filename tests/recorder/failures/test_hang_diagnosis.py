@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the recorder needs torch")
 
-from traceq.recorder.process.stalled import find_desync
+from traceq.recorder.failures.hang_diagnosis import find_desync
 from traceq.runs.layout import RunFolder
 
 

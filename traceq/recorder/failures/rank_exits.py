@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 
+from traceq.recorder.failures.rank_errors import RankError, read_error
+from traceq.recorder.failures.root_cause import RankFailure
 from traceq.recorder.process.processes import wait_for_any_exit
 from traceq.recorder.process.progress_counters import read_counters
-from traceq.recorder.process.rank_errors import RankError, read_error
-from traceq.recorder.process.root_cause import RankFailure
 from traceq.recorder.spec.plan import Plan
 
 __all__ = ["read_log_tail", "wait_for_ranks", "write_log_headers"]
