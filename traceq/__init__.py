@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceq.errors import GateTripped, RecordingFailed, TraceqError, UnreadableInput, UsageFault
     from traceq.library import analyses, analyze, diff
     from traceq.model import Run, Trace
-    from traceq.recorder.session import record
+    from traceq.recorder.user_loop import record
     from traceq.report import Report, Sheet, Table
     from traceq.runs.read import read
     from traceq.stats import Verdict
@@ -55,7 +55,7 @@ _HOMES = {
     "analyze": "library",
     "diff": "library",
     "read": "runs.read",
-    "record": "recorder.session",
+    "record": "recorder.user_loop",
     "Cause": "compare.result",
     "Diff": "compare.result",
     "Diffs": "compare.result",

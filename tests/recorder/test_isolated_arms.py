@@ -22,7 +22,7 @@ from traceq.recorder.failures.root_cause import LaunchFailure, RootCause
 from traceq.recorder.isolated_arms import record_isolated, round_order
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
-from traceq.recorder.timing.journal import Journal
+from traceq.recorder.timing.step_log_writer import Journal
 from traceq.runs.processes import read_processes
 from traceq.runs.read import read
 from traceq.runs.step_log import StepLine

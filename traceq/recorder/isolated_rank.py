@@ -7,13 +7,13 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 from traceq.model import Arm, Manifest
-from traceq.recorder.rank.environment import environment_facts
-from traceq.recorder.rank.rank import Rank
+from traceq.recorder.rank.environment_facts import environment_facts
+from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
-from traceq.recorder.timing.journal import Journal
 from traceq.recorder.timing.peak_memory import reset_peak_memory
+from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import Stopwatch
 from traceq.recorder.timing.timed_steps import gc_disabled, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps

@@ -21,8 +21,8 @@ from traceq.recorder.failures.rank_exits import read_log_tail, wait_for_ranks, w
 from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.isolated_arms import record_isolated
+from traceq.recorder.process.child_processes import running_processes
 from traceq.recorder.process.environment_variables import rank_variables
-from traceq.recorder.process.processes import running_processes
 from traceq.recorder.process.progress_counters import create_counters, read_counters
 from traceq.recorder.process.rank_messages import MessageReader
 from traceq.recorder.process.signals import Stopped, stoppable
@@ -31,7 +31,7 @@ from traceq.recorder.spec.recipe import Recipe
 
 __all__ = ["launch"]
 
-_WORKER = "traceq.recorder.worker"
+_WORKER = "traceq.recorder.rank_process"
 
 
 def launch(

@@ -40,7 +40,7 @@ def test_the_module_is_the_path_to_the_innermost() -> None:
     [
         "torch/nn/modules/module.py(1): _call_impl",
         "/x/accelerate/y.py(3): f",
-        "/x/site-packages/traceq/recorder/worker.py(3): main",
+        "/x/site-packages/traceq/recorder/rank_process.py(3): main",
         "/x/site-packages/traceq/recorder/timing/stopwatch.py(3): mark",
         "threading.py(9): run",
         "contextlib.py(7): inner",

@@ -12,7 +12,7 @@ from subprocess import Popen
 
 from traceq.recorder.failures.rank_errors import RankError, read_error
 from traceq.recorder.failures.root_cause import RankFailure
-from traceq.recorder.process.processes import wait_for_any_exit
+from traceq.recorder.process.child_processes import wait_for_any_exit
 from traceq.recorder.process.progress_counters import read_counters
 from traceq.recorder.spec.plan import Plan
 

@@ -93,7 +93,7 @@ class Context:
     ) -> Iterator[Any]:
         from torch.utils.data import DataLoader
 
-        from traceq.recorder.process.processes import die_with_parent
+        from traceq.recorder.process.child_processes import die_with_parent
 
         loader = DataLoader(
             dataset,

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
-from traceq.recorder.rank.rank import Rank
+from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import (
     SINGLE_ARM_STEPS_PER_BLOCK,
@@ -17,10 +17,10 @@ from traceq.recorder.spec.schedule import (
     schedule,
 )
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
-from traceq.recorder.timing.journal import Journal
 from traceq.recorder.timing.peak_memory import reset_peak_memory
-from traceq.recorder.timing.sequential import blocks_until_decided
+from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, counted_cpu_ns, counted_ns
+from traceq.recorder.timing.until_decided import blocks_until_decided
 from traceq.runs.step_log import ClocksLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
 

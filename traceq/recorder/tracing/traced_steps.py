@@ -10,7 +10,7 @@ from dataclasses import replace
 from traceq.errors import RecordingFailed
 from traceq.model import Manifest, Pairs, Processes
 from traceq.recorder.process.flight_recorder import dump_flight
-from traceq.recorder.rank.rank import Rank
+from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.tracing.line_table import TraceRow, read_rows, source_lines
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, profiled_steps

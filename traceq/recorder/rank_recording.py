@@ -11,7 +11,7 @@ from traceq.recorder.failures.rank_errors import note_arm
 from traceq.recorder.isolated_rank import isolated_steps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
-from traceq.recorder.rank.rank import Rank
+from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts, wrapper_warning
 from traceq.recorder.spec.catalogue import Entry
 from traceq.recorder.spec.context import Context

@@ -10,7 +10,7 @@ from traceq.model import Manifest
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import World
-from traceq.recorder.rank.environment import environment_facts
+from traceq.recorder.rank.environment_facts import environment_facts
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 

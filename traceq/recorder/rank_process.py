@@ -1,4 +1,4 @@
-"""Process of one rank: `python -m traceq.recorder.worker PLAN`, started by `launch`."""
+"""Process of one rank: `python -m traceq.recorder.rank_process PLAN`, started by `launch`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import signal
 import sys
 from pathlib import Path
 
-from traceq.recorder.experiment import run_rank
 from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, wait_for_dumps
 from traceq.recorder.failures.rank_errors import write_error
-from traceq.recorder.process.processes import die_with_parent
+from traceq.recorder.process.child_processes import die_with_parent
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import join_world, leave_world
+from traceq.recorder.rank_recording import run_rank
 from traceq.recorder.spec.catalogue import find_recipe
 from traceq.recorder.spec.plan import Plan
 

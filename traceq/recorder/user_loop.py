@@ -12,18 +12,18 @@ from typing import TypeVar
 from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
-from traceq.recorder.experiment import num_steps, recorded_steps
 from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.progress_counters import ProgressCounters
-from traceq.recorder.process.shared_folder import check_shared
 from traceq.recorder.process.world import World, running_world
-from traceq.recorder.rank.rank import Rank
+from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.rank_recording import num_steps, recorded_steps
 from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm, check_samples
 from traceq.recorder.spec.prepare import DEFAULT_STEPS, create_run_folder, resolve_device, utc_now
-from traceq.recorder.stepper import Stepper
+from traceq.recorder.trainer_callbacks import Stepper
 
 __all__ = ["Session", "record"]
 

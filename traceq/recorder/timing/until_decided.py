@@ -11,7 +11,7 @@ from itertools import groupby
 from statistics import mean
 from time import monotonic
 
-from traceq.recorder.rank.rank import Rank
+from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.schedule import Block, block_sizes, comparisons, schedule
 from traceq.recorder.tracing.traced_steps import num_traced_steps
 from traceq.runs.step_log import Line, PairLine, StepLine, pairs_of

@@ -20,7 +20,7 @@ from builder import table
 
 import traceq
 from traceq.errors import TraceqError
-from traceq.recorder.session import Session
+from traceq.recorder.user_loop import Session
 from traceq.runs.embedded import decode
 from traceq.runs.layout import RunFolder
 from traceq.runs.step_log import read_pairs
@@ -60,7 +60,7 @@ def test_a_loop_leaves_a_run_with_one_arm(tmp_path: Path) -> None:
     embedded = decode(json.loads(gzip.decompress(folder.trace("loop", 0).read_bytes()))["traceq"])
     assert embedded.lines is not None
     line = embedded.lines.lines[embedded.lines.table["forward|aten::linear"][0]]
-    assert line.startswith("test_session.py:")
+    assert line.startswith("test_user_loop.py:")
     assert line.endswith(" train")
 
 
