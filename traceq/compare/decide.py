@@ -12,7 +12,7 @@ from traceq.compare.side import Side
 from traceq.facts.timeline.steps import steps
 from traceq.model import BUILT_APART, Caveat, Pairs, Run
 from traceq.stats import Comparison, Samples, compare_pairs, compare_values
-from traceq.stats.verdict import PROCESSES
+from traceq.stats.sample_kinds import PROCESSES
 
 __all__ = ["compare_cpu", "compare_sides", "separate_builds"]
 

@@ -8,10 +8,10 @@ drift, autocorrelation and heavy tails do not bias it. `benchmarks/stats.py` pri
 from __future__ import annotations
 
 from traceq.stats.comparison import Comparison, compare_pairs, compare_values, slowest_rank_ns
+from traceq.stats.group_sequential import LOOKS
 from traceq.stats.hodges_lehmann import Interval
 from traceq.stats.interaction import Interaction, interaction
 from traceq.stats.per_sample import Samples, samples_apart
-from traceq.stats.sequential import LOOKS
 from traceq.stats.verdict import Verdict, VerdictName
 
 __all__ = [

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Caveat
-from traceq.stats.caveats import RARE, Caveats
+from traceq.stats.group_sequential import ONE_LOOK
 from traceq.stats.hodges_lehmann import shift_between
-from traceq.stats.sequential import ONE_LOOK
+from traceq.stats.measurement_caveats import RARE, Caveats
 from traceq.stats.verdict import Threshold
 from traceq.units import Unit, format_value
 

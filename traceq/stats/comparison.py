@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
 from traceq.stats.carry_over import carried_over
-from traceq.stats.caveats import (
+from traceq.stats.group_sequential import LOOKS, level_of
+from traceq.stats.hodges_lehmann import Interval, Shift, shift_between, shift_of_pairs
+from traceq.stats.measurement_caveats import (
     SLOW,
     below_noise_floor,
     control_differs,
@@ -19,10 +21,9 @@ from traceq.stats.caveats import (
     ranks_disagree,
     slow_steps_differ,
 )
-from traceq.stats.hodges_lehmann import Interval, Shift, shift_between, shift_of_pairs
 from traceq.stats.per_sample import Samples, kind_at_samples, note_samples, scaled, scaled_control, scaled_pairs
-from traceq.stats.sequential import LOOKS, level_of
-from traceq.stats.verdict import PAIRS, PROCESSES, STEPS, SampleKind, Threshold, Verdict, verdict
+from traceq.stats.sample_kinds import PAIRS, PROCESSES, STEPS, SampleKind
+from traceq.stats.verdict import Threshold, Verdict, verdict
 from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]

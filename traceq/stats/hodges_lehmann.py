@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.stats.sequential import ONE_LOOK, Level
+from traceq.stats.group_sequential import ONE_LOOK, Level
 
 __all__ = ["Interval", "Shift", "rank_of_end", "shift_between", "shift_of_pairs"]
 

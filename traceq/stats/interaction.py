@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 
 from traceq.stats.comparison import Comparison
+from traceq.stats.group_sequential import level_of
 from traceq.stats.hodges_lehmann import Interval, Shift
-from traceq.stats.sequential import level_of
-from traceq.stats.verdict import PAIRS, Threshold, Verdict, verdict
+from traceq.stats.sample_kinds import PAIRS
+from traceq.stats.verdict import Threshold, Verdict, verdict
 
 __all__ = ["Interaction", "interaction"]
 

@@ -8,21 +8,17 @@ from typing import Literal
 
 from traceq.errors import UsageFault
 from traceq.stats.hodges_lehmann import Interval, Shift
+from traceq.stats.pairs_needed import advise, num_needed, too_few
+from traceq.stats.sample_kinds import SampleKind
 from traceq.units import Unit, format_value
 
 __all__ = [
-    "PAIRS",
-    "PROCESSES",
-    "STEPS",
     "VERDICT_TEXTS",
-    "SampleKind",
     "Threshold",
     "Verdict",
     "VerdictName",
     "verdict",
 ]
-
-POWER = 1.645  # normal quantile of 95 %: how often the estimated number of values is enough
 
 VerdictName = Literal["in_the_noise", "material", "detectable", "inconclusive"]
 
@@ -61,35 +57,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleKind:
-    """Kind of values: whether they can be tested and what the verdict is valid for.
-
-    `noun` and `of` name the values, as in "4 processes" "per side". `fewest` is the number to record where there is no
-    interval yet, None if no number gives one; `balance` is a condition on it. `scope` opens the reason. Above `most`
-    values the reason gives only that bound.
-    """
-
-    noun: str
-    of: str = ""
-    fewest: int | None = None
-    balance: str = ""
-    scope: str = ""
-    most: int = 5_000
-
-    def count(self, text: str) -> str:
-        """Return `1 process per side` or `3 and 7 processes per side` for the number in the text."""
-        plural = {"process": "processes"}.get(self.noun, f"{self.noun}s")
-        return " ".join(filter(None, (text, self.noun if text == "1" else plural, self.of)))
-
-
-PAIRS = SampleKind("pair", "", 16, ", 8 in each order", "in this process, ")  # one block of the recorder's schedule
-PROCESSES = SampleKind(
-    "process", "per side", 4, most=200
-)  # the most extreme orders are 2 of 70; for 3 per side 2 of 20
-STEPS = SampleKind("profiled step", "of one window per side")
-
-
-@dataclass(frozen=True, slots=True)
 class Threshold:
     """Smallest material difference, in percent of A's median step. Raises UsageFault for a negative one."""
 
@@ -119,7 +86,7 @@ def _decide(
     shift: Shift, threshold: Threshold, kind: SampleKind, nums: tuple[int, int]
 ) -> tuple[VerdictName, str, int | None]:
     if not (shift.ci95 and shift.ci90):
-        return "inconclusive", _too_few(kind, nums), kind.fewest
+        return "inconclusive", too_few(kind, nums), kind.fewest
     theta, (low, high) = threshold.ns, shift.ci95
     looks = f" over {shift.level.num_looks} looks" if shift.level.num_looks > 1 else ""
     ci95, ci90 = (f"the {pct} % CI{looks}, {_span(ci)}," for pct, ci in ((95, shift.ci95), (90, shift.ci90)))
@@ -129,34 +96,9 @@ def _decide(
         return "material", f"{kind.scope}{ci95} is beyond {threshold}", None
     if low > 0 or high < 0:
         return "detectable", f"{kind.scope}{ci95} excludes 0 but overlaps {threshold}", None
-    needed = _num_needed(shift, threshold, min(nums))
-    advice = f"; {_advice(needed, kind)}" if needed else ""
+    needed = num_needed(shift, threshold.ns, min(nums))
+    advice = f"; {advise(needed, kind)}" if needed else ""
     return "inconclusive", f"{kind.scope}{ci95} includes 0 and {ci90} extends beyond {threshold}{advice}", needed
-
-
-def _advice(needed: int, kind: SampleKind) -> str:
-    """Return the number of values that would decide, up to the largest that is practical."""
-    if needed > kind.most:
-        return f"would need > {kind.count(f'{kind.most:,}')} at this noise level"
-    return f"would need about {kind.count(f'{needed:,}')} to decide"
-
-
-def _too_few(kind: SampleKind, nums: tuple[int, int]) -> str:
-    counted = kind.count(" and ".join(f"{num:,}" for num in dict.fromkeys(nums)))
-    verb = "gives" if nums == (1, 1) else "give"
-    if kind.fewest is None:
-        return f"{counted} {verb} an estimate but no confidence interval"
-    return f"{counted} {verb} no confidence interval; record at least {kind.fewest}{kind.balance}"
-
-
-def _num_needed(shift: Shift, threshold: Threshold, num: int) -> int | None:
-    """Return the values that bring the interval inside or outside the threshold 19 times in 20; None if none would."""
-    assert shift.ci95
-    standard_error = (shift.ci95[1] - shift.ci95[0]) / 2 / shift.level.z95
-    margin = max(threshold.ns, abs(shift.delta) - threshold.ns)
-    if not margin:
-        return None
-    return max(num + 1, math.ceil(num * ((shift.level.z95 + POWER) * standard_error / margin) ** 2))
 
 
 def _span(interval: Interval) -> str:

@@ -1,4 +1,4 @@
-"""Caveats of a comparison; each function returns one or none."""
+"""Caveats of measured step times: order, stalls, ranks, A/A control, noise floor; each function returns one or none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.model import Caveat
+from traceq.stats.group_sequential import ONE_LOOK
 from traceq.stats.hodges_lehmann import Shift
-from traceq.stats.sequential import ONE_LOOK
 from traceq.stats.verdict import Threshold, Verdict
 from traceq.units import Unit, format_value
 
