@@ -72,7 +72,7 @@ def test_off_is_free() -> None:
 
 
 def test_on_is_not_free_of_the_check() -> None:
-    from traceq.compare.off_is_free import off_is_free_text
+    from traceq.compare.disabled_change import off_is_free_text
 
     text = off_is_free_text(traceq.read(RUN / "on"), traceq.read(RUN / "absent"), "forward")
     assert text.startswith("on is not free: issues more per step than absent: ")

@@ -9,7 +9,7 @@ import pytest
 from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step
 
 from traceq.compare.diff import diff_runs
-from traceq.compare.off_is_free import off_is_free_text
+from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.result import Cause, Chain, Comparable, Traced
 from traceq.compare.sentences import cause_text, cause_words, cpu_words, verdict_words
 from traceq.compare.tables import causes_table, waterfall

@@ -7,23 +7,32 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceq.analysis.registry import describe
-from traceq.compare.comparable import comparable, confounders, unmatched_ranks
-from traceq.compare.decide import compare_cpu, compare_sides, separate_builds
-from traceq.compare.exchanges import exchanges
+from traceq.compare.caveats import (
+    arm_ended,
+    other_loader,
+    separate_builds,
+    side_caveats,
+    traced_disagrees,
+    unmatched_ranks,
+)
+from traceq.compare.collective_volumes import exchanges
+from traceq.compare.comparable import comparable
+from traceq.compare.confounders import confounders
+from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.explain import explain
 from traceq.compare.interaction import arm_interactions
-from traceq.compare.loader_starvation import feeding, feeding_caveats, feeding_words
-from traceq.compare.off_is_free import off_is_free_text
+from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
 from traceq.compare.sentences import cause_words, cpu_words, sample_words, verdict_words
 from traceq.compare.side import Side
+from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
-from traceq.model import Caveat, Manifest, Run
+from traceq.model import Manifest, Run
 from traceq.runs.layout import is_run, read_manifest
-from traceq.runs.read import arm_failure, read_arms
+from traceq.runs.read import read_arms
 from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison, samples_apart
 from traceq.threshold import THRESHOLD_PCT
@@ -49,7 +58,7 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
     manifest = arms[0].manifest
     assert manifest is not None
     by_name = {run.arm: run for run in arms}
-    ended = {run.arm: Caveat("arm_ended", f"arm {run.arm}: {why}") for run in arms if (why := arm_failure(run))}
+    ended = {run.arm: caveat for run in arms for caveat in arm_ended(run)}
     timed = [arm for arm in manifest.arms if arm.timed and not arm.baseline]
     compared = [arm for arm in timed if not {arm.name, arm.against} & ended.keys()]
     if manifest.baseline in ended:
@@ -122,19 +131,20 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
     traced, cells, causes = _explained(a.run, b.run, ranks)
     a_name, b_name = _names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
-    caveats = (*_comparison_caveats(comparison, steps, traced), *separate_builds(a, b, comparison, cpu))
+    disagrees = traced_disagrees(traced, steps)
+    of_verdict = (*(comparison.caveats if comparison else ()), *disagrees, *separate_builds(a, b, comparison, cpu))
     per = traced.per if traced else "per step"
     words = verdict_words(
         a_name, b_name, comparability, comparison, missing=_missing(a, b), control=_control(a), per=per
     )
     words = (*words, *cpu_words(cpu), *sample_words(comparison, steps))
     if traced is not None:
-        believable = all(caveat.code != "traced_disagrees" for caveat in caveats)
+        believable = not disagrees
         if believable and not _is_noise(comparison):
             waited_in = collective_waited_in(a.run, b.run, ranks, traced.rank) if only_changed_rank(ranks) else ""
             words = (*words, *rank_words(traced, ranks, cells, waited_in))
         words = (*words, *cause_words(b_name, traced, causes, believable=believable, same_work=comparability.ok))
-    everything = (*a.caveats, *b.caveats, *confounders(a, b), *caveats, *unmatched_ranks(a.run, b.run))
+    of_sides = (*side_caveats(a), *side_caveats(b), *confounders(a, b))
     return Diff(
         a=replace(describe(a.run), path=a.path),
         b=replace(describe(b.run), path=b.path),
@@ -150,7 +160,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
         ranks=ranks,
         cpu=compare_cpu(a, b, threshold_pct, None),
         free=off_is_free_text(a.run, reference, _changed_phase(causes)) if traced and reference else "",
-        caveats=tuple(dict.fromkeys(everything)),
+        caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
 
 
@@ -169,7 +179,7 @@ def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
         cells=(),
         causes=(),
         words=feeding_words(feeding),
-        caveats=tuple(dict.fromkeys((*a.caveats, *b.caveats, *feeding_caveats(a.run, b.run)))),
+        caveats=tuple(dict.fromkeys((*side_caveats(a), *side_caveats(b), *other_loader(a.run, b.run)))),
         feeding=feeding,
     )
 
@@ -224,18 +234,3 @@ def _folder(side: Side) -> str:
 
 def _stem(path: Path) -> str:
     return path.name.partition(".")[0]
-
-
-def _comparison_caveats(
-    comparison: Comparison | None, steps: Comparison | None, traced: Traced | None
-) -> tuple[Caveat, ...]:
-    """Return the caveats of the verdict, and one if the profiled delta is outside the interval of unprofiled steps."""
-    if comparison is None:
-        return ()
-    caveats = list(comparison.caveats)
-    if traced is not None and steps is not None and steps.unprofiled and steps.ci95_ns is not None:
-        low, high = steps.ci95_ns
-        if not low <= traced.delta_ns <= high:
-            text = "the traced delta is outside the unprofiled 95 % CI: it includes profiler overhead and chance"
-            caveats.append(Caveat("traced_disagrees", text))
-    return tuple(caveats)

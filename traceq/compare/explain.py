@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from traceq.compare.align import align_accounts, fold_replacements
+from traceq.compare.align import align_accounts
 from traceq.compare.attribution import Account, Ledger, ledger, whole_mean
+from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause, CellDelta, Chain, Traced, share
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace

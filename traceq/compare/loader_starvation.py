@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from traceq.analysis.loader import loader_of
 from traceq.compare.result import Feeding
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.unprofiled_phases import pace_of, unprofiled_phases
-from traceq.model import Caveat, Run
+from traceq.model import Run
 from traceq.units import Unit, format_value
 
-__all__ = ["feeding", "feeding_caveats", "feeding_words"]
+__all__ = ["feeding", "feeding_words"]
 
-_SETTINGS = ("size", "batch_size", "num_workers", "prefetch_factor", "load_us")
 _NOTABLE_WAIT = 0.05
 
 
@@ -55,15 +52,6 @@ def feeding_words(feeding: Feeding) -> tuple[str, ...]:
     )
     wait = format_value(feeding.loader_ns - feeding.rest_ns, Unit.NS)
     return (f"Starved: {sides}; each step waits {wait} for data{measured}.", *_throughput(feeding))
-
-
-def feeding_caveats(a: Run, b: Run) -> Iterator[Caveat]:
-    """Yield a caveat for each loader setting in which the two recordings differ."""
-    ours, theirs = (run.manifest.parameters if run.manifest else {} for run in (a, b))
-    for key in _SETTINGS:
-        if key in ours and key in theirs and ours[key] != theirs[key]:
-            text = f"{key}: {ours[key]} against {theirs[key]}: loader and steps were recorded with different settings"
-            yield Caveat("other_loader", text)
 
 
 def _times(feeding: Feeding) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceq.compare.exchanges import Exchange
+from traceq.compare.collective_volumes import Exchange
 from traceq.display import to_html, to_text
 from traceq.model import Caveat, Pairs
 from traceq.report import Source

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.model import Caveat, Run
+from traceq.model import Run
 from traceq.runs.read import read
 from traceq.runs.sides import read_side
 from traceq.stats import slowest_rank_ns
 
-__all__ = ["Side"]
+__all__ = ["Side", "of_one_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,17 @@ class Side:
         return len(self.runs) > 1
 
     @property
-    def caveats(self) -> tuple[Caveat, ...]:
-        """Caveats of every recording; of several, each names its recording."""
-        if not self.is_repeated:
-            return self.run.caveats
-        named = [Caveat(caveat.code, f"{run.path}: {caveat.text}") for run in self.runs for caveat in run.caveats]
-        empty = [run.path for run, medians in zip(self.runs, self.processes, strict=True) if not medians]
-        left_out = [Caveat("no_steps", f"{path}: no unprofiled steps; this process is ignored") for path in empty]
-        if self.run.traces:
-            text = f"{self.run.path}: the median of {len(self.runs)} recordings; its trace explains the difference"
-            left_out.append(Caveat("one_process_explains", text))
-        of_recordings = {caveat for run in self.runs for caveat in run.caveats}
-        return (*named, *left_out, *(caveat for caveat in self.run.caveats if caveat not in of_recordings))
+    def is_isolated(self) -> bool:
+        """Whether each arm of the recording ran in processes of its own."""
+        return self.run.manifest is not None and self.run.manifest.apart
+
+
+def of_one_run(a: Side, b: Side) -> bool:
+    """Return whether the sides are arms of one recorded run."""
+    ours, theirs = a.run.manifest, b.run.manifest
+    if a.is_repeated or b.is_repeated or ours is None or theirs is None:
+        return False
+    return ours.run_id == theirs.run_id
 
 
 def _with_traces(run: Run) -> Run:

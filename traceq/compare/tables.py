@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceq.compare.exchanges import EXCHANGED_KINDS, CollectiveVolume
+from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import Cause, Diff, Diffs, share
 from traceq.compare.sentences import short_name
 from traceq.report import Cell, Column, Table

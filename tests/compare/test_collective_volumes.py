@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from paths import FIXTURES
 
+from traceq.compare.collective_volumes import Exchange, exchanges
 from traceq.compare.diff import diff_runs
-from traceq.compare.exchanges import Exchange, exchanges
 from traceq.model import Arm, Manifest, Processes, Run
 from traceq.runs.read import read
 

@@ -7,17 +7,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.compare.caveats import PROFILED_STEPS, not_interleaved, not_paired
 from traceq.compare.result import Comparable
-from traceq.compare.side import Side
+from traceq.compare.side import Side, of_one_run
 from traceq.facts.timeline.steps import steps
-from traceq.model import BUILT_APART, Caveat, Pairs, Run
+from traceq.model import Pairs, Run
 from traceq.stats import Comparison, Samples, compare_pairs, compare_values
 from traceq.stats.sample_kinds import PROCESSES
 
-__all__ = ["compare_cpu", "compare_sides", "separate_builds"]
-
-LAYOUT_PCT = 2.0
-"""Percent of a step by which identical models in one process may differ: above what `benchmarks/layout.py` measures."""
+__all__ = ["compare_cpu", "compare_sides"]
 
 
 def compare_sides(
@@ -34,13 +32,12 @@ def compare_sides(
         comparison = compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
     elif of_a.size and of_b.size:
         comparison = compare_values(of_a, of_b, threshold_pct=threshold_pct, samples=samples)
-        caveats = (*comparison.caveats, *_not_paired(a, b), *_not_interleaved(a, b))
+        caveats = (*comparison.caveats, *not_paired(a, b), *not_interleaved(a, b))
         comparison = _with_advice(replace(comparison, caveats=caveats), a, b)
     elif a.run.traces and b.run.traces:
         ranks = set(a.run.ranks) & set(b.run.ranks) or {*a.run.ranks, *b.run.ranks}
         comparison = _compare_means(_job_steps(a.run, ranks), _job_steps(b.run, ranks), threshold_pct, samples)
-        text = "step times come from the traced windows: profiled, few, and not interleaved"
-        comparison = replace(comparison, caveats=(*comparison.caveats, Caveat("profiled_steps", text)))
+        comparison = replace(comparison, caveats=(*comparison.caveats, PROFILED_STEPS))
     else:
         return None
     return comparison if comparability.ok else _refused(comparison, comparability)
@@ -54,49 +51,9 @@ def compare_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None)
     return compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
 
 
-def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[Caveat, ...]:
-    """Return a caveat for arms of one process that build a model each and differ by little: it may be memory layout."""
-    names = a.run.manifest.environment.get(BUILT_APART, "") if a.run.manifest else ""
-    if a.is_repeated or b.is_repeated or not _of_one_run(a.run, b.run) or a.run.arm == b.run.arm:
-        return ()
-    if not {a.run.arm, b.run.arm} <= set(str(names).split()):
-        return ()
-    claims = (comparison for comparison in comparisons if comparison and comparison.verdict.is_difference)
-    if all(abs(claim.delta_pct) > LAYOUT_PCT for claim in claims):
-        return ()
-    text = (
-        f"{a.run.arm} and {b.run.arm} are separate builds, and identical builds differ by up to {LAYOUT_PCT:g} % "
-        "through memory layout: this delta may be layout; record several runs per side to tell"
-    )
-    return (Caveat("built_apart", text),)
-
-
-def _not_paired(a: Side, b: Side) -> tuple[Caveat, ...]:
-    """Return a caveat for two arms of one process that were never paired."""
-    if a.is_repeated or b.is_repeated or not _of_one_run(a.run, b.run) or _are_apart(a.run):
-        return ()
-    names = f"{a.run.arm} and {b.run.arm}"
-    return (Caveat("not_paired", f"{names} were never paired with each other: their median steps are compared"),)
-
-
-def _not_interleaved(a: Side, b: Side) -> tuple[Caveat, ...]:
-    """Return a caveat where all processes of one side ran before all of the other: the delta includes drift."""
-    times = [[run.manifest.started if run.manifest else "" for run in side.runs] for side in (a, b)]
-    if not (a.is_repeated and b.is_repeated and all(times[0]) and all(times[1])):
-        return ()
-    if max(times[0]) >= min(times[1]) and max(times[1]) >= min(times[0]):
-        return ()
-    text = "all processes of one side ran before the other's: the delta includes drift in between; alternate the sides"
-    return (Caveat("not_interleaved", text),)
-
-
-def _are_apart(run: Run) -> bool:
-    return run.manifest is not None and run.manifest.apart
-
-
 def _with_advice(comparison: Comparison, a: Side, b: Side) -> Comparison:
     """Return the comparison with the option to record with, where arms ran apart too rarely for an interval."""
-    if comparison.ci95_ns or not (_are_apart(a.run) and _are_apart(b.run)):
+    if comparison.ci95_ns or not (a.is_isolated and b.is_isolated):
         return comparison
     reason = f"{comparison.verdict.reason} (traceq record --replicates {PROCESSES.fewest})"
     return replace(comparison, verdict=replace(comparison.verdict, reason=reason))
@@ -123,14 +80,10 @@ def _refused(comparison: Comparison, comparability: Comparable) -> Comparison:
     return replace(comparison, verdict=verdict)
 
 
-def _of_one_run(a: Run, b: Run) -> bool:
-    return a.manifest is not None and b.manifest is not None and a.manifest.run_id == b.manifest.run_id
-
-
 def _pairs_of(a_side: Side, b_side: Side) -> tuple[Pairs | None, Pairs | None]:
     """Return the pairs of these two arms of one run, as A and B, and the A/A control of the run."""
     a, b = a_side.run, b_side.run
-    if a_side.is_repeated or b_side.is_repeated or not _of_one_run(a, b):
+    if not of_one_run(a_side, b_side):
         return None, None
     by_arms = {(pairs.a, pairs.b): pairs for pairs in (*a.pairs, *b.pairs) if pairs.b_second.size}
     control = next((pairs for pairs in by_arms.values() if pairs.is_control), None)

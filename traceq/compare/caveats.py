@@ -1,0 +1,127 @@
+"""All caveats of a diff but two kinds: `confounders`, and those of the measurement, which are in `traceq.stats`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceq.compare.result import Traced
+from traceq.compare.side import Side, of_one_run
+from traceq.model import BUILT_APART, Caveat, Run
+from traceq.runs.read import arm_failure
+from traceq.stats import Comparison
+
+__all__ = [
+    "PROFILED_STEPS",
+    "arm_ended",
+    "not_interleaved",
+    "not_paired",
+    "other_loader",
+    "separate_builds",
+    "side_caveats",
+    "traced_disagrees",
+    "unmatched_ranks",
+]
+
+PROFILED_STEPS = Caveat("profiled_steps", "step times come from the traced windows: profiled, few, and not interleaved")
+
+LAYOUT_PCT = 2.0
+"""Percent of a step by which identical models in one process may differ: above what `benchmarks/layout.py` measures."""
+
+_LOADER_SETTINGS = ("size", "batch_size", "num_workers", "prefetch_factor", "load_us")
+
+
+def side_caveats(side: Side) -> tuple[Caveat, ...]:
+    """Return the caveats of every recording; of several, each names its recording."""
+    if not side.is_repeated:
+        return side.run.caveats
+    named = [Caveat(caveat.code, f"{run.path}: {caveat.text}") for run in side.runs for caveat in run.caveats]
+    empty = [run.path for run, medians in zip(side.runs, side.processes, strict=True) if not medians]
+    left_out = [Caveat("no_steps", f"{path}: no unprofiled steps; this process is ignored") for path in empty]
+    if side.run.traces:
+        text = f"{side.run.path}: the median of {len(side.runs)} recordings; its trace explains the difference"
+        left_out.append(Caveat("one_process_explains", text))
+    of_recordings = {caveat for run in side.runs for caveat in run.caveats}
+    return (*named, *left_out, *(caveat for caveat in side.run.caveats if caveat not in of_recordings))
+
+
+def arm_ended(run: Run) -> tuple[Caveat, ...]:
+    """Return a caveat for an arm that was not recorded to its end."""
+    why = arm_failure(run)
+    return (Caveat("arm_ended", f"arm {run.arm}: {why}"),) if why else ()
+
+
+def not_paired(a: Side, b: Side) -> tuple[Caveat, ...]:
+    """Return a caveat for two arms of one process that were never paired."""
+    if not of_one_run(a, b) or a.is_isolated:
+        return ()
+    names = f"{a.run.arm} and {b.run.arm}"
+    return (Caveat("not_paired", f"{names} were never paired with each other: their median steps are compared"),)
+
+
+def not_interleaved(a: Side, b: Side) -> tuple[Caveat, ...]:
+    """Return a caveat where all processes of one side ran before all of the other: the delta includes drift."""
+    times = [[run.manifest.started if run.manifest else "" for run in side.runs] for side in (a, b)]
+    if not (a.is_repeated and b.is_repeated and all(times[0]) and all(times[1])):
+        return ()
+    if max(times[0]) >= min(times[1]) and max(times[1]) >= min(times[0]):
+        return ()
+    text = "all processes of one side ran before the other's: the delta includes drift in between; alternate the sides"
+    return (Caveat("not_interleaved", text),)
+
+
+def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[Caveat, ...]:
+    """Return a caveat for arms of one process that build a model each and differ by little: it may be memory layout."""
+    names = a.run.manifest.environment.get(BUILT_APART, "") if a.run.manifest else ""
+    if not of_one_run(a, b) or a.run.arm == b.run.arm:
+        return ()
+    if not {a.run.arm, b.run.arm} <= set(str(names).split()):
+        return ()
+    claims = (comparison for comparison in comparisons if comparison and comparison.verdict.is_difference)
+    if all(abs(claim.delta_pct) > LAYOUT_PCT for claim in claims):
+        return ()
+    text = (
+        f"{a.run.arm} and {b.run.arm} are separate builds, and identical builds differ by up to {LAYOUT_PCT:g} % "
+        "through memory layout: this delta may be layout; record several runs per side to tell"
+    )
+    return (Caveat("built_apart", text),)
+
+
+def traced_disagrees(traced: Traced | None, steps: Comparison | None) -> tuple[Caveat, ...]:
+    """Return a caveat if the traced delta is outside the interval of the unprofiled steps."""
+    if traced is None or steps is None or not steps.unprofiled or steps.ci95_ns is None:
+        return ()
+    low, high = steps.ci95_ns
+    if low <= traced.delta_ns <= high:
+        return ()
+    text = "the traced delta is outside the unprofiled 95 % CI: it includes profiler overhead and chance"
+    return (Caveat("traced_disagrees", text),)
+
+
+def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:
+    """Return a caveat where ranks are on one side only: they are ignored, or compared with another rank."""
+    ours, theirs = set(a.ranks), set(b.ranks)
+    if not a.traces or not b.traces or ours == theirs:
+        return ()
+    if common := ours & theirs:
+        noun, verb = ("rank", "is") if len(common) == 1 else ("ranks", "are")
+        text = f"only {noun} {_listed(common)} of {len(ours | theirs)} {verb} on both sides; the others are ignored"
+    elif len(a.traces) == len(b.traces) == 1:
+        text = f"rank {a.ranks[0]} is compared with rank {b.ranks[0]}: ranks of one job differ as well"
+    else:
+        text = (
+            f"ranks {_listed(ours)} against {_listed(theirs)}: no rank is on both sides, so the delta is not explained"
+        )
+    return (Caveat("ranks_apart", text),)
+
+
+def _listed(ranks: set[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)[:8])) + (" and more" if len(ranks) > 8 else "")
+
+
+def other_loader(a: Run, b: Run) -> Iterator[Caveat]:
+    """Yield a caveat for each loader setting in which the two recordings differ."""
+    ours, theirs = (run.manifest.parameters if run.manifest else {} for run in (a, b))
+    for key in _LOADER_SETTINGS:
+        if key in ours and key in theirs and ours[key] != theirs[key]:
+            text = f"{key}: {ours[key]} against {theirs[key]}: loader and steps were recorded with different settings"
+            yield Caveat("other_loader", text)

@@ -1,0 +1,89 @@
+"""What differs besides the change: parameters, versions, hardware, clocks, input shapes, profiler options, phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from traceq.compare.comparable import differences, parameters_of
+from traceq.compare.input_shapes import dtype_difference, shape_difference
+from traceq.compare.side import Side
+from traceq.facts.timeline.phases import phases
+from traceq.model import Caveat, Run
+
+__all__ = ["confounders"]
+
+_ENVIRONMENT_KEYS = dict.fromkeys(
+    ("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate", "python", "backend", "num_threads"),
+    "unknown",
+) | {"wrapper": "unknown", "throttled": "no"}
+"""Keys of a manifest's environment that can change the step time, and what a missing key means. Without the commit,
+which can be the change itself."""
+
+_SAME_CLOCK = 0.02
+
+
+def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
+    """Return a caveat for each difference besides the change: parameters, versions, clocks, phases.
+
+    Arms of one run share its manifest, so only their traces are compared.
+    """
+    texts: list[str] = []
+    if not _is_one_recording(a, b):
+        texts += _recording_differences(a, b)
+        if a.run.traces and b.run.traces:
+            ours, theirs = a.run.traces[0], b.run.traces[0]
+            texts += filter(None, [dtype_difference(ours, theirs)])
+            texts += filter(None, [shape_difference(ours, theirs)] if a.samples == b.samples else ())
+    if a.run.traces and b.run.traces:
+        texts += _trace_differences(a.run, b.run)
+    confounded = [Caveat("confounded", f"possible confounder: {text}") for text in texts]
+    reasons = {str(reason) for side in (a, b) for run in side.runs if (reason := _environment(run).get("throttled"))}
+    throttled = [Caveat("throttled", f"clocks were throttled during recording: {text}") for text in sorted(reasons)]
+    return (*confounded, *throttled)
+
+
+def _is_one_recording(a: Side, b: Side) -> bool:
+    ours, theirs = ({run.manifest.run_id for run in side.runs if run.manifest} for side in (a, b))
+    return bool(ours) and ours == theirs
+
+
+def _recording_differences(a: Side, b: Side) -> Iterator[str]:
+    """Yield the differences between the manifests; of several processes per side, all their values."""
+    if any(run.manifest is None for run in (*a.runs, *b.runs)):
+        return
+    keys = sorted({key for side in (a, b) for run in side.runs for key in parameters_of(run)})
+    declared = {key for side in (a, b) for run in side.runs for key in _varied(run)}
+    for key in keys:
+        if key not in declared:
+            yield from _difference(key, *([parameters_of(run).get(key) for run in side.runs] for side in (a, b)))
+    for key, absent in _ENVIRONMENT_KEYS.items():
+        yield from _difference(key, *([_environment(run).get(key) or absent for run in side.runs] for side in (a, b)))
+    clocks = [max(float(_environment(run).get("sm_mhz", 0)) for run in side.runs) for side in (a, b)]
+    if all(clocks) and abs(clocks[0] - clocks[1]) > _SAME_CLOCK * max(clocks):
+        yield f"clocks: {clocks[0]:,.0f} MHz against {clocks[1]:,.0f} MHz"
+    yield from _difference("ranks", *([run.manifest.num_ranks for run in side.runs if run.manifest] for side in (a, b)))
+    yield from _difference("recipe", *([run.manifest.recipe for run in side.runs if run.manifest] for side in (a, b)))
+
+
+def _varied(run: Run) -> Iterable[str]:
+    arm = run.manifest.arm(run.arm) if run.manifest else None
+    return arm.varied if arm else ()
+
+
+def _environment(run: Run) -> dict[str, str | int | float]:
+    return dict(run.manifest.facts_for(run.arm)) if run.manifest else {}
+
+
+def _difference(key: str, a: Sequence[object], b: Sequence[object]) -> Iterator[str]:
+    ours, theirs = (" or ".join(sorted({str(value) for value in values})) for values in (a, b))
+    if ours != theirs:
+        yield f"{key}: {ours} against {theirs}"
+
+
+def _trace_differences(a: Run, b: Run) -> Iterator[str]:
+    """Yield the differences between the traces: versions, profiler options, phases."""
+    ours, theirs = (dict[str, object](run.traces[0].versions) for run in (a, b))
+    yield from differences(ours, theirs)
+    phases_a, phases_b = (set(phases(run.traces[0]).names) for run in (a, b))
+    if phases_a != phases_b:
+        yield f"phases on one side only: {', '.join(sorted(phases_a ^ phases_b)[:4])}"

@@ -1,0 +1,88 @@
+"""Kernels and collectives of A that others of B replaced, folded into one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, KeysView
+
+from traceq.compare.attribution import line_function
+from traceq.compare.cost_centers import FOR, LAUNCHES
+from traceq.compare.result import REPLACED_BY, Cause, share
+
+__all__ = ["fold_replacements"]
+
+
+def fold_replacements(causes: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
+    """Return the causes, with kernels and collectives of A that others of B replaced folded into one row.
+
+    First within the launching op at the same line of the same module, as kernel names change with the device and the
+    version; then within the op alone, then within the phase, where collectives replace only those of the same role.
+    Listed separately they would dwarf everything else and cancel; one row shows what the replacement changed.
+    """
+    for place in (_call, _launching_op, _phase_and_role):
+        causes = _folded(causes, of_a, of_b, delta_ns, place)
+    return causes
+
+
+def _phase_and_role(cause: Cause) -> str:
+    role = cause.name.partition(FOR)[2] if cause.kind == "collective" else ""
+    return f"{cause.phase}|{role}" if cause.phase and role else cause.phase
+
+
+def _launching_op(cause: Cause) -> str:
+    op = cause.name.rpartition(LAUNCHES)[0]
+    return f"{cause.phase}|{op}" if op else ""
+
+
+def _call(cause: Cause) -> str:
+    op, where = _launching_op(cause), [part for part in (line_function(cause.line), cause.module) if part]
+    return "|".join([op, *where]) if op and where else ""
+
+
+def _folded(
+    causes: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int, place: Callable[[Cause], str]
+) -> list[Cause]:
+    """Return the causes with one row for each place where A's one-sided causes meet B's; "" is no place."""
+    folded, one_sided = [], dict[tuple[str, str], list[Cause]]()
+    for cause in causes:
+        is_one_sided = (cause.key in of_a) != (cause.key in of_b)
+        if cause.kind in ("kernel", "collective") and is_one_sided and place(cause):
+            one_sided.setdefault((cause.kind, place(cause)), []).append(cause)
+        else:
+            folded.append(cause)
+    for (kind, where), members in one_sided.items():
+        removed = [cause for cause in members if cause.key in of_a]
+        added = [cause for cause in members if cause.key in of_b]
+        key = f"{kind}|{where}|replaced"
+        folded += [_replacement(key, removed, added, delta_ns)] if removed and added else members
+    return folded
+
+
+def _replacement(key: str, removed: list[Cause], added: list[Cause], delta_ns: int) -> Cause:
+    first, members = removed[0], (*removed, *added)
+    total = sum(cause.delta_ns for cause in members)
+    return Cause(
+        key=key,
+        kind=first.kind,
+        phase=first.phase,
+        name=_replacement_name(removed, added),
+        line=first.line if len({line_function(cause.line) for cause in members}) == 1 else "",
+        delta_num=round(sum(cause.delta_num for cause in members), 9) + 0.0,  # thirds that cancel are no change
+        delta_ns=total,
+        count_ns=total,
+        dur_ns=0,
+        share_pct=share(total, delta_ns),
+        delta_bytes=sum(cause.delta_bytes for cause in members),
+        module=first.module if len({cause.module for cause in members}) == 1 else "",
+    )
+
+
+def _replacement_name(removed: list[Cause], added: list[Cause]) -> str:
+    """Return `aten::mm > old (and 2 more) replaced by new`; the op only where it launched all of them."""
+    ops = {cause.name.rpartition(LAUNCHES)[0] for cause in (*removed, *added)}
+    op = f"{ops.pop()}{LAUNCHES}" if len(ops) == 1 else ""
+    sides = []
+    for causes in (removed, added):
+        largest = max(causes, key=lambda cause: (abs(cause.delta_ns), cause.key))
+        rest = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
+        sides.append(largest.name.rpartition(LAUNCHES)[2] + rest)
+    return (op if op != LAUNCHES else "") + REPLACED_BY.join(sides)
