@@ -1,0 +1,47 @@
+"""Sides that are not comparable have no verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builder import build
+from made_sides import H100, MANIFEST, PAIRS, plain, rows, verdict
+
+from traceq.compare.diff import diff_runs
+from traceq.model import Run
+
+
+def test_marked_steps_against_a_whole_trace_are_refused() -> None:
+    unmarked = Run("b", (build(*rows()[1:], **H100),))
+    reason = "steps: one side has marked steps, the other is one whole trace"
+    assert diff_runs(plain(20), unmarked).comparable.reasons == (reason,)
+    assert diff_runs(unmarked, unmarked).comparable.ok
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"deviceProperties": [{"id": 0, "name": "NVIDIA A100"}]}, "device: NVIDIA H100 against NVIDIA A100"),
+        ({"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2}}, "ranks of the job: 1 against 2"),
+    ],
+)
+def test_other_hardware_or_another_world_is_inconclusive(metadata: dict[str, Any], reason: str) -> None:
+    result = diff_runs(plain(20), plain(30, **metadata))
+    assert result.comparable.reasons == (reason,)
+    assert verdict(result) == ("inconclusive", f"not comparable: {reason}")
+    assert (
+        result.words[0] == f"Not comparable ({reason}): the breakdown shows where time goes, not what a change costs."
+    )
+
+
+def test_runs_without_a_trace_are_compared_by_what_they_say_of_themselves() -> None:
+    here = Run("here", (), MANIFEST, "off", PAIRS)
+    there = Run("there", (), replace(MANIFEST, run_id="r2", num_ranks=4), "on", PAIRS)
+    result = diff_runs(here, there)
+    assert verdict(result) == (
+        "inconclusive",
+        "not comparable: ranks of the job: 1 against 4, samples per step unknown",
+    )
+    assert (result.traced, result.cells, result.causes) == (None, (), ())

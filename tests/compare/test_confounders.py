@@ -1,0 +1,101 @@
+"""What differs besides the change is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builder import build, op
+from made_sides import H100, MANIFEST, PAIRS, codes, plain, rows, run_of
+
+from traceq.compare.diff import diff_runs
+from traceq.model import Arm, Manifest, Run
+
+
+def test_other_parameters_and_versions_are_named() -> None:
+    other = replace(
+        MANIFEST,
+        run_id="r2",
+        parameters={"batch_size": 16, "size": "tiny", "extra": 1},
+        environment={"torch": "2.10", "host": "here", "device": "cpu"},
+    )
+    result = diff_runs(run_of("off"), run_of("off", manifest=other))
+    texts = [caveat.text for caveat in result.caveats if caveat.code == "confounded"]
+    assert texts == [
+        "possible confounder: batch_size: 8 against 16",
+        "possible confounder: extra: None against 1",
+        "possible confounder: torch: 2.9 against 2.10",
+    ]
+
+
+def test_what_an_arm_declares_is_no_confounder_and_clocks_and_throttling_are() -> None:
+    def recording(size: int, mhz: int, throttled: str) -> Manifest:
+        arms = (Arm("large", "", baseline=True, samples_per_step=8, varied={"batch_size": size}),)
+        environment = {"torch": "2.9", "host": "here", "device": "cuda", "sm_mhz": mhz, "throttled": throttled}
+        return replace(MANIFEST, run_id=f"r{size}", arms=arms, environment=environment)
+
+    ours = Run("a", (), recording(8, 1980, ""), "large", PAIRS)
+    theirs = Run("b", (), recording(16, 1900, "sw_power_cap"), "large", PAIRS)
+    texts = [caveat.text for caveat in diff_runs(ours, theirs).caveats if caveat.code == "confounded"]
+    assert texts == [
+        "possible confounder: throttled: no against sw_power_cap",
+        "possible confounder: clocks: 1,980 MHz against 1,900 MHz",
+    ]
+
+
+def test_versions_and_options_of_the_profiler_that_differ_are_named() -> None:
+    old, new = {"cuda_driver_version": 12080, "with_stack": 1}, {"cuda_driver_version": 13000}
+    job = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1, "nccl_version": "2.28.9"}}
+    texts = [caveat.text for caveat in diff_runs(plain(20, **old), plain(30, **new, **job)).caveats]
+    assert [text for text in texts if text.startswith("possible confounder")] == [
+        "possible confounder: cuda driver version: 12080 against 13000",
+        "possible confounder: profiler's with_stack: yes against no",
+    ]
+
+
+def shaped(*ops: tuple[str, list[object]]) -> Run:
+    """One step in which these ops have inputs of these shapes."""
+    each = [op(name, 5 + 5 * index, 4, **{"Input Dims": dims}) for index, (name, dims) in enumerate(ops)]
+    return Run("plain", (build(*rows(), *each, **H100),))
+
+
+def test_matmuls_that_never_have_the_same_shapes_are_named_by_the_largest() -> None:
+    a = shaped(
+        ("aten::mm", [[8, 64], [64, 64]]), ("aten::addmm", [[9], [8, 64], [64, 9], []]), ("aten::mm", [[2], [2]])
+    )
+    b = shaped(("aten::mm", [[16, 64], [64, 64]]), ("aten::addmm", [[9], [16, 64], [64, 9], []]))
+    (text,) = (caveat.text for caveat in diff_runs(a, b).caveats if caveat.code == "confounded")
+    assert text == (
+        "possible confounder: shapes: the largest aten::mm is [[8, 64], [64, 64]] against [[16, 64], [64, 64]], "
+        "and 1 more op differs"
+    )
+
+
+def typed(*ops: tuple[str, list[object]]) -> Run:
+    """One step in which these ops have inputs of these types."""
+    each = [op(name, 5 + 5 * index, 4, **{"Input type": kinds}) for index, (name, kinds) in enumerate(ops)]
+    return Run("plain", (build(*rows(), *each, **H100),))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "reported"),
+    [
+        (["float", "float"], ["c10::BFloat16", "c10::BFloat16"], ["dtype: aten::mm of float32 against bfloat16"]),
+        (["c10::Half", "float"], ["double"], ["dtype: aten::mm of float16 against float64"]),
+        (["float"], ["float", "c10::BFloat16"], []),
+        (["float"], [], []),
+        (["float"], [7], []),
+    ],
+)
+def test_matmuls_of_another_type_are_other_work(ours: list[object], theirs: list[object], reported: list[str]) -> None:
+    result = diff_runs(typed(("aten::mm", ours)), typed(("aten::mm", theirs))).caveats
+    texts = [caveat.text for caveat in result if caveat.code == "confounded"]
+    assert texts == [f"possible confounder: {text}" for text in reported]
+
+
+def test_a_change_that_replaces_one_op_of_several_is_no_other_work() -> None:
+    same = ("aten::mm", [[8, 64], [64, 64]])
+    a, b = shaped(same, ("aten::bmm", [[4, 99, 99], [4, 99, 9]])), shaped(same, ("aten::mm", [[1, 2], [2, 3]]))
+    assert "confounded" not in codes(diff_runs(a, b))
+    odd = shaped(("aten::mm", ["x"]), ("aten::mm", [[[8, 8]], [8]]), ("aten::bmm", [[], []]))
+    assert "confounded" not in codes(diff_runs(a, odd))
