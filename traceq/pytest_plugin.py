@@ -43,7 +43,7 @@ class StepReport:
     def syncs(self) -> list[Sync]:
         """Calls in which the host waited for the device, or would wait with one; the costliest first."""
         from traceq.analysis.registry import analyze
-        from traceq.rules.evidence import integer
+        from traceq.rules.collect_rows import integer
 
         return [
             Sync(

@@ -1,4 +1,4 @@
-"""Outcomes of rules as lines for people, and as annotations for GitHub."""
+"""Wording of the outcome of rules: a line for people, an annotation for GitHub."""
 
 from __future__ import annotations
 

@@ -11,12 +11,11 @@ from fractions import Fraction
 from typing import NoReturn
 
 from traceq.errors import UsageFault
-from traceq.rules.identical import IDENTICAL
+from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.metrics import METRICS, Measure, Metric
+from traceq.rules.step_statistics import STATISTICS
 
-__all__ = ["STATISTICS", "Rule", "closest_name", "parse"]
-
-STATISTICS = ("mean", "median", "p95", "max", "min")
+__all__ = ["Rule", "closest_name", "parse"]
 
 _OPERATORS: dict[str, Callable[[Fraction, Fraction], bool]] = {
     "==": operator.eq,

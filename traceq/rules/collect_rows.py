@@ -14,20 +14,20 @@ from traceq.report import Cell
 from traceq.rules.metrics import METRICS, Measure, Needs
 from traceq.rules.parse import Rule, closest_name
 
-__all__ = ["Evidence", "EvidenceRow", "gather", "integer", "select"]
+__all__ = ["RankRows", "TableRow", "collect_rows", "integer", "select"]
 
 _WAITS = ("dtoh", "htod", "stream", "event", "device")
 
-EvidenceRow = Mapping[str, Cell]
+TableRow = Mapping[str, Cell]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RankRows:
     """Rows of one rank, by table; each row maps the fields of its table to cells."""
 
     where: str
     rank: int
-    tables: Mapping[str, Sequence[EvidenceRow]]
+    tables: Mapping[str, Sequence[TableRow]]
 
     @property
     def has_device(self) -> bool:
@@ -51,68 +51,68 @@ class Evidence:
         return TraceqError(f"{self.where}: rank {self.rank}: cannot answer '{rule.text}': {reason}")
 
 
-def gather(run: Run, rules: Sequence[Rule]) -> tuple[Evidence, ...]:
+def collect_rows(run: Run, rules: Sequence[Rule]) -> tuple[RankRows, ...]:
     """Return the tables that the rules need, of each rank. Raises UnreadableInput for a run without traces."""
     if not run.traces:
         raise UnreadableInput(run.path, "no traces", "a trace of each rank")
     names = sorted({"phases", "steps", *(METRICS[rule.metric].table for rule in rules if rule.metric in METRICS)})
     tables = {name: _rows(run, name) for name in names}
     return tuple(
-        Evidence(run.path, rank, {name: [row for row in rows if row["rank"] == rank] for name, rows in tables.items()})
+        RankRows(run.path, rank, {name: [row for row in rows if row["rank"] == rank] for name, rows in tables.items()})
         for rank in run.ranks
     )
 
 
-def _rows(run: Run, name: str) -> list[EvidenceRow]:
-    return next(list[EvidenceRow](table.to_dicts()) for table in analyze(run, name).tables if table.key == name)
+def _rows(run: Run, name: str) -> list[TableRow]:
+    return next(list[TableRow](table.to_dicts()) for table in analyze(run, name).tables if table.key == name)
 
 
-def select(rule: Rule, evidence: Evidence) -> list[EvidenceRow]:
+def select(rule: Rule, rank_rows: RankRows) -> list[TableRow]:
     """Return the rows of one rank that a rule is about. Raises TraceqError where their absence would mean nothing."""
     metric = METRICS[rule.metric]
-    _refuse_wrong_device(rule, evidence)
+    _refuse_wrong_device(rule, rank_rows)
     if metric.table == "collectives":
-        _refuse_missing_calls(rule, evidence)
-    rows = [row for row in evidence.tables[metric.table] if not metric.key or row[metric.key] in metric.values]
+        _refuse_missing_calls(rule, rank_rows)
+    rows = [row for row in rank_rows.tables[metric.table] if not metric.key or row[metric.key] in metric.values]
     if rule.phase:
-        phases = _phases_named(rule, evidence)
+        phases = _phases_named(rule, rank_rows)
         rows = [row for row in rows if row[metric.phase_key] in phases]
     if rule.measure is Measure.BYTES and any(row["num"] and row["bytes"] is None for row in rows):
-        raise evidence.refuse(rule, f"the trace does not record the sizes of its {rule.metric} calls")
-    if rule.measure is Measure.SHARE and not all(evidence.windows.values()):
-        raise evidence.refuse(rule, "a step of length 0 has no shares")
+        raise rank_rows.refuse(rule, f"the trace does not record the sizes of its {rule.metric} calls")
+    if rule.measure is Measure.SHARE and not all(rank_rows.windows.values()):
+        raise rank_rows.refuse(rule, "a step of length 0 has no shares")
     return rows
 
 
-def _refuse_wrong_device(rule: Rule, evidence: Evidence) -> None:
+def _refuse_wrong_device(rule: Rule, rank_rows: RankRows) -> None:
     """Raise TraceqError for a metric that the trace cannot have: without it a count of 0 would pass."""
     needs = METRICS[rule.metric].needs
     phase = f" in {rule.phase}" if rule.phase else ""
-    if needs is Needs.DEVICE and not evidence.has_device:
+    if needs is Needs.DEVICE and not rank_rows.has_device:
         instead = f"; use 'scalar{phase} == 0', which counts the reads that wait on a device"
-        raise evidence.refuse(rule, "the trace has no device work" + instead * (rule.metric in _WAITS))
-    if needs is Needs.CPU_ONLY and evidence.has_device:
+        raise rank_rows.refuse(rule, "the trace has no device work" + instead * (rule.metric in _WAITS))
+    if needs is Needs.CPU_ONLY and rank_rows.has_device:
         instead = f"; use 'dtoh{phase} == 0'" if rule.metric == "scalar" else ""
-        raise evidence.refuse(rule, f"only traces without device work have {rule.metric}{instead}")
+        raise rank_rows.refuse(rule, f"only traces without device work have {rule.metric}{instead}")
 
 
-def _refuse_missing_calls(rule: Rule, evidence: Evidence) -> None:
+def _refuse_missing_calls(rule: Rule, rank_rows: RankRows) -> None:
     """Raise TraceqError where kernels were launched inside the trace without a single recorded call."""
-    rows = evidence.tables["collectives"]
+    rows = rank_rows.tables["collectives"]
     num_kernels = sum(integer(row, "num_kernels") for row in rows if row["phase"] != BEFORE_WINDOW)
     if num_kernels and not any(row["num"] for row in rows):
-        raise evidence.refuse(rule, f"the trace has {num_kernels:,} kernels of collectives and no calls to count")
+        raise rank_rows.refuse(rule, f"the trace has {num_kernels:,} kernels of collectives and no calls to count")
 
 
-def _phases_named(rule: Rule, evidence: Evidence) -> set[str]:
+def _phases_named(rule: Rule, rank_rows: RankRows) -> set[str]:
     """Return the phases of exactly this name, else those of this name without decoration, as in `## forward ##`."""
-    names = list(dict.fromkeys((*(str(row["name"]) for row in evidence.tables["phases"]), OTHER)))
+    names = list(dict.fromkeys((*(str(row["name"]) for row in rank_rows.tables["phases"]), OTHER)))
     matching = {name for name in names if name == rule.phase}
     matching = matching or {name for name in names if _bare(name) == _bare(rule.phase)}
     if not matching:
         close = closest_name(_bare(rule.phase), map(_bare, names))
         hint = f"; did you mean '{close}'?" if close else ";"
-        raise evidence.refuse(rule, f"no phase '{rule.phase}'{hint} the phases are {', '.join(names)}")
+        raise rank_rows.refuse(rule, f"no phase '{rule.phase}'{hint} the phases are {', '.join(names)}")
     return matching
 
 
@@ -120,7 +120,7 @@ def _bare(name: str) -> str:
     return re.sub(r"^\W+|\W+$", "", name) or name
 
 
-def integer(row: EvidenceRow, key: str) -> int:
+def integer(row: TableRow, key: str) -> int:
     """Return a cell that is a whole number."""
     value = row[key]
     assert isinstance(value, int)

@@ -14,7 +14,7 @@ from traceq.cli import main
 from traceq.errors import TraceqError, UsageFault
 from traceq.model import Caveat, Run, Trace
 from traceq.rules.evaluate import RuleOutcome, judge
-from traceq.rules.identical import IDENTICAL
+from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.messages import line
 from traceq.rules.parse import parse
 
