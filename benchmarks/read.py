@@ -186,7 +186,7 @@ def read_with(reader: str, path: Path) -> None:
 
         read_trace(path)
     elif reader == UNPACKING:
-        from traceq.kineto.source import open_source
+        from traceq.kineto.decompression import open_source
 
         source, buffer = open_source(path), memoryview(bytearray(1 << 19))
         while source.readinto(buffer):

@@ -33,7 +33,7 @@ app = typer.Typer(
 
 def _print_version(is_set: bool) -> None:
     if is_set:
-        from traceq.kineto.scan import reader
+        from traceq.kineto.reader_choice import reader
 
         typer.echo(f"traceq {__version__} ({reader()} reader)")
         raise typer.Exit

@@ -8,17 +8,17 @@ import pytest
 from hostile import EVENT, FIRST, write
 from readers import assert_same, outcome, reading
 
-from traceq.kineto import document, native, scan_result
+from traceq.kineto import event_windows, limits, native_reader
 from traceq.kineto.scan_result import Scan
 
-READERS = ("python",) if native.MISSING else ("python", "native")
+READERS = ("python",) if native_reader.MISSING else ("python", "native")
 LIMIT = 1 << 16
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "_LONGEST", LIMIT)
-    monkeypatch.setattr(native, "_LONG", LIMIT >> 2)
+    monkeypatch.setattr(event_windows, "LONGEST", LIMIT)
+    monkeypatch.setattr(native_reader, "_LONG", LIMIT >> 2)
 
 
 def read(path: Path, *, window: int = 0) -> Scan | str:
@@ -74,6 +74,6 @@ def test_levels_cost_their_event_and_names_their_own_length(tmp_path: Path) -> N
 
 
 def test_more_events_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_result, "_memory_bytes", lambda: 93_000)
+    monkeypatch.setattr(limits, "_memory_bytes", lambda: 93_000)
     path = write(tmp_path / "trace.json.gz", "events", 1 << 20)
     assert read(path) == f"{path}: more than 1,000 events do not fit into this machine's memory"

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from builder import op, text
 
-from traceq.kineto import native, read_buffer
-from traceq.kineto.scan import scan
-from traceq.kineto.source import ByteSource, open_source
+from traceq.kineto import native_reader, read_buffer
+from traceq.kineto.decompression import ByteSource, open_source
+from traceq.kineto.reader_choice import scan
 
-pytestmark = pytest.mark.skipif(bool(native.MISSING), reason=f"the native reader was not built: {native.MISSING}")
+pytestmark = pytest.mark.skipif(
+    bool(native_reader.MISSING), reason=f"the native reader was not built: {native_reader.MISSING}"
+)
 
 EVENTS = [op(f"op{i}", i, 1) for i in range(5000)]
 

@@ -31,7 +31,7 @@ from builder import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceq.kineto import document
+from traceq.kineto import event_windows
 from traceq.kineto.read import read_trace
 from traceq.model import Category, Trace
 
@@ -56,7 +56,7 @@ TRICKY = [
 def window() -> Iterator[Any]:
     """Sets the size of the windows in bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        yield lambda size: patch.setattr(document, "_WINDOW", size)
+        yield lambda size: patch.setattr(event_windows, "_WINDOW", size)
 
 
 def seen(trace: Trace) -> list[tuple[Any, ...]]:
@@ -141,7 +141,7 @@ def test_the_columns_are_those_of_json_for_any_window_and_layout(
     value: Any = events if bare else {**before, "distributedInfo": {"rank": 5}, "traceEvents": events, **after}
     content = LAYOUTS[layout](value)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document, "_WINDOW", size)
+        patch.setattr(event_windows, "_WINDOW", size)
         trace = read_text(content, strict=True)
     assert seen(trace) == expected(content)
     assert trace.rank == (0 if bare else 5)

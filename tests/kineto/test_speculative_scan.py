@@ -9,12 +9,14 @@ from builder import kernel, memory, op, text
 from readers import assert_same, outcome, reading
 
 from traceq.errors import UsageFault
-from traceq.kineto import native
+from traceq.kineto import native_reader
 from traceq.kineto.native_columns import NativeColumns
-from traceq.kineto.scan import threads
+from traceq.kineto.reader_choice import threads
 from traceq.kineto.scan_result import Scan
 
-pytestmark = pytest.mark.skipif(bool(native.MISSING), reason=f"the native reader was not built: {native.MISSING}")
+pytestmark = pytest.mark.skipif(
+    bool(native_reader.MISSING), reason=f"the native reader was not built: {native_reader.MISSING}"
+)
 
 
 def read_by_two(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Scan | str, int, int]:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from traceq.errors import UnreadableInput
-from traceq.kineto import document, read_buffer
+from traceq.kineto import event_windows, read_buffer
 from traceq.kineto.columns import SIDE_TABLES
-from traceq.kineto.scan import scan
+from traceq.kineto.decompression import open_source
+from traceq.kineto.reader_choice import scan
 from traceq.kineto.scan_result import Scan
-from traceq.kineto.source import open_source
 from traceq.model import Events
 
 TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "types", "dtype", "group", "ranks", "text"}
@@ -28,7 +28,7 @@ def reading(reader: str, *, window: int = 0, chunk: int = 0, threads: int = 1) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACEQ_READER", reader)
         patch.setenv("TRACEQ_THREADS", str(threads))
-        patch.setattr(document, "_WINDOW", window or document._WINDOW)
+        patch.setattr(event_windows, "_WINDOW", window or event_windows._WINDOW)
         patch.setattr(read_buffer, "CHUNK", chunk or read_buffer.CHUNK)
         yield
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.kineto.categories import categorise
+from traceq.kineto.collective_messages import MessageRows
 from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers, InternedStrings, Interner
-from traceq.kineto.messages import MessageRows
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
 from traceq.kineto.raw_events import RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits

@@ -1,27 +1,18 @@
-"""End of the JSON value at a position, and start of the next event after a broken one."""
+"""End of the JSON value at a position; bare NaN and Infinity, which are not JSON, are repaired on the way."""
 
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import msgspec
 
-__all__ = ["DECODER_POSITION", "end_of_match", "end_of_value", "next_start"]
+__all__ = ["DECODER_POSITION", "end_of_value"]
 
 DECODER_POSITION = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
 """Position in the message of a msgspec.DecodeError."""
 
-_PLAUSIBLE = 1 << 20  # longest valid event assumed after a broken one
-_BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
 _NON_FINITE = re.compile(rb"[-+]?(?:NaN|nan|Infinity|inf)\b")
 _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
-
-
-def end_of_match(pattern: re.Pattern[bytes], text: bytearray, start: int) -> int:
-    """Return the end of a match at `start`, or `start` without one."""
-    match = pattern.match(text, start)
-    return start if match is None else match.end()
 
 
 def end_of_value(text: bytearray, start: int) -> int | None:
@@ -50,20 +41,3 @@ def end_of_value(text: bytearray, start: int) -> int | None:
             text[first:last] = b'""'.ljust(last - first)
         else:
             return len(text)
-
-
-def next_start(text: bytearray, position: int, *, at_end: bool) -> int | None:
-    """Return the start of the next event after one that is not JSON: at a `}, {` that is not inside its arguments.
-
-    None if there is none, or if more text could reveal an earlier one.
-    """
-    starts = [match.end() for match in _BETWEEN.finditer(text, position)]
-    for start, after in pairwise([*starts, len(text)]):
-        if b'"ph"' in text[start:after]:
-            return start
-        end = end_of_value(text, start)
-        if end is None and not at_end and len(text) - start < _PLAUSIBLE:
-            return None
-        if end is not None and end >= 0 and b'"ph"' in text[start:end]:
-            return start
-    return None

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.kineto.categories import BY_NAME, categorise
+from traceq.kineto.collective_messages import COUNT_LIMIT, MessageRows
 from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder
 from traceq.kineto.growable_columns import GrowableColumns
 from traceq.kineto.interning import Interner
-from traceq.kineto.messages import COUNT_LIMIT, MessageRows
 from traceq.kineto.raw_events import RawArgs, RawEvent
 from traceq.model import Allocations, CallStacks, Events, EventWaits, Messages, Thread
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from math import inf
 from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any
@@ -15,16 +13,17 @@ from traceq.errors import UnreadableInput
 from traceq.intervals import sorted_unique
 from traceq.kineto.categories import RUNTIME_DEVICE
 from traceq.kineto.columns import to_int
-from traceq.kineto.scan import scan
-from traceq.kineto.scan_result import Damage, Scan
-from traceq.kineto.source import open_source
+from traceq.kineto.damage_report import damage_caveats
+from traceq.kineto.decompression import open_source
+from traceq.kineto.file_name import host_in_name, rank_in_name
+from traceq.kineto.reader_choice import scan
+from traceq.kineto.scan_result import Scan
 from traceq.locations import Place
 from traceq.model import Category, Caveat, Events, Trace
 
 __all__ = ["read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
-_HANDLERS_NAME = re.compile(r"^(.+)_(\d+)\.\d+\.pt\.trace\.json")
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
 
 
@@ -40,7 +39,7 @@ def read_trace(path: Place, *, strict: bool = False) -> Trace:
     finally:
         source.close()
     num_events = len(result.events)
-    damage = _caveats(result.damage, source.fault, num_events)
+    damage = damage_caveats(result.damage, source.fault, num_events)
     if strict and damage:
         _, first = min(damage, key=itemgetter(0))
         raise UnreadableInput(str(path), f"{first.text} (--strict refuses)")
@@ -48,29 +47,6 @@ def read_trace(path: Place, *, strict: bool = False) -> Trace:
     if num_events == 0:
         raise UnreadableInput(str(path), caveats[0].text if caveats else "no complete event", "events with ts and dur")
     return _trace(path, result, caveats)
-
-
-def _caveats(damage: Damage, fault: str, num_events: int) -> list[tuple[float, Caveat]]:
-    """Return a caveat per kind of damage, each with the byte position of its first occurrence."""
-    caveats: list[tuple[float, Caveat]] = []
-    if (byte := damage.truncated_at) is not None:
-        reason = f" ({fault})" if fault else ""
-        text = f"byte {byte}: the file ends early{reason}; {num_events:,} of its events were read"
-        caveats.append((byte, Caveat("truncated", text)))
-    for code, positions, what in (
-        ("malformed_events", damage.skipped_at, "events are not valid JSON and were skipped"),
-        ("mended_events", damage.mended_at, "events with NaN, Infinity or broken UTF-8 were repaired"),
-        ("misplaced_commas", damage.commas_at, "missing or extra commas"),
-    ):
-        if positions:
-            caveats.append((positions[0], Caveat(code, f"byte {positions[0]}: {len(positions):,} {what}")))
-    if (byte := damage.broken_metadata_at) is not None:
-        text = f"byte {byte}: the metadata is not valid JSON; its readable part is used"
-        caveats.append((byte, Caveat("malformed_metadata", text)))
-    if damage.num_dropped:
-        text = f"{damage.num_dropped:,} events have no usable time and were dropped"
-        caveats.append((inf, Caveat("dropped_events", text)))
-    return caveats
 
 
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
@@ -104,12 +80,9 @@ def _decoded(metadata: Mapping[str, msgspec.Raw], key: str, kind: type) -> Any:
 
 
 def _rank(world: dict[str, Any], path: Place) -> int:
-    """Return the rank from the metadata, else from `rank3` in the file's name, else 0."""
+    """Return the rank from the metadata, else from the file's name, else 0."""
     rank = to_int(world.get("rank", -1))
-    if rank >= 0:
-        return rank
-    match = re.search(r"rank[-_]?(\d+)", path.name)
-    return int(match[1]) if match else 0
+    return rank if rank >= 0 else rank_in_name(path.name) or 0
 
 
 def _host(metadata: Mapping[str, msgspec.Raw], path: Place, events: Events) -> str:
@@ -121,11 +94,8 @@ def _host(metadata: Mapping[str, msgspec.Raw], path: Place, events: Events) -> s
     if host := str(_decoded(metadata, "host_name", str)):
         return host
     processes = {events.strings[pid] for pid in sorted_unique(events.pid).tolist() if pid >= 0}
-    for name in (path.name, PurePosixPath(_decoded(metadata, "traceName", str)).name):
-        match = _HANDLERS_NAME.match(name)
-        if match is not None and match[2] in processes:  # else a user chose a name of this form
-            return match[1]
-    return ""
+    names = (path.name, PurePosixPath(_decoded(metadata, "traceName", str)).name)
+    return next(filter(None, (host_in_name(name, processes) for name in names)), "")
 
 
 def _device(metadata: Mapping[str, msgspec.Raw], events: Events) -> str:

@@ -7,7 +7,7 @@ from mmap import mmap
 from queue import SimpleQueue
 from threading import Thread
 
-from traceq.kineto.source import ByteSource, page_buffer
+from traceq.kineto.decompression import ByteSource, page_buffer
 from traceq.locations import Place
 
 __all__ = ["ReadBuffer"]

@@ -18,7 +18,7 @@ import numpy as np
 
 from traceq.errors import UnreadableInput
 from traceq.facts.timeline.call_sites import user_line
-from traceq.kineto.messages import dtype_name
+from traceq.kineto.collective_messages import dtype_name
 from traceq.locations import Place, open_binary
 from traceq.model import Caveat, Flight
 from traceq.runs.plain_pickle import PickleRefused, load_plain

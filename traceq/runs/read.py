@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from traceq.errors import UnreadableInput
+from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
 from traceq.model import Caveat, Flight, Manifest, Run, Trace
@@ -20,7 +21,6 @@ from traceq.runs.timings import read_timings
 __all__ = ["ReadTraces", "arm_failure", "read", "read_arms", "read_one", "read_timing", "with_traces"]
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
-_RANK_NAME = re.compile(r"rank[-_]?(\d+)")
 
 
 ReadTraces = Callable[[Sequence[Place]], Iterable[Trace | UnreadableInput]]
@@ -149,8 +149,8 @@ def _trace_files(folder: Place, ranks: Collection[int] | None) -> list[Place]:
     files = [file for file in _by_name(folder) if _TRACE_NAME.match(file.name) and file.is_file()]
 
     def is_selected(file: Place) -> bool:
-        match = _RANK_NAME.search(file.name)
-        return ranks is None or match is None or int(match[1]) in ranks
+        rank = rank_in_name(file.name)
+        return ranks is None or rank is None or rank in ranks
 
     return [file for file in files if is_selected(file)]
 

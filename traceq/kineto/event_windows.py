@@ -16,26 +16,22 @@ from typing import Protocol
 import msgspec
 
 from traceq.errors import UnreadableInput
-from traceq.kineto.json_values import DECODER_POSITION, end_of_match, end_of_value, next_start
+from traceq.kineto.damage_recovery import salvage
+from traceq.kineto.json_values import DECODER_POSITION, end_of_value
+from traceq.kineto.limits import LONGEST, LONGEST_MB, MOST_MEMBERS
 from traceq.kineto.raw_events import RawEvent
 from traceq.locations import Place
 
 __all__ = ["Document", "Readable"]
 
 _WINDOW = 1 << 17
-_LONGEST_MB = 64
-_LONGEST = _LONGEST_MB << 20  # limit for one event, and for the text before and after the events
 _MOST_CUTS = 20
-_MOST_MEMBERS = 1000
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_CLOSE = re.compile(rb"\]\s*(?=,\s*\"|\}\s*\Z|\Z)")
-_SEPARATOR = re.compile(rb"[\s,]*")
 _MEMBER = re.compile(rb'"([^"\\]+)"\s*:\s*')
 _KINDS = {b"\x89PNG": "a PNG image", b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF", b"\x7fELF": "a program"}
 
 _decode_events = msgspec.json.Decoder(list[RawEvent]).decode
-_decode_event = msgspec.json.Decoder(RawEvent).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
@@ -107,7 +103,7 @@ class Document:
     def advance(self) -> Iterator[list[RawEvent]]:
         """Yield the windows of the next stretch of text; at the end of the file all that is left, and set `done`."""
         if not self._at_end:
-            self._fill(min(max(_WINDOW, len(self._buffer)), _LONGEST))  # doubling: a long event is decoded few times
+            self._fill(min(max(_WINDOW, len(self._buffer)), LONGEST))  # doubling: a long event is decoded few times
         while not self._at_end and (events := self._next_window()) is not None:
             yield events
         if self._at_end:
@@ -147,7 +143,7 @@ class Document:
             raise UnreadableInput(str(self.source.path), self._describe_content(), "a Kineto trace (JSON)")
         self._is_object = True
         while (end := self._end_of_head()) is None:
-            if self._at_end or len(self._buffer) > _LONGEST:
+            if self._at_end or len(self._buffer) > LONGEST:
                 raise self._no_events()
             self._fill(len(self._buffer))
         self._read_members(self._buffer[:end] + b"]}")
@@ -177,7 +173,7 @@ class Document:
             is_truncated = "truncated" in str(fault)
             self.broken_metadata_at = None if is_truncated else self.position
         position, mended = 0, bytearray(text)
-        for _ in range(_MOST_MEMBERS):
+        for _ in range(MOST_MEMBERS):
             if (key := _MEMBER.search(mended, position)) is None:
                 break
             end = end_of_value(mended, key.end())
@@ -216,24 +212,24 @@ class Document:
             if attempt.broken:
                 break
         else:
-            if len(self._buffer) <= _LONGEST:
+            if len(self._buffer) <= LONGEST:
                 return None
         events, closed = self._salvage()
         if closed:
             self._fill_to_end(0)
-        elif not events and len(self._buffer) > _LONGEST:
+        elif not events and len(self._buffer) > LONGEST:
             raise self._too_long("an event", 0)
         return events if events or closed else None
 
     def _fill_to_end(self, close: int) -> None:
         """Read all that is left after the list of events, which closes at index `close` of the buffer."""
-        self._fill(_LONGEST + 1)
-        if len(self._buffer) - close > _LONGEST:
+        self._fill(LONGEST + 1)
+        if len(self._buffer) - close > LONGEST:
             raise self._too_long("the text after the events", close)
 
     def _too_long(self, what: str, index: int) -> UnreadableInput:
         return UnreadableInput(
-            str(self.source.path), f"byte {self.position + index}: {what} is longer than {_LONGEST_MB} MB"
+            str(self.source.path), f"byte {self.position + index}: {what} is longer than {LONGEST_MB} MB"
         )
 
     def _decode_rest(self, *text: bytes | memoryview) -> _Attempt:
@@ -291,66 +287,11 @@ class Document:
             self.truncated_at = self.position
 
     def _salvage(self) -> tuple[list[RawEvent], bool]:
-        """Read event by event up to an incomplete one; return (events, whether their list closes).
-
-        Text that is not an event is skipped and counted.
-        """
-        text = bytearray(self._buffer)
-        events: list[RawEvent] = []
-        index, closed = 0, False
-        while (start := end_of_match(_SEPARATOR, text, index)) < len(text):
-            closed = text[start] == ord("]")
-            self._check_commas(text.count(b",", index, start), start, closed=closed)
-            index = start
-            end = None if closed else end_of_value(text, index)
-            if end is None:
-                break
-            if end >= 0 and (event := self._decoded(text, index, end)) is not None:
-                events.append(event)
-                index, self.comma_due = end, True
-                continue
-            follows = next_start(text, index, at_end=self._at_end) if end < 0 else end
-            if follows is None and not self._at_end:
-                break
-            self.skipped_at.append(self.position + index)
-            index = self._find_close(index) if follows is None else follows
-            self.comma_due = end >= 0
-        self._skip(index)
-        return events, closed
-
-    def _check_commas(self, count: int, index: int, *, closed: bool) -> None:
-        """Record the position of a value before which there is no comma where one is due, or one too many."""
-        if count != (self.comma_due and not closed):
-            self.commas_at.append(self.position + index)
-        self.comma_due = False
-
-    def _decoded(self, text: bytearray, start: int, end: int) -> RawEvent | None:
-        """Return one event; None if its JSON has another shape."""
-        mended = bytes(text[start:end])
-        try:
-            try:
-                event = _decode_event(mended)
-            except UnicodeDecodeError:
-                mended = mended.decode("utf-8", "replace").encode()
-                event = _decode_event(mended)
-        except _NOT_JSON:
-            return None
-        if mended != self._buffer[start:end]:
-            self.mended_at.append(self.position + start)
-        return event
-
-    def _find_close(self, start: int) -> int:
-        """Return the end of the list of events after a broken one: the first `]` that valid metadata follows."""
-        for bracket in _CLOSE.finditer(self._buffer, start):
-            rest = self._buffer[bracket.end() :].lstrip().removeprefix(b",")
-            if _is_object(rest) if rest else not self._is_object:
-                return bracket.start()
-        return len(self._buffer)
-
-
-def _is_object(rest: bytes) -> bool:
-    try:
-        _decode_object(b"{" + rest)
-    except _NOT_JSON:
-        return False
-    return True
+        """Read event by event up to an incomplete one; return (events, whether their list closes)."""
+        salvaged = salvage(self._buffer, comma_due=self.comma_due, at_end=self._at_end, is_object=self._is_object)
+        self.skipped_at += [self.position + index for index in salvaged.skipped]
+        self.mended_at += [self.position + index for index in salvaged.mended]
+        self.commas_at += [self.position + index for index in salvaged.commas]
+        self.comma_due = salvaged.comma_due
+        self._skip(salvaged.stop)
+        return salvaged.events, salvaged.closed

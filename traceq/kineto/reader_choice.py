@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 
 from traceq.errors import UsageFault
-from traceq.kineto import native
+from traceq.kineto import native_reader
 from traceq.kineto.columns import ColumnBuilder
-from traceq.kineto.document import Document
-from traceq.kineto.scan_result import Damage, Scan, check_size
-from traceq.kineto.source import ByteSource
+from traceq.kineto.damage_report import Damage
+from traceq.kineto.decompression import ByteSource
+from traceq.kineto.event_windows import Document
+from traceq.kineto.limits import check_size
+from traceq.kineto.scan_result import Scan
 from traceq.model import Thread
 
 __all__ = ["reader", "scan", "threads"]
@@ -21,11 +23,11 @@ __all__ = ["reader", "scan", "threads"]
 
 def reader() -> str:
     """Return `native` or `python`: the one that TRACEQ_READER names, else the native one if it was built."""
-    name = os.environ.get("TRACEQ_READER") or ("python" if native.MISSING else "native")
+    name = os.environ.get("TRACEQ_READER") or ("python" if native_reader.MISSING else "native")
     if name not in ("native", "python"):
         raise UsageFault(f"TRACEQ_READER={name}: no such reader; expected native or python")
-    if name == "native" and native.MISSING:
-        raise UsageFault(f"TRACEQ_READER=native: the native reader was not built ({native.MISSING})")
+    if name == "native" and native_reader.MISSING:
+        raise UsageFault(f"TRACEQ_READER=native: the native reader was not built ({native_reader.MISSING})")
     return name
 
 
@@ -40,7 +42,7 @@ def threads() -> int:
 def scan(source: ByteSource) -> Scan:
     """Read a source to its end. Raises UnreadableInput if it is not a trace."""
     if reader() == "native":
-        return native.scan_natively(source, threads=threads())
+        return native_reader.scan_natively(source, threads=threads())
     document, columns = Document(source), ColumnBuilder()
     for window in document.windows():
         columns.add(window)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from readers import reading
 
 from traceq.errors import UnreadableInput
-from traceq.kineto import document, native
+from traceq.kineto import event_windows, native_reader
 from traceq.kineto.read import read_trace
 from traceq.model import Trace
 
@@ -55,7 +55,7 @@ LAYOUTS = {
 def test_a_file_cut_at_any_byte_gives_a_prefix_and_says_so(
     layout: str, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(document, "_WINDOW", window)
+    monkeypatch.setattr(event_windows, "_WINDOW", window)
     content = LAYOUTS[layout]
     whole = names(read_text(content))
     for size in range(len(content.rstrip())):
@@ -141,7 +141,7 @@ def test_an_event_with_a_bare_quote_in_its_name_is_skipped_alone(name: str) -> N
 
 @pytest.mark.parametrize("window", [64, 300, 1 << 17])
 def test_every_broken_event_is_counted_at_the_byte_of_the_first(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "_WINDOW", window)
+    monkeypatch.setattr(event_windows, "_WINDOW", window)
     events = [op(f"ok{i}" if i % 2 else f"VICTIM{i}", i, 1) for i in range(2000)]
     content = text(*events).replace(b"VICTIM", b'"')
     trace = read_text(content)
@@ -255,7 +255,7 @@ E1, E2 = (b'{"ph":"X","name":"%s","ts":%d,"dur":1}' % (name, ts) for name, ts in
 )
 @pytest.mark.parametrize("window", [64, 1 << 17])
 def test_commas_are_judged_at_what_follows_them(content: bytes, places: list[int], window: int) -> None:
-    for reader in ("python", "native") if not native.MISSING else ("python",):
+    for reader in ("python", "native") if not native_reader.MISSING else ("python",):
         with reading(reader, window=window, chunk=window):
             assert names(read_text(content)) == ["a", "b"]
             if not places:
@@ -320,7 +320,7 @@ def test_no_damage_ends_in_anything_but_a_trace_or_one_line(
     content = LAYOUTS[layout]
     place = int(position * len(content))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document, "_WINDOW", window)
+        patch.setattr(event_windows, "_WINDOW", window)
         try:
             trace = read_text(content[:place] + inserted + content[place + removed :])
         except UnreadableInput:

@@ -7,11 +7,13 @@ start of that event, and its rows are appended to the native columns. Archives a
 from __future__ import annotations
 
 from traceq.kineto import native_columns
-from traceq.kineto.document import Document
+from traceq.kineto.damage_report import Damage
+from traceq.kineto.decompression import ByteSource
+from traceq.kineto.event_windows import Document
+from traceq.kineto.limits import check_size
 from traceq.kineto.native_columns import NativeColumns
 from traceq.kineto.read_buffer import ReadBuffer
-from traceq.kineto.scan_result import Damage, Scan, check_size
-from traceq.kineto.source import ByteSource
+from traceq.kineto.scan_result import Scan
 from traceq.kineto.speculative_scan import SpeculativeScan
 
 __all__ = ["MISSING", "scan_natively"]
