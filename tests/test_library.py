@@ -239,12 +239,12 @@ import gc, locale, multiprocessing, os, shutil, signal, sys, tempfile, threading
 from pathlib import Path
 import numpy as np, pandas, pyarrow
 import traceq
-from traceq.engines import process_tuning, reports
+from traceq.engines import analyze_path, process_tuning
 
 def refuse(*_): raise AssertionError("the process was tuned")
 process_tuning.tune_process = process_tuning.keep_freed_memory = process_tuning.collect_rarely = refuse
 process_tuning.raise_mmap_threshold = refuse
-reports.sheet_of.__kwdefaults__["small"] = -1  # as a folder of many ranks
+analyze_path.sheet_of.__kwdefaults__["small"] = -1  # as a folder of many ranks
 
 def state():
     tasks = Path("/proc/self/task")

@@ -78,7 +78,7 @@ def test_an_installed_analysis_is_shown_like_any_other(installed: Path) -> None:
 
 def test_an_installed_analysis_reads_ranks_in_other_processes_too(installed: Path) -> None:
     here = traceq("show", "--only", "toy", "--json", RUN / "on", site=installed)
-    program = "from traceq.engines import reports; reports.SMALL = -1; " + PROGRAM
+    program = "from traceq.engines import analyze_path; analyze_path.SMALL = -1; " + PROGRAM
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)]), "TRACEQ_CACHE": "0"}
     command = [sys.executable, "-c", program, "show", "--only", "toy", "--json", str(RUN / "on")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from traceq.analysis._parts import largest_sums
+from traceq.analysis._rank_rows import largest_sums
 from traceq.report import Column, Finding, SyncSite, Table, column, columns_of
 from traceq.units import Unit
 

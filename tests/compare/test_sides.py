@@ -14,7 +14,7 @@ from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diff
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest
-from traceq.runs.embedded import KEY, Embedded, encode
+from traceq.runs.embedded_recording import KEY, Embedded, encode
 from traceq.runs.layout import RunFolder, to_json_bytes
 from traceq.runs.step_log import PairLine
 

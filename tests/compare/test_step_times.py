@@ -13,7 +13,7 @@ from made_sides import H100, MANIFEST, PAIRS, codes, paired, plain, rows, run_of
 from traceq.compare.diff import diff, diff_runs
 from traceq.errors import UnreadableInput
 from traceq.model import Pairs, Run
-from traceq.runs.embedded import KEY, Embedded, encode
+from traceq.runs.embedded_recording import KEY, Embedded, encode
 from traceq.runs.read import read
 
 

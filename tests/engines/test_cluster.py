@@ -13,9 +13,9 @@ from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import sheet
 from traceq.engines import cluster
+from traceq.engines.analyze_path import sheet_of
 from traceq.engines.cluster import Cluster
 from traceq.engines.engine import Lost
-from traceq.engines.reports import sheet_of
 from traceq.errors import TraceqError
 from traceq.renderers.json import sheet_to_json
 from traceq.runs.read import read

@@ -23,12 +23,12 @@ from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import analysis, names, sheet
 from traceq.commands._engine import parse_memory
-from traceq.engines.codec import Damaged, pack, unpack
+from traceq.engines.analyze_path import SMALL, sheet_of
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import plain_bytes
 from traceq.engines.pool import Pool
 from traceq.engines.rank_summary import part_type
-from traceq.engines.reports import SMALL, sheet_of
+from traceq.engines.serialization import Damaged, pack, unpack
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.facts.timeline.steps import steps
@@ -291,14 +291,14 @@ def test_what_is_no_size_is_refused(printed: str) -> None:
 
 INTERRUPTED = """
 import sys, time
-import traceq.engines.reports
+import traceq.engines.analyze_path
 from traceq.cli import main
 
 def slow(path, only, *, start, **how):
     with start() as engine:
         list(engine.map(time.sleep, [(60,), (60,)], [1, 1]))
 
-traceq.engines.reports.sheet_of = slow
+traceq.engines.analyze_path.sheet_of = slow
 sys.argv = ["traceq", "show", "job"]
 main()
 """

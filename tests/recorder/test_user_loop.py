@@ -21,7 +21,7 @@ from builder import table
 import traceq
 from traceq.errors import TraceqError
 from traceq.recorder.user_loop import Session
-from traceq.runs.embedded import decode
+from traceq.runs.embedded_recording import decode
 from traceq.runs.layout import RunFolder
 from traceq.runs.step_log import read_pairs
 

@@ -12,7 +12,7 @@ from terminal import traceq
 
 from traceq.compare.diff import diff_runs
 from traceq.model import Arm, Manifest, Processes, Run
-from traceq.runs.embedded import Embedded, decode, encode
+from traceq.runs.embedded_recording import Embedded, decode, encode
 from traceq.runs.layout import RunFolder
 from traceq.runs.processes import read_processes
 from traceq.runs.read import read_timing

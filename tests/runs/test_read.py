@@ -12,7 +12,7 @@ from terminal import traceq
 
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest, Run
-from traceq.runs.embedded import Embedded, encode
+from traceq.runs.embedded_recording import Embedded, encode
 from traceq.runs.layout import RunFolder
 from traceq.runs.read import read
 

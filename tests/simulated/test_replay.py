@@ -11,7 +11,7 @@ from simulator import a_job, run_of, simulate
 
 from traceq.facts.stalls.dependency_graph import dependency_graph
 from traceq.facts.stalls.replay import replay, unexplained_time
-from traceq.facts.timeline.blocking_calls import blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 
 LAUNCH, LATENCY, COPY, RETURN, STEPS = 2, 5, 2, 4, 3
 Instruction = tuple[str, int, int]

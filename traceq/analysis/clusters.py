@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._spread import each_rank, heat_view, spread_table
+from traceq.analysis._rank_percentiles import each_rank, heat_view, spread_table
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._bandwidth import algbw_gbps, busbw_gbps
-from traceq.analysis._parts import Part, of_all
+from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
+from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import over_ranks
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, Kernels, collective_calls, collective_kernels

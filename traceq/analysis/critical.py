@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traceq.analysis._parts import largest_sums, of_all
+from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import a_step, more_rows, python_place, with_step_headings
 from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.ranks.job import Job

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.analysis._parts import Part, of_all
+from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching

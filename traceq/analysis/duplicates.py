@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.analysis._parts import of_all
+from traceq.analysis._rank_rows import of_all
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.ranks.job import Job

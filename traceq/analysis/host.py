@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.analysis._parts import largest_sums, of_all
+from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.self_time import self_times

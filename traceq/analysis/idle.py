@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traceq.analysis._parts import of_all
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, more_rows, python_place, with_step_headings
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.idle_time import IdleCause, idleness

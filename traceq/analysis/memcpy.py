@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._parts import Part, of_all
+from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import over_ranks, per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
@@ -18,7 +18,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.dependency_graph import dependency_graph
 from traceq.facts.stalls.replay import saved_per_step
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
-from traceq.facts.timeline.blocking_calls import SyncKind, blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
 from traceq.intervals import measure_within, sorted_unique, span_index, spans

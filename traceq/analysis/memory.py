@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceq.analysis._parts import of_all
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import per_step, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.allocations import MemoryUse, memory_use
-from traceq.facts.timeline.blocking_calls import SyncKind
+from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps

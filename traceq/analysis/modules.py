@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._parts import each_of, of_all
+from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import scope
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import launched_kernels

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._parts import of_all
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, a_step, category_term, more_rows, per_step
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceq.analysis._skew import skew_table, skew_view
+from traceq.analysis._collective_skew import skew_table, skew_view
 from traceq.analysis._wording import MOST_RANKS, category_term, more_rows, per_step, scope
 from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.ranks.job import Job

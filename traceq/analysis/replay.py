@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._parts import Part, of_all
+from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import a_step, the_step
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.dependency_graph import dependency_graph
 from traceq.facts.stalls.replay import saved_per_step, step_durations, unexplained_time
 from traceq.facts.stalls.syncs import SYNC_KINDS
-from traceq.facts.timeline.blocking_calls import blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Trace

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._parts import of_all
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.analysis.perturbation import perturbation_words
 from traceq.facts.ranks.job import Job

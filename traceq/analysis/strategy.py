@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceq.analysis._parts import each_of
+from traceq.analysis._rank_rows import each_of
 from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceq.analysis._parts import Part, of_all
+from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import more_rows, over_ranks, per_step, with_step_headings
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job

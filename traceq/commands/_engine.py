@@ -36,7 +36,7 @@ class Reading:
 
 def engine_for(memory: str | None, cluster: str | None) -> Reading:
     """Return how many ranks are read, by the options --memory and --cluster. Raises UsageFault."""
-    from traceq.engines.reports import SMALL
+    from traceq.engines.analyze_path import SMALL
 
     if memory is not None and cluster is not None:
         raise UsageFault("--memory and --cluster: the workers of a cluster have limits already")

@@ -27,7 +27,7 @@ def command(
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
     from traceq.commands._output import print_caveats, print_table
     from traceq.commands._ranks import parse_ranks
-    from traceq.frames.database import ask
+    from traceq.frames.sql import ask
     from traceq.report import Column, Table
     from traceq.runs.layout import to_json_bytes
     from traceq.runs.read import read, with_traces

@@ -51,7 +51,7 @@ def command(
     from traceq.commands._output import chosen_form, print_caveats, write_result
     from traceq.commands._ranks import parse_ranks
     from traceq.display import RenderOptions
-    from traceq.engines.reports import first_rank, sheet_of
+    from traceq.engines.analyze_path import first_rank, sheet_of
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None and len(paths) > 1:

@@ -19,7 +19,7 @@ from traceq.facts.comm.collectives import collective_calls
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import Syncs, syncs
-from traceq.facts.timeline.blocking_calls import blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import HOST_CAUSED, TimeCategory, activity

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traceq.analysis.registry import plugins_version
-from traceq.engines.codec import Damaged, pack, unpack
 from traceq.engines.rank_summary import RankSummary
+from traceq.engines.serialization import Damaged, pack, unpack
 from traceq.engines.source_digest import sources
 from traceq.locations import Place
 from traceq.runs.layout import atomic_write

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from traceq.engines.cache import How, load_summary, store_summary
-from traceq.engines.codec import unpack
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import needed_bytes, plain_bytes
 from traceq.engines.rank_summary import RankSummary, answer_queries, part_type, summarize
+from traceq.engines.serialization import unpack
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.rank_collectives import RankCalls
 from traceq.facts.ranks.job import Job, LazySequence, job_from_outlines

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from traceq.analysis.registry import analysis
-from traceq.engines.codec import pack
+from traceq.engines.serialization import pack
 from traceq.errors import UnreadableInput
 from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.ranks.rank_outline import head, outline

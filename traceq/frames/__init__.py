@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceq.frames.database import Answer, ask
-from traceq.frames.frame import Frame, Texts
+from traceq.frames.column_table import Frame, Texts
+from traceq.frames.sql import Answer, ask
 from traceq.frames.tables import NAMES, frame, frames
 
 __all__ = ["NAMES", "Answer", "Frame", "Texts", "ask", "frame", "frames"]

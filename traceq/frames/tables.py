@@ -19,7 +19,7 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
-from traceq.frames.frame import ColumnValues, Frame, Texts, concat_frames
+from traceq.frames.column_table import ColumnValues, Frame, Texts, concat_frames
 from traceq.intervals import span_index
 from traceq.model import Category, Run, Trace
 

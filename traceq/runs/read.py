@@ -11,7 +11,7 @@ from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
 from traceq.model import Caveat, Flight, Manifest, Run, Trace
-from traceq.runs.embedded import decode
+from traceq.runs.embedded_recording import decode
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.layout import STEPS, is_run, read_manifest
 from traceq.runs.processes import read_processes

@@ -16,7 +16,7 @@ from injection import TRACES, Row, rows_of, spread, with_stalls
 from traceq.analysis.registry import analyze
 from traceq.facts.stalls.dependency_graph import dependency_graph
 from traceq.facts.stalls.replay import replay
-from traceq.facts.timeline.blocking_calls import blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace

@@ -7,8 +7,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.correlation import first_index
 from traceq.facts.events.device_work import stream_number
+from traceq.facts.events.id_lookup import first_index
 from traceq.facts.events.name_patterns import matching
 from traceq.model import Category, Trace
 

@@ -19,7 +19,7 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.stream_waits import AT_ONCE_NS, StreamWaits, stream_waits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.max_plus import FAR
-from traceq.facts.timeline.blocking_calls import SyncKind, blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import CLOCK_SKEW_NS
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.steps import main_track

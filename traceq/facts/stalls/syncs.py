@@ -12,7 +12,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.blocking_calls import BlockingCalls, SyncKind, blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, SyncKind, blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from traceq.errors import RecordingFailed
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.tracing.line_marks import mark_running_line, marked_lines
-from traceq.runs.embedded import KEY
+from traceq.runs.embedded_recording import KEY
 from traceq.runs.layout import atomic_write
 
 __all__ = ["WARMUP_STEPS", "Window", "profiled_steps"]

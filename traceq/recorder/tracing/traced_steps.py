@@ -15,7 +15,7 @@ from traceq.recorder.spec.plan import Plan
 from traceq.recorder.tracing.line_table import TraceRow, read_rows, source_lines
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, profiled_steps
 from traceq.recorder.tracing.trace_size import forecast_bytes, forecast_text, is_large
-from traceq.runs.embedded import Embedded, encode
+from traceq.runs.embedded_recording import Embedded, encode
 
 __all__ = ["num_traced_steps", "traced_steps"]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 
 from traceq.renderers.perfetto.lanes import boundaries
+from traceq.renderers.perfetto.protobuf_columns import Field, delimited, fixed64, join, varint
 from traceq.renderers.perfetto.slices import Argument, Slices, Track
-from traceq.renderers.perfetto.wire import Field, delimited, fixed64, join, varint
 
 __all__ = ["counter_packets", "slice_packets", "track_packets"]
 

@@ -12,7 +12,7 @@ from traceq.compare.attributed_spans import Charges, charges
 from traceq.compare.result import Cause, Diff
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
-from traceq.renderers.perfetto.derived import DerivedTrack, derived_tracks
+from traceq.renderers.perfetto.derived_tracks import DerivedTrack, derived_tracks
 from traceq.renderers.perfetto.packets import counter_packets, track_packets
 from traceq.renderers.perfetto.process_tracks import TraceProcess, process_packets
 from traceq.renderers.perfetto.slices import Argument, Track

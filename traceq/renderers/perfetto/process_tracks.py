@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.model import Trace
-from traceq.renderers.perfetto.derived import DerivedTrack, queue_depth
+from traceq.renderers.perfetto.derived_tracks import DerivedTrack, queue_depth
 from traceq.renderers.perfetto.lanes import lanes
 from traceq.renderers.perfetto.original_tracks import original_tracks
 from traceq.renderers.perfetto.packets import counter_packets, slice_packets, track_packets

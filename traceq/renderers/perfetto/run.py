@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from traceq.model import Run
 from traceq.renderers.perfetto.clock import common_clock
-from traceq.renderers.perfetto.derived import derived_tracks
+from traceq.renderers.perfetto.derived_tracks import derived_tracks
 from traceq.renderers.perfetto.process_tracks import TraceProcess, process_packets
 from traceq.report import Finding
 

@@ -9,8 +9,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.correlation import first_index
 from traceq.facts.events.device_work import DeviceWork, device_work, stream_number
+from traceq.facts.events.id_lookup import first_index
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.sync_rows import synced_stream

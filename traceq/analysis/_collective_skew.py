@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._bandwidth import algbw_gbps, busbw_gbps
+from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.arrival_waits import ArrivalWaits, latest_rank
 from traceq.facts.ranks.job_collectives import JobCollectives

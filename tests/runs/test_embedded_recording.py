@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest, Pairs, SourceLines
-from traceq.runs.embedded import Embedded, decode, encode
+from traceq.runs.embedded_recording import Embedded, decode, encode
 
 MANIFEST = Manifest(1, "id", "r", 'a "quoted" question', {}, (Arm("off", "m", baseline=True),), ("f",), 2, 0)
 PAIRS = Pairs("off", "on", np.array([True, False]), np.array([[1, 2], [3, 4]]), np.array([[5, 6], [7, 8]]))
