@@ -22,8 +22,8 @@ from traceq.compare.diff import diff_run
 from traceq.compare.result import Diff
 from traceq.errors import TraceqError
 from traceq.model import Run
-from traceq.runs.layout import RunFolder
 from traceq.runs.read import read
+from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value

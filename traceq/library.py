@@ -21,7 +21,7 @@ from traceq.errors import UsageFault
 from traceq.locations import place
 from traceq.model import Run
 from traceq.report import Report, Sheet
-from traceq.runs.layout import is_run
+from traceq.runs.run_folder import is_run
 from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["Analyses", "analyses", "analyze", "diff"]

@@ -15,7 +15,7 @@ from traceq.analysis.loader import loader_of
 from traceq.analysis.registry import analyze
 from traceq.compare.diff import diff, diff_runs
 from traceq.model import Arm, Manifest, Run
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import Line, StepLine
 from traceq.runs.timings import timings_of
 

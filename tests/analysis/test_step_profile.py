@@ -18,8 +18,8 @@ from terminal import traceq
 
 from traceq.analysis.registry import analyze
 from traceq.model import Arm, Manifest, Pairs, Run, Trace
-from traceq.runs.layout import RunFolder
 from traceq.runs.read import read
+from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine
 from traceq.runs.timings import timings_of
 

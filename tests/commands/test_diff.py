@@ -21,7 +21,7 @@ from traceq.cli import main
 from traceq.compare.diff import diff_run
 from traceq.model import Arm, Manifest
 from traceq.renderers.diff_text import print_diffs
-from traceq.runs.layout import RunFolder, to_json_bytes
+from traceq.runs.run_folder import RunFolder, to_json_bytes
 from traceq.runs.step_log import PairLine
 
 Shell = Callable[..., tuple[int, str, str]]

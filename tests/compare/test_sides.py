@@ -15,7 +15,7 @@ from traceq.compare.result import Diff
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest
 from traceq.runs.embedded_recording import KEY, Embedded, encode
-from traceq.runs.layout import RunFolder, to_json_bytes
+from traceq.runs.run_folder import RunFolder, to_json_bytes
 from traceq.runs.step_log import PairLine
 
 LOOP = Manifest(

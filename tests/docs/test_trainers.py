@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import traceq
 from traceq.model import Run
-from traceq.runs.layout import RunFolder
 from traceq.runs.read import read
+from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines
 
 PAGE = DOCS / "trainers.md"

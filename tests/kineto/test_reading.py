@@ -26,7 +26,6 @@ from builder import (
     step,
     text,
     world,
-    write,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -306,29 +305,3 @@ def test_the_packing_is_told_by_the_first_bytes_not_by_the_name(tmp_path: Path) 
     ):
         (tmp_path / name).write_bytes(packed)
         assert seen(read_trace(tmp_path / name, strict=True)) == seen(build(*SMALL))
-
-
-@pytest.mark.parametrize("name", ["job.rank_3.json", "rank-3.pt.trace.json", "rank3.json"])
-def test_without_metadata_the_name_of_the_file_tells_the_rank(tmp_path: Path, name: str) -> None:
-    assert read_trace(write(tmp_path / name, *SMALL)).rank == 3
-    assert read_trace(write(tmp_path / name, *SMALL, **world(1, 2))).rank == 1
-
-
-HANDLERS = "node-3.example.com_40.1690000000000.pt.trace.json"
-
-
-@pytest.mark.parametrize("name", ["rank0.json", HANDLERS])
-def test_the_host_is_the_one_that_the_profiler_noted(tmp_path: Path, name: str) -> None:
-    assert read_trace(write(tmp_path / name, *SMALL, host_name="node-9")).host == "node-9"
-
-
-def test_else_the_host_is_in_the_name_that_the_handler_of_tensorboard_gave(tmp_path: Path) -> None:
-    assert read_trace(write(tmp_path / HANDLERS, *SMALL)).host == "node-3.example.com"
-    assert (
-        read_trace(write(tmp_path / "renamed.json", *SMALL, traceName=f"./log/{HANDLERS}")).host == "node-3.example.com"
-    )
-
-
-@pytest.mark.parametrize("name", ["worker0_step_12.1694128201545.pt.trace.json", "rank3.json", "a_40.json"])
-def test_a_name_without_the_process_tells_no_host(tmp_path: Path, name: str) -> None:
-    assert read_trace(write(tmp_path / name, *SMALL)).host == ""

@@ -23,7 +23,7 @@ from traceq.recorder.isolated_arms import record_isolated, round_order
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.recorder.timing.step_log_writer import Journal
-from traceq.runs.processes import read_processes
+from traceq.runs.process_medians import read_processes
 from traceq.runs.read import read
 from traceq.runs.step_log import StepLine
 

@@ -14,7 +14,7 @@ import pytest
 from launching import LOOP, accelerate, free_port, start_process, torchrun, wait_for_all
 from recording import LINEAR, Fault
 
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import read_pairs
 
 pytest.importorskip("torch", reason="recording needs torch")

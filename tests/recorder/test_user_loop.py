@@ -22,7 +22,7 @@ import traceq
 from traceq.errors import TraceqError
 from traceq.recorder.user_loop import Session
 from traceq.runs.embedded_recording import decode
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import read_pairs
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), reason="counts the steps of a CPU")]

@@ -22,7 +22,7 @@ from traceq.rules.messages import line
 from traceq.rules.metrics import Measure
 from traceq.rules.parse import parse
 from traceq.rules.rules_file import read_rules
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 DOC = DOCS / "check.md"
 Event = dict[str, Any]

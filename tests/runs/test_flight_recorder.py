@@ -18,9 +18,9 @@ from traceq.analysis.registry import analyze
 from traceq.cli import app
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest
-from traceq.runs.layout import RunFolder
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 from traceq.runs.read import read
+from traceq.runs.run_folder import RunFolder
 
 Row = dict[str, Any]
 TORCH = {"name": "all_reduce", "filename": "/site-packages/torch/distributed/distributed_c10d.py", "line": 3245}

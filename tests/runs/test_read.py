@@ -13,8 +13,8 @@ from terminal import traceq
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest, Run
 from traceq.runs.embedded_recording import Embedded, encode
-from traceq.runs.layout import RunFolder
 from traceq.runs.read import read
+from traceq.runs.run_folder import RunFolder
 
 
 def rank(path: Path, number: int, *, busy: int = 10, origin: int = 0, size: int = 2) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from traceq.errors import TraceqError
-from traceq.runs.layout import atomic_write
+from traceq.runs.run_folder import atomic_write
 
 igzip: Any
 try:

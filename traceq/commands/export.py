@@ -68,7 +68,7 @@ def export_name(path: str, other: str | None, suffix: str) -> str:
 
 def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
     from traceq.commands._file import open_replacing
-    from traceq.commands._subject import read_subject
+    from traceq.commands._run_or_pair import read_subject
 
     subject = read_subject(path, other, ranks)
     with open_replacing(target) as file:

@@ -16,7 +16,7 @@ import typer
 from traceq.commands.export import export_name
 
 if TYPE_CHECKING:
-    from traceq.commands._subject import OneRun, RunPair
+    from traceq.commands._run_or_pair import OneRun, RunPair
     from traceq.renderers.perfetto import WorstPlace
     from traceq.viewer import TraceServer
 
@@ -40,7 +40,7 @@ def command(
     from traceq.commands._file import open_replacing
     from traceq.commands._output import print_caveats
     from traceq.commands._ranks import parse_ranks
-    from traceq.commands._subject import read_subject
+    from traceq.commands._run_or_pair import read_subject
     from traceq.renderers import export_suffix
     from traceq.viewer import PORT, find_ui, start_server
 
@@ -70,7 +70,7 @@ def command(
 
 def _first_view(subject: OneRun | RunPair) -> tuple[Sequence[tuple[str, tuple[str, ...]]], WorstPlace]:
     """Return the commands that the viewer starts with, and the place that it shows first."""
-    from traceq.commands._subject import OneRun
+    from traceq.commands._run_or_pair import OneRun
     from traceq.renderers.perfetto import pair_commands, pair_place, startup_commands, worst_place
 
     if isinstance(subject, OneRun):

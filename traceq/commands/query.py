@@ -29,8 +29,8 @@ def command(
     from traceq.commands._ranks import parse_ranks
     from traceq.frames.sql import ask
     from traceq.report import Column, Table
-    from traceq.runs.layout import to_json_bytes
     from traceq.runs.read import read, with_traces
+    from traceq.runs.run_folder import to_json_bytes
     from traceq.units import Unit
 
     run = with_traces(read(path, ranks=parse_ranks(ranks)))

@@ -31,8 +31,8 @@ from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
 from traceq.model import Manifest, Run
-from traceq.runs.layout import is_run, read_manifest
 from traceq.runs.read import read_arms
+from traceq.runs.run_folder import is_run, read_manifest
 from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison, samples_apart
 from traceq.threshold import THRESHOLD_PCT

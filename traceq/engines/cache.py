@@ -19,7 +19,7 @@ from traceq.engines.rank_summary import RankSummary
 from traceq.engines.serialization import Damaged, pack, unpack
 from traceq.engines.source_digest import sources
 from traceq.locations import Place
-from traceq.runs.layout import atomic_write
+from traceq.runs.run_folder import atomic_write
 
 __all__ = ["How", "load_summary", "store_summary"]
 

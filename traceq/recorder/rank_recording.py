@@ -8,7 +8,7 @@ from typing import Any
 
 from traceq.model import Manifest
 from traceq.recorder.failures.rank_errors import note_arm
-from traceq.recorder.isolated_rank import isolated_steps
+from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.rank_state import Rank

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.model import Manifest, Pairs, Processes, SourceLines
-from traceq.runs.layout import to_json_bytes
+from traceq.runs.run_folder import to_json_bytes
 
 __all__ = ["KEY", "Embedded", "decode", "encode"]
 

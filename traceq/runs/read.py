@@ -13,8 +13,8 @@ from traceq.locations import Place, place
 from traceq.model import Caveat, Flight, Manifest, Run, Trace
 from traceq.runs.embedded_recording import decode
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
-from traceq.runs.layout import STEPS, is_run, read_manifest
-from traceq.runs.processes import read_processes
+from traceq.runs.process_medians import read_processes
+from traceq.runs.run_folder import STEPS, is_run, read_manifest
 from traceq.runs.step_log import read_pairs
 from traceq.runs.timings import read_timings
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from traceq.errors import UnreadableInput
 from traceq.locations import Place, place
 from traceq.model import Run
-from traceq.runs.layout import is_run, read_manifest
 from traceq.runs.read import read, read_timing
+from traceq.runs.run_folder import is_run, read_manifest
 
 __all__ = ["read_side", "recordings_in"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recording import start
 
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import read_pairs
 
 pytest.importorskip("torch", reason="recording needs torch")

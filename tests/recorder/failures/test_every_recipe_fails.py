@@ -10,7 +10,7 @@ import pytest
 from recording import Fault, Started, start
 
 from traceq.recorder.spec.catalogue import recipe_names
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("accelerate", reason="the recipes gather metrics through accelerate")

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="the recorder needs torch")
 
 from traceq.recorder.failures.hang_diagnosis import find_desync
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 
 def entry(sequence: int, name: str, size: int) -> dict[str, Any]:

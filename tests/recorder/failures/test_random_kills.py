@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recording import Fault, start
 
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 pytest.importorskip("torch", reason="recording needs torch")
 pytestmark = [pytest.mark.torch, pytest.mark.faults]

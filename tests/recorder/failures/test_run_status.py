@@ -9,7 +9,7 @@ import pytest
 
 from traceq.model import Arm, Manifest
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 MANIFEST = Manifest(1, "id", "recipe", "?", {}, (Arm("off", "before", baseline=True),), (), num_ranks=2, seed=0)
 

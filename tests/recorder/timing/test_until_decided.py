@@ -25,7 +25,7 @@ from traceq.recorder.spec.prepare import Request
 from traceq.recorder.spec.schedule import Block, block_sizes
 from traceq.recorder.timing import until_decided
 from traceq.recorder.timing.until_decided import blocks_until_decided, look_text, looks_within
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import PairLine, StepLine, pairs_of, read_pairs
 from traceq.stats import LOOKS, Comparison, compare_pairs
 

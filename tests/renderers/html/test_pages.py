@@ -27,7 +27,7 @@ from traceq.errors import UsageFault
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.renderers.html.step_timeline import step_timeline
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'
 

@@ -15,7 +15,7 @@ from traceq.recorder.failures.rank_errors import error_text
 from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.process.flight_recorder import dump_stalled
 from traceq.runs.flight_recorder import read_flights
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 __all__ = ["dump_flight_recorder", "find_desync", "wait_for_dumps"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from traceq.recorder.process.signals import Stopped
-from traceq.runs.layout import atomic_write
+from traceq.runs.run_folder import atomic_write
 
 __all__ = ["RankError", "error_text", "note_arm", "read_error", "write_error"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traceq.errors import TraceqError
 from traceq.recorder.process.signals import Stopped
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 __all__ = ["mark_ended", "read_early_end", "status_for"]
 

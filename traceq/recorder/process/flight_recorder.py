@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from traceq.runs.layout import atomic_write
+from traceq.runs.run_folder import atomic_write
 
 __all__ = ["dump_flight", "dump_stalled"]
 

@@ -14,7 +14,7 @@ from traceq.errors import UsageFault
 from traceq.model import Arm, Manifest
 from traceq.recorder.spec.parameters import ParameterValues, plain_values, split_assignment, with_changes
 from traceq.recorder.spec.recipe import Recipe
-from traceq.runs.layout import FORMAT, RunFolder
+from traceq.runs.run_folder import FORMAT, RunFolder
 
 __all__ = [
     "MAX_WARMUP_STEPS",

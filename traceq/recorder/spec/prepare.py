@@ -15,7 +15,7 @@ from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.catalogue import Entry, find_recipe
 from traceq.recorder.spec.parameters import overrides, plain_values, with_changes
 from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arms, split_by_device, with_samples
-from traceq.runs.layout import RunFolder
+from traceq.runs.run_folder import RunFolder
 
 __all__ = ["DEFAULT_STEPS", "Request", "create_run_folder", "prepare", "resolve_device", "utc_now"]
 

@@ -20,7 +20,7 @@ from traceq.errors import RecordingFailed
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.tracing.line_marks import mark_running_line, marked_lines
 from traceq.runs.embedded_recording import KEY
-from traceq.runs.layout import atomic_write
+from traceq.runs.run_folder import atomic_write
 
 __all__ = ["WARMUP_STEPS", "Window", "profiled_steps"]
 

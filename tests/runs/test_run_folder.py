@@ -8,7 +8,7 @@ import pytest
 
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest
-from traceq.runs.layout import FORMAT, RunFolder, atomic_write
+from traceq.runs.run_folder import FORMAT, RunFolder, atomic_write
 
 MANIFEST = Manifest(
     version=FORMAT,

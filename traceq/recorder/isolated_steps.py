@@ -17,7 +17,7 @@ from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import Stopwatch
 from traceq.recorder.timing.timed_steps import gc_disabled, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
-from traceq.runs.processes import read_processes
+from traceq.runs.process_medians import read_processes
 from traceq.runs.step_log import ClocksLine, Line
 from traceq.runs.timings import SETTLING, WARM_UP
 
