@@ -1,4 +1,7 @@
-"""Calls that block the host: synchronous copies, stream, event and device synchronizes, allocations."""
+"""Calls that block the host: synchronous copies, stream, event and device synchronizes, allocations.
+
+They are not among the stalls, which are computed from the partition of time: the partition needs to know what blocks.
+"""
 
 from __future__ import annotations
 
