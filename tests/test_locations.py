@@ -51,7 +51,7 @@ def server(job: Path) -> Iterator[tuple[str, list[str]]]:
     requested: list[str] = []
     handler = partial(type("Handler", (Served,), {"requests": requested}), directory=str(job.parent))
     serving = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=serving.serve_forever)
+    thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{serving.server_port}", requested
     serving.shutdown()
