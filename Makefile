@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
+# Tests start hundreds of processes; with this variable set each would compile traceq again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint fuzz recipes faults strategies bench clean
 .DEFAULT_GOAL := demo
 
