@@ -1,4 +1,5 @@
-# `make demo` and `make test` need nothing but Python 3.11 or newer: they make .venv and install what they use.
+# `make demo`, `make test` and `make slow` need nothing but Python 3.11 or newer: they make .venv and install what they
+# use.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint fuzz recipes faults strategies bench clean
+.PHONY: demo test slow lint fuzz recipes faults strategies bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and say what the check costs
@@ -19,8 +20,12 @@ demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and s
 	  "$(BIN)/traceq open $$run/on        # the same in the Perfetto UI" \
 	  "$(BIN)/traceq record --help        # on your GPUs, with your own loop"
 
-test: lint ## everything that must hold
+test: lint ## lint, types, and every test but those of the targets below
 	$(BIN)/python -m pytest -n auto
+
+slow: $(VENV)/.test ## the slow tests, and the property tests with four times as many examples
+	$(BIN)/python -m pytest -n auto --hypothesis-profile all \
+	  -m "(slow or hypothesis) and not recipes and not many and not faults"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -45,7 +50,7 @@ faults: $(VENV)/.test ## does a recording end well whatever happens to it, and w
 	$(BIN)/python -m pytest -m "faults or not faults" tests/recorder/failures/test_ended_from_outside.py tests/recorder/failures/test_every_recipe_fails.py tests/recorder/failures/test_random_kills.py tests/recorder/test_launchers.py
 
 strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
-	TRACEQ_RECORD=1 $(BIN)/python -m pytest tests/analysis/test_strategy.py tests/runs/test_flight_recorder.py
+	TRACEQ_RECORD=1 $(BIN)/python -m pytest -m "slow or not slow" tests/analysis/test_strategy.py tests/runs/test_flight_recorder.py
 
 bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-settings.register_profile("traceq", deadline=None)  # a machine under load is no failure
-settings.load_profile("traceq")
+settings.register_profile("sample", deadline=None, max_examples=25)  # a machine under load is no failure
+settings.register_profile("all", deadline=None, max_examples=100)  # `make slow`
+settings.load_profile("sample")
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist says how wide its terminal is; texts compared here are a pipe's
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from builder import AUTOGRAD, MAIN, Event, annotation, build, call, kernel, launch, op, step, table
-from hypothesis import given, settings
+from examples import up_to
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.analysis.registry import analyze
@@ -44,7 +45,7 @@ def host_rows(draw: st.DrawFn) -> list[Event]:
     return [(call if is_call else op)(f"row {n}", a, d, tid=t) for n, (a, d, t, is_call) in enumerate(drawn)]
 
 
-@settings(max_examples=150)
+@up_to(150)
 @given(rows=host_rows())
 def test_self_times_of_a_thread_add_up_to_its_busy_time(rows: list[Event]) -> None:
     trace = build(*rows)

@@ -22,7 +22,8 @@ from builder import (
     table,
     text,
 )
-from hypothesis import given, settings
+from examples import up_to
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.analysis.registry import analyze, names
@@ -207,7 +208,7 @@ def traces(draw: st.DrawFn) -> list[Event]:
     return events
 
 
-@settings(max_examples=300)
+@up_to(300)
 @given(traces())
 def test_the_cells_add_up_to_every_window_exactly(events: list[Event]) -> None:
     trace = build(*events)
@@ -226,13 +227,13 @@ def answers(trace: Trace) -> dict[str, list[Any]]:
     return {table.key: sorted(map(repr, table.rows)) for table in tables}
 
 
-@settings(max_examples=100)
+@up_to(100)
 @given(traces(), st.integers(-(10**15), 10**15))
 def test_shifting_all_times_changes_nothing(events: list[Event], origin: int) -> None:
     assert answers(read_text(text(*events, origin=origin))) == answers(build(*events))
 
 
-@settings(max_examples=100)
+@up_to(100)
 @given(traces(), st.randoms(use_true_random=False))
 def test_the_order_of_the_events_in_the_file_changes_nothing(events: list[Event], random: Any) -> None:
     shuffled = random.sample(events, len(events))

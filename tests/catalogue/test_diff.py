@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from catalogue import FILES
 from golden_files import check_golden
 from oracle.partition import partition
 from oracle.phases import Phases
@@ -34,22 +35,11 @@ PAIRS = {
     "owlv2": ("owlv2/h100.json.gz", "owlv2/mi300.json.gz"),
     "hta-diff": ("hta-diff/control-a100-rank3.json.gz", "hta-diff/test-v100-rank1.json.gz"),
 }
+LARGE = ("sam", "hta-diff")
 Row = dict[str, Any]
 
 
-def first_ranks() -> list[Any]:
-    result = [
-        path
-        for path in sorted(TRACES.rglob("*.json.gz"))
-        if not path.name.startswith(tuple(f"rank{r}." for r in range(2, 8)))
-    ]
-    names = [path.relative_to(TRACES).as_posix().removesuffix(".json.gz") for path in result]
-    return [pytest.param(path, id=name) for path, name in zip(result, names, strict=True)] or [
-        pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no traces beside this checkout, in {TRACES}"))
-    ]
-
-
-@pytest.fixture(params=PAIRS)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in PAIRS])
 def pair(request: pytest.FixtureRequest) -> tuple[str, Path, Path]:
     """(name, A, B)."""
     return (request.param, *both(request.param))
@@ -69,7 +59,7 @@ def as_json(a: Path, b: Path) -> Row:
     return outcome
 
 
-@pytest.mark.parametrize("path", first_ranks())
+@pytest.mark.parametrize("path", FILES)
 def test_the_cells_of_a_ledger_are_those_of_the_partition(path: Path) -> None:
     """Against the oracle where it takes less than two seconds, else against `show`, which another test holds to it."""
     trace = read(path).traces[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, read_text, step, text
-from hypothesis import given, settings
+from examples import up_to
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.compare.attribution import ledger
@@ -106,7 +107,7 @@ def effects_by_key(causes: tuple[Cause, ...], sign: int = 1) -> dict[str, tuple[
     }
 
 
-@settings(max_examples=50)
+@up_to(50)
 @given(TRACES)
 def test_cells_and_accounts_add_up_to_the_counted_windows(trace: Trace) -> None:
     result, of_trace = ledger(trace), steps(trace)
@@ -118,7 +119,7 @@ def test_cells_and_accounts_add_up_to_the_counted_windows(trace: Trace) -> None:
     assert all(account.ns >= 0 and account.num >= 0 for account in result.accounts)
 
 
-@settings(max_examples=50)
+@up_to(50)
 @given(PROGRAMS)
 def test_a_trace_against_itself_differs_nowhere(program: Program) -> None:
     traced, cells, causes = explain(build(*rows_of(program)), build(*rows_of(program)))
@@ -127,7 +128,7 @@ def test_a_trace_against_itself_differs_nowhere(program: Program) -> None:
     assert causes == ()
 
 
-@settings(max_examples=50)
+@up_to(50)
 @given(TRACES, TRACES)
 def test_swapping_the_sides_turns_every_sign_and_nothing_else(a: Trace, b: Trace) -> None:
     there, cells, causes = explain(a, b)
@@ -141,7 +142,7 @@ def test_swapping_the_sides_turns_every_sign_and_nothing_else(a: Trace, b: Trace
     assert [cause.share_pct for cause in causes] == [cause.share_pct for cause in turned_causes]
 
 
-@settings(max_examples=50)
+@up_to(50)
 @given(TRACES, TRACES)
 def test_cells_and_causes_add_up_to_the_traced_delta(a: Trace, b: Trace) -> None:
     traced, cells, causes = explain(a, b)
@@ -150,7 +151,7 @@ def test_cells_and_causes_add_up_to_the_traced_delta(a: Trace, b: Trace) -> None
     assert all(cause.count_ns + cause.dur_ns == cause.delta_ns for cause in causes)
 
 
-@settings(max_examples=50)
+@up_to(50)
 @given(PROGRAMS, st.integers(0, 10**12))
 def test_when_it_was_recorded_changes_nothing(program: Program, origin: int) -> None:
     rows = rows_of(program)
@@ -158,7 +159,7 @@ def test_when_it_was_recorded_changes_nothing(program: Program, origin: int) -> 
     assert here == there
 
 
-@settings(max_examples=50)
+@up_to(50)
 @given(PROGRAMS, st.randoms(use_true_random=False))
 def test_the_order_of_rows_in_the_file_changes_no_sum(program: Program, random: Any) -> None:
     rows = rows_of(program)
@@ -167,7 +168,7 @@ def test_the_order_of_rows_in_the_file_changes_no_sum(program: Program, random: 
     assert {cell.delta_ns for cell in cells} <= {0}
 
 
-@settings(max_examples=50)
+@up_to(50)
 @given(STEP, st.integers(2, 3), st.integers(4, 6))
 def test_more_steps_of_the_same_kind_change_nothing(actions: list[Action], few: int, many: int) -> None:
     """Each step ends with a read, so that it leaves the device idle; the first holds work from before the trace.

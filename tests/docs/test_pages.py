@@ -85,6 +85,7 @@ def test_links_lead_to_pages(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.slow
 def test_the_charts_show_what_the_reports_say() -> None:
     pytest.importorskip("altair", reason="altair is not installed")
     pytest.importorskip("vl_convert", reason="vl-convert is not installed")
@@ -95,6 +96,7 @@ def test_the_charts_show_what_the_reports_say() -> None:
         assert TITLE.findall(shown) == TITLE.findall(svg) != [], chart
 
 
+@pytest.mark.slow
 def test_the_pages_build_and_every_one_can_be_reached(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="mkdocs is not installed")
     pytest.importorskip("material", reason="mkdocs-material is not installed")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import zstandard
 from builder import Event, build, call, comms, kernel, op, read_text, step, text, world
-from hypothesis import given, settings
+from examples import up_to
+from hypothesis import given
 from hypothesis import strategies as st
 from readers import reading
 
@@ -50,15 +51,16 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("window", [64, 1 << 17])
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
 def test_a_file_cut_at_any_byte_gives_a_prefix_and_says_so(
-    layout: str, window: int, monkeypatch: pytest.MonkeyPatch
+    layout: str, window: int, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_windows, "_WINDOW", window)
     content = LAYOUTS[layout]
     whole = names(read_text(content))
-    for size in range(len(content.rstrip())):
+    for size in range(0, len(content.rstrip()), stride):
         try:
             trace = read_text(content[:size])
         except UnreadableInput:
@@ -306,7 +308,7 @@ junk = st.binary(max_size=6) | st.sampled_from(
 )
 
 
-@settings(max_examples=400)
+@up_to(400)
 @given(
     layout=st.sampled_from(sorted(LAYOUTS)),
     position=st.floats(0, 1),

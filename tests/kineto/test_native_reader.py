@@ -16,8 +16,9 @@ import pytest
 import zstandard
 from builder import comms, kernel, memory, op, row, step, text
 from catalogue import FILES
+from examples import up_to
 from generated import damaged, sound
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from paths import CORPUS
 from readers import assert_same, outcome, reading
@@ -60,7 +61,7 @@ def test_every_real_trace_is_read_alike(path: Path) -> None:
         assert_same(outcome(path), expected)
 
 
-@settings(max_examples=200)
+@up_to(200)
 @given(
     content=sound() | damaged(),
     window=st.sampled_from([64, 1 << 10, 1 << 17]),

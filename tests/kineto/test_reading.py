@@ -27,7 +27,8 @@ from builder import (
     text,
     world,
 )
-from hypothesis import given, settings
+from examples import up_to
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.kineto import event_windows
@@ -125,7 +126,7 @@ LAYOUTS = {
 }
 
 
-@settings(max_examples=150)
+@up_to(150)
 @given(
     events=st.lists(event(), min_size=1, max_size=12).filter(lambda some: any(e["ph"] == "X" for e in some)),
     before=metadata,

@@ -1,4 +1,4 @@
-"""Each recipe on two CPU ranks shows what it says it shows. `make recipes`; one of them is in the suite."""
+"""Each recipe on two CPU ranks shows what it says it shows. `make recipes`; one of them is in `make slow`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from traceq.runs.step_log import read_pairs
 
 pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("accelerate", reason="loops of accelerate's users are recorded here")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 RECORD = ("-m", "traceq", "record", "--recipe", str(LINEAR), "--device", "cpu", "--out", "run")
 SHORT = ("--steps", "2", "--trace-steps", "1")
@@ -37,6 +37,7 @@ def expected(arms: tuple[str, ...], num_ranks: int) -> set[str]:
     return {"run.json", *traces, *(f"steps/rank{rank}.jsonl" for rank in range(num_ranks))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "arms"),
     [
@@ -130,6 +131,7 @@ def test_ranks_that_do_not_share_a_folder_are_refused_by_name(tmp_path: Path) ->
     assert all("cannot see this folder, which rank 0 created" in stderr for _, _, stderr in done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "message"),
     [

@@ -20,7 +20,7 @@ from traceq.runs.step_log import StepLine, read_lines, read_pairs
 
 pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("accelerate", reason="the outlier recipe gathers metrics through accelerate")
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.xdist_group("recording")]
+pytestmark = pytest.mark.torch
 
 RECIPE = FIXTURES / "outlier_ab.py"
 ARMS = ("off", "on", "deferred", "absent")

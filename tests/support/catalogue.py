@@ -12,12 +12,19 @@ from paths import TRACES
 __all__ = ["FILES", "every_trace"]
 
 
+REPRESENTED = re.compile(
+    r"/rank[1-7]\.|^(hta-diff|owlv2|sam-a100-ab)/|^resnet50-2021/workers"
+    r"|^inference/(sglang-prefill-decode-mi300|vllm-piecewise-mi300-capture)\."
+)
+"""Further ranks of a job, and large traces: a smaller one of the same kind of device is in every run."""
+
+
 def every_trace() -> Iterable[Any]:
-    """A parameter per file; the third rank and on of a job are as the first two, and marked slow."""
+    """A parameter per file; those that a smaller one represents are marked slow."""
     for path in sorted(TRACES.rglob("*.json.gz")):
         name = path.relative_to(TRACES).as_posix()
-        is_further_rank = re.search(r"/rank[2-7]\.", name) is not None
-        yield pytest.param(path, id=name.removesuffix(".json.gz"), marks=[pytest.mark.slow] if is_further_rank else [])
+        marks = [pytest.mark.slow] if REPRESENTED.search(name) else []
+        yield pytest.param(path, id=name.removesuffix(".json.gz"), marks=marks)
 
 
 FILES = list(every_trace()) or [

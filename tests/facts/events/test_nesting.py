@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from builder import build, op, step
-from hypothesis import given, settings
+from examples import up_to
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceq.facts.events.name_patterns import unique_names
@@ -22,7 +23,7 @@ def traced(ops: list[tuple[int, int, str]]) -> tuple[Trace, Nest]:
 
 
 @given(some_ops)
-@settings(max_examples=50)
+@up_to(50)
 def test_an_op_is_open_where_one_has_begun_and_not_ended(ops: list[tuple[int, int, str]]) -> None:
     _, nest = traced(ops)
     times = np.arange(0, 36_000, 500)
@@ -32,7 +33,7 @@ def test_an_op_is_open_where_one_has_begun_and_not_ended(ops: list[tuple[int, in
 
 
 @given(some_ops)
-@settings(max_examples=50)
+@up_to(50)
 def test_the_first_enclosing_op_is_found_by_going_from_parent_to_parent(ops: list[tuple[int, int, str]]) -> None:
     trace, nest = traced(ops)
     matches = np.array([trace.events.text(row) == "a" for row in nest.rows.tolist()])
@@ -46,7 +47,7 @@ def test_the_first_enclosing_op_is_found_by_going_from_parent_to_parent(ops: lis
 
 
 @given(some_ops)
-@settings(max_examples=20)
+@up_to(20)
 def test_names_are_told_apart_as_sorting_them_would(ops: list[tuple[int, int, str]]) -> None:
     trace, _ = traced(ops)
     rows = trace.events.rows(Category.CPU_OP)

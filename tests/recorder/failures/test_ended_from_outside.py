@@ -13,34 +13,41 @@ from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import read_pairs
 
 pytest.importorskip("torch", reason="recording needs torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 SHORT = ("--steps", "16", "--trace-steps", "0")
 LONG = ("--steps", "10000")
 
 
 @pytest.mark.parametrize(
-    ("end", "message"),
+    ("end", "end_at", "message", "measured"),
     [
-        ("kill", "rank 1: killed by SIGKILL"),
-        ("raise", "rank 1: ValueError: an injected fault"),
-        ("exit", "rank 1: RuntimeError: the recipe called sys.exit(0)"),
+        ("kill", 90, "rank 1: killed by SIGKILL", [(2, 16)]),
+        pytest.param("kill", 60, "rank 1: killed by SIGKILL", [], marks=pytest.mark.slow),
+        pytest.param("raise", 60, "rank 1: ValueError: an injected fault", [], marks=pytest.mark.slow),
+        pytest.param("exit", 60, "rank 1: RuntimeError: the recipe called sys.exit(0)", [], marks=pytest.mark.slow),
     ],
 )
-def test_a_rank_that_ends_early_ends_the_command_and_is_named(tmp_path: Path, end: str, message: str) -> None:
-    started = start(tmp_path, *SHORT, "--set", f"end={end}")
+def test_a_rank_that_ends_early_ends_the_command_is_named_and_what_was_measured_is_kept(
+    tmp_path: Path, end: str, end_at: int, message: str, measured: list[tuple[int, int]]
+) -> None:
+    started = start(tmp_path, *SHORT, "--set", f"end={end}", "--set", f"end_at={end_at}")
     done = started.finish()
     assert done.code == 1
     assert message in next(line for line in done.stderr.splitlines() if line.startswith("traceq:"))
     assert started.left_running() == []
     folder = RunFolder(done.out)
     assert (folder.read_manifest().status, folder.read_manifest().fault) == ("failed", message)
-    read_pairs(folder.steps)
+    assert [pairs.first_ns.shape for pairs in read_pairs(folder.steps)] == measured
 
 
 @pytest.mark.parametrize(
     ("number", "code", "status"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "interrupted"), (signal.SIGKILL, -9, "recording")],
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        pytest.param(signal.SIGTERM, 143, "interrupted", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, -9, "recording", marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_to_the_launcher_ends_its_ranks(
     tmp_path: Path, number: signal.Signals, code: int, status: str
@@ -56,6 +63,7 @@ def test_a_signal_to_the_launcher_ends_its_ranks(
     assert messages == ([] if code < 0 else [f"interrupted; {done.out} keeps what was measured"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_that_do_not_stop_coming_end_it_as_one_does(tmp_path: Path, number: signal.Signals) -> None:
     started = start(tmp_path, *LONG)
@@ -72,6 +80,7 @@ def test_signals_that_do_not_stop_coming_end_it_as_one_does(tmp_path: Path, numb
     assert RunFolder(done.out).read_manifest().status == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_with_the_rank_that_met_it(full_disk: Path, tmp_path: Path) -> None:
     started = start(tmp_path, *LONG)
     done = started.finish()
@@ -82,12 +91,7 @@ def test_a_full_disk_is_named_with_the_rank_that_met_it(full_disk: Path, tmp_pat
     assert RunFolder(full_disk).read_manifest().fault == message[message.index("rank ") :]
 
 
-def test_what_was_measured_before_a_kill_is_kept(tmp_path: Path) -> None:
-    done = start(tmp_path, *SHORT, "--set", "end=kill", "--set", "end_at=90").finish()
-    assert done.code == 1
-    assert [pairs.first_ns.shape for pairs in read_pairs(RunFolder(done.out).steps)] == [(2, 16)]
-
-
+@pytest.mark.slow
 def test_an_arm_that_runs_out_of_memory_is_marked_and_the_others_are_recorded(tmp_path: Path) -> None:
     done = start(tmp_path, "--steps", "16", "--trace-steps", "1", "--set", "end=memory").finish()
     assert done.code == 1
