@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from .phases import Phases
@@ -29,6 +30,9 @@ def windows(trace: Trace, phases: Phases) -> list[dict[str, Any]]:
                 "lag_ns": right - end if edges else 0,
             }
         )
+    usual = median(row["window_ns"] for row in rows) if rows else 0
+    for row in rows:
+        row["partial"] = row["partial"] or 10 * row["window_ns"] < usual
     return rows
 
 

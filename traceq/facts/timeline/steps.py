@@ -22,6 +22,9 @@ WHOLE_TRACE = "whole trace"
 _MAX_LAG_PARTS = 1000
 """A device lags if it ends later than the host by more than 1/1000 of the window."""
 
+_STUB_PARTS = 10
+"""A window shorter than the median by this factor is no step."""
+
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 
@@ -150,16 +153,18 @@ def _device_windows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.int64] 
 
 
 def _is_partial(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which windows are not a whole step: bool[K], at most the first.
+    """Return which windows are not a whole step: bool[K].
 
     The first is partial if it contains work launched before the trace, or ends with a device that lags: it begins with
-    the host, so the lag makes it longer than a step.
+    the host, so the lag makes it longer than a step. Any is that is shorter than a tenth of the median: a profiler that
+    stops within a step leaves a stub.
     """
     work = device_work(trace)
     inside = (work.start < window[0, 1]) & (work.end > window[0, 0])
     lag = int(window[0, 1] - host[0, 1])
-    partial = np.zeros(len(window), np.bool_)
-    partial[0] = bool((work.before_window & inside).any()) or lag * _MAX_LAG_PARTS > window[0, 1] - window[0, 0]
+    durations = window[:, 1] - window[:, 0]
+    partial: NDArray[np.bool_] = durations * _STUB_PARTS < np.median(durations)
+    partial[0] |= bool((work.before_window & inside).any()) or lag * _MAX_LAG_PARTS > window[0, 1] - window[0, 0]
     return partial
 
 
