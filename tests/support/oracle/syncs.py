@@ -151,10 +151,15 @@ def merges(call: Event, following: Event | None, copies: dict[int, Event]) -> bo
         is_memcpy(call)
         and following is not None
         and following.name.endswith("StreamSynchronize")
-        and following.start <= call.end + SLACK_NS
+        and (following.start <= call.end + SLACK_NS or same_op(call, following))
         and call.row in copies
         and direction(call, copies[call.row]) != ""
     )
+
+
+def same_op(call: Event, following: Event) -> bool:
+    op = integer(call.args.get("External id", 0))
+    return op > 0 and op == integer(following.args.get("External id", 0))
 
 
 def is_memcpy(call: Event) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import DeviceWork, device_work, stream_number
 from traceq.facts.events.id_lookup import first_index
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.sync_rows import synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
@@ -40,6 +40,7 @@ class SyncKind(IntEnum):
 
 
 _COPY = re.compile("memcpy", re.IGNORECASE)
+_QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
 _TO_HOST, _TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
 _PAGEABLE = re.compile("pageable", re.IGNORECASE)
@@ -138,11 +139,21 @@ def _copy_kinds(trace: Trace, work: DeviceWork, copy: NDArray[np.int64]) -> NDAr
 def _following_synchronize(
     trace: Trace, calls: NDArray[np.int64], kind: NDArray[np.int8], copy_kind: NDArray[np.int8]
 ) -> NDArray[np.int64]:
-    """Return the index of the stream synchronize that is the thread's very next call after each copy, else -1."""
+    """Return the index of the stream synchronize that is the thread's very next call after each copy, else -1.
+
+    It belongs to the copy if the same op makes it, or if it follows at once. Queries of events, by which torch finds
+    out which of its pinned memory is free, do not count.
+    """
     events, track = trace.events, tracks(trace)[calls]
-    after = np.minimum(np.arange(len(calls)) + 1, len(calls) - 1)
-    is_soon = events.ts[calls[after]] - events.end[calls] <= TOLERANCE_NS
-    follows = (copy_kind >= 0) & (kind[after] == SyncKind.STREAM) & (track[after] == track) & is_soon
+    op = np.full(len(calls), -1)
+    for number, ops in host_ops(trace).items():
+        on_track = np.flatnonzero(track == number)
+        op[on_track] = ops.innermost_at(events.ts[calls[on_track]])
+    counts = np.flatnonzero(~matching(events, calls, _QUERY))
+    after = np.r_[counts, len(calls) - 1][np.searchsorted(counts, np.arange(len(calls)), "right")]
+    belongs = events.ts[calls[after]] - events.end[calls] <= TOLERANCE_NS
+    belongs |= (op >= 0) & (op[after] == op)
+    follows = (copy_kind >= 0) & (kind[after] == SyncKind.STREAM) & (track[after] == track) & belongs
     return np.where(follows, after, -1)
 
 
