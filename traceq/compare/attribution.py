@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.cost_centers import CAUSE_KINDS, Actors, actors
-from traceq.compare.python_places import python_places
 from traceq.compare.self_time import OpSelfTime, op_self_times
 from traceq.facts.comm.collectives import collective_calls
 from traceq.facts.events.device_work import device_work
@@ -21,6 +20,7 @@ from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import Syncs, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.python_places import python_places
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import HOST_CAUSED, TimeCategory, activity
 from traceq.grouping import Groups, group

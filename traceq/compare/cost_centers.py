@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.compare.python_places import python_places
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.communication_kernels import is_communication
@@ -26,6 +25,7 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.python_places import python_places
 from traceq.model import Category, Trace
 
 __all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
