@@ -1,4 +1,4 @@
-"""Build the native reader, which is optional: the Python reader is used if it cannot be built."""
+"""Build the native reader and the longest paths, both optional: Python does the same where they cannot be built."""
 
 from glob import glob
 from hashlib import sha256
@@ -20,7 +20,16 @@ setup(
             language="c++",
             py_limited_api=True,
             optional=True,
-        )
+        ),
+        Extension(
+            "traceq.causes._paths",
+            ["traceq/causes/_paths.cpp"],
+            define_macros=[("Py_LIMITED_API", "0x030B0000")],
+            extra_compile_args=["-std=c++17", "-O3", "-g0"],
+            language="c++",
+            py_limited_api=True,
+            optional=True,
+        ),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -29,7 +29,7 @@ LAYERS = (
     {"model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
     {"display"},
     {"kineto", "facts", "stats", "report"},
-    {"runs"},
+    {"runs", "causes"},
     {"analysis", "frames"},
     {"compare", "engines"},
     {"rules", "library"},

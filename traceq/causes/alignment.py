@@ -1,0 +1,116 @@
+"""Alignment of two host lines: which anchors are the same on both sides, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.common_subsequence import Pairs, common_subsequence
+from traceq.causes.host_line import AnchorKind, HostLine
+from traceq.facts.timeline.steps import Steps, steps
+
+__all__ = ["Alignment", "align"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """P pairs of anchors, `a` and `b` int64[P], ascending.
+
+    `exact` bool[P]: the strictest keys are equal. Step k of A is step k + `shift` of B; `num_a`, `num_b`: anchors of
+    steps that were aligned.
+    """
+
+    a: NDArray[np.int64]
+    b: NDArray[np.int64]
+    exact: NDArray[np.bool_]
+    shift: int
+    num_a: int
+    num_b: int
+
+
+def align(a: HostLine, b: HostLine) -> Alignment:
+    """Return the alignment of two host lines: step with step, by ever looser keys, each only in the gaps left.
+
+    The last resort is position: a gap that has equally many launches on both sides, and nothing else, was replaced.
+    """
+    shift = _step_shift(steps(a.trace), steps(b.trace))
+    in_a: list[NDArray[np.int64]] = []
+    in_b: list[NDArray[np.int64]] = []
+    segments = _segments(a, b, shift)
+    for (a_from, a_to), (b_from, b_to) in segments:
+        keys_a, keys_b = a.keys[a_from:a_to], b.keys[b_from:b_to]
+        pairs = common_subsequence(keys_a[:, 0], keys_b[:, 0])
+        for level in (1, 2):
+            pairs = _refined(pairs, keys_a[:, level], keys_b[:, level])
+        pairs = _by_position(pairs, a.kind[a_from:a_to], b.kind[b_from:b_to])
+        in_a.append(a_from + pairs[0])
+        in_b.append(b_from + pairs[1])
+    all_a, all_b = np.concatenate(in_a), np.concatenate(in_b)
+    num_a, num_b = (sum(end - start for start, end in side) for side in zip(*segments, strict=True))
+    return Alignment(all_a, all_b, a.keys[all_a, 0] == b.keys[all_b, 0], shift, num_a, num_b)
+
+
+def _segments(a: HostLine, b: HostLine, shift: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the ranges of anchors to align: what is before the first step, then step by step."""
+    cuts_a, cuts_b = ([0, *np.flatnonzero(line.kind == AnchorKind.STEP_BEGIN).tolist(), len(line)] for line in (a, b))
+    ranges_a, ranges_b = list(pairwise(cuts_a)), list(pairwise(cuts_b))
+    by_step = [
+        (ranges_a[number], ranges_b[number + shift])
+        for number in range(1, len(ranges_a))
+        if 1 <= number + shift < len(ranges_b)
+    ]
+    return [(ranges_a[0], ranges_b[0]), *by_step]
+
+
+def _step_shift(a: Steps, b: Steps) -> int:
+    """Return the shift that pairs all counted steps of the shorter side with the most typical run of the longer one."""
+    if not (a.marked and b.marked):
+        return 0
+    if a.counted.sum() > b.counted.sum():
+        return -_step_shift(b, a)
+    few, many = np.flatnonzero(a.counted), np.flatnonzero(b.counted)
+    durations = (b.window[:, 1] - b.window[:, 0])[many]
+    sums = np.convolve(durations, np.ones(len(few), np.int64), "valid")
+    distance = np.abs(sums * len(many) - durations.sum() * len(few))
+    return int(many[np.argmin(distance)] - few[0])
+
+
+def _refined(pairs: Pairs, keys_a: NDArray[np.int64], keys_b: NDArray[np.int64]) -> Pairs:
+    """Return the pairs with those of looser keys in the gaps between them."""
+    in_a, in_b = [pairs[0]], [pairs[1]]
+    for a_from, a_to, b_from, b_to in _gaps(pairs, len(keys_a), len(keys_b)):
+        more_a, more_b = common_subsequence(keys_a[a_from:a_to], keys_b[b_from:b_to])
+        in_a.append(a_from + more_a)
+        in_b.append(b_from + more_b)
+    return _sorted(in_a, in_b)
+
+
+def _by_position(pairs: Pairs, kind_a: NDArray[np.int64], kind_b: NDArray[np.int64]) -> Pairs:
+    """Return the pairs with those of gaps that hold equally many launches and nothing else."""
+    in_a, in_b = [pairs[0]], [pairs[1]]
+    for a_from, a_to, b_from, b_to in _gaps(pairs, len(kind_a), len(kind_b)):
+        only_launches = (kind_a[a_from:a_to] == AnchorKind.LAUNCH).all() and (
+            kind_b[b_from:b_to] == AnchorKind.LAUNCH
+        ).all()
+        if a_to - a_from == b_to - b_from and only_launches:
+            in_a.append(np.arange(a_from, a_to))
+            in_b.append(np.arange(b_from, b_to))
+    return _sorted(in_a, in_b)
+
+
+def _gaps(pairs: Pairs, size_a: int, size_b: int) -> list[tuple[int, int, int, int]]:
+    """Return (from, to) of both sides between neighbouring pairs, where both sides have something."""
+    starts, ends = (np.r_[-1, side] + 1 for side in pairs), (np.r_[pairs[0], size_a], np.r_[pairs[1], size_b])
+    start_a, start_b = starts
+    gaps = np.flatnonzero((start_a < ends[0]) & (start_b < ends[1]))
+    columns = (start_a[gaps], ends[0][gaps], start_b[gaps], ends[1][gaps])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _sorted(in_a: list[NDArray[np.int64]], in_b: list[NDArray[np.int64]]) -> Pairs:
+    all_a, all_b = np.concatenate(in_a), np.concatenate(in_b)
+    order = np.argsort(all_a, kind="stable")
+    return all_a[order], all_b[order]

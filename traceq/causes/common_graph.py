@@ -1,0 +1,193 @@
+"""Common graph of two recordings: the anchors, device work and dependencies of both, on one rank or on several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.edges import IN_BOTH, EdgeKind, Edges, joined_edges, rank_edges
+from traceq.causes.host_shares import HostShares
+from traceq.causes.longest_path import topological_order
+from traceq.causes.rank_graph import RankGraph
+from traceq.causes.windows import step_windows
+from traceq.intervals import span_index
+
+__all__ = ["CommonGraph", "RankClock", "common_graph"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankClock:
+    """When a rank's first anchor is on either side, ns since that of the rank that is first."""
+
+    start_a: int = 0
+    start_b: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommonGraph:
+    """N nodes and E edges that run forwards, sorted by target; node 0 is the origin.
+
+    `time_a`, `time_b` int64[N] ns; `edges` of E; `rank` int64[E]: index of the rank that an edge is on; `host`: the
+    shares of HOST and HOLD edges by owner. `windows` int64[W, 2]: the nodes at which runs of the explained rank's
+    paired steps begin and end; `steps` int64[K, 2]: their index on either side; `step` int64[E]: in which of these the
+    host is at the edge's end, or launched the work there, else -1. `num_anchors` (A's, B's, pairs) of aligned steps.
+    """
+
+    time_a: NDArray[np.int64]
+    time_b: NDArray[np.int64]
+    edges: Edges
+    rank: NDArray[np.int64]
+    host: HostShares
+    windows: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    step: NDArray[np.int64]
+    num_anchors: tuple[int, int, int]
+
+    @property
+    def num_steps(self) -> int:
+        """Number of paired steps."""
+        return len(self.steps)
+
+    @property
+    def first_edge(self) -> NDArray[np.int64]:
+        """int64[N + 1]: the first edge into each node."""
+        first: NDArray[np.int64] = np.searchsorted(self.edges.target, np.arange(len(self.time_a) + 1), "left")
+        return first
+
+
+def common_graph(
+    ranks: Sequence[RankGraph],
+    clocks: Sequence[RankClock],
+    explained: int,
+    queue_length: int,
+    meetings: NDArray[np.int64] | None = None,
+) -> CommonGraph:
+    """Return the common graph of some ranks; its windows are those of the rank with the index `explained`.
+
+    `meetings` int64[M, R]: the unit of work with which each rank takes part in a collective, -1 where it does not: no
+    rank's part runs before the last has started.
+    """
+    first_node = np.cumsum([0, *(len(rank.time_a) for rank in ranks)])
+    parts = [rank_edges(rank, queue_length) for rank in ranks]
+    num_edges = np.cumsum([0, *(len(part) for part in parts)])
+    times = [
+        np.concatenate([_on_job_clock(time, start) for time, start in zip(rank_times, starts, strict=True)])
+        for rank_times, starts in (
+            ([rank.time_a for rank in ranks], [clock.start_a for clock in clocks]),
+            ([rank.time_b for rank in ranks], [clock.start_b for clock in clocks]),
+        )
+    ]
+    edges = joined_edges([_shifted(part, int(node)) for part, node in zip(parts, first_node, strict=False)])
+    rank_of_edge = np.repeat(np.arange(len(ranks)), [len(part) for part in parts])
+    windows = step_windows(ranks[explained])
+    extra: list[Edges] = []
+    if meetings is not None and len(meetings):
+        edges, meets, met_times = _with_meetings(ranks, first_node, edges, times, meetings)
+        times = [np.r_[time, met] for time, met in zip(times, met_times, strict=True)]
+        extra.append(meets)
+    sinks = [first_node[explained] + incoming for incoming in windows.sinks]
+    size = len(times[0])
+    target = np.repeat(size + np.arange(len(sinks)), [len(incoming) for incoming in sinks])
+    extra.append(Edges.of(np.concatenate([first_node[:0], *sinks]), target, EdgeKind.SINK))
+    times = [np.r_[time, *(time[incoming].max(keepdims=True) for incoming in sinks)] for time in times]
+    edges = joined_edges([edges, *extra])
+    rank_of_edge = np.r_[rank_of_edge, np.full(sum(map(len, extra)), explained)]
+    number = _numbers(edges, len(times[0])) if len(ranks) > 1 else np.arange(len(times[0]))
+    order = np.argsort(number[edges.target], kind="stable")
+    step = _steps_of_edges(edges, windows.nodes + first_node[explained], rank_of_edge == explained)
+    of_edge = np.empty(len(order), np.int64)
+    of_edge[order] = np.arange(len(order))
+    edges = Edges(number[edges.source[order]], number[edges.target[order]], *(column[order] for column in _rest(edges)))
+    return CommonGraph(
+        time_a=_renumbered(times[0], number),
+        time_b=_renumbered(times[1], number),
+        edges=edges,
+        rank=rank_of_edge[order],
+        host=_joined_shares([rank.host for rank in ranks], [of_edge[first:] for first in num_edges.tolist()]),
+        windows=number[size + np.arange(len(sinks))].reshape(-1, 2),
+        steps=windows.steps,
+        step=step[order],
+        num_anchors=_num_anchors(ranks),
+    )
+
+
+def _joined_shares(ranks: Sequence[HostShares], edge_of_place: Sequence[NDArray[np.int64]]) -> HostShares:
+    """Return the shares of all ranks on the job's edges: those into the places of a rank's host come first."""
+    first_owner = np.cumsum([0, *(len(shares.owners) for shares in ranks)]).tolist()
+    return HostShares(
+        edge=np.concatenate([edges[shares.edge] for shares, edges in zip(ranks, edge_of_place, strict=False)]),
+        owner=np.concatenate([shares.owner + first for shares, first in zip(ranks, first_owner, strict=False)]),
+        a_ns=np.concatenate([shares.a_ns for shares in ranks]),
+        b_ns=np.concatenate([shares.b_ns for shares in ranks]),
+        owners=tuple(owner for shares in ranks for owner in shares.owners),
+    )
+
+
+def _on_job_clock(time: NDArray[np.int64], start_ns: int) -> NDArray[np.int64]:
+    """Return a rank's times from the job's first anchor on; the origin stays at 0."""
+    return np.concatenate([time[:1], time[1:] + start_ns])
+
+
+def _shifted(edges: Edges, num_nodes: int) -> Edges:
+    return replace(edges, source=edges.source + num_nodes, target=edges.target + num_nodes)
+
+
+def _rest(edges: Edges) -> tuple[NDArray[np.int64], ...]:
+    return edges.kind, edges.sides, edges.a, edges.b
+
+
+def _renumbered(time: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    renumbered = np.empty_like(time)
+    renumbered[number] = time
+    return renumbered
+
+
+def _with_meetings(
+    ranks: Sequence[RankGraph],
+    first_node: NDArray[np.int64],
+    edges: Edges,
+    times: Sequence[NDArray[np.int64]],
+    meetings: NDArray[np.int64],
+) -> tuple[Edges, Edges, list[NDArray[np.int64]]]:
+    """Return (the edges with parts of collectives after their meeting, edges into the meetings, when these are)."""
+    size, source = len(times[0]), edges.source.copy()
+    instance, rank = np.nonzero(meetings >= 0)
+    start = np.empty(len(instance), np.int64)
+    for index, graph in enumerate(ranks):
+        of_rank = np.flatnonzero(rank == index)
+        start[of_rank] = first_node[index] + graph.start_node[meetings[instance[of_rank], index]]
+    node_of_start = np.full(size, -1)
+    node_of_start[start] = size + instance
+    runs = np.flatnonzero(edges.kind == EdgeKind.DURATION)
+    meets = node_of_start[edges.source[runs]]
+    source[runs[meets >= 0]] = meets[meets >= 0]
+    met = []
+    for time in times:
+        latest = np.full(len(meetings), np.iinfo(np.int64).min)
+        np.maximum.at(latest, instance, time[start])
+        met.append(latest)
+    return replace(edges, source=source), Edges.of(start, size + instance, EdgeKind.MEET, IN_BOTH), met
+
+
+def _numbers(edges: Edges, size: int) -> NDArray[np.int64]:
+    """Return int64[N]: numbers of the nodes by which every edge runs forwards."""
+    order = topological_order(edges.source, edges.target, size)
+    number = np.empty(size, np.int64)
+    number[order] = np.arange(size)
+    return number
+
+
+def _steps_of_edges(edges: Edges, nodes: NDArray[np.int64], on_rank: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return int64[E]: the step in which each edge of the explained rank ends, -1 in none."""
+    return np.where(on_rank & (edges.kind != EdgeKind.SINK), span_index(nodes, edges.target), -1)
+
+
+def _num_anchors(ranks: Sequence[RankGraph]) -> tuple[int, int, int]:
+    return (
+        sum(rank.alignment.num_a for rank in ranks),
+        sum(rank.alignment.num_b for rank in ranks),
+        sum(len(rank.alignment.a) for rank in ranks),
+    )

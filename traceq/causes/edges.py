@@ -1,0 +1,186 @@
+"""Edges of one rank on the common graph: the host's line, launches, streams, and waits between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.early_waits import early_waits
+from traceq.causes.holds import HoldKind
+from traceq.causes.host_line import AnchorKind
+from traceq.causes.rank_graph import RankGraph
+from traceq.facts.events.device_work import device_work
+from traceq.facts.stalls.dependency_graph import dependency_graph
+
+__all__ = ["IN_A", "IN_B", "IN_BOTH", "EdgeKind", "Edges", "joined_edges", "rank_edges"]
+
+IN_A, IN_B, IN_BOTH = 1, 2, 3
+"""Sides that have an edge, as bits."""
+
+_COINCIDENCE_NS = 2_000
+"""Work that starts earlier than this before the end of other work on one side does not wait for it on the other."""
+
+
+class EdgeKind(IntEnum):
+    """Kind of an edge."""
+
+    HOST = 0
+    HOLD = 1
+    SYNC = 2
+    QUEUE = 3
+    LAUNCH = 4
+    STREAM = 5
+    AWAIT = 6
+    DURATION = 7
+    MEET = 8
+    SINK = 9
+    ORIGIN = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """E edges: `source`, `target` int64[E] nodes; `kind` int64[E] of EdgeKind; `sides` int64[E] of IN_A, IN_B, IN_BOTH.
+
+    `a`, `b` int64[E]: the work (LAUNCH, STREAM, AWAIT, DURATION) or the hold (HOLD, SYNC) on either side, -1 where
+    absent.
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    sides: NDArray[np.int64]
+    a: NDArray[np.int64]
+    b: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @classmethod
+    def of(
+        cls,
+        source: NDArray[np.int64],
+        target: NDArray[np.int64],
+        kind: EdgeKind | NDArray[np.int64],
+        sides: NDArray[np.int64] | int = IN_BOTH,
+        a: NDArray[np.int64] | int = -1,
+        b: NDArray[np.int64] | int = -1,
+    ) -> Edges:
+        """Return edges of which some columns may be one value for all."""
+        columns = (np.full(len(source), column, np.int64) for column in (kind, sides, a, b))
+        return cls(source, target, *columns)
+
+
+def joined_edges(parts: Sequence[Edges]) -> Edges:
+    """Return all edges of some parts, in order."""
+    return Edges(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Edges)))
+
+
+def rank_edges(graph: RankGraph, queue_length: int) -> Edges:
+    """Return the edges of one rank; those into the U places of the host come first."""
+    return joined_edges(
+        [
+            _host_edges(graph),
+            *_work_edges(graph),
+            _await_edges(graph),
+            _sync_edges(graph),
+            _queue_edges(graph, queue_length),
+        ]
+    )
+
+
+def _host_edges(graph: RankGraph) -> Edges:
+    """Return the edge into every anchor from the one before it; the first comes from the origin."""
+    is_hold = graph.kind == AnchorKind.HOLD_END
+    hold_a, hold_b = (np.where(is_hold, hold, -1) for hold in graph.holds_at(np.arange(len(graph.kind))))
+    kind = np.where(is_hold, EdgeKind.HOLD, EdgeKind.HOST)
+    kind[0] = EdgeKind.ORIGIN
+    sides = np.where(is_hold, _sides_of(hold_a, hold_b), IN_BOTH)
+    return Edges.of(np.r_[0, graph.host_node[:-1]], graph.host_node, kind, sides, hold_a, hold_b)
+
+
+def _sides_of(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    return IN_A * (a >= 0) + IN_B * (b >= 0)
+
+
+def _work_edges(graph: RankGraph) -> tuple[Edges, Edges, Edges, Edges]:
+    """Return the edges from the launch, from the stream's work before, of the duration, and those of early work."""
+    work, start = graph.work, graph.start_node
+    sides = _sides_of(work.a, work.b)
+
+    def into(units: NDArray[np.int64], source: NDArray[np.int64], kind: EdgeKind) -> Edges:
+        return Edges.of(source, start[units], kind, sides[units], work.a[units], work.b[units])
+
+    launched, follows = np.flatnonzero(work.has_call), np.flatnonzero(work.before >= 0)
+    free = np.flatnonzero(~work.has_call & (work.before < 0))
+    return (
+        into(launched, graph.host_node[np.maximum(work.place[launched], 0)], EdgeKind.LAUNCH),
+        into(follows, start[work.before[follows]] + 1, EdgeKind.STREAM),
+        Edges.of(start, start + 1, EdgeKind.DURATION, sides, work.a, work.b),
+        Edges.of(np.zeros(len(free), np.int64), start[free], EdgeKind.ORIGIN),
+    )
+
+
+def _await_edges(graph: RankGraph) -> Edges:
+    """Return the edges between streams, of either side.
+
+    One that a single side has, by coincidence of times, is dropped where the other side shows that there is none.
+    """
+    work, size = graph.work, len(graph.work)
+    keys = []
+    for line, unit_of in ((graph.a, work.unit_of_a), (graph.b, work.unit_of_b)):
+        awaits, (early, early_on) = dependency_graph(line.trace).awaits, early_waits(device_work(line.trace))
+        waiting, on = unit_of[np.r_[awaits.work, early]], unit_of[np.r_[awaits.on, early_on]]
+        keys.append((waiting * size + on)[(on >= 0) & (on < waiting)])
+    key, sides = _with_sides(*keys)
+    waiting, on = np.divmod(key, max(size, 1))
+    start, end = graph.start_node[waiting], graph.start_node[on] + 1
+    on_other = np.where(sides == IN_A, graph.time_b[start] - graph.time_b[end], graph.time_a[start] - graph.time_a[end])
+    is_paired = (work.a >= 0) & (work.b >= 0)
+    coincides = (sides != IN_BOTH) & is_paired[waiting] & is_paired[on] & (on_other < -_COINCIDENCE_NS)
+    rest = ~coincides
+    edges = Edges.of(end, start, EdgeKind.AWAIT, sides, work.a[waiting], work.b[waiting])
+    return Edges(*(getattr(edges, field.name)[rest] for field in fields(Edges)))
+
+
+def _with_sides(in_a: NDArray[np.int64], in_b: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (the distinct keys of both sides, which sides have each)."""
+    key = np.unique(np.concatenate([in_a, in_b]))
+    return key, IN_A * np.isin(key, in_a) + IN_B * np.isin(key, in_b)
+
+
+def _sync_edges(graph: RankGraph) -> Edges:
+    """Return the edges from work to the end of a hold that waits for it; both sides may wait for the same work."""
+    work, size, keys = graph.work, len(graph.work), []
+    for line, place_of, unit_of in (
+        (graph.a, graph.place_a, work.unit_of_a),
+        (graph.b, graph.place_b, work.unit_of_b),
+    ):
+        end_anchor = np.full(len(line.holds), -1)
+        ends = np.flatnonzero(line.kind == AnchorKind.HOLD_END)
+        end_anchor[line.ref[ends]] = ends
+        place, unit = place_of[end_anchor[line.holds.wait]], unit_of[line.holds.work]
+        is_forward = (unit >= 0) & (graph.start_node[unit] + 1 < graph.host_node[place])
+        keys.append((place * size + unit)[is_forward])
+    key, sides = _with_sides(*keys)
+    place, unit = np.divmod(key, max(size, 1))
+    source, target = graph.start_node[unit] + 1, graph.host_node[place]
+    return Edges.of(source, target, EdgeKind.SYNC, sides, *graph.holds_at(place))
+
+
+def _queue_edges(graph: RankGraph, queue_length: int) -> Edges:
+    """Return the edges from the work that left the launch queue to the launch that got its place."""
+    work = graph.work
+    ends = np.flatnonzero(graph.kind == AnchorKind.HOLD_END)
+    hold_a, hold_b = graph.holds_at(ends)
+    kind = np.where(hold_a >= 0, np.r_[graph.a.holds.kind, -1][hold_a], np.r_[graph.b.holds.kind, -1][hold_b])
+    ends = ends[kind == HoldKind.QUEUE] if queue_length else ends[:0]
+    paired = np.flatnonzero((work.a >= 0) & (work.b >= 0))
+    early = paired[work.place[paired] < 0]
+    paired[: len(early)] = early[np.argsort(device_work(graph.a.trace).end[work.a[early]], kind="stable")]
+    index = np.searchsorted(work.place[paired], ends, "left") - queue_length - 2
+    ends, index = ends[index >= 0], index[index >= 0]
+    return Edges.of(graph.start_node[paired[index]] + 1, graph.host_node[ends], EdgeKind.QUEUE)

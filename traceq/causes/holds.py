@@ -1,0 +1,166 @@
+"""Holds: calls in which the host may wait: for the device, the data loader, a place in the launch queue."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.memo import once_per_trace
+from traceq.facts.stalls.dependency_graph import dependency_graph
+from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
+from traceq.intervals import sorted_unique
+from traceq.model import Category, Trace
+
+__all__ = ["HoldKind", "HostHolds", "holds", "launch_queue_length"]
+
+_COPY = re.compile("memcpy", re.IGNORECASE)
+_TO_HOST, _TO_DEVICE = re.compile("DtoH|DeviceToHost"), re.compile("HtoD|HostToDevice")
+_DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
+_FREE = re.compile(r"Free")
+
+_MIN_OUTSTANDING, _MIN_BLOCKED_NS, _MIN_BLOCKED_CALLS = 900, 50_000, 20
+"""A launch queue is full where this many launches are outstanding and this many calls take that long."""
+
+
+class HoldKind(IntEnum):
+    """Kind of a hold; the first ones are those of blocking calls."""
+
+    DTOH = SyncKind.DTOH
+    HTOD = SyncKind.HTOD
+    STREAM = SyncKind.STREAM
+    EVENT = SyncKind.EVENT
+    DEVICE = SyncKind.DEVICE
+    ALLOC = SyncKind.ALLOC
+    LOADER = 6
+    COPY = 7
+    QUEUE = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostHolds:
+    """H holds of a host line, blocking calls first.
+
+    `kind` int64[H] of HoldKind; `start`, `end` int64[H] ns; `row` int64[H] into Events, the call, -1 for the loader;
+    `call` int64[H] into BlockingCalls, -1 for others. W edges: hold `wait` int64[W] waits for `work` int64[W] into
+    DeviceWork.
+    """
+
+    kind: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    row: NDArray[np.int64]
+    call: NDArray[np.int64]
+    wait: NDArray[np.int64]
+    work: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def holds(trace: Trace, queue_length: int) -> HostHolds:
+    """Return the holds of the host line; with a `queue_length` above 0 every launch may wait for a place in the queue.
+
+    Besides blocking calls and loader waits: every other copy call and every device synchronize, the profiler's last one
+    included. They block in one recording and not in another, and both need the same instants.
+    """
+    events, work = trace.events, device_work(trace)
+    waits, blocking = dependency_graph(trace).host_waits, blocking_calls(trace)
+    is_call = waits.call >= 0
+    row = np.where(is_call, np.r_[blocking.rows, -1][waits.call], -1)
+    kind = np.where(is_call, np.r_[blocking.kind, 0][waits.call], HoldKind.LOADER).astype(np.int64)
+    copies, copy_kind, copy_work = _other_copies(trace, work, row)
+    synchronizes = _other_synchronizes(trace, row)
+    queued = _launches(trace, work, np.r_[row, copies]) if queue_length else copies[:0]
+    rows = np.r_[copies, synchronizes, queued]
+    first_copy, first_synchronize = len(row), len(row) + len(copies)
+    frees = np.flatnonzero((kind == HoldKind.ALLOC) & ~np.isin(np.arange(len(row)), waits.wait))
+    frees = frees[matching(events, row[frees], _FREE)]
+    free_wait, free_work = _device_waits(trace, work, row[frees], must_have_ended=True)
+    all_wait, all_work = _device_waits(trace, work, synchronizes, must_have_ended=False)
+    has_awaited = copy_kind != HoldKind.COPY
+    return HostHolds(
+        kind=np.r_[kind, copy_kind, np.full(len(synchronizes), HoldKind.DEVICE), np.full(len(queued), HoldKind.QUEUE)],
+        start=np.r_[waits.start, events.ts[rows]],
+        end=np.r_[waits.end, events.end[rows]],
+        row=np.r_[row, rows],
+        call=np.r_[waits.call, np.full(len(rows), -1)],
+        wait=np.r_[
+            waits.wait, first_copy + np.flatnonzero(has_awaited), frees[free_wait], first_synchronize + all_wait
+        ],
+        work=np.r_[waits.work, copy_work[has_awaited], free_work, all_work],
+    )
+
+
+@once_per_trace
+def launch_queue_length(trace: Trace) -> int:
+    """Return how many launches were outstanding when launch calls blocked because the queue was full; 0 if none did."""
+    events, work = trace.events, device_work(trace)
+    linked = np.flatnonzero(work.linked)
+    linked = linked[np.argsort(events.ts[work.call[linked]], kind="stable")]
+    early = work.before_window
+    ends = np.sort(np.r_[work.end[linked], work.end[early]])
+    done = np.searchsorted(ends, events.end[work.call[linked]], "right")
+    outstanding = int(early.sum()) + np.arange(len(linked)) - done
+    blocked = (events.dur[work.call[linked]] > _MIN_BLOCKED_NS) & (outstanding >= _MIN_OUTSTANDING)
+    num_calls = len(sorted_unique(work.call[linked[blocked]]))
+    return int(outstanding[blocked].max()) if num_calls >= _MIN_BLOCKED_CALLS else 0
+
+
+def _other_copies(
+    trace: Trace, work: DeviceWork, held: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (rows of the copy calls that are no hold yet, their HoldKind, the copy that each launched)."""
+    events, linked = trace.events, np.flatnonzero(work.linked)
+    calls, first = np.unique(work.call[linked], return_index=True)
+    copied = linked[first]
+    chosen = matching(events, calls, _COPY) & ~np.isin(calls, held) & (events.dur[calls] > 0)
+    calls, copied = calls[chosen], copied[chosen]
+    kind = np.full(len(calls), int(HoldKind.COPY))
+    kind[matching(events, work.rows[copied], _TO_DEVICE)] = HoldKind.HTOD
+    kind[matching(events, work.rows[copied], _TO_HOST)] = HoldKind.DTOH
+    return calls, kind, copied
+
+
+def _other_synchronizes(trace: Trace, held: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of the device synchronizes that are no hold yet."""
+    rows = trace.events.rows(Category.RUNTIME)
+    rows = rows[matching(trace.events, rows, _DEVICE_SYNCHRONIZE)]
+    return np.asarray(rows[~np.isin(rows, held) & (trace.events.dur[rows] > 0)])
+
+
+def _launches(trace: Trace, work: DeviceWork, held: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of the calls that launch kernels."""
+    calls = sorted_unique(work.call[work.linked])
+    is_launch = ~matching(trace.events, calls, _COPY) & ~np.isin(calls, held) & (trace.events.dur[calls] > 0)
+    return calls[is_launch]
+
+
+def _device_waits(
+    trace: Trace, work: DeviceWork, rows: NDArray[np.int64], *, must_have_ended: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (index of the call, work): the last work on every stream that each call waits for.
+
+    With `must_have_ended` only calls at whose end all of that had ended: a free may return without waiting.
+    """
+    events, calls, awaited = trace.events, [], []
+    launched = np.where(work.linked, events.ts[work.call], np.iinfo(np.int64).min) if len(work) else work.start
+    for number in sorted_unique(work.stream).tolist():
+        on_stream = np.flatnonzero(work.stream == number)
+        order = np.argsort(launched[on_stream], kind="stable")
+        last = np.maximum.accumulate(on_stream[order]) if len(order) else on_stream
+        count = np.searchsorted(launched[on_stream][order], events.ts[rows], "left")
+        calls.append(np.flatnonzero(count > 0))
+        awaited.append(last[count[count > 0] - 1])
+    call, on = (np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (calls, awaited))
+    if must_have_ended and len(call):
+        latest = np.full(len(rows), np.iinfo(np.int64).min)
+        np.maximum.at(latest, call, work.end[on])
+        ended = (latest <= events.end[rows] + 1000)[call]
+        call, on = call[ended], on[ended]
+    return call, on

@@ -1,0 +1,259 @@
+"""Host line of one rank: when the host launches, waits and marks steps, and what it does in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.holds import HostHolds, holds
+from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.host_boundaries import host_boundaries
+from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.timeline.active_thread import ActiveThread, active_thread
+from traceq.facts.timeline.call_sites import origins
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.python_places import python_places
+from traceq.facts.timeline.steps import extent, steps
+from traceq.grouping import group
+from traceq.intervals import sorted_unique, span_index
+from traceq.model import Category, Trace
+
+__all__ = ["AnchorKind", "HostLine", "HostOwner", "Numbers", "host_line"]
+
+
+class AnchorKind(IntEnum):
+    """Kind of an anchor."""
+
+    START = 0
+    HOLD_END = 1
+    STEP_END = 2
+    LAUNCH = 3
+    HOLD_BEGIN = 4
+    STEP_BEGIN = 5
+    END = 6
+
+
+@dataclass(frozen=True, slots=True)
+class HostOwner:
+    """What the host does: the outermost op and the `inner`most one, or a place in Python without an `inner` op."""
+
+    name: str
+    inner: str
+    phase: str
+    line: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostLine:
+    """N anchors of one rank by time, the holds they belong to, and P pieces of host time between anchors.
+
+    `time_ns` int64[N]; `kind` int64[N] of AnchorKind; `ref` int64[N]: row of the launching call, hold or step;
+    `keys` int64[N, 3]: an anchor of the other side with the same key may be the same one, from the strictest key to
+    the loosest. A piece: `segment` int64[P] (between anchors s and s + 1), `owner` int64[P] into `owners`, `ns`
+    int64[P]; segments of one owner occur once. `launch` int64[D]: the anchor with which each piece of device work
+    enters the graph, -1 for work from before the window; `names` int64[D] number of its name.
+    """
+
+    trace: Trace
+    time_ns: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    ref: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    holds: HostHolds
+    segment: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    ns: NDArray[np.int64]
+    owners: tuple[HostOwner, ...]
+    launch: NDArray[np.int64]
+    names: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+class Numbers:
+    """Numbers of texts that two sides share, in order of first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def of_strings(self, strings: tuple[str, ...] | list[str], used: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64[len(strings)]: the number of each string whose index is in `used`, else -1."""
+        numbers = np.full(len(strings), -1)
+        for index in sorted_unique(used).tolist():
+            numbers[index] = self._numbers.setdefault(strings[index], len(self._numbers))
+        return numbers
+
+
+def host_line(trace: Trace, numbers: Numbers, queue_length: int) -> HostLine:
+    """Return the host line of a trace; both sides share `numbers`, and the length of the launch queue if it fills."""
+    events, work, all_steps = trace.events, device_work(trace), steps(trace)
+    all_holds = holds(trace, queue_length)
+    calls = sorted_unique(work.call[work.linked])
+    first, last = _ends(trace)
+    hold, step = np.arange(len(all_holds)), np.arange(len(all_steps)) if all_steps.marked else np.empty(0, np.int64)
+    sections = (
+        (AnchorKind.START, np.array([first]), np.zeros(1, np.int64)),
+        (AnchorKind.LAUNCH, events.ts[calls], calls),
+        (AnchorKind.HOLD_BEGIN, all_holds.start, hold),
+        (AnchorKind.HOLD_END, all_holds.end, hold),
+        (AnchorKind.STEP_BEGIN, all_steps.host[step, 0], step),
+        (AnchorKind.STEP_END, all_steps.host[step, 1], step),
+        (AnchorKind.END, np.array([last]), np.zeros(1, np.int64)),
+    )
+    time_ns = np.clip(np.concatenate([section[1] for section in sections]), first, None)
+    kind = np.concatenate([np.full(len(section[1]), int(section[0])) for section in sections])
+    ref = np.concatenate([section[2] for section in sections])
+    order = np.lexsort((ref, kind, time_ns))
+    time_ns, kind, ref = time_ns[order], kind[order], ref[order]
+    names = numbers.of_strings(events.strings, events.name[work.rows].astype(np.int64))[events.name[work.rows]]
+    segment, owner, ns, owners = _pieces(trace, time_ns)
+    return HostLine(
+        trace=trace,
+        time_ns=time_ns,
+        kind=kind,
+        ref=ref,
+        keys=_keys(trace, numbers, all_holds, calls, names, kind, ref),
+        holds=all_holds,
+        segment=segment,
+        owner=owner,
+        ns=ns,
+        owners=owners,
+        launch=_launch_anchors(work, kind, ref),
+        names=names,
+    )
+
+
+def _ends(trace: Trace) -> tuple[int, int]:
+    """Return (first, last) ns of the host."""
+    events, (first, last) = trace.events, extent(trace)
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
+    return first, max(first, min(int(events.end[rows].max(initial=first)), last))
+
+
+def _launch_anchors(work: DeviceWork, kind: NDArray[np.int64], ref: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[D]: the anchor of each work's call; without a call that of the work before it on its stream."""
+    anchors = np.flatnonzero(kind == AnchorKind.LAUNCH)
+    anchors = anchors[np.argsort(ref[anchors], kind="stable")]
+    launch = np.full(len(work), -1)
+    launch[work.linked] = anchors[np.searchsorted(ref[anchors], work.call[work.linked])]
+    for number in sorted_unique(work.stream).tolist():
+        on_stream = np.flatnonzero(work.stream == number)
+        latest = np.maximum.accumulate(np.where(work.linked[on_stream], np.arange(len(on_stream)), -1))
+        follows = ~work.linked[on_stream] & (latest >= 0)
+        launch[on_stream[follows]] = launch[on_stream[latest[follows]]]
+    return launch
+
+
+def _keys(
+    trace: Trace,
+    numbers: Numbers,
+    all_holds: HostHolds,
+    calls: NDArray[np.int64],
+    names: NDArray[np.int64],
+    kind: NDArray[np.int64],
+    ref: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return int64[N, 3]: of launches (op and kernels, kernels, op), of holds (kind and op, kind, kind), else kinds."""
+    work = device_work(trace)
+    rows = np.r_[calls, all_holds.row[all_holds.row >= 0]]
+    op_of_row = dict(zip(rows.tolist(), _innermost_ops(trace, numbers, rows).tolist(), strict=True))
+    call_op = np.array([op_of_row[row] for row in calls.tolist()], np.int64)
+    hold_op = np.array([op_of_row.get(row, -1) for row in all_holds.row.tolist()], np.int64)
+    launched = _sequences(np.searchsorted(calls, work.call[work.linked]), names[work.linked], len(calls))
+    keys = np.stack([mixed(kind)] * 3, axis=1)
+    is_launch = np.flatnonzero(kind == AnchorKind.LAUNCH)
+    call = np.searchsorted(calls, ref[is_launch])
+    code = kind[is_launch]
+    keys[is_launch, 0] = mixed(code, call_op[call], launched[call])
+    keys[is_launch, 1] = mixed(code, launched[call])
+    keys[is_launch, 2] = mixed(code, call_op[call])
+    is_hold = np.flatnonzero((kind == AnchorKind.HOLD_BEGIN) | (kind == AnchorKind.HOLD_END))
+    hold, code = ref[is_hold], kind[is_hold]
+    keys[is_hold, 0] = mixed(code, all_holds.kind[hold], hold_op[hold])
+    keys[is_hold, 1] = keys[is_hold, 2] = mixed(code, all_holds.kind[hold])
+    return keys
+
+
+def _innermost_ops(trace: Trace, numbers: Numbers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[K]: the number of the name of the innermost op around each call, -1 outside all ops."""
+    events, row_track = trace.events, tracks(trace)[rows]
+    name = np.full(len(rows), -1)
+    for track, ops in host_ops(trace).items():
+        on_track = np.flatnonzero(row_track == track)
+        op = ops.innermost_at(events.ts[rows[on_track]])
+        name[on_track] = np.where(op >= 0, events.name[ops.rows[op]], -1)
+    return np.where(name >= 0, numbers.of_strings(events.strings, name[name >= 0])[name], -1)
+
+
+def _sequences(group_ids: NDArray[np.int64], values: NDArray[np.int64], num_groups: int) -> NDArray[np.int64]:
+    """Return int64[num_groups]: a hash of the sequence of values of each group."""
+    order = np.argsort(group_ids, kind="stable")
+    group_ids, values = group_ids[order], values[order]
+    first = np.searchsorted(group_ids, np.arange(num_groups))
+    place = np.arange(len(values)) - first[group_ids]
+    total = np.zeros(num_groups, np.uint64)
+    np.add.at(total, group_ids, mixed(values, place).view(np.uint64))
+    return total.view(np.int64)
+
+
+def mixed(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[N]: a hash of each row of the columns."""
+    total = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
+    for column in columns:
+        total ^= column.astype(np.int64).view(np.uint64)
+        total *= np.uint64(0xFF51AFD7ED558CCD)
+        total ^= total >> np.uint64(32)
+    return total.view(np.int64)
+
+
+def _pieces(
+    trace: Trace, time_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[HostOwner, ...]]:
+    """Return (segment, owner, ns, the owners) of the host's time between anchors."""
+    cuts = sorted_unique(host_boundaries(trace), time_ns)
+    cuts = cuts[(cuts >= time_ns[0]) & (cuts <= time_ns[-1])]
+    start, length = cuts[:-1], np.diff(cuts)
+    segment = np.searchsorted(time_ns, start, "right") - 1
+    owner, owners = _owners(trace, start)
+    groups = group([segment, owner])
+    return groups.keys[:, 0], groups.keys[:, 1], np.array(groups.sum(length), np.int64), owners
+
+
+def _owners(trace: Trace, time_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[HostOwner, ...]]:
+    """Return (int64[K] into the owners, the owners): what the active thread does at each time."""
+    active = active_thread(trace, time_ns)
+    origin = origins(trace, active.track, time_ns, time_ns, innermost=active.op)
+    names, phase, places = phases(trace).names, phases(trace).main_phase_at(time_ns), python_places(trace)
+    place = np.zeros(len(time_ns), np.int64)
+    for track, parts in places.parts.items():
+        on_track = np.flatnonzero((active.track == track) & (active.op < 0))
+        index = span_index(parts, time_ns[on_track])
+        place[on_track[index >= 0]] = places.place[track][index[index >= 0]]
+    is_op = active.op >= 0
+    columns = [np.where(is_op, origin.op, -1 - place), _outermost_names(trace, active), phase]
+    columns += [column * is_op for column in (origin.line, origin.module) if column.any()]
+    groups = group(columns)
+    owners = []
+    for first in groups.first.tolist():
+        in_phase = names[phase[first]]
+        if is_op[first]:
+            op, line, module = (origin.texts[column[first]] for column in (origin.op, origin.line, origin.module))
+            owners.append(HostOwner(trace.events.strings[columns[1][first]], op, in_phase, line, module))
+        else:
+            between = places.places[place[first]]
+            owners.append(HostOwner(between.name, "", in_phase, between.line, between.module))
+    return groups.group_ids, tuple(owners)
+
+
+def _outermost_names(trace: Trace, active: ActiveThread) -> NDArray[np.int64]:
+    """Return int64[K]: the name (a string of the trace) of the outermost op at each time, 0 outside all ops."""
+    names = np.zeros(len(active.op), np.int64)
+    for track, ops in host_ops(trace).items():
+        in_op = np.flatnonzero((active.track == track) & (active.op >= 0))
+        names[in_op] = trace.events.name[ops.rows[ops.outermost()[active.op[in_op]]]]
+    return names

@@ -1,0 +1,81 @@
+"""Longest paths through a graph whose edges run forwards; in Python where the extension was not built."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    from traceq.causes import _paths
+except ImportError:
+    IS_NATIVE = False
+else:
+    IS_NATIVE = True
+
+__all__ = ["longest_paths", "topological_order", "trace_back"]
+
+
+def longest_paths(
+    first: NDArray[np.int64], source: NDArray[np.int64], weight: NDArray[np.int64], *, native: bool = IS_NATIVE
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (int64[N] the length of the longest path to each node, int64[N] the last edge of it, -1 without one).
+
+    Edges are sorted by target: those into node n are `first`[n] to `first`[n + 1]; `source` int64[E] < target;
+    `weight` int64[E]. Of equally long paths that over the first edge is chosen. A node without an edge is at 0.
+    """
+    time, choice = np.zeros(len(first) - 1, np.int64), np.full(len(first) - 1, -1)
+    if native:
+        _paths.longest_paths(first, np.ascontiguousarray(source), np.ascontiguousarray(weight), time, choice)
+        return time, choice
+    times: list[int] = []
+    choices: list[int] = []
+    sources, weights = source.tolist(), weight.tolist()
+    for begin, end in pairwise(first.tolist()):
+        latest, chosen = 0, -1
+        for edge in range(begin, end):
+            arrival = times[sources[edge]] + weights[edge]
+            if chosen < 0 or arrival > latest:
+                latest, chosen = arrival, edge
+        times.append(latest)
+        choices.append(chosen)
+    return np.array(times, np.int64), np.array(choices, np.int64)
+
+
+def trace_back(
+    node: int, choice: NDArray[np.int64], source: NDArray[np.int64], *, native: bool = IS_NATIVE
+) -> NDArray[np.int64]:
+    """Return the edges of the longest path to a node, the last one first."""
+    if native:
+        path = np.empty(len(choice), np.int64)
+        return path[: _paths.trace_back(node, choice, np.ascontiguousarray(source), path)].copy()
+    edges = []
+    while choice[node] >= 0:
+        edges.append(int(choice[node]))
+        node = int(source[edges[-1]])
+    return np.array(edges, np.int64)
+
+
+def topological_order(
+    source: NDArray[np.int64], target: NDArray[np.int64], num_nodes: int, *, native: bool = IS_NATIVE
+) -> NDArray[np.int64]:
+    """Return int64[N]: the nodes so that every edge runs forwards. Raises ValueError if the graph has a circle."""
+    order = np.argsort(source, kind="stable")
+    first, targets = np.searchsorted(source[order], np.arange(num_nodes + 1)), target[order]
+    degree, queue = np.bincount(target, minlength=num_nodes), np.empty(num_nodes, np.int64)
+    ready = np.flatnonzero(degree == 0)
+    if native:
+        num = _paths.topological_order(first, targets, ready, degree, queue)
+    else:
+        num, degrees, ordered = 0, degree.tolist(), ready.tolist()
+        for node in ordered:
+            num += 1
+            for following in targets[first[node] : first[node + 1]].tolist():
+                degrees[following] -= 1
+                if degrees[following] == 0:
+                    ordered.append(following)
+        queue[:num] = ordered
+    if num < num_nodes:
+        raise ValueError(f"{num_nodes - num} nodes depend on each other")
+    return queue

@@ -1,0 +1,112 @@
+"""Nodes of one rank on the common graph of two recordings: anchors of the host and device work, of either side.
+
+What only one side has is in the graph as well: on the other side it takes no time. Nodes are numbered so that every
+edge runs forwards: node 0 is the origin, then the host's anchors in order, each followed by the start and the end of
+the work launched there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.alignment import Alignment, align
+from traceq.causes.host_line import AnchorKind, HostLine
+from traceq.causes.host_shares import HostShares, host_shares
+from traceq.causes.work_pairs import WorkPairs, work_pairs
+from traceq.facts.events.device_work import device_work
+from traceq.intervals import sorted_unique
+
+__all__ = ["RankGraph", "rank_graph"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankGraph:
+    """U places of the host, with the anchors of lines `a` and `b`, and W units of work.
+
+    `anchor_a`, `anchor_b` int64[U], -1 where absent; `kind` int64[U] of AnchorKind; `place_a`, `place_b`: the place of
+    each anchor of a side; `host_node` int64[U]; `start_node` int64[W], the end of a unit is the next node; `time_a`,
+    `time_b` int64[N] ns of all nodes since the first anchor, 0 for the origin.
+    """
+
+    a: HostLine
+    b: HostLine
+    alignment: Alignment
+    anchor_a: NDArray[np.int64]
+    anchor_b: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    place_a: NDArray[np.int64]
+    place_b: NDArray[np.int64]
+    host: HostShares
+    work: WorkPairs
+    host_node: NDArray[np.int64]
+    start_node: NDArray[np.int64]
+    time_a: NDArray[np.int64]
+    time_b: NDArray[np.int64]
+
+    def holds_at(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the holds of either side whose anchors are at some places, -1 where absent."""
+        in_a, in_b = self.anchor_a[places], self.anchor_b[places]
+        return np.where(in_a >= 0, self.a.ref[in_a], -1), np.where(in_b >= 0, self.b.ref[in_b], -1)
+
+
+def rank_graph(a: HostLine, b: HostLine) -> RankGraph:
+    """Return the nodes of one rank."""
+    alignment = align(a, b)
+    anchor_a, anchor_b = _merged(len(a), len(b), alignment)
+    kind = np.where(anchor_a >= 0, a.kind[anchor_a], b.kind[anchor_b])
+    place_a, place_b = np.flatnonzero(anchor_a >= 0), np.flatnonzero(anchor_b >= 0)
+    host, host_a, host_b = host_shares(a, b, anchor_a, anchor_b, kind == AnchorKind.HOLD_END)
+    work = work_pairs(a, b, alignment, place_a, place_b)
+    num_before = np.searchsorted(work.place, np.arange(len(kind)), "left")
+    num_before[0] = 0  # work from before the window, of place -1, follows the first anchor
+    host_node = 1 + np.arange(len(kind)) + 2 * num_before
+    start_node = 2 + np.maximum(work.place, 0) + 2 * np.arange(len(work))
+    time_a = _node_times(a, work, work.a, host_a, host_node, start_node)
+    time_b = _node_times(b, work, work.b, host_b, host_node, start_node)
+    return RankGraph(
+        a, b, alignment, anchor_a, anchor_b, kind, place_a, place_b, host, work, host_node, start_node, time_a, time_b
+    )
+
+
+def _merged(num_a: int, num_b: int, alignment: Alignment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the anchors of both sides in one order: in each gap between pairs first A's, then B's."""
+    only_a = np.setdiff1d(np.arange(num_a), alignment.a, assume_unique=True)
+    only_b = np.setdiff1d(np.arange(num_b), alignment.b, assume_unique=True)
+    gap = np.r_[np.searchsorted(alignment.a, only_a), np.searchsorted(alignment.b, only_b), np.arange(len(alignment.a))]
+    rank = np.repeat([0, 1, 2], [len(only_a), len(only_b), len(alignment.a)])
+    in_a = np.r_[only_a, np.full(len(only_b), -1), alignment.a]
+    in_b = np.r_[np.full(len(only_a), -1), only_b, alignment.b]
+    order = np.lexsort((np.maximum(in_a, in_b), rank, gap))
+    return in_a[order], in_b[order]
+
+
+def _node_times(
+    line: HostLine,
+    units: WorkPairs,
+    index: NDArray[np.int64],
+    host_ns: NDArray[np.int64],
+    host_node: NDArray[np.int64],
+    start_node: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return int64[N] ns of one side; absent work starts and ends when the work before it on its stream has ended.
+
+    Before the first work of a side on a stream that is when the first unit of the stream is launched.
+    """
+    work = device_work(line.trace)
+    time = np.zeros(1 + len(host_node) + 2 * len(start_node), np.int64)
+    time[host_node] = host_ns
+    present = index >= 0
+    start, end = (np.where(present, column[index] - line.time_ns[0], 0) for column in (work.start, work.end))
+    for number in sorted_unique(units.stream).tolist():
+        on_stream = np.flatnonzero(units.stream == number)
+        latest = np.maximum.accumulate(np.where(present[on_stream], np.arange(len(on_stream)), -1))
+        place = int(units.place[on_stream[0]])
+        launched = int(time[host_node[place]]) if place >= 0 else 0
+        before = np.where(latest >= 0, end[on_stream[latest]], launched)
+        absent = ~present[on_stream]
+        start[on_stream[absent]] = end[on_stream[absent]] = before[absent]
+    time[start_node], time[start_node + 1] = start, end
+    return time

@@ -1,0 +1,78 @@
+"""Windows of a rank's paired steps on the common graph: what has to be over when a step begins and ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.host_line import AnchorKind
+from traceq.causes.rank_graph import RankGraph
+from traceq.facts.timeline.steps import steps
+
+__all__ = ["StepWindows", "step_windows"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepWindows:
+    """K paired counted steps, in W runs of neighbours.
+
+    `steps` int64[K, 2]: their index on either side; `nodes` int64[K, 2]: from the first to before the second node the
+    host is in that step; `sinks`: for the begin and the end of each run in turn, the nodes of which the latest is it.
+    """
+
+    steps: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    sinks: tuple[NDArray[np.int64], ...]
+
+
+def step_windows(graph: RankGraph) -> StepWindows:
+    """Return the steps that both sides count; without step marks each side is one step.
+
+    Windows that follow the device end with the last work launched in a step and telescope, others with the host.
+    """
+    of_a, of_b, shift = steps(graph.a.trace), steps(graph.b.trace), graph.alignment.shift
+    if not (of_a.marked and of_b.marked):
+        end = np.r_[graph.host_node[-1], _last_ends(graph, len(graph.kind))]
+        nodes = np.array([[graph.host_node[0], len(graph.time_a)]], np.int64)
+        return StepWindows(np.zeros((1, 2), np.int64), nodes, (graph.host_node[:1], end))
+    begins, ends = _places(graph, AnchorKind.STEP_BEGIN), _places(graph, AnchorKind.STEP_END)
+    counted_b = {int(number) - shift for number in np.flatnonzero(of_b.counted)}
+    counted = [
+        number for number in np.flatnonzero(of_a.counted).tolist() if number in counted_b & begins.keys() & ends.keys()
+    ]
+    by_device = of_a.by_device and of_b.by_device
+    sinks: list[NDArray[np.int64]] = []
+    for first, last in _runs(counted) if by_device else [(number, number) for number in counted]:
+        follows = by_device and first - 1 in ends
+        sinks.append(_last_ends(graph, ends[first - 1]) if follows else graph.host_node[[begins[first]]])
+        sinks.append(_last_ends(graph, ends[last]) if by_device else graph.host_node[[ends[last]]])
+    places = np.array([[begins[number], ends[number]] for number in counted], np.int64).reshape(-1, 2)
+    indices = np.array(counted, np.int64)[:, None] + np.array([0, shift], np.int64)
+    return StepWindows(indices, graph.host_node[places] + 1, tuple(sinks))
+
+
+def _places(graph: RankGraph, kind: AnchorKind) -> dict[int, int]:
+    """Return the place of each step's anchor that both sides have, by the step's index on A."""
+    places = np.flatnonzero((graph.anchor_a >= 0) & (graph.anchor_b >= 0) & (graph.kind == kind))
+    return dict(zip(graph.a.ref[graph.anchor_a[places]].tolist(), places.tolist(), strict=True))
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return (first, last) of each run of neighbouring numbers."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = runs[-1][0], number
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def _last_ends(graph: RankGraph, place: int) -> NDArray[np.int64]:
+    """Return the end nodes of the last work before a place, one of each stream."""
+    num = int(np.searchsorted(graph.work.place, place, "left"))
+    _, last = np.unique(graph.work.stream[:num][::-1], return_index=True)
+    ends: NDArray[np.int64] = graph.start_node[num - 1 - last] + 1
+    return ends
