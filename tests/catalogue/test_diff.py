@@ -126,7 +126,8 @@ def test_twenty_removed_syncs_are_named_before_anything_else() -> None:
     syncs = [cause for cause in result["causes"] if cause["kind"] == "sync"]
     assert result["causes"][0] == syncs[0]
     assert [cause["delta_num"] for cause in syncs] == [-10, -10]
-    verdict, why, removed = result["words"][:3]
+    verdict, why, in_common, removed = result["words"][:4]
+    assert in_common.startswith("Only 60 % of the host's calls are on both sides")
     assert verdict.startswith("syncless saves 5.02 ms per step")
     assert why == "Why: 1 profiled step of one window per side gives an estimate but no confidence interval."
     assert removed.startswith("syncless removes 20 syncs per step (10 dtoh aten::copy_ in forward, 10 dtoh ")

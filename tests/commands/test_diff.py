@@ -39,6 +39,7 @@ MANIFEST = Manifest(
     status="complete",
     environment={"torch": "2.9", "host": "here"},
 )
+KINDS = ("sync", "collective", "kernel", "memcpy", "host", "pace", "minor", "jitter", "residual")
 JITTER = (0, 3, -2, 1, -3, 2, -1, 4)
 
 
@@ -191,7 +192,15 @@ DIFF: dict[str, Any] = {
     "cpu_step": (dict, type(None)),
     "verdict": {"name": str, "threshold_pct": NUMBER, "reason": str, "pairs_needed": (int, type(None)), "of": str},
     "words": [str],
-    "traced": {"rank": int, "a_ns": int, "b_ns": int, "delta_ns": int, "num_a": int, "num_b": int},
+    "traced": {
+        "rank": int,
+        "a_ns": int,
+        "b_ns": int,
+        "delta_ns": int,
+        "num_a": int,
+        "num_b": int,
+        "matched_pct": OPTIONAL,
+    },
     "cells": [{"phase": str, "category": str, "a_ns": int, "b_ns": int, "delta_ns": int}],
     "residual_ns": int,
     "causes": [
@@ -210,6 +219,7 @@ DIFF: dict[str, Any] = {
             "count_ns": int,
             "dur_ns": int,
             "share_pct": OPTIONAL,
+            "sd_ns": int,
         }
     ],
     "warnings": [{"code": str, "text": str}],
@@ -222,11 +232,12 @@ def test_json_keeps_its_contract(run: Path, shell: Shell) -> None:
     assert (code, err, result["schema"]) == (0, "", "traceq.diff/1")
     result["warnings"] = result["warnings"] or [{"code": "", "text": ""}]
     fits(result, DIFF, "diff")
-    assert {cause["kind"] for cause in result["causes"]} <= {"sync", "collective", "kernel", "memcpy", "host"}
+    assert {cause["kind"] for cause in result["causes"]} <= set(KINDS)
     assert (result["verdict"]["name"], result["traced"]["delta_ns"], result["residual_ns"]) == ("material", 200_000, 0)
     first = result["causes"][0]
     assert (first["key"], first["delta_num"]) == ("sync|forward|dtoh aten::_local_scalar_dense|", 1)
-    assert first["delta_ns"] == 190_000  # what the call blocked, the copy included
+    assert first["delta_ns"] == 200_000  # the op around it included
+    assert first["chain"] == {"copied_ns": 2_000, "waited_ns": 188_000, "rest_ns": 10_000, "idle_ns": 10_000}
     assert "-0.0" not in re.findall(r"-?\d+\.\d+", out)
     assert json.loads(shell(run, "--json")[1]) == {
         **json.loads(out),

@@ -8,6 +8,7 @@ import pytest
 from builder import AUTOGRAD, Event, annotation, build, call, kernel, launch, memcpy, op, step
 from item_trace import with_item
 
+from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
 from traceq.compare.explain import explain
 from traceq.compare.result import Cause, CellDelta, Chain
@@ -20,7 +21,8 @@ Answer = tuple[int, Deltas, dict[str, Cause]]
 def explained(a: Trace | list[Event], b: Trace | list[Event]) -> Answer:
     """(traced delta, delta by cell, cause by key), in us; cells and causes must add up to the delta."""
     sides = [side if isinstance(side, Trace) else build(*side) for side in (a, b)]
-    traced, cells, causes = explain(*sides)
+    traced, cells, _ = explain(*sides)
+    causes = account_causes(*map(ledger, sides), traced.delta_ns)
     assert sum(cell.delta_ns for cell in cells) == traced.delta_ns
     assert sum(cause.delta_ns for cause in causes) == traced.delta_ns
     assert all(cause.count_ns + cause.dur_ns == cause.delta_ns for cause in causes)
@@ -60,7 +62,7 @@ def test_a_removed_sync_answers_for_its_copy_its_wait_and_the_idle_time_after_it
         ("forward", "launch_latency"): -2,
     }
     assert next(iter(causes)).startswith("sync|")
-    assert next(iter(causes.values())).chain == Chain(copied_ns=-2_000, waited_ns=-21_000, idle_ns=-10_000)
+    assert next(iter(causes.values())).chain == Chain(copied_ns=-2_000, waited_ns=-21_000, rest_ns=-10_000)
     assert [f"{cause.share_pct:.0f}" for cause in causes.values()] == ["94", "6", "0"]  # no -0 of a negative delta
 
 
@@ -242,7 +244,9 @@ def test_what_is_equal_on_both_sides_stays_equal_where_means_are_no_whole_nanose
             rows += [kernel("aaa", index + 35, dur + (number == 3) * odd, run + 1)]
         return rows
 
-    _, cells, causes = explain(build(*steps(40, 0.001)), build(*steps(47, 0.002)))
+    sides = build(*steps(40, 0.001)), build(*steps(47, 0.002))
+    traced, cells, _ = explain(*sides)
+    causes = account_causes(*map(ledger, sides), traced.delta_ns)
     assert {cell.category for cell in cells if cell.delta_ns} == {"compute", "host_bound"}
     assert {cause.name for cause in causes} == {"aaa", "Python between ops"}
 

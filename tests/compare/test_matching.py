@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from builder import Event, annotation, build, call, comms, frame, kernel, launch, memcpy, op, step
 
+from traceq.compare.account_causes import account_causes
+from traceq.compare.attribution import ledger
 from traceq.compare.explain import explain
 from traceq.compare.result import Cause
 from traceq.compare.sentences import cause_text
@@ -14,7 +16,9 @@ MODEL = "model.py(20): forward"
 
 def causes(a: list[Event], b: list[Event]) -> dict[str, Cause]:
     """By key; they must add up."""
-    traced, cells, result = explain(build(*a), build(*b))
+    sides = build(*a), build(*b)
+    traced, cells, _ = explain(*sides)
+    result = account_causes(*map(ledger, sides), traced.delta_ns)
     assert sum(cause.delta_ns for cause in result) == traced.delta_ns == sum(cell.delta_ns for cell in cells)
     return {cause.key: cause for cause in result}
 

@@ -119,8 +119,74 @@ def test_of_a_sync_its_whole_chain_is_told() -> None:
     waits = replace(cause("dtoh aten::item", -50, -2, kind="sync"), chain=Chain(0, -38 * US, -12 * US))
     assert words_of(-100, waits)[0] == (
         "on removes 2 syncs per step (2 dtoh aten::item in fwd): "
-        "-50.0 us per step (sync wait -38.0 us, idle after -12.0 us), 50.0 % of the traced -100 us."
+        "-50.0 us per step (sync wait -38.0 us, rest -12.0 us), 50.0 % of the traced -100 us."
     )
+
+
+def no_change(kind: str, name: str, delta_us: float, sd_us: float = 0) -> Cause:
+    return replace(cause(name, delta_us, kind=kind, phase=""), sd_ns=round(sd_us * US))
+
+
+def test_jitter_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
+    jitter = no_change("jitter", "run-to-run jitter of 3 kinds of work", 60, 40)
+    assert words_of(63, jitter) == (
+        "The traced delta, +63.0 us per step, is within run-to-run jitter: +60.0 us ± 40.0 us.",
+    )
+    assert words_of(81, replace(jitter, delta_ns=80 * US)) == (
+        (
+            "Most of the traced +81.0 us per step is in changes too small or too irregular to be told from "
+            "run-to-run jitter: +80.0 us ± 40.0 us in all."
+        ),
+    )
+    assert words_of(200, cause("aten::mm", 140), jitter) == (
+        "Causes of the traced +200 us per step: +140 us aten::mm in fwd.",
+    )
+    assert words_of(-63, jitter) == ()
+
+
+def test_what_is_not_recorded_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
+    waits = no_change("residual", "waits of the device whose cause is not recorded", -60)
+    assert words_of(-100, waits) == (
+        (
+            "Most of the traced -100 us per step is no known change: "
+            "-60.0 us waits of the device whose cause is not recorded."
+        ),
+    )
+    assert words_of(-200, waits) == ()
+
+
+def test_the_pace_of_all_work_is_a_cause_without_a_phase() -> None:
+    pace = no_change("pace", "pace of all kernels (+3.0 %)", 90)
+    assert words_of(100, pace) == ("Causes of the traced +100 us per step: +90.0 us pace of all kernels (+3.0 %).",)
+
+
+def test_sides_with_little_in_common_are_told_where_not_why() -> None:
+    traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=37.6)
+    assert cause_words("on", traced, (cause("aten::mm", 90),)) == (
+        "Only 38 % of the host's calls are on both sides: the table shows where the time went, not why.",
+        "Differences in the traced +100 us per step: +90.0 us aten::mm in fwd.",
+    )
+    assert len(cause_words("on", replace(traced, matched_pct=70.0), (cause("aten::mm", 90),))) == 1
+    assert len(cause_words("on", replace(traced, matched_pct=None), (cause("aten::mm", 90),))) == 1
+
+
+def test_occasional_allocations_on_a_rank_are_noise_as_well() -> None:
+    assert words_of(100, cause("rank 2: alloc aten::empty", 1, 0.5, kind="sync")) == ()
+    assert words_of(100, cause("ranks 1, 2: alloc aten::empty", 50, 0.5, kind="sync"))
+
+
+def test_in_the_table_jitter_has_its_deviation_and_no_number() -> None:
+    a, b = (Run(name, (build(step(0, 100), op("aten::mm", 10, 80)),)) for name in ("a", "b"))
+    jitter = no_change("jitter", "run-to-run jitter of 3 kinds of work", 163, 40)
+    causes = (cause("aten::mm", 30, 1), no_change("pace", "pace of all kernels (+3.0 %)", 90), jitter)
+    table = causes_table(replace(diff_runs(a, b), causes=causes))
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    assert [(row["phase"], row["delta_num"], row["delta_ns"]) for row in rows] == [
+        ("fwd", 1, 30_000),
+        ("", None, 90_000),
+        ("", None, "+163 us ± 40.0 us"),
+    ]
 
 
 def test_syncs_that_cost_less_although_they_are_more_are_told_together() -> None:
@@ -280,7 +346,7 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
     result = diff_runs(a, b)
     assert result.words[0].startswith("b costs 50.0 us in the trace (+62.5 %): ")
     assert result.words[2].startswith(
-        "b adds 1 sync in the trace (1 dtoh aten::item in forward): +25.0 us in the trace"
+        "b adds 1 sync in the trace (1 dtoh aten::item in forward): +30.0 us in the trace (copy +5.00 us, sync wait +2"
     )
     assert not any("step" in line for line in result.words[2:])
     assert waterfall(result).title == "Delta by phase and category (whole traces of rank 0; profiled)"

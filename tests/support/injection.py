@@ -101,6 +101,25 @@ def hungry(rows: Sequence[Row], ops: Sequence[Row], left_us: float = 50) -> list
     return [op for op in ops if (index := bisect_left(launched, end(op))) and done[index - 1] <= end(op) + left_us]
 
 
+def waits_for_kernels(rows: Sequence[Row], name: str, left_us: float = 25) -> tuple[list[Row], list[Row]]:
+    """(the rows with a device synchronize in every step, after an op of that name; the kernel each of them waits for).
+
+    As the host waits there, it is as much later as the kernel: nothing else of the recording depends on it.
+    """
+    calls = {correlation(row): float(row["ts"]) for row in rows if is_runtime(row) and correlation(row)}
+    device = sorted((row for row in rows if is_device(row)), key=end)
+    places = []
+    for step in main_steps(rows):
+        for op in hungry(rows, ops_within(rows, name, step), left_us):
+            last = [row for row in device if calls.get(correlation(row), end(op)) < end(op)][-1]
+            if end(op) + 3 < end(last) and str(last["cat"]).lower() == "kernel" and "nccl" not in last["name"]:
+                places.append((op, last))
+                break
+    changed = with_stalls(rows, [op for op, _ in places], 60, "device")
+    kernels = {correlation(kernel) for _, kernel in places}
+    return changed, [row for row in changed if is_device(row) and correlation(row) in kernels]
+
+
 def with_stalls(rows: Sequence[Row], ops: Sequence[Row], stall_us: float, kind: str = "item") -> list[Row]:
     """After each op something of STALLS for which the host waits `stall_us` in all.
 
@@ -173,28 +192,6 @@ def _stall(
 def _row(like: Row, cat: str, name: str, start: float, stop: float, **args: Any) -> Row:
     where = {"pid": like["pid"], "tid": like["tid"]}
     return {"ph": "X", "cat": cat, "name": name, **where, "ts": start, "dur": stop - start, "args": args}
-
-
-def with_slower_kernel(rows: Sequence[Row], slow: Row, by_us: float) -> list[Row]:
-    """One kernel takes longer; what its stream runs later, and all that is launched after it began, moves."""
-    calls = {correlation(row): float(row["ts"]) for row in rows if is_runtime(row) and correlation(row)}
-    over, stream = end(slow), slow["args"]["stream"]
-
-    def moves(row: Row) -> bool:
-        queued = row["args"].get("stream") == stream and row["ts"] >= over
-        return queued or calls.get(correlation(row), 0) >= slow["ts"]
-
-    changed = []
-    for row in rows:
-        if row is slow:
-            changed.append({**row, "dur": row["dur"] + by_us})
-        elif is_device(row):
-            changed.append({**row, "ts": row["ts"] + by_us if moves(row) else row["ts"]})
-        else:
-            begins = by_us if row["ts"] >= slow["ts"] else 0
-            grows = by_us if not begins and end(row) > slow["ts"] else 0
-            changed.append({**row, "ts": row["ts"] + begins, "dur": row["dur"] + grows})
-    return changed
 
 
 def with_longer_kernels(rows: Sequence[Row], slow: Sequence[tuple[Row, float]]) -> list[Row]:

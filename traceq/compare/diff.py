@@ -207,7 +207,9 @@ def _explained(
     if rank is None:
         return None, (), ()
     ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))
-    return explain(ours, theirs)
+    of_a, of_b = ({trace.rank: trace for trace in run.traces} for run in (a, b))
+    others = sorted((delta for delta in ranks if delta.rank != rank), key=lambda delta: -abs(delta.own_delta_ns))
+    return explain(ours, theirs, [(of_a[delta.rank], of_b[delta.rank]) for delta in others])
 
 
 def _changed_phase(causes: tuple[Cause, ...]) -> str:

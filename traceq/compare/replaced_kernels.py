@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, KeysView
+from collections.abc import Callable, Collection
 
 from traceq.compare.attribution import line_function
 from traceq.compare.cost_centers import FOR, LAUNCHES
@@ -11,14 +11,17 @@ from traceq.compare.result import REPLACED_BY, Cause, share
 __all__ = ["fold_replacements"]
 
 
-def fold_replacements(causes: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int) -> list[Cause]:
+def fold_replacements(
+    causes: list[Cause], of_a: Collection[str], of_b: Collection[str], delta_ns: int, *, within_ops: bool = False
+) -> list[Cause]:
     """Return the causes, with kernels and collectives of A that others of B replaced folded into one row.
 
     First within the launching op at the same line of the same module, as kernel names change with the device and the
     version; then within the op alone, then within the phase, where collectives replace only those of the same role.
-    Listed separately they would dwarf everything else and cancel; one row shows what the replacement changed.
+    Listed separately they would dwarf everything else and cancel; one row shows what the replacement changed. `of_a`,
+    `of_b` are the keys that either side has, or has more of. `within_ops`: kernels do not replace those of other ops.
     """
-    for place in (_call, _launching_op, _phase_and_role):
+    for place in (_call, _launching_op) if within_ops else (_call, _launching_op, _phase_and_role):
         causes = _folded(causes, of_a, of_b, delta_ns, place)
     return causes
 
@@ -39,7 +42,7 @@ def _call(cause: Cause) -> str:
 
 
 def _folded(
-    causes: list[Cause], of_a: KeysView[str], of_b: KeysView[str], delta_ns: int, place: Callable[[Cause], str]
+    causes: list[Cause], of_a: Collection[str], of_b: Collection[str], delta_ns: int, place: Callable[[Cause], str]
 ) -> list[Cause]:
     """Return the causes with one row for each place where A's one-sided causes meet B's; "" is no place."""
     folded, one_sided = [], dict[tuple[str, str], list[Cause]]()
@@ -65,7 +68,7 @@ def _replacement(key: str, removed: list[Cause], added: list[Cause], delta_ns: i
         kind=first.kind,
         phase=first.phase,
         name=_replacement_name(removed, added),
-        line=first.line if len({line_function(cause.line) for cause in members}) == 1 else "",
+        line=min(cause.line for cause in members) if len({line_function(cause.line) for cause in members}) == 1 else "",
         delta_num=round(sum(cause.delta_num for cause in members), 9) + 0.0,  # thirds that cancel are no change
         delta_ns=total,
         count_ns=total,

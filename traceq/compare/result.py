@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traceq.compare.collective_volumes import Exchange
@@ -11,6 +13,7 @@ from traceq.report import Source
 from traceq.stats import Comparison, Interaction, VerdictName
 
 __all__ = [
+    "AND",
     "REPLACED_BY",
     "ArmInteraction",
     "Cause",
@@ -23,11 +26,19 @@ __all__ = [
     "RankDelta",
     "Traced",
     "share",
+    "sorted_causes",
 ]
 
 REPLACED_BY = " replaced by "
 """Between the names of a cause that is a replacement."""
 
+AND = " and "
+"""Between the phases of a cause that is in several."""
+
+_SHARE_OF_A_DECISION = 0.05
+_LEAST_MATCHED_PCT = 70.0
+_RANKS = re.compile(r"^ranks? (?P<ranks>\d+(, \d+)*): ")
+_NO_CHANGE = ("minor", "jitter", "residual")
 _MOST_ANSWERS = 8
 """Arms that the repr of a run's comparison lists."""
 
@@ -44,7 +55,8 @@ class Comparable:
 class Traced:
     """Profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps.
 
-    Not `marked` where the traces have no steps and count as one each.
+    Not `marked` where the traces have no steps and count as one each. `matched_pct` is the share of host calls that
+    both sides have, None without a device.
     """
 
     rank: int
@@ -53,11 +65,22 @@ class Traced:
     num_a: int
     num_b: int
     marked: bool = True
+    matched_pct: float | None = None
 
     @property
     def delta_ns(self) -> int:
         """B's step minus A's."""
         return self.b_ns - self.a_ns
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether the sides have enough in common to say what caused the delta."""
+        return self.matched_pct is not None and self.matched_pct >= _LEAST_MATCHED_PCT
+
+    @property
+    def says_where_only(self) -> bool:
+        """Whether the sides have so little in common that causes are differences of accounts: where, not why."""
+        return self.matched_pct is not None and not self.is_matched
 
     @property
     def per(self) -> str:
@@ -106,11 +129,11 @@ class CellDelta:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Parts of a sync's delta: its copy, the host blocked while nothing ran, the device idle after it."""
+    """Parts of a sync's delta: its copy, the wait for it, the rest: the op that asks, idle time that follows."""
 
     copied_ns: int
     waited_ns: int
-    idle_ns: int
+    rest_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +142,8 @@ class Cause:
 
     `line` and `module`, a class of nn.Module, are "" where not recorded. `self_op` is the op inside a host op whose
     self time is most of the delta, "" where that is the op itself. `delta_bytes` is the change in bytes moved by copies
-    and collectives. `chain` splits the delta of a sync on a device.
+    and collectives. `chain` splits the delta of a sync on a device. `sd_ns` is the standard deviation of the delta
+    between two runs of the same code, 0 if unknown.
     """
 
     key: str
@@ -136,11 +160,28 @@ class Cause:
     self_op: str = ""
     delta_bytes: int = 0
     chain: Chain | None = None
+    sd_ns: int = 0
+
+    @property
+    def names_a_change(self) -> bool:
+        """Whether this is something that changed: neither run-to-run jitter nor time whose cause is not recorded."""
+        return self.kind not in _NO_CHANGE
 
     @property
     def is_replacement(self) -> bool:
-        """Whether these are kernels or collectives of A that others of B replaced."""
-        return self.key.endswith("|replaced")
+        """Whether this is work of A that other work of B replaced."""
+        return REPLACED_BY in self.name
+
+    @property
+    def ranks(self) -> tuple[str, ...]:
+        """The ranks that it is on where several are compared."""
+        match = _RANKS.match(self.name)
+        return tuple(match["ranks"].split(", ")) if match else ()
+
+    @property
+    def work(self) -> str:
+        """Name without the ranks."""
+        return _RANKS.sub("", self.name)
 
     @property
     def path(self) -> str:
@@ -261,3 +302,17 @@ class Diffs:
 def share(part_ns: int, delta_ns: int) -> float | None:
     """Return percent of the traced delta, None if that is 0; never -0."""
     return 100 * part_ns / delta_ns + 0.0 if delta_ns else None
+
+
+def sorted_causes(causes: Iterable[Cause], delta_ns: int) -> tuple[Cause, ...]:
+    """Return syncs that were added or removed, as someone wrote each of them, then the others by size, then the rest.
+
+    The rest is what names no change: run-to-run jitter and what was not recorded.
+    """
+
+    def key(cause: Cause) -> tuple[bool, bool, int, str]:
+        is_large = abs(cause.delta_ns) >= _SHARE_OF_A_DECISION * abs(delta_ns)
+        is_decision = cause.kind == "sync" and cause.delta_num != 0 and is_large
+        return not cause.names_a_change, not is_decision, -abs(cause.delta_ns), cause.key
+
+    return tuple(sorted(causes, key=key))

@@ -10,12 +10,24 @@ from traceq.compare.result import REPLACED_BY, Cause, Comparable, Diff, Traced
 from traceq.stats import Comparison, Interaction
 from traceq.units import Unit, format_value
 
-__all__ = ["cause_text", "cause_words", "cpu_words", "interaction_words", "sample_words", "short_name", "verdict_words"]
+__all__ = [
+    "cause_text",
+    "cause_words",
+    "cpu_words",
+    "interaction_words",
+    "jitter_text",
+    "sample_words",
+    "short_name",
+    "verdict_words",
+]
 
 _LARGE_SHARE = 0.05
 _MOST_LINES = 2
 _MOST_OPS = 6
 _MOST_CAUSES = 3
+_MAJORITY = 2
+_ERRORS = 2
+"""Standard deviations within which a delta is run-to-run jitter."""
 _LONGEST_NAME = 60
 _LONGEST_OF_TWO = 45
 _NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
@@ -94,24 +106,27 @@ def cause_words(
     """Return lines of code whose ops were added or removed, then other such syncs, then the largest other causes.
 
     Sides without `same_work`, like two devices, differ in much that no one changed: only large causes are listed. Where
-    the unprofiled steps contradict the traced delta, which is then not `believable`, other causes are left out.
+    the unprofiled steps contradict the traced delta, which is then not `believable`, other causes are left out. What
+    names no change is never listed as a cause, but named where it is most of the delta.
     """
     by_line = _changed_lines(causes, traced, same_work=same_work)
     listed = {cause.key for _, members in by_line for cause in members}
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
     syncs = [cause for cause in changed if _is_notable(cause, traced)]
-    words = [*_line_words(b_name, traced, by_line), *_sync_words(b_name, traced, syncs)]
+    changes = [*_line_words(b_name, traced, by_line), *_sync_words(b_name, traced, syncs)]
+    words = [*_unmatched_words(traced), *changes]
     if not believable:
         outside = f"The traced delta, {_delta(traced.delta_ns)}, is outside the unprofiled 95 % CI"
         return (*words, f"{outside}: trust which ops were added or removed, not their durations.")
     listed |= {cause.key for cause in syncs}
-    others = [cause for cause in causes if cause.key not in listed and cause.delta_ns]
+    others = [cause for cause in causes if cause.key not in listed and cause.delta_ns and cause.names_a_change]
     large = [cause for cause in others if _is_large(cause.delta_ns, traced)][:_MOST_CAUSES]
     if large:
-        label = "Other causes" if words else f"Causes of the traced {_delta(traced.delta_ns)} {traced.per}"
+        first, more = ("Differences in", "differences") if traced.says_where_only else ("Causes of", "causes")
+        label = f"Other {more}" if changes else f"{first} the traced {_delta(traced.delta_ns)} {traced.per}"
         texts = (f"{_delta(cause.delta_ns)} {cause_text(cause, traced.per)}" for cause in large)
         words.append(f"{label}: {'; '.join(texts)}.")
-    return tuple(words)
+    return (*words, *_no_change_words(traced, causes))
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
@@ -122,7 +137,36 @@ def cause_text(cause: Cause, per: str = "per step") -> str:
         more.append(f"{_number(cause)} {'more' if cause.delta_num > 0 else 'fewer'} {per}")
     if cause.delta_bytes:
         more.append(format_value(cause.delta_bytes, Unit.DELTA_BYTES))
-    return f"{_cut_name(cause.path)}{where} in {cause.phase}" + (f" ({', '.join(more)})" if more else "")
+    phase = f" in {cause.phase}" if cause.phase else ""
+    return f"{_cut_name(cause.path)}{where}{phase}" + (f" ({', '.join(more)})" if more else "")
+
+
+def jitter_text(cause: Cause) -> str:
+    """Return `+163 us ± 40.0 us`: run-to-run jitter with its standard deviation."""
+    return f"{_delta(cause.delta_ns)} ± {format_value(cause.sd_ns, Unit.NS)}"
+
+
+def _unmatched_words(traced: Traced) -> list[str]:
+    """Return, of sides with little in common, what the causes are then."""
+    if traced.matched_pct is None or not traced.says_where_only:
+        return []
+    percent = f"{traced.matched_pct:.0f} %"
+    return [f"Only {percent} of the host's calls are on both sides: the table shows where the time went, not why."]
+
+
+def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
+    """Return that most of the delta is run-to-run jitter, or time whose cause is not recorded."""
+    delta, sign = f"{_delta(traced.delta_ns)} {traced.per}", 1 if traced.delta_ns > 0 else -1
+    for cause in causes:
+        if cause.names_a_change or _MAJORITY * sign * cause.delta_ns <= abs(traced.delta_ns):
+            continue
+        if cause.kind == "residual":
+            return [f"Most of the traced {delta} is no known change: {_delta(cause.delta_ns)} {cause.name}."]
+        if abs(traced.delta_ns) <= _ERRORS * cause.sd_ns:
+            return [f"The traced delta, {delta}, is within run-to-run jitter: {jitter_text(cause)}."]
+        several = "changes too small or too irregular to be told from run-to-run jitter"
+        return [f"Most of the traced {delta} is in {several}: {jitter_text(cause)} in all."]
+    return []
 
 
 def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[tuple[str, list[Cause]]]:
@@ -194,12 +238,12 @@ def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause]) -> list[str
 
 
 def _chain(syncs: Sequence[Cause], otherwise: str) -> str:
-    """Return ` (copy +2.00 us, sync wait +183 us, idle after +5.00 us)`, without parts that do not differ."""
+    """Return ` (copy +2.00 us, sync wait +183 us, rest +5.00 us)`, without parts that do not differ."""
     chains = [cause.chain for cause in syncs if cause.chain]
     parts = (
         ("copy", sum(chain.copied_ns for chain in chains)),
         ("sync wait", sum(chain.waited_ns for chain in chains)),
-        ("idle after", _sum(syncs) - sum(chain.copied_ns + chain.waited_ns for chain in chains)),
+        ("rest", _sum(syncs) - sum(chain.copied_ns + chain.waited_ns for chain in chains)),
     )
     texts = [f"{what} {_delta(ns)}" for what, ns in parts if ns]
     return f" ({', '.join(texts)})" if chains and texts else otherwise
@@ -227,7 +271,7 @@ def _is_large(delta_ns: int, traced: Traced) -> bool:
 
 def _is_notable(cause: Cause, traced: Traced) -> bool:
     """Return whether a sync is listed: occasional allocations are noise, syncs that the program issues never are."""
-    return not cause.name.startswith("alloc") or _is_large(cause.delta_ns, traced)
+    return not cause.work.startswith("alloc") or _is_large(cause.delta_ns, traced)
 
 
 def _sum(causes: Sequence[Cause]) -> int:

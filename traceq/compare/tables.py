@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import Cause, Diff, Diffs, share
-from traceq.compare.sentences import short_name
+from traceq.compare.sentences import jitter_text, short_name
 from traceq.report import Cell, Column, Table
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
@@ -92,6 +92,7 @@ def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
 
     Columns that are empty for all causes are left out. So is the split by count and duration if no cause has both
     parts; where the parts nearly cancel, as for few large copies that replace many small ones, their cells are empty.
+    Run-to-run jitter has its standard deviation beside it.
     """
     shown = diff.causes[:_TOP]
     optional = ("line", "module", "delta_num", "delta_bytes")
@@ -112,7 +113,8 @@ def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
             f"{len(rest)} more causes in --json: net {format_value(net_ns, Unit.DELTA_NS)}, "
             f"sum of absolute values {format_value(absolute_ns, Unit.NS)}."
         )
-    return Table("causes", "Causes of the delta", columns, rows, note=note)
+    where_only = diff.traced is not None and diff.traced.says_where_only
+    return Table("causes", "Delta by account" if where_only else "Causes of the delta", columns, rows, note=note)
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
@@ -211,6 +213,10 @@ def _shown(cause: Cause, key: str) -> Cell:
     """Return the value to show: no split into effects much larger than the delta that they explain."""
     if key in ("count_ns", "dur_ns") and abs(cause.count_ns) + abs(cause.dur_ns) > _CANCELS * abs(cause.delta_ns):
         return None
+    if key in ("delta_num", "count_ns", "dur_ns") and (cause.kind == "pace" or not cause.names_a_change):
+        return None  # of all unchanged work, or of none
+    if key == "delta_ns" and cause.kind == "jitter":
+        return jitter_text(cause)
     if key == "delta_bytes" and cause.kind not in ("collective", "memcpy"):
         return None  # of a sync the time matters, not the few bytes
     return short_name(cause.path, _SIDE) if key == "name" else _cell(cause, key)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from typing import TextIO
 
 import msgspec
 
-from traceq.compare.result import ArmInteraction, Diff, Diffs, Feeding, RankDelta
+from traceq.compare.result import ArmInteraction, Cause, Diff, Diffs, Feeding, RankDelta
 from traceq.display import RenderOptions
 from traceq.report import Source
 from traceq.stats import Comparison
@@ -67,6 +68,7 @@ def _diff(diff: Diff) -> dict[str, object]:
             "delta_ns": diff.traced.delta_ns,
             "num_a": diff.traced.num_a,
             "num_b": diff.traced.num_b,
+            "matched_pct": diff.traced.matched_pct,
         },
         "ranks": [_rank(rank) for rank in diff.ranks],
         "cells": [
@@ -74,7 +76,7 @@ def _diff(diff: Diff) -> dict[str, object]:
             for c in diff.cells
         ],
         "residual_ns": diff.residual_ns,
-        "causes": diff.causes,
+        "causes": [_cause(cause) for cause in diff.causes],
         "words": diff.words,
         "free": diff.free or None,
         "feeding": _feeding(diff.feeding),
@@ -106,6 +108,13 @@ def _rank(rank: RankDelta) -> dict[str, int]:
         "own_b_ns": rank.own_b_ns,
         "own_delta_ns": rank.own_delta_ns,
     }
+
+
+def _cause(cause: Cause) -> dict[str, object]:
+    """Return the fields of a cause; the rest of a sync's chain has its former key as well."""
+    chain = cause.chain
+    values = {field.name: getattr(cause, field.name) for field in fields(cause)}
+    return {**values, "chain": None if chain is None else {**asdict(chain), "idle_ns": chain.rest_ns}}
 
 
 def _source(source: Source, name: str) -> dict[str, object]:

@@ -108,9 +108,6 @@ class _Host:
                     yield from self.copy(one)
                 case do.Synchronize():
                     yield from self.synchronize(one)
-                case do.Poll():
-                    yield (works := tuple(self.streams.values()))
-                    self.now = max([self.now, *(work.end for work in works)])
                 case do.Allocate(ns, name):
                     yield from self.block("alloc", name, (), ns, 0)
                 case do.Record(event, stream, ns):

@@ -14,14 +14,15 @@ from .program import (
     Instruction,
     Job,
     Launch,
-    Poll,
     Python,
     Record,
+    Synchronize,
     op,
     phase,
 )
 
 PHASES = ("forward", "backward")
+WAIT = Synchronize("stream", COMM_STREAM)
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Meetings:
     """What a job does: `plan` are the collectives of a step as (name, elements), the first half of them in forward.
 
     `wrong[rank, step]` is what a rank issues instead. `noise`: up to how far apart a collective ends on its ranks.
-    `ahead`: hosts run ahead of their devices; else each waits for every collective.
+    `ahead`: hosts run ahead of their devices; else each waits in a call for every collective.
     """
 
     plan: list[tuple[str, int]]
@@ -82,5 +83,5 @@ class Meetings:
         work = op(name, Launch("gemm", computes), before=on_host)
         if self.backend == "gloo":
             return [work, reduce]
-        then: tuple[Instruction, ...] = (Record(2, COMM_STREAM), Await(2)) if self.ahead else (Poll(),)
+        then: tuple[Instruction, ...] = (Record(2, COMM_STREAM), Await(2)) if self.ahead else (WAIT,)
         return [work, Record(1), Await(1, COMM_STREAM), reduce, *then, Python(2 * US)]

@@ -77,11 +77,6 @@ class Synchronize:
 
 
 @dataclass(frozen=True)
-class Poll:
-    """The host looks again and again whether the device is done, and no row shows it."""
-
-
-@dataclass(frozen=True)
 class Allocate:
     """cudaMalloc, cudaFree: blocks, and waits for nothing."""
 
@@ -128,9 +123,7 @@ class Memory:
     size: int
 
 
-Instruction = (
-    Python | Scope | Backward | Launch | Copy | Synchronize | Poll | Allocate | Record | Await | Collective | Memory
-)
+Instruction = Python | Scope | Backward | Launch | Copy | Synchronize | Allocate | Record | Await | Collective | Memory
 Steps = tuple[tuple[Instruction, ...], ...]
 
 

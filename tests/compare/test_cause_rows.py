@@ -1,0 +1,365 @@
+"""Causes of a delta by the critical path of both sides, on traces small enough to add up by hand. Times in us."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step
+from item_trace import with_item
+from simulator import US, run_of
+from simulator.meetings import Late, Meetings
+
+from traceq.compare.account_causes import account_causes
+from traceq.compare.attribution import ledger
+from traceq.compare.explain import explain
+from traceq.compare.result import Cause
+from traceq.model import Trace
+
+
+def causes_of(a: Trace | list[Event], b: Trace | list[Event]) -> tuple[float, dict[str, Cause]]:
+    """(traced delta in us, causes by name); they must add up, and turn every sign when the sides are exchanged."""
+    a, b = (side if isinstance(side, Trace) else build(*side) for side in (a, b))
+    (traced, _, causes), (_, _, back) = explain(a, b), explain(b, a)
+    assert traced.is_matched
+    assert sum(cause.delta_ns for cause in causes) == traced.delta_ns
+    assert sorted(cause.delta_ns for cause in causes) == sorted(-cause.delta_ns for cause in back)
+    assert len({cause.name for cause in causes}) == len(causes)
+    return traced.delta_ns / 1000, {cause.name: cause for cause in causes}
+
+
+def deltas(causes: dict[str, Cause]) -> dict[str, float]:
+    return {name: cause.delta_ns / 1000 for name, cause in causes.items() if cause.delta_ns}
+
+
+class Host:
+    """A host that launches kernels, 10 after the call on an idle device, 1 after each other on a busy one."""
+
+    def __init__(self) -> None:
+        self.rows: list[Event] = []
+        self.time, self.number, self.free = 0.0, 0, dict[int, float]()
+
+    def work(self, name: str, dur: float) -> Host:
+        self.rows.append(op(name, self.time, dur))
+        self.time += dur
+        return self
+
+    def run(self, name: str, dur: float, stream: int = 7, launcher: str = "aten::mm") -> Host:
+        self.number += 1
+        begin = max(self.time + 13, self.free.get(stream, 0) + 1)
+        self.rows += [op(launcher, self.time, 10), launch(self.time + 3, 4, self.number)]
+        self.rows.append(kernel(name, begin, dur, self.number, stream=stream))
+        self.free[stream] = begin + dur
+        self.time += 10
+        return self
+
+    def item(self) -> Host:
+        """A copy of 2 to the host, which is back 3 after it."""
+        self.number += 1
+        begin = max(self.time + 13, self.free.get(7, 0) + 1)
+        self.rows += [
+            op("aten::item", self.time, begin + 5 - self.time),
+            op("aten::_local_scalar_dense", self.time, begin + 5 - self.time),
+            call("cudaMemcpyAsync", self.time + 3, 4, self.number),
+            memcpy("DtoH (Device -> Pinned)", begin, 2, self.number),
+            call("cudaStreamSynchronize", self.time + 8, begin + 4 - self.time - 8),
+        ]
+        self.free[7], self.time = begin + 2, begin + 5
+        return self
+
+    def drain(self) -> Host:
+        """Ends the step: the host waits for the device, and returns 2 later."""
+        over = max(*self.free.values(), self.time + 2) + 2
+        self.rows.append(call("cudaDeviceSynchronize", self.time, over - self.time))
+        self.time = over
+        return self
+
+    @property
+    def trace(self) -> Trace:
+        self.drain()
+        return build(step(0, self.time + 1), *self.rows)
+
+
+def queued(num: int = 8, dur: float = 50) -> Host:
+    """Kernels that keep the device busy, so that the host runs ahead."""
+    host = Host()
+    for number in range(num):
+        host.run(f"gemm{number}", dur)
+    return host
+
+
+def test_equal_traces_have_no_row() -> None:
+    assert causes_of(with_item(item=True), with_item(item=True)) == (0, {})
+    assert causes_of(queued().item().run("add", 5).trace, queued().item().run("add", 5).trace) == (0, {})
+
+
+def test_a_host_op_that_the_device_hides_costs_nothing() -> None:
+    a, b = (queued().work("aten::slow", dur).run("add", 5).trace for dur in (10, 110))
+    assert causes_of(a, b)[0] == 0
+    assert deltas(causes_of(a, b)[1]) == {}
+
+
+def test_an_exposed_host_op_costs_its_time() -> None:
+    a, b = (Host().run("gemm", 5).work("aten::slow", dur).run("add", 5).trace for dur in (50, 150))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (100, {"aten::slow": 100})
+    assert (causes["aten::slow"].count_ns, causes["aten::slow"].dur_ns) == (0, 100_000)
+
+
+def test_a_host_op_of_which_the_device_hides_a_part_costs_the_rest() -> None:
+    """The device is free at 13 + 8 * 50 + 7 = 420, the last launch at 83 + 10 on A, so that it starts at 421.
+
+    On B the op ends at 580, the call is at 583 and the kernel starts at 593: 172 later.
+    """
+    a, b = (queued().work("aten::slow", dur).run("add", 5).trace for dur in (10, 500))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (172, {"aten::slow": 172})
+
+
+def test_a_read_costs_the_queue_that_it_drains() -> None:
+    """Without it the kernel after it starts at 421, as the device is busy until 420.
+
+    With it the host is back at 426, launches at 429, and the kernel starts at 439: 18 later, of which 3 are the copy.
+    """
+    a, b = (host.run("add", 5).trace for host in (queued(), queued().item()))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (18, {"dtoh aten::_local_scalar_dense": 18})
+    sync = causes["dtoh aten::_local_scalar_dense"]
+    assert (sync.kind, sync.delta_num, sync.count_ns, sync.dur_ns) == ("sync", 1, 18_000, 0)
+    assert sync.chain is not None
+    assert sync.chain.copied_ns + sync.chain.waited_ns + sync.chain.rest_ns == 18_000
+
+
+def test_a_read_costs_the_host_work_that_the_device_no_longer_hides() -> None:
+    """`aten::slow` takes 300 on both sides. It hides behind the device on A; on B it begins when that is idle.
+
+    A: 421. B: back at 426, launched at 729, started at 739: 318 later.
+    """
+    a, b = (host.work("aten::slow", 300).run("add", 5).trace for host in (queued(), queued().item()))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (318, {"dtoh aten::_local_scalar_dense": 318})
+
+
+def test_a_removed_read_saves_what_it_would_cost() -> None:
+    a, b = (host.work("aten::slow", 300).run("add", 5).trace for host in (queued().item(), queued()))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (-318, {"dtoh aten::_local_scalar_dense": -318})
+    assert causes["dtoh aten::_local_scalar_dense"].delta_num == -1
+
+
+def test_a_longer_kernel_on_the_path_costs_its_time() -> None:
+    a, b = (queued().run("softmax", dur).run("add", 5).trace for dur in (20, 80))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (60, {"aten::mm > softmax": 60})
+    assert (causes["aten::mm > softmax"].count_ns, causes["aten::mm > softmax"].dur_ns) == (0, 60_000)
+
+
+def test_a_longer_kernel_behind_another_stream_costs_nothing() -> None:
+    a, b = (Host().run("long", 500).run("hidden", dur, stream=20).trace for dur in (20, 200))
+    assert causes_of(a, b) == (0, {})
+
+
+def test_a_longer_kernel_costs_what_sticks_out_behind_another_stream() -> None:
+    """The other stream ends at 513; this kernel starts at 23 and ends at 223 or 623."""
+    a, b = (Host().run("long", 500).run("hidden", dur, stream=20).trace for dur in (200, 600))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (110, {"aten::mm > hidden": 110})
+
+
+def test_a_new_exposed_kernel_is_a_change_in_number() -> None:
+    """41 each: 40 and a gap of 1."""
+    a, b = (host.run("add", 5).trace for host in (queued(), queued().run("new", 40)))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (41, {"aten::mm > new": 41})
+    new = causes["aten::mm > new"]
+    assert (new.delta_num, new.count_ns, new.dur_ns) == (1, 41_000, 0)
+
+
+def test_a_renamed_kernel_is_one_row() -> None:
+    a, b = (queued().run(name, dur).run("add", 5).trace for name, dur in (("ampere", 30), ("hopper", 20)))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (-10, {"aten::mm > ampere replaced by hopper": -10})
+    assert causes["aten::mm > ampere replaced by hopper"].delta_num == 0
+    assert list(causes_of(b, a)[1]) == ["aten::mm > hopper replaced by ampere"]
+
+
+def test_a_kernel_that_another_op_launches_under_another_name_is_one_row_with_both_ops() -> None:
+    a = queued().run("ampere", 30, launcher="aten::mm").run("add", 5).trace
+    b = queued().run("hopper", 20, launcher="aten::bmm").run("add", 5).trace
+    assert list(causes_of(a, b)[1]) == ["aten::mm > ampere replaced by aten::bmm > hopper"]
+    assert list(causes_of(b, a)[1]) == ["aten::bmm > hopper replaced by aten::mm > ampere"]
+
+
+def test_a_kernel_that_another_op_launches_is_not_replaced_by_itself() -> None:
+    a = queued().run("gemm", 30, launcher="aten::mm").run("add", 5).trace
+    b = queued().run("gemm", 20, launcher="aten::t").run("add", 5).trace
+    assert not [name for name in causes_of(a, b)[1] if "replaced" in name]
+
+
+def test_a_renamed_op_is_one_row() -> None:
+    a, b = (
+        Host().run("gemm", 5).work(name, dur).run("add", 5).trace
+        for name, dur in (("aten::slow", 50), ("aten::slower", 150))
+    )
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (100, {"aten::slow replaced by aten::slower": 100})
+    assert list(causes_of(b, a)[1]) == ["aten::slower replaced by aten::slow"]
+
+
+def test_a_new_wait_on_the_device_names_its_call() -> None:
+    """It returns at 422 on B, so that the next call is at 425 and its kernel starts at 435, not at 421."""
+    a, b = (host.run("add", 5).trace for host in (queued(), queued().drain()))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (14, {"device DeviceSynchronize": 14})
+
+
+def test_a_step_that_ends_with_a_wait_ends_after_it() -> None:
+    """As where times are whole us: the device synchronize and the step end at the same instant."""
+    hosts = (queued().run("softmax", dur).drain() for dur in (20, 80))
+    a, b = (build(step(0, host.time), *host.rows) for host in hosts)
+    assert deltas(causes_of(a, b)[1]) == {"aten::mm > softmax": 60}
+
+
+def test_of_two_changes_on_parallel_streams_each_has_its_change_while_it_is_the_later_one() -> None:
+    """One stream ends at 213 and then 313, the other at 163 and then 413.
+
+    On the way from A to B, 213 + 100 t is later until t = 1/3, 163 + 250 t from there on: 100 / 3 and 250 * 2 / 3.
+    """
+    sides = ((200, 140), (300, 390))
+    a, b = (Host().run("left", left).run("right", right, stream=20).trace for left, right in sides)
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (200, {"aten::mm > left": 33.333, "aten::mm > right": 166.667})
+
+
+@pytest.mark.parametrize(("factor", "percent"), [(1.05, "+5.0"), (0.9, "-10.0")])
+def test_a_device_at_another_speed_is_one_row(factor: float, percent: str) -> None:
+    """Thirty kernels of 100 to 390, all slower alike, and one that became longer by itself."""
+
+    def run(speed: float, dur: float) -> Trace:
+        host = Host()
+        for number in range(30):
+            host.run(f"gemm{number}", (100 + 10 * number) * speed)
+        return host.run("softmax", dur * speed).trace
+
+    delta, causes = causes_of(run(1, 100), run(factor, 400))
+    paced = f"pace of all kernels ({percent} %)"
+    assert delta == pytest.approx(7350 * (factor - 1) + 400 * factor - 100)
+    assert set(deltas(causes)) == {paced, "aten::mm > softmax"}
+    unchanged = 7350 * (factor - 1)
+    assert causes[paced].kind == "pace"
+    assert deltas(causes)[paced] == pytest.approx(unchanged, abs=60)  # a part of softmax's time is pace as well
+    assert deltas(causes)["aten::mm > softmax"] == pytest.approx(delta - unchanged, abs=60)
+
+
+def test_work_that_varies_at_random_is_jitter_and_no_cause() -> None:
+    """Six steps of ten kernels that take 100 +- 10, each time otherwise, by a fixed sequence."""
+
+    def run(seed: int) -> Trace:
+        rows, host = list[Event](), Host()
+        for number in range(6):
+            begin = host.time
+            for index in range(10):
+                seed = (seed * 1103515245 + 12345) % 2**31
+                host.run(f"gemm{index}", 90 + seed % 21)
+            host.drain()
+            host.time += 1
+            rows.append(step(begin, host.time - begin, number))
+        return build(*rows, *host.rows)
+
+    _, causes = causes_of(run(1), run(2))
+    assert {cause.kind for cause in causes.values()} == {"jitter"}
+    assert all(cause.sd_ns > 0 for cause in causes.values())
+
+
+def test_the_jitter_of_work_does_not_grow_with_its_own_change() -> None:
+    """Nine of ten kernels vary by a fixed 1 to 9 us; the tenth becomes longer by `more`."""
+
+    def changed(more: float) -> Cause:
+        sides = []
+        for sign in (0, 1):
+            host = Host()
+            for number in range(9):
+                host.run(f"gemm{number}", 200 + sign * (-1) ** number * (number + 1))
+            sides.append(host.run("softmax", 200 + sign * more).trace)
+        _, causes = causes_of(*sides)
+        return causes["aten::mm > softmax"]
+
+    little, much = changed(300), changed(3000)
+    assert (little.delta_ns, much.delta_ns) == (300_000, 3_000_000)
+    assert little.sd_ns == much.sd_ns
+    assert 0 < much.sd_ns < 10_000
+
+
+def test_phases_of_ops_are_those_of_their_causes() -> None:
+    def run(dur: float) -> Trace:
+        host = Host().run("gemm", 5)
+        begin = host.time
+        host.work("aten::slow", dur)
+        host.rows.append(annotation("Optimizer.step#SGD.step", begin, dur))
+        return host.run("add", 5).trace
+
+    _, causes = causes_of(run(50), run(150))
+    assert causes["aten::slow"].phase == "optimizer"
+
+
+PLAN = [("all_gather", 1000), ("all_reduce", 4000), ("all_reduce", 2000), ("reduce_scatter", 1000)]
+
+
+def job_causes(explained: int, late: Late, **options: bool) -> tuple[int, tuple[Cause, ...]]:
+    """(traced delta of a rank, its causes) where one of four ranks becomes late in every step."""
+    lates = Late(late.rank, 0, late.place, late.in_kernel), late
+    a, b = (run_of(Meetings(PLAN, num_ranks=4, late=one, **options).job(random.Random(1))).traces for one in lates)
+    peers = [(a[rank], b[rank]) for rank in range(4) if rank != explained]
+    traced, _, causes = explain(a[explained], b[explained], peers)
+    assert sum(cause.delta_ns for cause in causes) == traced.delta_ns
+    return traced.delta_ns, causes
+
+
+@pytest.mark.parametrize("explained", [0, 3])
+@pytest.mark.parametrize(
+    ("late", "name"),
+    [
+        (Late(3, 400 * US, 1, in_kernel=True), "rank 3: aten::prepare > gemm"),
+        (Late(3, 2000 * US, 1), "rank 3: aten::prepare"),
+    ],
+)
+def test_the_rank_that_is_late_is_named_whichever_rank_is_explained(explained: int, late: Late, name: str) -> None:
+    """Each rank waits for rank 3, whose kernel or host takes longer before the second collective of every step."""
+    delta_ns, causes = job_causes(explained, late)
+    assert causes[0].name == name
+    assert causes[0].delta_ns == pytest.approx(delta_ns, rel=0.02)
+    assert delta_ns > late.ns / 2
+
+
+def test_a_rank_that_is_late_behind_its_device_costs_nothing() -> None:
+    """The host of rank 3 is ahead of its device by more than the 20 that it takes longer in each step."""
+    assert job_causes(0, Late(3, 20 * US, 1)) == (0, ())
+
+
+def test_a_change_that_all_ranks_share_is_no_jitter() -> None:
+    """The ranks wait for each other in Python: 170 in a step become 570 on each."""
+    delta_ns, causes = job_causes(0, Late(3, 400 * US, 1), ahead=False)
+    assert delta_ns > 300 * US
+    assert causes[0].kind == "host"
+
+
+def test_without_a_device_causes_are_the_differences_of_accounts() -> None:
+    a, b = (build(step(0, 100 + more), op("aten::mm", 0, 50 + more), op("aten::add", 60, 20)) for more in (0, 7))
+    traced, _, causes = explain(a, b)
+    assert (traced.matched_pct, traced.is_matched) == (None, False)
+    assert causes == account_causes(ledger(a), ledger(b), traced.delta_ns)
+    assert [(cause.name, cause.delta_ns) for cause in causes] == [("aten::mm", 7_000)]
+
+
+@pytest.mark.parametrize(("num_others", "is_matched"), [(1, True), (30, False)])
+def test_sides_with_too_little_in_common_have_causes_of_accounts(num_others: int, is_matched: bool) -> None:
+    """Four kernels and the drain are on both sides: 5 launches and holds, of 2 more anchors each for the step."""
+    b = queued(4)
+    for number in range(num_others):
+        b.work(f"aten::other{number}", 5).run(f"other{number}", 50, launcher=f"aten::other{number}")
+    a_trace, b_trace = queued(4).trace, b.trace
+    traced, _, causes = explain(a_trace, b_trace)
+    assert traced.matched_pct is not None
+    assert traced.is_matched == is_matched == (traced.matched_pct >= 60)
+    by_account = account_causes(ledger(a_trace), ledger(b_trace), traced.delta_ns)
+    assert (causes == by_account) != is_matched

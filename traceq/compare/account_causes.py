@@ -1,0 +1,117 @@
+"""Causes as differences of accounts: each side's time is charged to what it is spent on, and accounts are matched.
+
+That is the whole answer without a device, where the host line is the critical path. With one it says where the time
+went, not why: a host that runs ahead hides what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from traceq.compare.align import align_accounts
+from traceq.compare.attribution import Account, Ledger, whole_mean
+from traceq.compare.replaced_kernels import fold_replacements
+from traceq.compare.result import Cause, Chain, share, sorted_causes
+
+__all__ = ["account_causes", "means_per_step"]
+
+_MAJORITY = 2
+
+Key = TypeVar("Key", str, tuple[str, str])
+
+
+def means_per_step(
+    of_a: Mapping[Key, int], of_b: Mapping[Key, int], num_a: int, num_b: int
+) -> dict[Key, tuple[int, int]]:
+    """Return (A's, B's) mean per step by key, in whole ns that add up to the rounded mean of each side.
+
+    Keys that are equal on both sides are rounded first, from equal running sums, so that they stay equal.
+    """
+
+    def differs(key: Key) -> bool:
+        return of_a.get(key, 0) * num_b != of_b.get(key, 0) * num_a
+
+    keys = sorted(of_a.keys() | of_b.keys(), key=lambda key: (differs(key), key))
+    a_ns = _per_step([of_a.get(key, 0) for key in keys], num_a)
+    b_ns = _per_step([of_b.get(key, 0) for key in keys], num_b)
+    return dict(sorted(zip(keys, zip(a_ns, b_ns, strict=True), strict=True)))
+
+
+def _per_step(totals: Sequence[int], num_steps: int) -> list[int]:
+    """Return means of totals in whole ns, rounded so that they add up to the rounded mean of their sum."""
+    running = np.cumsum(np.array([0, *totals], np.int64))
+    means: list[int] = np.diff((running + num_steps // 2) // num_steps).tolist()
+    return means
+
+
+def account_causes(a: Ledger, b: Ledger, delta_ns: int) -> tuple[Cause, ...]:
+    """Return the differences of matched accounts, which add up to the traced delta, largest first."""
+    of_a, of_b = align_accounts(a, b)
+    total_a, total_b = ({key: account.ns for key, account in side.items()} for side in (of_a, of_b))
+    causes = []
+    for key, (a_ns, b_ns) in means_per_step(total_a, total_b, a.num_steps, b.num_steps).items():
+        first, second = of_a.get(key), of_b.get(key)
+        sides = ((first, a.num_steps), (second, b.num_steps))
+        num_a, num_b = (side.num / num if side else 0.0 for side, num in sides)
+        bytes_a, bytes_b = (whole_mean(side.bytes if side else 0, num) for side, num in sides)
+        if (a_ns, num_a, bytes_a) != (b_ns, num_b, bytes_b):
+            cause = _cause(second or of_a[key], num_a, num_b, a_ns, b_ns, delta_ns)
+            self_op = _self_op(cause, first, second, a.num_steps, b.num_steps)
+            chain = _chain(cause, sides)
+            causes.append(replace(cause, self_op=self_op, delta_bytes=bytes_b - bytes_a, chain=chain))
+    folded = fold_replacements(causes, of_a.keys(), of_b.keys(), delta_ns)
+    return sorted_causes(folded, delta_ns)
+
+
+def _self_op(cause: Cause, of_a: Account | None, of_b: Account | None, num_a: int, num_b: int) -> str:
+    """Return the op inside a host op whose self time is most of the difference; "" if that is the op itself."""
+    sign = 1 if cause.delta_ns > 0 else -1
+    more: dict[str, float] = {}
+    for account, num in ((of_a, -num_a), (of_b, num_b)):
+        for time in account.inner if account else ():
+            more[time.name] = more.get(time.name, 0.0) + sign * time.ns / num
+    most = max(sorted(more), key=lambda name: more[name], default="")
+    return most if most != cause.name and _MAJORITY * more.get(most, 0.0) > abs(cause.delta_ns) > 0 else ""
+
+
+def _chain(cause: Cause, sides: Sequence[tuple[Account | None, int]]) -> Chain | None:
+    """Return the differences of a sync's copy, its wait and the idle time after it; None without copy and wait."""
+    if cause.kind != "sync" or not any(side and (side.copied or side.waited) for side, _ in sides):
+        return None
+
+    def difference(field: str) -> int:
+        first, second = (whole_mean(getattr(side, field) if side else 0, num) for side, num in sides)
+        return second - first
+
+    copied, waited = difference("copied"), difference("waited")
+    return Chain(copied, waited, cause.delta_ns - copied - waited)
+
+
+def _cause(account: Account, num_a: float, num_b: float, a_ns: int, b_ns: int, delta_ns: int) -> Cause:
+    """Return the cause, its delta split into the change in number at the mean duration and the rest.
+
+    A cause that is on one side only is all change in number.
+    """
+    each_a, each_b = a_ns / num_a if num_a else None, b_ns / num_b if num_b else None
+    if each_a is None and each_b is None:
+        count_ns = 0
+    else:
+        means = [each for each in (each_a, each_b) if each is not None]
+        count_ns = round((num_b - num_a) * sum(means) / len(means))
+    return Cause(
+        key=account.key,
+        kind=account.kind,
+        phase=account.phase,
+        name=account.name,
+        line=account.line,
+        delta_num=num_b - num_a,
+        delta_ns=b_ns - a_ns,
+        count_ns=count_ns,
+        dur_ns=b_ns - a_ns - count_ns,
+        share_pct=share(b_ns - a_ns, delta_ns),
+        module=account.module,
+    )

@@ -1,0 +1,365 @@
+"""Causes of a delta from its contributions: what changed, the pace of unchanged work, run-to-run jitter, the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.common_steps import CommonSteps
+from traceq.causes.edges import IN_BOTH
+from traceq.compare.attribution import line_function
+from traceq.compare.contributions import Contributions, Part, contributions
+from traceq.compare.cost_centers import LAUNCHES
+from traceq.compare.labels import Label
+from traceq.compare.replaced_kernels import fold_replacements
+from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
+from traceq.compare.run_to_run import comparable, jitter, pace
+
+__all__ = ["cause_rows"]
+
+_SHARE_OF_DELTA, _SHARE_OF_STEP, _SHARE_OF_STEPS = 0.01, 0.001, 0.005
+"""Smallest causes: of the delta and, for what both sides have, of the step, or of all paired steps if they are few."""
+
+_ERRORS, _MANY_ERRORS, _MANY_STEPS = 5, 10, 5
+"""Standard deviations by which a cause exceeds its jitter, more of them with fewer steps, and by which that of all."""
+
+_STEADY_PART, _STEADY_STEPS, _UNSTEADY = 0.3, 0.8, 3
+"""A change is in every step: at least this part of its mean, in at least this part of the steps.
+
+Else it has to exceed jitter by this factor more.
+"""
+
+_FEWEST_CALLS = 0.75
+"""Syncs per step that one side has to have more than the other to be listed whatever they cost."""
+
+_CANCELS, _MOST = 2, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Labels of one row, its ns in all paired steps, its standard deviation."""
+
+    labels: tuple[int, ...]
+    ns: float
+    sd_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Unrounded:
+    """Cause with its ns per step, and those by a change in number, before rounding."""
+
+    cause: Cause
+    ns: float
+    count_ns: float
+
+
+def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
+    """Return the causes of a traced delta, per step, in whole ns that add up to it; what names no change comes last."""
+    parts, num_steps = contributions(common), max(common.graph.num_steps, 1)
+    sign = -1 if parts.is_swapped else 1
+    total = parts.share * (parts.b_ns - parts.a_ns)
+    alike = comparable(parts)
+    host_ratio, host_ns = pace(parts, alike & (parts.part == Part.HOST))
+    device_ratio, device_ns = pace(parts, alike & (parts.part == Part.KERNEL))
+    paced = host_ns + device_ns
+    works = {work: number for number, work in enumerate(dict.fromkeys(_work(label)[1:] for label in parts.labels))}
+    work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int64)
+    table = _Table(parts, total - paced, jitter(parts, work, alike, paced), common.graph.num_steps)
+    rows, minor, rest = table.rows(_step_ns(common))
+    ranks = [line.trace.rank for line in common.a]
+    causes = [_cause(parts, row, total - paced, num_steps, ranks) for row in rows]
+    for name, ratio, ns in (
+        ("host ops", host_ratio, host_ns),
+        ("kernels", device_ratio, device_ns),
+    ):
+        if ratio != 1:
+            percent = 100 * ((ratio if sign > 0 else 1 / ratio) - 1)
+            text = f"pace of all {name} ({percent:+.1f} %)"
+            causes.append(_other("pace", text, float(ns.sum()) / num_steps))
+    if minor.labels:
+        changes = "smaller change" if len(minor.labels) == 1 else "smaller changes"
+        causes.append(_other("minor", f"{len(minor.labels):,} {changes}", minor.ns / num_steps))
+    if rest.labels:
+        noun = "kind" if len(rest.labels) == 1 else "kinds"
+        text = f"run-to-run jitter of {len(rest.labels):,} {noun} of work"
+        causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps))
+    return _whole(causes, sign, delta_ns)
+
+
+def _step_ns(common: CommonSteps) -> float:
+    """Return the mean of all paired steps of both sides together."""
+    graph = common.graph
+    begin, end = graph.windows.T
+    return float(sum((time[end] - time[begin]).sum() for time in (graph.time_a, graph.time_b))) / 2
+
+
+class _Table:
+    """Contributions summed by label.
+
+    `total`, `variance` float64[L] in all paired steps; `events` float64[L]: B's minus A's; `only_a`, `only_b` bool[L]:
+    host time on one side only; `by_step` float64[L, K] ns by which the work itself is longer, on the path or not.
+    """
+
+    def __init__(
+        self, parts: Contributions, ns: NDArray[np.float64], sigma: NDArray[np.float64], num_steps: int
+    ) -> None:
+        num = len(parts.labels)
+        self.parts, self.num_steps = parts, num_steps
+        self.total = np.bincount(parts.label, weights=ns, minlength=num)
+        self.variance = np.bincount(parts.label, weights=(parts.share * sigma) ** 2, minlength=num)
+        self.events = np.bincount(parts.label, weights=parts.num, minlength=num)
+        self.only_a, self.only_b = (
+            np.bincount(parts.label, weights=side, minlength=num) == 0 for side in (parts.b_ns, parts.a_ns)
+        )
+        self.by_step = np.zeros((num, max(num_steps, 1)))
+        inside = parts.step >= 0
+        np.add.at(self.by_step, (parts.label[inside], parts.step[inside]), (parts.b_ns - parts.a_ns)[inside])
+
+    @cached_property
+    def is_more_syncs(self) -> NDArray[np.bool_]:
+        """bool[L]: syncs of which one side asks for more."""
+        is_sync = np.array([label.kind == "sync" for label in self.parts.labels], np.bool_)
+        return np.asarray(is_sync & (self.events != 0) & (np.abs(self.parts.calls) >= _FEWEST_CALLS))
+
+    @cached_property
+    def is_one_sided(self) -> NDArray[np.bool_]:
+        """bool[L]: what only one side does, or does more often, or does with something else."""
+        labels = self.parts.labels
+        is_sync = np.array([label.kind == "sync" for label in labels], np.bool_)
+        is_replaced = np.array([REPLACED_BY in label.name for label in labels], np.bool_)
+        is_more = (self.events != 0) | self.only_a | self.only_b | is_replaced
+        return np.asarray(self.is_more_syncs | (~is_sync & is_more))
+
+    @cached_property
+    def is_written(self) -> NDArray[np.bool_]:
+        """bool[L]: what differs in number at a line of code, or in bytes: listed even where it costs nothing."""
+        moved = np.bincount(self.parts.label, weights=self.parts.moved, minlength=len(self.total)) != 0
+        has_line = np.array([bool(label.line) for label in self.parts.labels], np.bool_)
+        return np.asarray(moved | (has_line & (self.events != 0)) | self.is_more_syncs)
+
+    def rows(self, steps_ns: float) -> tuple[list[_Row], _Row, _Row]:
+        """Return (rows that are causes, smaller changes as one row, jitter as one row), given the ns of all steps."""
+        smallest = _SHARE_OF_DELTA * abs(self.total.sum())
+        part = max(_SHARE_OF_STEP, _SHARE_OF_STEPS / max(self.num_steps, 1))
+        all_jitter = _MANY_ERRORS * float(np.sqrt(self.variance.sum()))
+        smallest_matched = max(smallest, min(part * steps_ns, all_jitter))
+        errors = _ERRORS * max(1, _MANY_STEPS / max(self.num_steps, 1))
+        causes: list[_Row] = []
+        minor: list[_Row] = []
+        rest: list[_Row] = []
+        for members in _replaced_together(self._groups(), self.parts, self.only_a, self.only_b):
+            index = list(members)
+            row = _Row(members, float(self.total[index].sum()), float(np.sqrt(self.variance[index].sum())))
+            is_residual = self.parts.labels[index[0]].kind == "residual"
+            if self.is_one_sided[index].all():
+                is_cause = abs(row.ns) > smallest
+            else:
+                least = errors * row.sd_ns * (1 if self._is_steady(index) else _UNSTEADY)
+                is_cause = abs(row.ns) > smallest_matched and (is_residual or abs(row.ns) > least)
+            is_change = self.is_one_sided[index].all() or abs(row.ns) > errors * row.sd_ns
+            is_cause |= bool(self.is_written[index].any())
+            (causes if is_cause else minor if is_change else rest).append(row)
+        causes = _same_on_ranks(causes, self.parts.labels)
+        return causes, self._joined(minor), self._joined(rest)
+
+    def _joined(self, rows: Sequence[_Row]) -> _Row:
+        """Return some rows as one, with the labels that have time."""
+        labels = tuple(label for row in rows for label in row.labels if self.total[label])
+        return _Row(labels, sum(row.ns for row in rows), float(np.sqrt(sum(row.sd_ns**2 for row in rows))))
+
+    def _is_steady(self, index: list[int]) -> bool:
+        """Return whether the work of these labels became longer, or shorter, in nearly every step."""
+        by_step = self.by_step[index].sum(axis=0)
+        mean = by_step.mean()
+        return not mean or bool((by_step / mean >= _STEADY_PART).mean() >= _STEADY_STEPS)
+
+    def _groups(self) -> list[tuple[int, ...]]:
+        """Return the labels by row.
+
+        A kernel that both sides run is one row, whatever op launches it. Work that is done less often here and more
+        often there, so that the changes cancel, has moved.
+        """
+        rows: list[tuple[int, ...]] = []
+        kernels: dict[tuple[str, ...], list[int]] = {}
+        others: dict[tuple[str, ...], list[int]] = {}
+        for number, label in enumerate(self.parts.labels):
+            if label.kind in ("kernel", "memcpy") and not self.is_one_sided[number]:
+                kernels.setdefault(_work(label), []).append(number)
+            elif label.kind == "host" or (self.is_one_sided[number] and label.kind != "sync"):
+                others.setdefault(_work(label), []).append(number)
+            else:
+                rows.append((number,))
+        for members in others.values():
+            changes = self.total[members]
+            moved = self.is_one_sided[members].any() and _CANCELS * abs(changes.sum()) <= np.abs(changes).sum()
+            rows += [tuple(members)] if moved else [(number,) for number in members]
+        return [*rows, *map(tuple, kernels.values())]
+
+
+def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:
+    """Return the rows with those of several ranks joined in which the same work changed."""
+    by_work: dict[tuple[Label, ...], list[_Row]] = {}
+    for row in rows:
+        by_work.setdefault(tuple(replace(labels[number], rank=-1) for number in row.labels), []).append(row)
+    return [
+        _Row(
+            tuple(number for row in members for number in row.labels),
+            sum(row.ns for row in members),
+            float(np.sqrt(sum(row.sd_ns**2 for row in members))),
+        )
+        for members in by_work.values()
+    ]
+
+
+def _replaced_together(
+    groups: Sequence[tuple[int, ...]], parts: Contributions, only_a: NDArray[np.bool_], only_b: NDArray[np.bool_]
+) -> list[tuple[int, ...]]:
+    """Return the rows with those joined in which the host does one thing on A and another on B at the same places."""
+    of_label = np.empty(len(parts.labels), np.int64)
+    for number, members in enumerate(groups):
+        of_label[list(members)] = number
+    host = np.flatnonzero((parts.part == Part.HOST) & (only_a | only_b)[parts.label])
+    num_places = np.bincount(of_label[parts.label[host]], minlength=len(groups))
+    old, new = (host[side[parts.label[host]]] for side in (only_a, only_b))
+    new = new[np.argsort(parts.edge[new], kind="stable")]
+    first, last = (np.searchsorted(parts.edge[new], parts.edge[old], side) for side in ("left", "right"))
+    source = np.repeat(np.arange(len(old)), last - first)
+    target = np.arange(len(source)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[source]
+    rows = np.column_stack([of_label[parts.label[old[source]]], of_label[parts.label[new[target]]]])
+    pairs, counts = np.unique(rows, axis=0, return_counts=True)
+    inner = [parts.labels[members[0]].inner for members in groups]
+    by_count = sorted(
+        zip(pairs.tolist(), counts.tolist(), strict=True), key=lambda p: (-p[1], inner[p[0][0]] != inner[p[0][1]])
+    )
+    joined, result = set[int](), list(groups)
+    for (x, y), num in by_count:
+        if _CANCELS * num > max(num_places[x], num_places[y]) and not {x, y} & joined:
+            joined |= {x, y}
+            result[x], result[y] = (*groups[x], *groups[y]), ()
+    return [members for members in result if members]
+
+
+def _work(label: Label) -> tuple[str, ...]:
+    """Return what work is, wherever it is done."""
+    if label.kind in ("host", "sync"):
+        return str(label.rank), label.kind, label.phase, label.inner or label.name
+    if REPLACED_BY in label.name:
+        return str(label.rank), label.kind, *sorted(label.name.split(REPLACED_BY))
+    return str(label.rank), label.kind, label.name.rpartition(LAUNCHES)[2]
+
+
+def _cause(
+    parts: Contributions, row: _Row, ns: NDArray[np.float64], num_steps: int, ranks: Sequence[int]
+) -> _Unrounded:
+    """Return the cause of a row; names and places are those of its labels that hold most of its time.
+
+    Where several `ranks` are compared, the name starts with the rank.
+    """
+    index = np.flatnonzero(np.isin(parts.label, row.labels))
+    by_label = {number: abs(float(ns[index[parts.label[index] == number]].sum())) for number in row.labels}
+    ordered = sorted(row.labels, key=lambda number: (-by_label[number], number))
+    most = _MOST * sum(by_label.values())
+    named = next(
+        ordered[:num] for num in range(1, len(ordered) + 1) if sum(by_label[number] for number in ordered[:num]) >= most
+    )
+    labels = [parts.labels[number] for number in named]
+    label, first = labels[0], named[0]
+    names = {entry.name for entry in labels}
+    name = _replaced_name(parts, row) or (label.name if len(names) == 1 else _work(label)[-1])
+    numbers = sorted({ranks[parts.labels[number].rank] for number in row.labels if parts.labels[number].rank >= 0})
+    if numbers:
+        name = f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}: {name}"
+    phase = " and ".join(dict.fromkeys(sorted(entry.phase for entry in labels))) if len(labels) > 1 else label.phase
+    line = parts.lines[first] if len({entry.line for entry in labels}) == 1 else ""
+    module = label.module if len({entry.module for entry in labels}) == 1 else ""
+    is_more_syncs = label.kind == "sync" and bool(parts.num[index].any())
+    counted = index[(parts.sides[index] != IN_BOTH) & (parts.part[index] != Part.HOST)]
+    count_ns = row.ns if is_more_syncs else float(ns[counted].sum())
+    copied, waited = (float(ns[index[mask[index]]].sum()) for mask in (parts.is_copied, parts.is_waited))
+    cause = Cause(
+        key=_key(label.kind, phase, name, label.inner, line_function(line), module),
+        kind=label.kind,
+        phase=phase,
+        name=name,
+        line=line,
+        delta_num=round(float(parts.num[index].sum()) / num_steps, 9),
+        delta_ns=0,
+        count_ns=0,
+        dur_ns=0,
+        share_pct=None,
+        module=module,
+        self_op=label.inner if not _replaced_name(parts, row) else "",
+        delta_bytes=round(float(parts.moved[index].sum()) / num_steps),
+        chain=Chain(round(copied / num_steps), round(waited / num_steps), 0) if is_more_syncs else None,
+        sd_ns=round(row.sd_ns / num_steps),
+    )
+    return _Unrounded(cause, row.ns / num_steps, count_ns / num_steps)
+
+
+def _key(kind: str, phase: str, name: str, inner: str, function: str, module: str) -> str:
+    """Return the key of a cause; a replacement has the same one in either direction."""
+    if REPLACED_BY not in name:
+        return "|".join((kind, phase, *filter(None, (name, inner)), function, *filter(None, [module])))
+    names = sorted({part for both in name.split(REPLACED_BY) for part in both.split(LAUNCHES)})
+    return "|".join((kind, phase, *names, *filter(None, (function, module)), "replaced"))
+
+
+def _replaced_name(parts: Contributions, row: _Row) -> str:
+    """Return `old replaced by new` of a row of host ops that took the place of others, "" for any other."""
+    labels = [parts.labels[number] for number in row.labels]
+    ns = [[int(side[parts.label == number].sum()) for number in row.labels] for side in (parts.a_ns, parts.b_ns)]
+    names = [(label.inner or label.name) for label in labels]
+    if labels[0].kind != "host" or len(set(names)) == 1:
+        return ""
+    old, new = (names[int(np.argmax(side))] for side in (reversed(ns) if parts.is_swapped else ns))
+    return f"{old}{REPLACED_BY}{new}"
+
+
+def _other(kind: str, name: str, ns: float, sd_ns: float = 0) -> _Unrounded:
+    """Return a row that names no change."""
+    cause = Cause(kind, kind, "", name, "", 0, 0, 0, 0, None, sd_ns=round(sd_ns))
+    return _Unrounded(cause, ns, 0)
+
+
+def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int) -> tuple[Cause, ...]:
+    """Return the causes in whole ns that add up to the delta, those of steps that only one side has included."""
+    ordered = sorted(causes, key=lambda row: (row.cause.kind == "jitter", -abs(row.ns), row.cause.key))
+    running = np.rint(np.cumsum([0.0, *(row.ns for row in ordered)])).astype(np.int64)
+    result = []
+    for row, ns in zip(ordered, np.diff(running).tolist(), strict=True):
+        count_ns = (
+            min(max(round(row.count_ns), min(ns, 0)), max(ns, 0)) if row.count_ns * ns >= 0 else round(row.count_ns)
+        )
+        result.append(_signed(row.cause, sign, ns, count_ns, delta_ns))
+    fewer, more = ({cause.key for cause in result if side * cause.delta_num > 0} for side in (-1, 1))
+    result = list(sorted_causes(fold_replacements(result, fewer, more, delta_ns, within_ops=True), delta_ns))
+    rest_ns = delta_ns - sum(cause.delta_ns for cause in result)
+    if result and abs(rest_ns) <= len(result):  # roundings of means
+        last = result.pop()
+        return *result, replace(last, delta_ns=last.delta_ns + rest_ns, dur_ns=last.dur_ns + rest_ns)
+    if not rest_ns:
+        return tuple(result)
+    steps = _other("residual", "steps that only one side has", rest_ns).cause
+    return *result, _signed(steps, 1, rest_ns, 0, delta_ns)
+
+
+def _signed(cause: Cause, sign: int, ns: int, count_ns: int, delta_ns: int) -> Cause:
+    """Return a cause with its ns, of B against A as the caller has them."""
+    chain = cause.chain
+    if chain is not None:
+        copied, waited = sign * chain.copied_ns, sign * chain.waited_ns
+        chain = Chain(copied, waited, sign * ns - copied - waited)
+    return replace(
+        cause,
+        delta_num=sign * cause.delta_num + 0.0,
+        delta_ns=sign * ns,
+        count_ns=sign * count_ns,
+        dur_ns=sign * (ns - count_ns),
+        share_pct=share(sign * ns, delta_ns),
+        delta_bytes=sign * cause.delta_bytes,
+        chain=chain,
+    )

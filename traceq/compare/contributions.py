@@ -1,0 +1,305 @@
+"""Contributions to a delta: each part of the common graph's edges with a label, its time on both sides, its share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.common_graph import CommonGraph
+from traceq.causes.common_steps import CommonSteps
+from traceq.causes.edges import IN_A, IN_B, IN_BOTH, EdgeKind, Edges
+from traceq.causes.holds import HoldKind
+from traceq.causes.host_line import HostLine
+from traceq.compare.cost_centers import actors
+from traceq.compare.labels import (
+    LOADER,
+    QUEUE,
+    START,
+    WAITS,
+    Label,
+    Labelled,
+    LabelNumbers,
+    device_labels,
+    hold_labels,
+    sync_calls,
+)
+from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.timeline.steps import steps
+from traceq.grouping import group
+
+__all__ = ["Contributions", "Part", "contributions"]
+
+_VALUE_READERS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
+
+
+class Part:
+    """Part of a step that a contribution belongs to, by which times are compared with each other."""
+
+    HOST, KERNEL, COLLECTIVE, WAIT = range(4)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contributions:
+    """C contributions: of device work, holds and waits one per edge, of the host one per edge and owner.
+
+    `label` int64[C] into `labels`; `lines` are these labels' lines with numbers; `edge`, `step` int64[C] as of the
+    graph; `part` int64[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
+    int64[C] as of edges; `num` int64[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
+    likewise; `is_copied`, `is_waited` bool[C]: of a sync, its copy and its wait. `calls` float64[labels]: B's syncs per
+    step minus A's, on all threads.
+    """
+
+    labels: tuple[Label, ...]
+    lines: tuple[str, ...]
+    label: NDArray[np.int64]
+    edge: NDArray[np.int64]
+    step: NDArray[np.int64]
+    part: NDArray[np.int64]
+    a_ns: NDArray[np.int64]
+    b_ns: NDArray[np.int64]
+    share: NDArray[np.float64]
+    sides: NDArray[np.int64]
+    num: NDArray[np.int64]
+    moved: NDArray[np.int64]
+    is_copied: NDArray[np.bool_]
+    is_waited: NDArray[np.bool_]
+    calls: NDArray[np.float64]
+    is_swapped: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Columns:
+    """The columns of Contributions that every rank has."""
+
+    label: NDArray[np.int64]
+    edge: NDArray[np.int64]
+    part: NDArray[np.int64]
+    a_ns: NDArray[np.int64]
+    b_ns: NDArray[np.int64]
+    sides: NDArray[np.int64]
+    num: NDArray[np.int64]
+    moved: NDArray[np.int64]
+    is_copied: NDArray[np.bool_]
+    is_waited: NDArray[np.bool_]
+
+
+_OF_WORK = (EdgeKind.DURATION, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.AWAIT)
+_OF_HOLD = (EdgeKind.HOLD, EdgeKind.SYNC)
+
+
+def contributions(common: CommonSteps) -> Contributions:
+    """Return all contributions to the delta of the paired steps: `share` times (`b_ns` - `a_ns`) adds up to it."""
+    tables = [[(device_labels(line), hold_labels(line)) for line in lines] for lines in (common.a, common.b)]
+    names = [[label for of_rank in side for table in of_rank for label in table[0]] for side in tables]
+    labels = LabelNumbers(names, is_swapped=common.is_swapped)
+    ranks = [_of_rank(common, labels, index, (tables[0][index], tables[1][index])) for index in range(len(common.a))]
+    columns = {field.name: np.concatenate([getattr(rank, field.name) for rank in ranks]) for field in fields(_Columns)}
+    return Contributions(
+        labels=labels.labels,
+        lines=labels.lines,
+        step=common.graph.step[columns["edge"]],
+        share=common.share[columns["edge"]],
+        calls=_calls(common, labels.labels),
+        is_swapped=common.is_swapped,
+        **columns,
+    )
+
+
+def _of_rank(
+    common: CommonSteps, labels: LabelNumbers, index: int, tables: tuple[tuple[Labelled, Labelled], ...]
+) -> _Columns:
+    """Return the contributions of one rank; `tables` are the labels of its work and its holds on either side."""
+    graph, lines, rank = common.graph, (common.a[index], common.b[index]), index if len(common.a) > 1 else -1
+    of_work, of_hold = ([labels.numbers(side[part][0], rank)[side[part][1]] for side in tables] for part in (0, 1))
+    on_rank = graph.rank == index
+    is_loader = _is_loader(lines, graph.edges)
+    by_owner = (graph.edges.kind == EdgeKind.HOST) | is_loader
+    edges = np.flatnonzero(on_rank & ~by_owner)
+    host = graph.host.take((on_rank & by_owner)[graph.host.edge])
+    of_owner = _owner_labels(graph, labels, np.unique(host.owner), rank)
+    copied = _join_sync_parts(common, labels.labels, index, of_work, of_hold, of_owner)
+    kind, a, b = graph.edges.kind[edges], graph.edges.a[edges], graph.edges.b[edges]
+    label = np.full(len(edges), labels.number(START))
+    label[kind == EdgeKind.QUEUE] = labels.number(QUEUE, rank)
+    for kinds, of_side in ((_OF_WORK, of_work), (_OF_HOLD, of_hold)):
+        chosen = np.flatnonzero(np.isin(kind, kinds))
+        label[chosen] = labels.joined(np.r_[of_side[0], -1][a[chosen]], np.r_[of_side[1], -1][b[chosen]])
+    is_wait = np.isin(kind, (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.AWAIT)) & (a >= 0) & (b >= 0)
+    label[is_wait] = labels.number(WAITS)
+    is_work, runs = np.isin(kind, _OF_WORK), kind == EdgeKind.DURATION
+    is_copied = np.r_[copied[0], False][np.where(is_work, a, -1)] | np.r_[copied[1], False][np.where(is_work, b, -1)]
+    num, moved = _events(lines, kind, a, b, is_copied)
+    num, moved = (np.where(graph.step[edges] >= 0, column, 0) for column in (num, moved))
+    zeros = np.zeros(len(host.edge), np.int64)
+    of_loader = _loader_labels(graph, labels, np.unique(host.owner), rank, of_owner)
+    of_host = np.where(is_loader[host.edge], of_loader[host.owner], of_owner[host.owner])
+    return _Columns(
+        label=np.r_[label, of_host],
+        edge=np.r_[edges, host.edge],
+        part=np.r_[_parts(lines, kind, a, b), zeros + Part.HOST],
+        a_ns=np.r_[common.weights.a[edges], host.a_ns],
+        b_ns=np.r_[common.weights.b[edges], host.b_ns],
+        sides=np.r_[graph.edges.sides[edges], np.where(host.a_ns == 0, IN_B, np.where(host.b_ns == 0, IN_A, IN_BOTH))],
+        num=np.r_[num, zeros],
+        moved=np.r_[moved, zeros],
+        is_copied=np.r_[is_copied & runs, zeros > 0],
+        is_waited=np.r_[np.isin(kind, _OF_HOLD) | (is_copied & ~runs), zeros > 0],
+    )
+
+
+def _owner_labels(graph: CommonGraph, labels: LabelNumbers, used: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
+    """Return int64[owners]: the label of the host owners `used` on a rank, -1 for others."""
+    owners = (graph.host.owners[number] for number in used.tolist())
+    numbers = np.full(len(graph.host.owners), -1)
+    numbers[used] = labels.numbers((Label("host", o.name, o.inner, o.phase, o.line, o.module) for o in owners), rank)
+    return numbers
+
+
+def _is_loader(lines: tuple[HostLine, HostLine], edges: Edges) -> NDArray[np.bool_]:
+    """Return which edges are waits for the data loader: bool[E]."""
+    is_hold = edges.kind == EdgeKind.HOLD
+    kinds = [
+        np.r_[line.holds.kind, -1][np.where(is_hold & (refs < len(line.holds)), refs, -1)]
+        for line, refs in zip(lines, (edges.a, edges.b), strict=True)
+    ]
+    return np.asarray(np.maximum(*kinds) == HoldKind.LOADER)
+
+
+def _loader_labels(
+    graph: CommonGraph, labels: LabelNumbers, used: NDArray[np.int64], rank: int, of_owner: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return int64[owners]: labels while the host waits for the loader, by what it does there if the trace says."""
+    numbers = of_owner.copy()
+    for number in used.tolist():
+        owner = graph.host.owners[number]
+        if not owner.inner and not owner.line:
+            numbers[number] = labels.number(replace(LOADER, phase=owner.phase), rank)
+    return numbers
+
+
+def _join_sync_parts(
+    common: CommonSteps,
+    labels: tuple[Label, ...],
+    index: int,
+    of_work: list[NDArray[np.int64]],
+    of_hold: list[NDArray[np.int64]],
+    of_owner: NDArray[np.int64],
+) -> list[NDArray[np.bool_]]:
+    """Give a sync that only one side has its copy and the host time of the op that asks for it, in place.
+
+    Return which work are such copies: bool[D] of either side.
+    """
+    graph, copied = common.graph, []
+    on_rank, host = graph.rank == index, graph.host
+    held = np.flatnonzero(on_rank & (graph.edges.kind == EdgeKind.HOLD) & (graph.edges.sides != IN_BOTH))
+    runs = on_rank & (graph.edges.kind == EdgeKind.DURATION)
+    by_op: dict[tuple[str, str], list[int]] = {}
+    for number in np.unique(host.owner[on_rank[host.edge]]).tolist():
+        by_op.setdefault((host.owners[number].phase, host.owners[number].inner), []).append(number)
+    totals = [np.bincount(host.owner, weights=ns, minlength=len(host.owners)) for ns in (host.a_ns, host.b_ns)]
+    for side, line, refs, other in (
+        (0, common.a[index], graph.edges.a, graph.edges.b),
+        (1, common.b[index], graph.edges.b, graph.edges.a),
+    ):
+        hold = refs[held][refs[held] >= 0]
+        is_single, is_sync = np.zeros(len(device_work(line.trace)), np.bool_), np.zeros(len(line.holds), np.bool_)
+        is_single[refs[runs & (refs >= 0) & (other < 0)]] = True
+        is_sync[hold] = (line.holds.kind[hold] < HoldKind.STREAM) & (line.holds.call[hold] >= 0)
+        edge = np.flatnonzero(is_sync[line.holds.wait] & is_single[line.holds.work])
+        of_work[side][line.holds.work[edge]] = of_hold[side][line.holds.wait[edge]]
+        is_copied = np.zeros(len(is_single), np.bool_)
+        is_copied[line.holds.work[edge]] = True
+        copied.append(is_copied)
+        for number, op in sorted(_enclosing_ops(line, hold, of_hold[side])):
+            for owner in by_op.get((labels[number].phase, op), []):
+                if op in _VALUE_READERS or totals[1 - side][owner] == 0:
+                    of_owner[owner] = number
+    return copied
+
+
+def _enclosing_ops(line: HostLine, hold: NDArray[np.int64], of_hold: NDArray[np.int64]) -> set[tuple[int, str]]:
+    """Return (label of the hold, name of an op around it) for some holds."""
+    events, result = line.trace.events, set[tuple[int, str]]()
+    hold = hold[(line.holds.row[hold] >= 0) & (line.holds.kind[hold] < HoldKind.LOADER)]
+    row_track = tracks(line.trace)[line.holds.row[hold]]
+    for track, ops in host_ops(line.trace).items():
+        on_track = hold[row_track == track]
+        op = ops.innermost_at(events.ts[line.holds.row[on_track]])
+        while len(on_track := on_track[op >= 0]):
+            op = op[op >= 0]
+            groups = group([of_hold[on_track], events.name[ops.rows[op]]])
+            result |= {(number, events.strings[name]) for number, name in groups.keys.tolist()}
+            op = ops.parent[op]
+    return result
+
+
+def _parts(
+    lines: tuple[HostLine, HostLine], kind: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the Part of edges."""
+    communicates = [np.r_[is_communication(line.trace), False] for line in lines]
+    part = np.full(len(kind), Part.WAIT)
+    part[kind == EdgeKind.HOLD] = Part.HOST
+    runs = kind == EdgeKind.DURATION
+    part[runs] = np.where(communicates[0][a[runs]] | communicates[1][b[runs]], Part.COLLECTIVE, Part.KERNEL)
+    return part
+
+
+def _events(
+    lines: tuple[HostLine, HostLine],
+    kind: NDArray[np.int64],
+    a: NDArray[np.int64],
+    b: NDArray[np.int64],
+    is_copied: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (B's events minus A's, B's bytes minus A's) of edges: kernels, copies that no sync waits for, syncs."""
+    is_hold, runs = kind == EdgeKind.HOLD, kind == EdgeKind.DURATION
+    blocks = [
+        np.r_[(line.holds.call >= 0) & (line.holds.kind < HoldKind.LOADER), False][np.where(is_hold, refs, -1)]
+        for line, refs in zip(lines, (a, b), strict=True)
+    ]
+    is_work = runs & ~is_copied
+    copies = [_copied_names(line)[np.where(is_hold, refs, -1)] for line, refs in zip(lines, (a, b), strict=True)]
+    same = is_hold & (a >= 0) & (b >= 0) & (copies[0] == copies[1])  # blocked in one run, and not in the other
+    blocks = [side & ~same for side in blocks]
+    num = (blocks[1] | (is_work & (b >= 0))).astype(np.int64) - (blocks[0] | (is_work & (a >= 0)))
+    sizes = [np.r_[actors(line.trace).bytes[: len(device_work(line.trace))], 0] for line in lines]
+    return num, sizes[1][np.where(runs, b, -1)] - sizes[0][np.where(runs, a, -1)]
+
+
+def _copied_names(line: HostLine) -> NDArray[np.int64]:
+    """Return int64[H + 1]: the number of the name of the copy that each hold waits for, -1 for others."""
+    names = np.full(len(line.holds) + 1, -1)
+    is_copy = line.holds.kind[line.holds.wait] < HoldKind.STREAM
+    names[line.holds.wait[is_copy]] = line.names[line.holds.work[is_copy]]
+    return names
+
+
+def _calls(common: CommonSteps, labels: tuple[Label, ...]) -> NDArray[np.float64]:
+    """Return float64[labels]: B's syncs of a label's op and phase per paired step minus A's, on whatever thread.
+
+    Whether a copy and the synchronize after it are one call may depend on time: their op and phase do not.
+    """
+    index: dict[tuple[str, str, int], list[int]] = {}
+    for number, label in enumerate(labels):
+        if label.kind == "sync":
+            index.setdefault((*_op_and_phase(label), max(label.rank, 0)), []).append(number)
+    change = np.zeros(len(labels))
+    for side, sign, lines in ((0, -1, common.a), (1, 1, common.b)):
+        for rank, line in enumerate(lines):
+            windows = (
+                steps(line.trace).host[common.graph.steps[:, side]]
+                if rank == common.explained
+                else steps(line.trace).host
+            )
+            for label, num in sync_calls(line, windows).items():
+                change[index.get((*_op_and_phase(label), rank), [])] += sign * num
+    return change
+
+
+def _op_and_phase(label: Label) -> tuple[str, str]:
+    return label.name.partition(" ")[2], label.phase

@@ -1,0 +1,194 @@
+"""Labels of what contributes to a delta: device work, holds of the host and host ops, by name and place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.holds import HoldKind
+from traceq.causes.host_line import HostLine
+from traceq.compare.attribution import line_function
+from traceq.compare.cost_centers import CAUSE_KINDS, LAUNCHES, Actors, actors
+from traceq.compare.result import REPLACED_BY
+from traceq.facts.events.nesting import tracks
+from traceq.facts.stalls.syncs import SYNC_KINDS
+from traceq.facts.timeline.call_sites import origins
+from traceq.facts.timeline.phases import phases
+from traceq.grouping import group
+from traceq.intervals import span_index
+
+__all__ = [
+    "LOADER",
+    "QUEUE",
+    "START",
+    "WAITS",
+    "Label",
+    "LabelNumbers",
+    "Labelled",
+    "device_labels",
+    "hold_labels",
+    "sync_calls",
+]
+
+_INSTANCE, _VENDOR = re.compile(r"_\d+$"), re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a contribution is counted under: name and, of host ops, the `inner`most op; `line` without its number.
+
+    `rank` is the index of the rank, -1 where only one is compared.
+    """
+
+    kind: str
+    name: str
+    inner: str = ""
+    phase: str = ""
+    line: str = ""
+    module: str = ""
+    rank: int = -1
+
+
+WAITS = Label("residual", "waits of the device whose cause is not recorded")
+START = Label("residual", "state at the start of the trace")
+QUEUE = Label("host", "full launch queue")
+LOADER = Label("host", "data loader")
+
+Labelled = tuple[list[Label], NDArray[np.int64]]
+"""(distinct labels, the index of the label of each thing)."""
+
+
+class LabelNumbers:
+    """Numbers of labels, in order of first use; lines and modules tell apart only where both sides have them."""
+
+    def __init__(self, sides: Sequence[Sequence[Label]], *, is_swapped: bool) -> None:
+        self._is_swapped = is_swapped
+        self._numbers: dict[Label, int] = {}
+        self._lines: list[str] = []
+        self._with_line = all(any(label.line for label in side) for side in sides)
+        self._with_module = all(any(label.module for label in side) for side in sides)
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """All labels so far."""
+        return tuple(self._numbers)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Line of each label with its number, as first seen."""
+        return tuple(self._lines)
+
+    def number(self, label: Label, rank: int = -1) -> int:
+        """Return the number of a label on a rank, a new one if needed."""
+        key = replace(
+            label,
+            inner=label.inner if label.inner != label.name else "",
+            line=line_function(label.line) if self._with_line else "",
+            module=_INSTANCE.sub("", label.module) if self._with_module else "",
+            rank=rank,
+        )
+        if key not in self._numbers:
+            self._numbers[key] = len(self._numbers)
+            self._lines.append(label.line if self._with_line else "")
+        return self._numbers[key]
+
+    def numbers(self, labels: Iterable[Label], rank: int = -1) -> NDArray[np.int64]:
+        """Return the numbers of some labels on a rank."""
+        return np.array([self.number(label, rank) for label in labels], np.int64)
+
+    def joined(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the label of edges with the labels `a` and `b` of either side, -1 where absent.
+
+        Where both differ in name, one replaced the other.
+        """
+        groups = group([a, b])
+        labels, numbers = self.labels, []
+        for of_a, of_b in groups.keys.tolist():
+            kinds = [labels[number].kind for number in (of_a, of_b) if number >= 0]
+            if len(kinds) < 2 or _work(labels[of_a]) == _work(labels[of_b]):
+                numbers.append(of_a if of_a >= 0 else of_b)
+            elif set(kinds) == {"sync", "host"}:  # a copy that blocks on one side only
+                numbers.append(of_a if kinds[0] == "sync" else of_b)
+            else:
+                old, new = (labels[number].name for number in ((of_b, of_a) if self._is_swapped else (of_a, of_b)))
+                kind = min(labels[of_a].kind, labels[of_b].kind, key=CAUSE_KINDS.index)
+                label = replace(labels[of_a], kind=kind, name=_replacement(old, new))
+                number = self.number(label, label.rank)
+                self._lines[number] = self._lines[of_a]
+                numbers.append(number)
+        return np.array(numbers, np.int64)[groups.group_ids] if len(a) else a
+
+
+def _work(label: Label) -> str:
+    """Return what a label names without the op that launched it."""
+    return label.name.rpartition(LAUNCHES)[2]
+
+
+def _replacement(old: str, new: str) -> str:
+    """Return `aten::mm > old replaced by new`, with the op only once where it launched both."""
+    op = old.rpartition(LAUNCHES)[0]
+    new_op, _, new_kernel = new.rpartition(LAUNCHES)
+    return f"{old}{REPLACED_BY}{new_kernel if op == new_op else new}"
+
+
+def device_labels(line: HostLine) -> Labelled:
+    """Return (labels, int64[D] index of the label of each piece of device work)."""
+    all_actors, names = actors(line.trace), phases(line.trace).names
+    work = slice(0, all_actors.first_sync)
+    groups = group([column[work] for column in _columns(all_actors)])
+    return [_label(all_actors, names, *key) for key in groups.keys.tolist()], groups.group_ids
+
+
+def _columns(all_actors: Actors) -> tuple[NDArray[np.int64], ...]:
+    return all_actors.kind, all_actors.name, all_actors.phase, all_actors.line, all_actors.module
+
+
+def _label(
+    all_actors: Actors, phase_names: Sequence[str], kind: int, name: int, phase: int, line: int, module: int
+) -> Label:
+    texts = all_actors.texts
+    return Label(CAUSE_KINDS[kind], texts[name], "", phase_names[phase], texts[line], texts[module])
+
+
+def hold_labels(line: HostLine) -> Labelled:
+    """Return (labels, int64[H] index of the label of each hold); those of blocking calls are their syncs'."""
+    all_actors, names, holds, events = actors(line.trace), phases(line.trace).names, line.holds, line.trace.events
+    actor = all_actors.first_sync + holds.call
+    row_track = np.where(holds.row >= 0, tracks(line.trace)[holds.row], 0)
+    origin = origins(line.trace, row_track, holds.start, holds.end, holds.row, holds.kind < HoldKind.STREAM)
+    phase = np.where(holds.call >= 0, all_actors.phase[actor], phases(line.trace).main_phase_at(holds.start))
+    name = np.where(holds.row >= 0, events.name[holds.row], 0)
+    columns = (np.where(holds.call >= 0, actor, -1), holds.kind, phase, origin.op, name, origin.line, origin.module)
+    is_call = holds.call >= 0
+    keys = [np.where(is_call, -1, column) for column in columns[1:]]
+    of_call = [np.where(is_call, column[actor], -1) for column in _columns(all_actors)]
+    groups = group([*of_call, *keys])
+    labels = []
+    for key in groups.keys.tolist():
+        kind, phase_number, op, name_number, line_number, module = key[5:]
+        if kind < 0:
+            labels.append(_label(all_actors, names, *key[:5]))
+        elif kind in (HoldKind.QUEUE, HoldKind.LOADER):
+            label = QUEUE if kind == HoldKind.QUEUE else LOADER
+            labels.append(replace(label, phase=names[phase_number]))
+        else:
+            what = origin.texts[op] or events.strings[name_number]
+            is_copy = kind in (HoldKind.DTOH, HoldKind.HTOD, HoldKind.COPY)  # one that does not block
+            name_text = what if is_copy else f"{SYNC_KINDS[kind]} {_VENDOR.sub('', what)}"
+            where = names[phase_number], origin.texts[line_number], origin.texts[module]
+            labels.append(Label("host" if is_copy else "sync", name_text, "", *where))
+    return labels, groups.group_ids
+
+
+def sync_calls(line: HostLine, windows: NDArray[np.int64]) -> dict[Label, float]:
+    """Return the syncs per step, on whatever thread, of host windows int64[K, 2] ns."""
+    all_actors, names = actors(line.trace), phases(line.trace).names
+    sync = slice(all_actors.first_sync, all_actors.first_op)
+    inside = span_index(windows, all_actors.start[sync]) >= 0
+    groups = group([column[sync][inside] for column in _columns(all_actors)])
+    labels = (_label(all_actors, names, *key) for key in groups.keys.tolist())
+    return {label: num / len(windows) for label, num in zip(labels, groups.count(), strict=True)}

@@ -1,0 +1,102 @@
+"""Differences between two runs of the same code: the pace of all unchanged work, and its jitter."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.compare.contributions import Contributions, Part
+from traceq.compare.result import REPLACED_BY
+
+__all__ = ["comparable", "jitter", "pace"]
+
+_SHORTEST_NS, _LONG_NS, _FEWEST_PARTS = 200, 10_000, 20
+"""Parts as short as this on a side say nothing about the pace; long ones say most, where there are enough."""
+
+_ERRORS = 3
+_FEWEST_NAMES, _QUANTILE, _SD_OF_QUANTILE, _MANY = 5, 0.9, 0.76, 10
+_POWERS, _LONG_POWER = 64, 13
+"""Powers of two of ns; from 8 us on the relative jitter of all work is an upper bound for sizes with few names."""
+
+
+def comparable(parts: Contributions) -> NDArray[np.bool_]:
+    """Return which contributions are work that both sides did alike: bool[C]."""
+    is_work = np.array([label.kind != "residual" and REPLACED_BY not in label.name for label in parts.labels], np.bool_)
+    long_enough = (parts.a_ns > _SHORTEST_NS) & (parts.b_ns > _SHORTEST_NS)
+    return np.asarray(is_work[parts.label] & long_enough & (parts.part != Part.WAIT))
+
+
+def pace(parts: Contributions, chosen: NDArray[np.bool_]) -> tuple[float, NDArray[np.float64]]:
+    """Return (B's time by A's of all `chosen` work alike, float64[C] ns of each contribution that it explains).
+
+    That is the median of the ratios, weighted by duration, if it differs from 1 by more than three standard errors.
+    """
+    explained, index = np.zeros(len(parts.label)), np.flatnonzero(chosen)
+    if len(index) < _FEWEST_PARTS:
+        return 1.0, explained
+    a_ns, b_ns = parts.a_ns[index].astype(np.float64), parts.b_ns[index].astype(np.float64)
+    weight = np.minimum(a_ns, b_ns)
+    if (weight >= _LONG_NS).sum() >= _FEWEST_PARTS:
+        weight = np.where(weight >= _LONG_NS, weight, 0.0)
+    ratios = np.log(b_ns / a_ns)
+    order = np.argsort(ratios, kind="stable")
+    running = np.cumsum(weight[order])
+    low, median, high = (ratios[order][np.searchsorted(running, running[-1] * part)] for part in (0.25, 0.5, 0.75))
+    error = 1.25 * (high - low) / 1.35 * np.sqrt((weight**2).sum()) / weight.sum()  # of a normal distribution's median
+    if abs(median) <= _ERRORS * error:
+        return 1.0, explained
+    explained[index] = parts.share[index] * (a_ns + b_ns) * np.tanh(median / 2)
+    return float(np.exp(median)), explained
+
+
+def jitter(
+    parts: Contributions, work: NDArray[np.int64], chosen: NDArray[np.bool_], paced: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return float64[C] ns: the standard deviation of each contribution between two runs of the same code.
+
+    Relative to its duration, by power of two, from the relative changes of all `chosen` work of that size: a high
+    quantile over names (`work` int64[labels]), one vote each, as what did change is among them. Collectives vary with
+    other ranks: they use that of kernels. Host time of a moment on one side may take as long on the
+    other as such parts change.
+    """
+    both = np.bincount(parts.label, weights=chosen, minlength=len(parts.labels)) > 0
+    is_moment = both[parts.label] & (parts.part == Part.HOST)
+    change = np.abs(parts.b_ns - parts.a_ns).astype(np.float64)
+    usual = _MANY * np.median(change[chosen & is_moment]) if (chosen & is_moment).any() else 0.0
+    sigma = np.where(is_moment, np.minimum(change, usual), 0)
+    of_kernels = np.zeros(_POWERS)
+    for part in (Part.HOST, Part.KERNEL, Part.COLLECTIVE):
+        index = np.flatnonzero(chosen & (parts.part == part))
+        least = np.minimum(parts.a_ns[index], parts.b_ns[index]).astype(np.float64)
+        paced_ns = np.divide(paced[index], parts.share[index], out=np.zeros(len(index)), where=parts.share[index] != 0)
+        relative = np.abs(parts.b_ns[index] - parts.a_ns[index] - paced_ns) / least
+        size = np.log2(least).astype(np.int64)
+        rho = of_kernels if part == Part.COLLECTIVE else _relative_jitter(size, work[parts.label[index]], relative)
+        if part == Part.KERNEL:
+            of_kernels = rho
+        sigma[index] = np.maximum(rho[size] * least, 1)
+    return sigma
+
+
+def _relative_jitter(
+    size: NDArray[np.int64], work: NDArray[np.int64], relative: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return float64[64]: relative jitter by power of two of ns; with few names from that of smaller work."""
+    rho = np.zeros(_POWERS)
+    usual = _quantile(work[size >= _LONG_POWER], relative[size >= _LONG_POWER]) or np.inf
+    for power in range(_POWERS):
+        of_names = _quantile(work[size == power], relative[size == power])
+        if of_names is not None:
+            rho[power] = of_names
+        elif power:
+            rho[power] = min(rho[power - 1], usual)
+    return rho
+
+
+def _quantile(work: NDArray[np.int64], relative: NDArray[np.float64]) -> float | None:
+    """Return the relative jitter that fits a high quantile of the mean changes of names; None for too few names."""
+    _, name = np.unique(work, return_inverse=True)
+    if len(name) == 0 or name.max() + 1 < _FEWEST_NAMES:
+        return None
+    means = np.bincount(name, weights=relative) / np.bincount(name)
+    return float(_SD_OF_QUANTILE * np.quantile(means, _QUANTILE, method="lower"))
