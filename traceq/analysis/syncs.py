@@ -112,7 +112,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 starved_ns=starved_ns[index],
                 cost_ns=cost_ns[index],
                 replay_ns=saved_ns[index],
-                label=_label(trace, wait_ns=wait_ns[index], cost_ns=cost_ns[index]),
+                label=_label(trace, wait_ns=wait_ns[index], saved_ns=saved_ns[index]),
                 step_blocked_ns=round(step_blocked_ns[index] / len(host)),
                 step_cost_ns=round(step_cost_ns[index] / len(host)),
             )
@@ -130,10 +130,12 @@ def _saved_a_step(trace: Trace, groups: Groups) -> list[int]:
     return saved
 
 
-def _label(trace: Trace, *, wait_ns: int, cost_ns: int) -> str:
+def _label(trace: Trace, *, wait_ns: int, saved_ns: int) -> str:
+    """Return what removing some syncs saves per step, in a word; `wait_ns` is over all steps."""
     windows = steps(trace).window
-    threshold = _THRESHOLD * int((windows[:, 1] - windows[:, 0]).sum())
-    return _COSTLY if cost_ns >= threshold else _FREE if wait_ns >= threshold else _HARMLESS
+    is_long_wait = wait_ns >= _THRESHOLD * int((windows[:, 1] - windows[:, 0]).sum())
+    is_saving = saved_ns > 0 and saved_ns >= _THRESHOLD * _step_ns(steps(trace))
+    return _COSTLY if is_saving else _FREE if is_long_wait else _HARMLESS
 
 
 def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
@@ -141,7 +143,7 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     by_key: dict[str, list[SyncRow]] = {}
     for row in rows:
         by_key.setdefault(row.key, []).append(row)
-    sums = sorted(map(_sum, by_key.values()), key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
+    sums = sorted(map(_sum, by_key.values()), key=lambda row: (-row.replay_ns, -row.cost_ns, -row.blocked_ns, row.key))
     is_cpu_only = all(row.kind == _SCALAR for row in sums)
     note = f"{_note(sums, is_cpu_only)} {more_rows(len(sums) - _TOP)}".strip()
     view = Table.of("syncs", f"Syncs ({over_ranks(job)})", SyncRow, sums[:_TOP], note=note).select(*_VIEW)

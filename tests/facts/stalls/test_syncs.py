@@ -231,7 +231,7 @@ def test_an_allocation_waits_for_nothing_and_costs_the_idle_time_inside_it(start
         (
             (
                 launch(8, 1, 3),
-                kernel("busy", 10, 900, 3, stream=8),
+                kernel("busy", 10, 12_000, 3, stream=8),
                 kernel("long", 20, 9, 1),
                 wait("cudaEventSynchronize", 15, 15),
                 launch(40, 1, 2),
@@ -241,7 +241,7 @@ def test_an_allocation_waits_for_nothing_and_costs_the_idle_time_inside_it(start
         ),
     ],
 )
-def test_a_row_is_labelled_by_what_it_costs_against_a_thousandth_of_the_step(
+def test_a_row_is_labelled_by_what_its_removal_saves_against_a_thousandth_of_the_step(
     events: tuple[Event, ...], label: str
 ) -> None:
     (result,) = table(build(step(0, 10_000), *SYNC, *events), "syncs")
