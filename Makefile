@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow lint fuzz recipes faults strategies bench clean
+.PHONY: demo test slow lint fuzz recipes faults strategies bench causes docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and say what the check costs
@@ -57,6 +57,12 @@ bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/read.py
 	$(BIN)/python benchmarks/show.py
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/scale.py
+
+# TRACES and TOOLS are not part of this repository: recorded traces, and the simulator that changes them.
+TRACES ?= ../shared/traces
+TOOLS ?= ../shared/tools/known_changes
+causes: $(VENV)/.test ## are the causes of a diff true? Ten minutes the first time; HELD_OUT=--held-out for the sources set aside
+	$(BIN)/python benchmarks/causes.py --traces $(TRACES) --tools $(TOOLS) --work build/causes $(HELD_OUT)
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site

@@ -33,6 +33,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from traceq.model import Events, Trace
 
+_CAUSES = "diff: common graph and integral"
 CHILD = "import sys; sys.path.insert(0, {here!r}); import show; show.child({path!r}, {events!r})"
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
@@ -144,8 +145,22 @@ def child(path: str, events: int) -> None:
         start = time.process_time()
         analyze(replace(run, traces=tuple(replace(trace) for trace in run.traces)), name)
         alone_s[f"analysis {name}"] = time.process_time() - start
+    alone_s[_CAUSES] = _causes_s(run.traces[0])
     num_events = sum(len(trace.events) for trace in run.traces)
     json.dump({"self_s": self_s, "alone_s": alone_s, "peak": peak, "num_events": num_events}, sys.stdout)
+
+
+def _causes_s(trace: Trace) -> float:
+    """Return the CPU seconds of the common graph of a trace and a copy and of the integral, their facts computed."""
+    from traceq.causes.common_steps import common_steps
+    from traceq.compare.attribution import ledger
+
+    copy = replace(trace)
+    for side in (trace, copy):
+        ledger(side)  # as `traceq diff` does before
+    start = time.process_time()
+    common_steps([trace], [copy])
+    return time.process_time() - start
 
 
 def _watch_facts(watch: Stopwatch) -> None:
@@ -205,6 +220,9 @@ def _where_it_goes(costs: dict[str, Any], size: int, *, packed: bool) -> Iterato
     for name, spent in sorted(self_s.items(), key=lambda item: -item[1]):
         alone = f"{1000 * alone_s[name]:.0f}" if name in alone_s else ""
         table.add_row(name, f"{1000 * spent:.0f}", f"{100 * spent / all_s:.0f} %", alone)
+    yield table
+    table = _table("two such traces compared", "ms")
+    table.add_row(_CAUSES, f"{1000 * alone_s[_CAUSES]:.0f}")
     yield table
 
 
