@@ -179,7 +179,7 @@ def test_the_straggler_of_both_sides_is_named() -> None:
     (sentence,) = rank_words(traced(1), deltas, (), "")
     assert sentence == (
         "Straggler on both sides: rank 1, whose step minus exposed communication is 900 ns and 990 ns; "
-        "the median of the others is 505 ns and 560 ns. The causes are those of this rank."
+        "the median of the others is 505 ns and 560 ns. The step of this rank is explained."
     )
     assert rank_words(traced(0), [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
     assert rank_words(traced(1), [rank(0, 500, 500), rank(1, 900, 900)], (), "") == ()

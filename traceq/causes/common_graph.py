@@ -33,7 +33,8 @@ class CommonGraph:
     `time_a`, `time_b` int64[N] ns; `edges` of E; `rank` int64[E]: index of the rank that an edge is on; `host`: the
     shares of HOST and HOLD edges by owner. `windows` int64[W, 2]: the nodes at which runs of the explained rank's
     paired steps begin and end; `steps` int64[K, 2]: their index on either side; `step` int64[E]: in which of these the
-    host is at the edge's end, or launched the work there, else -1. `num_anchors` (A's, B's, pairs) of aligned steps.
+    host of an edge's rank is at its end, or launched the work there, else -1. `num_anchors` (A's, B's, pairs) of
+    aligned steps.
     """
 
     time_a: NDArray[np.int64]
@@ -97,7 +98,7 @@ def common_graph(
     rank_of_edge = np.r_[rank_of_edge, np.full(sum(map(len, extra)), explained)]
     number = _numbers(edges, len(times[0])) if len(ranks) > 1 else np.arange(len(times[0]))
     order = np.argsort(number[edges.target], kind="stable")
-    step = _steps_of_edges(edges, windows.nodes + first_node[explained], rank_of_edge == explained)
+    step = _steps_of_edges(edges, ranks, first_node, explained)
     of_edge = np.empty(len(order), np.int64)
     of_edge[order] = np.arange(len(order))
     edges = Edges(number[edges.source[order]], number[edges.target[order]], *(column[order] for column in _rest(edges)))
@@ -180,9 +181,18 @@ def _numbers(edges: Edges, size: int) -> NDArray[np.int64]:
     return number
 
 
-def _steps_of_edges(edges: Edges, nodes: NDArray[np.int64], on_rank: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return int64[E]: the step in which each edge of the explained rank ends, -1 in none."""
-    return np.where(on_rank & (edges.kind != EdgeKind.SINK), span_index(nodes, edges.target), -1)
+def _steps_of_edges(
+    edges: Edges, ranks: Sequence[RankGraph], first_node: NDArray[np.int64], explained: int
+) -> NDArray[np.int64]:
+    """Return int64[E]: the step in which each edge ends, by its rank's own steps of the same number, -1 in none."""
+    step = np.full(len(edges), -1)
+    paired = step_windows(ranks[explained]).steps[:, 0].tolist()
+    for rank, first in zip(ranks, first_node.tolist(), strict=False):
+        windows = step_windows(rank)
+        index = np.array([paired.index(k) if k in paired else -1 for k in windows.steps[:, 0].tolist()] + [-1])
+        inside = span_index(windows.nodes + first, edges.target)
+        step = np.where((inside >= 0) & (edges.kind != EdgeKind.SINK), index[inside], step)
+    return step
 
 
 def _num_anchors(ranks: Sequence[RankGraph]) -> tuple[int, int, int]:

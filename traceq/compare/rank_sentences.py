@@ -35,7 +35,7 @@ def rank_words(
     window = "step" if traced.marked else "trace"
     straggler = f"rank {traced.rank}, whose {window} minus exposed communication is {times}"
     median_of_others = f"the median of the others is {others_times}"
-    return (f"Straggler on both sides: {straggler}; {median_of_others}. The causes are those of this rank.",)
+    return (f"Straggler on both sides: {straggler}; {median_of_others}. The step of this rank is explained.",)
 
 
 def _only_rank_text(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str, per: str) -> str:
