@@ -25,7 +25,7 @@ RUN = FIXTURES / "outlier_ab"
 
 
 def python(program: str, *arguments: str | Path) -> str:
-    """What a program prints, in a process of its own."""
+    """What a program prints, in a separate process."""
     command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
     environment = dict(os.environ)  # readline adds COLUMNS to what a process inherits unless told otherwise
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)

@@ -55,7 +55,7 @@ def test_a_rank_that_waits_is_as_long_in_its_collective_as_the_last_one_is_late(
 
 
 def test_ranks_that_never_meet_are_explained_each_by_itself() -> None:
-    """Without a collective nobody knows what one rank's clock says of another's."""
+    """Without a collective the clocks of two ranks cannot be compared."""
     a, b = (list(run_of(a_job(seed, num_ranks=3, shape=Shape(collectives=False))).traces) for seed in (1, 2))
     assert job_clocks(a, b) is None
     common = common_steps(a, b, 2)

@@ -1,4 +1,4 @@
-"""Several recordings a side, each of its own process: what is read, what is compared, and what is refused."""
+"""Several recordings per side, one process each: what is read, compared and refused."""
 
 from __future__ import annotations
 

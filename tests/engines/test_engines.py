@@ -1,4 +1,4 @@
-"""However a job's ranks are read, its sheet is the same; what befalls the reading of one rank is that rank's alone."""
+"""The report of a job does not depend on how its ranks are read; a rank that cannot be read affects no other."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(folder: Path, tmp_path: Path) -> Path:
-    """A folder of its own, without a cache."""
+    """A separate folder, without a cache."""
     shutil.copytree(folder, tmp_path / "fleet", ignore=shutil.ignore_patterns(".traceq"))
     return tmp_path / "fleet"
 

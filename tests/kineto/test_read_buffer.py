@@ -1,4 +1,4 @@
-"""An archive is unpacked by a thread: what befalls it befalls the reader, and it never outlives the reading."""
+"""An archive is decompressed by a thread: its errors reach the reader, and it ends with the reading."""
 
 from __future__ import annotations
 

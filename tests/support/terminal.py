@@ -43,7 +43,7 @@ def traceq(*arguments: str | Path) -> Outcome:
 
 
 def shell(line: str, **environment: str) -> Outcome:
-    """Run a line of shell in which $TRACEQ is the command, in a process of its own."""
+    """Run a line of shell in which $TRACEQ is the command, in a separate process."""
     command = line.replace("$TRACEQ", f"{sys.executable} -c '{PROGRAM}'")
     settings = os.environ | environment
     done = subprocess.run(

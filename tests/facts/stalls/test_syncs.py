@@ -136,7 +136,7 @@ def test_a_stream_named_by_its_cuda_sync_row_is_the_one_waited_for() -> None:
 
 
 def event_sync(corr: int, **fields: int) -> Event:
-    """The `cuda_sync` row of an event synchronize: it stands on no stream of its own."""
+    """The `cuda_sync` row of an event synchronize, which names no stream."""
     return row("cuda_sync", "Event Sync", 20, 50, tid=-1, correlation=corr, stream=-1, device=0, **fields)
 
 
