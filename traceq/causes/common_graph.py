@@ -12,7 +12,7 @@ from traceq.causes.edges import IN_BOTH, EdgeKind, Edges, joined_edges, rank_edg
 from traceq.causes.host_shares import HostShares
 from traceq.causes.longest_path import topological_order
 from traceq.causes.rank_graph import RankGraph
-from traceq.causes.windows import step_windows
+from traceq.causes.windows import StepWindows, step_windows
 from traceq.intervals import span_index
 
 __all__ = ["CommonGraph", "RankClock", "common_graph"]
@@ -83,7 +83,8 @@ def common_graph(
     ]
     edges = joined_edges([_shifted(part, int(node)) for part, node in zip(parts, first_node, strict=False)])
     rank_of_edge = np.repeat(np.arange(len(ranks)), [len(part) for part in parts])
-    windows = step_windows(ranks[explained])
+    rank_windows = [step_windows(rank) for rank in ranks]
+    windows = rank_windows[explained]
     extra: list[Edges] = []
     if meetings is not None and len(meetings):
         edges, meets, met_times = _with_meetings(ranks, first_node, edges, times, meetings)
@@ -98,7 +99,7 @@ def common_graph(
     rank_of_edge = np.r_[rank_of_edge, np.full(sum(map(len, extra)), explained)]
     number = _numbers(edges, len(times[0])) if len(ranks) > 1 else np.arange(len(times[0]))
     order = np.argsort(number[edges.target], kind="stable")
-    step = _steps_of_edges(edges, ranks, first_node, explained)
+    step = _steps_of_edges(edges, rank_windows, first_node, windows.steps[:, 0])
     of_edge = np.empty(len(order), np.int64)
     of_edge[order] = np.arange(len(order))
     edges = Edges(number[edges.source[order]], number[edges.target[order]], *(column[order] for column in _rest(edges)))
@@ -182,14 +183,13 @@ def _numbers(edges: Edges, size: int) -> NDArray[np.int64]:
 
 
 def _steps_of_edges(
-    edges: Edges, ranks: Sequence[RankGraph], first_node: NDArray[np.int64], explained: int
+    edges: Edges, rank_windows: Sequence[StepWindows], first_node: NDArray[np.int64], paired: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return int64[E]: the step in which each edge ends, by its rank's own steps of the same number, -1 in none."""
+    """Return int64[E]: which of the `paired` steps of A each edge ends in, by its rank's windows, -1 in none."""
     step = np.full(len(edges), -1)
-    paired = step_windows(ranks[explained]).steps[:, 0].tolist()
-    for rank, first in zip(ranks, first_node.tolist(), strict=False):
-        windows = step_windows(rank)
-        index = np.array([paired.index(k) if k in paired else -1 for k in windows.steps[:, 0].tolist()] + [-1])
+    for windows, first in zip(rank_windows, first_node.tolist(), strict=False):
+        of_rank = windows.steps[:, 0]
+        index = np.r_[np.where(np.isin(of_rank, paired), np.searchsorted(paired, of_rank), -1), -1]
         inside = span_index(windows.nodes + first, edges.target)
         step = np.where((inside >= 0) & (edges.kind != EdgeKind.SINK), index[inside], step)
     return step

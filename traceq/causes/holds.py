@@ -13,15 +13,19 @@ from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
+from traceq.facts.timeline.blocking_copies_and_syncs import (
+    COPY_CALL,
+    DEVICE_SYNCHRONIZE,
+    TO_DEVICE,
+    TO_HOST,
+    SyncKind,
+    blocking_calls,
+)
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["HoldKind", "HostHolds", "holds", "launch_queue_length"]
 
-_COPY = re.compile("memcpy", re.IGNORECASE)
-_TO_HOST, _TO_DEVICE = re.compile("DtoH|DeviceToHost"), re.compile("HtoD|HostToDevice")
-_DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _FREE = re.compile(r"Free")
 
 _MIN_OUTSTANDING, _MIN_BLOCKED_NS, _MIN_BLOCKED_CALLS = 900, 50_000, 20
@@ -119,25 +123,25 @@ def _other_copies(
     events, linked = trace.events, np.flatnonzero(work.linked)
     calls, first = np.unique(work.call[linked], return_index=True)
     copied = linked[first]
-    chosen = matching(events, calls, _COPY) & ~np.isin(calls, held) & (events.dur[calls] > 0)
+    chosen = matching(events, calls, COPY_CALL) & ~np.isin(calls, held) & (events.dur[calls] > 0)
     calls, copied = calls[chosen], copied[chosen]
     kind = np.full(len(calls), int(HoldKind.COPY))
-    kind[matching(events, work.rows[copied], _TO_DEVICE)] = HoldKind.HTOD
-    kind[matching(events, work.rows[copied], _TO_HOST)] = HoldKind.DTOH
+    kind[matching(events, work.rows[copied], TO_DEVICE)] = HoldKind.HTOD
+    kind[matching(events, work.rows[copied], TO_HOST)] = HoldKind.DTOH
     return calls, kind, copied
 
 
 def _other_synchronizes(trace: Trace, held: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows of the device synchronizes that are no hold yet."""
     rows = trace.events.rows(Category.RUNTIME)
-    rows = rows[matching(trace.events, rows, _DEVICE_SYNCHRONIZE)]
+    rows = rows[matching(trace.events, rows, DEVICE_SYNCHRONIZE)]
     return np.asarray(rows[~np.isin(rows, held) & (trace.events.dur[rows] > 0)])
 
 
 def _launches(trace: Trace, work: DeviceWork, held: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows of the calls that launch kernels."""
     calls = sorted_unique(work.call[work.linked])
-    is_launch = ~matching(trace.events, calls, _COPY) & ~np.isin(calls, held) & (trace.events.dur[calls] > 0)
+    is_launch = ~matching(trace.events, calls, COPY_CALL) & ~np.isin(calls, held) & (trace.events.dur[calls] > 0)
     return calls[is_launch]
 
 

@@ -160,10 +160,10 @@ def _keys(
 ) -> NDArray[np.int64]:
     """Return int64[N, 3]: of launches (op and kernels, kernels, op), of holds (kind and op, kind, kind), else kinds."""
     work = device_work(trace)
-    rows = np.r_[calls, all_holds.row[all_holds.row >= 0]]
-    op_of_row = dict(zip(rows.tolist(), _innermost_ops(trace, numbers, rows).tolist(), strict=True))
-    call_op = np.array([op_of_row[row] for row in calls.tolist()], np.int64)
-    hold_op = np.array([op_of_row.get(row, -1) for row in all_holds.row.tolist()], np.int64)
+    called = all_holds.row >= 0
+    ops = _innermost_ops(trace, numbers, np.r_[calls, all_holds.row[called]])
+    call_op, hold_op = ops[: len(calls)], np.full(len(all_holds), -1)
+    hold_op[called] = ops[len(calls) :]
     launched = _sequences(np.searchsorted(calls, work.call[work.linked]), names[work.linked], len(calls))
     keys = np.stack([mixed(kind)] * 3, axis=1)
     is_launch = np.flatnonzero(kind == AnchorKind.LAUNCH)

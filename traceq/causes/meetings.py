@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_graph import RankClock
 from traceq.causes.rank_graph import RankGraph
-from traceq.facts.comm.collectives import collective_calls, collective_kernels
-from traceq.facts.comm.rank_collectives import rank_calls
+from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job, job_of
 from traceq.model import Run, Trace
@@ -77,18 +76,8 @@ def _works(job: Job, traces: Sequence[Trace]) -> NDArray[np.int64]:
     call = np.where(calls >= 0, job.issued.nth[calls], -1)
     works = np.full(call.shape, -1)
     for index, trace in enumerate(traces):
-        first_work = _first_work(trace)
-        works[:, index] = np.where(call[:, index] >= 0, np.r_[first_work, -1][call[:, index]], -1)
+        works[:, index] = np.r_[first_work(trace), -1][call[:, index]]
     return works
-
-
-def _first_work(trace: Trace) -> NDArray[np.int64]:
-    """Return the index into DeviceWork of the first work of each of the rank's collectives, -1 without any."""
-    calls, kernels, rows = collective_calls(trace), collective_kernels(trace), rank_calls(trace).columns.row
-    linked, none = kernels.call >= 0, len(device_work(trace))
-    first_work = np.full(len(trace.events), none)
-    np.minimum.at(first_work, calls.rows[kernels.call[linked]], kernels.work[linked])
-    return np.where(first_work[rows] < none, first_work[rows], -1)
 
 
 def _meet(

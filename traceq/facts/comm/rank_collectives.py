@@ -29,7 +29,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["POINT_TO_POINT", "SAME_EVERYWHERE", "RankCalls", "rank_calls"]
+__all__ = ["POINT_TO_POINT", "SAME_EVERYWHERE", "RankCalls", "first_work", "rank_calls"]
 
 POINT_TO_POINT = tuple(COLLECTIVE_NAMES.index(name) for name in ("send", "recv", "send_recv"))
 """Not compared across ranks: a send on one rank is a recv on another."""
@@ -183,3 +183,12 @@ def _steps(trace: Trace, ts: NDArray[np.int64]) -> NDArray[np.int64]:
     number = np.r_[all_steps.number, all_steps.number[-1] + 1]
     current = number[np.searchsorted(all_steps.host[:, 1], ts, "right")]
     return np.asarray(np.where(ts < all_steps.host[0, 0], all_steps.number[0] - 1, current))
+
+
+def first_work(trace: Trace) -> NDArray[np.int64]:
+    """Return the index into DeviceWork of the first work of each of the rank's calls: int64[C], -1 without any."""
+    calls, kernels, rows = collective_calls(trace), collective_kernels(trace), rank_calls(trace).columns.row
+    linked, none = kernels.call >= 0, len(device_work(trace))
+    first = np.full(len(trace.events), none)
+    np.minimum.at(first, calls.rows[kernels.call[linked]], kernels.work[linked])
+    return np.where(first[rows] < none, first[rows], -1)

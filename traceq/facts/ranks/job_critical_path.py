@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.comm.collectives import collective_calls, collective_kernels
-from traceq.facts.comm.rank_collectives import rank_calls
+from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.arrival_waits import latest_rank
 from traceq.facts.ranks.job import Job
@@ -96,20 +95,20 @@ class _Leg:
 def path_summary(trace: Trace) -> PathSummary:
     """Return the summary of a trace's critical path."""
     previous, work, all_steps = predecessors(trace), device_work(trace), steps(trace)
-    first_work = _first_work(trace, rank_calls(trace).columns.row)
-    calls = np.flatnonzero(first_work >= 0)
+    call_work = first_work(trace)
+    calls = np.flatnonzero(call_work >= 0)
     next_call = np.full(len(work), -1)
-    next_call[first_work[calls]] = calls
+    next_call[call_work[calls]] = calls
     next_call = _next_marked(next_call, previous.work)
-    following, last_call = np.full(len(first_work), -1), np.full(len(all_steps), -1)
-    has_previous = calls[previous.work[first_work[calls]] >= 0]
-    following[has_previous] = next_call[previous.work[first_work[has_previous]]]
+    following, last_call = np.full(len(call_work), -1), np.full(len(all_steps), -1)
+    has_previous = calls[previous.work[call_work[calls]] >= 0]
+    following[has_previous] = next_call[previous.work[call_work[has_previous]]]
     duration = step_durations(trace)
     last_index, until = last_work(trace, all_steps.window[:, 0] + duration)
     last_call[last_index >= 0] = next_call[last_index[last_index >= 0]]
-    start, end = np.full((2, len(first_work)), -1)
-    start[calls], end[calls] = work.start[first_work[calls]], work.end[first_work[calls]]
-    return PathSummary(first_work, start, end, following, duration, last_call, until)
+    start, end = np.full((2, len(call_work)), -1)
+    start[calls], end[calls] = work.start[call_work[calls]], work.end[call_work[calls]]
+    return PathSummary(call_work, start, end, following, duration, last_call, until)
 
 
 def path_along(trace: Trace, legs: Legs) -> CriticalPath:
@@ -192,16 +191,6 @@ def _shared_collectives(job: Job, summaries: Sequence[PathSummary]) -> _SharedCo
     is_certain &= (call >= 0) & (call[every, latest] >= 0)[:, None]
     is_certain[every, latest] = False
     return _SharedCollectives(call, np.where(is_certain, waits.wait, 0), latest)
-
-
-def _first_work(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index into DeviceWork of the first work of the call of each row, -1 without any."""
-    calls, kernels = collective_calls(trace), collective_kernels(trace)
-    linked = kernels.call >= 0
-    none = len(device_work(trace))
-    first_work = np.full(len(trace.events), none)
-    np.minimum.at(first_work, calls.rows[kernels.call[linked]], kernels.work[linked])
-    return np.where(first_work[rows] < none, first_work[rows], -1)
 
 
 def _next_marked(marked: NDArray[np.int64], following: NDArray[np.int64]) -> NDArray[np.int64]:

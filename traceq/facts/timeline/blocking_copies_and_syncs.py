@@ -22,7 +22,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
-__all__ = ["BlockingCalls", "SyncKind", "blocking_calls"]
+__all__ = ["COPY_CALL", "DEVICE_SYNCHRONIZE", "TO_DEVICE", "TO_HOST", "BlockingCalls", "SyncKind", "blocking_calls"]
 
 TOLERANCE_NS = 50_000
 """Host and device clocks differ by up to 30 us; a synchronize that belongs to a copy follows within 11 us."""
@@ -39,15 +39,16 @@ class SyncKind(IntEnum):
     ALLOC = 5
 
 
-_COPY = re.compile("memcpy", re.IGNORECASE)
+COPY_CALL = re.compile("memcpy", re.IGNORECASE)
+DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
-_TO_HOST, _TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
+TO_HOST, TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
 _PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _WAITS = {
     SyncKind.STREAM: re.compile(r"StreamSynchronize"),
     SyncKind.EVENT: re.compile(r"EventSynchronize"),
-    SyncKind.DEVICE: re.compile(r"(Device|Ctx|Context)Synchronize"),
+    SyncKind.DEVICE: DEVICE_SYNCHRONIZE,
     SyncKind.ALLOC: re.compile(
         r"^(cuda|hip)(Malloc(Host|Managed|Pitch|3D)?|Free(Host)?|HostAlloc|HostMalloc|HostFree|ExtMallocWithFlags)$"
         r"|^cuMem(Alloc|AllocHost|AllocManaged|HostAlloc|Free|FreeHost)(_v2)?$"
@@ -116,7 +117,7 @@ def _launched_copies(trace: Trace, work: DeviceWork, calls: NDArray[np.int64]) -
     copies = np.flatnonzero(work.linked & (trace.events.category[work.rows] == Category.MEMCPY))[::-1]
     copy_of_row = np.full(len(trace.events), -1)
     copy_of_row[work.call[copies]] = copies
-    return np.where(matching(trace.events, calls, _COPY), copy_of_row[calls], -1)
+    return np.where(matching(trace.events, calls, COPY_CALL), copy_of_row[calls], -1)
 
 
 def _synchronize_kinds(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int8]:
@@ -131,8 +132,8 @@ def _copy_kinds(trace: Trace, work: DeviceWork, copy: NDArray[np.int64]) -> NDAr
     """Return DTOH or HTOD by the name of each copy (an index into DeviceWork); -1 for others."""
     kind, copies = np.full(len(copy), -1, np.int8), np.flatnonzero(copy >= 0)
     rows = work.rows[copy[copies]]
-    kind[copies[matching(trace.events, rows, _TO_DEVICE)]] = SyncKind.HTOD
-    kind[copies[matching(trace.events, rows, _TO_HOST)]] = SyncKind.DTOH
+    kind[copies[matching(trace.events, rows, TO_DEVICE)]] = SyncKind.HTOD
+    kind[copies[matching(trace.events, rows, TO_HOST)]] = SyncKind.DTOH
     return kind
 
 
