@@ -179,7 +179,8 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
         worst.setdefault(row.key, row)
     saving = [row for row in worst.values() if row.replay_ns >= _THRESHOLD * step_ns[row.rank]]
     blocking = sorted(worst.values(), key=lambda row: -row.step_blocked_ns)
-    free = [row for row in blocking if row not in saving and row.step_blocked_ns >= _LONG * step_ns[row.rank]]
+    replayed = (row for row in blocking if row.kind != _SCALAR and row not in saving)  # without a device none is
+    free = [row for row in replayed if row.step_blocked_ns >= _LONG * step_ns[row.rank]]
     return [*(_costly(job, row) for row in saving[:_MOST_FINDINGS]), *(_free(job, row) for row in free[:1])]
 
 

@@ -63,13 +63,14 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
     sign = -1 if parts.is_swapped else 1
     total = parts.share * (parts.b_ns - parts.a_ns)
     alike = comparable(parts)
-    host_ratio, host_ns = pace(parts, alike & (parts.part == Part.HOST))
-    device_ratio, device_ns = pace(parts, alike & (parts.part == Part.KERNEL))
+    steps_ns = _step_ns(common)
+    host_ratio, host_ns = pace(parts, alike & (parts.part == Part.HOST), _SHARE_OF_STEP * steps_ns)
+    device_ratio, device_ns = pace(parts, alike & (parts.part == Part.KERNEL), _SHARE_OF_STEP * steps_ns)
     paced = host_ns + device_ns
     works = {work: number for number, work in enumerate(dict.fromkeys(_work(label)[1:] for label in parts.labels))}
     work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int64)
     table = _Table(parts, total - paced, jitter(parts, work, alike, paced), common.graph.num_steps)
-    rows, minor, rest = table.rows(_step_ns(common))
+    rows, minor, rest = table.rows(steps_ns)
     ranks = [line.trace.rank for line in common.a]
     causes = [_cause(parts, row, total - paced, num_steps, ranks) for row in rows]
     for name, ratio, ns in (
@@ -84,8 +85,8 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
         changes = "smaller change" if len(minor.labels) == 1 else "smaller changes"
         causes.append(_other("minor", f"{len(minor.labels):,} {changes}", minor.ns / num_steps))
     if rest.labels:
-        noun = "kind" if len(rest.labels) == 1 else "kinds"
-        text = f"run-to-run jitter of {len(rest.labels):,} {noun} of work"
+        nouns = "kind of work" if len(rest.labels) == 1 else "kinds of work, each"
+        text = f"{len(rest.labels):,} {nouns} within jitter"
         causes.append(_other("jitter", text, rest.ns / num_steps, rest.sd_ns / num_steps))
     return _whole(causes, sign, delta_ns)
 
@@ -100,8 +101,9 @@ def _step_ns(common: CommonSteps) -> float:
 class _Table:
     """Contributions summed by label.
 
-    `total`, `variance` float64[L] in all paired steps; `events` float64[L]: B's minus A's; `only_a`, `only_b` bool[L]:
-    host time on one side only; `by_step` float64[L, K] ns by which the work itself is longer, on the path or not.
+    `total`, `variance` float64[L] in all paired steps; `events`, `moved` float64[L]: B's events and bytes minus A's;
+    `only_a`, `only_b` bool[L]: host time on one side only; `by_step` float64[L, K] ns by which the work itself is
+    longer, on the path or not.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class _Table:
         self.total = np.bincount(parts.label, weights=ns, minlength=num)
         self.variance = np.bincount(parts.label, weights=(parts.share * sigma) ** 2, minlength=num)
         self.events = np.bincount(parts.label, weights=parts.num, minlength=num)
+        self.moved = np.bincount(parts.label, weights=parts.moved, minlength=num)
         self.only_a, self.only_b = (
             np.bincount(parts.label, weights=side, minlength=num) == 0 for side in (parts.b_ns, parts.a_ns)
         )
@@ -134,12 +137,11 @@ class _Table:
         is_more = (self.events != 0) | self.only_a | self.only_b | is_replaced
         return np.asarray(self.is_more_syncs | (~is_sync & is_more))
 
-    @cached_property
-    def is_written(self) -> NDArray[np.bool_]:
-        """bool[L]: what differs in number at a line of code, or in bytes: listed even where it costs nothing."""
-        moved = np.bincount(self.parts.label, weights=self.parts.moved, minlength=len(self.total)) != 0
-        has_line = np.array([bool(label.line) for label in self.parts.labels], np.bool_)
-        return np.asarray(moved | (has_line & (self.events != 0)) | self.is_more_syncs)
+    def _is_written(self, index: list[int]) -> bool:
+        """Return whether a row differs in bytes, or in number at a line of code: listed even where it costs nothing."""
+        has_line = any(self.parts.labels[number].line for number in index)
+        is_changed = bool(self.moved[index].sum()) or (has_line and bool(self.events[index].sum()))
+        return is_changed or bool(self.is_more_syncs[index].any())
 
     def rows(self, steps_ns: float) -> tuple[list[_Row], _Row, _Row]:
         """Return (rows that are causes, smaller changes as one row, jitter as one row), given the ns of all steps."""
@@ -161,7 +163,7 @@ class _Table:
                 least = errors * row.sd_ns * (1 if self._is_steady(index) else _UNSTEADY)
                 is_cause = abs(row.ns) > smallest_matched and (is_residual or abs(row.ns) > least)
             is_change = self.is_one_sided[index].all() or abs(row.ns) > errors * row.sd_ns
-            is_cause |= bool(self.is_written[index].any())
+            is_cause |= self._is_written(index)
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         return causes, self._joined(minor), self._joined(rest)

@@ -26,10 +26,11 @@ def comparable(parts: Contributions) -> NDArray[np.bool_]:
     return np.asarray(is_work[parts.label] & long_enough & (parts.part != Part.WAIT))
 
 
-def pace(parts: Contributions, chosen: NDArray[np.bool_]) -> tuple[float, NDArray[np.float64]]:
+def pace(parts: Contributions, chosen: NDArray[np.bool_], least_ns: float) -> tuple[float, NDArray[np.float64]]:
     """Return (B's time by A's of all `chosen` work alike, float64[C] ns of each contribution that it explains).
 
-    That is the median of the ratios, weighted by duration, if it differs from 1 by more than three standard errors.
+    That is the median of the ratios, weighted by duration, if it differs from 1 by more than three standard errors
+    and explains more than `least_ns` of the paired steps.
     """
     explained, index = np.zeros(len(parts.label)), np.flatnonzero(chosen)
     if len(index) < _FEWEST_PARTS:
@@ -46,6 +47,8 @@ def pace(parts: Contributions, chosen: NDArray[np.bool_]) -> tuple[float, NDArra
     if abs(median) <= _ERRORS * error:
         return 1.0, explained
     explained[index] = parts.share[index] * (a_ns + b_ns) * np.tanh(median / 2)
+    if abs(explained.sum()) <= least_ns:
+        return 1.0, np.zeros(len(parts.label))
     return float(np.exp(median)), explained
 
 
