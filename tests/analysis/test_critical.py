@@ -10,10 +10,10 @@ from builder import Event, annotation, build, call, kernel, launch, memcpy, op, 
 from paths import TRACES
 from simulator import a_job, run_of
 
+from traceq.causes.critical_path import PathKind, critical_path
+from traceq.causes.edges import EdgeKind
+from traceq.causes.replay import replay_of
 from traceq.facts.events.device_work import device_work
-from traceq.facts.stalls.critical_path import PathKind, critical_path
-from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.stalls.replay import step_durations
 from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
 from traceq.model import Trace
@@ -134,55 +134,28 @@ def test_rows_are_what_the_path_leads_through_added_up() -> None:
 
 
 def slow_walk(trace: Trace) -> list[tuple[int, int, str]]:
-    """The path of each counted step, one edge after the other: (start, end, kind) of what runs on the device."""
-    graph, work, steps_ = dependency_graph(trace), device_work(trace), steps(trace)
-    host_waits, ends = graph.host_waits, steps_.window[:, 0] + step_durations(trace)
-    on_path: list[tuple[int, int, str]] = []
-    for number in np.flatnonzero(steps_.counted).tolist():
-        start, time = int(steps_.window[number, 0]), int(ends[number])
-        last = [k for k in range(len(work)) if work.end[k] == time]
-        current = last[0] if last else None
-        while time > start:
-            if current is None:  # on the host: back to the last wait that held it up
-                held = [h for h in range(len(host_waits)) if host_waits.host_slack[h] > 0 and host_waits.end[h] <= time]
-                hold = max(held, key=lambda h: int(host_waits.end[h]), default=None)
-                if hold is None:
-                    break
-                waits = [
-                    w
-                    for w in range(len(host_waits.wait))
-                    if host_waits.wait[w] == hold and host_waits.work_slack[w] == 0
-                ]
-                current = int(host_waits.work[waits[-1]])
-                time = min(int(work.end[current]), int(host_waits.end[hold]))
-                continue
-            on_path.append((max(int(work.start[current]), start), time, "device"))
-            time = int(work.start[current])
-            others = [
-                int(on)
-                for of, on, slack in zip(graph.awaits.work, graph.awaits.on, graph.await_slack, strict=True)
-                if of == current and slack == 0
-            ]
-            if others:
-                current = others[-1]
-            elif graph.stream_slack[current] == 0 and graph.before[current] >= 0:
-                current = int(graph.before[current])
-            elif graph.launch_slack[current] == 0:
-                time, current = int(trace.events.ts[work.call[current]]), None
-                continue
-            else:
-                break
-            time = min(time, int(work.end[current]))
+    """The path of each counted step, one edge after the other: (start, end, name) of what runs on the device."""
+    replay, windows = replay_of(trace), steps(trace).window
+    edges, on_path = replay.graph.edges, []
+    for number in np.flatnonzero(steps(trace).counted).tolist():
+        start, node = int(windows[number, 0]), int(replay.last_nodes[number])
+        while replay.time_ns[node] > start:
+            edge = int(replay.choice[node])
+            if edges.kind[edge] == EdgeKind.DURATION:
+                work = device_work(trace).rows[edges.a[edge]]
+                begin = max(int(replay.time_ns[edges.source[edge]]), start)
+                on_path.append((begin, int(replay.time_ns[node]), trace.events.text(int(work))))
+            node = int(edges.source[edge])
     return on_path
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_jumps_of_doubled_length_find_the_path_that_a_slow_walk_finds(seed: int) -> None:
+def test_all_legs_at_once_are_the_path_that_a_slow_walk_finds(seed: int) -> None:
     (trace,) = run_of(a_job(seed)).traces
     path = critical_path(trace)
     device = np.isin(path.kind, (PathKind.KERNEL, PathKind.COLLECTIVE, PathKind.COPY))
-    fast = sorted(map(tuple, path.parts[device].tolist()))
-    assert fast == sorted((start, end) for start, end, _ in slow_walk(trace) if end > start)
+    parts = zip(*path.parts[device].T.tolist(), (path.texts[name] for name in path.name[device]), strict=True)
+    assert sorted(parts) == sorted(part for part in slow_walk(trace) if part[1] > part[0])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -205,7 +178,7 @@ def assert_tiled(trace: Trace) -> None:
     total = Counter[int]()
     for start, end in path.parts.tolist():
         total[int(np.searchsorted(starts, start, "right")) - 1] += end - start
-    assert [total[number] for number in np.flatnonzero(counted).tolist()] == step_durations(trace)[counted].tolist()
+    assert [total[number] for number in np.flatnonzero(counted).tolist()] == replay_of(trace).step_ns[counted].tolist()
     assert (path.parts[1:, 0] >= path.parts[:-1, 1]).all()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from paths import TRACES
 
-from traceq.facts.stalls.critical_path import PathKind, critical_path
+from traceq.causes.critical_path import PathKind, critical_path
 from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
 

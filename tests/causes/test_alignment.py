@@ -8,7 +8,8 @@ import pytest
 from builder import Event, build, kernel, launch, op, step
 
 from traceq.causes.alignment import Alignment, align
-from traceq.causes.host_line import AnchorKind, HostLine, Numbers, host_line
+from traceq.causes.anchors import AnchorKind
+from traceq.causes.host_line import HostLine, Numbers, host_line
 from traceq.model import Trace
 
 Launch = tuple[str, str]  # op, kernel

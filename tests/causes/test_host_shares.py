@@ -9,7 +9,8 @@ import pytest
 from builder import Event, build, call, kernel, launch, op
 from simulator import a_job, run_of
 
-from traceq.causes.host_line import AnchorKind, Numbers, host_line
+from traceq.causes.anchors import AnchorKind
+from traceq.causes.host_line import Numbers, host_line
 from traceq.causes.rank_graph import RankGraph, rank_graph
 from traceq.model import Trace
 

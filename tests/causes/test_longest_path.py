@@ -10,7 +10,7 @@ from examples import up_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.causes.longest_path import IS_NATIVE, longest_paths, topological_order, trace_back
+from traceq.causes.longest_path import IS_NATIVE, longest_paths, paths_to, topological_order, trace_back
 
 BOTH = [
     False,
@@ -53,6 +53,23 @@ def test_no_path_is_longer(native: bool, graph: tuple[int, list[Edge]]) -> None:
         assert sum(weight for *_, weight in path) == time[node]
         assert [target for _, target, _ in path] == [node, *(source for source, *_ in path)][: len(path)]
         assert not path or not [edge for edge in edges if edge[1] == path[-1][0]]
+
+
+@pytest.mark.parametrize("native", BOTH)
+@up_to(400)
+@given(forward_graphs(), st.data())
+def test_every_node_of_a_path_that_is_late_enough_is_on_it(
+    native: bool, graph: tuple[int, list[Edge]], data: st.DataObject
+) -> None:
+    size, edges = graph
+    first, source, weight = columns(size, edges)
+    time, choice = longest_paths(first, source, weight, native=native)
+    node, since = data.draw(st.integers(0, size - 1)), data.draw(st.integers(-3, 9))
+    reached = paths_to(np.array([node]), np.array([since]), choice, source, time, native=native)
+    expected = [node]
+    while choice[expected[-1]] >= 0 and time[source[choice[expected[-1]]]] > since:
+        expected.append(int(source[choice[expected[-1]]]))
+    assert np.flatnonzero(reached >= 0).tolist() == sorted(expected)
 
 
 @pytest.mark.skipif(not IS_NATIVE, reason="the extension was not built")

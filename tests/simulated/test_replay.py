@@ -9,8 +9,8 @@ import pytest
 from builder import Event, build, call, kernel, launch, memcpy, step
 from simulator import a_job, run_of, simulate
 
-from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.stalls.replay import replay, unexplained_time
+from traceq.causes.replay import replay_of
+from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 
 LAUNCH, LATENCY, COPY, RETURN, STEPS = 2, 5, 2, 4, 3
@@ -98,14 +98,13 @@ def test_a_step_without_some_syncs_lasts_as_long_as_replay_says(seed: int) -> No
     count = sum(what in ("item", "synchronize") for instructions in program for what, *_ in instructions)
     observed = run(program, [True] * count)
     trace = build(*observed.events)
-    holds = dependency_graph(trace).host_waits
-    assert (len(holds), dependency_graph(trace).latency_ns) == (count, 1000 * LATENCY)
-    assert not unexplained_time(trace).any()
+    assert len(host_waits(trace)) == count
+    assert replay_of(trace).unexplained_ns() == 0
     for _ in range(5):
         has_sync = rng.random(count) < rng.choice([0.1, 0.5, 0.9])
         truth = run(program, has_sync.tolist())
         saved = np.diff([0, *observed.ends]) - np.diff([0, *truth.ends])
-        assert np.array_equal(replay(trace, ~has_sync[None])[0], 1000 * saved)
+        assert np.array_equal(replay_of(trace).without_waits(~has_sync[None])[0], 1000 * saved)
 
 
 def test_replay_agrees_with_a_job_run_again_but_for_latencies_that_the_trace_hides() -> None:
@@ -118,7 +117,7 @@ def test_replay_agrees_with_a_job_run_again_but_for_latencies_that_the_trace_hid
     for seed in range(120):
         job = a_job(seed)
         (timeline,), (trace,) = simulate(job), run_of(job).traces
-        waits, calls = dependency_graph(trace).host_waits, blocking_calls(trace)
+        waits, calls = host_waits(trace), blocking_calls(trace)
         blocks = sorted(range(len(timeline.blocks)), key=lambda n: timeline.blocks[n].start)
         for index, number in enumerate(waits.call.tolist()):
             if number < 0:
@@ -126,7 +125,7 @@ def test_replay_agrees_with_a_job_run_again_but_for_latencies_that_the_trace_hid
             assert len(calls) == len(blocks)
             (without,) = simulate(replace(job, at_once=frozenset({(0, blocks[number])})))
             truth = max(work.end for work in timeline.works) - max(work.end for work in without.works)
-            saved = int(replay(trace, np.arange(len(waits))[None] == index).sum())
+            saved = int(replay_of(trace).without_waits(np.arange(len(waits))[None] == index).sum())
             copy_cost = int((waits.end - waits.start - waits.saves)[index])
             assert truth - copy_cost - 10_000 <= saved <= truth + 10_000, (seed, index)
             num, num_within = num + 1, num_within + (truth - copy_cost <= saved <= truth)

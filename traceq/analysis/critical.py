@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import a_step, more_rows, python_place, with_step_headings
+from traceq.causes.critical_path import CriticalPath, PathKind, critical_path
+from traceq.causes.job_critical_path import JobPath, Legs, PathSummary, job_path, path_along, path_summary
 from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.job_critical_path import JobPath, Legs, PathSummary, job_path, path_along, path_summary
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.stalls.critical_path import CriticalPath, PathKind, critical_path
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.grouping import group

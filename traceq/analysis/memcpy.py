@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import over_ranks, per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.causes.replay import replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.stalls.replay import saved_per_step
+from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.steps import steps
@@ -125,8 +125,8 @@ def _pageable_copies(trace: Trace) -> Finding | None:
     blocked_ns, step_ns = int((calls.end - calls.start)[inside].sum()) / len(window), float(np.diff(window).mean())
     if blocked_ns < _LEAST_SHARE * step_ns:
         return None
-    removed = np.isin(dependency_graph(trace).host_waits.call, np.flatnonzero(pageable))
-    saved_ns = int(saved_per_step(trace, removed[None])[0])
+    removed = np.isin(host_waits(trace).call, np.flatnonzero(pageable))
+    saved_ns = int(replay_of(trace).saved_per_step(removed[None])[0])
     if saved_ns < _LEAST_SHARE * step_ns:
         return None
     blocked, saved = (format_value(ns, Unit.NS) for ns in (blocked_ns, saved_ns))

@@ -1,4 +1,4 @@
-"""How long would a step be without its syncs, or without waiting for the data loader?"""
+"""How long would a step be without its syncs, its wait for the data loader, communication, or host time?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import a_step, the_step
+from traceq.causes.replay import replay_of
+from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.stalls.replay import saved_per_step, step_durations, unexplained_time
+from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.steps import steps
@@ -25,6 +26,7 @@ from traceq.units import Unit, format_value
 POSITION = 59
 
 _NOTHING, _ALL, _LOADER = "nothing", "all syncs", "data loader"
+_COMMUNICATION, _HOST_TIME = "communication", "host time"
 
 _SHOWN = 0.005
 """Part of a step that removing something must save for people to see the table."""
@@ -36,15 +38,15 @@ _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
 
 @dataclass(frozen=True, slots=True)
 class ReplayRow:
-    """Result of replaying a rank's trace without some of its waits, mean over the counted steps.
+    """Result of replaying a rank's trace without some of its time, mean over the counted steps.
 
-    `num` waits in the trace are removed; per step they block the host for `blocked_ns`.
+    `num` waits (or collectives, or pieces of host time between them) are removed; per step they take `blocked_ns`.
     """
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
     removed: str = column("without")
     num: int = column("num", Unit.COUNT)
-    blocked_ns: int = column("blocks", Unit.NS)
+    blocked_ns: int = column("takes", Unit.NS)
     saved_ns: int = column("saves", Unit.NS)
     step_ns: int = column("remains", Unit.NS)
 
@@ -71,22 +73,28 @@ def merge(job: Job, parts: Sequence[Part[ReplayRow]]) -> Report:
 
 
 def _rows(trace: Trace) -> list[ReplayRow]:
-    holds, counted = dependency_graph(trace).host_waits, steps(trace).counted
-    step_ns, unexplained_ns = _mean(step_durations(trace)[counted]), _mean(unexplained_time(trace)[counted])
+    replay, holds, counted = replay_of(trace), host_waits(trace), steps(trace).counted
+    step_ns, unexplained_ns = round(float(replay.step_ns[counted].mean())), replay.unexplained_ns()
     in_steps = span_index(steps(trace).host[counted], holds.start) >= 0
     rows = [ReplayRow(trace.rank, _NOTHING, 0, 0, unexplained_ns, step_ns - unexplained_ns)]
     cases = _cases(trace)
     if cases:
         removed = np.array([selected for _, selected in cases])
-        for (name, selected), saved_ns in zip(cases, saved_per_step(trace, removed).tolist(), strict=True):
+        for (name, selected), saved_ns in zip(cases, replay.saved_per_step(removed).tolist(), strict=True):
             blocked_ns = round(int(holds.saves[selected & in_steps].sum()) / int(counted.sum()))
             rows.append(ReplayRow(trace.rank, name, int(selected.sum()), blocked_ns, saved_ns, step_ns - saved_ns))
+    free = ((_COMMUNICATION, replay.communication), (_HOST_TIME, replay.host_time)) if len(device_work(trace)) else ()
+    for name, edges in free:
+        taken_ns = round(int(replay.weight[edges].sum()) / int(counted.sum()))
+        if taken_ns:
+            saved_ns = replay.saved_if_free(edges)
+            rows.append(ReplayRow(trace.rank, name, len(edges), taken_ns, saved_ns, step_ns - saved_ns))
     return rows
 
 
 def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return what is removed together, as (name, which of the graph's holds): each kind of sync, all, the loader."""
-    calls, holds = blocking_calls(trace), dependency_graph(trace).host_waits
+    calls, holds = blocking_calls(trace), host_waits(trace)
     kind = np.where(holds.call >= 0, calls.kind[holds.call] if len(calls) else -1, -1)
     kinds = [(f"{name} syncs", kind == code) for code, name in enumerate(SYNC_KINDS) if (kind == code).any()]
     together = [(_ALL, kind >= 0)] if len(kinds) > 1 else []
@@ -97,7 +105,7 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
 def _findings(job: Job, rows: Sequence[ReplayRow]) -> list[Finding]:
     """Return a finding if syncs save time only together: without one, the host waits for the same work in the next."""
     saved = {row.removed: row.saved_ns for row in rows[1:]}
-    alone_ns = sum(saved_ns for name, saved_ns in saved.items() if name not in (_ALL, _LOADER))
+    alone_ns = sum(saved_ns for name, saved_ns in saved.items() if name.endswith("syncs") and name != _ALL)
     together_ns = saved.get(_ALL, 0)
     if together_ns < _LEAST_SHARE * rows[0].observed_ns or together_ns < _FAR_MORE * alone_ns:
         return []
@@ -109,13 +117,9 @@ def _findings(job: Job, rows: Sequence[ReplayRow]) -> list[Finding]:
     return [Finding("joint_syncs", "medium", text, together_ns)]
 
 
-def _mean(ns: NDArray[np.int64]) -> int:
-    return round(float(ns.mean()))
-
-
 def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow]) -> Table:
     on_rank = f" (rank {rank.rank}, the slowest)" if len(job.ranks) > 1 else ""
-    title = f"{a_step(rank.steps).capitalize()} without its waits{on_rank}"
+    title = f"{a_step(rank.steps).capitalize()} without some of its time{on_rank}"
     return Table.of("replay", title, ReplayRow, rows[1:], note=_note(rank, rows[0])).visible
 
 

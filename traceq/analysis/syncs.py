@@ -9,10 +9,10 @@ import numpy as np
 
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import more_rows, over_ranks, per_step, with_step_headings
+from traceq.causes.replay import replay_of
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.stalls.replay import saved_per_step
+from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
@@ -122,11 +122,11 @@ def _rows(trace: Trace) -> list[SyncRow]:
 
 def _saved_a_step(trace: Trace, groups: Groups) -> list[int]:
     """Return ns by which a step becomes shorter without the syncs of each group but with all others."""
-    call = dependency_graph(trace).host_waits.call
+    call = host_waits(trace).call
     removed = np.zeros((len(groups.keys), len(call)), np.bool_)
     blocks = np.flatnonzero(call >= 0)
     removed[groups.group_ids[call[blocks]], blocks] = True
-    saved: list[int] = saved_per_step(trace, removed).tolist()
+    saved: list[int] = replay_of(trace).saved_per_step(removed).tolist()
     return saved
 
 

@@ -70,6 +70,22 @@ PyObject* trace_back(PyObject*, PyObject* args) {
     return PyLong_FromSsize_t(num);
 }
 
+// Hands the number of each path back from node to node, as long as it is after `since`; `path` is -1 elsewhere.
+PyObject* paths_to(PyObject*, PyObject* args) {
+    PyObject* owners[5];
+    if (!PyArg_ParseTuple(args, "OOOOO", &owners[0], &owners[1], &owners[2], &owners[3], &owners[4])) return nullptr;
+    Columns<5> columns;
+    if (!columns.hold(owners, 1)) return nullptr;
+    const int64_t *since = columns[0], *choice = columns[1], *source = columns[2], *time = columns[3];
+    int64_t* path = columns[4];
+    for (Py_ssize_t node = columns.size(4); node-- > 0;) {
+        if (path[node] < 0 || choice[node] < 0) continue;
+        const int64_t before = source[choice[node]];
+        if (time[before] > since[path[node]]) path[before] = path[node];
+    }
+    Py_RETURN_NONE;
+}
+
 // Kahn's algorithm; `queue` receives the nodes in order, `degree` and `first` are scratch.
 PyObject* topological_order(PyObject*, PyObject* args) {
     PyObject* owners[5];
@@ -89,6 +105,7 @@ PyObject* topological_order(PyObject*, PyObject* args) {
 PyMethodDef functions[] = {
     {"longest_paths", longest_paths, METH_VARARGS, "longest_paths(first, source, weight, time, choice) -> None"},
     {"trace_back", trace_back, METH_VARARGS, "trace_back(node, choice, source, path) -> number of edges"},
+    {"paths_to", paths_to, METH_VARARGS, "paths_to(since, choice, source, time, path) -> None"},
     {"topological_order", topological_order, METH_VARARGS, "topological_order(first, target, ready, degree, queue) -> number of nodes"},
     {nullptr, nullptr, 0, nullptr},
 };

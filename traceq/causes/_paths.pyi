@@ -10,6 +10,14 @@ def longest_paths(
     /,
 ) -> None: ...
 def trace_back(node: int, choice: NDArray[int64], source: NDArray[int64], path: NDArray[int64], /) -> int: ...
+def paths_to(
+    since: NDArray[int64],
+    choice: NDArray[int64],
+    source: NDArray[int64],
+    time: NDArray[int64],
+    path: NDArray[int64],
+    /,
+) -> None: ...
 def topological_order(
     first: NDArray[int64],
     target: NDArray[int64],

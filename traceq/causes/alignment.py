@@ -8,11 +8,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.anchors import AnchorKind, Anchors
 from traceq.causes.common_subsequence import Pairs, common_subsequence
-from traceq.causes.host_line import AnchorKind, HostLine
+from traceq.causes.host_line import HostLine
 from traceq.facts.timeline.steps import Steps, steps
 
-__all__ = ["Alignment", "align"]
+__all__ = ["Alignment", "align", "aligned_with_itself"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +52,12 @@ def align(a: HostLine, b: HostLine) -> Alignment:
     all_a, all_b = np.concatenate(in_a), np.concatenate(in_b)
     num_a, num_b = (sum(end - start for start, end in side) for side in zip(*segments, strict=True))
     return Alignment(all_a, all_b, a.keys[all_a, 0] == b.keys[all_b, 0], shift, num_a, num_b)
+
+
+def aligned_with_itself(line: Anchors) -> Alignment:
+    """Return the alignment of one recording with itself."""
+    every = np.arange(len(line))
+    return Alignment(every, every, np.ones(len(line), np.bool_), 0, len(line), len(line))
 
 
 def _segments(a: HostLine, b: HostLine, shift: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:

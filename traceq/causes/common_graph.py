@@ -189,7 +189,7 @@ def _steps_of_edges(
     step = np.full(len(edges), -1)
     for windows, first in zip(rank_windows, first_node.tolist(), strict=False):
         of_rank = windows.steps[:, 0]
-        index = np.r_[np.where(np.isin(of_rank, paired), np.searchsorted(paired, of_rank), -1), -1]
+        index = np.r_[np.where(np.isin(of_rank, paired, kind="table"), np.searchsorted(paired, of_rank), -1), -1]
         inside = span_index(windows.nodes + first, edges.target)
         step = np.where((inside >= 0) & (edges.kind != EdgeKind.SINK), index[inside], step)
     return step

@@ -14,8 +14,8 @@ from traceq.causes.holds import launch_queue_length
 from traceq.causes.host_line import HostLine, Numbers, host_line
 from traceq.causes.integral import path_shares
 from traceq.causes.meetings import job_clocks, meetings
-from traceq.causes.rank_graph import RankGraph, rank_graph
-from traceq.causes.weights import Weights, edge_weights, idle_device_latency
+from traceq.causes.rank_graph import rank_graph
+from traceq.causes.weights import Weights, edge_weights, idle_device_latency, usual_times
 from traceq.facts.ranks.job import Job
 from traceq.model import Trace
 
@@ -74,17 +74,18 @@ def _on_one_graph(
 ) -> CommonSteps:
     """Return the steps on the graph of these ranks. Raises ValueError if the graph has a circle."""
     queue_length = min(filter(None, map(launch_queue_length, (*a, *b))), default=0)
-    ranks = [_rank(of_a, of_b, queue_length) for of_a, of_b in zip(a, b, strict=True)]
+    lines = [_lines(of_a, of_b, queue_length) for of_a, of_b in zip(a, b, strict=True)]
+    ranks = [rank_graph(*of_rank) for of_rank in lines]
     met, clocks = meetings(ranks, *compared) if compared else (None, [RankClock()])
     graph = common_graph(ranks, clocks, explained, queue_length, met)
-    weights = edge_weights(graph, min(map(idle_device_latency, (*a, *b))))
-    lines = tuple(rank.a for rank in ranks), tuple(rank.b for rank in ranks)
-    return CommonSteps(*lines, explained, graph, weights, path_shares(graph, weights), is_swapped)
+    weights = edge_weights(graph, usual_times(min(map(idle_device_latency, (*a, *b)))))
+    lines_a, lines_b = zip(*lines, strict=True)
+    return CommonSteps(lines_a, lines_b, explained, graph, weights, path_shares(graph, weights), is_swapped)
 
 
-def _rank(a: Trace, b: Trace, queue_length: int) -> RankGraph:
+def _lines(a: Trace, b: Trace, queue_length: int) -> tuple[HostLine, HostLine]:
     numbers = Numbers()
-    return rank_graph(host_line(a, numbers, queue_length), host_line(b, numbers, queue_length))
+    return host_line(a, numbers, queue_length), host_line(b, numbers, queue_length)
 
 
 def _digest(trace: Trace) -> bytes:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import DeviceWork
+from traceq.intervals import sorted_unique
 
 __all__ = ["early_waits"]
 
@@ -22,7 +23,7 @@ def early_waits(work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     by_end = early[np.argsort(work.end[early], kind="stable")]
     ends = work.end[by_end]
     previous_end = np.full(len(work), np.iinfo(np.int64).min)
-    for number in np.unique(work.stream[early]).tolist():
+    for number in sorted_unique(work.stream[early]).tolist():
         on_stream = early[work.stream[early] == number]
         previous_end[on_stream[1:]] = work.end[on_stream[:-1]]
     index = np.searchsorted(ends, work.start[early], "right") - 1

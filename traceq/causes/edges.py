@@ -9,12 +9,13 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.anchors import AnchorKind
 from traceq.causes.early_waits import early_waits
 from traceq.causes.holds import HoldKind
-from traceq.causes.host_line import AnchorKind
 from traceq.causes.rank_graph import RankGraph
 from traceq.facts.events.device_work import device_work
-from traceq.facts.stalls.dependency_graph import dependency_graph
+from traceq.facts.events.stream_waits import stream_waits
+from traceq.intervals import sorted_unique
 
 __all__ = ["IN_A", "IN_B", "IN_BOTH", "EdgeKind", "Edges", "joined_edges", "rank_edges"]
 
@@ -132,7 +133,7 @@ def _await_edges(graph: RankGraph) -> Edges:
     work, size = graph.work, len(graph.work)
     keys = []
     for line, unit_of in ((graph.a, work.unit_of_a), (graph.b, work.unit_of_b)):
-        awaits, (early, early_on) = dependency_graph(line.trace).awaits, early_waits(device_work(line.trace))
+        awaits, (early, early_on) = stream_waits(line.trace), early_waits(device_work(line.trace))
         waiting, on = unit_of[np.r_[awaits.work, early]], unit_of[np.r_[awaits.on, early_on]]
         keys.append((waiting * size + on)[(on >= 0) & (on < waiting)])
     key, sides = _with_sides(*keys)
@@ -148,8 +149,11 @@ def _await_edges(graph: RankGraph) -> Edges:
 
 def _with_sides(in_a: NDArray[np.int64], in_b: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (the distinct keys of both sides, which sides have each)."""
-    key = np.unique(np.concatenate([in_a, in_b]))
-    return key, IN_A * np.isin(key, in_a) + IN_B * np.isin(key, in_b)
+    key = sorted_unique(in_a, in_b)
+    sides = np.zeros(len(key), np.int64)
+    sides[np.searchsorted(key, in_a)] |= IN_A
+    sides[np.searchsorted(key, in_b)] |= IN_B
+    return key, sides
 
 
 def _sync_edges(graph: RankGraph) -> Edges:
@@ -159,10 +163,7 @@ def _sync_edges(graph: RankGraph) -> Edges:
         (graph.a, graph.place_a, work.unit_of_a),
         (graph.b, graph.place_b, work.unit_of_b),
     ):
-        end_anchor = np.full(len(line.holds), -1)
-        ends = np.flatnonzero(line.kind == AnchorKind.HOLD_END)
-        end_anchor[line.ref[ends]] = ends
-        place, unit = place_of[end_anchor[line.holds.wait]], unit_of[line.holds.work]
+        place, unit = place_of[line.hold_ends[line.holds.wait]], unit_of[line.holds.work]
         is_forward = (unit >= 0) & (graph.start_node[unit] + 1 < graph.host_node[place])
         keys.append((place * size + unit)[is_forward])
     key, sides = _with_sides(*keys)

@@ -9,10 +9,12 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
-from traceq.facts.stalls.dependency_graph import dependency_graph
+from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.blocking_copies_and_syncs import (
     COPY_CALL,
     DEVICE_SYNCHRONIZE,
@@ -21,12 +23,16 @@ from traceq.facts.timeline.blocking_copies_and_syncs import (
     SyncKind,
     blocking_calls,
 )
+from traceq.facts.timeline.steps import main_track
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["HoldKind", "HostHolds", "holds", "launch_queue_length"]
 
 _FREE = re.compile(r"Free")
+
+_MIN_SILENCE_NS, _MAX_DELAY_NS = 1_000_000, 100_000
+"""A silence of the host that is so long, and ends so soon after a collective, is a wait without a call."""
 
 _MIN_OUTSTANDING, _MIN_BLOCKED_NS, _MIN_BLOCKED_CALLS = 900, 50_000, 20
 """A launch queue is full where this many launches are outstanding and this many calls take that long."""
@@ -44,13 +50,14 @@ class HoldKind(IntEnum):
     LOADER = 6
     COPY = 7
     QUEUE = 8
+    SILENT = 9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostHolds:
     """H holds of a host line, blocking calls first.
 
-    `kind` int64[H] of HoldKind; `start`, `end` int64[H] ns; `row` int64[H] into Events, the call, -1 for the loader;
+    `kind` int64[H] of HoldKind; `start`, `end` int64[H] ns; `row` int64[H] into Events, the call, -1 without one;
     `call` int64[H] into BlockingCalls, -1 for others. W edges: hold `wait` int64[W] waits for `work` int64[W] into
     DeviceWork.
     """
@@ -67,14 +74,15 @@ class HostHolds:
         return len(self.kind)
 
 
-def holds(trace: Trace, queue_length: int) -> HostHolds:
+def holds(trace: Trace, queue_length: int, *, with_silent: bool) -> HostHolds:
     """Return the holds of the host line; with a `queue_length` above 0 every launch may wait for a place in the queue.
 
     Besides blocking calls and loader waits: every other copy call and every device synchronize, the profiler's last one
-    included. They block in one recording and not in another, and both need the same instants.
+    included. They block in one recording and not in another, and both need the same instants. `with_silent` waits that
+    leave no row, such as those of torch's allocator before it frees: a guess that may differ between two recordings.
     """
     events, work = trace.events, device_work(trace)
-    waits, blocking = dependency_graph(trace).host_waits, blocking_calls(trace)
+    waits, blocking = host_waits(trace), blocking_calls(trace)
     is_call = waits.call >= 0
     row = np.where(is_call, np.r_[blocking.rows, -1][waits.call], -1)
     kind = np.where(is_call, np.r_[blocking.kind, 0][waits.call], HoldKind.LOADER).astype(np.int64)
@@ -83,21 +91,29 @@ def holds(trace: Trace, queue_length: int) -> HostHolds:
     queued = _launches(trace, work, np.r_[row, copies]) if queue_length else copies[:0]
     rows = np.r_[copies, synchronizes, queued]
     first_copy, first_synchronize = len(row), len(row) + len(copies)
-    frees = np.flatnonzero((kind == HoldKind.ALLOC) & ~np.isin(np.arange(len(row)), waits.wait))
+    frees = np.flatnonzero((kind == HoldKind.ALLOC) & ~np.isin(np.arange(len(row)), waits.wait, kind="table"))
     frees = frees[matching(events, row[frees], _FREE)]
     free_wait, free_work = _device_waits(trace, work, row[frees], must_have_ended=True)
     all_wait, all_work = _device_waits(trace, work, synchronizes, must_have_ended=False)
     has_awaited = copy_kind != HoldKind.COPY
+    silent_start, silent_end, silent_work = _silent_waits(trace, work) if with_silent else (copies[:0],) * 3
+    without_call, silent = np.full(len(rows) + len(silent_work), -1), np.full(len(silent_work), HoldKind.SILENT)
+    others = copy_kind, np.full(len(synchronizes), HoldKind.DEVICE), np.full(len(queued), HoldKind.QUEUE), silent
+    first_silent = len(row) + len(rows)
     return HostHolds(
-        kind=np.r_[kind, copy_kind, np.full(len(synchronizes), HoldKind.DEVICE), np.full(len(queued), HoldKind.QUEUE)],
-        start=np.r_[waits.start, events.ts[rows]],
-        end=np.r_[waits.end, events.end[rows]],
-        row=np.r_[row, rows],
-        call=np.r_[waits.call, np.full(len(rows), -1)],
+        kind=np.r_[kind, *others],
+        start=np.r_[waits.start, events.ts[rows], silent_start],
+        end=np.r_[waits.end, events.end[rows], silent_end],
+        row=np.r_[row, rows, np.full(len(silent), -1)],
+        call=np.r_[waits.call, without_call],
         wait=np.r_[
-            waits.wait, first_copy + np.flatnonzero(has_awaited), frees[free_wait], first_synchronize + all_wait
+            waits.wait,
+            first_copy + np.flatnonzero(has_awaited),
+            frees[free_wait],
+            first_synchronize + all_wait,
+            first_silent + np.arange(len(silent)),
         ],
-        work=np.r_[waits.work, copy_work[has_awaited], free_work, all_work],
+        work=np.r_[waits.work, copy_work[has_awaited], free_work, all_work, silent_work],
     )
 
 
@@ -121,9 +137,10 @@ def _other_copies(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return (rows of the copy calls that are no hold yet, their HoldKind, the copy that each launched)."""
     events, linked = trace.events, np.flatnonzero(work.linked)
-    calls, first = np.unique(work.call[linked], return_index=True)
-    copied = linked[first]
-    chosen = matching(events, calls, COPY_CALL) & ~np.isin(calls, held) & (events.dur[calls] > 0)
+    copied = linked[np.argsort(work.call[linked], kind="stable")]
+    copied = copied[np.r_[np.ones(min(len(copied), 1), np.bool_), np.diff(work.call[copied]) > 0]]  # first of each call
+    calls = work.call[copied]
+    chosen = matching(events, calls, COPY_CALL) & ~np.isin(calls, held, kind="table") & (events.dur[calls] > 0)
     calls, copied = calls[chosen], copied[chosen]
     kind = np.full(len(calls), int(HoldKind.COPY))
     kind[matching(events, work.rows[copied], TO_DEVICE)] = HoldKind.HTOD
@@ -135,14 +152,35 @@ def _other_synchronizes(trace: Trace, held: NDArray[np.int64]) -> NDArray[np.int
     """Return the rows of the device synchronizes that are no hold yet."""
     rows = trace.events.rows(Category.RUNTIME)
     rows = rows[matching(trace.events, rows, DEVICE_SYNCHRONIZE)]
-    return np.asarray(rows[~np.isin(rows, held) & (trace.events.dur[rows] > 0)])
+    return np.asarray(rows[~np.isin(rows, held, kind="table") & (trace.events.dur[rows] > 0)])
 
 
 def _launches(trace: Trace, work: DeviceWork, held: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows of the calls that launch kernels."""
     calls = sorted_unique(work.call[work.linked])
-    is_launch = ~matching(trace.events, calls, COPY_CALL) & ~np.isin(calls, held) & (trace.events.dur[calls] > 0)
-    return calls[is_launch]
+    calls = calls[~np.isin(calls, held, kind="table") & (trace.events.dur[calls] > 0)]
+    return calls[~matching(trace.events, calls, COPY_CALL)]
+
+
+def _silent_waits(trace: Trace, work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (start, end, awaited work) of waits without a row of their own.
+
+    The main thread makes no call for at least 1 ms, a collective runs for nearly all of that time, and the next call
+    follows its end.
+    """
+    events, comm = trace.events, np.flatnonzero(is_communication(trace))
+    calls = events.rows(Category.RUNTIME)
+    calls = calls[tracks(trace)[calls] == main_track(trace)]
+    calls = calls[np.argsort(events.ts[calls], kind="stable")]
+    if len(comm) == 0 or len(calls) == 0:
+        return comm[:0], comm[:0], comm[:0]
+    start, end = np.maximum.accumulate(events.end[calls])[:-1], events.ts[calls][1:]
+    comm = comm[np.argsort(work.end[comm], kind="stable")]
+    index = np.searchsorted(work.end[comm], end, "right") - 1
+    awaited = comm[index]
+    is_silence = (index >= 0) & (end - work.end[awaited] <= _MAX_DELAY_NS) & (end - start >= _MIN_SILENCE_NS)
+    is_wait = is_silence & (work.start[awaited] - start <= (end - start) // 10)
+    return start[is_wait], end[is_wait], awaited[is_wait]
 
 
 def _device_waits(

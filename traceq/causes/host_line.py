@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.holds import HostHolds, holds
-from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.causes.anchors import AnchorKind, Anchors, anchors
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
-from traceq.facts.timeline.steps import extent, steps
 from traceq.grouping import group
 from traceq.intervals import sorted_unique, span_index
-from traceq.model import Category, Trace
+from traceq.model import Trace
 
-__all__ = ["AnchorKind", "HostLine", "HostOwner", "Numbers", "host_line"]
-
-
-class AnchorKind(IntEnum):
-    """Kind of an anchor."""
-
-    START = 0
-    HOLD_END = 1
-    STEP_END = 2
-    LAUNCH = 3
-    HOLD_BEGIN = 4
-    STEP_BEGIN = 5
-    END = 6
+__all__ = ["HostLine", "HostOwner", "Numbers", "host_line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +34,20 @@ class HostOwner:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HostLine:
-    """N anchors of one rank by time, the holds they belong to, and P pieces of host time between anchors.
+class HostLine(Anchors):
+    """Anchors of one rank with what tells them from others, and P pieces of host time between them.
 
-    `time_ns` int64[N]; `kind` int64[N] of AnchorKind; `ref` int64[N]: row of the launching call, hold or step;
     `keys` int64[N, 3]: an anchor of the other side with the same key may be the same one, from the strictest key to
     the loosest. A piece: `segment` int64[P] (between anchors s and s + 1), `owner` int64[P] into `owners`, `ns`
-    int64[P]; segments of one owner occur once. `launch` int64[D]: the anchor with which each piece of device work
-    enters the graph, -1 for work from before the window; `names` int64[D] number of its name.
+    int64[P]; segments of one owner occur once. `names` int64[D] number of the name of each piece of device work.
     """
 
-    trace: Trace
-    time_ns: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    ref: NDArray[np.int64]
     keys: NDArray[np.int64]
-    holds: HostHolds
     segment: NDArray[np.int64]
     owner: NDArray[np.int64]
     ns: NDArray[np.int64]
     owners: tuple[HostOwner, ...]
-    launch: NDArray[np.int64]
     names: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
 
 class Numbers:
@@ -91,77 +66,31 @@ class Numbers:
 
 def host_line(trace: Trace, numbers: Numbers, queue_length: int) -> HostLine:
     """Return the host line of a trace; both sides share `numbers`, and the length of the launch queue if it fills."""
-    events, work, all_steps = trace.events, device_work(trace), steps(trace)
-    all_holds = holds(trace, queue_length)
-    calls = sorted_unique(work.call[work.linked])
-    first, last = _ends(trace)
-    hold, step = np.arange(len(all_holds)), np.arange(len(all_steps)) if all_steps.marked else np.empty(0, np.int64)
-    sections = (
-        (AnchorKind.START, np.array([first]), np.zeros(1, np.int64)),
-        (AnchorKind.LAUNCH, events.ts[calls], calls),
-        (AnchorKind.HOLD_BEGIN, all_holds.start, hold),
-        (AnchorKind.HOLD_END, all_holds.end, hold),
-        (AnchorKind.STEP_BEGIN, all_steps.host[step, 0], step),
-        (AnchorKind.STEP_END, all_steps.host[step, 1], step),
-        (AnchorKind.END, np.array([last]), np.zeros(1, np.int64)),
-    )
-    time_ns = np.clip(np.concatenate([section[1] for section in sections]), first, None)
-    kind = np.concatenate([np.full(len(section[1]), int(section[0])) for section in sections])
-    ref = np.concatenate([section[2] for section in sections])
-    order = np.lexsort((ref, kind, time_ns))
-    time_ns, kind, ref = time_ns[order], kind[order], ref[order]
+    events, work, line = trace.events, device_work(trace), anchors(trace, queue_length)
     names = numbers.of_strings(events.strings, events.name[work.rows].astype(np.int64))[events.name[work.rows]]
-    segment, owner, ns, owners = _pieces(trace, time_ns)
+    segment, owner, ns, owners = _pieces(trace, line.time_ns)
     return HostLine(
         trace=trace,
-        time_ns=time_ns,
-        kind=kind,
-        ref=ref,
-        keys=_keys(trace, numbers, all_holds, calls, names, kind, ref),
-        holds=all_holds,
+        time_ns=line.time_ns,
+        kind=line.kind,
+        ref=line.ref,
+        holds=line.holds,
+        launch=line.launch,
+        keys=_keys(line, numbers, names),
         segment=segment,
         owner=owner,
         ns=ns,
         owners=owners,
-        launch=_launch_anchors(work, kind, ref),
         names=names,
     )
 
 
-def _ends(trace: Trace) -> tuple[int, int]:
-    """Return (first, last) ns of the host."""
-    events, (first, last) = trace.events, extent(trace)
-    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
-    return first, max(first, min(int(events.end[rows].max(initial=first)), last))
-
-
-def _launch_anchors(work: DeviceWork, kind: NDArray[np.int64], ref: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[D]: the anchor of each work's call; without a call that of the work before it on its stream."""
-    anchors = np.flatnonzero(kind == AnchorKind.LAUNCH)
-    anchors = anchors[np.argsort(ref[anchors], kind="stable")]
-    launch = np.full(len(work), -1)
-    launch[work.linked] = anchors[np.searchsorted(ref[anchors], work.call[work.linked])]
-    for number in sorted_unique(work.stream).tolist():
-        on_stream = np.flatnonzero(work.stream == number)
-        latest = np.maximum.accumulate(np.where(work.linked[on_stream], np.arange(len(on_stream)), -1))
-        follows = ~work.linked[on_stream] & (latest >= 0)
-        launch[on_stream[follows]] = launch[on_stream[latest[follows]]]
-    return launch
-
-
-def _keys(
-    trace: Trace,
-    numbers: Numbers,
-    all_holds: HostHolds,
-    calls: NDArray[np.int64],
-    names: NDArray[np.int64],
-    kind: NDArray[np.int64],
-    ref: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def _keys(line: Anchors, numbers: Numbers, names: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[N, 3]: of launches (op and kernels, kernels, op), of holds (kind and op, kind, kind), else kinds."""
-    work = device_work(trace)
+    work, all_holds, kind, ref = device_work(line.trace), line.holds, line.kind, line.ref
+    calls = sorted_unique(work.call[work.linked])
     called = all_holds.row >= 0
-    ops = _innermost_ops(trace, numbers, np.r_[calls, all_holds.row[called]])
+    ops = _innermost_ops(line.trace, numbers, np.r_[calls, all_holds.row[called]])
     call_op, hold_op = ops[: len(calls)], np.full(len(all_holds), -1)
     hold_op[called] = ops[len(calls) :]
     launched = _sequences(np.searchsorted(calls, work.call[work.linked]), names[work.linked], len(calls))

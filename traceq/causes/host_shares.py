@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.causes.host_line import HostLine, HostOwner
 from traceq.grouping import group
 
-__all__ = ["HostShares", "host_shares"]
+__all__ = ["HostShares", "host_shares", "no_shares"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +27,12 @@ class HostShares:
         """Return some of the shares."""
         columns = {name: getattr(self, name)[chosen] for name in ("edge", "owner", "a_ns", "b_ns")}
         return replace(self, **columns)
+
+
+def no_shares() -> HostShares:
+    """Return the shares of a graph whose host time has no owners."""
+    nothing = np.empty(0, np.int64)
+    return HostShares(nothing, nothing, nothing, nothing, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

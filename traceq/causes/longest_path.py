@@ -14,7 +14,7 @@ except ImportError:
 else:
     IS_NATIVE = True
 
-__all__ = ["longest_paths", "topological_order", "trace_back"]
+__all__ = ["longest_paths", "paths_to", "topological_order", "trace_back"]
 
 
 def longest_paths(
@@ -55,6 +55,34 @@ def trace_back(
         edges.append(int(choice[node]))
         node = int(source[edges[-1]])
     return np.array(edges, np.int64)
+
+
+def paths_to(
+    nodes: NDArray[np.int64],
+    since: NDArray[np.int64],
+    choice: NDArray[np.int64],
+    source: NDArray[np.int64],
+    time: NDArray[np.int64],
+    *,
+    native: bool = IS_NATIVE,
+) -> NDArray[np.int64]:
+    """Return int64[N]: which of the longest paths to K `nodes` leads over each node, -1 for none.
+
+    A path is followed back as long as it is after `since` int64[K], by `time` int64[N]; where several lead over a node,
+    it is the one that comes there over the earliest node.
+    """
+    path = np.full(len(choice), -1)
+    path[nodes] = np.arange(len(nodes))
+    if native:
+        since, choice, source, time = map(np.ascontiguousarray, (since, choice, source, time))
+        _paths.paths_to(since, choice, source, time, path)
+        return path
+    sinces, choices, sources, times, paths = (column.tolist() for column in (since, choice, source, time, path))
+    for node in range(len(choices) - 1, -1, -1):
+        before = sources[choices[node]] if choices[node] >= 0 else -1
+        if paths[node] >= 0 and before >= 0 and times[before] > sinces[paths[node]]:
+            paths[before] = paths[node]
+    return np.array(paths, np.int64)
 
 
 def topological_order(

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.alignment import Alignment, align
-from traceq.causes.host_line import AnchorKind, HostLine
-from traceq.causes.host_shares import HostShares, host_shares
-from traceq.causes.work_pairs import WorkPairs, work_pairs
+from traceq.causes.alignment import Alignment, align, aligned_with_itself
+from traceq.causes.anchors import AnchorKind, Anchors
+from traceq.causes.host_line import HostLine
+from traceq.causes.host_shares import HostShares, host_shares, no_shares
+from traceq.causes.work_pairs import WorkPairs, paired_with_itself, work_pairs
 from traceq.facts.events.device_work import device_work
 from traceq.intervals import sorted_unique
 
-__all__ = ["RankGraph", "rank_graph"]
+__all__ = ["RankGraph", "graph_of_one", "rank_graph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +32,8 @@ class RankGraph:
     `time_b` int64[N] ns of all nodes since the first anchor, 0 for the origin.
     """
 
-    a: HostLine
-    b: HostLine
+    a: Anchors
+    b: Anchors
     alignment: Alignment
     anchor_a: NDArray[np.int64]
     anchor_b: NDArray[np.int64]
@@ -60,15 +61,43 @@ def rank_graph(a: HostLine, b: HostLine) -> RankGraph:
     place_a, place_b = np.flatnonzero(anchor_a >= 0), np.flatnonzero(anchor_b >= 0)
     host, host_a, host_b = host_shares(a, b, anchor_a, anchor_b, kind == AnchorKind.HOLD_END)
     work = work_pairs(a, b, alignment, place_a, place_b)
-    num_before = np.searchsorted(work.place, np.arange(len(kind)), "left")
-    num_before[0] = 0  # work from before the window, of place -1, follows the first anchor
-    host_node = 1 + np.arange(len(kind)) + 2 * num_before
-    start_node = 2 + np.maximum(work.place, 0) + 2 * np.arange(len(work))
+    host_node, start_node = _nodes(len(kind), work)
     time_a = _node_times(a, work, work.a, host_a, host_node, start_node)
     time_b = _node_times(b, work, work.b, host_b, host_node, start_node)
     return RankGraph(
         a, b, alignment, anchor_a, anchor_b, kind, place_a, place_b, host, work, host_node, start_node, time_a, time_b
     )
+
+
+def graph_of_one(line: Anchors) -> RankGraph:
+    """Return the nodes of one rank of a single recording, which is both sides; its host time has no owners."""
+    places, work = np.arange(len(line)), paired_with_itself(line)
+    host_node, start_node = _nodes(len(line), work)
+    time = _node_times(line, work, work.a, line.time_ns - line.time_ns[0], host_node, start_node)
+    return RankGraph(
+        a=line,
+        b=line,
+        alignment=aligned_with_itself(line),
+        anchor_a=places,
+        anchor_b=places,
+        kind=line.kind,
+        place_a=places,
+        place_b=places,
+        host=no_shares(),
+        work=work,
+        host_node=host_node,
+        start_node=start_node,
+        time_a=time,
+        time_b=time,
+    )
+
+
+def _nodes(num_places: int, work: WorkPairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (the node of each place of the host, that of the start of each unit of work)."""
+    num_before = np.searchsorted(work.place, np.arange(num_places), "left")
+    num_before[0] = 0  # work from before the window, of place -1, follows the first anchor
+    host_node = 1 + np.arange(num_places) + 2 * num_before
+    return host_node, 2 + np.maximum(work.place, 0) + 2 * np.arange(len(work))
 
 
 def _merged(num_a: int, num_b: int, alignment: Alignment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -84,7 +113,7 @@ def _merged(num_a: int, num_b: int, alignment: Alignment) -> tuple[NDArray[np.in
 
 
 def _node_times(
-    line: HostLine,
+    line: Anchors,
     units: WorkPairs,
     index: NDArray[np.int64],
     host_ns: NDArray[np.int64],

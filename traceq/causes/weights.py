@@ -16,7 +16,7 @@ from traceq.causes.edges import IN_A, IN_B, IN_BOTH, EdgeKind
 from traceq.facts.events.device_work import device_work
 from traceq.model import Trace
 
-__all__ = ["Weights", "edge_weights", "idle_device_latency"]
+__all__ = ["Weights", "edge_weights", "idle_device_latency", "measured_times", "usual_times"]
 
 _FAR = 2**60
 _USUAL_NS = {
@@ -56,13 +56,46 @@ def idle_device_latency(trace: Trace) -> int:
     return int(np.clip(np.median(waited), 0, _MAX_LATENCY_NS))
 
 
-def edge_weights(graph: CommonGraph, latency_ns: int) -> Weights:
-    """Return the weights of both sides; `latency_ns` is the usual time from a launch to its start."""
-    upper_a, upper_b = (time[graph.edges.target] - time[graph.edges.source] for time in (graph.time_a, graph.time_b))
+def usual_times(latency_ns: int) -> NDArray[np.int64]:
+    """Return int64[len(EdgeKind)] ns that edges of each kind usually take; `latency_ns` that of a launch."""
     usual = np.zeros(len(EdgeKind), np.int64)
     for kind, usual_ns in {**_USUAL_NS, EdgeKind.LAUNCH: latency_ns}.items():
         usual[kind] = usual_ns
-    nominal = usual[graph.edges.kind]
+    return usual
+
+
+def measured_times(graph: CommonGraph, latency_ns: int) -> NDArray[np.int64]:
+    """Return int64[len(EdgeKind)] ns that edges of each kind usually take in one recording.
+
+    That is the median over nodes that waited for nothing else by then, for a launch latency, at most 20 us; a call
+    takes as long as it needs to return from a wait. `usual_times` where that never happened.
+    """
+    usual, edges = usual_times(latency_ns), graph.edges
+    begin = graph.time_a[edges.source]
+    first = graph.first_edge
+    has_edge = np.diff(first) > 0
+    latest = np.full(len(graph.time_a), np.iinfo(np.int64).min)
+    latest[has_edge] = np.maximum.reduceat(begin, first[:-1][has_edge])
+    is_latest = begin == latest[edges.target]
+    others = np.where(is_latest, np.iinfo(np.int64).min, begin)
+    second = np.full(len(graph.time_a), np.iinfo(np.int64).min)
+    second[has_edge] = np.maximum.reduceat(others, first[:-1][has_edge])
+    is_alone = is_latest & (second[edges.target] <= begin - latency_ns) & (np.diff(first)[edges.target] > 1)
+    took = graph.time_a[edges.target] - begin
+    for kind in (EdgeKind.STREAM, EdgeKind.AWAIT, EdgeKind.SYNC):
+        chosen = took[is_alone & (edges.kind == kind) & (took >= 0)]  # not of calls that did not wait
+        if len(chosen):
+            usual[kind] = min(int(np.median(chosen)), _MAX_LATENCY_NS)
+        elif kind == EdgeKind.AWAIT:
+            usual[kind] = min(usual[kind], usual[EdgeKind.STREAM])
+    usual[EdgeKind.QUEUE] = usual[EdgeKind.HOLD] = usual[EdgeKind.SYNC]
+    return usual
+
+
+def edge_weights(graph: CommonGraph, usual_ns: NDArray[np.int64]) -> Weights:
+    """Return the weights of both sides, given the `usual_times`."""
+    upper_a, upper_b = (time[graph.edges.target] - time[graph.edges.source] for time in (graph.time_a, graph.time_b))
+    nominal = usual_ns[graph.edges.kind]
     in_vain_a, in_vain_b, never = _in_vain(graph, upper_a, upper_b)
     binds_a = _binding(graph, upper_a, nominal, IN_A, in_vain_a)
     binds_b = _binding(graph, upper_b, nominal, IN_B, in_vain_b)
@@ -108,8 +141,11 @@ def _binding(
     Absent work passes on the time of its stream, an absent hold that of the host.
     """
     present, kind = (graph.edges.sides & side) > 0, graph.edges.kind
-    waits = np.isin(np.arange(len(EdgeKind)), (*_USUAL_NS, EdgeKind.LAUNCH))[kind] & (kind != EdgeKind.HOLD)
+    waits = np.isin(kind, (*_USUAL_NS, EdgeKind.LAUNCH), kind="table") & (kind != EdgeKind.HOLD)
     slack = np.where(present | ~waits, upper - np.minimum(nominal, upper), _FAR)
+    slack = np.where(
+        (kind == EdgeKind.SYNC) & present & (upper < 0), -upper, slack
+    )  # clocks differ, or it did not wait
     slack = np.where(in_vain, _FAR, slack)
     slack = np.where(~present & ((kind == EdgeKind.STREAM) | (kind == EdgeKind.HOLD)), -1, slack)
     slack = np.where(~present & (kind == EdgeKind.LAUNCH), _FAR // 2, slack)

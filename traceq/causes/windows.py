@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.host_line import AnchorKind
+from traceq.causes.anchors import AnchorKind
 from traceq.causes.rank_graph import RankGraph
 from traceq.facts.timeline.steps import steps
+from traceq.intervals import sorted_unique
 
-__all__ = ["StepWindows", "step_windows"]
+__all__ = ["StepWindows", "last_ends", "step_windows"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,9 +71,20 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
+def last_ends(graph: RankGraph, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[P, S]: the end node of the last work of each stream before some places of the host, -1 for none."""
+    work = graph.work
+    streams = sorted_unique(work.stream)
+    nodes = np.full((len(places), len(streams)), -1)
+    num_before = np.searchsorted(work.place, places, "left")
+    for column, number in enumerate(streams.tolist()):
+        on_stream = np.flatnonzero(work.stream == number)
+        count = np.searchsorted(on_stream, num_before, "left")
+        nodes[count > 0, column] = graph.start_node[on_stream[count[count > 0] - 1]] + 1
+    return nodes
+
+
 def _last_ends(graph: RankGraph, place: int) -> NDArray[np.int64]:
     """Return the end nodes of the last work before a place, one of each stream."""
-    num = int(np.searchsorted(graph.work.place, place, "left"))
-    _, last = np.unique(graph.work.stream[:num][::-1], return_index=True)
-    ends: NDArray[np.int64] = graph.start_node[num - 1 - last] + 1
-    return ends
+    nodes: NDArray[np.int64] = last_ends(graph, np.array([place]))[0]
+    return nodes.compress(nodes >= 0)

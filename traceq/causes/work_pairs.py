@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.alignment import Alignment
+from traceq.causes.anchors import Anchors
 from traceq.causes.common_subsequence import common_subsequence
 from traceq.causes.host_line import HostLine
 from traceq.facts.events.device_work import device_work
 from traceq.intervals import sorted_unique
 
-__all__ = ["WorkPairs", "work_pairs"]
+__all__ = ["WorkPairs", "paired_with_itself", "work_pairs"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +84,18 @@ def work_pairs(
         _inverse(unit_a, len(work_a)),
         _inverse(unit_b, len(work_b)),
     )
+
+
+def paired_with_itself(line: Anchors) -> WorkPairs:
+    """Return the device work of one recording in launch order, which is both sides."""
+    work, place, every = device_work(line.trace), line.launch, np.arange(len(line.launch))
+    stream = np.searchsorted(sorted_unique(work.stream), work.stream)
+    sequence, early = every.copy(), np.flatnonzero(place < 0)
+    sequence[early] = _early_order(work.start[early], stream[early], early, early)
+    units = np.lexsort((sequence, place))
+    unit_of = _inverse(units, len(units))
+    before = _before(stream[units])
+    return WorkPairs(units, units, place[units], stream[units], before, work.linked[units], unit_of, unit_of)
 
 
 def _category(line: HostLine) -> NDArray[np.int8]:

@@ -12,7 +12,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["DeviceWork", "device_work", "stream_number"]
+__all__ = ["DeviceWork", "device_work", "launch_times", "stream_number"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +59,22 @@ def device_work(trace: Trace) -> DeviceWork:
         stream=stream,
         before_window=(call < 0) & (start < _first_linked_start(stream, start, call >= 0)),
     )
+
+
+@once_per_trace
+def launch_times(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[D] ns: when the host launched each operation, made ascending on each stream.
+
+    Work without a call counts as launched with the work before it; before the trace: the least int64.
+    """
+    work = device_work(trace)
+    if len(work) == 0:
+        return work.start
+    launched = np.where(work.linked, trace.events.ts[work.call], np.iinfo(np.int64).min)
+    for number in sorted_unique(work.stream).tolist():
+        on_stream = np.flatnonzero(work.stream == number)
+        launched[on_stream] = np.maximum.accumulate(launched[on_stream])
+    return launched
 
 
 def stream_number(device: NDArray[np.integer], stream: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.device_work import DeviceWork, device_work, launch_times
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.sync_rows import synced_stream
+from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["AT_ONCE_NS", "StreamWaits", "stream_waits"]
+__all__ = ["StreamWaits", "stream_waits"]
 
-AT_ONCE_NS = 10_000
+_AT_ONCE_NS = 10_000
 """Device work that starts this soon after other work's end, or after its launch, waited for nothing else."""
 
 _WAIT_CALL, _WAIT_ROW = re.compile(r"StreamWaitEvent"), re.compile(r"Stream Wait Event")
@@ -31,8 +32,9 @@ class StreamWaits:
     on: NDArray[np.int64]
 
 
-def stream_waits(trace: Trace, launch_order: NDArray[np.int64], ready: NDArray[np.int64]) -> StreamWaits:
-    """Return the edges between streams, given `launch_order` int64[D] and `ready` int64[D] ns by launch and stream.
+@once_per_trace
+def stream_waits(trace: Trace) -> StreamWaits:
+    """Return the edges between streams.
 
     A trace records that a stream waits, but seldom for what. So the first work that a thread launches after such a call
     (or that runs on the stream a `cuda_sync` row names) waits for everything that other streams had been given before
@@ -40,11 +42,13 @@ def stream_waits(trace: Trace, launch_order: NDArray[np.int64], ready: NDArray[n
     waits for that work.
     """
     work = device_work(trace)
+    launch_order = np.empty(len(work), np.int64)
+    launch_order[np.argsort(launch_times(trace), kind="stable")] = np.arange(len(work))
     calls = trace.events.rows(Category.RUNTIME)
     calls = calls[matching(trace.events, calls, _WAIT_CALL)]
     delayed = _first_delayed(trace, work, launch_order, calls)
     by_call = _edges_of_calls(work, launch_order, sorted_unique(delayed[delayed >= 0]))
-    by_time = _coincident_edges(trace, work, launch_order, ready, calls)
+    by_time = _coincident_edges(trace, work, launch_order, calls)
     pairs = sorted_unique(*(waiting * len(work) + on for waiting, on in (by_call, by_time)))
     return StreamWaits(*np.divmod(pairs, max(len(work), 1)))
 
@@ -91,7 +95,6 @@ def _coincident_edges(
     trace: Trace,
     work: DeviceWork,
     launch_order: NDArray[np.int64],
-    ready: NDArray[np.int64],
     calls: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (work, on): work that starts late, right after the end of other work, where streams can wait.
@@ -103,9 +106,27 @@ def _coincident_edges(
     order = np.argsort(work.end, kind="stable")
     index = np.searchsorted(work.end[order], work.start, "right") - 1
     on = np.where(index >= 0, order[index], -1)
-    is_late = (work.start - work.end[on] <= AT_ONCE_NS) & (work.start - ready > AT_ONCE_NS)
+    is_late = (work.start - work.end[on] <= _AT_ONCE_NS) & (work.start - _ready(trace, work) > _AT_ONCE_NS)
     follows = (on >= 0) & (launch_order[on] < launch_order) & is_late
     same_launch = work.linked & (work.call == work.call[on])
     first_wait = trace.events.ts[calls].min(initial=np.iinfo(np.int64).max)
     waiting = np.flatnonzero(follows & ((work.start > first_wait) | same_launch))
     return waiting, on[waiting]
+
+
+def _ready(trace: Trace, work: DeviceWork) -> NDArray[np.int64]:
+    """Return int64[D] ns: when each operation could start by its launch and by its stream.
+
+    A launch takes the median time of those that found their stream idle, or as long as it did, if that is shorter.
+    """
+    never = np.iinfo(np.int64).min
+    done = np.full(len(work), never)  # when the work before it on its stream ended
+    for number in sorted_unique(work.stream).tolist():
+        on_stream = np.flatnonzero(work.stream == number)
+        done[on_stream[1:]] = work.end[on_stream[:-1]]
+    launched = np.where(work.linked, trace.events.ts[work.call], never)
+    waited = (work.start - launched)[work.linked & (done <= launched)]
+    latency_ns = max(int(np.median(waited)), 0) if len(waited) else _AT_ONCE_NS
+    usual = np.where(work.linked, launched + np.minimum(work.start - launched, latency_ns), never)
+    ready: NDArray[np.int64] = np.maximum(usual, np.minimum(done, work.start))
+    return ready

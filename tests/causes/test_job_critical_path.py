@@ -17,9 +17,9 @@ from simulator.kineto import BASE_NS, ORIGIN_NS
 from simulator.meetings import Late, Meetings
 
 from traceq.analysis.registry import analyze
+from traceq.causes.critical_path import CriticalPath, PathKind
+from traceq.causes.job_critical_path import JobPath, job_path, path_along, path_summary
 from traceq.facts.ranks.job import job_of
-from traceq.facts.ranks.job_critical_path import JobPath, job_path, path_along, path_summary
-from traceq.facts.stalls.critical_path import CriticalPath, PathKind
 from traceq.model import Caveat, Run, Trace
 from traceq.runs.read import read
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.causes.critical_path import CriticalPath, path_through
+from traceq.causes.replay import replay_of
 from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.arrival_waits import latest_rank
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.stalls.critical_path import CriticalPath, last_work, path_through, predecessors
-from traceq.facts.stalls.replay import step_durations
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import Spans
 from traceq.model import Caveat, Trace
@@ -42,7 +42,7 @@ class PathSummary:
     `work` int64[C]: index into DeviceWork of the first work of each call, -1 without any; `start`, `end` int64[C] ns of
     that work; `next_call` int64[C]: the next call on the path back from each, -1 for none. `duration` int64[K] ns of
     each step, up to the end of the last work launched in it; `last_call` int64[K]: the first call on the path back from
-    there, -1 for none; it does not count if the step starts after `until` int64[K] ns.
+    there, -1 for none.
     """
 
     work: NDArray[np.int64]
@@ -51,7 +51,6 @@ class PathSummary:
     next_call: NDArray[np.int64]
     duration: NDArray[np.int64]
     last_call: NDArray[np.int64]
-    until: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,26 +93,25 @@ class _Leg:
 
 def path_summary(trace: Trace) -> PathSummary:
     """Return the summary of a trace's critical path."""
-    previous, work, all_steps = predecessors(trace), device_work(trace), steps(trace)
-    call_work = first_work(trace)
+    replay, work, call_work = replay_of(trace), device_work(trace), first_work(trace)
+    before = np.where(replay.choice >= 0, replay.graph.edges.source[replay.choice], -1)
     calls = np.flatnonzero(call_work >= 0)
-    next_call = np.full(len(work), -1)
-    next_call[call_work[calls]] = calls
-    next_call = _next_marked(next_call, previous.work)
-    following, last_call = np.full(len(call_work), -1), np.full(len(all_steps), -1)
-    has_previous = calls[previous.work[call_work[calls]] >= 0]
-    following[has_previous] = next_call[previous.work[call_work[has_previous]]]
-    duration = step_durations(trace)
-    last_index, until = last_work(trace, all_steps.window[:, 0] + duration)
-    last_call[last_index >= 0] = next_call[last_index[last_index >= 0]]
-    start, end = np.full((2, len(call_work)), -1)
+    nodes, marked = replay.work_node[call_work[calls]], np.full(len(before), -1)
+    marked[nodes] = calls
+    next_call = np.r_[_next_marked(marked, before), -1]
+    following, start, end = np.full((3, len(call_work)), -1)
+    following[calls] = next_call[before[nodes]]
     start[calls], end[calls] = work.start[call_work[calls]], work.end[call_work[calls]]
-    return PathSummary(call_work, start, end, following, duration, last_call, until)
+    return PathSummary(call_work, start, end, following, replay.step_ns, next_call[replay.last_nodes])
 
 
 def path_along(trace: Trace, legs: Legs) -> CriticalPath:
     """Return the critical path along the legs of one rank."""
-    return path_through(trace, *legs.T)
+    replay = replay_of(trace)
+    start, end, work = legs.T
+    step = np.searchsorted(steps(trace).window[:, 0] + replay.step_ns, end, "left")
+    nodes = np.where(work >= 0, replay.work_node[work], np.r_[replay.last_nodes, -1][step])
+    return path_through(trace, start, end, nodes)
 
 
 def job_path(job: Job, summaries: Sequence[PathSummary]) -> JobPath | Caveat | None:
@@ -163,18 +161,18 @@ def _steps(
     all_steps = [rank.steps for rank in ranks]
     common = set.intersection(*(set(rank_steps.number[rank_steps.counted].tolist()) for rank_steps in all_steps))
     number = np.array(sorted(common) if len({rank_steps.marked for rank_steps in all_steps}) == 1 else [], np.int64)
-    start, end, first_call, until = np.empty((4, len(ranks), len(number)), np.int64)
+    start, end, first_call = np.empty((3, len(ranks), len(number)), np.int64)
     for index, (rank_steps, summary) in enumerate(zip(all_steps, summaries, strict=True)):
         indices = [int(np.flatnonzero((rank_steps.number == step) & rank_steps.counted)[0]) for step in number.tolist()]
         start[index] = rank_steps.window[indices, 0] - ahead[index]
         end[index] = start[index] + summary.duration[indices]
-        first_call[index], until[index] = summary.last_call[indices], summary.until[indices] - ahead[index]
+        first_call[index] = summary.last_call[indices]
     reach = np.maximum.accumulate(end.max(axis=0, initial=np.iinfo(np.int64).min))
     window = np.column_stack([np.maximum(start.max(axis=0), np.r_[start[:, :1].max(axis=0), reach[:-1]]), reach])
-    last, every = end.argmax(axis=0), np.arange(len(number))
-    call = np.where(window[:, 0] < until[last, every], first_call[last, every], -1)
+    last = end.argmax(axis=0)
+    path_start = np.stack([last, first_call[last, np.arange(len(number))]])
     non_empty = window[:, 1] > window[:, 0]
-    return number[non_empty], window[non_empty], np.stack([last, call])[:, non_empty]
+    return number[non_empty], window[non_empty], path_start[:, non_empty]
 
 
 def _shared_collectives(job: Job, summaries: Sequence[PathSummary]) -> _SharedCollectives:

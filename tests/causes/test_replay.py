@@ -14,8 +14,8 @@ from builder import Event, annotation, build, call, kernel, launch, memcpy, op, 
 from injection import TRACES, Row, rows_of, spread, with_stalls
 
 from traceq.analysis.registry import analyze
-from traceq.facts.stalls.dependency_graph import dependency_graph
-from traceq.facts.stalls.replay import replay
+from traceq.causes.replay import replay_of
+from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
@@ -25,8 +25,9 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 def saved(*events: Event) -> dict[str, float]:
-    """What a step saves, in us, by what is removed."""
-    return {result["removed"]: result["saved_ns"] / 1000 for result in table(build(*events), "replay")}
+    """What a step saves, in us, by the waits that are removed."""
+    results = table(build(*events), "replay")
+    return {r["removed"]: r["saved_ns"] / 1000 for r in results if r["removed"] not in ("communication", "host time")}
 
 
 def wait(start: int, end: int, **more: Any) -> Event:
@@ -47,28 +48,34 @@ def test_a_deep_queue_absorbs_a_stall() -> None:
 
 
 def test_what_is_left_of_the_queue_is_absorbed_and_no_more() -> None:
-    """A runs to 70, b is launched at 100: without the wait of 50 us it could start at 55, but a is in its way."""
+    """A runs to 70, b is launched at 100: without the wait of 50 us it could start at 55, but a is in its way.
+
+    Work of a stream starts 1.5 us after the work before it, where the trace shows no other usual time.
+    """
     events = step(0, 105), launch(5, 2, 1), kernel("a", 10, 60, 1), wait(30, 80), launch(100, 2, 2)
-    assert saved(*events, kernel("b", 105, 10, 2))["device syncs"] == 35
+    assert saved(*events, kernel("b", 105, 10, 2))["device syncs"] == 33.5
 
 
 def test_of_two_waits_for_the_same_work_one_alone_gives_hardly_anything_back() -> None:
-    """Both wait for a, to 60; the next launch, at 70, could be at 28, but not while one of them is left."""
+    """Both wait for a, to 60; the next launch, at 70, could be at 28, but not while one of them is left.
+
+    Without both, b starts 1.5 us after a.
+    """
     events = step(0, 90), launch(1, 1, 1), kernel("a", 6, 54, 1)
     waits = call("cudaStreamSynchronize", 10, 51), wait(62, 63)
     result = saved(*events, *waits, launch(70, 1, 2), kernel("b", 75, 40, 2))
-    assert result == {"nothing": 0, "stream syncs": 2, "device syncs": 1, "all syncs": 15}
+    assert result == {"nothing": 0, "stream syncs": 2, "device syncs": 1, "all syncs": 13.5}
 
 
 def test_being_ahead_counts_where_the_host_falls_behind_much_later() -> None:
     """After the sync the device idles 7 us and later waits 20 us for c.
 
-    Without the sync the host is 31 us ahead, so that c is launched in time.
+    Without the sync the host is 31 us ahead: b and c start 1.5 us after the work before them.
     """
     sync = launch(1, 1, 1), kernel("a", 6, 34, 1), call("cudaStreamSynchronize", 10, 31)
     late = launch(42, 1, 2), kernel("b", 47, 60, 2), launch(122, 1, 3), kernel("c", 127, 10, 3)
     (result,) = table(build(step(0, 125), *sync, *late), "syncs")
-    assert (result["cost_ns"], result["replay_ns"]) == (3_000, 27_000)
+    assert (result["cost_ns"], result["replay_ns"]) == (3_000, 24_000)
 
 
 def test_a_copy_that_nobody_waits_for_still_costs_its_launch() -> None:
@@ -128,16 +135,34 @@ def test_a_wait_for_the_data_loader_is_given_back_as_far_as_the_device_waits_for
 
 
 def test_nothing_removed_gives_the_step_but_for_what_nothing_explains() -> None:
-    """C starts 100 us after its launch takes effect: 30 of them may be its own latency, and 30 whatever."""
+    """C starts 105 us after its launch, on an idle stream: 5 are usual, and 30 more are no reason to ask."""
     first = launch(2, 2, 1), kernel("a", 7, 5, 1), launch(13, 2, 2), kernel("b", 18, 5, 2)
     events = step(0, 30), *first, launch(20, 2, 3), kernel("c", 125, 10, 3)
-    (result,) = table(build(*events), "replay")
-    assert (result["removed"], result["saved_ns"], result["step_ns"]) == ("nothing", 40_000, 95_000)
+    result, _ = table(build(*events), "replay")
+    assert (result["removed"], result["saved_ns"], result["step_ns"]) == ("nothing", 70_000, 65_000)
 
 
 def test_without_a_device_only_the_data_loader_can_be_taken_out() -> None:
     trace = build(step(0, 100), annotation(LOADER, 10, 30), op("aten::mm", 50, 10))
     assert [result["saved_ns"] for result in table(trace, "replay")] == [0, 30_000]
+
+
+@pytest.mark.parametrize(("launched", "communication_saves", "host_saves"), [(95, 1, 0), (120, 0, 24)])
+def test_communication_costs_what_nothing_else_takes_and_host_time_what_the_device_waits_for(
+    launched: int, communication_saves: int, host_saves: int
+) -> None:
+    """The all-reduce runs until 100 beside b, and c after it for 9 us, a us later or 5 us after its launch."""
+    begin = max(101, launched + 5)
+    before = launch(0, 2, 1), kernel("a", 5, 50, 1), launch(20, 2, 3), kernel("b", 56, 24, 3)
+    waits = call("cudaStreamWaitEvent", 8, 1), call("cudaStreamWaitEvent", 93, 1)
+    reduce = launch(10, 2, 2), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 56, 44, 2, stream=8)
+    after = launch(launched, 2, 4), kernel("c", begin, 9, 4)
+    rows = table(build(step(0, launched + 2), *before, *waits, *reduce, *after), "replay")
+    results = {row["removed"]: row for row in rows}
+    assert results["communication"]["saved_ns"] == 1000 * communication_saves
+    assert (results["communication"]["num"], results["communication"]["blocked_ns"]) == (1, 44_000)
+    assert results["host time"]["saved_ns"] == 1000 * host_saves
+    assert results["host time"]["step_ns"] == 1000 * (begin + 9 - host_saves)
 
 
 def test_what_waits_long_and_could_go_for_nothing_is_said_to_stay() -> None:
@@ -150,7 +175,7 @@ def test_what_waits_long_and_could_go_for_nothing_is_said_to_stay() -> None:
 
 def stalls_of(trace: Trace, kind: int) -> Any:
     """bool[H]: the host waits of a kind (-1 the loader) that take as long as an injected stall."""
-    waits, calls = dependency_graph(trace).host_waits, blocking_calls(trace)
+    waits, calls = host_waits(trace), blocking_calls(trace)
     kinds = np.where(waits.call >= 0, calls.kind[waits.call] if len(calls) else -1, -1)
     duration = waits.end - waits.start
     return (kinds == kind) & (duration >= 1_980_000) & (duration < 2_000_000)
@@ -180,7 +205,7 @@ def test_without_the_injected_stalls_a_step_lasts_as_long_as_it_did_before(
     assert is_mine.sum() == len(ops)
     windows = [result.window[:, 1] - result.window[:, 0] for result in (steps(original), steps(changed))]
     assert (windows[1] - windows[0] > 0.99 * trace[2] * 2_000_000).all()
-    assert windows[1] - replay(changed, is_mine[None])[0] == pytest.approx(windows[0], rel=0.02)
+    assert windows[1] - replay_of(changed).without_waits(is_mine[None])[0] == pytest.approx(windows[0], rel=0.02)
 
 
 def read(path: Path, rows: Sequence[Row]) -> Trace:

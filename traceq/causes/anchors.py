@@ -1,0 +1,110 @@
+"""Anchors of one rank: the instants at which its host launches, begins and ends a wait, and marks a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.holds import HostHolds, holds
+from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.timeline.steps import extent, steps
+from traceq.intervals import sorted_unique
+from traceq.model import Category, Trace
+
+__all__ = ["AnchorKind", "Anchors", "anchors"]
+
+
+class AnchorKind(IntEnum):
+    """Kind of an anchor."""
+
+    START = 0
+    HOLD_END = 1
+    STEP_END = 2
+    LAUNCH = 3
+    HOLD_BEGIN = 4
+    STEP_BEGIN = 5
+    END = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Anchors:
+    """N anchors of one rank by time, and the holds they belong to.
+
+    `time_ns` int64[N]; `kind` int64[N] of AnchorKind; `ref` int64[N]: row of the launching call, hold or step;
+    `launch` int64[D]: the anchor with which each piece of device work enters the graph, -1 for work from before the
+    window.
+    """
+
+    trace: Trace
+    time_ns: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    ref: NDArray[np.int64]
+    holds: HostHolds
+    launch: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    @property
+    def hold_begins(self) -> NDArray[np.int64]:
+        """int64[H]: the anchor at which each hold begins."""
+        return self._of_holds(AnchorKind.HOLD_BEGIN)
+
+    @property
+    def hold_ends(self) -> NDArray[np.int64]:
+        """int64[H]: the anchor at which each hold ends."""
+        return self._of_holds(AnchorKind.HOLD_END)
+
+    def _of_holds(self, kind: AnchorKind) -> NDArray[np.int64]:
+        chosen = np.flatnonzero(self.kind == kind)
+        anchor = np.empty(len(self.holds), np.int64)
+        anchor[self.ref[chosen]] = chosen
+        return anchor
+
+
+def anchors(trace: Trace, queue_length: int, *, with_silent: bool = False) -> Anchors:
+    """Return the anchors of a trace, given the length of the launch queue, 0 if it never fills; see `holds`."""
+    work, all_steps = device_work(trace), steps(trace)
+    all_holds = holds(trace, queue_length, with_silent=with_silent)
+    calls = sorted_unique(work.call[work.linked])
+    first, last = _ends(trace)
+    hold, step = np.arange(len(all_holds)), np.arange(len(all_steps)) if all_steps.marked else np.empty(0, np.int64)
+    sections = (
+        (AnchorKind.START, np.array([first]), np.zeros(1, np.int64)),
+        (AnchorKind.LAUNCH, trace.events.ts[calls], calls),
+        (AnchorKind.HOLD_BEGIN, all_holds.start, hold),
+        (AnchorKind.HOLD_END, all_holds.end, hold),
+        (AnchorKind.STEP_BEGIN, all_steps.host[step, 0], step),
+        (AnchorKind.STEP_END, all_steps.host[step, 1], step),
+        (AnchorKind.END, np.array([last]), np.zeros(1, np.int64)),
+    )
+    time_ns = np.clip(np.concatenate([section[1] for section in sections]), first, None)
+    kind = np.concatenate([np.full(len(section[1]), int(section[0])) for section in sections])
+    ref = np.concatenate([section[2] for section in sections])
+    order = np.lexsort((ref, kind, time_ns))
+    time_ns, kind, ref = time_ns[order], kind[order], ref[order]
+    return Anchors(trace, time_ns, kind, ref, all_holds, _launch_anchors(work, kind, ref))
+
+
+def _ends(trace: Trace) -> tuple[int, int]:
+    """Return (first, last) ns of the host."""
+    events, (first, last) = trace.events, extent(trace)
+    rows = events.rows(Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
+    return first, max(first, min(int(events.end[rows].max(initial=first)), last))
+
+
+def _launch_anchors(work: DeviceWork, kind: NDArray[np.int64], ref: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[D]: the anchor of each work's call; without a call that of the work before it on its stream."""
+    anchors = np.flatnonzero(kind == AnchorKind.LAUNCH)
+    anchors = anchors[np.argsort(ref[anchors], kind="stable")]
+    launch = np.full(len(work), -1)
+    launch[work.linked] = anchors[np.searchsorted(ref[anchors], work.call[work.linked])]
+    for number in sorted_unique(work.stream).tolist():
+        on_stream = np.flatnonzero(work.stream == number)
+        latest = np.maximum.accumulate(np.where(work.linked[on_stream], np.arange(len(on_stream)), -1))
+        follows = ~work.linked[on_stream] & (latest >= 0)
+        launch[on_stream[follows]] = launch[on_stream[latest[follows]]]
+    return launch

@@ -1,0 +1,157 @@
+"""Critical path of every step, walked back from its end over the edges that bind in the replayed graph.
+
+It goes from device work to the previous work on its stream, to work of another stream, or to the host's launch; along
+the host to its last binding wait, and to the awaited work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.edges import EdgeKind
+from traceq.causes.longest_path import paths_to
+from traceq.causes.replay import replay_of
+from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.host_boundaries import host_boundaries
+from traceq.facts.events.name_patterns import unique_names
+from traceq.facts.stalls.host_labels import HostLabels
+from traceq.facts.timeline.active_thread import active_thread
+from traceq.facts.timeline.data_loading import loader_waits
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
+from traceq.intervals import Spans, contains, cut
+from traceq.model import Category, Trace
+
+__all__ = ["CriticalPath", "PathKind", "critical_path", "path_through"]
+
+
+class PathKind(IntEnum):
+    """Kind of a piece of the path; JSON uses the names in lower case with spaces."""
+
+    KERNEL = 0
+    COLLECTIVE = 1
+    COPY = 2
+    LAUNCH_LATENCY = 3
+    QUEUE = 4
+    SYNC_RETURN = 5
+    HOST_OP = 6
+    PYTHON = 7
+    DATA_LOADER = 8
+    BEFORE = 9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CriticalPath:
+    """P pieces in order, which tile the counted steps.
+
+    `parts` int64[P, 2] ns; `kind` int64[P] of PathKind; `phase` int64[P]; `name`, `line` int64[P] into `texts`;
+    `segment` int64[P]: pieces of one edge or node of the path share a number.
+    """
+
+    texts: tuple[str, ...]
+    parts: Spans
+    kind: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    name: NDArray[np.int64]
+    line: NDArray[np.int64]
+    segment: NDArray[np.int64]
+
+
+_KIND_OF_EDGE = np.full(len(EdgeKind), PathKind.BEFORE)
+for _edge_kind, _path_kind in {
+    EdgeKind.HOST: PathKind.HOST_OP,
+    EdgeKind.HOLD: PathKind.HOST_OP,
+    EdgeKind.SYNC: PathKind.SYNC_RETURN,
+    EdgeKind.QUEUE: PathKind.SYNC_RETURN,
+    EdgeKind.LAUNCH: PathKind.LAUNCH_LATENCY,
+    EdgeKind.STREAM: PathKind.QUEUE,
+    EdgeKind.AWAIT: PathKind.QUEUE,
+    EdgeKind.DURATION: PathKind.KERNEL,
+}.items():
+    _KIND_OF_EDGE[_edge_kind] = _path_kind
+
+
+def critical_path(trace: Trace) -> CriticalPath:
+    """Return the path through each counted step, from its end to its start; its pieces add up to the steps."""
+    replay, counted = replay_of(trace), steps(trace).counted
+    start = steps(trace).window[counted, 0]
+    return path_through(trace, start, start + replay.step_ns[counted], replay.last_nodes[counted])
+
+
+def path_through(
+    trace: Trace, start: NDArray[np.int64], end: NDArray[np.int64], last: NDArray[np.int64]
+) -> CriticalPath:
+    """Return the path back from each `end` to its `start`: K legs int64[K] ns, disjoint and ascending.
+
+    `last` int64[K]: the nodes of the replayed graph at which they end. All legs are walked at once.
+    """
+    replay = replay_of(trace)
+    edges = replay.graph.edges
+    leg_of_node = paths_to(last, start, replay.choice, edges.source, replay.time_ns)
+    node = np.flatnonzero((leg_of_node >= 0) & (replay.choice >= 0))
+    node = node[np.argsort(leg_of_node[node], kind="stable")]
+    leg, edge = leg_of_node[node], replay.choice[node]
+    begin, until = _tiles(replay.time_ns[node], leg, start, end)
+    kind, work_index = _KIND_OF_EDGE[edges.kind[edge]], edges.a[edge]
+    runs = kind == PathKind.KERNEL
+    kind[runs] = _kinds(trace)[work_index[runs]]
+    work_index[_is_host(kind)] = -1
+    rows = np.flatnonzero(until > begin)
+    is_host = kind[rows] == PathKind.HOST_OP  # between two waits the host's time is one segment
+    continues = np.r_[False, is_host[1:] & is_host[:-1] & (leg[rows[1:]] == leg[rows[:-1]])][: len(rows)]
+    ends = rows[~np.r_[continues[1:], False][: len(rows)]]
+    rows = rows[~continues]
+    return _with_names(trace, np.column_stack([begin[rows], until[ends]]), kind[rows], work_index[rows])
+
+
+def _tiles(
+    time_ns: NDArray[np.int64], leg: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (begin, end) int64[X] ns of segments that tile their legs, given when each ends; sorted by leg."""
+    is_first = np.r_[True, leg[1:] != leg[:-1]][: len(leg)]
+    is_last = np.r_[is_first[1:], True][: len(leg)]
+    until = np.where(is_last, end[leg], np.clip(time_ns, start[leg], end[leg]))
+    until = np.minimum.accumulate(until[::-1])[::-1]  # the clocks of host and device may differ by a little
+    return np.where(is_first, start[leg], np.r_[0, until][: len(leg)]), until
+
+
+def _kinds(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[D] of PathKind: kernel, collective or copy."""
+    is_kernel = trace.events.category[device_work(trace).rows] == Category.KERNEL
+    kind = np.where(is_kernel, PathKind.KERNEL, PathKind.COPY)
+    return np.where(is_communication(trace), PathKind.COLLECTIVE, kind)
+
+
+def _is_host(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return np.asarray((kind == PathKind.HOST_OP) | (kind == PathKind.SYNC_RETURN))
+
+
+def _with_names(trace: Trace, whole: Spans, kind: NDArray[np.int64], work_index: NDArray[np.int64]) -> CriticalPath:
+    """Return the named segments; the host's are cut where an op, an annotation or a Python frame begins or ends."""
+    events, work, labels = trace.events, device_work(trace), HostLabels(trace)
+    cuts = host_boundaries(trace)
+    parts, segment = cut(whole, cuts[contains(whole[kind == PathKind.HOST_OP], cuts)])
+    kind, work_index = kind[segment], work_index[segment]
+    name, line = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.int64)
+    phase = phases(trace).main_phase_at(parts[:, 0])
+    is_host = _is_host(kind)
+    if len(work):
+        by_work = np.flatnonzero((work_index >= 0) & ~is_host)
+        phase[by_work] = phases(trace).work_phase[work_index[by_work]]
+        on_device = np.flatnonzero((kind == PathKind.KERNEL) | (kind == PathKind.COLLECTIVE) | (kind == PathKind.COPY))
+        ids, inverse = unique_names(events, work.rows[work_index[on_device]])
+        name[on_device] = labels.numbered(tuple(events.strings[text] for text in ids.tolist()))[inverse]
+    host = np.flatnonzero(is_host)
+    active = active_thread(trace, parts[host, 0])
+    name[host], line[host] = labels.on_host(active, np.arange(len(host)))
+    loads = host[contains(loader_waits(trace), active.time_ns) & (kind[host] == PathKind.HOST_OP)]
+    kind[loads], name[loads], line[loads] = PathKind.DATA_LOADER, 0, 0
+    without_op = np.flatnonzero((kind[host] == PathKind.HOST_OP) & (name[host] == 0))
+    kind[host[without_op]] = PathKind.PYTHON
+    name[host[without_op]] = labels.around(active.track[without_op], active.time_ns[without_op])
+    return CriticalPath(tuple(labels.texts), parts, kind, phase, name, line, segment)

@@ -1,0 +1,230 @@
+"""Replay: how long steps last when some waits, collectives or host time take none, by the graph of one recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.anchors import AnchorKind, anchors
+from traceq.causes.common_graph import CommonGraph, RankClock, common_graph
+from traceq.causes.edges import EdgeKind
+from traceq.causes.holds import launch_queue_length
+from traceq.causes.longest_path import longest_paths, paths_to
+from traceq.causes.rank_graph import RankGraph, graph_of_one
+from traceq.causes.weights import edge_weights, idle_device_latency, measured_times
+from traceq.causes.windows import last_ends
+from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.memo import once_per_trace
+from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.steps import steps
+from traceq.intervals import contains, span_index, spans
+from traceq.model import Trace
+
+__all__ = ["Replay", "replay_of"]
+
+_NEVER = -(2**60)
+"""Weight of an edge that delays nothing, ns."""
+
+_EXPLAINED_NS = 30_000
+"""Delay beyond what is usual after a dependency that launch latency and clock skew explain."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """Graph of one recording whose longest paths are the observed times, and its K steps.
+
+    `time_ns` int64[N]: when each node is; `work_node` int64[D]: the node at which device work starts; `weight` int64[E]
+    ns, `usual` int64 ns of each EdgeKind, `choice` int64[N]: the edge on the longest path into each node, -1 for none.
+    `step_ns` int64[K] ns: the steps as they were; one whose window ends with the host lasts until its work is done.
+    `hold` int64[E]: the host wait that an edge belongs to, -1 for none, and `without` int64[E] ns its weight once that
+    is removed. `begins`, `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none;
+    `on_path` bool[E]: edges on a longest path to any of these.
+    """
+
+    trace: Trace
+    graph: CommonGraph
+    time_ns: NDArray[np.int64]
+    work_node: NDArray[np.int64]
+    weight: NDArray[np.int64]
+    usual: NDArray[np.int64]
+    choice: NDArray[np.int64]
+    hold: NDArray[np.int64]
+    without: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    on_path: NDArray[np.bool_]
+    step_ns: NDArray[np.int64]
+
+    @property
+    def last_nodes(self) -> NDArray[np.int64]:
+        """int64[K]: the node at which each step ends."""
+        return _latest_node(self.ends, self.time_ns)
+
+    def without_waits(self, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return int64[R, K] ns by which each step becomes shorter in R cases.
+
+        `removed` bool[R, H]: host waits removed in each case, of `host_waits`. Nothing waits in a
+        removed wait; a copy stays, and costs the host what a launch does. All else takes as long as it did.
+        """
+        of_edge = np.flatnonzero(self.hold >= 0)
+        cases = (of_edge[case[self.hold[of_edge]]] for case in removed)
+        return self._saved((case, self.without[case]) for case in cases)
+
+    def saved_per_step(self, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return int64[R] ns by which the mean counted step becomes shorter.
+
+        Waits outside the counted steps stay: their savings would be credited to steps in which nothing was removed.
+        """
+        all_steps = steps(self.trace)
+        inside = span_index(all_steps.host[all_steps.counted], host_waits(self.trace).start) >= 0
+        return self._mean(self.without_waits(removed & inside))
+
+    def saved_if_free(self, edges: NDArray[np.int64]) -> int:
+        """Return ns by which the mean counted step becomes shorter if some edges, int64[X], take no time."""
+        return self._saved_if(edges, 0)
+
+    @property
+    def communication(self) -> NDArray[np.int64]:
+        """int64[X]: the edges of the counted steps on which a collective runs, its wait for other ranks included."""
+        edges = self.graph.edges
+        runs = np.flatnonzero((edges.kind == EdgeKind.DURATION) & self._is_counted)
+        return runs[is_communication(self.trace)[edges.a[runs]]]
+
+    @property
+    def host_time(self) -> NDArray[np.int64]:
+        """int64[X]: the edges of the counted steps on which the host does not wait."""
+        return np.flatnonzero((self.graph.edges.kind == EdgeKind.HOST) & self._is_counted)
+
+    def unexplained_ns(self) -> int:
+        """Return ns by which the mean counted step becomes shorter if no dependency takes 30 us more than usual."""
+        kind = self.graph.edges.kind
+        least = self.usual[kind] + _EXPLAINED_NS
+        to_start = (kind == EdgeKind.LAUNCH) | (kind == EdgeKind.STREAM) | (kind == EdgeKind.AWAIT)
+        chosen = np.flatnonzero(to_start & (self.weight > least))
+        return self._saved_if(chosen, least[chosen])
+
+    @property
+    def _is_counted(self) -> NDArray[np.bool_]:
+        """bool[E]: whether an edge begins within a counted step."""
+        time, counted = self.graph.time_a, steps(self.trace).counted
+        begins, ends = (_latest_time(nodes, time)[counted] for nodes in (self.begins, self.ends))
+        return contains(spans(begins, ends), time[self.graph.edges.source])
+
+    def _saved_if(self, edges: NDArray[np.int64], weight: NDArray[np.int64] | int) -> int:
+        return int(self._mean(self._saved([(edges, weight)]))[0])
+
+    def _mean(self, saved: NDArray[np.int64]) -> NDArray[np.int64]:
+        mean: NDArray[np.float64] = saved[:, steps(self.trace).counted].mean(axis=1)
+        return np.rint(mean).astype(np.int64)
+
+    def _saved(self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]]) -> NDArray[np.int64]:
+        """Return int64[R, K] ns by which steps become shorter with other weights, no higher, of some edges."""
+        saved, first = [], self.graph.first_edge
+        for edges, other in cases:
+            if not self.on_path[edges].any():  # every longest path is as long as it was
+                saved.append(np.zeros_like(self.step_ns))
+                continue
+            weight = self.weight.copy()
+            weight[edges] = np.minimum(weight[edges], other)
+            time, _ = longest_paths(first, self.graph.edges.source, weight)
+            saved.append(self.step_ns - (_latest_time(self.ends, time) - _latest_time(self.begins, time)))
+        return np.stack(saved) if saved else np.zeros((0, len(self.step_ns)), np.int64)
+
+
+@once_per_trace
+def replay_of(trace: Trace) -> Replay:
+    """Return the graph of a trace with the weights that replay it to the nanosecond."""
+    queue_length = launch_queue_length(trace)
+    rank = graph_of_one(anchors(trace, queue_length, with_silent=True))
+    graph = common_graph([rank], [RankClock()], 0, queue_length)
+    usual = measured_times(graph, idle_device_latency(trace))
+    weight = edge_weights(graph, usual).a
+    time, choice = longest_paths(graph.first_edge, graph.edges.source, weight)
+    hold, without = _removable(rank, graph)
+    begins, ends = _step_nodes(rank)
+    return Replay(
+        trace=trace,
+        graph=graph,
+        time_ns=time + rank.a.time_ns[0],
+        work_node=rank.start_node[rank.work.unit_of_a],
+        weight=weight,
+        usual=usual,
+        choice=choice,
+        hold=hold,
+        without=without,
+        begins=begins,
+        ends=ends,
+        on_path=_edges_on_paths(np.concatenate([_latest_node(begins, time), _latest_node(ends, time)]), choice, graph),
+        step_ns=_latest_time(ends, time) - _latest_time(begins, time),
+    )
+
+
+def _edges_on_paths(nodes: NDArray[np.int64], choice: NDArray[np.int64], graph: CommonGraph) -> NDArray[np.bool_]:
+    """Return bool[E]: edges on the longest paths to some nodes."""
+    since = np.full(len(nodes), np.iinfo(np.int64).min)
+    is_reached = paths_to(nodes, since, choice, graph.edges.source, graph.time_a) >= 0
+    on_path = np.zeros(len(graph.edges), np.bool_)
+    on_path[choice[is_reached & (choice >= 0)]] = True
+    return on_path
+
+
+def _latest_time(nodes: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[K] ns: the time of the latest of the nodes int64[K, S] of each row; -1 is no node."""
+    latest: NDArray[np.int64] = np.r_[time, _NEVER][nodes].max(axis=1)
+    return latest
+
+
+def _latest_node(nodes: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[K]: the latest of the nodes int64[K, S] of each row; -1 is no node."""
+    latest: NDArray[np.int64] = nodes[np.arange(len(nodes)), np.r_[time, _NEVER][nodes].argmax(axis=1)]
+    return latest
+
+
+def _removable(rank: RankGraph, graph: CommonGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (int64[E] the host wait that each edge belongs to, -1 for none; int64[E] its weight once removed, ns).
+
+    Host time within a wait goes with it; another wait within, and one for a place in the launch queue, stays.
+    """
+    line, edges, waits = rank.a, graph.edges, host_waits(rank.a.trace)
+    begin, end = (anchor[: len(waits)] for anchor in (line.hold_begins, line.hold_ends))
+    is_end_of = np.full(len(line), -1)
+    is_end_of[end] = np.arange(len(waits))
+    wait = np.full(len(line), -1)
+    for chosen in (np.flatnonzero(waits.call < 0), np.flatnonzero(waits.call >= 0)):  # a call within a loader's wait
+        num = np.maximum(end[chosen] - begin[chosen], 0)
+        first = np.cumsum(num) - num
+        wait[np.arange(num.sum()) + np.repeat(begin[chosen] + 1 - first, num)] = np.repeat(chosen, num)
+    wait[(line.kind == AnchorKind.HOLD_END) & (is_end_of != wait)] = -1
+    place = np.full(len(graph.time_a), -1)
+    place[rank.host_node] = np.arange(len(line))
+    at_place = np.r_[wait, -1][place[edges.target]]
+    waits_for_work = (edges.kind == EdgeKind.SYNC) | (edges.kind == EdgeKind.QUEUE)
+    is_last = (edges.kind == EdgeKind.HOLD) & (at_place >= 0)
+    stays = np.where(waits.call >= 0, waits.end - waits.start - waits.saves, 0)
+    return at_place, np.where(waits_for_work, _NEVER, np.where(is_last, np.r_[stays, 0][at_place], 0))
+
+
+def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (int64[K, S] the nodes of which the latest is the begin of each step, the end), -1 for none."""
+    line, all_steps = rank.a, steps(rank.a.trace)
+    if all_steps.marked:
+        begin, end = (np.flatnonzero(line.kind == kind) for kind in (AnchorKind.STEP_BEGIN, AnchorKind.STEP_END))
+        begin, end = (anchor[np.argsort(line.ref[anchor], kind="stable")] for anchor in (begin, end))
+    else:
+        begin, end = np.zeros(1, np.int64), np.full(1, len(line) - 1)
+    on_device = last_ends(rank, end if all_steps.marked else end + 1)
+    nothing = np.full_like(on_device, -1)
+    if all_steps.by_device:
+        before = np.concatenate([nothing[:1], on_device[:-1]])
+        return _with(rank.host_node[begin[:1]], before), _with(np.empty(0, np.int64), on_device)
+    return _with(rank.host_node[begin], nothing), _with(rank.host_node[end], on_device)
+
+
+def _with(first: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the nodes of each step with one more, which the last steps may lack."""
+    column = np.full(len(nodes), -1)
+    column[: len(first)] = first
+    return np.column_stack([column, nodes])
