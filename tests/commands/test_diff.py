@@ -200,6 +200,7 @@ DIFF: dict[str, Any] = {
         "num_a": int,
         "num_b": int,
         "matched_pct": OPTIONAL,
+        "replays": (list, type(None)),
     },
     "cells": [{"phase": str, "category": str, "a_ns": int, "b_ns": int, "delta_ns": int}],
     "residual_ns": int,

@@ -360,6 +360,6 @@ def test_sides_with_too_little_in_common_have_causes_of_accounts(num_others: int
     a_trace, b_trace = queued(4).trace, b.trace
     traced, _, causes = explain(a_trace, b_trace)
     assert traced.matched_pct is not None
-    assert traced.is_matched == is_matched == (traced.matched_pct >= 60)
+    assert traced.is_matched == is_matched == (traced.matched_pct >= 70)
     by_account = account_causes(ledger(a_trace), ledger(b_trace), traced.delta_ns)
     assert (causes == by_account) != is_matched

@@ -10,7 +10,7 @@ from builder import Event, annotation, build, call, kernel, launch, memcpy, op, 
 
 from traceq.compare.diff import diff_runs
 from traceq.compare.disabled_change import off_is_free_text
-from traceq.compare.result import Cause, Chain, Comparable, Traced
+from traceq.compare.result import Cause, Chain, Comparable, SideReplay, Traced
 from traceq.compare.sentences import cause_text, cause_words, cpu_words, verdict_words
 from traceq.compare.tables import causes_table, waterfall
 from traceq.model import Run
@@ -351,3 +351,18 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
     assert not any("step" in line for line in result.words[2:])
     assert waterfall(result).title == "Delta by phase and category (whole traces of rank 0; profiled)"
     assert "more" in [column.title for column in causes_table(result).columns]
+
+
+def test_of_sides_with_little_in_common_syncs_cost_what_their_own_side_saves_without_them() -> None:
+    replays = SideReplay(2, 70 * US, 30 * US), SideReplay(0, 0, 90 * US)
+    traced = Traced(0, 1000 * US, 950 * US, 3, 3, matched_pct=37.6, replays=replays)
+    words = cause_words("on", traced, (cause("dtoh aten::item", -20, -2, kind="sync"),))
+    assert words[1:] == (
+        (
+            "on removes 2 syncs per step (2 dtoh aten::item in fwd): the side that has them, replayed without, is "
+            "70.0 us per step faster; the traced delta is -50.0 us."
+        ),
+        "With a host that takes no time, on would be 90.0 us per step faster by replay; the other side, 30.0 us.",
+    )
+    others = cause_words("on", traced, (cause("dtoh aten::item", -20, -1, kind="sync"),))
+    assert others[1].endswith("-20.0 us per step including the idle time it causes, 40.0 % of the traced -50.0 us.")

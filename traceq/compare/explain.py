@@ -10,6 +10,7 @@ from traceq.compare.account_causes import account_causes, means_per_step
 from traceq.compare.attribution import Ledger, ledger, whole_mean
 from traceq.compare.cause_rows import cause_rows
 from traceq.compare.result import Cause, CellDelta, Traced
+from traceq.compare.side_replay import side_replays
 from traceq.facts.events.device_work import device_work
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
@@ -42,6 +43,7 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         traced = replace(traced, matched_pct=common.matched_pct)
         if traced.is_matched:
             return traced, cells, cause_rows(common, traced.delta_ns)
+        traced = replace(traced, replays=side_replays(a, b))
     return traced, cells, account_causes(of_a, of_b, traced.delta_ns)
 
 

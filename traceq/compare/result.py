@@ -24,6 +24,7 @@ __all__ = [
     "Diffs",
     "Feeding",
     "RankDelta",
+    "SideReplay",
     "Traced",
     "share",
     "sorted_causes",
@@ -52,11 +53,23 @@ class Comparable:
 
 
 @dataclass(frozen=True, slots=True)
+class SideReplay:
+    """One side replayed alone: ns by which its mean step is shorter without something.
+
+    `syncs_ns` without the `num_syncs` per step that the other side has not; `host_ns` with a host that takes no time.
+    """
+
+    num_syncs: float
+    syncs_ns: int
+    host_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Traced:
     """Profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps.
 
     Not `marked` where the traces have no steps and count as one each. `matched_pct` is the share of host calls that
-    both sides have, None without a device.
+    both sides have, None without a device. `replays` of A and B where that is too little to say what caused the delta.
     """
 
     rank: int
@@ -66,6 +79,7 @@ class Traced:
     num_b: int
     marked: bool = True
     matched_pct: float | None = None
+    replays: tuple[SideReplay, SideReplay] | None = None
 
     @property
     def delta_ns(self) -> int:

@@ -114,7 +114,7 @@ def cause_words(
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
     syncs = [cause for cause in changed if _is_notable(cause, traced)]
     changes = [*_line_words(b_name, traced, by_line), *_sync_words(b_name, traced, syncs)]
-    words = [*_unmatched_words(traced), *changes]
+    words = [*_unmatched_words(traced), *changes, *_host_words(b_name, traced)]
     if not believable:
         outside = f"The traced delta, {_delta(traced.delta_ns)}, is outside the unprofiled 95 % CI"
         return (*words, f"{outside}: trust which ops were added or removed, not their durations.")
@@ -232,9 +232,30 @@ def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause]) -> list[str
     words = []
     for verb, changed in changes:
         idle = "the idle time it causes" if _total(changed) == "1" else "the idle time they cause"
-        cost = _amount(_sum(changed), traced, _chain(changed, f" including {idle}"))
+        cost = _replayed(verb, changed, traced) or _amount(_sum(changed), traced, _chain(changed, f" including {idle}"))
         words.append(f"{b_name} {_counted(verb, changed, traced.per)}: {cost}.")
     return words
+
+
+def _replayed(verb: str, changed: Sequence[Cause], traced: Traced) -> str:
+    """Return what syncs cost by replay of the side that has them, if no causes can be told; "" where it has others."""
+    if traced.replays is None:
+        return ""
+    replay = traced.replays[0] if verb == "removes" else traced.replays[1]
+    if replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
+        return ""
+    saved = f"{format_value(replay.syncs_ns, Unit.NS)} {traced.per}"
+    return f"the side that has them, replayed without, is {saved} faster; the traced delta is {_delta(traced.delta_ns)}"
+
+
+def _host_words(b_name: str, traced: Traced) -> list[str]:
+    """Return how far B waits for its host, by replay, if no causes can be told."""
+    if traced.replays is None or traced.replays[1].host_ns < _LARGE_SHARE * traced.b_ns:
+        return []
+    a, b = (format_value(replay.host_ns, Unit.NS) for replay in traced.replays)
+    return [
+        f"With a host that takes no time, {b_name} would be {b} {traced.per} faster by replay; the other side, {a}."
+    ]
 
 
 def _chain(syncs: Sequence[Cause], otherwise: str) -> str:

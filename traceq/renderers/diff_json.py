@@ -69,6 +69,7 @@ def _diff(diff: Diff) -> dict[str, object]:
             "num_a": diff.traced.num_a,
             "num_b": diff.traced.num_b,
             "matched_pct": diff.traced.matched_pct,
+            "replays": diff.traced.replays,
         },
         "ranks": [_rank(rank) for rank in diff.ranks],
         "cells": [
