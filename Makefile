@@ -63,6 +63,7 @@ TRACES ?= ../shared/traces
 TOOLS ?= ../shared/tools/known_changes
 causes: $(VENV)/.test ## are the causes of a diff true? Ten minutes the first time; HELD_OUT=--held-out for the sources set aside
 	$(BIN)/python benchmarks/causes.py --traces $(TRACES) --tools $(TOOLS) --work build/causes $(HELD_OUT)
+	$(BIN)/python benchmarks/predictions.py --traces $(TRACES) --work build/causes
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site

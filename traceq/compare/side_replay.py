@@ -51,6 +51,6 @@ def _replayed(trace: Trace, is_one_sided: NDArray[np.bool_]) -> SideReplay:
     removed = np.r_[is_one_sided, False][waits.call]
     return SideReplay(
         num_syncs=int((is_one_sided & inside).sum()) / len(counted),
-        syncs_ns=int(replay.saved_per_step(removed[None])[0]),
+        syncs_ns=round(float(replay.without_waits(removed[None])[0, steps(trace).counted].mean())),
         host_ns=replay.saved_if_free(replay.host_time),
     )
