@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import DeviceWork, device_work, launch_times
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
-from traceq.facts.events.sync_rows import synced_stream
+from traceq.facts.events.sync_rows import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
@@ -36,10 +36,11 @@ class StreamWaits:
 def stream_waits(trace: Trace) -> StreamWaits:
     """Return the edges between streams.
 
-    A trace records that a stream waits, but seldom for what. So the first work that a thread launches after such a call
-    (or that runs on the stream a `cuda_sync` row names) waits for everything that other streams had been given before
-    and had finished by its start. In addition, work that starts late, right after the end of work on another stream,
-    waits for that work.
+    A trace records that a stream waits, but seldom for what. Where a `cuda_sync` row names the recording of the event,
+    the first work on the stream after such a call waits for what was launched before on the stream of that event. Else
+    the first work that the thread launches (or that runs on the stream a row names) waits for everything that other
+    streams had been given before and had finished by its start. In addition, work that starts late, right after the
+    end of work on another stream, waits for that work.
     """
     work = device_work(trace)
     launch_order = np.empty(len(work), np.int64)
@@ -47,9 +48,12 @@ def stream_waits(trace: Trace) -> StreamWaits:
     calls = trace.events.rows(Category.RUNTIME)
     calls = calls[matching(trace.events, calls, _WAIT_CALL)]
     delayed = _first_delayed(trace, work, launch_order, calls)
-    by_call = _edges_of_calls(work, launch_order, sorted_unique(delayed[delayed >= 0]))
+    event_stream, recorded_ns = recorded_events(trace, calls)
+    is_recorded = event_stream >= 0
+    by_event = _edges_of_events(trace, work, *(column[is_recorded] for column in (delayed, event_stream, recorded_ns)))
+    by_call = _edges_of_calls(work, launch_order, sorted_unique(delayed[~is_recorded & (delayed >= 0)]))
     by_time = _coincident_edges(trace, work, launch_order, calls)
-    pairs = sorted_unique(*(waiting * len(work) + on for waiting, on in (by_call, by_time)))
+    pairs = sorted_unique(*(waiting * len(work) + on for waiting, on in (by_event, by_call, by_time)))
     return StreamWaits(*np.divmod(pairs, max(len(work), 1)))
 
 
@@ -70,6 +74,24 @@ def _first_delayed(
             index = np.searchsorted(launched[work_key == key], events.end[calls[waits]], "left")
             first[waits] = np.r_[candidates, -1][index]
     return first
+
+
+def _edges_of_events(
+    trace: Trace,
+    work: DeviceWork,
+    waiting: NDArray[np.int64],
+    event_stream: NDArray[np.int64],
+    recorded_ns: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (work, on): each of `waiting`, -1 for none, with the last work launched on a stream before an event."""
+    launched, on = launch_times(trace), np.full(len(waiting), -1)
+    for number in sorted_unique(event_stream).tolist():
+        of_number, on_stream = np.flatnonzero(event_stream == number), np.flatnonzero(work.stream == number)
+        index = np.searchsorted(launched[on_stream], recorded_ns[of_number], "left") - 1
+        on[of_number] = np.r_[on_stream, -1][index]
+    waits = (waiting >= 0) & (on >= 0) & (work.stream[waiting] != work.stream[on])
+    waits &= work.end[on] <= work.start[waiting]
+    return waiting[waits], on[waits]
 
 
 def _edges_of_calls(

@@ -12,11 +12,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.device_work import DeviceWork, device_work, stream_number
-from traceq.facts.events.id_lookup import first_index
+from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
-from traceq.facts.events.sync_rows import synced_stream
+from traceq.facts.events.sync_rows import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import contains, sorted_unique, spans
@@ -211,7 +210,8 @@ def _awaited_ends(
     ends = np.sort(work.end)
     num_done = np.searchsorted(ends, end, "right")
     awaited = np.where(num_done > 0, ends[num_done - 1], start)
-    event_stream, recorded = _recorded_events(trace, calls)
+    event_stream, recorded = recorded_events(trace, calls)
+    event_stream[~matching(trace.events, calls, _WAITS[SyncKind.EVENT])] = -1
     waits_on_stream = matching(trace.events, calls, _WAITS[SyncKind.STREAM])
     stream = np.where(waits_on_stream, synced_stream(trace, calls), event_stream)
     until = np.where(event_stream >= 0, recorded, start)
@@ -223,25 +223,6 @@ def _awaited_ends(
     awaited[whole_device] = _latest_end(trace, work, everything, start[whole_device], end[whole_device])
     awaited = np.where(copy >= 0, work.end[copy], awaited)
     return np.minimum(awaited, end)
-
-
-def _recorded_events(trace: Trace, calls: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (stream on which the event that each call waits for was recorded, time of the recording in ns).
-
-    Streams are numbered as in DeviceWork. Both -1 if no `cuda_sync` row of the same correlation tells, or the recording
-    call is not in the trace.
-    """
-    events, waits = trace.events, trace.events.waits
-    if len(waits.row) == 0:
-        return np.full(len(calls), -1), np.full(len(calls), -1)
-    runtime = events.rows(Category.RUNTIME)
-    record = np.r_[runtime, -1][first_index(events.correlation[runtime], waits.record)]
-    is_recorded = record >= 0
-    index = first_index(events.correlation[waits.row[is_recorded]], events.correlation[calls])
-    index[~matching(events, calls, _WAITS[SyncKind.EVENT])] = -1
-    stream = np.r_[stream_number(events.device[waits.row], waits.stream)[is_recorded], -1]
-    recorded = np.r_[events.ts[record[is_recorded]], -1]
-    return stream[index], recorded[index]
 
 
 def _latest_end(

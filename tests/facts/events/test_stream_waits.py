@@ -1,0 +1,45 @@
+"""Work that waits for work of another stream: what the trace records of it, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+from builder import Event, build, call, kernel, launch, row, step
+
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.stream_waits import stream_waits
+
+
+def waits_of(*events: Event) -> list[tuple[str, str]]:
+    """(the work that waits, the work it waits for), by name."""
+    trace = build(*events)
+    edges, rows = stream_waits(trace), device_work(trace).rows
+    names = [[trace.events.text(int(row)) for row in rows[side]] for side in (edges.work, edges.on)]
+    return list(zip(*names, strict=True))
+
+
+def recorded(stream: int, record: int) -> list[Event]:
+    """Stream 9 runs c after an event recorded on `stream` by the call `record`; a and b run on streams 7 and 8."""
+    names = {"wait_on_stream": stream, "wait_on_cuda_event_record_corr_id": record}
+    first = launch(2, 1, 1), kernel("a", 7, 10, 1, stream=7), launch(4, 1, 2), kernel("b", 9, 20, 2, stream=8)
+    events = call("cudaEventRecord", 10, 1, 20), launch(12, 1, 3), kernel("a2", 18, 3, 3, stream=7)
+    wait = (
+        call("cudaStreamWaitEvent", 15, 1, 30),
+        row("cuda_sync", "Stream Wait Event", 15, 1, correlation=30, stream=9),
+    )
+    wait[1]["args"] |= {"device": 0, **names}
+    return [step(0, 60), *first, *events, *wait, launch(17, 1, 4), kernel("c", 45, 5, 4, stream=9)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "record", "expected"),
+    [
+        (8, 20, [("c", "b")]),
+        (7, 20, [("c", "a")]),  # a2 was launched after the event
+        (7, 99, [("c", "a2"), ("c", "b")]),  # no such recording in the trace: whatever streams had been given before
+        (-1, -1, [("c", "a2"), ("c", "b")]),
+    ],
+)
+def test_a_recorded_event_says_what_a_stream_waits_for(
+    stream: int, record: int, expected: list[tuple[str, str]]
+) -> None:
+    assert sorted(waits_of(*recorded(stream, record))) == expected
