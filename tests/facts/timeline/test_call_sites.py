@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from builder import Event, build, call, frame, kernel, launch, memcpy, op, step, table
+from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, step, table
 
-from traceq.model import SourceLines
+from traceq.model import Manifest, SourceLines
 
 SYNC = (launch(5, 1, 1), kernel("a", 8, 30, 1), call("cudaStreamSynchronize", 32, 10))
 
@@ -92,7 +92,7 @@ def test_the_call_stack_of_2021_is_read_innermost_first() -> None:
 
 
 def test_the_embedded_table_tells_lines_by_occurrence_within_the_step() -> None:
-    lines = SourceLines(("a.py:1 f", "b.py:2 g"), {"forward|aten::item": (0, 1)})
+    lines = SourceLines(("a.py:1 f", "b.py:2 g"), {"other|aten::item": (0, 1)})
     events: list[Event] = []
     for number in (0, 1):
         begin = 100 * number
@@ -104,8 +104,17 @@ def test_the_embedded_table_tells_lines_by_occurrence_within_the_step() -> None:
     assert {row["line"]: row["num"] for row in rows} == {"a.py:1 f": 2, "b.py:2 g": 2, "": 2}
 
 
+def test_an_op_outside_any_declared_phase_has_its_line_too() -> None:
+    lines = SourceLines(("a.py:1 f", "b.py:2 g"), {"other|aten::item": (0,), "forward|aten::item": (1,)})
+    manifest = Manifest(1, "", "", "", {}, (), ("forward",), 1, 0)
+    events = *SYNC[:2], annotation("forward", 5, 20), op("aten::item", 10, 5), call("cudaStreamSynchronize", 11, 2)
+    later = op("aten::item", 40, 5), call("cudaStreamSynchronize", 41, 2)
+    rows = table(build(step(0, 100), *events, *later, recorded={"lines": lines, "manifest": manifest}), "syncs")
+    assert {row["line"] for row in rows} == {"a.py:1 f", "b.py:2 g"}
+
+
 def test_the_embedded_table_covers_the_main_thread_only() -> None:
-    lines = SourceLines(("a.py:1 f",), {"forward|aten::item": (0,)})
+    lines = SourceLines(("a.py:1 f",), {"other|aten::item": (0,)})
     events = op("aten::item", 10, 20, tid=9), call("cudaStreamSynchronize", 12, 10, tid=9), op("aten::item", 40, 5)
     (row,) = table(build(step(0, 100), *SYNC[:2], *events, recorded={"lines": lines}), "syncs")
     assert (row["op"], row["line"]) == ("aten::item", "")

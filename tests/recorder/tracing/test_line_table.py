@@ -56,7 +56,7 @@ def test_only_outermost_ops_of_the_main_thread_count() -> None:
         op("aten::addmm", 3, 5),
         op("aten::linear", 4, 5, tid=8),
     ]
-    assert resolved(source_lines(rows, [])) == {"|aten::linear": ["a.py:1 f"]}
+    assert resolved(source_lines(rows, [])) == {"other|aten::linear": ["a.py:1 f"]}
 
 
 def test_the_order_of_rows_in_the_file_is_irrelevant() -> None:
@@ -74,7 +74,7 @@ def test_the_order_of_rows_in_the_file_is_irrelevant() -> None:
 
 def test_annotations_that_are_no_phases_do_not_hide_ops() -> None:
     rows = [STEP, phase("Optimizer.step#AdamW.step", 1, 50), mark("a.py:9 f", 2), op("aten::lerp_", 3, 1)]
-    assert resolved(source_lines(rows, ["forward"])) == {"|aten::lerp_": ["a.py:9 f"]}
+    assert resolved(source_lines(rows, ["forward"])) == {"other|aten::lerp_": ["a.py:9 f"]}
 
 
 def test_a_trace_without_steps_has_no_lines() -> None:

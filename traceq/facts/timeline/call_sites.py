@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.events.nesting import Nest, host_ops, python_frames
 from traceq.facts.memo import once_per_trace
-from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
@@ -197,7 +197,7 @@ def _embedded_lines(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: di
     assert trace.lines is not None
     top = ops.outermost()[index]
     key, occurrence = _occurrences(trace)
-    names = phases(trace).names
+    names = _declared_phases(trace)
     numbers = [_number(texts, line) for line in trace.lines.lines]
     line = np.zeros(len(index), np.int64)
     for code in sorted_unique(key[top[index >= 0]]).tolist():
@@ -212,15 +212,22 @@ def _embedded_lines(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: di
     return line
 
 
+def _declared_phases(trace: Trace) -> tuple[str, ...]:
+    """Return the phases that the embedded table knows: those that the recording declared, and OTHER."""
+    labels = phases(trace)
+    return labels.names if labels.rule == "recorded" else (OTHER,)
+
+
 @once_per_trace
 def _occurrences(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return, for the main thread's ops, (phase and name as one number, ordinal of that key within the step).
 
-    Ordinals count outermost ops only, from 0.
+    Phases are those of `_declared_phases`. Ordinals count outermost ops only, from 0.
     """
     ops = host_ops(trace)[main_track(trace)]
     outermost = np.flatnonzero(ops.parent < 0)
-    key = phases(trace).main_phase_at(ops.start) * len(trace.events.strings) + trace.events.name[ops.rows]
+    phase = phases(trace).main_phase_at(ops.start) if len(_declared_phases(trace)) > 1 else np.zeros_like(ops.start)
+    key = phase * len(trace.events.strings) + trace.events.name[ops.rows]
     step = np.searchsorted(steps(trace).host[:, 0], ops.start, "right")
     occurrence = np.zeros(len(key), np.int64)
     order = outermost[np.lexsort((outermost, key[outermost], step[outermost]))]

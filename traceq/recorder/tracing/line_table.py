@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from traceq.facts.timeline.phases import OTHER
 from traceq.model import SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX
 
@@ -64,7 +65,7 @@ def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines
     index: dict[str, int] = {}
     table: dict[str, list[int]] = defaultdict(list)
     for op in _ops(sorted(main, key=lambda row: (row.ts, -row.dur)), frozenset(phases)):
-        table[f"{op.phase}|{op.name}"].append(index.setdefault(op.line, len(index)))
+        table[f"{op.phase or OTHER}|{op.name}"].append(index.setdefault(op.line, len(index)))
     return SourceLines(tuple(index), {key: tuple(indices) for key, indices in table.items()})
 
 
