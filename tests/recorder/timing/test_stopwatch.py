@@ -100,3 +100,15 @@ def test_the_peak_of_a_process_begins_anew_where_the_system_can_forget() -> None
     if after == before:
         pytest.skip("this system forgets no peak")
     assert before - after > 32 * MEBIBYTES
+
+
+def test_what_happens_before_a_step_is_resumed_belongs_to_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1_000, 100))
+    monkeypatch.setattr(module, "perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr(module, "thread_time_ns", lambda: 0)
+    with Stopwatch(torch.device("cpu"), Phases()) as stopwatch:
+        stopwatch.mark()  # at 0
+        stopwatch.resume()  # at 100
+        stopwatch.mark()  # at 200
+        stopwatch.mark()  # at 300
+        assert [step.wall_ns for step in stopwatch.take()] == [100, 100]

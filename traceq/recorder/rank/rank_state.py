@@ -11,6 +11,7 @@ from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import World
 from traceq.recorder.rank.environment_facts import environment_facts
+from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 
@@ -26,6 +27,7 @@ class Rank:
     phases: Phases
     progress: ProgressCounters
     facts: dict[str, str | int | float] = field(default_factory=dict)
+    control: LoopControl = field(default_factory=LoopControl)
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the phases and facts so far; rank 0 writes it."""

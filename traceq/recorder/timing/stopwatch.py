@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter_ns, thread_time_ns
 
@@ -32,12 +32,16 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
+    """The end of a step, and, in `next_wall_ns` and `next_cpu_ns`, the begin of the next one on the host."""
+
     wall_ns: int
     cpu_ns: int
     event: torch.cuda.Event | None
     peak: Peak
     phases: dict[str, int]
     events: Sequence[PhaseEvents]
+    next_wall_ns: int
+    next_cpu_ns: int
 
 
 class Stopwatch:
@@ -65,7 +69,12 @@ class Stopwatch:
         event = _event() if self.device.type == "cuda" else None
         peak = read_peak(self.device) if half_ended else NO_PEAK
         phases, events = self._phases.take(), self._phases.take_events()
-        self._marks.append(_Mark(perf_counter_ns(), thread_time_ns(), event, peak, phases, events))
+        wall_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
+        self._marks.append(_Mark(wall_ns, cpu_ns, event, peak, phases, events, wall_ns, cpu_ns))
+
+    def resume(self) -> None:
+        """Begin the next step now on the host: what happened since the last mark belongs to no step."""
+        self._marks[-1] = replace(self._marks[-1], next_wall_ns=perf_counter_ns(), next_cpu_ns=thread_time_ns())
 
     def take(self) -> list[StepTime]:
         """Return the times between the marks so far, oldest first, and clear them.
@@ -93,8 +102,8 @@ def _step_time(before: _Mark, after: _Mark) -> StepTime:
     for phase in after.events:
         device_phases[phase.name] = device_phases.get(phase.name, 0) + _elapsed_ns(phase.began, phase.ended)
     return StepTime(
-        wall_ns=after.wall_ns - before.wall_ns,
-        cpu_ns=after.cpu_ns - before.cpu_ns,
+        wall_ns=after.wall_ns - before.next_wall_ns,
+        cpu_ns=after.cpu_ns - before.next_cpu_ns,
         device_ns=device_ns,
         peak=after.peak,
         phases=after.phases,

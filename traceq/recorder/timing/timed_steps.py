@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import random
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
@@ -26,11 +29,14 @@ from traceq.runs.timings import SETTLING, WARM_UP
 
 __all__ = ["gc_disabled", "num_timed_steps", "step_line", "timed_steps"]
 
+_MAX_ATTEMPTS = 12
+
 
 def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     """Yield the arm of each step to run, and return the pairs: warm-up, then all blocks of all comparisons.
 
-    A step ends when the next arm is requested. Each block is on disk before the next one begins.
+    A step ends when the next arm is requested. Each block is on disk before the next one begins. Pairs with an
+    irregular step are repeated at the end of their block.
     """
     pairs: list[PairLine] = []
     clocks: list[ClocksLine] = []
@@ -40,13 +46,14 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
         journal.write(warm_up)
         reset_peak_memory(rank.world.device)
         for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
-            gc.collect()
-            rank.world.barrier()
-            before = list(read_clocks(rank.world.device))
-            lines = [*before, *(yield from _run_block(rank, stopwatch, block))]
-            clocks += before
-            journal.write(lines)
-            pairs += [line for line in lines if isinstance(line, PairLine)]
+            for attempt in _attempts(rank, block):
+                gc.collect()
+                rank.world.barrier()
+                before = list(read_clocks(rank.world.device))
+                lines = [*before, *(yield from _run_pairs(rank, stopwatch, block, attempt))]
+                clocks += before
+                journal.write(lines)
+                pairs += [line for line in lines if isinstance(line, PairLine)]
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
     return pairs
 
@@ -88,30 +95,83 @@ def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line
     return [line for arm, half in zip(order, halves, strict=True) for line in _excluded_lines(arm, half, WARM_UP)]
 
 
-def _run_block(rank: Rank, stopwatch: Stopwatch, block: Block) -> Generator[str, None, list[Line]]:
-    """Run one block and return its lines; its first two halves settle after gc.collect() and do not count."""
-    order = [block.halves(0), *(block.halves(index) for index in range(len(block.b_second)))]
+@dataclass(slots=True)
+class _Attempt:
+    """One run of some pairs of a block, after halves that settle; `irregular` are those to run again, on all ranks."""
+
+    indices: Sequence[int]
+    num_settling: int = 2
+    irregular: Sequence[int] = ()
+
+
+def _attempts(rank: Rank, block: Block) -> Iterator[_Attempt]:
+    """Yield the runs of a block: all of its pairs, then those in which any rank had an irregular step.
+
+    A repeated run settles for a random number of halves: otherwise a period of the loop, such as an evaluation in
+    every fourth step, would meet the same pair again. Pairs that stay irregular are missing in the results.
+    """
+    rng = random.Random(rank.plan.seed + block.first_pair)
+    attempt = _Attempt(range(len(block.b_second)))
+    for _ in range(_MAX_ATTEMPTS):
+        yield attempt
+        if not attempt.irregular:
+            return
+        attempt = _Attempt(attempt.irregular, 2 + rng.randrange(4))
+
+
+def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt) -> Generator[str, None, list[Line]]:
+    """Run pairs of a block, note the irregular ones in `attempt`, and return the lines.
+
+    The first halves settle after gc.collect() and do not count, and neither do irregular pairs.
+    """
+    settling = list(itertools.islice(itertools.cycle(block.halves(attempt.indices[0])), attempt.num_settling))
+    order = [(0, arm) for arm in settling]
+    order += [(1 + index, arm) for index in attempt.indices for arm in block.halves(index)]
+    regular: list[bool] = []
     stopwatch.mark()
-    for position, pair in enumerate(order):
-        for arm in pair:
-            yield from _run_half(rank, stopwatch, arm, block.first_pair + position)
+    for draw, arm in order:
+        regular.append((yield from _run_half(rank, stopwatch, arm, block.first_pair + draw)))
     halves = _take_halves(rank, stopwatch)
-    settling = zip(order[0], halves, strict=False)
-    lines: list[Line] = [line for arm, half in settling for line in _excluded_lines(arm, half, SETTLING)]
-    for index in range(len(block.b_second)):
-        lines += _pair_lines(block, index, halves[2 + 2 * index], halves[3 + 2 * index])
+    firsts = dict(zip(attempt.indices, range(len(settling), len(order), 2), strict=True))
+    attempt.irregular = _on_any_rank(
+        rank, [index for index, at_half in firsts.items() if not (regular[at_half] and regular[at_half + 1])]
+    )
+    lines: list[Line] = []
+    for arm, half in zip(settling, halves, strict=False):
+        lines += _excluded_lines(arm, half, SETTLING)
+    for index, at_half in firsts.items():
+        if index in attempt.irregular:
+            for arm, half in zip(block.halves(index), halves[at_half : at_half + 2], strict=True):
+                lines += _excluded_lines(arm, half, SETTLING)
+        else:
+            lines += _pair_lines(block, index, halves[at_half], halves[at_half + 1])
     return lines
 
 
-def _run_half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Iterator[str]:
-    """Run one half; both halves of a pair draw the same random numbers."""
+def _on_any_rank(rank: Rank, indices: Sequence[int]) -> list[int]:
+    """Return the union over all ranks; ranks of a loop without irregular steps do not communicate."""
+    if rank.control.was_regular is None:
+        return []
+    return sorted(set(itertools.chain.from_iterable(rank.world.gather(indices))))
+
+
+def _run_half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Generator[str, None, bool]:
+    """Run one half and return whether all of its steps were regular.
+
+    Both halves of a pair draw the same random numbers.
+    """
     if rank.plan.reseeds:
         rank.reseed(draw)
+    rank.control.set_arm(arm)
+    stopwatch.resume()
+    is_regular = True
     last = rank.plan.steps_per_half - 1
     for index in range(rank.plan.steps_per_half):
         yield arm
         stopwatch.mark(half_ended=index == last)
         rank.progress.count_step()
+        is_regular = rank.control.is_regular() and is_regular
+    return is_regular
 
 
 def _pair_lines(block: Block, index: int, first: Sequence[StepTime], second: Sequence[StepTime]) -> Iterator[Line]:

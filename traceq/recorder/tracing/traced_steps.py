@@ -19,6 +19,8 @@ from traceq.runs.embedded_recording import Embedded, encode
 
 __all__ = ["num_traced_steps", "traced_steps"]
 
+_MAX_ATTEMPTS = 4
+
 
 def traced_steps(
     rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, ...] = (), processes: tuple[Processes, ...] = ()
@@ -26,6 +28,7 @@ def traced_steps(
     """Yield the arm once per step to run; the traces, with embedded samples, are on disk when the iterator ends."""
     folder, number = rank.plan.folder, rank.world.rank
     stacks = folder.stacks(arm, number)
+    rank.control.set_arm(arm)
     yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
     rank.world.barrier()  # exporting stalls ranks unequally
     rows = read_rows(stacks)
@@ -43,14 +46,22 @@ def num_traced_steps(plan: Plan) -> int:
 
 
 def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
-    """Run the window's steps; return when its first recorded step began, ns since the epoch."""
-    since_ns = 0
-    for index in profiled_steps(window, rank.world.device, rank.phases):
-        if index == WARMUP_STEPS:
-            since_ns = time.time_ns()
-        yield arm
-        rank.progress.count_step()
-    rank.phases.take()
+    """Run the window's steps; return when its first recorded step began, ns since the epoch.
+
+    A window with an irregular step on any rank is recorded again, a few times at most.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        since_ns, is_regular = 0, True
+        for index in profiled_steps(window, rank.world.device, rank.phases):
+            if index == WARMUP_STEPS:
+                since_ns = time.time_ns()
+            yield arm
+            rank.progress.count_step()
+            is_regular = rank.control.is_regular() and is_regular
+        rank.phases.take()
+        if rank.control.was_regular is None or all(rank.world.gather(is_regular)):
+            return since_ns
+    rank.note(arm, "irregular_window", "a profiled step did more than the others, such as an evaluation")
     return since_ns
 
 
