@@ -13,9 +13,10 @@ from traceq.errors import TraceqError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["ANALYSES", "RECIPES", "RENDERERS", "Plugin", "find_plugins"]
+__all__ = ["ANALYSES", "RECIPES", "RENDERERS", "TOGGLES", "Plugin", "find_plugins"]
 
 ANALYSES, RECIPES, RENDERERS = "traceq.analyses", "traceq.recipes", "traceq.renderers"
+TOGGLES = "traceq.toggles"
 
 P = ParamSpec("P")
 T = TypeVar("T")

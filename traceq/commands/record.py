@@ -35,6 +35,13 @@ class Until(StrEnum):
     decided = "decided"
 
 
+class Then(StrEnum):
+    """What a job does when its recording is complete."""
+
+    stop = "stop"
+    go_on = "continue"
+
+
 class Device(StrEnum):
     """Device on which ranks compute."""
 
@@ -44,7 +51,20 @@ class Device(StrEnum):
 
 
 def command(
-    recipe: str = typer.Option(..., "--recipe", help="Name of a recipe, or a FILE.py that holds one."),
+    job: list[str] | None = typer.Argument(
+        None,
+        metavar="-- COMMAND",
+        help="A training job to record as it is: python train.py ..., torchrun ...",
+        show_default=False,
+    ),
+    recipe: str = typer.Option("", "--recipe", help="Name of a recipe, or a FILE.py that holds one."),
+    toggles: list[str] = typer.Option(
+        [],
+        "--toggle",
+        metavar="NAME=A,B",
+        help="What differs between the arms of a job: main.config.threshold=0,10, model.blocks.*.drop.p=0.0,0.1, ...",
+    ),
+    then: Then = typer.Option(Then.stop, "--then", help="What a job does when its recording is complete."),
     ranks: int | None = typer.Option(None, "--ranks", help="Number of ranks.", show_default="all GPUs, or 2 on a CPU"),
     steps: int | None = typer.Option(
         None,
@@ -72,14 +92,22 @@ def command(
     device: Device = typer.Option(Device.auto, "--device", help="Where the ranks compute."),
     out: Path | None = typer.Option(None, "--out", help="The run's folder.", show_default="traceq-runs/RECIPE-TIME"),
 ) -> None:
-    """Run an experiment on every rank: unprofiled timing first, then a short profiled window of each arm.
+    """Record a training job as it is, or a recipe: unprofiled timing first, then a short profiled window of each arm.
 
     Arms alternate in one process, in shuffled pairs; the baseline also runs against itself, which shows the noise.
     Before that each arm runs 20 steps to warm up, fewer when fewer are measured. Arms that cannot share a process run
     apart, in short processes one after another.
 
+    traceq record --toggle main.config.threshold=0,10 -- torchrun --nproc-per-node 8 train.py
+
     traceq record --recipe outlier_ab --set stall_us=2000
     """
+    if job:
+        _check_job_options(recipe=recipe, ranks=ranks, set=changes, vary=vary, replicates=replicates)
+        _record_job(job, toggles, steps, until, max_minutes, trace_steps, then, out)
+        return
+    if toggles or not recipe:
+        raise UsageFault("expected the command of a job after --, or --recipe NAME")
     from traceq.recorder.process.environment_variables import is_launched
     from traceq.recorder.spec.prepare import Request
 
@@ -111,6 +139,38 @@ def command(
     for line in _next_commands(plan, [arm for arm in arms if not arm.status]):
         typer.echo(line)
     _report_ended_arms([arm for arm in arms if arm.status], may_run_out=entry.recipe.next_arms is not None)
+
+
+def _check_job_options(**options: object) -> None:
+    """Raise UsageFault for options that only recipes have."""
+    for name, value in options.items():
+        if value:
+            raise UsageFault(f"--{name}: only for --recipe; a job is recorded as its command starts it")
+
+
+def _record_job(
+    command: list[str],
+    toggles: list[str],
+    steps: int | None,
+    until: Until | None,
+    max_minutes: float | None,
+    trace_steps: int | None,
+    then: Then,
+    out: Path | None,
+) -> None:
+    from traceq.commands._record_job import record_job
+    from traceq.recorder.job_launch import JobOptions
+
+    options = JobOptions(
+        command=tuple(command),
+        toggles=tuple(toggles),
+        steps=steps,
+        max_minutes=(max_minutes or 10.0) if until else 0.0,
+        trace_steps=3 if trace_steps is None else trace_steps,
+        stops=then is Then.stop,
+        out=out,
+    )
+    record_job(options)
 
 
 def _join(request: Request) -> Plan | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +58,7 @@ def run_rank(plan: Plan, entry: Entry, world: World) -> None:
             raise
 
 
-def recorded_steps(rank: Rank, manifest: Manifest) -> Iterator[str]:
+def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]:
     """Yield the arm of each step to run, in order; the run is complete on disk when the iterator ends."""
     if not rank.plan.max_minutes:  # else timing determines the number of steps
         rank.progress.plan_steps(num_steps(rank.plan))

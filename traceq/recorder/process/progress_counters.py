@@ -42,6 +42,11 @@ class ProgressCounters:
         return f"{self._cells[self._first]} of {self._cells[self._first + 1]} steps"
 
     @property
+    def num_ended(self) -> int:
+        """Number of steps that have ended."""
+        return int(self._cells[self._first])
+
+    @property
     def is_done(self) -> bool:
         """True when all planned steps have ended."""
         return bool(self._cells[self._first] >= self._cells[self._first + 1])

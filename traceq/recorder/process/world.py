@@ -12,15 +12,18 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from traceq.errors import TraceqError
+from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.process.environment_variables import adopt_srun
+from traceq.recorder.process.store_exchange import StoreExchange
 
-__all__ = ["Peer", "World", "join_world", "leave_world", "running_world"]
+__all__ = ["Peer", "World", "join_world", "leave_world", "running_world", "world_of_job"]
 
 T = TypeVar("T")
 TIMEOUT = timedelta(seconds=90)  # the default of 30 minutes hides a hang
+_STEP_TIMEOUT = timedelta(minutes=10)  # an evaluation of one rank may take as long
+_PRESENT_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,17 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Rank, number of ranks, the device of this rank, and where all ranks run (`peers`, by rank)."""
+    """Rank, number of ranks, the device of this rank, and where all ranks run (`peers`, by rank).
+
+    Ranks communicate by `exchange`, or without one by collectives of the default process group.
+    """
 
     rank: int
     local_rank: int
     size: int
     device: torch.device
     peers: tuple[Peer, ...] = ()
+    exchange: StoreExchange | None = None
 
     @property
     def backend(self) -> str:
@@ -64,7 +71,9 @@ class World:
 
     def barrier(self) -> None:
         """Wait until every rank has reached this point."""
-        if dist.is_initialized():
+        if self.exchange is not None:
+            self.exchange.gather(None)
+        elif dist.is_initialized():
             dist.barrier()
 
     def share(self, value: T) -> T:
@@ -73,6 +82,8 @@ class World:
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all ranks, by rank, on every rank."""
+        if self.exchange is not None:
+            return self.exchange.gather(value)
         if not dist.is_initialized():
             return [value]
         values: list[Any] = [None] * dist.get_world_size()
@@ -112,6 +123,26 @@ def running_world(device: str) -> Iterator[World]:
             yield _world_of_group(local_rank, rank_device)
     else:
         yield World(0, 0, 1, rank_device, (_this_peer(),))
+
+
+def world_of_job(device: torch.device) -> World:
+    """Return the world of a job that knows nothing of its recording: its ranks exchange values by its store.
+
+    Raises RecordingFailed if ranks of the job do not take part.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return World(0, 0, 1, device, (_this_peer(),))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = PrefixStore("traceq", dist.distributed_c10d._get_default_store())
+    exchange = StoreExchange(store, rank, size, _STEP_TIMEOUT)
+    exchange.announce()
+    if absent := exchange.absent_ranks(_PRESENT_WITHIN_S):
+        raise RecordingFailed(
+            f"{size - len(absent)} of {size} ranks take part; missing: {', '.join(map(str, absent))}: "
+            "their Python ignores PYTHONPATH (-E, -I), has another sitecustomize, or trains nothing"
+        )
+    world = World(rank, int(os.environ.get("LOCAL_RANK", rank)), size, device, exchange=exchange)
+    return replace(world, peers=tuple(world.gather(_this_peer())))
 
 
 def leave_world() -> None:

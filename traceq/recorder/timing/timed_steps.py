@@ -29,7 +29,7 @@ from traceq.runs.timings import SETTLING, WARM_UP
 
 __all__ = ["gc_disabled", "num_timed_steps", "step_line", "timed_steps"]
 
-_MAX_ATTEMPTS = 12
+_MAX_ATTEMPTS = 20
 
 
 def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
@@ -97,54 +97,63 @@ def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line
 
 @dataclass(slots=True)
 class _Attempt:
-    """One run of some pairs of a block, after halves that settle; `irregular` are those to run again, on all ranks."""
+    """One run of some pairs of a block, each after a number of halves that settle and do not count.
+
+    `irregular`: the pairs to run again, on all ranks.
+    """
 
     indices: Sequence[int]
-    num_settling: int = 2
+    num_settling: Sequence[int]
     irregular: Sequence[int] = ()
+
+    def arms(self, block: Block) -> Iterator[tuple[str, int | None]]:
+        """Yield the arm of each half in order, with the index of its pair, None for those that settle."""
+        for index, num_settling in zip(self.indices, self.num_settling, strict=True):
+            halves = block.halves(index)
+            yield from ((halves[half % 2], None) for half in range(num_settling))
+            yield from ((arm, index) for arm in halves)
 
 
 def _attempts(rank: Rank, block: Block) -> Iterator[_Attempt]:
     """Yield the runs of a block: all of its pairs, then those in which any rank had an irregular step.
 
-    A repeated run settles for a random number of halves: otherwise a period of the loop, such as an evaluation in
-    every fourth step, would meet the same pair again. Pairs that stay irregular are missing in the results.
+    In a repeated run pairs are a random number of halves apart: otherwise a period of the loop, such as an evaluation
+    in every fourth step, would meet the same pairs again. Pairs that stay irregular are missing in the results.
     """
     rng = random.Random(rank.plan.seed + block.first_pair)
-    attempt = _Attempt(range(len(block.b_second)))
+    num_pairs = len(block.b_second)
+    attempt = _Attempt(range(num_pairs), [2] + [0] * (num_pairs - 1))
     for _ in range(_MAX_ATTEMPTS):
         yield attempt
         if not attempt.irregular:
             return
-        attempt = _Attempt(attempt.irregular, 2 + rng.randrange(4))
+        gaps = [rng.randrange(3) for _ in attempt.irregular]
+        attempt = _Attempt(attempt.irregular, [2 + gaps[0], *gaps[1:]])
 
 
 def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt) -> Generator[str, None, list[Line]]:
     """Run pairs of a block, note the irregular ones in `attempt`, and return the lines.
 
-    The first halves settle after gc.collect() and do not count, and neither do irregular pairs.
+    The first halves settle after gc.collect().
     """
-    settling = list(itertools.islice(itertools.cycle(block.halves(attempt.indices[0])), attempt.num_settling))
-    order = [(0, arm) for arm in settling]
-    order += [(1 + index, arm) for index in attempt.indices for arm in block.halves(index)]
-    regular: list[bool] = []
+    order = list(attempt.arms(block))
+    irregular: list[int] = []
     stopwatch.mark()
-    for draw, arm in order:
-        regular.append((yield from _run_half(rank, stopwatch, arm, block.first_pair + draw)))
-    halves = _take_halves(rank, stopwatch)
-    firsts = dict(zip(attempt.indices, range(len(settling), len(order), 2), strict=True))
-    attempt.irregular = _on_any_rank(
-        rank, [index for index, at_half in firsts.items() if not (regular[at_half] and regular[at_half + 1])]
-    )
+    for arm, index in order:
+        draw = block.first_pair + (0 if index is None else 1 + index)
+        is_regular = yield from _run_half(rank, stopwatch, arm, draw)
+        if index is not None and not is_regular:
+            irregular.append(index)
+    attempt.irregular = _on_any_rank(rank, irregular)
     lines: list[Line] = []
-    for arm, half in zip(settling, halves, strict=False):
-        lines += _excluded_lines(arm, half, SETTLING)
-    for index, at_half in firsts.items():
-        if index in attempt.irregular:
-            for arm, half in zip(block.halves(index), halves[at_half : at_half + 2], strict=True):
-                lines += _excluded_lines(arm, half, SETTLING)
+    counted: dict[int, list[Sequence[StepTime]]] = {}
+    for (arm, index), half in zip(order, _take_halves(rank, stopwatch), strict=True):
+        if index is None or index in attempt.irregular:
+            lines += _excluded_lines(arm, half, SETTLING)
         else:
-            lines += _pair_lines(block, index, halves[at_half], halves[at_half + 1])
+            counted.setdefault(index, []).append(half)
+    for index, (first, second) in counted.items():
+        lines += _pair_lines(block, index, first, second)
     return lines
 
 

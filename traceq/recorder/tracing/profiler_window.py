@@ -49,6 +49,8 @@ class Window:
 
 def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Generator[int, None, None]:
     """Yield the index of each step to run, warm-up included; the trace is on disk when the iterator ends."""
+    if torch._C._autograd._profiler_enabled():
+        raise RecordingFailed("another profiler is running, the loop's own? Disable it, or record without traces")
     profiler = _profiler(window, device)
     phases.profiling = True
     try:

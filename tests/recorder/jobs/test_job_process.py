@@ -1,0 +1,159 @@
+"""A loop that knows nothing of its recording: each of its steps runs one arm, and afterwards nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="recording needs torch")
+pytest.importorskip("nvtx", reason="phases are nvtx ranges")
+
+import torch
+from job_loops import LOOPS, Loop, Notes, Switch, plain
+
+from traceq.model import Manifest
+from traceq.recorder.job_process import JobProcess
+from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.runs.run_folder import RunFolder
+from traceq.runs.step_log import read_pairs
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), reason="counts the steps of a CPU")]
+
+switch = Switch()
+TOGGLE = f"{__name__}.switch.value=0,1"
+PATCHED = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save, torch.nn.utils.clip_grad_norm_)
+
+
+def recorded(folder: Path, loop: Loop, toggles: Sequence[str] = (TOGGLE,), num_steps: int = 600) -> Notes:
+    """Run the loop in this process as a job with an injected recorder, which lets it train on."""
+    request = JobRequest(
+        str(folder / "run"), "run-1", 7, "", "loop", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False
+    )
+    (folder / "run").mkdir()
+    injection = Injection(folder / "inject")
+    injection.write(request)
+    process = JobProcess(request, injection)
+    process.hooks.install()
+    notes = Notes(switch)
+    try:
+        loop(notes, num_steps)
+    finally:
+        process.hooks.remove()
+    return notes
+
+
+def manifest_of(folder: Path) -> Manifest:
+    return RunFolder(folder / "run").read_manifest()
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_no_step_has_mixed_arms(loop: Loop, tmp_path: Path) -> None:
+    notes = recorded(tmp_path, loop)
+    assert manifest_of(tmp_path).status == "complete"
+    mixed = [number for number, step in enumerate(notes.steps) if len(set(step)) > 1]
+    assert mixed == []
+    values = [step[0] for step in notes.steps]
+    assert values.count(1) > 2 * 16
+    assert values[-1] == 0 == switch.value  # its own value, once the recording is complete
+    pairs = {(pairs.a, pairs.b): pairs.first_ns.shape for pairs in read_pairs(tmp_path / "run" / "steps")}
+    assert pairs == {("value=0", "value=1"): (1, 16), ("value=0", "value=0"): (1, 16)}
+
+
+def test_phases_and_what_was_found_are_in_the_manifest(tmp_path: Path) -> None:
+    recorded(tmp_path, plain)
+    manifest = manifest_of(tmp_path)
+    assert manifest.phases == ("dataload_wait", "forward", "backward", "optimizer", "zero_grad")
+    assert manifest.environment["step_pattern"] == "L F B O0 (6 of 6 alike)"
+    assert "Net" in str(manifest.environment["models"])  # among those of other tests
+    assert manifest.environment["optimizers"] == "AdamW"
+    assert [(arm.name, arm.baseline) for arm in manifest.arms] == [("value=0", True), ("value=1", False)]
+
+
+def test_a_job_without_toggles_has_one_arm(tmp_path: Path) -> None:
+    recorded(tmp_path, plain, toggles=(), num_steps=200)
+    assert [arm.name for arm in manifest_of(tmp_path).arms] == ["run"]
+
+
+def test_nothing_is_left_in_the_process(tmp_path: Path) -> None:
+    hook = sys.excepthook
+    recorded(tmp_path, plain)
+    now = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save, torch.nn.utils.clip_grad_norm_)
+    assert now == PATCHED
+    assert sys.excepthook is hook
+    assert gc.isenabled()
+    assert "of_roots" not in vars(__import__("job_loops").Net.forward)
+
+
+def test_a_copy_of_the_model_does_not_call_the_original(tmp_path: Path) -> None:
+    """A recorder that patched instances would make an average of weights run the model that it was copied from."""
+    import copy
+
+    outputs: list[float] = []
+
+    def loop(notes: Notes, num_steps: int) -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters())
+        for number in range(30):
+            if number == 15:
+                average = copy.deepcopy(model)
+                torch.nn.init.zeros_(average[0].weight)
+                torch.nn.init.zeros_(average[0].bias)
+                outputs.append(average(torch.ones(1, 4)).item())
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+
+    recorded(tmp_path, loop, toggles=())
+    assert outputs == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("toggle", "message"),
+    [
+        (f"{__name__}.switch.valu=0,1", "Switch has no 'valu' (did you mean value?)"),
+        (f"{__name__}.switch.value=0,x", "'x' is no int; the job has 0"),
+        ("nobody.knows=0,1", "no model, imported module or variable is called 'nobody'"),
+        ("model.layer.weight=0,1", "holds a Parameter; expected a plain value"),
+        ("@unknown=0,1", "no toggle @unknown"),
+    ],
+)
+def test_a_toggle_that_the_job_does_not_have_ends_the_recording_and_not_the_job(
+    toggle: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = recorded(tmp_path, plain, toggles=(toggle,), num_steps=30)
+    assert len(notes.steps) == 30
+    assert not RunFolder(tmp_path / "run").manifest_path.exists()
+    assert message in capsys.readouterr().err
+    assert message in Injection(tmp_path / "inject").reason
+
+
+def test_a_value_that_does_not_take_effect_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Stubborn:
+        @property
+        def value(self) -> int:
+            return 0
+
+        @value.setter
+        def value(self, value: int) -> None:
+            pass
+
+    globals()["stubborn"] = Stubborn()
+    recorded(tmp_path, plain, toggles=(f"{__name__}.stubborn.value=0,1",), num_steps=30)
+    assert "'1' is not in effect: Stubborn.value was set to 1 and reads 0" in capsys.readouterr().err
+
+
+def test_a_loop_whose_steps_differ_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def loop(notes: Notes, num_steps: int) -> None:
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters())
+        for number in range(40):
+            for _ in range(1 + number % 5):
+                model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+
+    recorded(tmp_path, loop)
+    assert "the steps of the loop differ: " in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""Where steps begin is learned from events alone, whatever the loop does around them."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+
+import pytest
+
+from traceq.recorder.jobs.step_pattern import StepTracker, short_text
+
+
+def split(*steps: str, num_events: int = 2_000) -> tuple[StepTracker, list[list[str]]]:
+    """Return the tracker of a loop that repeats these steps, and the steps that it saw after it had learned."""
+    tracker, seen = StepTracker(), [list[str]()]
+    for event in islice(cycle(" ".join(steps).split()), num_events):
+        if tracker.add(event):
+            seen.append([])
+        if tracker.pattern is not None:
+            seen[-1].append(event)
+    return tracker, seen[1:-1]
+
+
+@pytest.mark.parametrize(
+    ("step", "start", "anchor"),
+    [
+        ("L F B O0", "L", "O0"),
+        ("F B O0", "F", "O0"),
+        ("F B F B O0", "F", "O0"),  # accumulation
+        ("L L F B F B O0", "L", "O0"),  # the batches of a step are fetched together
+        ("L F B F F B O0 F B O1", "L", "O1"),  # two networks
+        ("F B F F B O0 F B O1", "F", "O1"),
+        ("L F B O0 F B O0 F B O0 F B O1", "L", "O1"),  # the second network steps rarely
+        ("L F B O0 O1 O2 O3", "L", "O3"),  # an optimizer for each parameter, in backward
+        ("L F B F B F B F B O0", "L", "O0"),  # a closure
+        ("L F B O0 f f", "L", "O0"),  # metrics behind the step
+        ("F B O0 f", "F", "O0"),
+    ],
+)
+def test_every_step_begins_with_its_first_event(step: str, start: str, anchor: str) -> None:
+    tracker, steps = split(step)
+    assert tracker.pattern is not None
+    assert (tracker.pattern.start, tracker.pattern.anchor) == (start, anchor)
+    assert tracker.pattern.is_reliable
+    assert len(steps) > 50
+    assert {" ".join(events) for events in steps} == {step}
+    assert tracker.was_regular()
+
+
+@pytest.mark.parametrize("odd", ["L f L f L F B O0", "L F B O0 S", "L F B L F B O0", "L F B"])
+def test_steps_with_more_or_less_than_the_usual_events_are_irregular(odd: str) -> None:
+    """Evaluation, a checkpoint, accumulation and a scaler that skips the optimizer."""
+    tracker = StepTracker()
+    regular = [tracker.was_regular() for event in " ".join(["L F B O0"] * 40).split() if tracker.add(event)]
+    assert regular
+    assert all(regular)
+    for event in odd.split():
+        tracker.add(event)
+    for event in ["L", "F", "B", "O0", "L"]:
+        if tracker.add(event):
+            regular.append(tracker.was_regular())
+    assert False in regular
+
+
+def test_an_optimizer_that_steps_only_at_the_start_does_not_hold_up_the_others() -> None:
+    tracker = StepTracker()
+    tracker.add("O0")
+    begins = [tracker.add(event) for event in ["L", "F", "B", "O1"] * 400]
+    assert tracker.pattern is not None
+    assert tracker.pattern.anchor == "O1"
+    assert sum(begins) > 50
+
+
+def test_a_loop_whose_steps_differ_from_each_other_is_not_reliable() -> None:
+    tracker, _ = split("L F B O0", "L F B O0 f", "L F B O0 f f", "L F B O0 S")
+    assert tracker.pattern is not None
+    assert not tracker.pattern.is_reliable
+
+
+def test_repeated_events_are_shown_once() -> None:
+    assert short_text(["L", "F", "B", "F", "B", "F", "B", "O0"]) == "L (F B)x3 O0"
+    assert short_text(["O0", "O1", "O2"]) == "O0 O1 O2"
+    assert short_text(["L", "F", "B", "O0"]) == "L F B O0"

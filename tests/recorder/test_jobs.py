@@ -1,0 +1,154 @@
+"""`traceq record -- COMMAND` records a script that knows nothing of it, under any launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launching import torchrun
+from paths import ROOT
+from recording import MAIN
+
+pytest.importorskip("torch", reason="recording needs torch")
+
+import traceq
+from traceq.runs.run_folder import RunFolder
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import os
+import sys
+from dataclasses import dataclass
+import torch
+import torch.distributed as dist
+
+@dataclass(frozen=True)
+class Config:
+    repeat: int = 1
+
+def main(num_steps):
+    config = Config()
+    model = torch.nn.Linear(64, 64)
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in torch.utils.data.DataLoader(torch.randn(num_steps, 64), batch_size=1):
+        for _ in range(config.repeat):
+            torch.sin(batch)
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("trained", num_steps, "steps")
+
+main(int(sys.argv[1]))
+"""
+QUICK = ("--steps", "16", "--trace-steps", "1")
+
+
+def record(folder: Path, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Record words that follow `traceq record --out run`, in a folder with the script train.py."""
+    (folder / "train.py").write_text(SCRIPT)
+    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)])), "OMP_NUM_THREADS": "1"}
+    command = [*MAIN[:-2], "--out", "run", *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path: Path) -> None:
+    done = record(tmp_path, *QUICK, "--toggle", "config.repeat=1,30", "--", sys.executable, "train.py", "100000")
+    assert (done.returncode, done.stdout) == (0, "")
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("traceq: recording this job into run; it stops when that is complete")
+    assert lines[1] == "traceq: step L F B O0 (6 of 6 alike); models: Linear; optimizers: AdamW; 1 rank"
+    assert any(line.startswith("repeat=30 costs ") for line in lines)
+    assert lines[-2:] == [f"traceq diff {tmp_path}/run", f"traceq show {tmp_path}/run/repeat=30"]
+    (diff,) = traceq.diff(tmp_path / "run").diffs
+    causes = [cause for cause in diff.causes if "aten::sin" in cause.name]
+    assert causes
+    assert {cause.line for cause in causes} == {"train.py:21 main"}
+
+
+def test_ranks_of_torchrun_write_one_run_and_train_on(tmp_path: Path) -> None:
+    job = torchrun(2, "train.py", "400")
+    done = record(tmp_path, *QUICK, "--toggle", "config.repeat=1,2", "--then", "continue", "--", *job)
+    assert (done.returncode, done.stdout) == (0, "trained 400 steps\n" * 2), done.stderr
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert (manifest.status, manifest.num_ranks) == ("complete", 2)
+    assert manifest.environment["wrapper"] == "DistributedDataParallel"
+    for rank in (0, 1):
+        assert RunFolder(tmp_path / "run").trace("repeat=2", rank).is_file()
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun_stop_without_an_error(tmp_path: Path) -> None:
+    done = record(tmp_path, *QUICK, "--", *torchrun(2, "train.py", "100000"))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "ChildFailedError" not in done.stderr
+
+
+def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Path) -> None:
+    done = record(tmp_path, "--", sys.executable, "train.py", "40")
+    assert (done.returncode, done.stdout) == (1, "trained 40 steps\n")
+    assert "the recording failed: the loop ended after " in done.stderr
+    assert RunFolder(tmp_path / "run").read_manifest().status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "reason"),
+    [
+        ([sys.executable, "-E", "train.py", "40"], 1, "no process of the job loaded traceq"),
+        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "no process of the job loaded traceq"),
+        ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were known"),
+        ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
+        (["no-such-program"], 2, "no-such-program: no such command"),
+    ],
+)
+def test_a_job_that_cannot_be_recorded_keeps_its_exit_code(
+    command: list[str], code: int, reason: str, tmp_path: Path
+) -> None:
+    done = record(tmp_path, "--", *command)
+    assert done.returncode == code
+    assert reason in done.stderr.splitlines()[-1]
+
+
+def test_the_job_s_own_exception_is_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text(SCRIPT.replace("optimizer.step()", "optimizer.step(); count()") + "")
+    count = "import itertools\nnumbers = itertools.count()\ndef count():\n    assert next(numbers) < 30, 'bad batch'\n"
+    (tmp_path / "raises.py").write_text(count + (tmp_path / "raises.py").read_text())
+    done = record(tmp_path, "--", sys.executable, "raises.py", "400")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("the recording failed: AssertionError: bad batch")
+
+
+def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import builtins\nbuiltins.is_customized = True\n")
+    program = "import builtins; print(builtins.is_customized)"
+    done = record(tmp_path, "--", sys.executable, "-c", program, path=str(tmp_path / "site"))
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected the command of a job after --, or --recipe NAME"),
+        (["--toggle", "a.b=1,2"], "expected the command of a job after --, or --recipe NAME"),
+        (["--ranks", "2", "--", "true"], "--ranks: only for --recipe"),
+        (["--toggle", "a.b=1", "--", "true"], "--toggle a.b=1: expected at least two values"),
+        (["--toggle", "lr=1,2", "--", "true"], "expected a path such as main.lr"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_anything_starts(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    done = record(tmp_path, *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "run").exists()

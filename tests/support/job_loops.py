@@ -1,0 +1,233 @@
+"""Training loops that make it hard to see where a step begins; each place of a step notes the switch that it reads.
+
+`loop(notes, num_steps)` the value of the switch at every place that belongs to a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+__all__ = ["LOOPS", "Loop", "Notes", "Switch"]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What an experiment changes; frozen, as many configurations are."""
+
+    value: int = 0
+
+
+@dataclass
+class Notes:
+    """Values of the switch by step."""
+
+    switch: Switch
+    steps: list[list[int]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        self.steps.append([])
+        self.note()
+
+    def note(self) -> None:
+        self.steps[-1].append(self.switch.value)
+
+
+Loop = Callable[[Notes, int], None]
+
+
+class Net(nn.Module):
+    """Notes the switch in each forward."""
+
+    def __init__(self, notes: Notes, width: int = 4) -> None:
+        super().__init__()
+        self.notes = notes
+        self.layer = nn.Linear(4, width)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        if self.notes.steps:
+            self.notes.note()
+        return self.layer(batch)
+
+
+class Batches(torch.utils.data.Dataset[torch.Tensor]):
+    """Batches that note the switch when they are fetched: with the first of each step the step begins."""
+
+    def __init__(self, notes: Notes, num: int, per_step: int = 1) -> None:
+        self.notes, self.num, self.per_step = notes, num, per_step
+
+    def __len__(self) -> int:
+        return self.num
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index % self.per_step == 0:
+            self.notes.begin()
+        return torch.ones(4)
+
+
+def batches(notes: Notes, num: int, per_step: int = 1) -> torch.utils.data.DataLoader[torch.Tensor]:
+    return torch.utils.data.DataLoader(Batches(notes, num, per_step))
+
+
+def plain(notes: Notes, num_steps: int) -> None:
+    model = Net(notes)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in batches(notes, num_steps):
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        notes.note()
+
+
+def without_loader(notes: Notes, num_steps: int) -> None:
+    """The forward begins a step; what follows the optimizer belongs to it."""
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(num_steps):
+        notes.steps.append([])
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        notes.note()
+
+
+def metrics_behind_the_step(notes: Notes, num_steps: int) -> None:
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for batch in batches(notes, num_steps):
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model(batch)
+        if notes.switch.value:
+            loss.item()
+        notes.note()
+
+
+def two_networks(notes: Notes, num_steps: int) -> None:
+    generator, critic = Net(notes), Net(notes, 1)
+    first, second = torch.optim.Adam(critic.parameters()), torch.optim.Adam(generator.parameters())
+    for batch in batches(notes, num_steps):
+        critic(batch).sum().backward()
+        made = generator(batch)
+        critic(made.detach()).sum().backward()
+        first.step()
+        critic.zero_grad()
+        critic(made).sum().backward()
+        second.step()
+        generator.zero_grad()
+        notes.note()
+
+
+def rare_generator(notes: Notes, num_steps: int) -> None:
+    """The critic steps three times as often."""
+    generator, critic = Net(notes), Net(notes, 1)
+    first, second = torch.optim.Adam(critic.parameters()), torch.optim.Adam(generator.parameters())
+    for number, batch in enumerate(batches(notes, 3 * num_steps, 3)):
+        critic(batch).sum().backward()
+        first.step()
+        if number % 3 == 2:
+            critic(generator(batch)).sum().backward()
+            second.step()
+        notes.note()
+
+
+def accumulation_with_a_tail(notes: Notes, num_steps: int) -> None:
+    """Two batches per step, and after every third step an epoch ends with a single one."""
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(num_steps // 4):
+        for number, batch in enumerate(batches(notes, 7, 2)):
+            model(batch).sum().backward()
+            if number % 2 or number == 6:
+                optimizer.step()
+                optimizer.zero_grad()
+            notes.note()
+
+
+def scaler_that_skips(notes: Notes, num_steps: int) -> None:
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=10_000)
+    for number, batch in enumerate(batches(notes, num_steps)):
+        factor = float("inf") if number % 11 == 10 else 1.0
+        scaler.scale(model(batch).sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update(8.0)
+        optimizer.zero_grad()
+        notes.note()
+
+
+def closures(notes: Notes, num_steps: int) -> None:
+    model = Net(notes)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, tolerance_grad=0, tolerance_change=0, lr=1e-3)
+    for batch in batches(notes, num_steps):
+
+        def closure(batch: torch.Tensor = batch) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(batch).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        notes.note()
+
+
+def optimizers_in_backward(notes: Notes, num_steps: int) -> None:
+    model = Net(notes)
+    optimizers = {parameter: torch.optim.SGD([parameter]) for parameter in model.parameters()}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()  # type: ignore[index]
+        optimizers[parameter].zero_grad()  # type: ignore[index]
+        notes.note()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    for batch in batches(notes, num_steps):
+        model(batch).sum().backward()
+        notes.note()
+
+
+def evaluations_and_checkpoints(notes: Notes, num_steps: int) -> None:
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for number, batch in enumerate(batches(notes, num_steps)):
+        model(batch).sum().backward()
+        optimizer.step()
+        notes.note()
+        if number % 9 == 8:
+            with torch.no_grad():
+                for other in torch.utils.data.DataLoader(torch.ones(3, 4)):
+                    model.layer(other)
+        if number % 7 == 6:
+            torch.save(model.layer.state_dict(), "/dev/null")
+
+
+def compiled_model(notes: Notes, num_steps: int) -> None:
+    model = nn.Linear(4, 4)
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters())
+    for batch in batches(notes, num_steps):
+        compiled(batch).sum().backward()
+        optimizer.step()
+        notes.note()
+
+
+LOOPS: tuple[Loop, ...] = (
+    plain,
+    without_loader,
+    metrics_behind_the_step,
+    two_networks,
+    rare_generator,
+    accumulation_with_a_tail,
+    scaler_that_skips,
+    closures,
+    optimizers_in_backward,
+    evaluations_and_checkpoints,
+    compiled_model,
+)

@@ -1,0 +1,142 @@
+"""Start a job unedited, with the recorder injected into its Python processes, and say how its recording ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceq.errors import UsageFault
+from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
+from traceq.recorder.spec.prepare import create_run_folder, utc_now
+from traceq.runs.run_folder import RunFolder
+
+__all__ = ["JobOptions", "JobResult", "launch_job"]
+
+_INJECTED = ".inject"
+_ATTACHED_WITHIN_S = 60.0
+_SCRIPT_ENDINGS = (".py", ".sh")
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """Options of `traceq record -- COMMAND`; `max_minutes` > 0 times until the verdict, and ignores `steps`."""
+
+    command: tuple[str, ...]
+    toggles: tuple[str, ...] = ()
+    steps: int | None = None
+    max_minutes: float = 0.0
+    trace_steps: int = 3
+    stops: bool = True
+    out: Path | None = None
+
+    @property
+    def script(self) -> str:
+        """Name of the script in the command, without its folder and ending; else that of the program."""
+        scripts = [word for word in self.command if word.endswith(_SCRIPT_ENDINGS)]
+        return Path(scripts[0] if scripts else self.command[0]).stem
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How the job ended: its exit code (128 + the number of a signal), and why its recording is not complete, or ""."""
+
+    exit_code: int
+    folder: RunFolder
+    fault: str
+
+
+def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobResult:
+    """Run the command to its end and return how it ended.
+
+    Its output, its signals and its exit code are its own. Raises UsageFault for options that no job could have.
+    """
+    toggles = tuple(parse_toggle(text) for text in options.toggles)
+    job_arms(toggles)
+    if shutil.which(options.command[0]) is None:
+        raise UsageFault(f"{options.command[0]}: no such command")
+    out = create_run_folder(options.out, options.script).absolute()
+    folder = RunFolder(out)
+    injection = Injection(out / _INJECTED)
+    injection.write(_request(options, toggles, out))
+    end = (
+        "it stops when that is complete (--then continue: it trains on)" if options.stops else "it trains on after that"
+    )
+    on_message(f"traceq: recording this job into {options.out or out.relative_to(Path.cwd())}; {end}")
+    try:
+        exit_code = _run(options.command, injection, on_message)
+        return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
+    finally:
+        shutil.rmtree(injection.folder, ignore_errors=True)
+        (out / ".claim").unlink(missing_ok=True)
+
+
+def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path) -> JobRequest:
+    seed = secrets.randbelow(2**31)
+    return JobRequest(
+        out=str(out),
+        run_id=f"{out.name}-{seed:08x}",
+        seed=seed,
+        started=utc_now(),
+        script=options.script,
+        toggles=toggles,
+        steps=options.steps,
+        max_minutes=options.max_minutes,
+        trace_steps=options.trace_steps,
+        stops=options.stops,
+    )
+
+
+def _run(command: Sequence[str], injection: Injection, on_message: Callable[[str], None]) -> int:
+    """Return the exit code of the command, which has this process's terminal; signals to this process reach it."""
+    with _forwarded_signals() as forward_to:
+        job = subprocess.Popen(command, env={**os.environ, **injection.variables})
+        forward_to(job)
+        try:
+            job.wait(_ATTACHED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            if not injection.is_attached:
+                on_message(f"traceq: after {_ATTACHED_WITHIN_S:.0f} s no Python process of the job has imported torch")
+        code = job.wait()
+    return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Pass SIGTERM and SIGHUP on to the job, and leave Ctrl-C to it: a terminal sends that to both."""
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, _: object) -> None:
+        for job in jobs:
+            job.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield jobs.append
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
+    """Return why the recording is not complete; "" if it is. Marks one that was ended from outside."""
+    if folder.manifest_path.is_file():
+        mark_ended(folder, "failed", f"the job ended with exit code {exit_code}")
+        manifest = folder.read_manifest()
+        return "" if manifest.status == "complete" else f"the recording {manifest.status}: {manifest.fault}"
+    if injection.is_attached:
+        early = f"the job ended with exit code {exit_code} before its steps were known"
+        return f"nothing was recorded: {injection.reason or early}"
+    return (
+        "nothing was recorded: no process of the job loaded traceq; it imported no torch, its Python ignores "
+        f"PYTHONPATH (-E, -I, -S), or another sitecustomize comes first (exit code {exit_code})"
+    )

@@ -1,0 +1,187 @@
+"""A process of a job that is recorded unedited: dormant until it trains, then a rank of the recording.
+
+Nothing here raises into the job. A fault ends the recording, restores what was changed, and is one line on stderr.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import get_ident
+from types import TracebackType
+
+import torch
+from torch.optim import Optimizer
+
+from traceq.errors import TraceqError
+from traceq.recorder.failures.external_launcher import note_end
+from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.job_rank import JobRank, start_rank
+from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.jobs.loop_hooks import LoopHooks
+from traceq.recorder.jobs.phase_stack import PhaseStack
+from traceq.recorder.jobs.step_pattern import StepTracker
+from traceq.recorder.process.leave_process import leave_process
+from traceq.recorder.process.rank_messages import append_message
+from traceq.recorder.toggles.toggle import Job
+
+__all__ = ["JobProcess", "attach"]
+
+ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def attach(folder: str) -> None:
+    """Watch this process for a training loop; called once torch has been imported."""
+    injection = Injection(Path(folder))
+    process = JobProcess(injection.attach(), injection)
+    process.hooks.install()
+    os.register_at_fork(after_in_child=process.forget)
+
+
+class JobProcess:
+    """Observer of the loop of this process.
+
+    `_thread` is the loop's thread while it is watched: from its first backward until the recording has ended.
+    """
+
+    def __init__(self, request: JobRequest, injection: Injection) -> None:
+        self.hooks = LoopHooks(self)
+        self._request = request
+        self._injection = injection
+        self._thread: int | None = None
+        self._is_over = False
+        self._tracker = StepTracker()
+        self._stack = PhaseStack()
+        self._models: list[torch.nn.Module] = []
+        self._optimizers: list[Optimizer] = []
+        self._rank: JobRank | None = None
+        self._steps: Iterator[str] = iter(())
+        self._excepthook: ExceptHook = sys.excepthook
+
+    def forget(self) -> None:
+        """Forget a loop of the parent process, in a child: it may be a worker of a data loader."""
+        self._is_over = self._is_over or self._thread is not None
+        self._thread = None
+
+    def is_watching(self) -> bool:
+        """Return True on the thread of a loop that is being learned or recorded."""
+        return self._thread == get_ident()
+
+    def wake(self) -> None:
+        """Begin to watch this thread, if no other is being watched."""
+        if self._thread is None and not self._is_over:
+            self._thread = get_ident()
+            self._guarded(self._find_models)
+
+    def begin(self, phase: str, event: str) -> int:
+        """Begin a phase and, with its event, perhaps a step; return what `end` requires."""
+        if event and phase not in self._stack and self._tracker.add(event):
+            self._guarded(self._begin_step)
+        return self._stack.begin(phase)
+
+    def end(self, depth: int) -> None:
+        """End a phase."""
+        self._stack.end(depth)
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Add the event of the optimizer; in backward it may step on another thread than the loop's."""
+        if self._thread is None:
+            return
+        number = next((number for number, each in enumerate(self._optimizers) if each is optimizer), None)
+        if number is None:
+            number = len(self._optimizers)
+            self._optimizers.append(optimizer)
+        self._tracker.add(f"O{number}")
+
+    def _find_models(self) -> None:
+        self._models = self.hooks.hook_models()
+
+    def _begin_step(self) -> None:
+        with self._stack.interrupted():
+            if self._rank is None:
+                self._start()
+            if self._is_over:
+                return
+            if next(self._steps, None) is None:
+                self._finish()
+
+    def _start(self) -> None:
+        """Become a rank of the recording, once the loop's steps are known."""
+        job = Job(self._models, self._optimizers)
+        self._rank = start_rank(self._request, job, self._tracker)
+        if self._rank is None:  # another process of the job is recorded
+            self._end()
+            return
+        self._stack.phases = self._rank.rank.phases
+        self._steps = self._rank.steps
+        atexit.register(self._note_exit, os.getpid())
+        self._excepthook, sys.excepthook = sys.excepthook, self._note_error
+
+    def _finish(self) -> None:
+        assert self._rank is not None
+        rank = self._rank
+        self._end()
+        rank.say_complete()
+        if self._request.stops:
+            rank.wait_for_peers()
+            leave_process(0)
+
+    def _end(self) -> None:
+        """Restore everything that was changed; from here on the job runs as if it had never been watched."""
+        self._is_over, self._thread = True, None
+        self._stack.phases = None
+        if self._rank is not None:
+            self._rank.close()
+        self.hooks.remove()
+        if sys.excepthook == self._note_error:
+            sys.excepthook = self._excepthook
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        """Call a function of the recording; any fault of it ends the recording, and not the job."""
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 (see above)
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """End the recording, and the job with it if it would end with the recording."""
+        text = str(error) if isinstance(error, TraceqError) else f"{type(error).__name__}: {error}"
+        rank = self._rank
+        with suppress(Exception):
+            self._end()
+        number = int(os.environ.get("RANK", "0"))
+        append_message("", f"traceq: rank {number}: recording ended: {text}")
+        self._injection.note_reason(text)
+        if rank is not None:
+            rank.leave(text)
+            mark_ended(rank.rank.plan.folder, "failed", text)
+        if self._request.stops:
+            leave_process(0 if rank is None else 1)  # at the start all ranks end alike; later some may be waiting
+
+    def _note_exit(self, pid: int) -> None:
+        """Note a loop that ended before its recording was complete."""
+        if pid != os.getpid() or self._is_over or self._rank is None:
+            return
+        rank = self._rank
+        where = f"rank {rank.rank.world.rank}: " if rank.rank.world.size > 1 else ""
+        text = f"{where}the loop ended after {rank.rank.progress.text}"
+        with suppress(Exception):
+            self._end()
+        rank.leave(text)
+        mark_ended(rank.rank.plan.folder, "failed", f"{text}; let the job run longer, or record fewer steps (--steps)")
+
+    def _note_error(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
+        """Note the job's own exception as the reason why the recording ended, then report it as ever."""
+        hook, rank = self._excepthook, self._rank
+        if not self._is_over and rank is not None:
+            with suppress(Exception):
+                note_end(rank.rank.plan, rank.rank.world, error)
+            rank.leave(f"{kind.__name__}: {error}")
+            with suppress(Exception):
+                self._end()
+        return hook(kind, error, traceback)

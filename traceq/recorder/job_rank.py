@@ -1,0 +1,186 @@
+"""The recording of one rank of an unedited job: its plan, its toggles, and the steps that the job then runs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from traceq.errors import RecordingFailed, TraceqError
+from traceq.recorder.jobs.job_request import JobRequest, job_arms
+from traceq.recorder.jobs.step_pattern import StepTracker
+from traceq.recorder.process.progress_counters import ProgressCounters
+from traceq.recorder.process.world import World, world_of_job
+from traceq.recorder.rank.loop_control import LoopControl
+from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.rank_recording import recorded_steps
+from traceq.recorder.spec.phases import Phases
+from traceq.recorder.spec.plan import Plan, PlannedArm
+from traceq.recorder.spec.prepare import DEFAULT_STEPS
+from traceq.recorder.toggles.toggle import Job, Toggle, create_toggle
+
+__all__ = ["JobRank", "start_rank"]
+
+_CLAIM = ".claim"
+_PEERS_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobRank:
+    """One rank of a job that is being recorded; `steps` yields the arm of each step that the job runs next."""
+
+    rank: Rank
+    toggles: Sequence[Toggle]
+    steps: Generator[str, None, None]
+
+    def close(self) -> None:
+        """Stop timing and profiling, and restore the job's own values."""
+        for action in (self.steps.close, *(toggle.restore for toggle in self.toggles)):
+            with suppress(Exception):
+                action()
+
+    def say_complete(self) -> None:
+        """Print that the job's part is done."""
+        self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
+
+    def leave(self, reason: str) -> None:
+        """Tell the other ranks that this one takes part no longer."""
+        if self.rank.world.exchange is not None:
+            with suppress(Exception):
+                self.rank.world.exchange.leave(reason)
+
+    def wait_for_peers(self) -> None:
+        """Wait until the device is idle and all ranks are here; rank 0, which may serve the store, leaves last."""
+        world = self.rank.world
+        if world.device.type == "cuda":
+            torch.cuda.synchronize(world.device)
+        if world.exchange is None:
+            return
+        with suppress(Exception):
+            if world.rank > 0:
+                world.exchange.leave("complete")
+            else:
+                world.exchange.wait_until_left(_PEERS_WITHIN_S)
+
+
+def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank | None:
+    """Return this rank of the recording, once all ranks of the job have come; None if another process is recorded.
+
+    Raises TraceqError, on every rank, for steps that are not alike, and for a toggle that the job does not have.
+    """
+    assert tracker.pattern is not None
+    if not tracker.pattern.is_reliable:
+        raise RecordingFailed(
+            f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
+        )
+    world = world_of_job(_device(job))
+    if world.size == 1 and not _claims(Path(request.out)):
+        return None
+    plan = _plan(request, world)
+    arms = {each.arm.name: each.values for each in job_arms(request.toggles)}
+    toggles = _create_toggles(request, job, world)
+    _check_effects(request, toggles, world, arms)
+
+    def set_arm(arm: str) -> None:
+        for toggle, number in zip(toggles, arms[arm], strict=True):
+            toggle.apply(number)
+
+    control = LoopControl(set_arm, tracker.was_regular)
+    rank = Rank(plan, world, Phases(), ProgressCounters("", world.rank), control=control)
+    rank.facts.update(_job_facts(job, tracker))
+    rank.say(f"traceq: {_found_text(job, tracker, world)}")
+    return JobRank(rank, toggles, recorded_steps(rank, plan.manifest("", "")))
+
+
+def _device(job: Job) -> torch.device:
+    """Return the device of the first parameter of the largest model."""
+    parameter = next((parameter for model in job.models for parameter in model.parameters()), None)
+    return parameter.device if parameter is not None and parameter.device.type == "cuda" else torch.device("cpu")
+
+
+def _claims(out: Path) -> bool:
+    """Return True for the first process of a job without a process group: its run holds one rank."""
+    try:
+        os.close(os.open(out / _CLAIM, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _plan(request: JobRequest, world: World) -> Plan:
+    """Return the plan, the same on every rank."""
+    device = world.device.type
+    return Plan(
+        recipe="",
+        run_id=request.run_id,
+        out=request.out,
+        device=device,
+        num_ranks=world.size,
+        steps=DEFAULT_STEPS[device] if request.steps is None else request.steps,
+        trace_steps=request.trace_steps,
+        seed=request.seed,
+        parameters={},
+        arms=tuple(PlannedArm(each.arm, each.arm.name, {}) for each in job_arms(request.toggles)),
+        max_minutes=request.max_minutes,
+        reseeds=False,
+        started=request.started,
+    )
+
+
+def _create_toggles(request: JobRequest, job: Job, world: World) -> list[Toggle]:
+    """Return the toggles, in the order of the request; TraceqError on every rank if any rank lacks one."""
+    toggles: list[Toggle] = []
+    fault = ""
+    try:
+        toggles += [create_toggle(toggle.name, toggle.values, job) for toggle in request.toggles]
+    except TraceqError as error:
+        fault = str(error)
+    _raise_first(world.gather(fault))
+    return toggles
+
+
+def _check_effects(
+    request: JobRequest, toggles: Sequence[Toggle], world: World, arms: Mapping[str, Sequence[int]]
+) -> None:
+    """Apply every arm once, the baseline last; TraceqError on every rank if a value is not in effect on any of them."""
+    faults = []
+    for values in reversed(list(arms.values())):
+        for toggle, option, number in zip(toggles, request.toggles, values, strict=True):
+            toggle.apply(number)
+            if fault := toggle.fault(number):
+                faults.append(f"--toggle {option.name}: {option.values[number]!r} is not in effect: {fault}")
+    _raise_first(world.gather(faults[0] if faults else ""))
+
+
+def _raise_first(faults: Sequence[str]) -> None:
+    """Raise the first fault of any rank."""
+    for rank, fault in enumerate(faults):
+        if fault:
+            raise RecordingFailed(fault if len(set(faults)) == 1 else f"rank {rank}: {fault}")
+
+
+def _job_facts(job: Job, tracker: StepTracker) -> dict[str, str]:
+    """Return what was found in the job, for the manifest."""
+    return {
+        "step_pattern": tracker.pattern.text if tracker.pattern else "",
+        "models": _names(job.models),
+        "optimizers": _names(job.optimizers),
+    }
+
+
+def _found_text(job: Job, tracker: StepTracker, world: World) -> str:
+    """Return `step L F B O0 (6 of 6 alike), models: GPT, optimizers: AdamW, 2 ranks`."""
+    facts = _job_facts(job, tracker)
+    ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+    return f"step {facts['step_pattern']}; models: {facts['models']}; optimizers: {facts['optimizers']}; {ranks}"
+
+
+def _names(objects: Sequence[object]) -> str:
+    """Return the classes of objects in order, as `Linear, 3 GPT`."""
+    counts = Counter(type(each).__name__ for each in objects)
+    return ", ".join(f"{num} {name}" if num > 1 else name for name, num in counts.items()) or "none"

@@ -1,0 +1,59 @@
+"""The folder that makes every Python process of a job load the recorder, and the variables that point to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceq.recorder.jobs.job_request import JobRequest
+
+__all__ = ["Injection"]
+
+_REQUEST, _ATTACHED, _REASON = "job.json", "attached", "reason"
+_MODULE = "sitecustomize.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """The folder, as launcher and processes of the job use it; on other nodes they find it by the same path."""
+
+    folder: Path
+
+    def write(self, request: JobRequest) -> None:
+        """Write the module that is injected, and the request beside it."""
+        self.folder.mkdir(parents=True)
+        shutil.copyfile(Path(__file__).parents[1] / _MODULE, self.folder / _MODULE)
+        request.write(self.folder / _REQUEST)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of the job: the folder comes first on PYTHONPATH, Kineto is quiet, and wandb uploads nothing."""
+        paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        defaults = {"KINETO_LOG_LEVEL": "99", "WANDB_MODE": "offline"}
+        unset = {key: value for key, value in defaults.items() if key not in os.environ}
+        return {"PYTHONPATH": os.pathsep.join(paths)} | unset
+
+    def attach(self) -> JobRequest:
+        """Return the request, and note that a process of the job has loaded the recorder."""
+        with suppress(OSError):
+            (self.folder / _ATTACHED).touch()
+        return JobRequest.read(self.folder / _REQUEST)
+
+    @property
+    def is_attached(self) -> bool:
+        """True once a process of the job has loaded the recorder."""
+        return (self.folder / _ATTACHED).exists()
+
+    def note_reason(self, text: str) -> None:
+        """Note why nothing is recorded; the first reason counts."""
+        with suppress(OSError), (self.folder / _REASON).open("x", encoding="utf-8") as file:
+            file.write(text)
+
+    @property
+    def reason(self) -> str:
+        """Why nothing was recorded, as far as the job knows; else ""."""
+        path = self.folder / _REASON
+        return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -1,0 +1,106 @@
+"""What is to be recorded of a job: written by the launcher beside the injected module, read by every process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from traceq.errors import UsageFault
+from traceq.model import Arm
+from traceq.recorder.spec.names import check_arm
+from traceq.recorder.spec.parameters import split_assignment
+
+__all__ = ["JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
+
+
+class ToggleRequest(msgspec.Struct, frozen=True):
+    """`--toggle NAME=A,B`: a dotted path or `@built_in`, and the values of the arms as they were typed."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+class JobRequest(msgspec.Struct, frozen=True):
+    """Options of `traceq record -- COMMAND`; `steps` None is the default of the device.
+
+    `stops`: the job ends when the recording is complete.
+    """
+
+    out: str
+    run_id: str
+    seed: int
+    started: str
+    script: str
+    toggles: tuple[ToggleRequest, ...] = ()
+    steps: int | None = None
+    max_minutes: float = 0.0
+    trace_steps: int = 3
+    stops: bool = True
+
+    def write(self, path: Path) -> None:
+        """Write the request for the processes of the job."""
+        path.write_bytes(msgspec.json.encode(self))
+
+    @staticmethod
+    def read(path: Path) -> JobRequest:
+        """Return the request that the launcher wrote."""
+        return msgspec.json.decode(path.read_bytes(), type=JobRequest)
+
+
+class JobArm(msgspec.Struct, frozen=True):
+    """An arm of a job: the number of its value for each toggle."""
+
+    arm: Arm
+    values: tuple[int, ...]
+
+
+def parse_toggle(text: str) -> ToggleRequest:
+    """Return the toggle of `--toggle NAME=A,B`; UsageFault for fewer than two values."""
+    name, joined = split_assignment(text, "--toggle")
+    values = tuple(value.strip() for value in joined.split(","))
+    if len(values) < 2 or not all(values):
+        raise UsageFault(f"--toggle {text}: expected at least two values, NAME=A,B")
+    if "." not in name and not name.startswith("@"):
+        raise UsageFault(
+            f"--toggle {text}: expected a path such as main.{name}, model.{name} or package.module.{name}, or a "
+            f"built-in toggle such as @{name}"
+        )
+    return ToggleRequest(name, values)
+
+
+def job_arms(toggles: Sequence[ToggleRequest]) -> tuple[JobArm, ...]:
+    """Return the arms: all first values, which is the baseline, then each other value of each toggle alone."""
+    if not toggles:
+        return (JobArm(Arm("run", "the job as it is", baseline=True), ()),)
+    arms: list[JobArm] = []
+    for values in _settings(toggles):
+        changed = [number for number, value in enumerate(values) if value] or range(len(toggles))
+        settings = [(toggles[number].name, toggles[number].values[values[number]]) for number in changed]
+        name = ",".join(f"{name.lstrip('@').rpartition('.')[2]}={value}" for name, value in settings)
+        name = _unique(_folder_name(name), [each.arm.name for each in arms])
+        check_arm(name)
+        meaning = ", ".join(f"{name} = {value}" for name, value in settings)
+        arms.append(JobArm(Arm(name, meaning, baseline=not arms, varied=dict(settings)), values))
+    return tuple(arms)
+
+
+def _settings(toggles: Sequence[ToggleRequest]) -> Iterator[tuple[int, ...]]:
+    yield (0,) * len(toggles)
+    for number, toggle in enumerate(toggles):
+        for value in range(1, len(toggle.values)):
+            yield tuple(value if each == number else 0 for each in range(len(toggles)))
+
+
+def _folder_name(name: str) -> str:
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_.=,+-") else "_" for letter in name)
+
+
+def _unique(name: str, taken: Sequence[str]) -> str:
+    """Return the name, or one with a number: two equal values show what the same job differs from itself."""
+    number = 2
+    unique = name
+    while unique in taken:
+        unique, number = f"{name}-{number}", number + 1
+    return unique

@@ -1,0 +1,148 @@
+"""Functions of torch that a training loop calls, replaced so that they report events and phases.
+
+The replaced functions cost about 5 us per call, and call the original alone while torch compiles, on other threads,
+and once the observer has stopped watching.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.utils.data
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT
+from traceq.recorder.jobs.root_models import ForwardHooks, find_roots
+from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
+
+__all__ = ["PHASES", "LoopHooks", "Observer"]
+
+PHASES = (DATALOAD_WAIT, "forward", "no_grad_forward", "backward", "clip_grad", "optimizer", "zero_grad", "save")
+
+
+class Observer(Protocol):
+    """What the replaced functions report to; none of its methods raises."""
+
+    def is_watching(self) -> bool:
+        """Return True on the thread of a loop that is being learned or recorded."""
+        ...
+
+    def wake(self) -> None:
+        """Begin to watch, on the thread of the first backward."""
+        ...
+
+    def begin(self, phase: str, event: str) -> int:
+        """Report that a phase begins, with an event of the loop or ""; return what `end` requires."""
+        ...
+
+    def end(self, depth: int) -> None:
+        """Report that the phase ended."""
+        ...
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Report that an optimizer has stepped, on any thread."""
+        ...
+
+
+class LoopHooks:
+    """Replaced functions of this process, until they are removed."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._restore: list[Callable[[], None]] = []
+        self._forwards: ForwardHooks | None = None
+        self._open_steps: list[int] = []
+
+    def install(self) -> None:
+        """Replace functions and methods of torch; models follow once they exist."""
+        loader = torch.utils.data.dataloader._BaseDataLoaderIter
+        self._replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
+        self._replace(loader, "__next__", self._phase(loader.__next__, DATALOAD_WAIT, BATCH))
+        self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
+        self._replace(torch.nn.Module, "zero_grad", self._phase(torch.nn.Module.zero_grad, "zero_grad"))
+        self._replace(torch, "save", self._phase(torch.save, "save", "S"))
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            clip = self._phase(getattr(torch.nn.utils, name), "clip_grad")
+            self._replace(torch.nn.utils, name, clip)
+            self._replace(torch.nn.utils.clip_grad, name, clip)
+        self._restore.append(register_optimizer_step_pre_hook(self._before_step).remove)
+        self._restore.append(register_optimizer_step_post_hook(self._after_step).remove)
+
+    def hook_models(self) -> list[torch.nn.Module]:
+        """Replace the forward of the models that exist, and return these."""
+        models = find_roots()
+        self._forwards = ForwardHooks(models, self._forward)
+        return models
+
+    def remove(self) -> None:
+        """Restore everything that nobody else has replaced since."""
+        if self._forwards is not None:
+            self._forwards.remove()
+        while self._restore:
+            self._restore.pop()()
+
+    def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, function)
+
+        def restore() -> None:
+            if getattr(owner, name) is function:
+                setattr(owner, name, original)
+
+        self._restore.append(restore)
+
+    def _phase(self, function: Callable[..., Any], phase: str, event: str = "") -> Callable[..., Any]:
+        observer = self._observer
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not observer.is_watching():
+                return function(*args, **kwargs)
+            depth = observer.begin(phase, event)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                observer.end(depth)
+
+        return call
+
+    def _backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        observed = self._phase(function, "backward", BACKWARD)
+        observer = self._observer
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                observer.wake()
+            return observed(*args, **kwargs)
+
+        return call
+
+    def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward that is training if gradients are enabled: not all wrappers are in training mode."""
+        training = self._phase(function, "forward", FORWARD)
+        without_gradients = self._phase(function, "no_grad_forward", "f")
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (training if torch.is_grad_enabled() else without_gradients)(*args, **kwargs)
+
+        return call
+
+    def _before_step(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling() and self._observer.is_watching():
+            self._open_steps.append(self._observer.begin("optimizer", ""))
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if self._open_steps and self._observer.is_watching():
+            self._observer.end(self._open_steps.pop())
+        self._observer.optimizer_stepped(optimizer)

@@ -1,0 +1,59 @@
+"""Phases of a loop that do not nest: one that begins inside another interrupts it.
+
+An optimizer may run the forward and the backward in its closure; each gets its time, and the optimizer the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from traceq.recorder.spec.phases import Phases
+
+__all__ = ["PhaseStack"]
+
+
+class PhaseStack:
+    """Phases that have begun, of which the last is open. Without `phases` it only keeps their names."""
+
+    __slots__ = ("_names", "_open", "phases")
+
+    def __init__(self) -> None:
+        self.phases: Phases | None = None
+        self._names: list[str] = []
+        self._open: AbstractContextManager[None] | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def begin(self, name: str) -> int:
+        """Interrupt the current phase by this one; return the depth at which `end` ends it."""
+        self._close()
+        self._names.append(name)
+        self._reopen()
+        return len(self._names) - 1
+
+    def end(self, depth: int) -> None:
+        """End the phase that began at this depth, and all inside it; the one around it continues."""
+        self._close()
+        del self._names[depth:]
+        self._reopen()
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """Interrupt the current phase for the block."""
+        self._close()
+        try:
+            yield
+        finally:
+            self._reopen()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+
+    def _reopen(self) -> None:
+        if self.phases is not None and self._names:
+            self._open = self.phases(self._names[-1])
+            self._open.__enter__()

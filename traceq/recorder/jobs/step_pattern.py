@@ -1,0 +1,138 @@
+"""Where the steps of a training loop begin, learned from the events of its first steps.
+
+Events are those of any framework: L a batch is requested, F and f the forward of a model with and without gradients,
+B a backward, O0, O1 ... the steps of optimizers, S a checkpoint is saved. The anchor is the optimizer that steps most
+rarely; a step begins with the first start event after it. The end of the optimizer's step would be too early: what
+many loops do behind it, such as gathering metrics, belongs to the same step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["BACKWARD", "BATCH", "FORWARD", "StepPattern", "StepTracker", "short_text"]
+
+BACKWARD, BATCH, FORWARD = "B", "L", "F"
+_LEARNED_STEPS = 8
+_SKIPPED_STEPS = 2  # they may initialize
+_MAX_OPTIMIZER_EVENTS = 40 * _LEARNED_STEPS
+_MIN_ALIKE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StepPattern:
+    """Events of a usual step; its first start event after the `anchor` begins the next one.
+
+    `num_alike` of `num_seen` steps had these events.
+    """
+
+    events: tuple[str, ...]
+    anchor: str
+    start: str
+    num_alike: int
+    num_seen: int
+
+    @property
+    def text(self) -> str:
+        """The events as `L F B O0 (6 of 6 alike)`."""
+        return f"{short_text(self.events)} ({self.num_alike} of {self.num_seen} alike)"
+
+    @property
+    def is_reliable(self) -> bool:
+        """True if at least half of the steps are alike; else most pairs would hold an irregular step."""
+        return self.num_alike >= _MIN_ALIKE * self.num_seen
+
+
+def short_text(events: Sequence[str]) -> str:
+    """Return events separated by spaces, with groups that repeat as `(F B)x4`."""
+    text = "".join(f"{event} " for event in events)
+    return re.sub(r"((?:\w+ )+?)\1{2,}", _repeated, text).strip()
+
+
+def _repeated(match: re.Match[str]) -> str:
+    return f"({match[1].strip()})x{len(match[0]) // len(match[1])} "
+
+
+@dataclass(slots=True)
+class StepTracker:
+    """Events of a running loop: first collected until the pattern is known, then compared with it, step by step."""
+
+    pattern: StepPattern | None = None
+    _events: list[str] = field(default_factory=list)
+    _anchor_passed: bool = False
+    _was_regular: bool = False
+
+    def add(self, event: str) -> bool:
+        """Add an event; return True if it begins a step of a known pattern."""
+        if self.pattern is None:
+            self._learn_before(event)
+        begins = self.pattern is not None and self._anchor_passed and event == self.pattern.start
+        if begins:
+            self._was_regular = self.pattern is not None and tuple(self._events) == self.pattern.events
+            self._events.clear()
+            self._anchor_passed = False
+        elif self.pattern is None:
+            self._anchor_passed = event.startswith("O") or (self._anchor_passed and event not in (BATCH, FORWARD))
+        else:
+            self._anchor_passed = self._anchor_passed or event == self.pattern.anchor
+        self._events.append(event)
+        return begins
+
+    def _learn_before(self, event: str) -> None:
+        """Learn the pattern if this event may begin a step; until then any optimizer is taken for the anchor."""
+        if event in (BATCH, FORWARD) and self._anchor_passed:
+            self.pattern = _learn(self._events)
+        if self.pattern is not None:
+            self._events = list(_split(self._events, self.pattern.start, self.pattern.anchor)[-1])
+            self._anchor_passed = self.pattern.anchor in self._events
+
+    def was_regular(self) -> bool:
+        """Return whether the step before the last begin had the events of the pattern."""
+        return self._was_regular
+
+    @property
+    def text(self) -> str:
+        """Events so far, while the pattern is not known."""
+        return short_text(self._events[-3 * _LEARNED_STEPS :])
+
+
+def _learn(events: Sequence[str]) -> StepPattern | None:
+    """Return the pattern of the events of at least eight steps, None if there are not enough of them."""
+    counts = Counter(event for event in events if event.startswith("O"))
+    if sum(counts.values()) >= _MAX_OPTIMIZER_EVENTS:  # optimizers that stepped only at the start
+        counts = Counter({event: num for event, num in counts.items() if num >= _LEARNED_STEPS})
+    fewest = min(counts.values(), default=0)
+    if fewest < _LEARNED_STEPS:
+        return None
+    start = BATCH if events.count(BATCH) >= fewest - 1 else FORWARD
+    rarest = [event for event, num in counts.items() if num == fewest]
+    anchor = max(rarest, key=lambda optimizer: (_num_followed_by(start, optimizer, events), optimizer))
+    steps = _split(events, start, anchor)[_SKIPPED_STEPS:]
+    usual, num_alike = Counter(steps).most_common(1)[0]
+    return StepPattern(usual, anchor, start, num_alike, len(steps))
+
+
+def _num_followed_by(start: str, optimizer: str, events: Sequence[str]) -> int:
+    """Return how often a step's start is the first start or optimizer event after this optimizer's."""
+    num, follows = 0, False
+    for event in events:
+        if event == start or event.startswith("O"):
+            num += follows and event == start
+            follows = event == optimizer
+    return num + follows
+
+
+def _split(events: Sequence[str], start: str, anchor: str) -> list[tuple[str, ...]]:
+    """Return the events of each step, the last one included: it has ended, too."""
+    steps: list[list[str]] = [[]]
+    anchor_passed = False
+    for event in events:
+        if anchor_passed and event == start:
+            steps.append([])
+            anchor_passed = False
+        anchor_passed = anchor_passed or event == anchor
+        steps[-1].append(event)
+    return [tuple(step) for step in steps]

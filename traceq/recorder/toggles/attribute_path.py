@@ -1,0 +1,159 @@
+"""Places in the objects of a running program that a dotted path names."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+
+from traceq.errors import UsageFault
+from traceq.recorder.spec.parameters import did_you_mean
+from traceq.recorder.toggles.toggle import Job
+
+__all__ = ["Slot", "find_slots"]
+
+_WRAPPED = ("module", "_orig_mod", "_forward_module", "optimizer")
+"""Attributes by which wrappers hold what they wrap: DDP, compiled modules, FSDP, accelerate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An attribute of an object, or an item of a mapping or list."""
+
+    owner: Any
+    key: Any
+    is_item: bool = False
+
+    def get(self) -> Any:
+        """Return its value."""
+        return self.owner[self.key] if self.is_item else getattr(self.owner, self.key)
+
+    def set(self, value: Any) -> None:
+        """Replace its value, in a frozen dataclass, too."""
+        if self.is_item:
+            self.owner[self.key] = value
+        elif getattr(getattr(type(self.owner), "__dataclass_params__", None), "frozen", False):
+            object.__setattr__(self.owner, self.key, value)
+        else:
+            setattr(self.owner, self.key, value)
+
+
+def find_slots(path: str, job: Job) -> list[Slot]:
+    """Return all places that the path names: several if it has a `*` (one part) or `**` (any number of them).
+
+    It starts with `model` (any model that no other contains), `optimizer`, `main` (the script), the name of an imported
+    module, or a variable of the script or of a function that is running. Raises UsageFault where nothing has this name.
+    """
+    problems: list[str] = []
+    for start, parts in _starts(path.split("."), job):
+        try:
+            if slots := _expand(start, parts):
+                return slots
+        except LookupError as error:
+            problems.append(str(error))
+    raise UsageFault(f"--toggle {path}: {problems[0] if problems else _unknown_start(path)}")
+
+
+def _starts(parts: Sequence[str], job: Job) -> Iterator[tuple[Any, Sequence[str]]]:
+    """Yield the objects at which a path may start, each with the rest of the path."""
+    head = parts[0]
+    if head in ("model", "optimizer"):
+        for each in job.models if head == "model" else job.optimizers:
+            yield each, parts[1:]
+    script = sys.modules["__main__"]
+    if head == "main":
+        yield script, parts[1:]
+    for length in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:length]))
+        if module is not None:
+            yield module, parts[length:]
+    if hasattr(script, head):
+        yield getattr(script, head), parts[1:]
+    yield from ((frame.f_locals[head], parts[1:]) for frame in _running_frames() if head in frame.f_locals)
+
+
+def _running_frames() -> Iterator[FrameType]:
+    """Yield the frames of this thread that are not traceq's, innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith("traceq."):
+            yield frame
+        frame = frame.f_back
+
+
+def _expand(start: Any, parts: Sequence[str]) -> list[Slot]:
+    """Return the slots below `start`; LookupError names the part that does not exist."""
+    if not parts:
+        raise LookupError("names an object, not one of its attributes")
+    owners = [start]
+    for part in parts[:-1]:
+        owners = [slot.get() for owner in owners for slot in _slots(owner, part, has_glob="*" in ".".join(parts))]
+    return [slot for owner in owners for slot in _slots(owner, parts[-1], has_glob="*" in ".".join(parts))]
+
+
+def _slots(owner: Any, part: str, *, has_glob: bool) -> list[Slot]:
+    """Return what `part` names in `owner`; with a glob elsewhere in the path, owners without it are passed over."""
+    if part == "**":
+        modules = owner.modules() if isinstance(owner, torch.nn.Module) else [owner]
+        return [Slot([each], 0, is_item=True) for each in modules]
+    if "*" in part:
+        return [slot for name in _names(owner) if fnmatch.fnmatch(name, part) and (slot := _slot(owner, name))]
+    slot = _slot(owner, part)
+    if slot is None and not has_glob:
+        raise LookupError(f"{type(owner).__name__} has no {part!r}{did_you_mean(part, _names(owner))}")
+    return [] if slot is None else [slot]
+
+
+def _slot(owner: Any, part: str) -> Slot | None:
+    """Return the item or attribute of that name, of the object or of what it wraps."""
+    if isinstance(owner, Mapping):
+        key = next((key for key in owner if str(key) == part), None)
+        if key is not None:
+            return Slot(owner, key, is_item=True)
+    if part.isdigit() and hasattr(owner, "__getitem__") and hasattr(owner, "__len__"):
+        return Slot(owner, int(part), is_item=True) if int(part) < len(owner) else None
+    if hasattr(owner, part):
+        holder = _innermost_holder(owner, part)
+        return Slot(holder, part)
+    return next((slot for inner in _wrapped(owner) if (slot := _slot(inner, part))), None)
+
+
+def _innermost_holder(owner: Any, part: str) -> Any:
+    """Return the object that holds an attribute which a wrapper only passes on."""
+    if part in getattr(owner, "__dict__", {}) or hasattr(type(owner), part) or isinstance(owner, ModuleType):
+        return owner
+    modules = getattr(owner, "_modules", {})
+    if part in modules:
+        return owner
+    return next((_innermost_holder(inner, part) for inner in _wrapped(owner) if hasattr(inner, part)), owner)
+
+
+def _wrapped(owner: Any) -> Iterator[Any]:
+    attributes = getattr(owner, "__dict__", {})
+    for name in _WRAPPED:
+        inner = attributes.get(name, attributes.get("_modules", {}).get(name))
+        if inner is not None:
+            yield inner
+
+
+def _names(owner: Any) -> list[str]:
+    """Return the names below an object: keys, indices, or attributes and submodules."""
+    if isinstance(owner, Mapping):
+        return [str(key) for key in owner]
+    if isinstance(owner, MutableSequence | tuple | torch.nn.ModuleList | torch.nn.Sequential):
+        return [str(index) for index in range(len(owner))]
+    children = [name for name, _ in owner.named_children()] if isinstance(owner, torch.nn.Module) else []
+    return [*children, *(name for name in getattr(owner, "__dict__", {}) if not name.startswith("_"))]
+
+
+def _unknown_start(path: str) -> str:
+    head = path.partition(".")[0]
+    return (
+        f"no model, imported module or variable is called {head!r}; start with model, optimizer, main (the script), "
+        "a module, or a variable of a function that runs the loop"
+    )

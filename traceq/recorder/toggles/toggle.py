@@ -1,0 +1,81 @@
+"""What a toggle is, and how one is found by name: `@name` here or in another package, else a dotted path."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+import torch
+
+from traceq.entry_points import TOGGLES, find_plugins
+from traceq.errors import UsageFault
+from traceq.recorder import toggles
+from traceq.recorder.spec.parameters import did_you_mean
+
+__all__ = ["Job", "Toggle", "ToggleModule", "create_toggle", "toggle_names"]
+
+_NO_TOGGLES = ("toggle", "attribute", "attribute_path")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a toggle can change: the models that no other module contains, the largest first, and the optimizers."""
+
+    models: Sequence[torch.nn.Module]
+    optimizers: Sequence[torch.optim.Optimizer]
+
+
+class Toggle(Protocol):
+    """One thing of this rank's job with a value per arm."""
+
+    def apply(self, number: int) -> None:
+        """Bring the n-th value into effect, from the next step on; called between steps, in microseconds."""
+        ...
+
+    def fault(self, number: int) -> str:
+        """Return why the n-th value is not in effect after `apply`; "" if it is, read from where the job reads it."""
+        ...
+
+    def restore(self) -> None:
+        """Bring the job's own value back."""
+        ...
+
+
+class ToggleModule(Protocol):
+    """A module, or an object, with a toggle; the first line of its docstring says what it changes."""
+
+    def create(self, job: Job, values: Sequence[str]) -> Toggle:
+        """Return the toggle; UsageFault if the job has no such thing, or for a value that it cannot have."""
+        ...
+
+
+def toggle_names() -> tuple[str, ...]:
+    """Return the names of all toggles but attributes: those of traceq, then those of plugins."""
+    built_in = sorted(
+        module.name for module in pkgutil.iter_modules(toggles.__path__) if module.name not in _NO_TOGGLES
+    )
+    return (*built_in, *sorted(find_plugins(TOGGLES).keys() - set(built_in)))
+
+
+def create_toggle(name: str, values: Sequence[str], job: Job) -> Toggle:
+    """Return the toggle of `--toggle NAME=A,B`; UsageFault if the job has nothing of that name."""
+    if not name.startswith("@"):
+        attribute: Toggle = import_module("traceq.recorder.toggles.attribute").create(name, values, job)
+        return attribute
+    module = _module(name.removeprefix("@"))
+    try:
+        return module.create(job, values)
+    except UsageFault as fault:
+        raise UsageFault(f"--toggle {name}: {fault}") from fault
+
+
+def _module(name: str) -> ToggleModule:
+    names = toggle_names()
+    if name not in names:
+        raise UsageFault(f"no toggle @{name}{did_you_mean(name, names)}; available: {', '.join(names)}")
+    plugin = find_plugins(TOGGLES).get(name)
+    module: Any = plugin.load() if plugin else import_module(f"traceq.recorder.toggles.{name}")
+    return module  # type: ignore[no-any-return]
