@@ -150,3 +150,38 @@ def test_an_exception_in_the_loop_is_noted_and_passed_on(tmp_path: Path) -> None
         _ = [1 // batch for batch in recording.steps([2, 1, 0])]
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert (manifest.status, manifest.fault) == ("failed", "ZeroDivisionError: integer division or modulo by zero")
+
+
+def test_a_loop_with_two_arms_reads_the_arm_of_each_step(tmp_path: Path) -> None:
+    class Config:
+        threshold = 3
+
+    config, seen = Config(), list[tuple[str, int]]()
+    with traceq.record(tmp_path / "run", arms=("off", "on"), steps=16, trace_steps=1) as recording:
+        recording.toggle(config, "threshold", off=0, on=10)
+        for _ in recording.steps(range(400)):
+            seen.append((recording.arm, config.threshold))
+    assert set(seen) == {("off", 0), ("on", 10), ("off", 3)}  # the last: its own value, once all is recorded
+    assert seen[-1] == ("off", 3)
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert (manifest.status, manifest.baseline) == ("complete", "off")
+    (diff,) = traceq.diff(tmp_path / "run").diffs
+    assert (diff.a_name, diff.b_name) == ("off", "on")
+    assert diff.comparison is not None
+
+
+@pytest.mark.parametrize(
+    ("arms", "name", "values", "message"),
+    [
+        (("off", "off"), "threshold", {}, "expected different names"),
+        (("off", "on"), "thresold", {"off": 0, "on": 1}, "SimpleNamespace has no 'thresold'"),
+        (("off", "on"), "threshold", {"off": 0}, "found values for off; expected off, on"),
+    ],
+)
+def test_toggles_that_cannot_be_are_refused(
+    arms: tuple[str, ...], name: str, values: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    from types import SimpleNamespace
+
+    with pytest.raises(TraceqError, match=message), traceq.record(tmp_path / "run", arms=arms) as recording:
+        recording.toggle(SimpleNamespace(threshold=1), name, **values)

@@ -1,25 +1,26 @@
-"""Recording of a user's loop: unprofiled steps first, then a profiled window, as a run with one arm."""
+"""Recording of a user's loop: unprofiled steps first, all arms in turns, then a profiled window of each."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
 from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.loop_arms import LoopArms, check_arms
 from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, running_world
+from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import num_steps, recorded_steps
-from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm, check_samples
 from traceq.recorder.spec.prepare import DEFAULT_STEPS, create_run_folder, resolve_device, utc_now
@@ -28,6 +29,7 @@ from traceq.recorder.trainer_callbacks import Stepper
 __all__ = ["Session", "record"]
 
 B = TypeVar("B")
+_MEANING = {False: "the loop as it is", True: "as the loop defines it"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,20 @@ class Session:
 
     rank: Rank
     question: str
+    arms: LoopArms
+
+    @property
+    def arm(self) -> str:
+        """Arm of the step that runs; it changes only where a step begins. The first one once all is recorded."""
+        return self.arms.current
+
+    def toggle(self, owner: Any, name: str, **values: Any) -> None:
+        """Set an attribute (or an item) of an object to the value of the arm of each step: `off=0, on=10`.
+
+        It has its own value again once all is recorded. UsageFault for a name that the object does not have, or a
+        missing arm.
+        """
+        self.arms.add_toggle(owner, name, values)
 
     @property
     def folder(self) -> Path:
@@ -66,7 +82,9 @@ class Session:
             stepper.close()
 
     def _recorded_steps(self) -> Iterator[str]:
-        return recorded_steps(self.rank, self.rank.plan.manifest("loop", self.question, self.rank.phases.names))
+        manifest = self.rank.plan.manifest("loop", self.question, self.rank.phases.names)
+        yield from recorded_steps(self.rank, manifest)
+        self.arms.restore()
 
     def _fetch_batches(self, batches: Iterable[B]) -> Iterator[B]:
         iterator = iter(batches)
@@ -84,6 +102,7 @@ def record(
     out: str | Path | None = None,
     *,
     arm: str = "run",
+    arms: Sequence[str] = (),
     steps: int | None = None,
     trace_steps: int = 3,
     phases: Iterable[str] = (),
@@ -93,28 +112,39 @@ def record(
 ) -> Iterator[Session]:
     """Record the loop in the block: `for batch in rec.steps(loader)`, with `rec.phase(name)` inside.
 
+    With `arms`, at least two, of which the first is the baseline, steps run the arms in turns: read the arm of a step
+    in `rec.arm`, or let `rec.toggle(...)` change something; `traceq diff` has the verdict. Without them the run has one
+    arm, `arm`.
+
     Works under plain python, torchrun and accelerate launch; every rank has to run it, in step. `steps` unprofiled
-    steps are timed (rounded up to a multiple of 4, on CUDA of 28), then one step with stacks and `trace_steps` steps
-    are profiled. If the loop ends earlier, the run is marked failed, and its manifest and a line on stderr say after
-    how many steps. GC is disabled during timed steps and runs between blocks of them. Ranks without a process group
-    get one for the duration of the block. `samples_per_rank`, the samples of a step of this rank, lets `traceq diff`
-    compare loops of different batch or world size by the time per sample.
+    steps of an arm are timed (rounded up to a multiple of 4, on CUDA of 28; with several arms of 16 and 128), then one
+    step with stacks and `trace_steps` steps of each are profiled. If the loop ends earlier, the run is marked failed,
+    and its manifest and a line on stderr say after how many steps. GC is disabled during timed steps and runs between
+    blocks of them. Ranks without a process group get one for the duration of the block. `samples_per_rank`, the samples
+    of a step of this rank, lets `traceq diff` compare loops of different batch or world size by the time per sample.
     """
-    check_arm(arm)
+    names = tuple(arms) or (arm,)
+    check_arms(names)
     if samples_per_rank is not None:
         check_samples(samples_per_rank, "record(samples_per_rank=)")
     with running_world(resolve_device(device)) as world:
         samples = sum(world.gather(samples_per_rank or 0))
-        variant = Arm(arm, "the loop as it is", baseline=True, samples_per_step=samples)
-        plan = _plan(world, out, variant, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
-        names = tuple(dict.fromkeys([DATALOAD_WAIT, *phases])) if phases else ()
-        rank = Rank(plan, world, Phases(names), ProgressCounters("", world.rank))
+        variants = tuple(
+            Arm(name, _MEANING[len(names) > 1], baseline=name == names[0], samples_per_step=samples) for name in names
+        )
+        plan = _plan(world, out, variants, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
+        declared = tuple(dict.fromkeys([DATALOAD_WAIT, *phases])) if phases else ()
+        loop_arms = LoopArms(names, names[0])
+        control = LoopControl(loop_arms.set)
+        rank = Rank(plan, world, Phases(declared), ProgressCounters("", world.rank), control=control)
         rank.progress.plan_steps(num_steps(plan))
         try:
-            yield Session(rank, question)
+            yield Session(rank, question, loop_arms)
         except BaseException as error:
             note_end(plan, world, error)
             raise
+        finally:
+            loop_arms.restore()
         if not rank.progress.is_done:
             _report_early_end(rank)
 
@@ -129,9 +159,9 @@ def _report_early_end(rank: Rank) -> None:
     mark_ended(rank.plan.folder, "failed", text)
 
 
-def _plan(world: World, out: str | Path | None, arm: Arm, steps: int, trace_steps: int) -> Plan:
+def _plan(world: World, out: str | Path | None, arms: Sequence[Arm], steps: int, trace_steps: int) -> Plan:
     """Return the same plan on every rank; rank 0 creates the folder."""
-    path = _shared_folder(world, Path(out) if out else None, arm.name)
+    path = _shared_folder(world, Path(out) if out else None, arms[0].name)
     seed = world.share(secrets.randbelow(2**31))
     return Plan(
         recipe="",
@@ -143,7 +173,7 @@ def _plan(world: World, out: str | Path | None, arm: Arm, steps: int, trace_step
         trace_steps=trace_steps,
         seed=seed,
         parameters={},
-        arms=(PlannedArm(arm, arm.name, {}),),
+        arms=tuple(PlannedArm(arm, arm.name, {}) for arm in arms),
         reseeds=False,
         started=world.share(utc_now()),
     )

@@ -15,7 +15,7 @@ from traceq.errors import UsageFault
 from traceq.recorder.spec.parameters import did_you_mean
 from traceq.recorder.toggles.toggle import Job
 
-__all__ = ["Slot", "find_slots"]
+__all__ = ["Slot", "find_slots", "slot_of"]
 
 _WRAPPED = ("module", "_orig_mod", "_forward_module", "optimizer")
 """Attributes by which wrappers hold what they wrap: DDP, compiled modules, FSDP, accelerate."""
@@ -102,14 +102,14 @@ def _slots(owner: Any, part: str, *, has_glob: bool) -> list[Slot]:
         modules = owner.modules() if isinstance(owner, torch.nn.Module) else [owner]
         return [Slot([each], 0, is_item=True) for each in modules]
     if "*" in part:
-        return [slot for name in _names(owner) if fnmatch.fnmatch(name, part) and (slot := _slot(owner, name))]
-    slot = _slot(owner, part)
+        return [slot for name in _names(owner) if fnmatch.fnmatch(name, part) and (slot := slot_of(owner, name))]
+    slot = slot_of(owner, part)
     if slot is None and not has_glob:
         raise LookupError(f"{type(owner).__name__} has no {part!r}{did_you_mean(part, _names(owner))}")
     return [] if slot is None else [slot]
 
 
-def _slot(owner: Any, part: str) -> Slot | None:
+def slot_of(owner: Any, part: str) -> Slot | None:
     """Return the item or attribute of that name, of the object or of what it wraps."""
     if isinstance(owner, Mapping):
         key = next((key for key in owner if str(key) == part), None)
@@ -120,7 +120,7 @@ def _slot(owner: Any, part: str) -> Slot | None:
     if hasattr(owner, part):
         holder = _innermost_holder(owner, part)
         return Slot(holder, part)
-    return next((slot for inner in _wrapped(owner) if (slot := _slot(inner, part))), None)
+    return next((slot for inner in _wrapped(owner) if (slot := slot_of(inner, part))), None)
 
 
 def _innermost_holder(owner: Any, part: str) -> Any:
