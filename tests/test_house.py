@@ -43,7 +43,7 @@ LAYERS = (
 
 INNER_LAYERS = {
     "facts": ({"memo"}, {"events"}, {"timeline"}, {"stalls", "comm"}, {"ranks"}),
-    "recorder": ({"process"}, {"spec"}, {"failures"}, {"rank"}, {"tracing"}, {"timing"}, {"toggles", "jobs"}),
+    "recorder": ({"process"}, {"spec"}, {"failures"}, {"rank"}, {"tracing"}, {"timing"}, {"toggles"}, {"jobs"}),
 }
 """Domains inside a package, from the bottom up; modules beside them are entry points and import any domain."""
 

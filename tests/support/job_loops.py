@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-__all__ = ["LOOPS", "Loop", "Notes", "Switch"]
+__all__ = ["LOOPS", "Loop", "Net", "Notes", "Switch"]
 
 
 @dataclass(frozen=True)

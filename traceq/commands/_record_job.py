@@ -31,7 +31,8 @@ def record_job(options: JobOptions) -> None:
     if result.fault:
         say(f"traceq: {result.folder.path}: {result.fault}")
         raise typer.Exit(result.exit_code or 1)
-    _print_answers(result.folder, say)
+    if not options.is_dry:
+        _print_answers(result.folder, say)
     raise typer.Exit(result.exit_code)
 
 
@@ -48,9 +49,16 @@ def _print_answers(folder: RunFolder, say: Callable[[str], None]) -> None:
 
 
 def _verdicts(folder: RunFolder) -> Iterator[str]:
+    """Yield one line per arm, what saves most first, and why arms have no verdict."""
     from traceq.library import diff
 
     try:
-        yield from (each.words[0] for each in diff(str(folder.path)).diffs)
+        diffs = diff(str(folder.path)).diffs
     except TraceqError as fault:
         yield f"traceq: {fault}"
+        return
+    ranked = sorted(diffs, key=lambda each: each.comparison.delta_ns if each.comparison else 0)
+    yield from (each.words[0] for each in ranked)
+    yield from dict.fromkeys(
+        f"traceq: note: {caveat.text}" for each in diffs for caveat in each.caveats if caveat.code == "arm_ended"
+    )

@@ -64,6 +64,10 @@ def command(
         metavar="NAME=A,B",
         help="What differs between the arms of a job: main.config.threshold=0,10, model.blocks.*.drop.p=0.0,0.1, ...",
     ),
+    tries_all: bool = typer.Option(
+        False, "--try", help="Make an arm of every built-in toggle that applies to a job: which would make it faster?"
+    ),
+    is_dry: bool = typer.Option(False, "--dry-run", help="Say what is found in a job, and stop it after ten steps."),
     then: Then = typer.Option(Then.stop, "--then", help="What a job does when its recording is complete."),
     ranks: int | None = typer.Option(None, "--ranks", help="Number of ranks.", show_default="all GPUs, or 2 on a CPU"),
     steps: int | None = typer.Option(
@@ -104,9 +108,9 @@ def command(
     """
     if job:
         _check_job_options(recipe=recipe, ranks=ranks, set=changes, vary=vary, replicates=replicates)
-        _record_job(job, toggles, steps, until, max_minutes, trace_steps, then, out)
+        _record_job(job, toggles, steps, until, max_minutes, trace_steps, then, out, tries_all=tries_all, is_dry=is_dry)
         return
-    if toggles or not recipe:
+    if toggles or tries_all or is_dry or not recipe:
         raise UsageFault("expected the command of a job after --, or --recipe NAME")
     from traceq.recorder.process.environment_variables import is_launched
     from traceq.recorder.spec.prepare import Request
@@ -157,6 +161,9 @@ def _record_job(
     trace_steps: int | None,
     then: Then,
     out: Path | None,
+    *,
+    tries_all: bool,
+    is_dry: bool,
 ) -> None:
     from traceq.commands._record_job import record_job
     from traceq.recorder.job_launch import JobOptions
@@ -168,6 +175,8 @@ def _record_job(
         max_minutes=(max_minutes or 10.0) if until else 0.0,
         trace_steps=3 if trace_steps is None else trace_steps,
         stops=then is Then.stop,
+        tries_all=tries_all,
+        is_dry=is_dry,
         out=out,
     )
     record_job(options)

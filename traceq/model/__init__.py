@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.model.recording import BUILT_APART, Arm, Manifest, Pairs, Processes, SourceLines, Timings
+from traceq.model.recording import BUILT_APART, NO_EFFECT, Arm, Manifest, Pairs, Processes, SourceLines, Timings
 from traceq.model.trace import (
     Allocations,
     CallStacks,
@@ -20,6 +20,7 @@ from traceq.model.trace import (
 
 __all__ = [
     "BUILT_APART",
+    "NO_EFFECT",
     "Allocations",
     "Arm",
     "CallStacks",

@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BUILT_APART", "Arm", "Manifest", "Pairs", "Processes", "SourceLines", "Timings"]
+__all__ = ["BUILT_APART", "NO_EFFECT", "Arm", "Manifest", "Pairs", "Processes", "SourceLines", "Timings"]
 
 
 BUILT_APART = "built_apart"
 """Key of a manifest's environment: names of the arms that were built with separate models, separated by spaces."""
+
+
+NO_EFFECT = "no effect"
+"""Status of an arm that changed nothing: it issues the same ops as the baseline, and has no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Arm:
     "" for any. `num_ranks`: number of ranks if it runs in separate processes, 0 for all ranks of the run.
     A recording fills in the rest: `samples_per_step`, on which one step of all ranks together trains, 0 if unknown;
     `facts` from building and running an arm in separate processes; `status`, "skipped" or "out of memory" if it did not
-    complete, for the reason in `fault`.
+    complete, or NO_EFFECT, for the reason in `fault`.
     """
 
     name: str

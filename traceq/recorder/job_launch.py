@@ -14,7 +14,7 @@ from pathlib import Path
 
 from traceq.errors import UsageFault
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
 from traceq.recorder.spec.prepare import create_run_folder, utc_now
 from traceq.runs.run_folder import RunFolder
@@ -36,6 +36,8 @@ class JobOptions:
     max_minutes: float = 0.0
     trace_steps: int = 3
     stops: bool = True
+    tries_all: bool = False
+    is_dry: bool = False
     out: Path | None = None
 
     @property
@@ -67,16 +69,22 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     folder = RunFolder(out)
     injection = Injection(out / _INJECTED)
     injection.write(_request(options, toggles, out))
-    end = (
-        "it stops when that is complete (--then continue: it trains on)" if options.stops else "it trains on after that"
-    )
-    on_message(f"traceq: recording this job into {options.out or out.relative_to(Path.cwd())}; {end}")
+    on_message(_announcement(options, out))
     try:
         exit_code = _run(options.command, injection, on_message)
         return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
     finally:
         shutil.rmtree(injection.folder, ignore_errors=True)
         (out / ".claim").unlink(missing_ok=True)
+        if options.is_dry:
+            shutil.rmtree(out, ignore_errors=True)
+
+
+def _announcement(options: JobOptions, out: Path) -> str:
+    if options.is_dry:
+        return "traceq: this job stops after its first steps; nothing is recorded"
+    ends = "it stops when that is complete (--then continue: it trains on)" if options.stops else "then it trains on"
+    return f"traceq: recording this job into {options.out or out.relative_to(Path.cwd())}; {ends}"
 
 
 def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path) -> JobRequest:
@@ -91,7 +99,9 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path)
         steps=options.steps,
         max_minutes=options.max_minutes,
         trace_steps=options.trace_steps,
-        stops=options.stops,
+        stops=options.stops or options.is_dry,
+        tries_all=options.tries_all,
+        is_dry=options.is_dry,
     )
 
 
@@ -133,6 +143,8 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         mark_ended(folder, "failed", f"the job ended with exit code {exit_code}")
         manifest = folder.read_manifest()
         return "" if manifest.status == "complete" else f"the recording {manifest.status}: {manifest.fault}"
+    if injection.reason == DRY_RUN:
+        return ""
     if injection.is_attached:
         early = f"the job ended with exit code {exit_code} before its steps were known"
         return f"nothing was recorded: {injection.reason or early}"

@@ -21,7 +21,7 @@ from traceq.errors import TraceqError
 from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_rank import JobRank, start_rank
-from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.phase_stack import PhaseStack
@@ -114,8 +114,11 @@ class JobProcess:
         """Become a rank of the recording, once the loop's steps are known."""
         job = Job(self._models, self._optimizers)
         self._rank = start_rank(self._request, job, self._tracker)
-        if self._rank is None:  # another process of the job is recorded
+        if self._rank is None:
             self._end()
+            if self._request.is_dry:
+                self._injection.note_reason(DRY_RUN)
+                self._stop(0)
             return
         self._stack.phases = self._rank.rank.phases
         self._steps = self._rank.steps
@@ -126,10 +129,10 @@ class JobProcess:
         assert self._rank is not None
         rank = self._rank
         self._end()
-        rank.say_complete()
+        rank.finish()
         if self._request.stops:
             rank.wait_for_peers()
-            leave_process(0)
+        self._stop(0)
 
     def _end(self) -> None:
         """Restore everything that was changed; from here on the job runs as if it had never been watched."""
@@ -140,6 +143,11 @@ class JobProcess:
         self.hooks.remove()
         if sys.excepthook == self._note_error:
             sys.excepthook = self._excepthook
+
+    def _stop(self, code: int) -> None:
+        """End the process, if the job ends with its recording."""
+        if self._request.stops:
+            leave_process(code)
 
     def _guarded(self, function: Callable[[], None]) -> None:
         """Call a function of the recording; any fault of it ends the recording, and not the job."""
@@ -160,8 +168,7 @@ class JobProcess:
         if rank is not None:
             rank.leave(text)
             mark_ended(rank.rank.plan.folder, "failed", text)
-        if self._request.stops:
-            leave_process(0 if rank is None else 1)  # at the start all ranks end alike; later some may be waiting
+        self._stop(0 if rank is None else 1)  # at the start all ranks end alike; later some may be waiting
 
     def _note_exit(self, pid: int) -> None:
         """Note a loop that ended before its recording was complete."""

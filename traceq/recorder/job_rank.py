@@ -6,13 +6,16 @@ import os
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import torch
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.recorder.jobs.job_request import JobRequest, job_arms
+from traceq.model import NO_EFFECT
+from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
+from traceq.recorder.jobs.job_request import JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.step_pattern import StepTracker
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, world_of_job
@@ -22,7 +25,7 @@ from traceq.recorder.rank_recording import recorded_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import DEFAULT_STEPS
-from traceq.recorder.toggles.toggle import Job, Toggle, create_toggle
+from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
 
 __all__ = ["JobRank", "start_rank"]
 
@@ -36,6 +39,7 @@ class JobRank:
 
     rank: Rank
     toggles: Sequence[Toggle]
+    arms: Sequence[JobArm]
     steps: Generator[str, None, None]
 
     def close(self) -> None:
@@ -44,9 +48,37 @@ class JobRank:
             with suppress(Exception):
                 action()
 
-    def say_complete(self) -> None:
-        """Print that the job's part is done."""
+    def finish(self) -> None:
+        """Mark arms without an effect, on rank 0, and print that the job's part is done."""
+        if self.rank.world.rank == 0 and self.rank.plan.trace_steps:
+            self._mark_without_effect()
         self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
+
+    def _mark_without_effect(self) -> None:
+        """Take the verdict from arms that should issue other ops than the baseline, and do not."""
+        folder = self.rank.plan.folder
+        baseline, *others = self.arms
+        proven_by_ops = [
+            each.arm.name
+            for each in others
+            if any(
+                toggle.changes_ops and number != baseline.values[index]
+                for index, (toggle, number) in enumerate(zip(self.toggles, each.values, strict=True))
+            )
+        ]
+        equal = arms_with_equal_ops(folder, baseline.arm.name, proven_by_ops)
+        manifest = folder.read_manifest()
+        arms = tuple(
+            replace(
+                arm,
+                status=NO_EFFECT,
+                fault=f"it issues the same {equal[arm.name]:,} ops per step as {manifest.baseline}",
+            )
+            if arm.name in equal
+            else arm
+            for arm in manifest.arms
+        )
+        folder.write_manifest(replace(manifest, arms=arms))
 
     def leave(self, reason: str) -> None:
         """Tell the other ranks that this one takes part no longer."""
@@ -55,23 +87,17 @@ class JobRank:
                 self.rank.world.exchange.leave(reason)
 
     def wait_for_peers(self) -> None:
-        """Wait until the device is idle and all ranks are here; rank 0, which may serve the store, leaves last."""
-        world = self.rank.world
-        if world.device.type == "cuda":
-            torch.cuda.synchronize(world.device)
-        if world.exchange is None:
-            return
-        with suppress(Exception):
-            if world.rank > 0:
-                world.exchange.leave("complete")
-            else:
-                world.exchange.wait_until_left(_PEERS_WITHIN_S)
+        """Wait until the device is idle and all ranks are here."""
+        if self.rank.world.device.type == "cuda":
+            torch.cuda.synchronize(self.rank.world.device)
+        _leave_in_order(self.rank.world)
 
 
 def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank | None:
-    """Return this rank of the recording, once all ranks of the job have come; None if another process is recorded.
+    """Return this rank of the recording, once all ranks of the job have come.
 
-    Raises TraceqError, on every rank, for steps that are not alike, and for a toggle that the job does not have.
+    None after a dry run, and if another process of a job without a process group is recorded. Raises TraceqError, on
+    every rank, for steps that are not alike, and for a toggle that the job does not have.
     """
     assert tracker.pattern is not None
     if not tracker.pattern.is_reliable:
@@ -81,20 +107,52 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank |
     world = world_of_job(_device(job))
     if world.size == 1 and not _claims(Path(request.out)):
         return None
-    plan = _plan(request, world)
-    arms = {each.arm.name: each.values for each in job_arms(request.toggles)}
+    if request.tries_all or request.is_dry:
+        request = msgspec.structs.replace(request, toggles=(*request.toggles, *_common_toggles(job, world)))
+    arms = job_arms(request.toggles)
+    plan = _plan(request, arms, world)
+    progress = ProgressCounters("", world.rank)
+    announced = Rank(plan, world, Phases(), progress)
+    announced.say(f"traceq: {_found_text(job, tracker, world)}")
+    if request.is_dry:
+        announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
+        _leave_in_order(world)
+        return None
     toggles = _create_toggles(request, job, world)
-    _check_effects(request, toggles, world, arms)
+    values = {each.arm.name: each.values for each in arms}
+    _check_effects(request, toggles, world, values)
 
     def set_arm(arm: str) -> None:
-        for toggle, number in zip(toggles, arms[arm], strict=True):
+        for toggle, number in zip(toggles, values[arm], strict=True):
             toggle.apply(number)
 
-    control = LoopControl(set_arm, tracker.was_regular)
-    rank = Rank(plan, world, Phases(), ProgressCounters("", world.rank), control=control)
+    rank = replace(announced, control=LoopControl(set_arm, tracker.was_regular))
     rank.facts.update(_job_facts(job, tracker))
-    rank.say(f"traceq: {_found_text(job, tracker, world)}")
-    return JobRank(rank, toggles, recorded_steps(rank, plan.manifest("", "")))
+    return JobRank(rank, toggles, arms, recorded_steps(rank, plan.manifest("", "")))
+
+
+def _common_toggles(job: Job, world: World) -> tuple[ToggleRequest, ...]:
+    """Return the toggles with the values that apply on every rank."""
+    first, *others = world.gather(applicable_toggles(job))
+    common = {
+        name: [value for value in first[name] if all(value in each.get(name, ()) for each in others)] for name in first
+    }
+    return tuple(ToggleRequest(name, tuple(values)) for name, values in common.items() if len(values) > 1)
+
+
+def _toggles_text(toggles: Sequence[ToggleRequest]) -> str:
+    return " ".join(f"{toggle.name}={','.join(toggle.values)}" for toggle in toggles) or "none"
+
+
+def _leave_in_order(world: World) -> None:
+    """Wait until the other ranks have left on rank 0, which may serve their store; the others leave at once."""
+    if world.exchange is None:
+        return
+    with suppress(Exception):
+        if world.rank > 0:
+            world.exchange.leave("complete")
+        else:
+            world.exchange.wait_until_left(_PEERS_WITHIN_S)
 
 
 def _device(job: Job) -> torch.device:
@@ -112,7 +170,7 @@ def _claims(out: Path) -> bool:
     return True
 
 
-def _plan(request: JobRequest, world: World) -> Plan:
+def _plan(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
     """Return the plan, the same on every rank."""
     device = world.device.type
     return Plan(
@@ -125,7 +183,7 @@ def _plan(request: JobRequest, world: World) -> Plan:
         trace_steps=request.trace_steps,
         seed=request.seed,
         parameters={},
-        arms=tuple(PlannedArm(each.arm, each.arm.name, {}) for each in job_arms(request.toggles)),
+        arms=tuple(PlannedArm(each.arm, each.arm.name, {}) for each in arms),
         max_minutes=request.max_minutes,
         reseeds=False,
         started=request.started,

@@ -10,7 +10,7 @@ from traceq.errors import UnreadableInput
 from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
-from traceq.model import Caveat, Flight, Manifest, Run, Trace
+from traceq.model import NO_EFFECT, Caveat, Flight, Manifest, Run, Trace
 from traceq.runs.embedded_recording import decode
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.process_medians import read_processes
@@ -80,10 +80,12 @@ def with_traces(run: Run) -> Run:
 
 
 def arm_failure(run: Run) -> str:
-    """Return why an arm has no results: it was skipped, or ran out of memory too early; "" if it has some."""
+    """Return why an arm has no results: skipped, out of memory too early, or nothing changed; "" if it has some."""
     arm = run.manifest.arm(run.arm) if run.manifest else None
     has_steps = any(processes.arm == run.arm for processes in run.processes)
-    return arm.failure if arm and not run.traces and not has_steps else ""
+    if arm is None or (arm.status != NO_EFFECT and (run.traces or has_steps)):
+        return ""
+    return arm.failure
 
 
 def read_arms(path: str | Place) -> tuple[Run, ...]:

@@ -7,15 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("nvtx", reason="phases are nvtx ranges")
 
 import torch
-from job_loops import LOOPS, Loop, Notes, Switch, plain
+from job_loops import LOOPS, Loop, Net, Notes, Switch, plain
 
-from traceq.model import Manifest
+import traceq
+from traceq.model import NO_EFFECT, Manifest
 from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
@@ -29,11 +31,14 @@ TOGGLE = f"{__name__}.switch.value=0,1"
 PATCHED = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save, torch.nn.utils.clip_grad_norm_)
 
 
-def recorded(folder: Path, loop: Loop, toggles: Sequence[str] = (TOGGLE,), num_steps: int = 600) -> Notes:
+def recorded(
+    folder: Path, loop: Loop, toggles: Sequence[str] = (TOGGLE,), num_steps: int = 600, **options: bool
+) -> Notes:
     """Run the loop in this process as a job with an injected recorder, which lets it train on."""
     request = JobRequest(
         str(folder / "run"), "run-1", 7, "", "loop", tuple(map(parse_toggle, toggles)), 16, trace_steps=1, stops=False
     )
+    request = msgspec.structs.replace(request, **options)
     (folder / "run").mkdir()
     injection = Injection(folder / "inject")
     injection.write(request)
@@ -86,7 +91,7 @@ def test_nothing_is_left_in_the_process(tmp_path: Path) -> None:
     assert now == PATCHED
     assert sys.excepthook is hook
     assert gc.isenabled()
-    assert "of_roots" not in vars(__import__("job_loops").Net.forward)
+    assert not hasattr(Net.forward, "__wrapped__")
 
 
 def test_a_copy_of_the_model_does_not_call_the_original(tmp_path: Path) -> None:
@@ -157,3 +162,31 @@ def test_a_loop_whose_steps_differ_is_not_recorded(tmp_path: Path, capsys: pytes
 
     recorded(tmp_path, loop)
     assert "the steps of the loop differ: " in capsys.readouterr().err
+
+
+def test_an_arm_that_changes_nothing_has_no_verdict(tmp_path: Path) -> None:
+    recorded(tmp_path, plain, toggles=("@autocast=on,off", TOGGLE))
+    manifest = manifest_of(tmp_path)
+    assert [(arm.name, arm.status) for arm in manifest.arms] == [
+        ("autocast=on,value=0", ""),
+        ("autocast=off", NO_EFFECT),
+        ("value=1", ""),
+    ]
+    diffs = traceq.diff(tmp_path / "run")
+    assert [diff.b_name for diff in diffs.diffs] == ["value=1"]
+    assert any("issues the same" in caveat.text for caveat in diffs.diffs[0].caveats)
+
+
+@pytest.mark.parametrize("option", ["tries_all", "is_dry"])
+def test_toggles_that_apply_are_tried_or_listed(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, plain, toggles=(), **{option: True})
+    if option == "is_dry":
+        assert "toggles that apply: @attention=default,math" in capsys.readouterr().err
+        assert not RunFolder(tmp_path / "run").manifest_path.exists()
+        return
+    arms = {arm.name: arm for arm in manifest_of(tmp_path).arms}
+    assert arms["as_is"].baseline
+    assert arms["optimizer=fused"].status == ""
+    assert arms["attention=math"].status == NO_EFFECT

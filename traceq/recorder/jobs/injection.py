@@ -10,7 +10,9 @@ from pathlib import Path
 
 from traceq.recorder.jobs.job_request import JobRequest
 
-__all__ = ["Injection"]
+__all__ = ["DRY_RUN", "Injection"]
+
+DRY_RUN = "dry run"
 
 _REQUEST, _ATTACHED, _REASON = "job.json", "attached", "reason"
 _MODULE = "sitecustomize.py"

@@ -25,7 +25,8 @@ class ToggleRequest(msgspec.Struct, frozen=True):
 class JobRequest(msgspec.Struct, frozen=True):
     """Options of `traceq record -- COMMAND`; `steps` None is the default of the device.
 
-    `stops`: the job ends when the recording is complete.
+    `stops`: the job ends when the recording is complete. `tries_all`: every toggle that the job has is an arm;
+    `is_dry`: nothing is recorded, the job ends once it is known what could be.
     """
 
     out: str
@@ -38,6 +39,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     max_minutes: float = 0.0
     trace_steps: int = 3
     stops: bool = True
+    tries_all: bool = False
+    is_dry: bool = False
 
     def write(self, path: Path) -> None:
         """Write the request for the processes of the job."""
@@ -78,10 +81,11 @@ def job_arms(toggles: Sequence[ToggleRequest]) -> tuple[JobArm, ...]:
     for values in _settings(toggles):
         changed = [number for number, value in enumerate(values) if value] or range(len(toggles))
         settings = [(toggles[number].name, toggles[number].values[values[number]]) for number in changed]
-        name = ",".join(f"{name.lstrip('@').rpartition('.')[2]}={value}" for name, value in settings)
+        changes = [(name, value) for name, value in settings if value != "default"]
+        name = ",".join(f"{name.lstrip('@').rpartition('.')[2]}={value}" for name, value in changes) or "as_is"
         name = _unique(_folder_name(name), [each.arm.name for each in arms])
         check_arm(name)
-        meaning = ", ".join(f"{name} = {value}" for name, value in settings)
+        meaning = ", ".join(f"{name} = {value}" for name, value in changes) or "the job as it is"
         arms.append(JobArm(Arm(name, meaning, baseline=not arms, varied=dict(settings)), values))
     return tuple(arms)
 

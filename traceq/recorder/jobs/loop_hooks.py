@@ -19,8 +19,9 @@ from torch.optim.optimizer import (
 )
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
-from traceq.recorder.jobs.root_models import ForwardHooks, find_roots
+from traceq.recorder.jobs.root_models import find_roots
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
+from traceq.recorder.rank.replaced_forwards import ReplacedForwards
 
 __all__ = ["PHASES", "LoopHooks", "Observer"]
 
@@ -57,7 +58,7 @@ class LoopHooks:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._restore: list[Callable[[], None]] = []
-        self._forwards: ForwardHooks | None = None
+        self._forwards: ReplacedForwards | None = None
         self._open_steps: list[int] = []
 
     def install(self) -> None:
@@ -78,13 +79,13 @@ class LoopHooks:
     def hook_models(self) -> list[torch.nn.Module]:
         """Replace the forward of the models that exist, and return these."""
         models = find_roots()
-        self._forwards = ForwardHooks(models, self._forward)
+        self._forwards = ReplacedForwards(models, self._forward)
         return models
 
     def remove(self) -> None:
         """Restore everything that nobody else has replaced since."""
         if self._forwards is not None:
-            self._forwards.remove()
+            self._forwards.restore()
         while self._restore:
             self._restore.pop()()
 

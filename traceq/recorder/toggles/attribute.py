@@ -26,6 +26,7 @@ class AttributeToggle:
     slots: Sequence[Slot]
     before: Sequence[Any]
     values: Sequence[Sequence[Any]]
+    changes_ops: bool = False
 
     def apply(self, number: int) -> None:
         """Write the n-th value into all places."""

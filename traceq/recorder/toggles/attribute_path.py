@@ -54,6 +54,7 @@ def find_slots(path: str, job: Job) -> list[Slot]:
         try:
             if slots := _expand(start, parts):
                 return slots
+            problems.append("nothing has this name")
         except LookupError as error:
             problems.append(str(error))
     raise UsageFault(f"--toggle {path}: {problems[0] if problems else _unknown_start(path)}")

@@ -17,6 +17,8 @@ __all__ = ["StallToggle", "create"]
 class StallToggle:
     """A busy wait before each call of one layer, of `values` us."""
 
+    changes_ops = False
+
     def __init__(self, layer: Module, values: Sequence[float]) -> None:
         self._values = values
         self._wait_ns = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -15,9 +15,21 @@ from traceq.errors import UsageFault
 from traceq.recorder import toggles
 from traceq.recorder.spec.parameters import did_you_mean
 
-__all__ = ["Job", "Toggle", "ToggleModule", "create_toggle", "toggle_names"]
+__all__ = [
+    "DEFAULT",
+    "Job",
+    "Toggle",
+    "ToggleModule",
+    "applicable_toggles",
+    "check_values",
+    "create_toggle",
+    "toggle_names",
+]
 
-_NO_TOGGLES = ("toggle", "attribute", "attribute_path")
+DEFAULT = "default"
+"""Value of any built-in toggle: as the job has it."""
+
+_NO_TOGGLES = ("toggle", "setting", "attribute", "attribute_path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +41,12 @@ class Job:
 
 
 class Toggle(Protocol):
-    """One thing of this rank's job with a value per arm."""
+    """One thing of this rank's job with a value per arm.
+
+    `changes_ops`: its values issue different ops, so that equal ops prove that it changed nothing.
+    """
+
+    changes_ops: bool
 
     def apply(self, number: int) -> None:
         """Bring the n-th value into effect, from the next step on; called between steps, in microseconds."""
@@ -52,12 +69,44 @@ class ToggleModule(Protocol):
         ...
 
 
+def check_values(values: Sequence[str], accepted: Iterable[str]) -> None:
+    """Raise UsageFault for a value that is neither accepted nor DEFAULT."""
+    names = (DEFAULT, *accepted)
+    for value in values:
+        if value not in names:
+            raise UsageFault(f"{value}: expected one of {', '.join(names)}{did_you_mean(value, names)}")
+
+
 def toggle_names() -> tuple[str, ...]:
     """Return the names of all toggles but attributes: those of traceq, then those of plugins."""
     built_in = sorted(
         module.name for module in pkgutil.iter_modules(toggles.__path__) if module.name not in _NO_TOGGLES
     )
     return (*built_in, *sorted(find_plugins(TOGGLES).keys() - set(built_in)))
+
+
+def applicable_toggles(job: Job) -> dict[str, tuple[str, ...]]:
+    """Return the built-in toggles that this job has, by `@name`, each with DEFAULT and the values worth a try."""
+    applicable: dict[str, tuple[str, ...]] = {}
+    for name in toggle_names():
+        candidates = getattr(_module(name), "CANDIDATES", ())
+        values = [value for value in candidates if _is_applicable(f"@{name}", value, job)]
+        if values:
+            applicable[f"@{name}"] = (DEFAULT, *values)
+    return applicable
+
+
+def _is_applicable(name: str, value: str, job: Job) -> bool:
+    """Return True if the job can have this value, and does not have it already, as far as the toggle can tell."""
+    try:
+        toggle = create_toggle(name, (DEFAULT, value), job)
+    except UsageFault:
+        return False
+    try:
+        toggle.apply(0)
+        return toggle.changes_ops or bool(toggle.fault(1))
+    finally:
+        toggle.restore()
 
 
 def create_toggle(name: str, values: Sequence[str], job: Job) -> Toggle:

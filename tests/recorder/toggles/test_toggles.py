@@ -1,0 +1,177 @@
+"""Every toggle has the effect that it names, is read back where torch reads it, and is gone when it is restored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+pytest.importorskip("torch", reason="toggles change torch")
+
+import torch
+from torch import nn
+
+from traceq.errors import UsageFault
+from traceq.recorder.toggles.toggle import DEFAULT, Job, applicable_toggles, create_toggle, toggle_names
+
+pytestmark = pytest.mark.torch
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        heads = self.layer(batch).view(2, 4, 4, 4)
+        attended = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return torch.relu(attended.reshape(2, 4, 16))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            batch = block(batch)
+        return batch
+
+
+class Training:
+    """A model and its optimizer; `step` trains and returns how often each op ran."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = Net()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.losses: list[float] = []
+        self.step()
+
+    @property
+    def job(self) -> Job:
+        return Job([self.model], [self.optimizer])
+
+    def step(self) -> Counter[str]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            with torch.autocast("cpu", torch.bfloat16, enabled=False):
+                loss = self.model(torch.ones(2, 4, 16)).square().mean()
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.losses.append(loss.item())
+        return Counter(event.name for event in profiler.events() if event.name.startswith(("aten::", "autograd::")))
+
+
+OPS = {
+    ("@optimizer", "foreach"): "aten::_foreach_mul_",
+    ("@optimizer", "fused"): "aten::_fused_adamw_",
+    ("@attention", "math"): "aten::_scaled_dot_product_attention_math",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), OPS, ids=lambda text: str(text).lstrip("@"))
+def test_a_value_issues_its_ops_and_its_absence_does_not(name: str, value: str) -> None:
+    training = Training()
+    before = training.step()
+    toggle = create_toggle(name, (DEFAULT, value), training.job)
+    counts = []
+    for number in (1, 0, 1):
+        toggle.apply(number)
+        assert toggle.fault(number) == ""
+        counts.append(training.step())
+    toggle.restore()
+    op = OPS[name, value]
+    assert [count[op] > before[op] for count in counts] == [True, False, True]
+    assert counts[1] == training.step() == before
+
+
+def test_checkpointing_runs_the_forward_again_in_backward() -> None:
+    training = Training()
+    before = training.step()
+    toggle = create_toggle("@checkpointing", ("off", "on"), training.job)
+    toggle.apply(1)
+    assert training.step()["aten::linear"] == 2 * before["aten::linear"]
+    toggle.apply(0)
+    assert training.step() == before
+    toggle.restore()
+    assert not hasattr(Block.forward, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("@optimizer", ("loop", "foreach")),
+        ("@optimizer", ("foreach", "fused")),
+        ("@checkpointing", ("off", "on")),
+        ("@attention", ("sdpa", "math")),
+        ("@threads", ("1", "2")),
+        ("@gc", ("off", "on")),
+        ("@stall", ("0", "10")),
+    ],
+)
+def test_training_with_a_toggle_that_changes_every_second_step_has_the_same_losses(
+    name: str, values: Sequence[str]
+) -> None:
+    alone, toggled = Training(), Training()
+    toggle = create_toggle(name, values, toggled.job)
+    for number in range(12):
+        toggle.apply(number // 2 % 2)
+        alone.step()
+        toggled.step()
+    toggle.restore()
+    assert toggled.losses == pytest.approx(alone.losses, rel=1e-5)
+
+
+READ: dict[str, tuple[str, Callable[[], object], object]] = {
+    "@matmul_precision": ("high", torch.get_float32_matmul_precision, "high"),
+    "@threads": ("1", torch.get_num_threads, 1),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_settings_are_read_back_and_restored(name: str) -> None:
+    value, read, expected = READ[name]
+    before = read()
+    toggle = create_toggle(name, (DEFAULT, value), Training().job)
+    toggle.apply(1)
+    assert (read(), toggle.fault(1)) == (expected, "")
+    toggle.apply(0)
+    assert read() == before
+    toggle.apply(1)
+    toggle.restore()
+    assert read() == before
+
+
+def test_what_applies_to_a_job_can_be_created_and_leaves_it_as_it_was() -> None:
+    training = Training()
+    before = training.step()
+    applicable = applicable_toggles(training.job)
+    assert {"@optimizer", "@checkpointing", "@attention"} <= applicable.keys()
+    assert "@compile" not in applicable
+    assert training.step() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("@optimizer", ("foreach", "fussed"), "fussed: expected one of default, loop, foreach, fused"),
+        ("@optimiser", ("foreach", "fused"), "no toggle @optimiser (did you mean optimizer?)"),
+        ("@compile", ("on", "off"), "the job compiles nothing"),
+        ("@threads", ("1", "many"), "many: expected a number of threads"),
+        ("@stall", ("0", "x"), "expected microseconds"),
+    ],
+)
+def test_what_a_job_does_not_have_is_refused(name: str, values: Sequence[str], message: str) -> None:
+    with pytest.raises(UsageFault) as refused:
+        create_toggle(name, values, Training().job)
+    assert message in str(refused.value)
+
+
+def test_every_file_is_a_toggle() -> None:
+    job = Job([nn.Linear(2, 2)], [])
+    for name in toggle_names():
+        with pytest.raises(UsageFault, match=f"@{name}|expected|no optimizer|compiles nothing"):
+            create_toggle(f"@{name}", ("?", "?"), job)

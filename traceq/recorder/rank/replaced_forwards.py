@@ -1,0 +1,68 @@
+"""Forwards of some models, replaced until they are restored."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+__all__ = ["ReplacedForwards"]
+
+Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Returns the function to call instead of a forward."""
+
+
+class ReplacedForwards:
+    """Forwards of models, each replaced by `replacement(forward)`.
+
+    The class is patched, not the instance, so that a copy of a model does not call the forward of the original; only
+    what is in the instance already is patched there. No hooks of torch are used: trainers also call `model.forward`.
+    """
+
+    __slots__ = ("_restore",)
+
+    def __init__(self, models: Sequence[Module], replacement: Replacement) -> None:
+        self._restore: list[Callable[[], None]] = []
+        in_classes: dict[type[Module], set[int]] = {}
+        for model in models:
+            name = "_compiled_call_impl" if vars(model).get("_compiled_call_impl") else "forward"
+            if name in vars(model):
+                self._patch(model, name, replacement(vars(model)[name]))
+            elif not isinstance(model, torch.jit.ScriptModule):
+                in_classes.setdefault(type(model), set()).add(id(model))
+        for class_, ids in in_classes.items():
+            self._patch(class_, "forward", _for_some(class_.forward, replacement, ids))
+
+    def restore(self) -> None:
+        """Restore all forwards."""
+        while self._restore:
+            self._restore.pop()()
+
+    def _patch(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        if name in vars(owner):
+            self._restore.append(functools.partial(setattr, owner, name, vars(owner)[name]))
+        else:
+            self._restore.append(functools.partial(_delete, owner, name))
+        setattr(owner, name, function)
+
+
+def _delete(owner: Any, name: str) -> None:
+    with suppress(AttributeError):
+        delattr(owner, name)
+
+
+def _for_some(forward: Callable[..., Any], replacement: Replacement, ids: set[int]) -> Callable[..., Any]:
+    """Return the forward of a class that calls the replacement for the instances with these ids."""
+    replaced = replacement(forward)
+
+    @functools.wraps(forward)
+    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or id(self) not in ids:
+            return forward(self, *args, **kwargs)
+        return replaced(self, *args, **kwargs)
+
+    return call

@@ -1,0 +1,100 @@
+"""Activation checkpointing of the model's repeated blocks: off or on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import Module, ModuleList, Sequential
+from torch.utils.checkpoint import checkpoint
+
+from traceq.errors import UsageFault
+from traceq.recorder.rank.replaced_forwards import ReplacedForwards
+from traceq.recorder.toggles.toggle import DEFAULT, Job, check_values
+
+__all__ = ["CANDIDATES", "BlocksToggle", "MethodsToggle", "create"]
+
+CANDIDATES = ("on",)
+
+
+class BlocksToggle:
+    """Blocks of the largest list of modules, called under torch.utils.checkpoint while on."""
+
+    changes_ops = True
+
+    def __init__(self, blocks: Sequence[Module], values: Sequence[str]) -> None:
+        self._is_on = False
+        self._values = values
+        self._forwards = ReplacedForwards(blocks, self._checkpointed)
+
+    def apply(self, number: int) -> None:
+        """Turn it on or off for the next forward."""
+        self._is_on = self._values[number] == "on"
+
+    def fault(self, number: int) -> str:
+        """Return ""; that it has an effect shows in the ops."""
+        return ""
+
+    def restore(self) -> None:
+        """Restore the forwards."""
+        self._forwards.restore()
+
+    def _checkpointed(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._is_on and torch.is_grad_enabled():
+                return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+            return forward(*args, **kwargs)
+
+        return call
+
+
+class MethodsToggle:
+    """A model of transformers, which has methods for it."""
+
+    changes_ops = True
+
+    def __init__(self, model: Any, values: Sequence[str]) -> None:
+        self._model = model
+        self._before = bool(model.is_gradient_checkpointing)
+        self._values = [self._before if value == DEFAULT else value == "on" for value in values]
+
+    def apply(self, number: int) -> None:
+        """Turn it on or off for the next forward."""
+        self._set(is_on=self._values[number])
+
+    def fault(self, number: int) -> str:
+        """Return what the model reports, if it is another."""
+        is_on = bool(self._model.is_gradient_checkpointing)
+        return "" if is_on == self._values[number] else f"the model reports {is_on}"
+
+    def restore(self) -> None:
+        """Restore the model's own setting."""
+        self._set(is_on=self._before)
+
+    def _set(self, *, is_on: bool) -> None:
+        if is_on:
+            self._model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            self._model.gradient_checkpointing_disable()
+
+
+def create(job: Job, values: Sequence[str]) -> BlocksToggle | MethodsToggle:
+    """Return the toggle; UsageFault for a job without repeated blocks."""
+    check_values(values, ("off", "on"))
+    modules = [module for model in job.models for module in model.modules()]
+    for module in modules:
+        if hasattr(module, "gradient_checkpointing_enable"):
+            return MethodsToggle(module, values)
+    lists = [list(module) for module in modules if isinstance(module, ModuleList | Sequential) and len(module) > 1]
+    repeated = [blocks for blocks in lists if len({type(block) for block in blocks}) == 1]
+    blocks = max(repeated, key=lambda blocks: sum(map(_num_parameters, blocks)), default=[])
+    if not any(map(_num_parameters, blocks)):
+        raise UsageFault("the models have no list of blocks of one class")
+    return BlocksToggle(blocks, values)
+
+
+def _num_parameters(module: Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

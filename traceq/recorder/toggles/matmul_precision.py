@@ -1,0 +1,20 @@
+"""Precision of float32 matrix products: highest, high (TF32) or medium (bfloat16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from traceq.recorder.toggles.setting import Setting
+from traceq.recorder.toggles.toggle import Job, check_values
+
+__all__ = ["CANDIDATES", "create"]
+
+CANDIDATES = ("high",)
+
+
+def create(job: Job, values: Sequence[str]) -> Setting:
+    """Return the toggle; UsageFault for an unknown precision."""
+    check_values(values, ("highest", "high", "medium"))
+    return Setting(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision, values)
