@@ -123,6 +123,7 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank |
     _check_effects(request, toggles, world, values)
 
     def set_arm(arm: str) -> None:
+        tracker.set_arm(arm)
         for toggle, number in zip(toggles, values[arm], strict=True):
             toggle.apply(number)
 

@@ -173,5 +173,5 @@ def test_what_a_job_does_not_have_is_refused(name: str, values: Sequence[str], m
 def test_every_file_is_a_toggle() -> None:
     job = Job([nn.Linear(2, 2)], [])
     for name in toggle_names():
-        with pytest.raises(UsageFault, match=f"@{name}|expected|no optimizer|compiles nothing"):
+        with pytest.raises(UsageFault, match=f"@{name}|expected"):
             create_toggle(f"@{name}", ("?", "?"), job)

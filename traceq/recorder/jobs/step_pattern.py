@@ -20,6 +20,7 @@ _LEARNED_STEPS = 8
 _SKIPPED_STEPS = 2  # they may initialize
 _MAX_OPTIMIZER_EVENTS = 40 * _LEARNED_STEPS
 _MIN_ALIKE = 0.5
+_LEAST_SHARE_OF_PATTERN = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,18 @@ def _repeated(match: re.Match[str]) -> str:
 
 @dataclass(slots=True)
 class StepTracker:
-    """Events of a running loop: first collected until the pattern is known, then compared with it, step by step."""
+    """Events of a running loop: first collected until the pattern is known, then compared with it, step by step.
+
+    An arm may change the events of its steps, such as the number of batches that are accumulated: if hardly any of its
+    first steps has those of the pattern, its usual events are its own. Where a step begins remains the same.
+    """
 
     pattern: StepPattern | None = None
     _events: list[str] = field(default_factory=list)
     _anchor_passed: bool = False
-    _was_regular: bool = False
+    _last_step: tuple[str, ...] = ()
+    _arm: str = ""
+    _steps_of_arms: dict[str, Counter[tuple[str, ...]]] = field(default_factory=dict)
 
     def add(self, event: str) -> bool:
         """Add an event; return True if it begins a step of a known pattern."""
@@ -71,7 +78,7 @@ class StepTracker:
             self._learn_before(event)
         begins = self.pattern is not None and self._anchor_passed and event == self.pattern.start
         if begins:
-            self._was_regular = self.pattern is not None and tuple(self._events) == self.pattern.events
+            self._last_step = tuple(self._events)
             self._events.clear()
             self._anchor_passed = False
         elif self.pattern is None:
@@ -89,9 +96,19 @@ class StepTracker:
             self._events = list(_split(self._events, self.pattern.start, self.pattern.anchor)[-1])
             self._anchor_passed = self.pattern.anchor in self._events
 
+    def set_arm(self, arm: str) -> None:
+        """Set the arm that the step runs which has just begun."""
+        self._arm = arm
+
     def was_regular(self) -> bool:
-        """Return whether the step before the last begin had the events of the pattern."""
-        return self._was_regular
+        """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
+        steps = self._steps_of_arms.setdefault(self._arm, Counter())
+        if steps.total() < _LEARNED_STEPS:
+            steps[self._last_step] += 1
+        usual, _ = steps.most_common(1)[0]
+        if self.pattern is not None and steps[self.pattern.events] >= _LEAST_SHARE_OF_PATTERN * steps.total():
+            usual = self.pattern.events
+        return self._last_step == usual
 
     @property
     def text(self) -> str:
