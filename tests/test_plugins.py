@@ -185,7 +185,7 @@ def test_a_report_on_everything_says_what_it_lacks(broken: Path, tmp_path: Path)
 def test_the_protocols_are_imported_without_torch() -> None:
     program = "import sys, traceq.plugins as plugins; print(*plugins.__all__, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "Analysis Exporter RecipeModule RenderOptions Renderer False\n"
+    assert done.stdout == "Analysis Exporter RecipeModule RenderOptions Renderer Toggle ToggleModule False\n"
 
 
 def test_the_page_shows_the_toy_package() -> None:

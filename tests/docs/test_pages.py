@@ -74,7 +74,7 @@ def test_commands_and_options_exist(page: Path) -> None:
     for block in BLOCK.findall(page.read_text()):
         for line, _ in commands(block):
             if line.startswith("traceq "):
-                command, *words = shlex.split(line.partition("  #")[0])[1:]
+                command, *words = shlex.split(line.partition("  #")[0].partition(" -- ")[0])[1:]
                 options = {option for parameter in entries[command].params for option in parameter.opts}
                 assert {word for word in words if word.startswith("--")} <= options, line
 

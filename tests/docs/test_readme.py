@@ -43,7 +43,7 @@ def test_commands_and_options_exist() -> None:
     lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ traceq")]
     assert lines
     for line in lines:
-        name, *rest = line.partition("#")[0].split()[2:]
+        name, *rest = line.partition("#")[0].partition(" -- ")[0].split()[2:]
         options = {option for parameter in entries[name].params for option in parameter.opts}
         assert {word for word in rest if word.startswith("--")} <= options, line
 

@@ -4,6 +4,7 @@
 |---|---|---|
 | `traceq.analyses` | `Analysis` | `traceq show`, `traceq.analyze` |
 | `traceq.recipes` | `RecipeModule` | `traceq record --recipe NAME`, `traceq recipes` |
+| `traceq.toggles` | `ToggleModule` | `traceq record --toggle @NAME=A,B -- COMMAND` |
 | `traceq.renderers` | `Renderer` | `traceq show --to NAME`, `traceq diff --to NAME` |
 | `traceq.renderers` | `Exporter` | `traceq export --to NAME` |
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from traceq.analysis.registry import Analysis
 from traceq.display import RenderOptions
 from traceq.recorder.spec.catalogue import RecipeModule
+from traceq.recorder.toggles.toggle import Toggle, ToggleModule
 from traceq.renderers import Exporter, Renderer
 
-__all__ = ["Analysis", "Exporter", "RecipeModule", "RenderOptions", "Renderer"]
+__all__ = ["Analysis", "Exporter", "RecipeModule", "RenderOptions", "Renderer", "Toggle", "ToggleModule"]

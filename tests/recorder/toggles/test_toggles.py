@@ -175,3 +175,15 @@ def test_every_file_is_a_toggle() -> None:
     for name in toggle_names():
         with pytest.raises(UsageFault, match=f"@{name}|expected"):
             create_toggle(f"@{name}", ("?", "?"), job)
+
+
+def test_a_toggle_of_another_package_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    from traceq.entry_points import Plugin
+    from traceq.recorder.toggles import toggle as module
+
+    plugin = Plugin(EntryPoint("wait", "traceq.recorder.toggles.stall", "traceq.toggles"))
+    monkeypatch.setattr(module, "find_plugins", lambda group: {"wait": plugin} if group == "traceq.toggles" else {})
+    assert "wait" in toggle_names()
+    create_toggle("@wait", ("0", "1"), Training().job).restore()

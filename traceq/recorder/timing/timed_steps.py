@@ -129,10 +129,8 @@ def _attempts(rank: Rank, block: Block) -> Iterator[_Attempt]:
             return
         gaps = [rng.randrange(3) for _ in attempt.irregular]
         attempt = _Attempt(attempt.irregular, [2 + gaps[0], *gaps[1:]])
-    rank.say(
-        f"traceq: note: {len(attempt.indices)} pairs of {block.a} and {block.b} are missing: in each of {_MAX_ATTEMPTS} runs "
-        "one of their steps did more or less than the others"
-    )
+    missing = f"{len(attempt.indices)} pairs of {block.a} and {block.b} are missing"
+    rank.say(f"traceq: note: {missing}: in each of {_MAX_ATTEMPTS} runs a step did more or less than the others")
 
 
 def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt) -> Generator[str, None, list[Line]]:

@@ -6,14 +6,15 @@ import pkgutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol
 
 from traceq.entry_points import TOGGLES, find_plugins
 from traceq.errors import UsageFault
 from traceq.recorder import toggles
 from traceq.recorder.spec.parameters import did_you_mean
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "DEFAULT",
