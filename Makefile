@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow lint fuzz recipes faults strategies bench causes docs clean
+.PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and say what the check costs
@@ -64,6 +64,11 @@ TOOLS ?= ../shared/tools/known_changes
 causes: $(VENV)/.test ## are the causes of a diff true? Ten minutes the first time; HELD_OUT=--held-out for the sources set aside
 	$(BIN)/python benchmarks/causes.py --traces $(TRACES) --tools $(TOOLS) --work build/causes $(HELD_OUT)
 	$(BIN)/python benchmarks/predictions.py --traces $(TRACES) --work build/causes
+
+# SCRIPTS is a folder for public training scripts: they are cloned into it where that is possible, else skipped.
+SCRIPTS ?= build/jobs
+jobs: $(VENV)/.test ## does an A/B on public scripts, unedited, find a cost that is known?
+	$(BIN)/python benchmarks/jobs.py --scripts $(SCRIPTS)
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
