@@ -3,8 +3,8 @@
     python benchmarks/jobs.py [--scripts FOLDER] [--runs 1] [--null]
 
 In one arm the first layer of the model waits for a known time (`@stall`); with `--null` it does so in no arm. The
-scripts are those of public repositories: from FOLDER/<repository> if it has them, else cloned into it. A script that can
-neither be found nor fetched, or whose packages are missing, is skipped, and that is said. `make jobs` runs it.
+scripts are those of public repositories: from FOLDER/<repository> if it has them, else cloned into it. A script that
+can neither be found nor fetched, or whose packages are missing, is skipped, and that is said. `make jobs` runs it.
 """
 
 from __future__ import annotations

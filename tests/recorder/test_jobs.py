@@ -127,6 +127,39 @@ def test_the_job_s_own_exception_is_the_reason(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith("the recording failed: AssertionError: bad batch")
 
 
+def test_arms_with_processes_of_their_own_get_their_words_and_variables(tmp_path: Path) -> None:
+    """What a job reads only once, at the start."""
+    program = "import os, sys; REPEAT = int(os.environ.get('REPEAT', '1')); open(sys.argv[2] + '/x', 'x')\n"
+    (tmp_path / "once.py").write_text(program + SCRIPT.replace("config.repeat", "REPEAT"))
+    arms = ["--arm", "one=3000", "--arm", "many=5000 env:REPEAT=40"]
+    words = [*QUICK, *arms, "--replicates", "2", "--", sys.executable, "once.py", "{arm}", "{out}"]
+    done = record(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert (manifest.status, manifest.num_ranks, manifest.apart) == ("complete", 1, True)
+    assert [arm.meaning for arm in manifest.arms] == ["3000", "5000 env:REPEAT=40"]
+    (diff,) = traceq.diff(tmp_path / "run").diffs
+    assert (diff.a_name, diff.b_name) == ("one", "many")
+    assert any("aten::sin" in cause.name for cause in diff.causes)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--arm", "a=1", "--arm", "b=2", "--", "true"], 2, "expected the word {arm} in the command"),
+        (["--arm", "a=1", "--", "true", "{arm}"], 2, "expected at least two arms"),
+        (["--arm", "a=1", "--arm", "b=2", "--try", "--", "true", "{arm}"], 2, "not together with --toggle, --try"),
+        (["--arm", "a=1", "--arm", "b=2", "--", "false", "{arm}"], 1, "arm a: the job ended with exit code 1"),
+    ],
+)
+def test_arms_that_cannot_run_are_refused_or_end_the_recording(
+    words: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    done = record(tmp_path, *words)
+    assert done.returncode == code
+    assert message in done.stderr.splitlines()[-1]
+
+
 def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import builtins\nbuiltins.is_customized = True\n")

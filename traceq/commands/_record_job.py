@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
-from traceq.errors import TraceqError
+from traceq.errors import TraceqError, UsageFault
 
 if TYPE_CHECKING:
     from traceq.recorder.job_launch import JobOptions
     from traceq.runs.run_folder import RunFolder
 
-__all__ = ["record_job"]
+__all__ = ["check_job_options", "record_job"]
+
+_REPLICATES = 4  # the fewest that give an interval
 
 
-def record_job(options: JobOptions) -> None:
+def check_job_options(**options: object) -> None:
+    """Raise UsageFault for options that only recipes have."""
+    for name, value in options.items():
+        if value:
+            raise UsageFault(f"--{name}: only for --recipe; a job is recorded as its command starts it")
+
+
+def record_job(options: JobOptions, arms: Sequence[str] = (), replicates: int | None = None) -> None:
     """Run the job, then print the verdicts on stderr, as stdout is the job's own. Exits with the job's exit code.
 
-    The code is 1 for a job that ended well without a complete recording.
+    The code is 1 for a job that ended well without a complete recording. `arms`: the job runs several times, in each
+    arm `replicates` times.
     """
+    from traceq.recorder.job_arms_launch import launch_job_arms
     from traceq.recorder.job_launch import launch_job
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    result = launch_job(options, say)
+    if arms and (options.toggles or options.tries_all or options.is_dry):
+        raise UsageFault("--arm: an arm with processes of its own; not together with --toggle, --try or --dry-run")
+    result = launch_job_arms(options, arms, replicates or _REPLICATES, say) if arms else launch_job(options, say)
     if result.fault:
         say(f"traceq: {result.folder.path}: {result.fault}")
         raise typer.Exit(result.exit_code or 1)

@@ -64,6 +64,12 @@ def command(
         metavar="NAME=A,B",
         help="What differs between the arms of a job: main.config.threshold=0,10, model.blocks.*.drop.p=0.0,0.1, ...",
     ),
+    job_arms: list[str] = typer.Option(
+        [],
+        "--arm",
+        metavar="NAME=WORDS",
+        help="An arm of a job in processes of its own: these words take the place of {arm} in the command.",
+    ),
     tries_all: bool = typer.Option(
         False, "--try", help="Make an arm of every built-in toggle that applies to a job: which would make it faster?"
     ),
@@ -107,10 +113,26 @@ def command(
     traceq record --recipe outlier_ab --set stall_us=2000
     """
     if job:
-        _check_job_options(recipe=recipe, ranks=ranks, set=changes, vary=vary, replicates=replicates)
-        _record_job(job, toggles, steps, until, max_minutes, trace_steps, then, out, tries_all=tries_all, is_dry=is_dry)
+        from traceq.commands._record_job import check_job_options, record_job
+        from traceq.recorder.job_launch import JobOptions
+
+        check_job_options(
+            recipe=recipe, ranks=ranks, set=changes, vary=vary, replicates=None if job_arms else replicates
+        )
+        options = JobOptions(
+            command=tuple(job),
+            toggles=tuple(toggles),
+            steps=steps,
+            max_minutes=(max_minutes or 10.0) if until else 0.0,
+            trace_steps=3 if trace_steps is None else trace_steps,
+            stops=then is Then.stop,
+            tries_all=tries_all,
+            is_dry=is_dry,
+            out=out,
+        )
+        record_job(options, job_arms, replicates)
         return
-    if toggles or tries_all or is_dry or not recipe:
+    if toggles or job_arms or tries_all or is_dry or not recipe:
         raise UsageFault("expected the command of a job after --, or --recipe NAME")
     from traceq.recorder.process.environment_variables import is_launched
     from traceq.recorder.spec.prepare import Request
@@ -143,43 +165,6 @@ def command(
     for line in _next_commands(plan, [arm for arm in arms if not arm.status]):
         typer.echo(line)
     _report_ended_arms([arm for arm in arms if arm.status], may_run_out=entry.recipe.next_arms is not None)
-
-
-def _check_job_options(**options: object) -> None:
-    """Raise UsageFault for options that only recipes have."""
-    for name, value in options.items():
-        if value:
-            raise UsageFault(f"--{name}: only for --recipe; a job is recorded as its command starts it")
-
-
-def _record_job(
-    command: list[str],
-    toggles: list[str],
-    steps: int | None,
-    until: Until | None,
-    max_minutes: float | None,
-    trace_steps: int | None,
-    then: Then,
-    out: Path | None,
-    *,
-    tries_all: bool,
-    is_dry: bool,
-) -> None:
-    from traceq.commands._record_job import record_job
-    from traceq.recorder.job_launch import JobOptions
-
-    options = JobOptions(
-        command=tuple(command),
-        toggles=tuple(toggles),
-        steps=steps,
-        max_minutes=(max_minutes or 10.0) if until else 0.0,
-        trace_steps=3 if trace_steps is None else trace_steps,
-        stops=then is Then.stop,
-        tries_all=tries_all,
-        is_dry=is_dry,
-        out=out,
-    )
-    record_job(options)
 
 
 def _join(request: Request) -> Plan | None:

@@ -27,12 +27,12 @@ RunRanks: TypeAlias = Callable[[Plan, OnProgress, OnMessage], LaunchFailure | No
 
 
 def record_isolated(
-    plan: Plan, recipe: Recipe[Any], run_ranks: RunRanks, on_progress: OnProgress, on_message: OnMessage
+    plan: Plan, recipe: Recipe[Any] | None, run_ranks: RunRanks, on_progress: OnProgress, on_message: OnMessage
 ) -> LaunchFailure | None:
     """Run every arm in `plan.replicates` processes; return why the run failed, unless only single arms did.
 
     An arm that is skipped or out of memory is marked and not run again. Further arms that the recipe requests run in
-    the first round, after it has seen the outcomes of the earlier ones.
+    the first round, after it has seen the outcomes of the earlier ones. A job of the user has no recipe.
     """
     rounds = _Rounds(plan, recipe, run_ranks, on_progress, on_message, list(plan.arms))
     for number in range(plan.replicates):
@@ -59,7 +59,7 @@ class _Rounds:
     """State of the recording: processes and steps run so far, all arms, and the arms that ended early."""
 
     plan: Plan
-    recipe: Recipe[Any]
+    recipe: Recipe[Any] | None
     run_ranks: RunRanks
     on_progress: OnProgress
     on_message: OnMessage
@@ -121,7 +121,7 @@ class _Rounds:
 
     def add_next_arms(self) -> list[PlannedArm]:
         """Add the arms that the recipe requests next to the manifest and return them; empty if it requests none."""
-        if self.recipe.next_arms is None:
+        if self.recipe is None or self.recipe.next_arms is None:
             return []
         manifest = self.plan.folder.read_manifest()
         parameters = with_changes(self.recipe.parameters, self.plan.parameters)

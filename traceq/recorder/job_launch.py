@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import signal
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +12,13 @@ from traceq.errors import UsageFault
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
+from traceq.recorder.jobs.run_injected import run_injected
 from traceq.recorder.spec.prepare import create_run_folder, utc_now
 from traceq.runs.run_folder import RunFolder
 
 __all__ = ["JobOptions", "JobResult", "launch_job"]
 
 _INJECTED = ".inject"
-_ATTACHED_WITHIN_S = 60.0
 _SCRIPT_ENDINGS = (".py", ".sh")
 
 
@@ -71,7 +67,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     injection.write(_request(options, toggles, out))
     on_message(_announcement(options, out))
     try:
-        exit_code = _run(options.command, injection, on_message)
+        exit_code = run_injected(options.command, injection, on_message)
         return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
     finally:
         shutil.rmtree(injection.folder, ignore_errors=True)
@@ -103,38 +99,6 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path)
         tries_all=options.tries_all,
         is_dry=options.is_dry,
     )
-
-
-def _run(command: Sequence[str], injection: Injection, on_message: Callable[[str], None]) -> int:
-    """Return the exit code of the command, which has this process's terminal; signals to this process reach it."""
-    with _forwarded_signals() as forward_to:
-        job = subprocess.Popen(command, env={**os.environ, **injection.variables})
-        forward_to(job)
-        try:
-            job.wait(_ATTACHED_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            if not injection.is_attached:
-                on_message(f"traceq: after {_ATTACHED_WITHIN_S:.0f} s no Python process of the job has imported torch")
-        code = job.wait()
-    return 128 - code if code < 0 else code
-
-
-@contextmanager
-def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Pass SIGTERM and SIGHUP on to the job, and leave Ctrl-C to it: a terminal sends that to both."""
-    jobs: list[subprocess.Popen[bytes]] = []
-
-    def forward(number: int, _: object) -> None:
-        for job in jobs:
-            job.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        yield jobs.append
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:

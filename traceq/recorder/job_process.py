@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from traceq.errors import TraceqError
 from traceq.recorder.failures.external_launcher import note_end
+from traceq.recorder.failures.rank_errors import write_error
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_rank import JobRank, start_rank
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
@@ -28,6 +29,7 @@ from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.step_pattern import StepTracker
 from traceq.recorder.process.leave_process import leave_process
 from traceq.recorder.process.rank_messages import append_message
+from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.toggles.toggle import Job
 
 __all__ = ["JobProcess", "attach"]
@@ -182,12 +184,18 @@ class JobProcess:
         rank.leave(text)
         mark_ended(rank.rank.plan.folder, "failed", f"{text}; let the job run longer, or record fewer steps (--steps)")
 
+    def _note_end(self, rank: Rank, error: BaseException) -> None:
+        if rank.plan.process >= 0:  # the launcher goes on with the other arms
+            write_error(rank.plan.faults_folder, rank.world.rank, error)
+        else:
+            note_end(rank.plan, rank.world, error)
+
     def _note_error(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
         """Note the job's own exception as the reason why the recording ended, then report it as ever."""
         hook, rank = self._excepthook, self._rank
         if not self._is_over and rank is not None:
             with suppress(Exception):
-                note_end(rank.rank.plan, rank.rank.world, error)
+                self._note_end(rank.rank, error)
             rank.leave(f"{kind.__name__}: {error}")
             with suppress(Exception):
                 self._end()

@@ -13,7 +13,8 @@ import msgspec
 import torch
 
 from traceq.errors import RecordingFailed, TraceqError
-from traceq.model import NO_EFFECT
+from traceq.model import NO_EFFECT, Arm
+from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
 from traceq.recorder.jobs.job_request import JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.step_pattern import StepTracker
@@ -50,7 +51,7 @@ class JobRank:
 
     def finish(self) -> None:
         """Mark arms without an effect, on rank 0, and print that the job's part is done."""
-        if self.rank.world.rank == 0 and self.rank.plan.trace_steps:
+        if self.rank.world.rank == 0 and self.rank.plan.trace_steps and self.toggles:
             self._mark_without_effect()
         self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
 
@@ -109,7 +110,7 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank |
         return None
     if request.tries_all or request.is_dry:
         request = msgspec.structs.replace(request, toggles=(*request.toggles, *_common_toggles(job, world)))
-    arms = job_arms(request.toggles)
+    arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
     plan = _plan(request, arms, world)
     progress = ProgressCounters("", world.rank)
     announced = Rank(plan, world, Phases(), progress)
@@ -129,7 +130,22 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank |
 
     rank = replace(announced, control=LoopControl(set_arm, tracker.was_regular))
     rank.facts.update(_job_facts(job, tracker))
+    if request.arm:
+        _note_num_ranks(plan, request.arm, world)
+        return JobRank(rank, toggles, arms, isolated_steps(rank))
     return JobRank(rank, toggles, arms, recorded_steps(rank, plan.manifest("", "")))
+
+
+def _note_num_ranks(plan: Plan, arm: Arm, world: World) -> None:
+    """Write into the manifest how many ranks the job started for this arm: its launcher alone knows."""
+    if world.rank == 0:
+        manifest = plan.folder.read_manifest()
+        if manifest.num_ranks == 0:
+            manifest = replace(manifest, num_ranks=world.size)
+        num_ranks = world.size if world.size != manifest.num_ranks else 0
+        arms = tuple(replace(each, num_ranks=num_ranks) if each.name == arm.name else each for each in manifest.arms)
+        plan.folder.write_manifest(replace(manifest, arms=arms))
+    world.barrier()
 
 
 def _common_toggles(job: Job, world: World) -> tuple[ToggleRequest, ...]:
@@ -188,6 +204,8 @@ def _plan(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
         max_minutes=request.max_minutes,
         reseeds=False,
         started=request.started,
+        process=request.process,
+        replicates=request.replicates,
     )
 
 

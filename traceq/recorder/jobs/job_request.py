@@ -26,7 +26,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     """Options of `traceq record -- COMMAND`; `steps` None is the default of the device.
 
     `stops`: the job ends when the recording is complete. `tries_all`: every toggle that the job has is an arm;
-    `is_dry`: nothing is recorded, the job ends once it is known what could be.
+    `is_dry`: nothing is recorded, the job ends once it is known what could be. If
+    arms have processes of their own, this one runs `arm`, and is the `process`-th of all.
     """
 
     out: str
@@ -41,6 +42,9 @@ class JobRequest(msgspec.Struct, frozen=True):
     stops: bool = True
     tries_all: bool = False
     is_dry: bool = False
+    arm: Arm | None = None
+    process: int = -1
+    replicates: int = 0
 
     def write(self, path: Path) -> None:
         """Write the request for the processes of the job."""

@@ -27,7 +27,7 @@ from traceq.recorder.timing.until_decided import blocks_until_decided
 from traceq.runs.step_log import ClocksLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
 
-__all__ = ["gc_disabled", "num_timed_steps", "step_line", "timed_steps"]
+__all__ = ["gc_disabled", "num_timed_steps", "on_any_rank", "step_line", "timed_steps"]
 
 _MAX_ATTEMPTS = 20
 
@@ -146,7 +146,7 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
         is_regular = yield from _run_half(rank, stopwatch, arm, draw)
         if index is not None and not is_regular:
             irregular.append(index)
-    attempt.irregular = _on_any_rank(rank, irregular)
+    attempt.irregular = on_any_rank(rank, irregular)
     lines: list[Line] = []
     counted: dict[int, list[Sequence[StepTime]]] = {}
     for (arm, index), half in zip(order, _take_halves(rank, stopwatch), strict=True):
@@ -159,7 +159,7 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
     return lines
 
 
-def _on_any_rank(rank: Rank, indices: Sequence[int]) -> list[int]:
+def on_any_rank(rank: Rank, indices: Sequence[int]) -> list[int]:
     """Return the union over all ranks; ranks of a loop without irregular steps do not communicate."""
     if rank.control.was_regular is None:
         return []

@@ -1,0 +1,167 @@
+"""A job whose arms differ in what is read once at the start: each runs as a job of its own, several times, in turns."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceq.errors import UsageFault
+from traceq.model import Arm
+from traceq.recorder.failures.rank_errors import read_error
+from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause
+from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.isolated_arms import record_isolated
+from traceq.recorder.job_launch import JobOptions, JobResult
+from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.jobs.run_injected import run_injected
+from traceq.recorder.spec.names import check_arm
+from traceq.recorder.spec.parameters import split_assignment
+from traceq.recorder.spec.plan import Plan, PlannedArm
+from traceq.recorder.spec.prepare import create_run_folder, utc_now
+
+__all__ = ["launch_job_arms"]
+
+_INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
+"""What ends all arms, by the exit code of a job that was ended by SIGINT or SIGTERM."""
+_ARM, _OUT, _VARIABLE = "{arm}", "{out}", "env:"
+
+
+@dataclass(frozen=True, slots=True)
+class _JobArms:
+    """Words of each arm, the command that they complete, and how it is recorded."""
+
+    options: JobOptions
+    words: dict[str, list[str]]
+    on_message: Callable[[str], None]
+
+    def run(self, plan: Plan) -> LaunchFailure | None:
+        """Run one process of the plan's only arm; return why it failed."""
+        (planned,) = plan.arms
+        injection = Injection(plan.folder.path / ".inject")
+        shutil.rmtree(plan.folder.faults, ignore_errors=True)
+        injection.write(_request(plan, planned.arm))
+        with tempfile.TemporaryDirectory(prefix="traceq-out-") as output:
+            words, variables = self._command(planned.arm.name, output)
+            try:
+                exit_code = run_injected(words, injection, self.on_message, variables)
+                reason = injection.reason
+            finally:
+                shutil.rmtree(injection.folder, ignore_errors=True)
+                (plan.folder.path / ".claim").unlink(missing_ok=True)
+        if exit_code in _INTERRUPTED:
+            raise _INTERRUPTED[exit_code]
+        return None if exit_code == 0 and not reason and _has_steps(plan) else _failure(plan, exit_code, reason)
+
+    def _command(self, arm: str, output: str) -> tuple[list[str], dict[str, str]]:
+        """Return the command of an arm, and the variables that it sets by `env:NAME=VALUE`."""
+        words: list[str] = []
+        for word in self.options.command:
+            words += self.words[arm] if word == _ARM else [word.replace(_OUT, output)]
+        settings = [word.removeprefix(_VARIABLE).partition("=") for word in words if word.startswith(_VARIABLE)]
+        return [word for word in words if not word.startswith(_VARIABLE)], {key: value for key, _, value in settings}
+
+
+def launch_job_arms(
+    options: JobOptions, arms: Sequence[str], replicates: int, on_message: Callable[[str], None]
+) -> JobResult:
+    """Run the command once per arm and replicate, in shuffled rounds, and return how that ended.
+
+    `arms`: `NAME=WORDS`, which take the place of `{arm}` in the command. Raises UsageFault for a command without that
+    word, and for fewer than two arms.
+    """
+    words = _parse(arms)
+    if _ARM not in options.command:
+        raise UsageFault(f"--arm: expected the word {_ARM} in the command, where the words of an arm take their place")
+    if shutil.which(options.command[0]) is None:
+        raise UsageFault(f"{options.command[0]}: no such command")
+    out = create_run_folder(options.out, options.script).absolute()
+    plan = _plan(options, out, words, replicates)
+    plan.folder.write_manifest(plan.manifest("", ""))
+    on_message(f"traceq: recording {len(words)} arms, {replicates} processes of each, into {out}")
+    if not any(_OUT in word for word in options.command):
+        on_message(f"traceq: note: without {_OUT} in the command all processes write to the same places")
+    job = _JobArms(options, words, on_message)
+    try:
+        failure = record_isolated(plan, None, lambda part, *_: job.run(part), lambda *_: None, on_message)
+    except (KeyboardInterrupt, SystemExit):
+        mark_ended(plan.folder, "interrupted", "ended by a signal")
+        raise
+    if failure:
+        mark_ended(plan.folder, "failed", failure.fault)
+    return JobResult(0, plan.folder, failure.fault if failure else "")
+
+
+def _parse(arms: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words of each arm by name."""
+    words: dict[str, list[str]] = {}
+    for text in arms:
+        name, joined = split_assignment(text, "--arm") if not text.endswith("=") else (text[:-1], "")
+        check_arm(name)
+        words[name] = shlex.split(joined)
+    if len(words) < 2:
+        raise UsageFault(f"--arm: found {', '.join(words)}; expected at least two arms, --arm 'NAME=WORDS'")
+    return words
+
+
+def _plan(options: JobOptions, out: Path, words: dict[str, list[str]], replicates: int) -> Plan:
+    """Return the plan; device and number of ranks are those of the job, and not known before it runs."""
+    seed = secrets.randbelow(2**31)
+    arms = [
+        Arm(name, shlex.join(each) or "no words", baseline=name == next(iter(words))) for name, each in words.items()
+    ]
+    return Plan(
+        recipe="",
+        run_id=f"{out.name}-{seed:08x}",
+        out=str(out),
+        device="",
+        num_ranks=0,
+        steps=options.steps or 0,
+        trace_steps=options.trace_steps,
+        seed=seed,
+        parameters={},
+        arms=tuple(PlannedArm(arm, arm.name, {}) for arm in arms),
+        reseeds=False,
+        started=utc_now(),
+        replicates=replicates,
+    )
+
+
+def _request(plan: Plan, arm: Arm) -> JobRequest:
+    return JobRequest(
+        out=plan.out,
+        run_id=plan.run_id,
+        seed=plan.seed,
+        started=plan.started,
+        script="",
+        steps=plan.steps or None,
+        trace_steps=plan.trace_steps,
+        arm=arm,
+        process=plan.process,
+        replicates=plan.replicates,
+    )
+
+
+def _has_steps(plan: Plan) -> bool:
+    """Return True if rank 0 has written steps of this process."""
+    samples = plan.folder.samples(0)
+    return samples.is_file() and f'"process":{plan.process}' in samples.read_text()
+
+
+def _failure(plan: Plan, exit_code: int, reason: str) -> LaunchFailure:
+    """Return why a process failed, and whether its arm alone did: out of memory."""
+    arm = plan.arms[0].arm.name
+    ranks = range(plan.folder.read_manifest().num_ranks)
+    errors = ((rank, read_error(plan.faults_folder, rank)) for rank in ranks)
+    failures = [RankFailure(rank, 1, error.text, at_ns=error.at_ns) for rank, error in errors if error]
+    if not failures:
+        text = reason or f"the job ended with exit code {exit_code} before enough steps were recorded"
+        return LaunchFailure(f"arm {arm}: {text}", f"{plan.out}: arm {arm}: {text}")
+    cause = find_cause(failures, {})
+    text = f"arm {arm}: rank {cause.rank}: {cause.text}"
+    return LaunchFailure(text, f"{plan.out}: {text}", cause.arm_status, arm)
