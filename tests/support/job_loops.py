@@ -218,6 +218,46 @@ def compiled_model(notes: Notes, num_steps: int) -> None:
         notes.note()
 
 
+def compiled_optimizer(notes: Notes, num_steps: int) -> None:
+    """Its hooks do not run: the backward is the last event that is seen."""
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    step = torch.compile(optimizer.step, backend="eager")
+    for batch in batches(notes, num_steps):
+        model(batch).sum().backward()
+        step()
+        optimizer.zero_grad()
+        notes.note()
+
+
+def compiled_step(notes: Notes, num_steps: int) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    @torch.compile(backend="eager")
+    def train(batch: torch.Tensor) -> None:
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for batch in batches(notes, num_steps):
+        train(batch)
+        notes.note()
+
+
+def other_optimizer(notes: Notes, num_steps: int) -> None:
+    """An optimizer that is none of torch's."""
+    model = Net(notes)
+    for batch in batches(notes, num_steps):
+        model(batch).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter -= 1e-3 * parameter.grad
+        model.zero_grad()
+        notes.note()
+
+
 LOOPS: tuple[Loop, ...] = (
     plain,
     without_loader,
@@ -230,4 +270,7 @@ LOOPS: tuple[Loop, ...] = (
     optimizers_in_backward,
     evaluations_and_checkpoints,
     compiled_model,
+    compiled_optimizer,
+    compiled_step,
+    other_optimizer,
 )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from threading import get_ident
+from threading import current_thread, get_ident, main_thread
 from types import TracebackType
 
 import torch
@@ -30,6 +30,7 @@ from traceq.recorder.jobs.step_pattern import StepTracker
 from traceq.recorder.process.leave_process import leave_process
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.toggles.toggle import Job
 
 __all__ = ["JobProcess", "attach"]
@@ -45,6 +46,9 @@ def attach(folder: str) -> None:
     os.register_at_fork(after_in_child=process.forget)
 
 
+_BATCHES_OF_COMPILED_STEPS = 32
+
+
 class JobProcess:
     """Observer of the loop of this process.
 
@@ -56,6 +60,7 @@ class JobProcess:
         self._request = request
         self._injection = injection
         self._thread: int | None = None
+        self._num_batches = 0
         self._is_over = False
         self._tracker = StepTracker()
         self._stack = PhaseStack()
@@ -79,6 +84,15 @@ class JobProcess:
         if self._thread is None and not self._is_over:
             self._thread = get_ident()
             self._guarded(self._find_models)
+
+    def batch_requested(self) -> None:
+        """Watch the main thread if it trains by a compiled step, which shows neither backward nor optimizer."""
+        if self._thread is not None or self._is_over or current_thread() is not main_thread():
+            return
+        self._num_batches += torch.is_grad_enabled()
+        if self._num_batches >= _BATCHES_OF_COMPILED_STEPS and has_compiled():
+            self._thread = get_ident()
+            self._tracker.assume_batches(self._num_batches)
 
     def begin(self, phase: str, event: str) -> int:
         """Begin a phase and, with its event, perhaps a step; return what `end` requires."""

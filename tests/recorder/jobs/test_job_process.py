@@ -56,6 +56,7 @@ def manifest_of(folder: Path) -> Manifest:
     return RunFolder(folder / "run").read_manifest()
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_no_step_has_mixed_arms(loop: Loop, tmp_path: Path) -> None:
     notes = recorded(tmp_path, loop)

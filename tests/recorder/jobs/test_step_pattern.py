@@ -34,6 +34,8 @@ def split(*steps: str, num_events: int = 2_000) -> tuple[StepTracker, list[list[
         ("L F B F B F B F B O0", "L", "O0"),  # a closure
         ("L F B O0 f f", "L", "O0"),  # metrics behind the step
         ("F B O0 f", "F", "O0"),
+        ("L F B", "L", "B"),  # the optimizer is compiled, or not one of torch
+        ("F B f", "F", "B"),
     ],
 )
 def test_every_step_begins_with_its_first_event(step: str, start: str, anchor: str) -> None:

@@ -39,6 +39,10 @@ class Observer(Protocol):
         """Begin to watch, on the thread of the first backward."""
         ...
 
+    def batch_requested(self) -> None:
+        """Report a batch, also before any backward has run: there may never be one in a compiled step."""
+        ...
+
     def begin(self, phase: str, event: str) -> int:
         """Report that a phase begins, with an event of the loop or ""; return what `end` requires."""
         ...
@@ -65,7 +69,7 @@ class LoopHooks:
         """Replace functions and methods of torch; models follow once they exist."""
         loader = torch.utils.data.dataloader._BaseDataLoaderIter
         self._replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
-        self._replace(loader, "__next__", self._phase(loader.__next__, DATALOAD_WAIT, BATCH))
+        self._replace(loader, "__next__", self._batch(loader.__next__))
         self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
         self._replace(torch.nn.Module, "zero_grad", self._phase(torch.nn.Module.zero_grad, "zero_grad"))
         self._replace(torch, "save", self._phase(torch.save, "save", "S"))
@@ -111,6 +115,18 @@ class LoopHooks:
                 return function(*args, **kwargs)
             finally:
                 observer.end(depth)
+
+        return call
+
+    def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        observed = self._phase(function, DATALOAD_WAIT, BATCH)
+        observer = self._observer
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                observer.batch_requested()
+            return observed(*args, **kwargs)
 
         return call
 

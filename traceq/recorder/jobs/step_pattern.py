@@ -3,7 +3,8 @@
 Events are those of any framework: L a batch is requested, F and f the forward of a model with and without gradients,
 B a backward, O0, O1 ... the steps of optimizers, S a checkpoint is saved. The anchor is the optimizer that steps most
 rarely; a step begins with the first start event after it. The end of the optimizer's step would be too early: what
-many loops do behind it, such as gathering metrics, belongs to the same step.
+many loops do behind it, such as gathering metrics, belongs to the same step. Without an optimizer of torch, or with a
+compiled one, the anchor is the backward; in a step that is compiled as a whole, the batch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ BACKWARD, BATCH, FORWARD = "B", "L", "F"
 _LEARNED_STEPS = 8
 _SKIPPED_STEPS = 2  # they may initialize
 _MAX_OPTIMIZER_EVENTS = 40 * _LEARNED_STEPS
+_BACKWARDS_WITHOUT_OPTIMIZER = 16  # then it is not torch's, or compiled
 _MIN_ALIKE = 0.5
 _LEAST_SHARE_OF_PATTERN = 0.25
 
@@ -80,13 +82,19 @@ class StepTracker:
         if begins:
             self._last_step = tuple(self._events)
             self._events.clear()
-            self._anchor_passed = False
+            self._anchor_passed = self.pattern is not None and self.pattern.anchor == event
         elif self.pattern is None:
-            self._anchor_passed = event.startswith("O") or (self._anchor_passed and event not in (BATCH, FORWARD))
+            ends = event.startswith("O") or event == BACKWARD
+            self._anchor_passed = ends or (self._anchor_passed and event not in (BATCH, FORWARD))
         else:
             self._anchor_passed = self._anchor_passed or event == self.pattern.anchor
         self._events.append(event)
         return begins
+
+    def assume_batches(self, num_seen: int) -> None:
+        """Let every batch begin a step: the whole step is compiled, and shows no other event."""
+        self.pattern = StepPattern((BATCH,), BATCH, BATCH, num_seen, num_seen)
+        self._anchor_passed = True
 
     def _learn_before(self, event: str) -> None:
         """Learn the pattern if this event may begin a step; until then any optimizer is taken for the anchor."""
@@ -119,6 +127,8 @@ class StepTracker:
 def _learn(events: Sequence[str]) -> StepPattern | None:
     """Return the pattern of the events of at least eight steps, None if there are not enough of them."""
     counts = Counter(event for event in events if event.startswith("O"))
+    if not counts and events.count(BACKWARD) >= _BACKWARDS_WITHOUT_OPTIMIZER:
+        counts = Counter({BACKWARD: events.count(BACKWARD)})
     if sum(counts.values()) >= _MAX_OPTIMIZER_EVENTS:  # optimizers that stepped only at the start
         counts = Counter({event: num for event, num in counts.items() if num >= _LEARNED_STEPS})
     fewest = min(counts.values(), default=0)

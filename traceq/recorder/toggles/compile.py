@@ -10,7 +10,7 @@ import torch
 from traceq.errors import UsageFault
 from traceq.recorder.toggles.toggle import Job, check_values
 
-__all__ = ["CANDIDATES", "CompileToggle", "create"]
+__all__ = ["CANDIDATES", "CompileToggle", "create", "has_compiled"]
 
 CANDIDATES = ("off",)
 
@@ -41,7 +41,12 @@ def create(job: Job, values: Sequence[str]) -> CompileToggle:
     check_values(values, ("on", "off"))
     if not hasattr(torch.compiler, "set_stance"):
         raise UsageFault(f"torch {torch.__version__} cannot switch; 2.6 can")
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    if dynamo is None or not dynamo.counters["stats"]["unique_graphs"]:
+    if not has_compiled():
         raise UsageFault("the job compiles nothing: add torch.compile to it, and compare on with off")
     return CompileToggle(values)
+
+
+def has_compiled() -> bool:
+    """Return True once torch.compile has compiled something in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["stats"]["unique_graphs"])
