@@ -96,9 +96,9 @@ class JobProcess:
 
     def begin(self, phase: str, event: str) -> int:
         """Begin a phase and, with its event, perhaps a step; return what `end` requires."""
-        if event and phase not in self._stack and self._tracker.add(event):
+        if event and not self._stack.has_event(event) and self._tracker.add(event):
             self._guarded(self._begin_step)
-        return self._stack.begin(phase)
+        return self._stack.begin(phase, event)
 
     def end(self, depth: int) -> None:
         """End a phase."""

@@ -13,9 +13,16 @@ import torch
 from torch import nn
 
 from traceq.errors import UsageFault
+from traceq.recorder.toggles import compile as compile_toggle
 from traceq.recorder.toggles.toggle import DEFAULT, Job, applicable_toggles, create_toggle, toggle_names
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests of this process have compiled."""
+    monkeypatch.setattr(compile_toggle, "has_compiled", lambda: False)
 
 
 class Block(nn.Module):

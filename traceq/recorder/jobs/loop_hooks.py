@@ -21,11 +21,18 @@ from torch.optim.optimizer import (
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.root_models import find_roots
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
-from traceq.recorder.rank.replaced_forwards import ReplacedForwards
+from traceq.recorder.rank.replaced_methods import ReplacedMethods
 
 __all__ = ["PHASES", "LoopHooks", "Observer"]
 
 PHASES = (DATALOAD_WAIT, "forward", "no_grad_forward", "backward", "clip_grad", "optimizer", "zero_grad", "save")
+
+_METHODS = (
+    ("LightningModule", "training_step", "forward"),
+    ("DeepSpeedEngine", "backward", "backward"),
+    ("DeepSpeedEngine", "step", "optimizer"),
+)
+"""Methods of frameworks that are a phase: base class, method, phase."""
 
 
 class Observer(Protocol):
@@ -62,7 +69,7 @@ class LoopHooks:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._restore: list[Callable[[], None]] = []
-        self._forwards: ReplacedForwards | None = None
+        self._methods: list[ReplacedMethods] = []
         self._open_steps: list[int] = []
 
     def install(self) -> None:
@@ -81,15 +88,21 @@ class LoopHooks:
         self._restore.append(register_optimizer_step_post_hook(self._after_step).remove)
 
     def hook_models(self) -> list[torch.nn.Module]:
-        """Replace the forward of the models that exist, and return these."""
+        """Replace the forward of the models that exist, and return these.
+
+        Frameworks put a whole part of the step into a method of theirs; that is its phase, and no event.
+        """
         models = find_roots()
-        self._forwards = ReplacedForwards(models, self._forward)
+        self._methods.append(ReplacedMethods(models, self._forward))
+        for base, method, phase in _METHODS:
+            owners = [module for model in models for module in model.modules() if _has_base(module, base)]
+            self._methods.append(ReplacedMethods(owners, functools.partial(self._phase, phase=phase), method))
         return models
 
     def remove(self) -> None:
         """Restore everything that nobody else has replaced since."""
-        if self._forwards is not None:
-            self._forwards.restore()
+        while self._methods:
+            self._methods.pop().restore()
         while self._restore:
             self._restore.pop()()
 
@@ -163,3 +176,7 @@ class LoopHooks:
         if self._open_steps and self._observer.is_watching():
             self._observer.end(self._open_steps.pop())
         self._observer.optimizer_stepped(optimizer)
+
+
+def _has_base(module: torch.nn.Module, name: str) -> bool:
+    return any(base.__name__ == name for base in type(module).__mro__)

@@ -16,27 +16,30 @@ __all__ = ["PhaseStack"]
 class PhaseStack:
     """Phases that have begun, of which the last is open. Without `phases` it only keeps their names."""
 
-    __slots__ = ("_names", "_open", "phases")
+    __slots__ = ("_events", "_names", "_open", "phases")
 
     def __init__(self) -> None:
         self.phases: Phases | None = None
         self._names: list[str] = []
+        self._events: list[str] = []
         self._open: AbstractContextManager[None] | None = None
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._names
+    def has_event(self, event: str) -> bool:
+        """Return True inside a phase that began with this event."""
+        return event in self._events
 
-    def begin(self, name: str) -> int:
+    def begin(self, name: str, event: str = "") -> int:
         """Interrupt the current phase by this one; return the depth at which `end` ends it."""
         self._close()
         self._names.append(name)
+        self._events.append(event)
         self._reopen()
         return len(self._names) - 1
 
     def end(self, depth: int) -> None:
         """End the phase that began at this depth, and all inside it; the one around it continues."""
         self._close()
-        del self._names[depth:]
+        del self._names[depth:], self._events[depth:]
         self._reopen()
 
     @contextmanager

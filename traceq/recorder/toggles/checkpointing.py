@@ -11,7 +11,7 @@ from torch.nn import Module, ModuleList, Sequential
 from torch.utils.checkpoint import checkpoint
 
 from traceq.errors import UsageFault
-from traceq.recorder.rank.replaced_forwards import ReplacedForwards
+from traceq.recorder.rank.replaced_methods import ReplacedMethods
 from traceq.recorder.toggles.toggle import DEFAULT, Job, check_values
 
 __all__ = ["CANDIDATES", "BlocksToggle", "MethodsToggle", "create"]
@@ -27,7 +27,7 @@ class BlocksToggle:
     def __init__(self, blocks: Sequence[Module], values: Sequence[str]) -> None:
         self._is_on = False
         self._values = values
-        self._forwards = ReplacedForwards(blocks, self._checkpointed)
+        self._forwards = ReplacedMethods(blocks, self._checkpointed)
 
     def apply(self, number: int) -> None:
         """Turn it on or off for the next forward."""

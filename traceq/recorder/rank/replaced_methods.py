@@ -1,4 +1,4 @@
-"""Forwards of some models, replaced until they are restored."""
+"""Methods of some models, such as their forward, replaced until they are restored."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-__all__ = ["ReplacedForwards"]
+__all__ = ["ReplacedMethods"]
 
 Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Returns the function to call instead of a forward."""
+"""Returns the function to call instead of a method."""
 
 
-class ReplacedForwards:
-    """Forwards of models, each replaced by `replacement(forward)`.
+class ReplacedMethods:
+    """A method of models, each replaced by `replacement(method)`.
 
     The class is patched, not the instance, so that a copy of a model does not call the forward of the original; only
     what is in the instance already is patched there. No hooks of torch are used: trainers also call `model.forward`.
@@ -25,20 +25,21 @@ class ReplacedForwards:
 
     __slots__ = ("_restore",)
 
-    def __init__(self, models: Sequence[Module], replacement: Replacement) -> None:
+    def __init__(self, models: Sequence[Module], replacement: Replacement, method: str = "forward") -> None:
         self._restore: list[Callable[[], None]] = []
         in_classes: dict[type[Module], set[int]] = {}
         for model in models:
-            name = "_compiled_call_impl" if vars(model).get("_compiled_call_impl") else "forward"
+            is_compiled = method == "forward" and vars(model).get("_compiled_call_impl")
+            name = "_compiled_call_impl" if is_compiled else method
             if name in vars(model):
                 self._patch(model, name, replacement(vars(model)[name]))
             elif not isinstance(model, torch.jit.ScriptModule):
                 in_classes.setdefault(type(model), set()).add(id(model))
         for class_, ids in in_classes.items():
-            self._patch(class_, "forward", _for_some(class_.forward, replacement, ids))
+            self._patch(class_, method, _for_some(getattr(class_, method), replacement, ids))
 
     def restore(self) -> None:
-        """Restore all forwards."""
+        """Restore all methods."""
         while self._restore:
             self._restore.pop()()
 
@@ -55,14 +56,14 @@ def _delete(owner: Any, name: str) -> None:
         delattr(owner, name)
 
 
-def _for_some(forward: Callable[..., Any], replacement: Replacement, ids: set[int]) -> Callable[..., Any]:
-    """Return the forward of a class that calls the replacement for the instances with these ids."""
-    replaced = replacement(forward)
+def _for_some(method: Callable[..., Any], replacement: Replacement, ids: set[int]) -> Callable[..., Any]:
+    """Return the method of a class that calls the replacement for the instances with these ids."""
+    replaced = replacement(method)
 
-    @functools.wraps(forward)
+    @functools.wraps(method)
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or id(self) not in ids:
-            return forward(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
         return replaced(self, *args, **kwargs)
 
     return call
