@@ -184,10 +184,10 @@ def test_toggles_that_apply_are_tried_or_listed(
 ) -> None:
     recorded(tmp_path, plain, toggles=(), **{option: True})
     if option == "is_dry":
-        assert "toggles that apply: @attention=default,math" in capsys.readouterr().err
+        assert "toggles that apply: @attention=default,eager" in capsys.readouterr().err
         assert not RunFolder(tmp_path / "run").manifest_path.exists()
         return
     arms = {arm.name: arm for arm in manifest_of(tmp_path).arms}
     assert arms["as_is"].baseline
     assert arms["optimizer=fused"].status == ""
-    assert arms["attention=math"].status == NO_EFFECT
+    assert arms["attention=eager"].status == NO_EFFECT

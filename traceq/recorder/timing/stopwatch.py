@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter_ns, thread_time_ns
 
@@ -30,7 +30,7 @@ class StepTime:
     device_phases: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Mark:
     """The end of a step, and, in `next_wall_ns` and `next_cpu_ns`, the begin of the next one on the host."""
 
@@ -74,7 +74,8 @@ class Stopwatch:
 
     def resume(self) -> None:
         """Begin the next step now on the host: what happened since the last mark belongs to no step."""
-        self._marks[-1] = replace(self._marks[-1], next_wall_ns=perf_counter_ns(), next_cpu_ns=thread_time_ns())
+        self._marks[-1].next_cpu_ns = thread_time_ns()
+        self._marks[-1].next_wall_ns = perf_counter_ns()
 
     def take(self) -> list[StepTime]:
         """Return the times between the marks so far, oldest first, and clear them.

@@ -1,22 +1,23 @@
-"""Backend of scaled_dot_product_attention: default, math (eager), flash, efficient or cudnn."""
+"""Attention: of a transformers model eager or sdpa; else the backend of scaled_dot_product_attention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from traceq.recorder.toggles.toggle import DEFAULT, Job, check_values
 
-__all__ = ["CANDIDATES", "AttentionToggle", "create"]
+__all__ = ["CANDIDATES", "BackendToggle", "ImplementationToggle", "create"]
 
-CANDIDATES = ("math",)
+CANDIDATES = ("eager",)
 _SWITCHES = ("math", "flash", "mem_efficient", "cudnn")
 _BACKENDS = {"math": "math", "eager": "math", "flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn"}
 _ALL = "sdpa"
 
 
-class AttentionToggle:
+class BackendToggle:
     """Which backends torch may dispatch to; it takes another one if the only one allowed does not fit the inputs."""
 
     changes_ops = True
@@ -45,10 +46,38 @@ class AttentionToggle:
         return frozenset(_SWITCHES) if value == _ALL else frozenset([_BACKENDS[value]])
 
 
-def create(job: Job, values: Sequence[str]) -> AttentionToggle:
+class ImplementationToggle:
+    """The implementation of a transformers model, which its layers look up in each forward."""
+
+    changes_ops = True
+
+    def __init__(self, model: Any, values: Sequence[str]) -> None:
+        self._model = model
+        self._before = model.config._attn_implementation
+        self._values = [self._before if value == DEFAULT else value for value in values]
+
+    def apply(self, number: int) -> None:
+        """Set the n-th implementation."""
+        self._model.set_attn_implementation(self._values[number])
+
+    def fault(self, number: int) -> str:
+        """Return what the model has instead."""
+        name = self._model.config._attn_implementation
+        return "" if name == self._values[number] else f"the model has {name}"
+
+    def restore(self) -> None:
+        """Set the model's own implementation."""
+        self._model.set_attn_implementation(self._before)
+
+
+def create(job: Job, values: Sequence[str]) -> BackendToggle | ImplementationToggle:
     """Return the toggle; UsageFault for an unknown backend."""
     check_values(values, (*_BACKENDS, _ALL))
-    return AttentionToggle(values)
+    modules = (module for model in job.models for module in model.modules())
+    model = next((module for module in modules if hasattr(module, "set_attn_implementation")), None)
+    if model is not None and set(values) <= {DEFAULT, "eager", _ALL}:
+        return ImplementationToggle(model, values)
+    return BackendToggle(values)
 
 
 def _enabled() -> frozenset[str]:
