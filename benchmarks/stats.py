@@ -2,8 +2,9 @@
 
     python benchmarks/stats.py [--replications 1000]
 
-Tables: how often the 95 % interval covers the truth, and how many pairs a verdict needs; the same for sequential
-stopping and for one change in two contexts; and how often carry-over from one half to the next is detected. A simulated
+The first table has the error rates and the power of a whole run that asks five questions. Then: how often the 95 %
+interval covers the truth, and how many pairs a verdict needs; the same for sequential stopping and for one change in
+two contexts; how often carry-over from one half to the next is detected, and what remedies against it cost. A simulated
 step is 100 ms plus noise; B adds a known difference. "interleaved" is traceq's design, pairs in random order; "A..A
 B..B" gives the same formula the same number of steps, first all of A's, then all of B's.
 """
@@ -22,7 +23,15 @@ from rich.table import Table
 
 from traceq.model import Pairs
 from traceq.recorder.spec.schedule import block_sizes
-from traceq.stats import LOOKS, Comparison, VerdictName, compare_pairs, interaction, slowest_rank_ns
+from traceq.stats import (
+    LOOKS,
+    Comparison,
+    VerdictName,
+    answer_together,
+    compare_pairs,
+    interaction,
+    slowest_rank_ns,
+)
 from traceq.stats.hodges_lehmann import shift_between
 from traceq.stats.verdict import VERDICT_TEXTS
 
@@ -30,6 +39,9 @@ Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigm
 
 STEP_NS = 100_000_000
 NUM_PAIRS = 64
+STEPS_PER_HALF = 2
+NUM_QUESTIONS = 5
+CARRY_PCT = 2.0
 
 
 def autocorrelated(rng: np.random.Generator, num: int, sigma: float) -> NDArray[np.float64]:
@@ -70,22 +82,23 @@ def simulate(
     sigma_pct: float,
     delta_pct: float,
     carry_pct: float = 0.0,
+    steps_per_half: int = STEPS_PER_HALF,
 ) -> Pairs:
     """Return one recording up to its last look: orders shuffled within blocks, half each way; `sigma_pct` of noise.
 
-    A half of A that follows B takes `carry_pct` longer; each block starts with a warm-up pair, in its first order.
+    A step of A that follows one of B takes `carry_pct` longer. Each block starts with a pair that settles, in the order
+    of its first. Of a half with several steps the first does not count.
     """
-    sizes = block_sizes(looks)
-    b_second = np.concatenate([rng.permutation(np.arange(size) < size // 2) for size in sizes])
-    num_pairs = len(b_second)
-    b_runs = np.column_stack([~b_second, b_second]).ravel()
+    blocks = [rng.permutation(np.arange(size) < size // 2) for size in block_sizes(looks)]
+    orders = np.concatenate([np.r_[block[0], block] for block in blocks])
+    counts = np.concatenate([np.r_[False, np.full(len(block), True)] for block in blocks])
+    b_runs = np.column_stack([~orders, orders]).ravel().repeat(steps_per_half)
     after_b = np.r_[False, b_runs[:-1]]
-    opens = 2 * np.r_[0, np.cumsum(sizes)[:-1]]
-    after_b[opens] = b_runs[opens + 1]
     effect_pct = delta_pct * b_runs + carry_pct * (after_b & ~b_runs)
-    step = STEP_NS * (1 + (noise(rng, 2 * num_pairs, sigma_pct) + effect_pct) / 100)
-    halves = step.astype(np.int64).reshape(num_pairs, 2)
-    return Pairs("off", "on", b_second, halves[None, :, 0], halves[None, :, 1], len(looks))
+    step = STEP_NS * (1 + (noise(rng, len(b_runs), sigma_pct) + effect_pct) / 100)
+    counted = step.reshape(-1, 2, steps_per_half)[counts, :, min(1, steps_per_half - 1) :]
+    halves = counted.mean(axis=2).astype(np.int64)
+    return Pairs("off", "on", orders[counts], halves[None, :, 0], halves[None, :, 1], len(looks))
 
 
 def covers(interval: tuple[int, int] | None, delta_pct: float) -> bool:
@@ -99,6 +112,105 @@ def sequential_covers(rng: np.random.Generator, noise: Noise, *, sigma_pct: floa
     step[NUM_PAIRS:] += STEP_NS * delta_pct / 100
     a, b = np.split(step.astype(np.int64), 2)
     return covers(shift_between(b, a).ci95, delta_pct)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Share of replications, printed with the half-width of its 95 % interval."""
+
+    share: float
+    num: int
+
+    def __str__(self) -> str:
+        error = 1.96 * np.sqrt(max(self.share * (1 - self.share), 1 / self.num) / self.num)
+        return f"{self.share:.1%} ±{error:.1%}"
+
+
+def questions(rng: np.random.Generator, replications: int) -> Table:
+    """Return error rates and power of runs with five questions.
+
+    Without an effect: runs with at least one false claim, each question by itself and all together. Then the main
+    question's verdicts if only it has an effect; last the false claims of a single question whose A takes 2 % longer
+    after B, with halves of one step and of two.
+    """
+    title = f"{NUM_QUESTIONS} questions, {NUM_PAIRS} pairs each, threshold 0.5 %, {replications:,} replications"
+    table = Table(title=title)
+    rates_of_null, powers = ("null, alone", "null, together", "null, claims"), ("at 1 %", "at 2 %", "at 5 %")
+    for heading in ("noise", *rates_of_null, *powers, "carry 1", "carry 2"):
+        table.add_column(heading, justify="left" if heading == "noise" else "right")
+    for noise in NOISES:
+        for sigma_pct in (1.0, 5.0, 20.0):
+            null = [run_of_five(rng, noise, sigma_pct, 0.0) for _ in range(replications)]
+            together = [answer_together(run) for run in null]
+            rates = [share_with(null, "material"), share_with(together, "material")]
+            rates.append(share_with(together, "material", "detectable"))
+            for delta_pct in (1.0, 2.0, 5.0):
+                runs = (answer_together(run_of_five(rng, noise, sigma_pct, delta_pct)) for _ in range(replications))
+                rates.append(share_with([run[:1] for run in runs], "material"))
+            for steps_per_half in (1, STEPS_PER_HALF):
+                carried = (
+                    simulate(rng, noise, (NUM_PAIRS,), sigma_pct, 0.0, CARRY_PCT, steps_per_half)
+                    for _ in range(replications)
+                )
+                rates.append(share_with([(compare_pairs(pairs),) for pairs in carried], "material", "detectable"))
+            shares = [str(Rate(rate, replications)) for rate in rates]
+            table.add_row(f"{noise.__name__} {sigma_pct:g} %", *shares)
+    return table
+
+
+def run_of_five(rng: np.random.Generator, noise: Noise, sigma_pct: float, delta_pct: float) -> tuple[Comparison, ...]:
+    """Return the answers of one run, each by itself; the main question, the first, has an effect of `delta_pct`."""
+    return tuple(_compare(rng, noise, NUM_PAIRS, sigma_pct, delta_pct * (i == 0)) for i in range(NUM_QUESTIONS))
+
+
+def share_with(runs: Sequence[Sequence[Comparison]], *names: VerdictName) -> float:
+    """Return the share of runs in which at least one answer is one of these verdicts."""
+    return float(np.mean([any(answer.verdict.name in names for answer in run) for run in runs]))
+
+
+def remedies(rng: np.random.Generator, replications: int) -> Table:
+    """Return what each remedy against carry-over claims, at equal time: falsely with carry-over, truly without.
+
+    `margin` claims what exceeds the threshold by three quarters of the carry-over that the pairs do not exclude; halves
+    of two and of four steps leave out their first one.
+    """
+    table = Table(title=f"carry-over of {CARRY_PCT:g} %, material or detectable, {replications:,} replications")
+    for heading in ("noise", "remedy", "false claims", "power at 1 %", "at 2 %", "at 5 %"):
+        table.add_column(heading, justify="left" if heading in ("noise", "remedy") else "right")
+    for noise in (autocorrelated, heavy_tailed):
+        for sigma_pct in (1.0, 5.0):
+            for name, steps_per_half in (("none", 1), ("margin", 1), ("halves of 2", 2), ("halves of 4", 4)):
+                effects = ((0.0, CARRY_PCT), (1.0, 0.0), (2.0, 0.0), (5.0, 0.0))
+                rates = []
+                for delta_pct, carry_pct in effects:
+                    looks = (2 * NUM_PAIRS // steps_per_half,)
+                    runs = (
+                        simulate(rng, noise, looks, sigma_pct, delta_pct, carry_pct, steps_per_half)
+                        for _ in range(replications)
+                    )
+                    rates.append(np.mean([claims(pairs, needs_margin=name == "margin") for pairs in runs]))
+                shares = [str(Rate(float(rate), replications)) for rate in rates]
+                table.add_row(f"{noise.__name__} {sigma_pct:g} %", name, *shares)
+    return table
+
+
+def claims(pairs: Pairs, *, needs_margin: bool) -> bool:
+    """Return whether the recording claims a difference, by more than a margin for carry-over if it `needs_margin`."""
+    answer = compare_pairs(pairs)
+    if not (answer.verdict.is_difference and answer.ci95_ns):
+        return False
+    return not needs_margin or min(map(abs, answer.ci95_ns)) > 0.75 * largest_carry_ns(pairs)
+
+
+def largest_carry_ns(pairs: Pairs) -> float:
+    """Return the far end of the 95 % interval of the carry-over, of the arm with the larger one."""
+    before, order = pairs.b_second[:-1], pairs.b_second[1:]
+    change = (pairs.second_ns - pairs.first_ns)[0, 1:]
+    ends = [
+        shift_between(change[(order == starts) & (before != starts)], change[(order == starts) & (before == starts)])
+        for starts in (True, False)
+    ]
+    return max(abs(end) for shift in ends for end in shift.ci95 or (STEP_NS,))
 
 
 def coverage(rng: np.random.Generator, replications: int) -> Table:
@@ -139,11 +251,11 @@ def power(rng: np.random.Generator, replications: int) -> Table:
 
 
 def carry(rng: np.random.Generator, replications: int) -> Table:
-    """Return the share of recordings with detected carry-over, by how much longer A takes after B.
+    """Return the share of recordings with detected carry-over into counted steps, by how much longer A takes after B.
 
     At 0 % they are false alarms.
     """
-    table = Table(title=f"carry-over detected, noise 1 %, {replications:,} replications")
+    table = Table(title=f"carry-over into counted steps detected, noise 1 %, {replications:,} replications")
     carries = (0.0, 1.0, 2.0, 4.0)
     for heading in ("noise", "pairs", *(f"{carry_pct:g} %" for carry_pct in carries)):
         table.add_column(heading, justify="left" if heading == "noise" else "right")
@@ -151,7 +263,7 @@ def carry(rng: np.random.Generator, replications: int) -> Table:
         for num_pairs in (64, 256):
             shares = []
             for carry_pct in carries:
-                runs = (simulate(rng, noise, (num_pairs,), 1.0, 0.0, carry_pct) for _ in range(replications))
+                runs = (simulate(rng, noise, (num_pairs,), 1.0, 0.0, carry_pct, 1) for _ in range(replications))
                 shares.append(np.mean([_has(compare_pairs(pairs), "carried_over") for pairs in runs]))
             table.add_row(noise.__name__, str(num_pairs), *(f"{share:.1%}" for share in shares))
     return table
@@ -263,7 +375,9 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    console = Console(width=100)  # wide enough for every heading, whatever the terminal
+    console = Console(width=140)  # wide enough for every heading, whatever the terminal
+    console.print(questions(np.random.default_rng(options.seed), options.replications))
+    console.print(remedies(np.random.default_rng(options.seed), options.replications))
     console.print(coverage(np.random.default_rng(options.seed), options.replications))
     console.print(power(np.random.default_rng(options.seed), options.replications // 5))
     console.print(carry(np.random.default_rng(options.seed), options.replications))

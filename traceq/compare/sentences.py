@@ -58,7 +58,7 @@ def verdict_words(
     control = control or a_name
     noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."
     return (
-        f"{b_name} {cost}: {verdict.text} at the {threshold} threshold.",
+        f"{b_name} {cost}: {verdict.text} at the {threshold} threshold{_one_of(comparison)}.",
         f"Why: {verdict.reason}.{noise}",
     )
 
@@ -332,6 +332,11 @@ def _cost(delta_ns: float) -> str:
 
 def _delta(delta_ns: float) -> str:
     return format_value(delta_ns, Unit.DELTA_NS)
+
+
+def _one_of(comparison: Comparison) -> str:
+    """Return ` (1 of 5 questions)` where a run asks several: their verdicts hold together."""
+    return f" (1 of {comparison.num_questions} questions)" if comparison.num_questions > 1 else ""
 
 
 def _per(comparison: Comparison, per: str = "per step") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,8 @@ from traceq.compare.caveats import PROFILED_STEPS, not_interleaved, not_paired
 from traceq.compare.result import Comparable
 from traceq.compare.side import Side, of_one_run
 from traceq.facts.timeline.steps import steps
-from traceq.model import Pairs, Run
-from traceq.stats import Comparison, Samples, compare_pairs, compare_values
+from traceq.model import Manifest, Pairs, Run
+from traceq.stats import Comparison, Samples, answer_together, compare_pairs, compare_values, samples_apart
 from traceq.stats.sample_kinds import PROCESSES
 
 __all__ = ["compare_cpu", "compare_sides"]
@@ -30,6 +31,7 @@ def compare_sides(
     of_a, of_b = a.steps_ns, b.steps_ns
     if pairs is not None:
         comparison = compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
+        comparison = _as_one_question(comparison, pairs, a.run.pairs, a.run.manifest)
     elif of_a.size and of_b.size:
         comparison = compare_values(of_a, of_b, threshold_pct=threshold_pct, samples=samples)
         caveats = (*comparison.caveats, *not_paired(a, b), *not_interleaved(a, b))
@@ -48,7 +50,30 @@ def compare_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None)
     pairs, control = (_on_cpu(pairs) for pairs in _pairs_of(a, b))
     if pairs is None:
         return None
-    return compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
+    comparison = compare_pairs(pairs, control=control, threshold_pct=threshold_pct, samples=samples)
+    return _as_one_question(comparison, pairs, [each for each in map(_on_cpu, a.run.pairs) if each], a.run.manifest)
+
+
+def _as_one_question(
+    comparison: Comparison, pairs: Pairs, pairs_of_run: Sequence[Pairs], manifest: Manifest | None
+) -> Comparison:
+    """Return the comparison with its verdict among all questions that the run asks; its first arm is the main one."""
+    arms = manifest.arms if manifest else ()
+    order = {arm.name: position for position, arm in enumerate(arms)}
+    samples = {arm.name: arm.samples_per_step for arm in arms}
+    questions = [each for each in pairs_of_run if each.b_second.size and not each.is_control]
+    questions.sort(key=lambda each: order.get(each.b, len(order)))
+    answers = [
+        comparison
+        if {each.a, each.b} == {pairs.a, pairs.b}
+        else compare_pairs(
+            each,
+            threshold_pct=comparison.verdict.threshold_pct,
+            samples=samples_apart(samples.get(each.a, 0), samples.get(each.b, 0)),
+        )
+        for each in questions
+    ]
+    return answer_together(answers)[answers.index(comparison)]
 
 
 def _with_advice(comparison: Comparison, a: Side, b: Side) -> Comparison:

@@ -141,6 +141,10 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
     rows = tuple(_matrix_row(diff, shown) for diff in diffs.diffs)
     by_sample = any(diff.comparison and diff.comparison.samples for diff in diffs.diffs)
     note = "Arms that train on a different number of samples per step: delta per sample." * by_sample
+    num_questions = max((diff.comparison.num_questions for diff in diffs.diffs if diff.comparison), default=1)
+    if num_questions > 1:
+        together = f"{num_questions} questions: the verdicts hold together, each interval for itself."
+        note = f"{note} {together}".strip()
     title = "Unprofiled steps" + f", against {diffs.baseline}" * one_baseline
     return Table("matrix", title, shown, rows, note=note)
 

@@ -175,6 +175,7 @@ def _verdict(diff: Diff) -> dict[str, object]:
             "threshold_pct": None,
             "reason": "nothing to compare",
             "pairs_needed": None,
+            "num_questions": 0,
             "of": "step",
         }
     verdict = comparison.verdict
@@ -183,5 +184,6 @@ def _verdict(diff: Diff) -> dict[str, object]:
         "threshold_pct": verdict.threshold_pct,
         "reason": verdict.reason,
         "pairs_needed": verdict.pairs_needed,
+        "num_questions": comparison.num_questions,
         "of": "step" if comparison.samples is None else "sample",
     }

@@ -59,13 +59,13 @@ class _Step:
 
 
 def _counted(lines: Sequence[StepLine], arm: str) -> Iterator[_Step]:
-    """Yield the counted steps of an arm; on a device the first step of a half does not count if there are more."""
+    """Yield the counted steps of an arm; the first step of a half does not count if there are more."""
     has_long_halves = any(line.index for line in lines)
     since_pause, before = 0, WARM_UP
     for line in lines:
         since_pause = 0 if line.pair < 0 and line.pair != before else since_pause + 1
         before = line.pair
-        if line.arm == arm and line.pair >= 0 and not (has_long_halves and line.device_ns and line.index == 0):
+        if line.arm == arm and line.pair >= 0 and not (has_long_halves and line.index == 0):
             yield _Step(line, since_pause)
 
 

@@ -12,6 +12,7 @@ from traceq.stats.group_sequential import LOOKS
 from traceq.stats.hodges_lehmann import Interval
 from traceq.stats.interaction import Interaction, interaction
 from traceq.stats.per_sample import Samples, samples_apart
+from traceq.stats.questions import answer_together
 from traceq.stats.verdict import Verdict, VerdictName
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Samples",
     "Verdict",
     "VerdictName",
+    "answer_together",
     "compare_pairs",
     "compare_values",
     "interaction",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.errors import UnreadableInput
 from traceq.model import Caveat, Pairs
 from traceq.stats.carry_over import carried_over
-from traceq.stats.group_sequential import LOOKS, level_of
+from traceq.stats.group_sequential import LOOKS, chance_to_exceed, level_of
 from traceq.stats.hodges_lehmann import Interval, Shift, shift_between, shift_of_pairs
 from traceq.stats.measurement_caveats import (
     SLOW,
@@ -28,6 +28,9 @@ from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["Comparison", "compare_pairs", "compare_values", "slowest_rank_ns"]
 
+BROKEN = 0.001
+"""Chance of the A/A control's difference below which the recording is broken (z above 3.29 at a single look)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -39,7 +42,9 @@ class Comparison:
     one estimate per rank. `num_slow_a` and `num_slow_b` count values above 1.5 times the median of their arm.
     `unprofiled` is False where a profiler slowed the steps down. Unpaired values have 0 `num_pairs`; `num_a` and
     `num_b` count the values of each side, paired or not. With `samples`, those per step of A and of B, all times are
-    for as many samples as A's step has.
+    for as many samples as A's step has. `p_material` is the chance of an interval so far beyond the threshold if the
+    difference is at most that, over all looks, `p_different` likewise beyond 0 if there is none; `num_questions`
+    comparisons of the run have their verdicts together.
     """
 
     a_ns: int
@@ -59,6 +64,9 @@ class Comparison:
     rank_delta_ns: tuple[int, ...] = ()
     noise_floor_ns: int | None = None
     unprofiled: bool = True
+    p_material: float = 1.0
+    p_different: float = 1.0
+    num_questions: int = 1
     caveats: tuple[Caveat, ...] = ()
 
     @property
@@ -93,17 +101,20 @@ def compare_pairs(
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
     a, b = slowest_rank_ns(pairs, of_b=False), slowest_rank_ns(pairs, of_b=True)
     threshold, level = Threshold(threshold_pct, _median(a)), level_of(pairs.num_looks)
-    job = shift_of_pairs(second - first, pairs.b_second, level)
+    job = shift_of_pairs(second - first, pairs.b_second, level, threshold.ns)
     ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
     comparison = _compare(a, b, job, threshold, kind_at_samples(PAIRS, samples))
     a_to_a = compare_pairs(control, threshold_pct=threshold_pct) if control and control.b_second.size else None
     floor = max(map(abs, a_to_a.ci95_ns)) if a_to_a and a_to_a.ci95_ns else None
+    is_broken = a_to_a is not None and a_to_a.p_material < BROKEN
+    if a_to_a and is_broken:
+        comparison = _broken(comparison, a_to_a.verdict.reason)
     caveats = (
         *comparison.caveats,
         *one_order(pairs.b_second),
         *slow_steps_differ(comparison.num_slow_a, comparison.num_slow_b),
         *ranks_disagree(job, ranks, threshold),
-        *control_differs(a_to_a.verdict if a_to_a else None),
+        *control_differs(a_to_a.verdict if a_to_a and not is_broken else None),
         *below_noise_floor(job, comparison.verdict, floor),
         *carried_over(pairs.b_second, second - first, threshold),
     )
@@ -168,8 +179,17 @@ def _compare(
         num_slow_b=_num_slow(b),
         num_a=len(a),
         num_b=len(b),
+        p_material=chance_to_exceed(shift.z_beyond, shift.level.num_looks),
+        p_different=chance_to_exceed(shift.z_beyond_0, shift.level.num_looks),
         caveats=mean_disagrees(shift, threshold),
     )
+
+
+def _broken(comparison: Comparison, control_reason: str) -> Comparison:
+    """Return the comparison without a verdict: the recording finds a difference where there is none."""
+    reason = f"the A/A control differs from itself, far beyond chance: {control_reason}; record again"
+    broken = replace(comparison.verdict, name="inconclusive", reason=reason, pairs_needed=None)
+    return replace(comparison, verdict=broken, p_material=1.0, p_different=1.0)
 
 
 def _median(values: NDArray[np.int64]) -> int:

@@ -8,18 +8,21 @@ belong to LOOKS: the closer two looks are, the less the second one costs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from statistics import NormalDist
+from functools import cache
+from itertools import pairwise
 
-__all__ = ["LOOKS", "ONE_LOOK", "Level", "level_of"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LOOKS", "ONE_LOOK", "Level", "chance_to_exceed", "level_of"]
 
 LOOKS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Numbers of pairs after which a recording may stop; even, so that both orders are equally frequent."""
 
-# For 1, 2, ... looks: percent of intervals that may miss at a single look, so that 5 % and 10 % miss at any. By the
-# recursive integration of Armitage, McPherson and Rowe (1969), which tests/stats/test_sequential.py repeats.
-_MISSED_95 = (5, 3.18, 2.44, 1.93, 1.63, 1.38, 1.21, 1.06, 0.96, 0.86, 0.79)
-_MISSED_90 = (10, 6.56, 5.15, 4.11, 3.50, 2.98, 2.63, 2.31, 2.09, 1.88, 1.73)
+_NUM_POINTS = 64
+_LARGEST_Z = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,44 @@ class Level:
     z90: float
 
 
+@cache
 def level_of(num_looks: int) -> Level:
     """Return the level for 1 to 11 looks, their number fixed before the first one."""
     assert 1 <= num_looks <= len(LOOKS)
-    z95, z90 = (NormalDist().inv_cdf(1 - missed[num_looks - 1] / 200) for missed in (_MISSED_95, _MISSED_90))
-    return Level(num_looks, z95, z90)
+    return Level(num_looks, _critical_z(0.05, num_looks), _critical_z(0.10, num_looks))
+
+
+def chance_to_exceed(z: float, num_looks: int) -> float:
+    """Return the chance that pure noise is `z` standard errors from 0 at any of the first `num_looks` LOOKS.
+
+    By the recursive integration of Armitage, McPherson and Rowe (1969): the density of the sum of all pairs, inside the
+    bounds at every look so far, is integrated from look to look at the points of Gauss and Legendre.
+    """
+    if num_looks == 1 or not 0 < z < _LARGEST_Z:
+        return math.erfc(max(z, 0.0) / math.sqrt(2))
+    looks = LOOKS[:num_looks]
+    unit, unit_weights = np.polynomial.legendre.leggauss(_NUM_POINTS)
+    bounds = [z * look**0.5 for look in looks]
+    sums, mass = unit * bounds[0], unit_weights * bounds[0] * _density(unit * bounds[0], looks[0])
+    for (before, look), bound in zip(pairwise(looks), bounds[1:], strict=True):
+        after = unit * bound
+        mass = unit_weights * bound * (_density(after[:, None] - sums, look - before) @ mass)
+        sums = after
+    return max(0.0, 1.0 - float(mass.sum()))
+
+
+def _density(distance: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = np.exp(-(distance**2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    return result
+
+
+def _critical_z(chance: float, num_looks: int) -> float:
+    """Return the z that noise exceeds with this chance, by bisection."""
+    low, high = 0.0, _LARGEST_Z
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance_to_exceed(middle, num_looks) > chance else (low, middle)
+    return high
 
 
 ONE_LOOK = level_of(1)

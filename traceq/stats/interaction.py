@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceq.stats.comparison import Comparison
 from traceq.stats.group_sequential import level_of
@@ -28,7 +28,8 @@ def interaction(here: Comparison, there: Comparison) -> Interaction:
     """Return the cost there minus the cost here, of two comparisons that share no pair.
 
     The threshold is in percent of A's step here. The interval of the difference comes from the ends of both: distances
-    from the estimates add up by squares (Donner and Zou, Statistical Methods in Medical Research 21, 2012: MOVER).
+    from the estimates add up by squares (Donner and Zou, Statistical Methods in Medical Research 21, 2012: MOVER). An
+    interaction is one more question of the run, which is asked only if one of the two costs is claimed.
     """
     ci95 = _difference(here.delta_ns, here.ci95_ns, there.delta_ns, there.ci95_ns)
     ci90 = _difference(here.delta_ns, here.ci90_ns, there.delta_ns, there.ci90_ns)
@@ -36,7 +37,11 @@ def interaction(here: Comparison, there: Comparison) -> Interaction:
     level = level_of(max(here.num_looks, there.num_looks))
     shift = Shift(there.delta_ns - here.delta_ns, mean, math.inf, ci95, ci90, level)
     threshold = Threshold(here.verdict.threshold_pct, here.a_ns)
-    return Interaction(shift.delta, ci95, ci90, verdict(shift, threshold, PAIRS, (here.num_pairs, there.num_pairs)))
+    result = verdict(shift, threshold, PAIRS, (here.num_pairs, there.num_pairs))
+    if result.is_difference and not (here.verdict.is_difference or there.verdict.is_difference):
+        reason = f"{result.reason}; not claimed, as neither of the two costs is"
+        result = replace(result, name="inconclusive", reason=reason)
+    return Interaction(shift.delta, ci95, ci90, result)
 
 
 def _difference(here_ns: int, here: Interval | None, there_ns: int, there: Interval | None) -> Interval | None:

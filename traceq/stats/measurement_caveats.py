@@ -79,10 +79,16 @@ def ranks_disagree(shift: Shift, ranks: Sequence[Shift], threshold: Threshold) -
 
 
 def control_differs(control: Verdict | None) -> Caveats:
-    """Return a caveat if the A/A control shows a material difference."""
+    """Return a caveat if the A/A control shows a material difference; chance does that in 1 of 30 noisy recordings.
+
+    The verdict does not depend on it: it would lose as many true claims as false ones.
+    """
     if not control or control.name != "material":
         return ()
-    text = f"the A/A control shows a material difference: {control.reason}; do not trust this verdict, record again"
+    text = (
+        f"the A/A control differs from itself: {control.reason}; chance does that in 1 of 30 noisy recordings, "
+        "if it recurs something else ran on this machine"
+    )
     return (Caveat("control_differs", text),)
 
 
@@ -90,7 +96,10 @@ def below_noise_floor(shift: Shift, verdict: Verdict, floor_ns: int | None) -> C
     """Return a caveat if the verdict is a difference that does not exceed the A/A noise floor."""
     if floor_ns is None or not verdict.is_difference or abs(shift.delta) > floor_ns:
         return ()
-    text = f"{_delta(shift.delta)} does not exceed the A/A noise floor, {format_value(floor_ns, Unit.NS)}"
+    text = (
+        f"{_delta(shift.delta)} does not exceed the A/A noise floor, {format_value(floor_ns, Unit.NS)}; "
+        "the verdict is from the interval of this comparison"
+    )
     return (Caveat("below_noise_floor", text),)
 
 

@@ -22,7 +22,7 @@ LONG = ("--steps", "10000")
 @pytest.mark.parametrize(
     ("end", "end_at", "message", "measured"),
     [
-        ("kill", 90, "rank 1: killed by SIGKILL", [(2, 16)]),
+        ("kill", 150, "rank 1: killed by SIGKILL", [(2, 16)]),
         pytest.param("kill", 60, "rank 1: killed by SIGKILL", [], marks=pytest.mark.slow),
         pytest.param("raise", 60, "rank 1: ValueError: an injected fault", [], marks=pytest.mark.slow),
         pytest.param("exit", 60, "rank 1: RuntimeError: the recipe called sys.exit(0)", [], marks=pytest.mark.slow),

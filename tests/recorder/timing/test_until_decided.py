@@ -180,13 +180,13 @@ def test_the_cap_stops_after_the_round_that_passes_it(
 
 
 def test_out_of_looks_is_out_of_time() -> None:
-    rank = alone(replace(PLAN, max_minutes=0.5))
+    rank = alone(replace(PLAN, max_minutes=1))
     ran, lines = record(rank, noise_pct=20)
     planned = ran[-1].end_pair
     assert {pairs.num_looks for pairs in pairs_of([lines])} == {LOOKS.index(planned) + 1}
     num_looks = LOOKS.index(planned) + 1
-    assert rank.messages[0] == f"up to {planned} pairs per comparison, {num_looks} looks, at most 0.5 min"
-    assert rank.planned == [3 * 2 * (planned + len({block.first_pair for block in ran}))]
+    assert rank.messages[0] == f"up to {planned} pairs per comparison, {num_looks} looks, at most 1 min"
+    assert rank.planned == [3 * 2 * 2 * (planned + len({block.first_pair for block in ran}))]
 
 
 @given(st.floats(0.1, 1e5), st.floats(1e-3, 1e3))

@@ -104,8 +104,13 @@ class Plan:
 
     @property
     def steps_per_half(self) -> int:
-        """8 on CUDA, where the host runs ahead of the device and a single step cannot show an arm's effect; else 1."""
-        return 8 if self.device == "cuda" else 1
+        """8 on CUDA, where the host runs ahead of the device; 2 on a CPU; the first of them follows the other arm.
+
+        1 if there is no other arm to follow.
+        """
+        if self.device == "cuda":
+            return 8
+        return 2 if sum(planned.arm.timed for planned in self.arms) > 1 else 1
 
     @property
     def warning(self) -> str:

@@ -19,7 +19,7 @@ from traceq.runs.run_folder import RunFolder
 
 __all__ = ["DEFAULT_STEPS", "Request", "create_run_folder", "prepare", "resolve_device", "utc_now"]
 
-DEFAULT_STEPS = {"cpu": 64, "cuda": 256}
+DEFAULT_STEPS = {"cpu": 128, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
 DEFAULT_MINUTES = 10.0
 DEFAULT_TRACE_STEPS = 3

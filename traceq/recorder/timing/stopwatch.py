@@ -118,16 +118,15 @@ def _elapsed_ns(began: torch.cuda.Event, ended: torch.cuda.Event) -> int:
 
 
 def counted_ns(half: Sequence[StepTime]) -> int:
-    """Return the mean time of a half's steps, ns.
+    """Return the mean time of a half's steps, ns; on a device measured by events.
 
-    On a device it is measured by events, and the first step settles and does not count.
+    The first step of several does not count: it pays for what the arm before it left behind.
     """
-    if half[0].device_ns == 0:
-        return sum(step.wall_ns for step in half) // len(half)
     counted = half[1:] or half
-    return sum(step.device_ns for step in counted) // len(counted)
+    return sum(step.device_ns or step.wall_ns for step in counted) // len(counted)
 
 
 def counted_cpu_ns(half: Sequence[StepTime]) -> int:
-    """Return the mean CPU time of the main thread in a half's steps, ns; 0 with a device."""
-    return sum(step.cpu_ns for step in half) // len(half) if half[0].device_ns == 0 else 0
+    """Return the mean CPU time of the main thread in the same steps, ns; 0 with a device."""
+    counted = half[1:] or half
+    return sum(step.cpu_ns for step in counted) // len(counted) if half[0].device_ns == 0 else 0

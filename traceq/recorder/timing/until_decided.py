@@ -15,7 +15,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.schedule import Block, block_sizes, comparisons, schedule
 from traceq.recorder.tracing.traced_steps import num_traced_steps
 from traceq.runs.step_log import Line, PairLine, StepLine, pairs_of
-from traceq.stats import LOOKS, Comparison, compare_pairs, samples_apart
+from traceq.stats import LOOKS, Comparison, answer_together, compare_pairs, samples_apart
 from traceq.units import Unit, format_value
 
 __all__ = ["blocks_until_decided", "look_text", "looks_within"]
@@ -34,14 +34,15 @@ def blocks_until_decided(rank: Rank, warm_up: Sequence[Line], pairs: Sequence[Pa
     deadline = monotonic() + seconds
     looks = rank.world.share(looks_within(seconds, _pair_seconds(rank, compared, warm_up)))
     _announce(rank, compared, looks)
-    undecided = [names for names in compared if names[0] != names[1]]
+    questions = [names for names in compared if names[0] != names[1]]
+    undecided = questions
     for num_pairs, blocks in groupby(schedule(compared, looks, rank.plan.seed), lambda block: block.end_pair):
         for block in blocks:
             if block.is_control or (block.a, block.b) in undecided:
                 yield block
         is_last = num_pairs == looks[-1] or rank.world.share(monotonic() >= deadline)
         if is_last or num_pairs in looks:
-            undecided = _take_look(rank, pairs, undecided, is_last=is_last)
+            undecided = _take_look(rank, pairs, questions, undecided, is_last=is_last)
         if is_last or not undecided:
             return
 
@@ -93,12 +94,23 @@ def _announce(rank: Rank, compared: Sequence[Compared], looks: Sequence[int]) ->
 
 
 def _take_look(
-    rank: Rank, lines: Sequence[PairLine], undecided: Sequence[Compared], *, is_last: bool
+    rank: Rank,
+    lines: Sequence[PairLine],
+    questions: Sequence[Compared],
+    undecided: Sequence[Compared],
+    *,
+    is_last: bool,
 ) -> list[Compared]:
-    """Return the comparisons that are still undecided, the same on every rank; rank 0 prints all results."""
+    """Return the comparisons that are still undecided, the same on every rank; rank 0 prints their results.
+
+    Those that were decided keep their answer, and pass their share of the 5 % on to the others.
+    """
     pairs = {(pairs.a, pairs.b): pairs for pairs in pairs_of(rank.world.gather(list(lines)))}
     samples = {planned.arm.name: planned.arm.samples_per_step for planned in rank.plan.arms}
-    results = {(a, b): compare_pairs(pairs[a, b], samples=samples_apart(samples[a], samples[b])) for a, b in undecided}
+    answers = answer_together(
+        [compare_pairs(pairs[a, b], samples=samples_apart(samples[a], samples[b])) for a, b in questions]
+    )
+    results = {names: answer for names, answer in zip(questions, answers, strict=True) if names in undecided}
     for (_, arm), result in results.items():
         rank.say(look_text(arm, result, is_last=is_last))
     return rank.world.share([names for names, result in results.items() if not result.verdict.is_final])
