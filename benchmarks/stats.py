@@ -4,9 +4,9 @@
 
 The first table has the error rates and the power of a whole run that asks five questions. Then: how often the 95 %
 interval covers the truth, and how many pairs a verdict needs; the same for sequential stopping and for one change in
-two contexts; how often carry-over from one half to the next is detected, and what remedies against it cost. A simulated
-step is 100 ms plus noise; B adds a known difference. "interleaved" is traceq's design, pairs in random order; "A..A
-B..B" gives the same formula the same number of steps, first all of A's, then all of B's.
+two contexts; how often carry-over from one half to the next is detected, and what remedies against it cost; how often a
+rank is called late. A simulated step is 100 ms plus noise; B adds a known difference. "interleaved" is traceq's design,
+pairs in random order; "A..A B..B" gives the same formula the same number of steps, first all of A's, then all of B's.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from traceq.stats import (
     slowest_rank_ns,
 )
 from traceq.stats.hodges_lehmann import shift_between
+from traceq.stats.late_ranks import late_ranks, lateness_of_ranks
 from traceq.stats.verdict import VERDICT_TEXTS
 
 Noise = Callable[[np.random.Generator, int, float], NDArray[np.float64]]  # sigma, result in percent of a step
@@ -213,6 +214,35 @@ def largest_carry_ns(pairs: Pairs) -> float:
     return max(abs(end) for shift in ends for end in shift.ci95 or (STEP_NS,))
 
 
+def late(rng: np.random.Generator, replications: int) -> Table:
+    """Return how often a rank is called late: of symmetric ranks, and of one that works longer (and is the right one).
+
+    Ranks work for 40 % of the step, with independent noise in percent of the step.
+    """
+    table = Table(title=f"late ranks, noise 5 %, {replications:,} replications")
+    for heading in ("noise", "ranks", "steps", "symmetric", "2 % longer", "5 % longer", "10 % longer"):
+        table.add_column(heading, justify="left" if heading == "noise" else "right")
+    for noise in (autocorrelated, heavy_tailed, switching):
+        for num_ranks, num_steps in ((2, 200), (2, 400), (8, 400)):
+            rates = []
+            for more_pct in (0.0, 2.0, 5.0, 10.0):
+                ranks = [_late_ranks(rng, noise, num_ranks, num_steps, more_pct) for _ in range(replications)]
+                rates.append(np.mean([bool(late) if not more_pct else late == (0,) for late in ranks]))
+            shares = [str(Rate(float(rate), replications)) for rate in rates]
+            table.add_row(noise.__name__, str(num_ranks), str(num_steps), *shares)
+    return table
+
+
+def _late_ranks(
+    rng: np.random.Generator, noise: Noise, num_ranks: int, num_steps: int, more_pct: float
+) -> tuple[int, ...]:
+    """Return the late ranks of a recording in which rank 0 works `more_pct` of the step longer than the others."""
+    work = 40 + np.array([noise(rng, num_steps, 5.0) for _ in range(num_ranks)])
+    work[0] += more_pct
+    step = np.broadcast_to(work.max(axis=0) + 60, work.shape)
+    return late_ranks(lateness_of_ranks(work, step - work, step))
+
+
 def coverage(rng: np.random.Generator, replications: int) -> Table:
     """Return the share of 95 % intervals that cover the true difference of 1 %, and of A/A comparisons by verdict."""
     table = Table(title=f"{NUM_PAIRS} pairs, noise 1 %, {replications:,} replications")
@@ -378,6 +408,7 @@ def main() -> None:
     console = Console(width=140)  # wide enough for every heading, whatever the terminal
     console.print(questions(np.random.default_rng(options.seed), options.replications))
     console.print(remedies(np.random.default_rng(options.seed), options.replications))
+    console.print(late(np.random.default_rng(options.seed), options.replications))
     console.print(coverage(np.random.default_rng(options.seed), options.replications))
     console.print(power(np.random.default_rng(options.seed), options.replications // 5))
     console.print(carry(np.random.default_rng(options.seed), options.replications))

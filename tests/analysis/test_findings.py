@@ -286,7 +286,7 @@ def test_of_several_ranks_the_worst_is_named() -> None:
     fast, slow = (replace(build(*loading("dataload_wait", wait)), rank=rank) for rank, wait in enumerate((20, 40)))
     (finding,) = analyze(Run("", (fast, slow)), "dataload").findings
     assert finding.ns == 40_000
-    assert finding.text.endswith("(rank 1)")
+    assert finding.text.endswith("(in this one traced step, rank 1)")
 
 
 def text_of(*events: Event) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from builder import Event, annotation, build, comms, kernel, launch, op, step, table, world
 
 from traceq.analysis.registry import analyze
-from traceq.model import Run, Trace
+from traceq.model import Run, Timings, Trace
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 Row = dict[str, Any]
@@ -82,55 +84,169 @@ def test_ends_that_scatter_as_much_as_starts_give_no_clock_and_waits_by_duration
     assert caveat.code == "clocks"
 
 
-def late(by: float, window: int = 1000) -> tuple[str, str]:
-    """Verdicts of two ranks: the second comes later to each of three collectives, and waits 2 us in a fourth."""
-    first = met((1, 3), (100, 300), (400, 600), (700, 900), (950, 960))
-    second = met((1, 3), (100 + by, 300), (400 + by, 600), (700 + by, 900), (948, 960))
-    events = [
-        {**event, "dur": window} if event["name"].startswith("ProfilerStep") else event for event in [step(0, 1000)]
-    ]
-    traces = [build(*events, *local, **world(number, 2)) for number, local in enumerate((first, second))]
-    first_row, second_row = ranks(*traces)
+def thrice(*times: tuple[float, float], jitter: Sequence[float] = (0, 0, 0)) -> list[tuple[float, float]]:
+    """The same collectives in each of three steps of 1 ms; those of step k start `jitter[k]` later."""
+    return [(1000 * k + start + jitter[k], 1000 * k + end) for k in range(3) for start, end in times]
+
+
+def three_steps(number: int, *events: Event, size: int = 2) -> Trace:
+    return build(*(step(1000 * k, 1000, k) for k in range(3)), *events, **world(number, size))
+
+
+def of_steps(name: str, start: float, dur: float) -> list[Event]:
+    return [annotation(name, 1000 * k + start, dur) for k in range(3)]
+
+
+def late(by: float, jitter: Sequence[float] = (0, 0, 0)) -> tuple[str, str]:
+    """Verdicts of two ranks: the second comes later to three collectives of each step, and waits 2 us in a fourth."""
+    first = met(*thrice((100, 300), (400, 600), (700, 900), (950, 960)))
+    second = met(
+        *(
+            (1000 * k + start + (by + jitter[k]) * (start < 900) - 2 * (start > 900), 1000 * k + end)
+            for k in range(3)
+            for start, end in ((100, 300), (400, 600), (700, 900), (950, 960))
+        )
+    )
+    first_row, second_row = ranks(three_steps(0, *first), three_steps(1, *second))
     return first_row["verdict"], second_row["verdict"]
 
 
-def test_a_straggler_waits_less_than_a_quarter_of_the_others_and_these_a_twentieth_of_the_time() -> None:
-    assert late(17) == ("waits", "straggler")  # 51 us of 1,000
-    assert late(16) == ("balanced", "balanced")  # 48 us
-    assert late(17, window=1100) == ("balanced", "balanced")
+def test_the_others_wait_a_twentieth_of_the_step_for_a_straggler() -> None:
+    assert late(20) == ("waits", "straggler")
+    assert late(16) == ("balanced", "balanced")  # 48 us of 1,000
 
 
-def test_a_quarter_is_not_less_than_a_quarter() -> None:
+def test_a_straggler_is_late_in_every_step_by_more_than_the_steps_scatter() -> None:
+    assert late(60, jitter=(5, 0, -5)) == ("waits", "straggler")
+    assert late(60, jitter=(60, 0, -60)) == ("balanced", "balanced")
+    rows = analyze(Run("job", irregular()), "ranks")
+    assert rows.findings == ()
+    assert (
+        "In these 3 traced steps the others wait for rank 1, too irregularly to name a straggler." in rows.views[0].note
+    )
+
+
+def irregular() -> tuple[Trace, Trace]:
+    """The second rank is 300 us late, in one of three steps."""
+    second = [(start + 300 * (1000 < start < 2000), end) for start, end in thrice((100, 500), (600, 620))]
+    return three_steps(0, *met(*thrice((100, 500), (600, 620)))), three_steps(1, *met(*second))
+
+
+def test_of_two_ranks_a_straggler_causes_three_quarters_of_the_waits() -> None:
     def verdicts(local: int) -> set[str]:
-        first = met((1, 3), (100, 300), (400, 600), (700, 800 + local))
-        second = met((1, 3), (140, 300), (440, 600), (700 - local, 800 + local))
-        return {row["verdict"] for row in ranks(rank(0, *first), rank(1, *second))}
+        first = met((1, 3), *thrice((100, 300), (400, 600), (700, 800 + local)))
+        second = met((1, 3), *thrice((140, 300), (440, 600), (700 - local, 800 + local)))
+        return {row["verdict"] for row in ranks(three_steps(0, *first), three_steps(1, *second))}
 
-    assert verdicts(20) == {"balanced"}  # 20 of 80
-    assert verdicts(19) == {"waits", "straggler"}
+    assert verdicts(30) == {"balanced"}
+    assert verdicts(20) == {"waits", "straggler"}
+
+
+def test_late_ranks_that_take_turns_are_both_named() -> None:
+    """Ranks 0 and 6 of eight: each waits for the other, as long as all others."""
+
+    def arrivals(number: int) -> list[tuple[float, float]]:
+        return [(1, 3), *thrice((100 + 150 * (number == 0), 300), (400 + 140 * (number == 6), 600))]
+
+    traces = [three_steps(number, *met(*arrivals(number)), size=8) for number in range(8)]
+    (finding,) = analyze(Run("job", tuple(traces)), "ranks").findings
+    assert finding.text.startswith(
+        "ranks 0, 6 are stragglers: in these 3 traced steps the others wait 150 us per step for rank 0, 150 us of it "
+        "exposed; "
+    )
+    assert "the others wait 140 us per step for rank 6, 140 us of it exposed" in finding.text
+    rows = table(Run("job", tuple(traces)), "ranks")
+    assert [row["verdict"] for row in rows] == ["straggler", *["waits"] * 5, "straggler", "waits"]
+    assert [row["caused_ns"] // 1000 for row in rows] == [450, 0, 0, 0, 0, 0, 420, 0]
 
 
 def test_the_finding_says_what_keeps_the_straggler() -> None:
-    phases = annotation("load", 0, 500), annotation("forward", 500, 500)
-    first = rank(0, *phases, *met((1, 3), (10, 480), (510, 600), (700, 720), (760, 770)))
-    busy = op("aten::sort", 20, 400)
-    second = rank(1, *phases, busy, *met((1, 3), (470, 480), (512, 600), (701, 720), (759, 770)))
+    phases = *of_steps("load", 0, 500), *of_steps("forward", 500, 500)
+    first = three_steps(0, *phases, *met(*thrice((1, 3), (10, 480), (510, 600), (700, 720), (760, 770))))
+    busy = [op("aten::sort", 1000 * k + 20, 400) for k in range(3)]
+    second = three_steps(1, *phases, *busy, *met(*thrice((1, 3), (470, 480), (512, 600), (701, 720), (759, 770))))
     (finding,) = analyze(Run("job", (first, second)), "ranks").findings
     assert (finding.code, finding.key, finding.ns) == ("straggler", "rank 1", 463_000)
     assert finding.text == (
-        "rank 1 is the straggler: the others wait 463 us per step for it, 463 us of it exposed; "
-        "its host-bound time in load is 460 us longer than theirs, 400 us of it aten::sort"
+        "rank 1 is the straggler: in these 3 traced steps the others wait 463 us per step for it, 463 us of it "
+        "exposed; its host-bound time in load is 460 us longer than theirs, 400 us of it aten::sort"
     )
 
 
 def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
-    phases = annotation("load", 0, 500), annotation("forward", 500, 500)
-    first = rank(0, *phases, *met((1, 3), (10, 480), (510, 600), (700, 720), (760, 770)))
-    inner = annotation("# sparse #", 5, 450), annotation("# rows #", 10, 400), op("aten::sort", 20, 50)
-    second = rank(1, *phases, *inner, *met((1, 3), (470, 480), (512, 600), (701, 720), (759, 770)))
+    phases = *of_steps("load", 0, 500), *of_steps("forward", 500, 500)
+    first = three_steps(0, *phases, *met(*thrice((1, 3), (10, 480), (510, 600), (700, 720), (760, 770))))
+    inner = *of_steps("# sparse #", 5, 450), *of_steps("# rows #", 10, 400)
+    sort = [op("aten::sort", 1000 * k + 20, 50) for k in range(3)]
+    late_times = thrice((1, 3), (470, 480), (512, 600), (701, 720), (759, 770))
+    second = three_steps(1, *phases, *inner, *sort, *met(*late_times))
     (finding,) = analyze(Run("job", (first, second)), "ranks").findings
     assert finding.text.endswith(
         "is 460 us longer than theirs, 350 us of it Python in # rows #, before record_param_comms"
+    )
+
+
+PHASES = ("forward", "backward")
+
+
+def recorded(traces: tuple[Trace, ...], own_ms: tuple[float, float], num: int = 400) -> Run:
+    """A run with unprofiled steps of 100 ms: `own_ms` of each rank in forward, the rest waits in backward."""
+    rng = np.random.default_rng(2)
+    forward = rng.normal(1, 0.02, (2, num)) * 1e6 * np.array(own_ms)[:, None]
+    phase_ns = np.stack([forward, 100e6 - forward], axis=2).astype(np.int64)
+    none = np.zeros(2, np.int64)
+    timings = Timings(
+        PHASES,
+        phase_ns.sum(axis=2),
+        phase_ns,
+        phase_ns,
+        np.arange(num),
+        none,
+        none,
+        none,
+        num_warmup=0,
+        by_device=False,
+    )
+    return Run("job", traces, timings=timings)
+
+
+def late_in_forward() -> tuple[Trace, ...]:
+    def phases(forward: float) -> list[Event]:
+        return [*of_steps("forward", 0, forward), *of_steps("backward", forward, 1000 - forward)]
+
+    first = three_steps(0, *phases(580), *met(*thrice((600, 980))))
+    return first, three_steps(1, *phases(950), *met(*thrice((970, 980))))
+
+
+def test_unprofiled_steps_confirm_a_straggler() -> None:
+    (finding,) = analyze(recorded(late_in_forward(), (40, 45)), "ranks").findings
+    assert finding.text.startswith(
+        "rank 1 is the straggler: it works 4.98 ms longer than the others, persistently in 400 unprofiled steps; "
+        "in these 3 traced steps the others wait 370 us per step for it"
+    )
+
+
+def test_what_unprofiled_steps_do_not_show_is_chance() -> None:
+    report = analyze(recorded(late_in_forward(), (40, 40)), "ranks")
+    assert report.findings == ()
+    assert (
+        "No rank is a straggler. In these 3 traced steps the others wait for rank 1; 400 unprofiled steps show no such "
+        "rank: chance."
+    ) in report.views[0].note
+
+
+def test_too_few_unprofiled_steps_decide_nothing() -> None:
+    (finding,) = analyze(recorded(late_in_forward(), (40, 40), num=199), "ranks").findings
+    assert finding.text.startswith("rank 1 is the straggler: in these 3 traced steps the others wait 370 us")
+
+
+def test_unprofiled_steps_name_a_rank_that_the_traced_ones_do_not() -> None:
+    phases = *of_steps("forward", 0, 500), *of_steps("backward", 500, 500)
+    even = tuple(three_steps(number, *phases, *met(*thrice((600, 980)))) for number in range(2))
+    (finding,) = analyze(recorded(even, (45, 40)), "ranks").findings
+    assert finding.text == (
+        "rank 0 is the straggler: it works 5.01 ms longer than the others, persistently in 400 unprofiled steps; "
+        "in these 3 traced steps the others do not wait for it"
     )
 
 

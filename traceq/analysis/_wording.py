@@ -12,6 +12,7 @@ __all__ = [
     "MOST_RANKS",
     "a_step",
     "category_term",
+    "in_traced_steps",
     "more_rows",
     "over_ranks",
     "per_step",
@@ -34,6 +35,14 @@ def per_step(steps: Steps) -> str:
 def a_step(steps: Steps) -> str:
     """Return `a step`; `the trace` where that has no steps."""
     return "a step" if steps.marked else "the trace"
+
+
+def in_traced_steps(job: Job) -> str:
+    """Return `in these 3 traced steps`, on which a finding rests; `in this trace` where that has no steps."""
+    if not job.ranks or not job.ranks[0].steps.marked:
+        return "in this trace"
+    num = min(int(rank.steps.counted.sum()) for rank in job.ranks)
+    return "in this one traced step" if num == 1 else f"in these {num:,} traced steps"
 
 
 def the_step(steps: Steps) -> str:

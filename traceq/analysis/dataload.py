@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
@@ -15,7 +16,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
-from traceq.facts.timeline.data_loading import LOADER
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, activity
 from traceq.intervals import Spans, intersect, measure_common, measure_within, spans
@@ -26,6 +27,7 @@ from traceq.units import Unit, format_value
 POSITION = 25
 
 _STARVED_PCT = 5.0
+_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 
 
@@ -47,7 +49,10 @@ def summarize(trace: Trace) -> Part[DataloadRow]:
 def merge(job: Job, parts: Sequence[Part[DataloadRow]]) -> Report:
     """Return the rows of all ranks, and the rank that waits longest."""
     table = Table.of("dataload", "Data loader", DataloadRow, of_all(parts))
-    return Report("dataload", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
+    share = unprofiled_share(job, _WAIT, _STARVED_PCT)
+    if share is None:
+        return Report("dataload", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
+    return Report("dataload", (table,), findings=(_starved_unprofiled(share),) if share.exceeds else ())
 
 
 @once_per_trace
@@ -85,10 +90,20 @@ def _starved(trace: Trace) -> Finding | None:
     idle_ns, total_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
     if not steps_.marked or 100 * idle_ns <= _STARVED_PCT * total_ns:
         return None
+    by_step = measure_within(_idle(trace), window[:, 0], window[:, 1]).astype(np.float64)
+    if not holds_in_steps(by_step, np.diff(window)[:, 0].astype(np.float64), _STARVED_PCT):
+        return None
     step_idle_ns = round(idle_ns / len(window))
     share = format_value(100 * idle_ns / total_ns, Unit.PERCENT)
-    text = (
-        f"starved: the step waits {format_value(step_idle_ns, Unit.NS)} ({share}) for the data loader; try more "
-        "workers, a larger prefetch_factor, or less work per sample"
-    )
-    return Finding("starved", "high", text, step_idle_ns, instead_of=("host_bound", "dataload_wait"))
+    return _finding(f"the step waits {format_value(step_idle_ns, Unit.NS)} ({share}) for the data loader", step_idle_ns)
+
+
+def _starved_unprofiled(share: UnprofiledShare) -> Finding:
+    percent = format_value(share.pct, Unit.PERCENT)
+    waits = f"an unprofiled step waits {format_value(share.ns, Unit.NS)} ({percent}) for the data loader"
+    return _finding(f"{waits} (mean of {share.num_steps:,} on rank {share.rank})", share.ns)
+
+
+def _finding(waits: str, ns: int) -> Finding:
+    text = f"starved: {waits}; try more workers, a larger prefetch_factor, or less work per sample"
+    return Finding("starved", "high", text, ns, instead_of=("host_bound", "dataload_wait"))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -17,9 +18,10 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, in_counted_steps
-from traceq.intervals import Spans, contains, spans
+from traceq.intervals import Spans, contains, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -28,6 +30,7 @@ POSITION = 66
 
 _MOST_PCT = 10.0
 """Percentage of the step above which an unfused optimizer is a finding."""
+_PHASE = re.compile("optim", re.IGNORECASE)
 _STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _IMPLEMENTATIONS = (
     ("fused", re.compile(r"^aten::_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
@@ -41,7 +44,7 @@ _CAN_FUSE = ("Adam", "AdamW", "SGD", "Adagrad")
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRow:
-    """One optimizer of one rank; `window_ns` is its part of the counted steps' windows."""
+    """One optimizer of one rank, without a closure; `window_ns` is its part of the windows `steps_ns` that count."""
 
     rank: int = column("rank", Unit.COUNT)
     name: str = column("optimizer")
@@ -50,6 +53,7 @@ class OptimizerRow:
     host_ns: int = column("host", Unit.NS)
     num_gpu_ops: int = column("GPU ops", Unit.COUNT)
     window_ns: int = column("of the steps", Unit.NS)
+    steps_ns: tuple[int, ...] = ()
 
 
 def summarize(trace: Trace) -> Part[OptimizerRow]:
@@ -60,7 +64,17 @@ def summarize(trace: Trace) -> Part[OptimizerRow]:
 def merge(job: Job, parts: Sequence[Part[OptimizerRow]]) -> Report:
     """Return the optimizers of all ranks, and the finding of the rank where fusing saves most."""
     table = Table.of("optimizers", "Optimizers", OptimizerRow, of_all(parts))
-    return Report("optimizer", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
+    findings = on_the_worst_rank(job, (part.finding for part in parts))
+    share = unprofiled_share(job, _PHASE, _MOST_PCT) if findings else None
+    if share is not None:
+        findings = tuple(_of_unprofiled(finding, share) for finding in findings if share.exceeds)
+    return Report("optimizer", (table,), findings=findings)
+
+
+def _of_unprofiled(finding: Finding, share: UnprofiledShare) -> Finding:
+    """Return the finding with the time of the optimizer's phase in unprofiled steps as well."""
+    phase = f"{format_value(share.ns, Unit.NS)} ({format_value(share.pct, Unit.PERCENT)})"
+    return replace(finding, text=f"{finding.text}; the phase takes {phase} of {share.num_steps:,} unprofiled steps")
 
 
 @once_per_trace
@@ -75,11 +89,13 @@ def _optimizers(trace: Trace) -> tuple[OptimizerRow, ...]:
 def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> OptimizerRow:
     events, work = trace.events, device_work(trace)
     track = int(tracks(trace)[rows[0]])
-    inside = spans(events.ts[rows], events.end[rows])
+    starts = update_starts(trace, rows)
+    inside = spans(starts, events.end[rows])
     launched = work.linked & (tracks(trace)[work.call] == track) & contains(inside, events.ts[work.call])
     ops = events.rows(Category.CPU_OP, Category.ANNOTATION)
     ops = ops[(tracks(trace)[ops] == track) & contains(inside, events.ts[ops])]
     ran = np.r_[np.setdiff1d(ops, rows, assume_unique=True), work.rows[launched]]
+    steps_ns = _step_ns(trace, inside, launched)
     match = _STEP.match(events.text(int(rows[0])))
     name = match["name"] if match else ""
     return OptimizerRow(
@@ -87,9 +103,10 @@ def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> OptimizerRow:
         name=name,
         implementation="fused" if name.startswith("Fused") else _implementation(trace, ran),
         num=len(rows),
-        host_ns=int(events.dur[rows].sum()),
+        host_ns=int((events.end[rows] - starts).sum()),
         num_gpu_ops=int(launched.sum()),
-        window_ns=_window_ns(trace, inside, launched),
+        window_ns=sum(steps_ns),
+        steps_ns=steps_ns,
     )
 
 
@@ -99,13 +116,16 @@ def _implementation(trace: Trace, ran: NDArray[np.int64]) -> str:
     return kinds[0] if kinds else "for-loop" if len(ran) else "unknown"
 
 
-def _window_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> int:
-    """Return ns of the counted windows in which the optimizer's work runs, or the host is in it and nothing runs."""
+def _step_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Return ns of each counted window in which the optimizer's work runs, or the host is in it and nothing runs."""
     pieces = activity(trace)
     idle = pieces.among(*(code for code in IDLE if code is not TimeCategory.LAUNCH_LATENCY)) | (pieces.owner < 0)
     of_work = launched[pieces.owner] if len(launched) else np.zeros(len(idle), np.bool_)
     selected = np.where(idle, contains(inside, pieces.parts[:, 0]), of_work)
-    return int(pieces.ns[selected & in_counted_steps(trace)].sum())
+    selected &= in_counted_steps(trace)
+    step = span_index(steps(trace).window, pieces.parts[selected, 0])
+    ns = np.bincount(step, weights=pieces.ns[selected], minlength=len(steps(trace)))[steps(trace).counted]
+    return tuple(ns.astype(np.int64).tolist())
 
 
 def _unfused(trace: Trace) -> Finding | None:
@@ -115,6 +135,8 @@ def _unfused(trace: Trace) -> Finding | None:
     unfused = [row for row in _optimizers(trace) if row.name in _CAN_FUSE and row.implementation in _UNFUSED]
     slowest, whole_ns = max(unfused, key=lambda row: row.window_ns, default=None), int(np.diff(window).sum())
     if not trace_steps.marked or slowest is None or 100 * slowest.window_ns <= _MOST_PCT * whole_ns:
+        return None
+    if not holds_in_steps(np.array(slowest.steps_ns, np.float64), np.diff(window)[:, 0].astype(np.float64), _MOST_PCT):
         return None
     step_ns, name = round(slowest.window_ns / len(window)), slowest.name
     time = f"{format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"

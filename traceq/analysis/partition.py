@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import holds_in_steps, unprofiled_share
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._wording import MOST_RANKS, a_step, category_term, more_rows, per_step
+from traceq.analysis._wording import MOST_RANKS, a_step, category_term, in_traced_steps, more_rows, per_step
 from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
@@ -33,6 +36,7 @@ _LOST = {
     "dataload_wait": (5.0, "the main thread waits for the data loader"),
 }
 """Category -> (percentage of the step from which it is a finding, what it means)."""
+_DATA_WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 
 _LEAST_SPREAD = 0.05
 """Part of a step by which ranks must differ to be shown one by one."""
@@ -99,7 +103,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("partition", "Partition", PartitionRow, rows)
     order = list(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows else ()
-    return Report("partition", (table,), views, tuple(_findings(job, means)))
+    return Report("partition", (table,), views, tuple(_findings(job, rows)))
 
 
 def _rows(trace: Trace) -> list[PartitionRow]:
@@ -123,20 +127,37 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
     return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
 
 
-def _findings(job: Job, means: Sequence[_Mean]) -> list[Finding]:
-    """Return the categories of lost time that take a large share of the step, mean over ranks."""
-    sums: dict[str, float] = defaultdict(float)
-    for mean in means:
-        sums[mean.category] += mean.ns / len(job.ranks)
-    whole_ns = sum(sums.values())
+def _findings(job: Job, rows: Sequence[PartitionRow]) -> list[Finding]:
+    """Return the categories of lost time that take a large share of most counted steps, mean over ranks."""
+    by_step = _by_step(job, rows)
+    whole = np.sum(list(by_step.values()), axis=0) if by_step else np.zeros(0)
+    is_fed = (share := unprofiled_share(job, _DATA_WAIT, _LOST["dataload_wait"][0])) is not None and not share.exceeds
+    basis = f" {in_traced_steps(job)}" if job.ranks and job.ranks[0].steps.marked else ""
     findings = []
     for category, (least_pct, meaning) in _LOST.items():
-        share = 100 * sums[category] / whole_ns if whole_ns else 0.0
-        if share >= least_pct:
-            time = f"{format_value(sums[category], Unit.NS)} {per_step(job.ranks[0].steps)}"
-            text = f"{category_term(category)}, {time} ({format_value(share, Unit.PERCENT)}): {meaning}"
-            findings.append(Finding(category, "medium", text, round(sums[category])))
+        ns = by_step.get(category, np.zeros_like(whole))
+        mean_ns, pct = float(ns.mean()) if len(ns) else 0.0, 100 * float(ns.sum() / whole.sum()) if whole.any() else 0.0
+        if pct < least_pct or not holds_in_steps(ns, whole, least_pct) or (category == "dataload_wait" and is_fed):
+            continue
+        time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
+        text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}: {meaning}"
+        findings.append(Finding(category, "medium", text, round(mean_ns)))
     return findings
+
+
+def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:
+    """float64[K] ns by category: the n-th counted steps of all ranks, their mean; of ranks with fewer, as many."""
+    counted = {rank.rank: np.flatnonzero(rank.steps.counted).tolist() for rank in job.ranks}
+    position = {rank: {step: index for index, step in enumerate(steps_)} for rank, steps_ in counted.items()}
+    num_steps = max(map(len, counted.values()), default=0)
+    of_ranks = np.zeros(num_steps)
+    for steps_ in counted.values():
+        of_ranks[: len(steps_)] += 1
+    sums: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(num_steps))
+    for row in rows:
+        if (index := position[row.rank].get(row.step)) is not None:
+            sums[row.category][index] += row.ns
+    return {category: ns / of_ranks for category, ns in sums.items()}
 
 
 def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str]) -> Table:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from traceq.analysis._basis import holds_in_steps, unprofiled_phase_ns
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import over_ranks, per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -16,7 +18,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
-from traceq.intervals import measure, measure_common, spans
+from traceq.intervals import measure, measure_common, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -66,7 +68,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     rows = of_all(parts)
     order = tuple(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_view(job, rows, order),) if rows else ()
-    findings = on_the_worst_rank(job, (part.finding for part in parts))
+    findings = () if _is_short_unprofiled(job) else on_the_worst_rank(job, (part.finding for part in parts))
     return Report("phases", (Table.of("phases", "Phases", PhaseRow, rows),), views, findings)
 
 
@@ -115,6 +117,9 @@ def _long_backward(trace: Trace) -> Finding | None:
         return None
     if backward_ns < _LONG * forward_ns or excess_ns < _LEAST_SHARE * whole_ns:
         return None
+    excess_by_step = _by_step(trace, working & backward) - 2 * _by_step(trace, working & forward)
+    if not holds_in_steps(excess_by_step, _by_step(trace, counted), 100 * _LEAST_SHARE):
+        return None
     ratio = backward_computes_ns / forward_computes_ns
     why = (
         "recomputes (checkpointing), or its kernels are slow" if ratio > _RECOMPUTES else "has hooks or other host work"
@@ -125,6 +130,22 @@ def _long_backward(trace: Trace) -> Finding | None:
         f"2x is usual: it {why}; the excess is {format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
     )
     return Finding("long_backward", "medium", text, step_ns)
+
+
+def _by_step(trace: Trace, selected: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """float64[K] ns: the selected pieces of each counted step."""
+    pieces, all_steps = activity(trace), steps(trace)
+    step = span_index(all_steps.window, pieces.parts[selected, 0])
+    sums = np.bincount(step, weights=pieces.ns[selected], minlength=len(all_steps))
+    return np.asarray(sums[all_steps.counted], np.float64)
+
+
+def _is_short_unprofiled(job: Job) -> bool:
+    """Return whether unprofiled steps, by the device's clock, show no long backward: even with its communication."""
+    forward_ns, backward_ns = unprofiled_phase_ns(job, _FORWARD), unprofiled_phase_ns(job, _BACKWARD)
+    if job.timings is None or not job.timings.by_device or forward_ns is None or backward_ns is None:
+        return False
+    return float(backward_ns.mean()) < _LONG * float(forward_ns.mean())
 
 
 def _matching(trace: Trace, name: re.Pattern[str]) -> list[int]:

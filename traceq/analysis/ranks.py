@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceq.analysis._collective_skew import skew_table, skew_view
-from traceq.analysis._wording import MOST_RANKS, category_term, more_rows, per_step, scope
+from traceq.analysis._stragglers import Stragglers, find_stragglers, straggler_finding
+from traceq.analysis._wording import MOST_RANKS, more_rows, scope
 from traceq.facts.comm.rank_collectives import rank_calls
+from traceq.facts.ranks.caused_waits import caused_waits
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.lateness import Lateness, PhaseCategory, busy_ns, cells_of, lateness
+from traceq.facts.ranks.lateness import PhaseCategory, busy_ns, cells_of
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.intervals import Spans, intersect, measure, spans
 from traceq.model import Caveat, Trace
-from traceq.report import Finding, Report, Table, column
-from traceq.units import Unit, format_value
+from traceq.report import Report, Table, column
+from traceq.units import Unit, format_ranks
 
 POSITION = 55
 
 _STRAGGLER, _WAITS, _BALANCED = "straggler", "waits", "balanced"
-_LATE, _LEAST_SHARE = 0.25, 0.05
-"""A straggler waits less than this part of the others' median, and that median is this part of the time or more."""
-_LOADS = re.compile(f"^Python in {LOADER}")
 _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
@@ -34,7 +31,8 @@ _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: th
 class RankRow:
     """One rank's counted collectives over the whole trace, its step (mean), and, for the straggler, why it is late.
 
-    `exposed_wait_ns` is the part of the waits in which nothing computes; `offset_ns` of the rank's clock, within
+    `exposed_wait_ns` is the part of the waits in which nothing computes; `caused_ns` is what others wait for it as the
+    last to arrive, mean over the ranks that share a group with it; `offset_ns` of the rank's clock, within
     `offset_pm_ns`. None or "" where unknown; no verdict without collectives.
     """
 
@@ -47,6 +45,7 @@ class RankRow:
     wait_ns: int | None = column("waits", Unit.NS)
     exposed_wait_ns: int | None = column("exposed waits", Unit.NS)
     transfer_ns: int | None = column("transfers", Unit.NS)
+    caused_ns: int | None = column("waits caused", Unit.NS)
     offset_ns: int | None = column("clock offset", Unit.DELTA_NS)
     offset_pm_ns: int | None = column("within", Unit.NS)
     verdict: str = column("verdict")
@@ -62,10 +61,12 @@ class RankRow:
         """Return the row with mean waits and transfers of a counted step instead of sums."""
         means = (
             None if ns is None else round(ns / self.num_steps)
-            for ns in (self.wait_ns, self.exposed_wait_ns, self.transfer_ns)
+            for ns in (self.wait_ns, self.exposed_wait_ns, self.transfer_ns, self.caused_ns)
         )
-        wait_ns, exposed_wait_ns, transfer_ns = means
-        return replace(self, wait_ns=wait_ns, exposed_wait_ns=exposed_wait_ns, transfer_ns=transfer_ns)
+        wait_ns, exposed_wait_ns, transfer_ns, caused_ns = means
+        return replace(
+            self, wait_ns=wait_ns, exposed_wait_ns=exposed_wait_ns, transfer_ns=transfer_ns, caused_ns=caused_ns
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +78,6 @@ class _Waits:
     wait_ns: int
     exposed_ns: int
     transfer_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Straggler:
-    """The rank that is late; `typical_ns` is what the others wait for it in a step, `exposed_ns` the exposed part."""
-
-    rank: int
-    typical_ns: int
-    exposed_ns: int
-    cause: Lateness | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,13 +102,22 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         return Report("ranks", (Table.of("ranks", "Ranks", RankRow, ()), skew_table(None, None)))
     waits = _waits(job, parts)
     cells = {rank.rank: dict(part.cells) for rank, part in zip(job.ranks, parts, strict=True)}
-    straggler = _straggler(job, waits, cells)
-    rows = [_row(job, rank, busy_ns(cells[rank.rank]), waits.get(rank.rank), straggler) for rank in job.ranks]
+    caused = caused_waits(job, _exposed_on_job_clock(job, parts))
+    late = Stragglers((), "")
+    if len(waits) > 1:
+        num_steps = max(each.num_steps for each in waits.values())
+        late = find_stragglers(job, caused, cells, _shortest_window_ns(job, waits) / num_steps, num_steps)
+    sums = dict(zip(job.issued.ranks, caused.caused(caused.ns).tolist(), strict=True))
+    rows = [
+        _row(job, rank, busy_ns(cells[rank.rank]), waits.get(rank.rank), late, sums.get(rank.rank, 0.0))
+        for rank in job.ranks
+    ]
     skew = skew_table(job.issued, job.waits)
-    views = (_view(rows, straggler), skew_view(skew, scope(job))) if waits else ()
-    findings = (_finding(job, straggler),) if straggler is not None else ()
+    views = (_view(rows, late), skew_view(skew, scope(job))) if waits else ()
     caveats = _caveats(job) if job.is_concurrent else (_NOT_ONE_JOB,)
-    return Report("ranks", (Table.of("ranks", "Ranks", RankRow, rows), skew), views, findings, caveats)
+    return Report(
+        "ranks", (Table.of("ranks", "Ranks", RankRow, rows), skew), views, straggler_finding(job, late), caveats
+    )
 
 
 def _waits(job: Job, parts: Sequence[_Rank]) -> dict[int, _Waits]:
@@ -142,23 +142,14 @@ def _waits(job: Job, parts: Sequence[_Rank]) -> dict[int, _Waits]:
     return by_rank
 
 
-def _straggler(job: Job, waits: dict[int, _Waits], cells: dict[int, dict[PhaseCategory, float]]) -> _Straggler | None:
-    """Return the rank that waits least: less than a quarter of the others' median, if that is 5 % of the time.
+def _exposed_on_job_clock(job: Job, parts: Sequence[_Rank]) -> dict[int, Spans]:
+    """Return, by rank, when its collectives are exposed, on the clock of the job's calls."""
+    return {rank.rank: part.exposed + rank.base_time_ns for rank, part in zip(job.ranks, parts, strict=True)}
 
-    The time is the shortest window, as only collectives that all ranks ran count.
-    """
-    if len(waits) < 2:
-        return None
-    latest = min(waits, key=lambda rank: waits[rank].wait_ns)
-    others = [waits_ for rank, waits_ in waits.items() if rank != latest]
-    typical = float(np.median([waits_.wait_ns for waits_ in others]))
-    window = min(_window_ns(rank) for rank in job.ranks if rank.rank in waits)
-    if waits[latest].wait_ns >= _LATE * typical or typical < _LEAST_SHARE * window:
-        return None
-    exposed = float(np.median([waits_.exposed_ns for waits_ in others]))
-    num_steps = waits[latest].num_steps
-    cause = lateness(job.query, {rank: of_rank for rank, of_rank in cells.items() if rank in waits}, latest)
-    return _Straggler(latest, round(typical / num_steps), round(exposed / num_steps), cause)
+
+def _shortest_window_ns(job: Job, waits: dict[int, _Waits]) -> int:
+    """Return the shortest window: only collectives that all ranks ran are compared."""
+    return min(_window_ns(rank) for rank in job.ranks if rank.rank in waits)
 
 
 def _window_ns(rank: Outline) -> int:
@@ -166,11 +157,11 @@ def _window_ns(rank: Outline) -> int:
     return int(window[-1, 1] - window[0, 0])
 
 
-def _row(job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, straggler: _Straggler | None) -> RankRow:
+def _row(job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, late: Stragglers, caused_ns: float) -> RankRow:
     window = rank.steps.window[rank.steps.counted]
     offset_ns, offset_pm_ns = _clock(job, rank.rank)
-    is_late = straggler is not None and straggler.rank == rank.rank
-    cause = straggler.cause if straggler is not None and is_late else None
+    straggler = next((each for each in late.ranks if each.rank == rank.rank), None)
+    cause = straggler.cause if straggler is not None else None
     return RankRow(
         key=f"rank {rank.rank}",
         rank=rank.rank,
@@ -181,9 +172,10 @@ def _row(job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, straggler:
         wait_ns=waits.wait_ns if waits else None,
         exposed_wait_ns=waits.exposed_ns if waits else None,
         transfer_ns=waits.transfer_ns if waits else None,
+        caused_ns=round(caused_ns) if waits else None,
         offset_ns=offset_ns,
         offset_pm_ns=offset_pm_ns,
-        verdict="" if not waits else _BALANCED if straggler is None else _STRAGGLER if is_late else _WAITS,
+        verdict="" if not waits else _BALANCED if not late.ranks else _STRAGGLER if straggler else _WAITS,
         late_phase=cause.phase if cause else "",
         late_category=cause.category if cause else "",
         late_ns=cause.excess_ns if cause else None,
@@ -207,34 +199,19 @@ def _clock(job: Job, rank: int) -> tuple[int | None, int | None]:
     return round(float(clocks.offset[largest, index])), round(float(clocks.uncertainty[largest, index]))
 
 
-def _view(rows: Sequence[RankRow], straggler: _Straggler | None) -> Table:
+def _view(rows: Sequence[RankRow], late: Stragglers) -> Table:
     """Return waits and transfers per step; the first collective of each group does not count."""
     longest = sorted(rows, key=lambda row: (row.verdict != _STRAGGLER, -(row.wait_ns or 0)))[:MOST_RANKS]
     shown = [row.per_step() for row in rows if row in longest]
-    result = "No rank is a straggler" if straggler is None else f"The others wait for rank {straggler.rank}"
-    waits = "A wait is the time from a rank's start to the latest rank's; it is exposed while nothing computes."
-    note = f"{result}. {waits} {more_rows(len(rows) - len(shown))}".strip()
+    names = format_ranks([each.rank for each in late.ranks])
+    noun = "ranks" if len(late.ranks) > 1 else "rank"
+    result = f"The others wait for {noun} {names}." if late.ranks else "No rank is a straggler."
+    waits = (
+        "A wait is the time from a rank's start to the latest rank's, which causes it; it is exposed while nothing "
+        "computes."
+    )
+    note = " ".join(filter(None, (result, late.note, waits, more_rows(len(rows) - len(shown)))))
     return Table.of("ranks", "Ranks (waits and transfers per step)", RankRow, shown, note=note).visible
-
-
-def _finding(job: Job, straggler: _Straggler) -> Finding:
-    wait, exposed = (format_value(ns, Unit.NS) for ns in (straggler.typical_ns, straggler.exposed_ns))
-    wait = f"{wait} {per_step(job.ranks[0].steps)}"
-    text = f"rank {straggler.rank} is the straggler: the others wait {wait} for it, {exposed} of it exposed"
-    if straggler.cause is not None:
-        text += f"; {_reason(straggler.cause)}"
-    return Finding("straggler", "high", text, straggler.exposed_ns, f"rank {straggler.rank}")
-
-
-def _reason(cause: Lateness) -> str:
-    """Return `its host-bound time in forward is 1.00 s longer than theirs, 0.90 s of it aten::sort at train.py:4`."""
-    excess = format_value(cause.excess_ns, Unit.NS)
-    text = f"its {category_term(cause.category)} time in {cause.phase} is {excess} longer than theirs"
-    if cause.what and cause.what_excess_ns > 0:
-        part = format_value(cause.what_excess_ns, Unit.NS)
-        place = f" at {cause.line}" if cause.line else f", before {cause.before}" if cause.before else ""
-        text += f", {part} of it {'the data loader' if _LOADS.match(cause.what) else cause.what}{place}"
-    return text
 
 
 def _caveats(job: Job) -> tuple[Caveat, ...]:

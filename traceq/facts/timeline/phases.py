@@ -18,6 +18,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
+from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.intervals import (
     Spans,
@@ -207,8 +208,9 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
 
 def _layers(trace: Trace, marks: list[NDArray[np.int64]], track: int) -> list[Spans]:
     events = trace.events
-    on_track = [rows[tracks(trace)[rows] == track] for rows in marks]
-    return [spans(events.ts[rows], events.end[rows]) for rows in on_track]
+    optimizer, *on_track = [rows[tracks(trace)[rows] == track] for rows in marks]
+    updates = spans(update_starts(trace, optimizer), events.end[optimizer])
+    return [updates, *(spans(events.ts[rows], events.end[rows]) for rows in on_track)]
 
 
 def _first_layer(layers: list[Spans]) -> Timeline:

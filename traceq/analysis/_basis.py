@@ -1,0 +1,69 @@
+"""What a finding about time rests on: unprofiled steps where a run has them, else steps of a trace that agree."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.ranks.job import Job
+from traceq.stats.means import BLOCK, block_means, lowest_mean
+
+__all__ = ["UnprofiledShare", "holds_in_steps", "unprofiled_phase_ns", "unprofiled_share"]
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class UnprofiledShare:
+    """Mean time of a phase in the unprofiled steps of one rank, and its percentage of the step.
+
+    `exceeds` the least percentage if the lower end of the 95 % interval does.
+    """
+
+    rank: int
+    num_steps: int
+    ns: int
+    pct: float
+    exceeds: bool
+
+
+def unprofiled_share(job: Job, phase: re.Pattern[str], least_pct: float) -> UnprofiledShare | None:
+    """Return the share of the phases of such a name on the rank where it is largest.
+
+    None where no such phase was timed, or fewer than two blocks of steps, which are too few for an interval.
+    """
+    phase_ns = unprofiled_phase_ns(job, phase)
+    if job.timings is None or phase_ns is None or phase_ns.shape[1] < 2 * BLOCK:
+        return None
+    step_ns = job.timings.step_ns.astype(np.float64)
+    rank = int((phase_ns.sum(axis=1) / step_ns.sum(axis=1)).argmax())
+    of_phase, of_step = phase_ns[rank], step_ns[rank]
+    return UnprofiledShare(
+        rank=rank,
+        num_steps=len(of_step),
+        ns=round(float(of_phase.mean())),
+        pct=100 * float(of_phase.mean() / of_step.mean()),
+        exceeds=lowest_mean(block_means(of_phase - least_pct / 100 * of_step)) > 0,
+    )
+
+
+def unprofiled_phase_ns(job: Job, phase: re.Pattern[str]) -> Times | None:
+    """float64[R, S]: time of the phases of such a name in the unprofiled steps; None where none was timed."""
+    timings = job.timings
+    index = [number for number, name in enumerate(timings.phases) if phase.search(name)] if timings is not None else []
+    if timings is None or not index or not timings.step_ns.size:
+        return None
+    phase_ns: Times = timings.phase_ns[..., index].sum(axis=2).astype(np.float64)
+    return phase_ns
+
+
+def holds_in_steps(ns: Times, step_ns: Times, least_pct: float) -> bool:
+    """Return whether a time is at least this percentage of most steps, and above 0 beyond the scatter of the steps.
+
+    `ns`, `step_ns` float64[K] of the counted steps; a single one has no scatter, and its finding says that it is one.
+    """
+    in_most = 2 * int(np.count_nonzero(100 * ns >= least_pct * step_ns)) > len(ns)
+    return in_most and (len(ns) < 2 or lowest_mean(ns) > 0)

@@ -1,0 +1,113 @@
+"""Waits by their cause: in each collective the last rank to arrive makes the others wait.
+
+Sums over ranks hide late ranks that take turns: each waits for the other, and all of them wait as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.ranks.arrival_waits import latest_rank
+from traceq.facts.ranks.job import Job
+from traceq.intervals import Spans, measure_within
+
+__all__ = ["CausedWaits", "caused_waits", "stragglers"]
+
+_MOST = 0.75
+"""Part of all waits that stragglers cause."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CausedWaits:
+    """W waits, one for each rank in each collective that counts, over R ranks and K steps that all of them count.
+
+    `cause`, `waiter`, `instance` int64[W] into the job's ranks and instances; `step` int64[W] into K, -1 for others.
+    `ns`, `exposed_ns` int64[W]: the wait, and its part in which the waiting rank computes nothing. `peers` bool[R, R]:
+    share a group.
+    """
+
+    cause: NDArray[np.int64]
+    waiter: NDArray[np.int64]
+    instance: NDArray[np.int64]
+    step: NDArray[np.int64]
+    ns: NDArray[np.int64]
+    exposed_ns: NDArray[np.int64]
+    peers: NDArray[np.bool_]
+    num_steps: int
+
+    def caused(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+        """float64[R]: the values by causing rank, mean over the ranks that may wait for it."""
+        return self._by(np.zeros(len(values), np.int64), 1, values).ravel()
+
+    def per_step(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+        """float64[K, R]: likewise for each step."""
+        inside = self.step >= 0
+        return self._by(np.where(inside, self.step, 0), self.num_steps, np.where(inside, values, 0))
+
+    def per_collective(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+        """float64[B, R]: likewise for each of the collectives in these steps."""
+        inside = self.step >= 0
+        instances, index = np.unique(self.instance[inside], return_inverse=True)
+        part = np.zeros(len(values), np.int64)
+        part[inside] = index
+        return self._by(part, len(instances), np.where(inside, values, 0))
+
+    def _by(self, part: NDArray[np.int64], num: int, values: NDArray[np.int64]) -> NDArray[np.float64]:
+        sums = np.zeros((num, len(self.peers)))
+        np.add.at(sums, (part, self.cause), values)
+        return np.asarray(sums / np.maximum(self.peers.sum(axis=1), 1))
+
+
+def caused_waits(job: Job, exposed: Mapping[int, Spans]) -> CausedWaits:
+    """Return the waits of a job's counted collectives; `exposed`, by rank, is on the clock of its calls."""
+    issued, waits = job.issued, job.waits
+    instance, waiter = np.nonzero(waits.counted[:, None] & (waits.wait >= 0))
+    call = waits.instances.call[instance, waiter]
+    start, ns = issued.columns.start[call], waits.wait[instance, waiter]
+    exposed_ns = np.zeros_like(ns)
+    for index, rank in enumerate(issued.ranks):
+        selected = waiter == index
+        exposed_ns[selected] = measure_within(exposed[rank], start[selected], start[selected] + ns[selected])
+    numbers, counted = issued.columns.step[call], _counted_numbers(job)
+    inside = np.isin(numbers, counted) if np.isin(numbers, counted).any() else np.ones(len(numbers), np.bool_)
+    steps, index_of = np.unique(numbers[inside], return_inverse=True)
+    step = np.full(len(numbers), -1)
+    step[inside] = index_of
+    cause = latest_rank(waits)[instance] if len(instance) else instance
+    return CausedWaits(cause, waiter, instance, step, ns, exposed_ns, _peers(job), len(steps))
+
+
+def _counted_numbers(job: Job) -> NDArray[np.int64]:
+    """int64[K]: numbers of the steps that count on all ranks."""
+    numbers = [set(rank.steps.number[rank.steps.counted].tolist()) for rank in job.ranks if rank.steps.marked]
+    return np.array(sorted(set.intersection(*numbers)) if numbers else [], np.int64)
+
+
+def _peers(job: Job) -> NDArray[np.bool_]:
+    active = job.issued.active
+    peers = (active.T.astype(np.int64) @ active) > 0
+    np.fill_diagonal(peers, val=False)
+    return np.asarray(peers)
+
+
+def stragglers(waits: CausedWaits, step_ns: float, least_share: float) -> NDArray[np.int64]:
+    """int64[N]: ranks that the others wait for, the largest cause first.
+
+    A rank that causes, of all waits among it and those that share a group with it, at least three times what it would
+    if ranks were late by turns (75 % of two ranks, 60 % of three, 30 % of eight), and makes the others wait for
+    `least_share` of the step. None if these ranks together cause less than three quarters of all waits.
+    """
+    if not waits.num_steps:
+        return np.empty(0, np.int64)
+    caused = waits.per_step(waits.ns).mean(axis=0)
+    sums = caused * waits.peers.sum(axis=1)
+    among = sums + waits.peers @ sums
+    usual = 3 / (waits.peers.sum(axis=1) + 3)
+    is_late = (sums >= usual * among) & (sums > 0) & (caused >= least_share * step_ns)
+    if sums[is_late].sum() < _MOST * sums.sum():
+        return np.empty(0, np.int64)
+    return np.flatnonzero(is_late)[np.argsort(-caused[is_late], kind="stable")]

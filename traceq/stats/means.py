@@ -1,0 +1,59 @@
+"""Confidence interval of a mean of few values, or of many that are autocorrelated, by Student's t."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BLOCK", "block_means", "chance_of_mean", "lowest_mean"]
+
+BLOCK = 16
+"""Steps whose mean or median counts as one value: neighbouring steps are not independent."""
+
+_POINTS = np.linspace(0.0, 1.0, 2001)
+_CHANCE = 0.025
+"""Of the mean lying below the lower end of a 95 % interval."""
+
+Values = NDArray[np.float64]
+
+
+def block_means(values: Values) -> Values:
+    """float64[N // BLOCK]: means of consecutive values; the values themselves if they are fewer than two blocks."""
+    num = len(values) // BLOCK
+    if num < 2:
+        return values
+    means: Values = values[: num * BLOCK].reshape(num, BLOCK).mean(axis=1)
+    return means
+
+
+def chance_of_mean(values: Values, bound: float = 0.0) -> float:
+    """Return the chance of a mean so far above the bound if the true one is at most the bound; 1 for a single value."""
+    if len(values) < 2:
+        return 1.0
+    excess, error = float(values.mean()) - bound, float(values.std(ddof=1)) / math.sqrt(len(values))
+    if error == 0:
+        return 0.0 if excess > 0 else 1.0
+    return _tail(excess / error, len(values) - 1)
+
+
+def lowest_mean(values: Values) -> float:
+    """Return the lower end of the 95 % interval of the mean; -inf for a single value."""
+    if len(values) < 2:
+        return -math.inf
+    low, high = 0.0, 1000.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _tail(middle, len(values) - 1) > _CHANCE else (low, middle)
+    return float(values.mean()) - high * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def _tail(t: float, degrees: int) -> float:
+    """Return the chance that Student's t exceeds `t`; with t = sqrt(degrees) tan(u) it has the density cos(u)^(d-1)."""
+    angle = math.atan(abs(t) / math.sqrt(degrees))
+    inside, half = (
+        float(np.trapezoid(np.cos(_POINTS * end) ** (degrees - 1), _POINTS * end)) for end in (angle, math.pi / 2)
+    )
+    above = 0.5 * (1 - inside / half)
+    return above if t >= 0 else 1 - above
