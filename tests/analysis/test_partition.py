@@ -12,6 +12,7 @@ from builder import (
     annotation,
     build,
     call,
+    comms,
     kernel,
     launch,
     memcpy,
@@ -21,6 +22,7 @@ from builder import (
     step,
     table,
     text,
+    world,
 )
 from examples import up_to
 from hypothesis import given
@@ -238,3 +240,38 @@ def test_shifting_all_times_changes_nothing(events: list[Event], origin: int) ->
 def test_the_order_of_the_events_in_the_file_changes_nothing(events: list[Event], random: Any) -> None:
     shuffled = random.sample(events, len(events))
     assert answers(build(*shuffled)) == answers(build(*events))
+
+
+def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> None:
+    """Rank 1 arrives 200 us late in each of three steps of 1 ms; the transfer takes 100 us."""
+
+    def rank(number: int, late: float) -> Trace:
+        events: list[Event] = []
+        for k in range(3):
+            start = 1000 * k
+            events += [step(start, 1000, k), launch(start + 10, 1, 10 * k + 1)]
+            events.append(kernel("gemm", start + 100, 400, 10 * k + 1))
+            for index, (from_us, to_us) in enumerate(((20 + start, 30 + start), (start + 600 + late, start + 900))):
+                corr = 10 * k + 2 + index
+                events += [
+                    comms("allreduce", from_us - 5, 2, (100, 100)),
+                    launch(from_us - 4, 1, corr),
+                    kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", from_us, to_us - from_us, corr, stream=20),
+                ]
+        return build(*events, **world(number, 2))
+
+    run = Run("job", (rank(0, 0), rank(1, 200)))
+    sums: dict[tuple[int, str], int] = {}
+    for row in table(run, "partition"):
+        sums[row["rank"], row["category"]] = sums.get((row["rank"], row["category"]), 0) + row["ns"]
+    assert sums[0, "exposed_wait"] == 3 * 200_000
+    assert (0, "exposed_comm") not in sums
+    assert (1, "exposed_wait") not in sums
+    assert sums[1, "exposed_transfer"] == 3 * 110_000
+    (wait, transfer) = (finding.text for finding in analyze(run, "partition").findings if "exposed" in finding.code)
+    assert wait.startswith("exposed waits for other ranks, 100 us per step (10.3 %) in these 3 traced steps: ")
+    assert transfer.startswith("exposed transfers between ranks, 110 us per step (11.4 %) in these 3 traced steps: ")
+    assert "overlap" not in wait
+    alone = analyze(Run("one", (rank(0, 0),)), "partition")
+    (lost,) = (finding.text for finding in alone.findings if "exposed" in finding.code)
+    assert lost.endswith("collectives run while nothing computes; traces of all ranks tell waiting from transfer")

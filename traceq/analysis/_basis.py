@@ -61,9 +61,9 @@ def unprofiled_phase_ns(job: Job, phase: re.Pattern[str]) -> Times | None:
 
 
 def holds_in_steps(ns: Times, step_ns: Times, least_pct: float) -> bool:
-    """Return whether a time is at least this percentage of most steps, and above 0 beyond the scatter of the steps.
+    """Return whether a time is at least this percentage of most steps, and its share above 0 beyond their scatter.
 
     `ns`, `step_ns` float64[K] of the counted steps; a single one has no scatter, and its finding says that it is one.
     """
     in_most = 2 * int(np.count_nonzero(100 * ns >= least_pct * step_ns)) > len(ns)
-    return in_most and (len(ns) < 2 or lowest_mean(ns) > 0)
+    return in_most and (len(ns) < 2 or lowest_mean(ns / step_ns) > 0)

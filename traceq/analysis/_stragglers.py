@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._wording import category_term, in_traced_steps
 from traceq.facts.ranks.caused_waits import CausedWaits, stragglers
+from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
@@ -76,9 +77,8 @@ def find_stragglers(
 ) -> Stragglers:
     """Return the late ranks of a job that compares `num_steps` of `step_ns` each; `cells` of each rank's step.
 
-    Unprofiled steps decide where there are enough of them. What they cannot show, lateness in a phase at whose end all
-    ranks leave together, and everything where there are none, has to hold in most traced steps, and beyond their
-    scatter.
+    Unprofiled steps decide where there are enough of them; without, lateness has to hold in most traced steps, and
+    beyond their scatter.
     """
     ranks = job.issued.ranks
     candidates = [ranks[index] for index in stragglers(waits, step_ns, _LEAST_SHARE).tolist()]
@@ -88,14 +88,9 @@ def find_stragglers(
     if unprofiled is None or not unprofiled.decides:
         chosen, note = (candidates, "") if is_steady else ([], _not_steady(job, candidates))
         return Stragglers(tuple(_straggler(ranks, waits, rank, causes[rank], None, num_steps) for rank in chosen), note)
-    hidden = [rank for rank in candidates if is_steady and _phase(causes[rank]) in unprofiled.waiting_phases]
-    chosen = list(dict.fromkeys([*unprofiled.late_ranks, *hidden]))
-    chosen.sort(key=lambda rank: candidates.index(rank) if rank in candidates else len(candidates))
-    late_ns = {rank: round(float(np.median(unprofiled.late[rank]))) for rank in unprofiled.late_ranks}
-    by_chance = [rank for rank in candidates if rank not in chosen]
-    note = f"{unprofiled.num_steps:,} unprofiled steps show no such rank: chance." if by_chance else ""
-    if by_chance:
-        note = f"{_waited_for(job, by_chance)}; {note}"
+    chosen = sorted(unprofiled.late_ranks, key=lambda rank: (*candidates, rank).index(rank))
+    late_ns = {rank: round(float(np.median(unprofiled.late[rank]))) for rank in chosen}
+    note = _not_confirmed(job, unprofiled, {rank: causes[rank] for rank in candidates if rank not in chosen})
     named = tuple(_straggler(ranks, waits, rank, causes.get(rank), late_ns.get(rank), num_steps) for rank in chosen)
     return Stragglers(named, note, unprofiled.num_steps)
 
@@ -110,7 +105,8 @@ def straggler_finding(job: Job, late: Stragglers) -> tuple[Finding, ...]:
     subject = f"ranks {numbers} are stragglers" if several else f"rank {numbers} is the straggler"
     texts = [_text(each, late.num_unprofiled, basis, named=several) for each in named]
     ns = sum(each.exposed_ns for each in late.ranks)
-    return (Finding("straggler", "high", f"{subject}: {'; '.join(texts)}", ns, f"rank {named[0].rank}"),)
+    text = f"{subject}: {'; '.join(texts)}"
+    return (Finding("straggler", "high", text, ns, f"rank {named[0].rank}", instead_of=(EXPOSED_WAIT,)),)
 
 
 def _text(late: Straggler, num_unprofiled: int, basis: str, *, named: bool) -> str:
@@ -178,8 +174,18 @@ def _unprofiled(job: Job) -> _Unprofiled | None:
     return _Unprofiled(late * float(np.median(step_ns.max(axis=0))), waiting, late_ranks(late))
 
 
-def _phase(cause: Lateness | None) -> str:
-    return cause.phase if cause else ""
+def _not_confirmed(job: Job, unprofiled: _Unprofiled, causes: Mapping[int, Lateness | None]) -> str:
+    """Return what the traced steps show and unprofiled ones do not, or cannot; "" for nothing."""
+    if not causes:
+        return ""
+    waited = _waited_for(job, list(causes))
+    hidden = {cause.phase for cause in causes.values() if cause} & unprofiled.waiting_phases
+    if hidden:
+        phase = sorted(hidden)[0]
+        return (
+            f"{waited}, late in {phase}, where unprofiled times show no lateness: record again to tell it from chance."
+        )
+    return f"{waited}; {unprofiled.num_steps:,} unprofiled steps show no such rank: chance."
 
 
 def _not_steady(job: Job, candidates: Sequence[int]) -> str:

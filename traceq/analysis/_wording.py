@@ -24,7 +24,13 @@ __all__ = [
 
 MOST_RANKS = 8
 """Most ranks that people see one by one."""
-_TERMS = {"host_bound": "host-bound", "exposed_comm": "exposed communication", "exposed_memcpy": "exposed copies"}
+_TERMS = {
+    "host_bound": "host-bound",
+    "exposed_comm": "exposed communication",
+    "exposed_wait": "exposed waits for other ranks",
+    "exposed_transfer": "exposed transfers between ranks",
+    "exposed_memcpy": "exposed copies",
+}
 
 
 def per_step(steps: Steps) -> str:

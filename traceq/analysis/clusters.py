@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._rank_percentiles import each_rank, heat_view, spread_table
 from traceq.analysis._wording import MOST_RANKS, more_rows
+from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times
 from traceq.facts.timeline.time_partition import TimeCategory
@@ -154,7 +155,7 @@ def _findings(times: RankTimes, clusters: Sequence[_Cluster]) -> tuple[Finding, 
     text = f"stragglers: {', '.join(parts)}; {len(most.members):,} ranks are alike"
     severity = "high" if late[0].late_ns >= _SEVERE * float(np.median(times.step)) else "medium"
     key = f"rank {times.ranks[late[0].members[0]]}"
-    return (Finding("late_ranks", severity, text, round(late[0].late_ns), key),)
+    return (Finding("late_ranks", severity, text, round(late[0].late_ns), key, instead_of=(EXPOSED_WAIT,)),)
 
 
 def _late(times: RankTimes, cluster: _Cluster) -> str:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, unprofiled_share
-from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, a_step, category_term, in_traced_steps, more_rows, per_step
+from traceq.facts.ranks.exposed_waits import (
+    EXPOSED_TRANSFER,
+    EXPOSED_WAIT,
+    ExposedPieces,
+    exposed_pieces,
+    waiting_times,
+)
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.phases import phases
@@ -26,10 +32,17 @@ from traceq.units import Unit, bar, format_value
 
 POSITION = 30
 
+_EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _CATEGORIES = tuple(category.name.lower() for category in TimeCategory)
+_EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
+_IN_ORDER = tuple(
+    each for name in _CATEGORIES for each in ((name, EXPOSED_WAIT, EXPOSED_TRANSFER) if name == _EXPOSED else (name,))
+)
 _LOST = {
     "host_bound": (10.0, "the device waits while the host prepares the next launch"),
-    "exposed_comm": (10.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
+    _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
+    EXPOSED_WAIT: (5.0, "ranks wait for the last one to arrive; see which are late, and why, in `ranks`"),
+    EXPOSED_TRANSFER: (5.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
     "exposed_memcpy": (5.0, "copies run while nothing computes; overlap them, or copy less"),
     "sync_wait": (2.0, "the host waits for the device, which then idles"),
     "alloc_wait": (2.0, "the allocator asks the driver for memory"),
@@ -69,6 +82,7 @@ class _Rank:
 
     rows: tuple[PartitionRow, ...]
     in_order: tuple[str, ...]
+    exposed: ExposedPieces
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,17 +107,34 @@ class _Matrix:
 
 def summarize(trace: Trace) -> _Rank:
     """Return the exact partition of every window by phase and category."""
-    return _Rank(tuple(_rows(trace)), phases(trace).in_order)
+    return _Rank(tuple(_rows(trace)), phases(trace).in_order, exposed_pieces(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks; people see means over them, and ranks that differ."""
-    rows = of_all(parts)
+    rows = _waits_apart(job, parts)
     means = _means(job, rows)
     table = Table.of("partition", "Partition", PartitionRow, rows)
     order = list(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows else ()
     return Report("partition", (table,), views, tuple(_findings(job, rows)))
+
+
+def _waits_apart(job: Job, parts: Sequence[_Rank]) -> tuple[PartitionRow, ...]:
+    """Return the rows of all ranks, exposed communication as waiting and transfer where the waits are known."""
+    waiting = waiting_times(job)
+    rows: list[PartitionRow] = []
+    for rank, part in zip(job.ranks, parts, strict=True):
+        if rank.rank not in waiting:
+            rows += part.rows
+            continue
+        waits = part.exposed.waits_by_step_and_phase(waiting[rank.rank])
+        for row in part.rows:
+            wait_ns = waits.get((row.step, row.phase), 0) if row.category == _EXPOSED else 0
+            split = ((EXPOSED_WAIT, wait_ns), (EXPOSED_TRANSFER, row.ns - wait_ns))
+            each = split if row.category == _EXPOSED else ((row.category, row.ns),)
+            rows += [replace(row, category=category, ns=ns) for category, ns in each if ns]
+    return tuple(rows)
 
 
 def _rows(trace: Trace) -> list[PartitionRow]:
@@ -140,6 +171,8 @@ def _findings(job: Job, rows: Sequence[PartitionRow]) -> list[Finding]:
         if pct < least_pct or not holds_in_steps(ns, whole, least_pct) or (category == "dataload_wait" and is_fed):
             continue
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
+        if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
+            meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
         text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}: {meaning}"
         findings.append(Finding(category, "medium", text, round(mean_ns)))
     return findings
@@ -200,6 +233,6 @@ def _matrix(cells: Iterable[tuple[str, str, float]]) -> _Matrix:
         sums[line, category] += ns
     lines = tuple(dict.fromkeys(line for line, _ in sums))
     present = {category for _, category in sums}
-    categories = tuple(category for category in _CATEGORIES if category in present)
+    categories = tuple(category for category in _IN_ORDER if category in present)
     values = np.array([sums.get((line, category), 0.0) for line in lines for category in categories], np.float64)
     return _Matrix(lines, categories, values.reshape(len(lines), len(categories)))

@@ -20,6 +20,7 @@ from traceq.compare.comparable import comparable
 from traceq.compare.confounders import confounders
 from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.explain import explain
+from traceq.compare.exposed_cells import waits_apart
 from traceq.compare.interaction import arm_interactions
 from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words
@@ -209,7 +210,8 @@ def _explained(
     ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))
     of_a, of_b = ({trace.rank: trace for trace in run.traces} for run in (a, b))
     others = sorted((delta for delta in ranks if delta.rank != rank), key=lambda delta: -abs(delta.own_delta_ns))
-    return explain(ours, theirs, [(of_a[delta.rank], of_b[delta.rank]) for delta in others])
+    traced, cells, causes = explain(ours, theirs, [(of_a[delta.rank], of_b[delta.rank]) for delta in others])
+    return traced, waits_apart(cells, a, b, rank), causes
 
 
 def _changed_phase(causes: tuple[Cause, ...]) -> str:

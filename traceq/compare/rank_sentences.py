@@ -41,7 +41,9 @@ def rank_words(
 def _only_rank_text(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str, per: str) -> str:
     is_slower = delta.own_delta_ns > 0
     sign = 1 if is_slower else -1
-    own_cells = [cell for cell in cells if cell.category != "exposed_comm"]
+    own_cells = [
+        cell for cell in cells if not cell.category.startswith("exposed_") or cell.category == "exposed_memcpy"
+    ]
     most = max(own_cells, key=lambda cell: sign * cell.delta_ns)
     part = f"{format_value(most.delta_ns, Unit.DELTA_NS)} {most.category} in {most.phase}"
     change = f"{'slower' if is_slower else 'faster'}, by {_time(abs(delta.own_delta_ns))} {per}"

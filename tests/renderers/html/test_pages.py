@@ -37,7 +37,7 @@ pytest.importorskip("vl_convert", reason="vl-convert is not installed")
 
 def trace(path: Path, name: str = NASTY) -> Path:
     events = []
-    for number, (start, dur) in enumerate(((0, 100), (100, 140), (240, 120))):
+    for number, (start, dur) in enumerate((120 * k, 120) for k in range(7)):
         events += [
             *(
                 builder.step(start, dur, number + 3),
@@ -45,7 +45,7 @@ def trace(path: Path, name: str = NASTY) -> Path:
                 annotation("backward", start + 60, 40),
             ),
             *(op("aten::mm", start + 1, 8), launch(start + 2, 3, corr=number + 1)),
-            kernel(name, start + 10, 30 + 10 * number, corr=number + 1),
+            kernel(name, start + 10, 40, corr=number + 1),
         ]
     return write(path, *events)
 

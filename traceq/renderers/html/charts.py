@@ -19,6 +19,8 @@ _WIDTH, _ROW = 760, 26
 _COLOURS = {  # Okabe and Ito, 2008: eight colours that the colour-blind can distinguish
     "compute": "#0072B2",
     "exposed_comm": "#CC79A7",
+    "exposed_wait": "#CC79A7",
+    "exposed_transfer": "#8E4A74",
     "exposed_memcpy": "#56B4E9",
     "sync_wait": "#D55E00",
     "alloc_wait": "#8C4A00",

@@ -1,0 +1,51 @@
+"""Cells of exposed communication divided in waiting for other ranks and transfer, where both sides have such ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from traceq.compare.result import CellDelta
+from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT, exposed_pieces, waiting_times
+from traceq.facts.ranks.job import job_of
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.model import Run
+
+__all__ = ["waits_apart"]
+
+_EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
+
+
+def waits_apart(cells: Sequence[CellDelta], a: Run, b: Run, rank: int) -> tuple[CellDelta, ...]:
+    """Return the cells of a rank, those of exposed communication as waiting and transfer; they add up as before."""
+    of_a, of_b = (_waits_ns(run, rank) for run in (a, b))
+    if of_a is None or of_b is None:
+        return tuple(cells)
+    return tuple(part for cell in cells for part in _parts(cell, of_a, of_b))
+
+
+def _parts(cell: CellDelta, a: dict[str, int], b: dict[str, int]) -> Iterator[CellDelta]:
+    if cell.category != _EXPOSED:
+        yield cell
+        return
+    a_ns, b_ns = min(a.get(cell.phase, 0), cell.a_ns), min(b.get(cell.phase, 0), cell.b_ns)
+    if a_ns or b_ns:
+        yield CellDelta(cell.phase, EXPOSED_WAIT, a_ns, b_ns)
+    if cell.a_ns - a_ns or cell.b_ns - b_ns:
+        yield CellDelta(cell.phase, EXPOSED_TRANSFER, cell.a_ns - a_ns, cell.b_ns - b_ns)
+
+
+def _waits_ns(run: Run, rank: int) -> dict[str, int] | None:
+    """Return, by phase, the exposed time of a mean counted step in which the rank waits; None where not known."""
+    if len(run.traces) < 2:
+        return None
+    waiting = waiting_times(job_of(run)).get(rank)
+    trace = next((trace for trace in run.traces if trace.rank == rank), None)
+    if waiting is None or trace is None:
+        return None
+    counted = steps(trace).counted
+    sums: dict[str, int] = {}
+    for (step, phase), ns in exposed_pieces(trace).waits_by_step_and_phase(waiting).items():
+        if counted[step]:
+            sums[phase] = sums.get(phase, 0) + ns
+    return {phase: round(ns / int(counted.sum())) for phase, ns in sums.items()}

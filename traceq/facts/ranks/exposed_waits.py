@@ -1,0 +1,70 @@
+"""Exposed communication divided in waiting for the last rank to arrive, and transfer.
+
+Only the transfer can be overlapped or made smaller; the waiting is the lateness of another rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.intervals import Spans, measure_within, span_index, spans
+from traceq.model import Trace
+
+__all__ = ["EXPOSED_TRANSFER", "EXPOSED_WAIT", "ExposedPieces", "exposed_pieces", "waiting_times"]
+
+EXPOSED_WAIT, EXPOSED_TRANSFER = "exposed_wait", "exposed_transfer"
+"""Categories that together are `exposed_comm`, where traces of several ranks tell them apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExposedPieces:
+    """Pieces of one rank's steps in which only collectives run.
+
+    `parts` int64[M, 2] ns by the trace's clock; `step` int64[M] into its steps; `phase` int64[M] into `phases`.
+    """
+
+    parts: Spans
+    step: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    phases: tuple[str, ...]
+
+    def waits_by_step_and_phase(self, waiting: Spans) -> dict[tuple[int, str], int]:
+        """Return the part of the pieces, ns, in which this rank waits, by (step, phase)."""
+        ns = measure_within(waiting, self.parts[:, 0], self.parts[:, 1])
+        sums: dict[tuple[int, str], int] = {}
+        cells = np.unique(np.column_stack([self.step, self.phase]), axis=0)
+        for step, phase in cells.tolist():
+            selected = (self.step == step) & (self.phase == phase)
+            sums[step, self.phases[phase]] = int(ns[selected].sum())
+        return sums
+
+
+def exposed_pieces(trace: Trace) -> ExposedPieces:
+    """Return the pieces of a trace's steps in which only collectives run."""
+    pieces = activity(trace)
+    step = span_index(steps(trace).window, pieces.parts[:, 0])
+    selected = pieces.among(TimeCategory.EXPOSED_COMM) & (step >= 0)
+    return ExposedPieces(pieces.parts[selected], step[selected], pieces.phase[selected], phases(trace).names)
+
+
+def waiting_times(job: Job) -> dict[int, Spans]:
+    """Return, by rank, when it waits in collectives for the last rank to arrive, by the clock of its trace.
+
+    Without ranks that have no collective that all ranks of a group ran: of these it is not known.
+    """
+    issued, waits = job.issued, job.waits
+    base_ns = {rank.rank: rank.base_time_ns for rank in job.ranks}
+    result = {}
+    for index, rank in enumerate(issued.ranks):
+        selected = np.flatnonzero(waits.counted & (waits.wait[:, index] >= 0)) if len(waits) else np.empty(0, np.int64)
+        if len(selected):
+            start = issued.columns.start[waits.instances.call[selected, index]] - base_ns[rank]
+            result[rank] = spans(start, start + waits.wait[selected, index])
+    return result
