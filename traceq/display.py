@@ -22,11 +22,13 @@ class RenderOptions:
     """What a renderer can be told besides the result.
 
     `width`: columns of text, None for those of the terminal. `first_rank` returns the run with the trace of its first
-    rank, for a renderer that draws one step; None where no run is at hand.
+    rank, for a renderer that draws one step; None where no run is at hand. `full`: tables of durations are shown even
+    if these are no evidence.
     """
 
     width: int | None = None
     first_rank: Callable[[], Run] | None = None
+    full: bool = False
 
 
 def to_text(kind: str, result: object) -> str:

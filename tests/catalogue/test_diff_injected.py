@@ -82,7 +82,7 @@ def test_an_injected_sync_is_found_with_all_that_it_costs(compare: Any, name: st
     first = is_told(result, injected)
     assert (first.kind, first.name, first.delta_num) == ("sync", "dtoh aten::_local_scalar_dense", num)
     added = f"b adds {num} syncs per step ({num} dtoh aten::_local_scalar_dense in {first.phase})"
-    assert result.words[2].startswith(added)
+    assert result.words[1].startswith(added)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_twenty_stalls_of_two_milliseconds_are_forty_milliseconds_of_one_op(comp
     first = is_told(result, 40_100_000)
     assert (first.kind, first.name, first.delta_num) == ("sync", "dtoh aten::_local_scalar_dense", 20)
     assert sum(abs(cause.delta_ns) for cause in result.causes[1:]) < 0.01 * 40_100_000
-    assert result.words[2] == (
+    assert result.words[1] == (
         "b adds 20 syncs per step (20 dtoh aten::_local_scalar_dense in ## forward ##): "
         "+40.0 ms per step (copy +30.0 us, sync wait +39.9 ms, rest +48.5 us), 100.0 % of the traced +40.0 ms."
     )
@@ -106,7 +106,7 @@ def test_twenty_stalls_of_two_milliseconds_are_forty_milliseconds_of_one_op(comp
 def test_taking_them_out_again_saves_as_much(compare: Any, stalled: Any) -> None:
     there, back = compare(*stalled), compare(*reversed(stalled))
     is_told(back, -40_100_000)
-    assert back.words[2].startswith(
+    assert back.words[1].startswith(
         "b removes 20 syncs per step (20 dtoh aten::_local_scalar_dense in ## forward ##): -40.0 ms"
     )
     assert [(cause.key, cause.delta_ns) for cause in there.causes] == [
@@ -133,7 +133,7 @@ def test_an_op_that_got_slower_on_the_host_is_found_inside_the_one_that_called_i
     result = compare(rows, slower)
     first = is_told(result, 3_000_000)
     assert (first.kind, first.self_op) == ("host", op)
-    assert f"{op} in {first.phase}" in result.words[2]
+    assert f"{op} in {first.phase}" in result.words[1]
     is_told(compare(slower, rows), -3_000_000)
 
 
@@ -146,7 +146,7 @@ def test_python_that_got_slower_is_found_by_its_line(compare: Any) -> None:
     result = compare(rows, stretched(rows, [zoom["ts"] + 1.0], 50_000))
     first = is_told(result, 50_000_000)
     assert (first.kind, first.line, first.phase) == ("host", "_interpolation.py:739 zoom", "dataload")
-    assert "+50.0 ms Python between ops at _interpolation.py:739 zoom in dataload" in result.words[2]
+    assert "+50.0 ms Python between ops at _interpolation.py:739 zoom in dataload" in result.words[1]
 
 
 # Kernels
@@ -245,8 +245,8 @@ def test_one_slowed_rank_of_four_is_named(tmp_path: Path) -> None:
     first = explain(*sides)[2][0]  # by itself: what was added to the others' traces is no physical wait
     assert (first.name, first.phase) == ("aten::addmm > volta_sgemm_128x64_tn", "## forward ##")
     assert first.delta_ns == pytest.approx(20_000_000, rel=0.02)
-    assert result.words[2] == (
+    assert result.words[1] == (
         "Only rank 1 is slower, by 20.0 ms per step: +20.0 ms compute in ## forward ##; "
         "the other ranks wait for it in all_to_all for index exchange."
     )
-    assert back.words[2].startswith("Only rank 1 is faster, by 20.0 ms per step: -20.0 ms compute in ## forward ##")
+    assert back.words[1].startswith("Only rank 1 is faster, by 20.0 ms per step: -20.0 ms compute in ## forward ##")

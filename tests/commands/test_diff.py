@@ -15,6 +15,7 @@ import pytest
 from builder import Event, annotation, call, kernel, launch, memcpy, op, step, text, write
 from golden_files import check_golden
 from json_shape import fits
+from paths import ROOT
 from rich.console import Console
 
 from traceq.cli import main
@@ -386,12 +387,24 @@ def test_a_damaged_trace_is_one_line(run: Path, shell: Shell) -> None:
     assert err.count("\n") == 1
 
 
+def test_durations_that_are_no_evidence_are_shown_only_in_full(shell: Shell) -> None:
+    """The verdict of the fixture is inconclusive, and its traced delta is outside the interval."""
+    run = str(ROOT / "fixtures" / "outlier_ab")
+    short, full = shell(run)[1], shell(run, "--full")[1]
+    assert "on adds at outliers.py:18 outlier_seen in forward: 1 aten::is_nonzero (sync), 2 aten::abs" in short
+    assert "not their durations (--full)." in short
+    assert "Delta by phase and category" not in short
+    assert "Delta by phase and category" in full
+    assert "## on against off" in shell(run, "--markdown")[1]
+    assert "Delta by phase" not in shell(run, "--markdown")[1]
+
+
 def test_plain_traces_are_told_to_be_profiled(tmp_path: Path, shell: Shell) -> None:
     paths = [tmp_path / name for name in ("before.json", "after.json")]
     for path, check in zip(paths, (False, True), strict=True):
         path.write_bytes(text(*one_step(0, 1, check=check)))
     code, out, err = shell(*paths)
     assert (code, err.count("profiled, few, and not interleaved")) == (0, 1)
-    assert "after costs 200 us per step (+20.0 %): inconclusive at the 0.50 % threshold." in out
+    assert "after costs 200 us per step (+20.0 %), from 1 and 1 profiled steps, no interval." in out
     result = msgspec.json.decode(shell(*paths, "--json")[1])
     assert result["step"]["unprofiled"] is False

@@ -10,8 +10,8 @@ from builder import Event, annotation, build, call, kernel, launch, memcpy, op, 
 
 from traceq.compare.diff import diff_runs
 from traceq.compare.disabled_change import off_is_free_text
-from traceq.compare.result import Cause, Chain, Comparable, SideReplay, Traced
-from traceq.compare.sentences import cause_text, cause_words, cpu_words, verdict_words
+from traceq.compare.result import Cause, CellDelta, Chain, Comparable, SideReplay, Traced
+from traceq.compare.sentences import cause_text, cause_words, cpu_words, phase_words, verdict_words
 from traceq.compare.tables import causes_table, waterfall
 from traceq.model import Run
 from traceq.stats import Comparison, Verdict
@@ -81,11 +81,33 @@ def test_the_noise_of_the_baseline_against_itself_is_told() -> None:
 
 def test_traced_times_that_the_unprofiled_ones_deny_are_not_told_as_causes() -> None:
     causes = (cause("aten::item", 5, 1, line="a.py:1 f"), cause("aten::mm", 900))
-    words = cause_words("on", Traced(0, 1000 * US, 1905 * US, 3, 3), causes, believable=False)
-    assert [line.partition(":")[0] for line in words] == [
-        "on adds at a.py",
-        "The traced delta, +905 us, is outside the unprofiled 95 % CI",
-    ]
+    words = cause_words("on", Traced(0, 1000 * US, 1905 * US, 3, 3), causes, doubt="No evidence.")
+    assert words == ("on adds at a.py:1 f in fwd: 1 aten::item.", "No evidence.")
+
+
+def test_the_largest_cause_comes_first() -> None:
+    small = cause("dtoh b", 5, 1, kind="sync")
+    first, second = words_of(100, cause("aten::mm", 90), small)
+    assert first == "Causes of the traced +100 us per step: +90.0 us aten::mm in fwd."
+    assert second.startswith("on adds 1 sync per step (1 dtoh b in fwd): +5.00 us per step")
+    first, second = words_of(100, cause("aten::mm", 10), cause("dtoh b", 85, 1, kind="sync"))
+    assert first.startswith("on adds 1 sync per step (1 dtoh b in fwd): +85.0 us per step")
+    assert second == "Other causes: +10.0 us aten::mm in fwd."
+
+
+def test_the_phase_with_most_of_a_difference_is_named() -> None:
+    traced = Traced(0, 1000 * US, 1100 * US, 3, 3)
+    cells = (CellDelta("fwd", "compute", 100, 100 + 12 * US), CellDelta("bwd", "compute", 0, 88 * US))
+    assert phase_words(traced, cells) == ("88 % of the difference is in bwd.",)
+    assert phase_words(traced, cells[1:]) == ()
+    assert phase_words(traced, (*cells, CellDelta("bwd", "tail", 0, 30 * US))) == ()
+
+
+def test_profiled_steps_lead_with_what_is_known() -> None:
+    profiled = replace(comparison_of(459, "inconclusive", ci95_ns=None), unprofiled=False, num_a=3, num_b=4)
+    assert verdict_words("off", "on", OK, profiled) == (
+        "on costs 459 us per step (+45.9 %), from 3 and 4 profiled steps, no interval.",
+    )
 
 
 def test_without_an_interval_none_is_named() -> None:
@@ -163,8 +185,8 @@ def test_the_pace_of_all_work_is_a_cause_without_a_phase() -> None:
 def test_sides_with_little_in_common_are_told_where_not_why() -> None:
     traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=37.6)
     assert cause_words("on", traced, (cause("aten::mm", 90),)) == (
-        "Only 38 % of the host's calls are on both sides: the table shows where the time went, not why.",
         "Differences in the traced +100 us per step: +90.0 us aten::mm in fwd.",
+        "Only 38 % of the host's calls are on both sides: the table shows where the time went, not why.",
     )
     assert len(cause_words("on", replace(traced, matched_pct=70.0), (cause("aten::mm", 90),))) == 1
     assert len(cause_words("on", replace(traced, matched_pct=None), (cause("aten::mm", 90),))) == 1
@@ -198,7 +220,7 @@ def test_syncs_that_cost_less_although_they_are_more_are_told_together() -> None
 def test_between_sides_that_are_not_alike_only_large_changes_are_told() -> None:
     causes = (cause("aten::mm", 90, line="a.py:1 a"), cause("Memset", 1, -5, line="b.py:1 b"))
     traced = Traced(0, 1000 * US, 1091 * US, 3, 3)
-    assert cause_words("on", traced, causes)[0].startswith("on removes at b.py:1 b in fwd: 5 Memset")
+    assert cause_words("on", traced, causes)[1].startswith("on removes at b.py:1 b in fwd: 5 Memset")
     assert cause_words("on", traced, causes, same_work=False) == (
         "Causes of the traced +91.0 us per step: +90.0 us aten::mm at a.py:1 a in fwd.",
     )
@@ -344,8 +366,8 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
     work = [op("aten::mm", 0, 10), launch(2, 2, 1), kernel("gemm", 5, 20, 1), *item(50, 2)]
     a, b = (Run(name, (build(*events),)) for name, events in (("a", work), ("b", [*work, *item(100, 3)])))
     result = diff_runs(a, b)
-    assert result.words[0].startswith("b costs 50.0 us in the trace (+62.5 %): ")
-    assert result.words[2].startswith(
+    assert result.words[0] == "b costs 50.0 us in the trace (+62.5 %), from one trace each, no interval."
+    assert result.words[1].startswith(
         "b adds 1 sync in the trace (1 dtoh aten::item in forward): +30.0 us in the trace (copy +5.00 us, sync wait +2"
     )
     assert not any("step" in line for line in result.words[2:])
@@ -357,7 +379,7 @@ def test_of_sides_with_little_in_common_syncs_cost_what_their_own_side_saves_wit
     replays = SideReplay(2, 70 * US, 30 * US), SideReplay(0, 0, 90 * US)
     traced = Traced(0, 1000 * US, 950 * US, 3, 3, matched_pct=37.6, replays=replays)
     words = cause_words("on", traced, (cause("dtoh aten::item", -20, -2, kind="sync"),))
-    assert words[1:] == (
+    assert words[:-1] == (
         (
             "on removes 2 syncs per step (2 dtoh aten::item in fwd): the side that has them, replayed without, is "
             "70.0 us per step faster; the traced delta is -50.0 us."
@@ -365,4 +387,4 @@ def test_of_sides_with_little_in_common_syncs_cost_what_their_own_side_saves_wit
         "With a host that takes no time, on would be 90.0 us per step faster by replay; the other side, 30.0 us.",
     )
     others = cause_words("on", traced, (cause("dtoh aten::item", -20, -1, kind="sync"),))
-    assert others[1].endswith("-20.0 us per step including the idle time it causes, 40.0 % of the traced -50.0 us.")
+    assert others[0].endswith("-20.0 us per step including the idle time it causes, 40.0 % of the traced -50.0 us.")

@@ -29,6 +29,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown for an issue.")] = False,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Tables of traced durations, even if these are no evidence.")
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
     ] = None,
@@ -59,7 +62,7 @@ def command(
     else:
         pair = diff(a, b, threshold_pct=percent)
         diffs = Diffs(pair.a_name, (pair,))
-    write_result("diffs", diffs, form, RenderOptions(width))
+    write_result("diffs", diffs, form, RenderOptions(width, full=full))
     if not form.holds_caveats:
         print_caveats(dict.fromkeys(caveat for each in diffs.diffs for caveat in each.caveats))
     if verdicts:

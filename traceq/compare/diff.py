@@ -26,7 +26,7 @@ from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
-from traceq.compare.sentences import cause_words, cpu_words, sample_words, verdict_words
+from traceq.compare.sentences import cause_words, cpu_words, phase_words, sample_words, verdict_words
 from traceq.compare.side import Side
 from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.errors import UnreadableInput, UsageFault
@@ -37,6 +37,7 @@ from traceq.runs.run_folder import is_run, read_manifest
 from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison, samples_apart
 from traceq.threshold import THRESHOLD_PCT
+from traceq.units import Unit, format_value
 
 __all__ = ["diff", "diff_run", "diff_runs"]
 
@@ -139,12 +140,13 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
         a_name, b_name, comparability, comparison, missing=_missing(a, b), control=_control(a), per=per
     )
     words = (*words, *cpu_words(cpu), *sample_words(comparison, steps))
+    doubt = _doubt(traced, comparison, is_outside=bool(disagrees)) if traced else ""
     if traced is not None:
-        believable = not disagrees
-        if believable and not _is_noise(comparison):
+        if not doubt:
             waited_in = collective_waited_in(a.run, b.run, ranks, traced.rank) if only_changed_rank(ranks) else ""
             words = (*words, *rank_words(traced, ranks, cells, waited_in))
-        words = (*words, *cause_words(b_name, traced, causes, believable=believable, same_work=comparability.ok))
+        words = (*words, *cause_words(b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
+        words = (*words, *(() if doubt else phase_words(traced, cells)))
     of_sides = (*side_caveats(a), *side_caveats(b), *confounders(a, b))
     return Diff(
         a=replace(describe(a.run), path=a.path),
@@ -160,6 +162,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
         words=words,
         ranks=ranks,
         cpu=compare_cpu(a, b, threshold_pct, None),
+        doubt=doubt,
         free=off_is_free_text(a.run, reference, _changed_phase(causes)) if traced and reference else "",
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
@@ -190,9 +193,15 @@ def _control(a: Side) -> str:
     return a.run.manifest.baseline if a.run.manifest else ""
 
 
-def _is_noise(comparison: Comparison | None) -> bool:
-    """Return whether the unprofiled steps show no difference that one rank could have caused."""
-    return comparison is not None and comparison.unprofiled and not comparison.verdict.is_difference
+def _doubt(traced: Traced, comparison: Comparison | None, *, is_outside: bool) -> str:
+    """Return why durations of the traced steps are no evidence; "" where they are."""
+    delta = format_value(traced.delta_ns, Unit.DELTA_NS)
+    left_out = "trust which ops were added or removed, not their durations (--full)."
+    if is_outside:
+        return f"The traced delta, {delta}, is outside the unprofiled 95 % CI: {left_out}"
+    if comparison is not None and comparison.unprofiled and not comparison.verdict.is_difference:
+        return f"The unprofiled steps show no difference that the traced {delta} could explain: {left_out}"
+    return ""
 
 
 def _missing(a: Side, b: Side) -> str:

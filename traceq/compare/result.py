@@ -235,7 +235,8 @@ class Diff:
     `comparison` has the verdict and is None where there is nothing to compare; `steps` compares steps even if the
     verdict is about samples. `traced`, `cells` and `causes` explain one rank and are empty where a side has no trace;
     `ranks` are those of both sides. `words` is the answer, one sentence per line. `free` says whether the change costs
-    A anything when off, "" without a traced reference. `cpu` compares the main thread's CPU time per step where pairs
+    A anything when off, "" without a traced reference. `doubt` says why durations of traced steps are no evidence, ""
+    where they are. `cpu` compares the main thread's CPU time per step where pairs
     have it. If one side is a data loader alone, `feeding` is the answer and the rest is empty.
     """
 
@@ -252,6 +253,7 @@ class Diff:
     words: tuple[str, ...]
     ranks: tuple[RankDelta, ...] = ()
     free: str = ""
+    doubt: str = ""
     cpu: Comparison | None = None
     caveats: tuple[Caveat, ...] = ()
     feeding: Feeding | None = None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from traceq.compare.attribution import line_function
-from traceq.compare.result import REPLACED_BY, Cause, Comparable, Diff, Traced
+from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Comparable, Diff, Traced
 from traceq.stats import Comparison, Interaction
 from traceq.units import Unit, format_value
 
@@ -16,12 +16,15 @@ __all__ = [
     "cpu_words",
     "interaction_words",
     "jitter_text",
+    "phase_words",
     "sample_words",
     "short_name",
     "verdict_words",
 ]
 
 _LARGE_SHARE = 0.05
+_MOST_PCT, _ALL_PCT = 50.0, 100.5
+"""Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
 _MOST_LINES = 2
 _MOST_OPS = 6
 _MOST_CAUSES = 3
@@ -54,6 +57,11 @@ def verdict_words(
         return (f"Nothing to compare: {missing}.",)
     verdict, floor = comparison.verdict, comparison.noise_floor_ns
     cost = f"{_cost(comparison.each(comparison.delta_ns))} {_per(comparison, per)} ({_estimate(comparison)})"
+    if not comparison.unprofiled:
+        steps = (
+            f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
+        )
+        return (f"{b_name} {cost}, from {steps}, no interval.",)
     threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
     control = control or a_name
     noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."
@@ -101,32 +109,52 @@ def cpu_words(comparison: Comparison | None) -> tuple[str, ...]:
 
 
 def cause_words(
-    b_name: str, traced: Traced, causes: Sequence[Cause], *, believable: bool = True, same_work: bool = True
+    b_name: str, traced: Traced, causes: Sequence[Cause], *, doubt: str = "", same_work: bool = True
 ) -> tuple[str, ...]:
-    """Return lines of code whose ops were added or removed, then other such syncs, then the largest other causes.
+    """Return the largest causes, largest first: lines whose ops were added or removed, other such syncs, the rest.
 
-    Sides without `same_work`, like two devices, differ in much that no one changed: only large causes are listed. Where
-    the unprofiled steps contradict the traced delta, which is then not `believable`, other causes are left out. What
-    names no change is never listed as a cause, but named where it is most of the delta.
+    Sides without `same_work`, like two devices, differ in much that no one changed: only large causes are listed. With
+    a `doubt`, durations of traced steps are no evidence: what is left is which ops were added or removed, and the
+    doubt. What names no change is never listed as a cause, but named where it is most of the delta.
     """
     by_line = _changed_lines(causes, traced, same_work=same_work)
     listed = {cause.key for _, members in by_line for cause in members}
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
     syncs = [cause for cause in changed if _is_notable(cause, traced)]
-    changes = [*_line_words(b_name, traced, by_line), *_sync_words(b_name, traced, syncs)]
-    words = [*_unmatched_words(traced), *changes, *_host_words(b_name, traced)]
-    if not believable:
-        outside = f"The traced delta, {_delta(traced.delta_ns)}, is outside the unprofiled 95 % CI"
-        return (*words, f"{outside}: trust which ops were added or removed, not their durations.")
+    if doubt:
+        changes = [*_line_words(b_name, traced, by_line, timed=False), *_sync_words(b_name, traced, syncs, timed=False)]
+        return (*changes, doubt)
+    lines, of_syncs = _line_words(b_name, traced, by_line), _sync_words(b_name, traced, syncs)
+    sized = list(zip((abs(_sum(members)) for _, members in by_line), lines, strict=True))
+    replayed_ns = max((replay.syncs_ns for replay in traced.replays or ()), default=0)
+    sized += [(max(abs(_sum(syncs)), replayed_ns), text) for text in of_syncs]
     listed |= {cause.key for cause in syncs}
     others = [cause for cause in causes if cause.key not in listed and cause.delta_ns and cause.names_a_change]
     large = [cause for cause in others if _is_large(cause.delta_ns, traced)][:_MOST_CAUSES]
     if large:
+        size = abs(large[0].delta_ns)
         first, more = ("Differences in", "differences") if traced.says_where_only else ("Causes of", "causes")
-        label = f"Other {more}" if changes else f"{first} the traced {_delta(traced.delta_ns)} {traced.per}"
+        is_first = all(size > other for other, _ in sized)
+        label = f"{first} the traced {_delta(traced.delta_ns)} {traced.per}" if is_first else f"Other {more}"
         texts = (f"{_delta(cause.delta_ns)} {cause_text(cause, traced.per)}" for cause in large)
-        words.append(f"{label}: {'; '.join(texts)}.")
-    return (*words, *_no_change_words(traced, causes))
+        sized.append((size, f"{label}: {'; '.join(texts)}."))
+    sized.sort(key=lambda each: -each[0])
+    where_only = [*_host_words(b_name, traced), *_unmatched_words(traced)]
+    return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes))
+
+
+def phase_words(traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
+    """Return `88 % of the difference is in backward.`, where one phase has most of it; nothing for a single phase."""
+    by_phase: dict[str, int] = {}
+    for cell in cells:
+        by_phase[cell.phase] = by_phase.get(cell.phase, 0) + cell.delta_ns
+    if len(by_phase) < 2 or not traced.delta_ns:
+        return ()
+    phase = max(by_phase, key=lambda name: by_phase[name] / traced.delta_ns)
+    percent = 100 * by_phase[phase] / traced.delta_ns
+    if not _MOST_PCT <= percent <= _ALL_PCT:
+        return ()
+    return (f"{percent:.0f} % of the difference is in {phase}.",)
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
@@ -188,7 +216,9 @@ def _changed_lines(causes: Sequence[Cause], traced: Traced, *, same_work: bool) 
     return [(members[0].line, members) for members in listed[:_MOST_LINES]]
 
 
-def _line_words(b_name: str, traced: Traced, by_line: Sequence[tuple[str, Sequence[Cause]]]) -> list[str]:
+def _line_words(
+    b_name: str, traced: Traced, by_line: Sequence[tuple[str, Sequence[Cause]]], *, timed: bool = True
+) -> list[str]:
     """Return `on adds at check.py:41 check in forward: 1 dtoh aten::item (sync): +2.00 ms per step, 40 % of ...`."""
     words = []
     for line, members in by_line:
@@ -199,7 +229,7 @@ def _line_words(b_name: str, traced: Traced, by_line: Sequence[tuple[str, Sequen
         where = f"{line} in {' and '.join(dict.fromkeys(cause.phase for cause in members))}"
         what = f"{verb} at {where}: {_listed(changed)}"
         what += "".join(f"; {verb} {_listed(changed)}" for verb, changed in other)
-        words.append(f"{b_name} {what}: {_amount(_sum(members), traced)}.")
+        words.append(f"{b_name} {what}: {_amount(_sum(members), traced)}." if timed else f"{b_name} {what}.")
     return words
 
 
@@ -219,10 +249,13 @@ def _sync_mark(cause: Cause) -> str:
     return "" if cause.kind != "sync" else " (sync)" if abs(cause.delta_num) == 1 else " (syncs)"
 
 
-def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause]) -> list[str]:
+def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause], *, timed: bool = True) -> list[str]:
     """Return the changes of the syncs without a source line."""
     removed, added = _by_sign(syncs)
     changes = [(verb, changed) for verb, changed in (("removes", removed), ("adds", added)) if changed]
+    if not timed:
+        what = " and ".join(_counted(verb, changed, traced.per) for verb, changed in changes)
+        return [f"{b_name} {what}."] if changes else []
     if len(changes) == 2 and (
         _sum(removed) > 0 or _sum(added) < 0
     ):  # fewer that cost more: only the sum means something

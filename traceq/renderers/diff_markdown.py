@@ -14,23 +14,23 @@ __all__ = ["diffs_to_markdown", "write_diffs"]
 
 def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     """Write a comparison as Markdown."""
-    file.write(diffs_to_markdown(diffs))
+    file.write(diffs_to_markdown(diffs, full=options.full))
 
 
-def diffs_to_markdown(diffs: Diffs) -> str:
-    """Return the matrix of the arms, then each answer with its tables."""
+def diffs_to_markdown(diffs: Diffs, *, full: bool = False) -> str:
+    """Return the matrix of the arms, then each answer with its tables; `full` also if they are no evidence."""
     parts = [table_to_markdown(matrix(diffs))] if len(diffs.diffs) > 1 else []
     parts += [table_to_markdown(exchanges_table(diffs))] if diffs.exchanges else []
     parts += [safe(interaction.words) for interaction in diffs.interactions]
     parts += [safe(line) for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)]
-    parts += [part for diff in diffs.diffs for part in _diff(diff)]
+    parts += [part for diff in diffs.diffs for part in _diff(diff, full=full)]
     return "\n\n".join(parts) + "\n"
 
 
-def _diff(diff: Diff) -> list[str]:
+def _diff(diff: Diff, *, full: bool) -> list[str]:
     parts = [f"## {safe(diff.b_name)} against {safe(diff.a_name)}"]
     parts += [f"**{safe(diff.words[0])}**", *(safe(line) for line in diff.words[1:])]
-    if diff.traced is not None:
+    if diff.traced is not None and (full or not diff.doubt):
         parts += [
             table_to_markdown(table) for table in (waterfall(diff), ranks_table(diff), causes_table(diff)) if table.rows
         ]

@@ -27,7 +27,7 @@ _STYLES: dict[VerdictName, str] = {
 
 def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     """Write a comparison as text."""
-    print_diffs(diffs, open_console(file, options.width))
+    print_diffs(diffs, open_console(file, options.width), full=options.full)
 
 
 def print_diff(diff: Diff, console: Console, *, tables: bool = True) -> None:
@@ -41,10 +41,11 @@ def print_diff(diff: Diff, console: Console, *, tables: bool = True) -> None:
                 _print_table(table, console)
 
 
-def print_diffs(diffs: Diffs, console: Console) -> None:
+def print_diffs(diffs: Diffs, console: Console, *, full: bool = False) -> None:
     """Write all arms of a run: the matrix, collectives and interactions, then each answer with its tables.
 
-    Arms that repeat the change of another have only sentences.
+    Arms that repeat the change of another have only sentences, and unless `full` those whose traced durations are no
+    evidence.
     """
     repeated = {interaction.arm for interaction in diffs.interactions}
     if len(diffs.diffs) > 1:
@@ -59,7 +60,7 @@ def print_diffs(diffs: Diffs, console: Console) -> None:
         console.print()
         if len(diffs.diffs) > 1:
             console.print(Text(f"── {diff.b_name} against {diff.a_name} ", style="bold"))
-        print_diff(diff, console, tables=diff.b_name not in repeated)
+        print_diff(diff, console, tables=diff.b_name not in repeated and (full or not diff.doubt))
 
 
 def _print_table(table: Table, console: Console) -> None:
