@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, unprofiled_share
 from traceq.analysis._wording import MOST_RANKS, a_step, category_term, in_traced_steps, more_rows, per_step
+from traceq.causes.replay import replay_of
+from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
     EXPOSED_WAIT,
@@ -32,14 +34,16 @@ from traceq.units import Unit, bar, format_value
 
 POSITION = 30
 
-_EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _CATEGORIES = tuple(category.name.lower() for category in TimeCategory)
 _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _IN_ORDER = tuple(
     each for name in _CATEGORIES for each in ((name, EXPOSED_WAIT, EXPOSED_TRANSFER) if name == _EXPOSED else (name,))
 )
+_HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
+_FREE = {_EXPOSED: "free communication", _HOST_BOUND: "a host that takes no time"}
+"""Category -> the resource whose time replay can take away."""
 _LOST = {
-    "host_bound": (10.0, "the device waits while the host prepares the next launch"),
+    _HOST_BOUND: (10.0, "the device waits while the host prepares the next launch"),
     _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
     EXPOSED_WAIT: (5.0, "ranks wait for the last one to arrive; see which are late, and why, in `ranks`"),
     EXPOSED_TRANSFER: (5.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
@@ -78,11 +82,12 @@ class _Mean:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, and its phases in the main thread's order."""
+    """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource."""
 
     rows: tuple[PartitionRow, ...]
     in_order: tuple[str, ...]
     exposed: ExposedPieces
+    saved: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +112,16 @@ class _Matrix:
 
 def summarize(trace: Trace) -> _Rank:
     """Return the exact partition of every window by phase and category."""
-    return _Rank(tuple(_rows(trace)), phases(trace).in_order, exposed_pieces(trace))
+    return _Rank(tuple(_rows(trace)), phases(trace).in_order, exposed_pieces(trace), _saved(trace))
+
+
+def _saved(trace: Trace) -> dict[str, int]:
+    """Return ns by which a step is shorter with free communication, or with a host that takes no time."""
+    if not len(device_work(trace)):
+        return {}
+    replay = replay_of(trace)
+    free = {_EXPOSED: replay.communication, _HOST_BOUND: replay.host_time}
+    return {category: replay.saved_if_free(edges) for category, edges in free.items()}
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -117,7 +131,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("partition", "Partition", PartitionRow, rows)
     order = list(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows else ()
-    return Report("partition", (table,), views, tuple(_findings(job, rows)))
+    saved = {category: [part.saved[category] for part in parts if part.saved] for category in _FREE}
+    return Report("partition", (table,), views, tuple(_findings(job, rows, saved)))
 
 
 def _waits_apart(job: Job, parts: Sequence[_Rank]) -> tuple[PartitionRow, ...]:
@@ -158,8 +173,11 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
     return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
 
 
-def _findings(job: Job, rows: Sequence[PartitionRow]) -> list[Finding]:
-    """Return the categories of lost time that take a large share of most counted steps, mean over ranks."""
+def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[int]]) -> list[Finding]:
+    """Return the categories of lost time that take a large share of most counted steps, mean over ranks.
+
+    Of some it is known what replay saves if the resource were free, ns on each rank.
+    """
     by_step = _by_step(job, rows)
     whole = np.sum(list(by_step.values()), axis=0) if by_step else np.zeros(0)
     is_fed = (share := unprofiled_share(job, _DATA_WAIT, _LOST["dataload_wait"][0])) is not None and not share.exceeds
@@ -173,6 +191,9 @@ def _findings(job: Job, rows: Sequence[PartitionRow]) -> list[Finding]:
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
         if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
+        if saved.get(category):
+            mean_saved = format_value(float(np.mean(saved[category])), Unit.NS)
+            meaning = f"{meaning}; {_FREE[category]} saves {mean_saved} (replay)"
         text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}: {meaning}"
         findings.append(Finding(category, "medium", text, round(mean_ns)))
     return findings
