@@ -26,6 +26,7 @@ from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.phase_stack import PhaseStack
+from traceq.recorder.jobs.root_models import find_roots
 from traceq.recorder.jobs.step_pattern import StepTracker
 from traceq.recorder.process.leave_process import leave_process
 from traceq.recorder.process.rank_messages import append_message
@@ -34,6 +35,8 @@ from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.toggles.toggle import Job
 
 __all__ = ["JobProcess", "attach"]
+
+_BATCHES_OF_COMPILED_STEPS = 32
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -44,9 +47,6 @@ def attach(folder: str) -> None:
     process = JobProcess(injection.attach(), injection)
     process.hooks.install()
     os.register_at_fork(after_in_child=process.forget)
-
-
-_BATCHES_OF_COMPILED_STEPS = 32
 
 
 class JobProcess:
@@ -92,6 +92,7 @@ class JobProcess:
         self._num_batches += torch.is_grad_enabled()
         if self._num_batches >= _BATCHES_OF_COMPILED_STEPS and has_compiled():
             self._thread = get_ident()
+            self._models = find_roots()
             self._tracker.assume_batches(self._num_batches)
 
     def begin(self, phase: str, event: str) -> int:
@@ -157,6 +158,8 @@ class JobProcess:
         if self._rank is not None:
             self._rank.close()
         self.hooks.remove()
+        self._models.clear()  # the job may want to free them
+        self._optimizers.clear()
         if sys.excepthook == self._note_error:
             sys.excepthook = self._excepthook
 

@@ -101,11 +101,9 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank |
     every rank, for steps that are not alike, and for a toggle that the job does not have.
     """
     assert tracker.pattern is not None
-    if not tracker.pattern.is_reliable:
-        raise RecordingFailed(
-            f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
-        )
     world = world_of_job(_device(job))
+    differ = f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
+    _raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
     if world.size == 1 and not _claims(Path(request.out)):
         return None
     if request.tries_all or request.is_dry:

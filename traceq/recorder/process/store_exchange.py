@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
@@ -54,6 +55,9 @@ class StoreExchange:
             while not self._store.check([f"{prefix}/{rank}"]):
                 self._check_present(rank, deadline)
                 time.sleep(_POLL_S)
+        if self._num_gathered > 1:  # all ranks are here, so all have read the values before these
+            with suppress(RuntimeError):
+                self._store.delete_key(f"gather/{self._num_gathered - 2}/{self._rank}")
         return [pickle.loads(base64.b64decode(self._store.get(f"{prefix}/{rank}"))) for rank in range(self._size)]
 
     def leave(self, reason: str) -> None:

@@ -137,10 +137,12 @@ def world_of_job(device: torch.device) -> World:
     exchange = StoreExchange(store, rank, size, _STEP_TIMEOUT)
     exchange.announce()
     if absent := exchange.absent_ranks(_PRESENT_WITHIN_S):
-        raise RecordingFailed(
-            f"{size - len(absent)} of {size} ranks take part; missing: {', '.join(map(str, absent))}: "
-            "their Python ignores PYTHONPATH (-E, -I), has another sitecustomize, or trains nothing"
+        reason = (
+            f"{size - len(absent)} of {size} ranks take part; missing: {', '.join(map(str, absent))}: their Python "
+            "ignores PYTHONPATH (-E, -I), they train nothing, or begin their steps elsewhere in the loop"
         )
+        exchange.leave(reason)
+        raise RecordingFailed(reason)
     world = World(rank, int(os.environ.get("LOCAL_RANK", rank)), size, device, exchange=exchange)
     return replace(world, peers=tuple(world.gather(_this_peer())))
 

@@ -1,0 +1,64 @@
+"""Ranks exchange values by a store, and learn at once if one of them has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+pytest.importorskip("torch", reason="stores are torch's")
+
+from torch._C._distributed_c10d import HashStore
+
+from traceq.errors import RecordingFailed
+from traceq.recorder.process.store_exchange import StoreExchange
+
+pytestmark = pytest.mark.torch
+
+
+def on_ranks(function: Callable[[StoreExchange, int], object], size: int = 3, seconds: float = 20) -> list[object]:
+    """Return what the function returns on each rank, a thread each; an exception in its place."""
+    store = HashStore()
+
+    def run(rank: int) -> object:
+        try:
+            return function(StoreExchange(store, rank, size, timedelta(seconds=seconds)), rank)
+        except RecordingFailed as fault:
+            return str(fault)
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(run, range(size)))
+
+
+def test_every_rank_has_the_values_of_all_in_order() -> None:
+    def gather(exchange: StoreExchange, rank: int) -> list[object]:
+        return [exchange.gather({"rank": rank, "round": number}) for number in range(5)]
+
+    expected = [[{"rank": rank, "round": number} for rank in range(3)] for number in range(5)]
+    assert on_ranks(gather) == [expected] * 3
+
+
+def test_a_rank_that_left_is_not_waited_for() -> None:
+    def leave_or_gather(exchange: StoreExchange, rank: int) -> object:
+        return exchange.leave("the loop ended") if rank == 1 else exchange.gather(rank)
+
+    assert on_ranks(leave_or_gather) == ["rank 1: the loop ended", None, "rank 1: the loop ended"]
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    def gather(exchange: StoreExchange, rank: int) -> object:
+        return None if rank == 2 else exchange.gather(rank)
+
+    late = "rank 2 did not reach this point of its loop within 0 s"
+    assert on_ranks(gather, seconds=0.2) == [late, late, None]
+
+
+def test_ranks_that_never_announced_themselves_are_absent() -> None:
+    def announce(exchange: StoreExchange, rank: int) -> object:
+        if rank:
+            exchange.announce()
+        return exchange.absent_ranks(0.2)
+
+    assert on_ranks(announce) == [[0], [0], [0]]
