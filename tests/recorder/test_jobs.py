@@ -15,6 +15,7 @@ from recording import MAIN
 pytest.importorskip("torch", reason="recording needs torch")
 
 import traceq
+from traceq.recorder.job_launch import output_folders
 from traceq.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.torch
@@ -185,3 +186,13 @@ def test_options_that_do_not_fit_are_refused_before_anything_starts(
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_an_output_folder_that_is_not_empty_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("out", "data", "new"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "out" / "ckpt.pt").touch()
+    (tmp_path / "data" / "train.bin").touch()
+    command = ["python", "train.py", "--out_dir=out", "--data", "data", "--save", "new", "--log-folder", "out"]
+    assert output_folders(command) == ["out", "out"]

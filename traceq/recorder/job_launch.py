@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from traceq.errors import UsageFault
@@ -16,9 +18,10 @@ from traceq.recorder.jobs.run_injected import run_injected
 from traceq.recorder.spec.prepare import create_run_folder, utc_now
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["JobOptions", "JobResult", "launch_job"]
+__all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
 
 _INJECTED = ".inject"
+_OUTPUT_OPTION = re.compile(r"^-.*(out|save|ckpt|checkpoint|log)", re.IGNORECASE)
 _SCRIPT_ENDINGS = (".py", ".sh")
 
 
@@ -66,6 +69,8 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     injection = Injection(out / _INJECTED)
     injection.write(_request(options, toggles, out))
     on_message(_announcement(options, out))
+    for named in output_folders(options.command):
+        on_message(f"traceq: note: the job names {named}, which is not empty: it may overwrite what is there")
     try:
         exit_code = run_injected(options.command, injection, on_message)
         return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
@@ -81,6 +86,16 @@ def _announcement(options: JobOptions, out: Path) -> str:
         return "traceq: this job stops after its first steps; nothing is recorded"
     ends = "it stops when that is complete (--then continue: it trains on)" if options.stops else "then it trains on"
     return f"traceq: recording this job into {options.out or out.relative_to(Path.cwd())}; {ends}"
+
+
+def output_folders(command: Sequence[str]) -> list[str]:
+    """Return the folders that are not empty and that options of the command name for output: --out_dir, --ckpt=..."""
+    words = [part for word in command for part in word.split("=", 1)]
+    return [
+        value
+        for option, value in pairwise(words)
+        if _OUTPUT_OPTION.match(option) and Path(value).is_dir() and any(Path(value).iterdir())
+    ]
 
 
 def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path) -> JobRequest:
