@@ -45,14 +45,17 @@ class JobRank:
 
     def close(self) -> None:
         """Stop timing and profiling, and restore the job's own values."""
-        for action in (self.steps.close, *(toggle.restore for toggle in self.toggles)):
-            with suppress(Exception):
-                action()
+        with suppress(Exception):
+            self.steps.close()
+        _restore(self.toggles)
 
     def finish(self) -> None:
         """Mark arms without an effect, on rank 0, and print that the job's part is done."""
-        if self.rank.world.rank == 0 and self.rank.plan.trace_steps and self.toggles:
-            self._mark_without_effect()
+        if self.rank.world.rank == 0 and any(toggle.changes_ops for toggle in self.toggles):
+            if self.rank.plan.trace_steps:
+                self._mark_without_effect()
+            else:
+                self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
         self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
 
     def _mark_without_effect(self) -> None:
@@ -117,9 +120,14 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank |
         announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
         _leave_in_order(world)
         return None
-    toggles = _create_toggles(request, job, world)
     values = {each.arm.name: each.values for each in arms}
-    _check_effects(request, toggles, world, values)
+    toggles: list[Toggle] = []
+    try:
+        _create_toggles(toggles, request, job, world)
+        _check_effects(request, toggles, world, values)
+    except Exception:
+        _restore(toggles)
+        raise
 
     def set_arm(arm: str) -> None:
         tracker.set_arm(arm)
@@ -207,16 +215,22 @@ def _plan(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
     )
 
 
-def _create_toggles(request: JobRequest, job: Job, world: World) -> list[Toggle]:
-    """Return the toggles, in the order of the request; TraceqError on every rank if any rank lacks one."""
-    toggles: list[Toggle] = []
+def _create_toggles(toggles: list[Toggle], request: JobRequest, job: Job, world: World) -> None:
+    """Append the toggles, in the order of the request; TraceqError on every rank if any rank lacks one."""
     fault = ""
     try:
-        toggles += [create_toggle(toggle.name, toggle.values, job) for toggle in request.toggles]
+        for option in request.toggles:
+            toggles.append(create_toggle(option.name, option.values, job))
     except TraceqError as error:
         fault = str(error)
     _raise_first(world.gather(fault))
-    return toggles
+
+
+def _restore(toggles: Sequence[Toggle]) -> None:
+    """Restore the job's own values, last change first; one that fails does not keep the others."""
+    for toggle in reversed(toggles):
+        with suppress(Exception):
+            toggle.restore()
 
 
 def _check_effects(

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), r
 
 switch = Switch()
 TOGGLE = f"{__name__}.switch.value=0,1"
+BEFORE_THREADS = torch.get_num_threads()
 PATCHED = (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save, torch.nn.utils.clip_grad_norm_)
 
 
@@ -191,3 +192,9 @@ def test_toggles_that_apply_are_tried_or_listed(
     assert arms["as_is"].baseline
     assert arms["optimizer=fused"].status == ""
     assert arms["attention=eager"].status == NO_EFFECT
+
+
+def test_toggles_are_restored_if_a_later_one_is_refused(tmp_path: Path) -> None:
+    recorded(tmp_path, plain, toggles=("@threads=1,2", "@optimizer=loop,fused", "model.layer.no=0,1"), num_steps=30)
+    assert torch.get_num_threads() == BEFORE_THREADS
+    assert not RunFolder(tmp_path / "run").manifest_path.exists()
