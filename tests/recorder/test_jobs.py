@@ -161,6 +161,19 @@ def test_arms_that_cannot_run_are_refused_or_end_the_recording(
     assert message in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
+def test_an_arm_that_runs_out_of_memory_is_marked_and_the_others_run(tmp_path: Path) -> None:
+    fails = "import sys\ndef step():\n    if sys.argv[2] == 'big': raise MemoryError('out of memory')\n"
+    (tmp_path / "fails.py").write_text(fails + SCRIPT.replace("optimizer.step()", "optimizer.step(); late()"))
+    late = "numbers = iter(range(10**9))\ndef late():\n    if next(numbers) > 30: step()\n"
+    (tmp_path / "fails.py").write_text(late + (tmp_path / "fails.py").read_text())
+    arms = ["--arm", "small=small", "--arm", "big=big", "--replicates", "1"]
+    done = record(tmp_path, *QUICK, *arms, "--", sys.executable, "fails.py", "5000", "{arm}")
+    assert done.returncode == 0, done.stderr
+    statuses = {arm.name: arm.status for arm in RunFolder(tmp_path / "run").read_manifest().arms}
+    assert statuses == {"small": "", "big": "out of memory"}
+
+
 def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import builtins\nbuiltins.is_customized = True\n")
