@@ -68,7 +68,7 @@ def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path:
     lines = done.stderr.splitlines()
     assert lines[0].startswith("traceq: recording this job into run; it stops when that is complete")
     assert lines[1] == "traceq: step L F B O0 (6 of 6 alike); models: Linear; optimizers: AdamW; 1 rank"
-    assert any(line.startswith("repeat=30 costs ") for line in lines)
+    assert any(line.startswith("repeat=30 ") and " per step " in line for line in lines)
     assert lines[-2:] == [f"traceq diff {tmp_path}/run", f"traceq show {tmp_path}/run/repeat=30"]
     (diff,) = traceq.diff(tmp_path / "run").diffs
     causes = [cause for cause in diff.causes if "aten::sin" in cause.name]
@@ -190,6 +190,9 @@ def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
         (["--ranks", "2", "--", "true"], "--ranks: only for --recipe"),
         (["--toggle", "a.b=1", "--", "true"], "--toggle a.b=1: expected at least two values"),
         (["--toggle", "lr=1,2", "--", "true"], "expected a path such as main.lr"),
+        (["--steps", "-1", "--", "true"], "--steps -1: expected 0 to 100000"),
+        (["--until", "decided", "--", "true"], "there is only one arm"),
+        (["--until", "decided", "--steps", "9", "--try", "--", "true"], "--steps 9: --until decided determines"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_anything_starts(

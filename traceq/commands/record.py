@@ -62,7 +62,7 @@ def command(
         [],
         "--toggle",
         metavar="NAME=A,B",
-        help="What differs between the arms of a job: main.config.threshold=0,10, model.blocks.*.drop.p=0.0,0.1, ...",
+        help="What differs between the arms of a job: main.config.threshold=0,10, @optimizer=foreach,fused, ...",
     ),
     job_arms: list[str] = typer.Option(
         [],
@@ -115,6 +115,7 @@ def command(
     if job:
         from traceq.commands._record_job import check_job_options, record_job
         from traceq.recorder.job_launch import JobOptions
+        from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS
 
         check_job_options(
             recipe=recipe, ranks=ranks, set=changes, vary=vary, replicates=None if job_arms else replicates
@@ -123,8 +124,8 @@ def command(
             command=tuple(job),
             toggles=tuple(toggles),
             steps=steps,
-            max_minutes=(max_minutes or 10.0) if until else 0.0,
-            trace_steps=3 if trace_steps is None else trace_steps,
+            max_minutes=(max_minutes or DEFAULT_MINUTES) if until else 0.0,
+            trace_steps=DEFAULT_TRACE_STEPS if trace_steps is None else trace_steps,
             stops=then is Then.stop,
             tries_all=tries_all,
             is_dry=is_dry,

@@ -23,7 +23,7 @@ from traceq.recorder.jobs.run_injected import run_injected
 from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import split_assignment
 from traceq.recorder.spec.plan import Plan, PlannedArm
-from traceq.recorder.spec.prepare import create_run_folder, utc_now
+from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run_folder, utc_now
 
 __all__ = ["launch_job_arms"]
 
@@ -78,8 +78,8 @@ def launch_job_arms(
     words = _parse(arms)
     if _ARM not in options.command:
         raise UsageFault(f"--arm: expected the word {_ARM} in the command, where the words of an arm take their place")
-    if shutil.which(options.command[0]) is None:
-        raise UsageFault(f"{options.command[0]}: no such command")
+    options.check()
+    check_range("--replicates", replicates, 1, MAX_REPLICATES)
     out = create_run_folder(options.out, options.script).absolute()
     plan = _plan(options, out, words, replicates)
     plan.folder.write_manifest(plan.manifest("", ""))

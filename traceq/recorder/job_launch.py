@@ -15,7 +15,7 @@ from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
 from traceq.recorder.jobs.run_injected import run_injected
-from traceq.recorder.spec.prepare import create_run_folder, utc_now
+from traceq.recorder.spec.prepare import MAX_STEPS, MAX_TRACE_STEPS, check_range, create_run_folder, utc_now
 from traceq.runs.run_folder import RunFolder
 
 __all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
@@ -38,6 +38,21 @@ class JobOptions:
     tries_all: bool = False
     is_dry: bool = False
     out: Path | None = None
+
+    def check(self) -> None:
+        """Raise UsageFault for options that no job could have."""
+        check_range("--steps", self.steps, 0, MAX_STEPS)
+        check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
+        if self.steps == 0 and self.trace_steps == 0:
+            raise UsageFault("--steps 0 and --trace-steps 0: nothing would be recorded")
+        if self.max_minutes and self.steps is not None:
+            raise UsageFault(
+                f"--steps {self.steps}: --until decided determines the number of steps; use one of the two"
+            )
+        if self.max_minutes and not (self.toggles or self.tries_all):
+            raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B or --try adds one to compare")
+        if shutil.which(self.command[0]) is None:
+            raise UsageFault(f"{self.command[0]}: no such command")
 
     @property
     def script(self) -> str:
@@ -62,8 +77,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     """
     toggles = tuple(parse_toggle(text) for text in options.toggles)
     job_arms(toggles)
-    if shutil.which(options.command[0]) is None:
-        raise UsageFault(f"{options.command[0]}: no such command")
+    options.check()
     out = create_run_folder(options.out, options.script).absolute()
     folder = RunFolder(out)
     injection = Injection(out / _INJECTED)

@@ -17,7 +17,20 @@ from traceq.recorder.spec.parameters import overrides, plain_values, with_change
 from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arms, split_by_device, with_samples
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["DEFAULT_STEPS", "Request", "create_run_folder", "prepare", "resolve_device", "utc_now"]
+__all__ = [
+    "DEFAULT_MINUTES",
+    "DEFAULT_STEPS",
+    "DEFAULT_TRACE_STEPS",
+    "MAX_REPLICATES",
+    "MAX_STEPS",
+    "MAX_TRACE_STEPS",
+    "Request",
+    "check_range",
+    "create_run_folder",
+    "prepare",
+    "resolve_device",
+    "utc_now",
+]
 
 DEFAULT_STEPS = {"cpu": 128, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
@@ -58,9 +71,9 @@ class Request:
             raise UsageFault(
                 f"--replicates {self.replicates}: arms of {self.recipe} share a process; use --steps to time more steps"
             )
-        _check_range("--replicates", self.replicates, 1, MAX_REPLICATES)
-        _check_range("--steps", self.steps, 0, MAX_STEPS)
-        _check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
+        check_range("--replicates", self.replicates, 1, MAX_REPLICATES)
+        check_range("--steps", self.steps, 0, MAX_STEPS)
+        check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
         if self.num_traced(entry) == 0 and self.steps == 0:
             raise UsageFault("--steps 0 and --trace-steps 0: nothing would be recorded")
         return entry, parameters, arms
@@ -187,7 +200,7 @@ def _num_ranks(requested: int | None, device: str, world_size: int) -> int:
     import torch
 
     num_devices = torch.cuda.device_count() if device == "cuda" else 0
-    _check_range("--ranks", requested, 1, max(8, 4 * (num_devices or os.cpu_count() or 1)))
+    check_range("--ranks", requested, 1, max(8, 4 * (num_devices or os.cpu_count() or 1)))
     return requested or num_devices or DEFAULT_CPU_RANKS
 
 
@@ -200,6 +213,7 @@ def _check_ranks(arms: Sequence[PlannedArm], num_ranks: int) -> None:
             )
 
 
-def _check_range(option: str, value: int | None, least: int, most: int) -> None:
+def check_range(option: str, value: int | None, least: int, most: int) -> None:
+    """Raise UsageFault for a value outside of the range; None is the default."""
     if value is not None and not least <= value <= most:
         raise UsageFault(f"{option} {value}: expected {least} to {most}")
