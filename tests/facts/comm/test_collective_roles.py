@@ -99,6 +99,18 @@ def test_a_gather_behind_the_update_is_of_parameters_until_another_forward_pass_
     assert roles(ACCUMULATES, OPTIMIZER, op("aten::linear", 184, 3), gather) == ["activation_exchange"]
 
 
+def test_an_integer_per_rank_before_forward_counts_tokens() -> None:
+    """HF's Trainer gathers num_items_in_batch before the micro-batches of a step; a count after forward is a metric."""
+    count = {"dtype": "Long"}
+    before, after = comms("_allgather_base", 2, 5, (1, 2), **count), comms("_allgather_base", 60, 5, (1, 2), **count)
+    assert sorted(roles(before, op("aten::linear", 20, 10), after, **world(0, 2, "nccl"))) == ["metric", "token_count"]
+    in_trainer = frame("transformers/trainer.py(5601): get_batch_samples", 55, 20)
+    named = roles(before, op("aten::linear", 20, 10), in_trainer, after, **world(0, 2, "nccl"))
+    assert named == ["token_count", "token_count"]
+    several = comms("_allgather_base", 2, 5, (5, 10), **count)
+    assert roles(several, op("aten::linear", 20, 10), **world(0, 2, "nccl")) == ["metric"]
+
+
 def test_of_few_elements_more_than_one_a_rank_are_fetched_and_one_a_rank_is_a_metric() -> None:
     fetched = op("PreBackwardFunctionForModule", 20, 2)
     parameter, metric = comms("_allgather_base", 10, 5, (5, 10)), comms("_allgather_base", 30, 5, (1, 2))

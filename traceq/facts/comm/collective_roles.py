@@ -36,6 +36,7 @@ ROLES = (
     "batch_statistics",
     "state_broadcast",
     "unknown",
+    "token_count",
 )
 """Names of the roles, in the order of `Role`."""
 
@@ -56,6 +57,7 @@ class Role:
     STATISTICS = ROLES.index("batch_statistics")
     STATE = ROLES.index("state_broadcast")
     UNKNOWN = ROLES.index("unknown")
+    TOKENS = ROLES.index("token_count")
 
 
 _MAX_FEW_ELEMENTS = 16
@@ -80,6 +82,7 @@ _DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 _CLIPS = re.compile(r"clip_grad_norm|^FSDP::clip")
 _NORMALIZES = re.compile(r"^SyncBatchNorm(Backward[0-9]*)?$")
 _MEASURES = re.compile(r"^(?!.*\.py\().*(metric|accuracy)|\.py\(\d+\): .*(metric|accuracy)", re.IGNORECASE)
+_COUNTS_TOKENS = re.compile(r"\.py\(\d+\): (_?get_batch_samples|_get_num_items_in_batch)$")
 _COMPUTES = re.compile(r"^aten::(linear|addmm|mm|bmm|matmul|conv\w*|embedding|layer_norm|rms_norm|_?scaled_dot\w+)$")
 """Ops of which every forward pass has some."""
 _NORM = re.compile(r"^aten::(linalg_vector_norm|linalg_norm|norm|_foreach_norm)$")
@@ -125,6 +128,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
     outside_ops, updated = gathers & ~in_an_op & ~integers, _after_update(trace, around)
     partitioned = outside_ops & bool(len(around.named(_PARTITIONS)))
     several = calls.elements > trace.world_size  # fewer: one value per rank
+    one_number = gathers & integers & ~in_an_op & ~several
     return [
         (Role.GRADIENT, reduces & around.within(_FSDP_REDUCES)),
         (Role.GATHER_BACKWARD, gathers & around.within(_GATHERS_BACKWARD)),
@@ -139,6 +143,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
         (Role.STATISTICS, around.within(_NORMALIZES)),
         (Role.INDICES, exchanges & (integers | around.within(_DISTRIBUTES_INPUT)) | (gathers & integers & in_an_op)),
         (Role.METRIC, ~exchanges & around.within(_MEASURES)),
+        (Role.TOKENS, one_number & (around.within(_COUNTS_TOKENS) | ~_computed_since_update(around))),
         (Role.GATHER_STEP, outside_ops & ~few & updated & ~_computed_since_update(around)),
         (Role.GATHER_STEP, partitioned & ~few & updated),
         (Role.GATHER_FORWARD, partitioned & (~few | (several & ~updated))),

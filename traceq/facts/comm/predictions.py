@@ -291,6 +291,7 @@ def _auxiliary(trace: Trace, issued: IssuedCalls) -> list[Check]:
     notes = (
         (Role.CLIP_NORM, "the norm of all gradients is clipped"),
         (Role.METRIC, "metrics are reduced or gathered for logging"),
+        (Role.TOKENS, "the tokens of the batch are counted over all ranks"),
         (Role.INDICES, "indices of the rows and tokens to exchange"),
         (Role.STATISTICS, "SyncBatchNorm shares its statistics"),
         (Role.STATE, "state is sent from one rank to all"),

@@ -37,11 +37,13 @@ def findings_chart(findings: Sequence[Finding]) -> str:
 
 
 def _collectives(rows: Sequence[dict[str, Cell]]) -> str:
-    """Return bars of exposed time, then of the rest; without a device of the host's time."""
+    """Return bars of exposed time, then of the rest; without a device, where nothing hides them, of the host's time."""
+    if not any("gpu_ns" in row for row in rows):
+        return _simple([(_label(row, "name", "role", "phase", "dtype"), row.get("host_ns")) for row in rows])
     marks: list[Mark] = []
     for row in rows:
         name = _label(row, "name", "role", "phase", "dtype")
-        total, exposed = _number(row.get("gpu_ns", row.get("host_ns"))), _number(row.get("exposed_ns"))
+        total, exposed = _number(row.get("gpu_ns")), _number(row.get("exposed_ns"))
         for order, (category, ns) in enumerate(((_EXPOSED, exposed), (_HIDDEN, total - exposed))):
             if ns > 0:
                 label = mark_label(f"{name} · {category.replace('_', ' ')}", ns)
