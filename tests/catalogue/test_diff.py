@@ -126,13 +126,14 @@ def test_twenty_removed_syncs_are_named_with_what_they_save() -> None:
     syncs = [cause for cause in result["causes"] if cause["kind"] == "sync"]
     assert result["causes"][0] == syncs[0]
     assert [cause["delta_num"] for cause in syncs] == [-10, -10]
-    verdict, differences, removed, in_common = result["words"][:4]
+    verdict, removed, differences, host, in_common = result["words"][:5]
+    assert host.startswith("With a host that takes no time, syncless would be 3.23 ms per step faster")
     assert in_common.startswith("Only 60 % of the host's calls are on both sides")
     assert verdict.startswith("syncless saves 5.02 ms per step")
     assert verdict.endswith(", from 1 and 1 profiled steps, no interval.")
-    assert differences.startswith("Differences in the traced -5.02 ms per step: ")
+    assert differences.startswith("Other differences: ")
     assert removed.startswith("syncless removes 20 syncs per step (10 dtoh aten::copy_ in forward, 10 dtoh ")
-    assert f"{sum(cause['delta_ns'] for cause in syncs) / 1e6:.2f} ms per step (copy " in removed
+    assert removed.endswith("replayed without, is 5.69 ms per step faster; the traced delta is -5.02 ms.")
 
 
 @pytest.mark.parametrize(

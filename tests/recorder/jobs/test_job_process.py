@@ -183,7 +183,7 @@ def test_an_arm_that_changes_nothing_has_no_verdict(tmp_path: Path) -> None:
 def test_toggles_that_apply_are_tried_or_listed(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded(tmp_path, plain, toggles=(), **{option: True})
+    recorded(tmp_path, plain, toggles=(), num_steps=1200, **{option: True})
     if option == "is_dry":
         assert "toggles that apply: @attention=default,eager" in capsys.readouterr().err
         assert not RunFolder(tmp_path / "run").manifest_path.exists()

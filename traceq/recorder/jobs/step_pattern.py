@@ -44,6 +44,11 @@ class StepPattern:
         return f"{short_text(self.events)} ({self.num_alike} of {self.num_seen} alike)"
 
     @property
+    def is_regular(self) -> bool:
+        """True if all steps seen are alike."""
+        return self.num_alike == self.num_seen
+
+    @property
     def is_reliable(self) -> bool:
         """True if at least half of the steps are alike; else most pairs would hold an irregular step."""
         return self.num_alike >= _MIN_ALIKE * self.num_seen
