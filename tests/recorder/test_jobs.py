@@ -44,7 +44,7 @@ def main(num_steps):
         model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    print("trained", num_steps, "steps")
+    print(f"trained {num_steps} steps\\n", end="", flush=True)  # in one write, as ranks share the pipe
 
 main(int(sys.argv[1]))
 """
