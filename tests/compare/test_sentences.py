@@ -382,9 +382,9 @@ def test_of_sides_with_little_in_common_syncs_cost_what_their_own_side_saves_wit
     assert words[:-1] == (
         (
             "on removes 2 syncs per step (2 dtoh aten::item in fwd): the side that has them, replayed without, is "
-            "70.0 us per step faster; the traced delta is -50.0 us."
+            "70.0 us faster per step; the traced delta is -50.0 us."
         ),
-        "With a host that takes no time, on would be 90.0 us per step faster by replay; the other side, 30.0 us.",
+        "With a host that takes no time, on would be 90.0 us faster per step by replay; the other side, 30.0 us.",
     )
     others = cause_words("on", traced, (cause("dtoh aten::item", -20, -1, kind="sync"),))
     assert others[0].endswith("-20.0 us per step including the idle time it causes, 40.0 % of the traced -50.0 us.")

@@ -277,8 +277,8 @@ def _replayed(verb: str, changed: Sequence[Cause], traced: Traced) -> str:
     replay = traced.replays[0] if verb == "removes" else traced.replays[1]
     if replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
         return ""
-    saved = f"{format_value(replay.syncs_ns, Unit.NS)} {traced.per}"
-    return f"the side that has them, replayed without, is {saved} faster; the traced delta is {_delta(traced.delta_ns)}"
+    saved = f"{format_value(replay.syncs_ns, Unit.NS)} faster {traced.per}"
+    return f"the side that has them, replayed without, is {saved}; the traced delta is {_delta(traced.delta_ns)}"
 
 
 def _host_words(b_name: str, traced: Traced) -> list[str]:
@@ -287,7 +287,7 @@ def _host_words(b_name: str, traced: Traced) -> list[str]:
         return []
     a, b = (format_value(replay.host_ns, Unit.NS) for replay in traced.replays)
     return [
-        f"With a host that takes no time, {b_name} would be {b} {traced.per} faster by replay; the other side, {a}."
+        f"With a host that takes no time, {b_name} would be {b} faster {traced.per} by replay; the other side, {a}."
     ]
 
 
