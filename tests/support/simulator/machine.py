@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 
 from . import program as do
@@ -103,7 +103,8 @@ class _Host:
                 case do.Backward(inner):
                     yield from self.backward(inner)
                 case do.Launch(name, ns, stream, call, delay):
-                    self.launch("kernel", name, ns, stream, call, delay)
+                    start = yield from self.place_in_queue()
+                    self.launch("kernel", name, ns, stream, call, delay, start=start)
                 case do.Copy():
                     yield from self.copy(one)
                 case do.Synchronize():
@@ -167,8 +168,28 @@ class _Host:
         self.now += ns
         return call
 
-    def launch(self, category: str, name: str, ns: int, stream: int, call_ns: int, delay: int, **more: int) -> Work:
-        """The call, and the work behind all that its stream must do first."""
+    def place_in_queue(self) -> Generator[tuple[Work, ...], None, int]:
+        """Wait until fewer launches are outstanding than the queue holds; returns when the waiting began."""
+        began, works = self.now, self.seen.works
+        if self.job.queue and len(works) >= self.job.queue:
+            oldest = works[-self.job.queue]
+            yield (oldest,)
+            self.now = max(self.now, oldest.end)
+        return began
+
+    def launch(
+        self,
+        category: str,
+        name: str,
+        ns: int,
+        stream: int,
+        call_ns: int,
+        delay: int,
+        *,
+        start: int | None = None,
+        size: int = 0,
+    ) -> Work:
+        """The call, since `start` if it had to wait, and the work behind all that its stream must do first."""
         if self.job.backend == "gloo" and category != "comm":
             self.now += ns
             return Work(category, name, stream, Call(name, 0, 0, 0, 0, 0, ""), 0, 0, (), self.step, end=self.now)
@@ -176,9 +197,8 @@ class _Host:
         api = "cudaMemcpyAsync" if category == "memcpy" else "cudaLaunchKernel"
         call = self.call(api, call_ns)
         behind = [self.streams[stream]] if stream in self.streams else []
-        work = Work(
-            category, name, stream, call, ready, ns, (*behind, *self.awaited.pop(stream, ())), self.step, **more
-        )
+        call.start = call.start if start is None else start
+        work = Work(category, name, stream, call, ready, ns, (*behind, *self.awaited.pop(stream, ())), self.step, size)
         self.streams[stream] = work
         self.seen.works.append(work)
         self.pending.append(work)

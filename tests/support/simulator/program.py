@@ -132,6 +132,7 @@ class Job:
     """`steps` by rank. `backend` nccl, or gloo: then there is no device, and what was launched is computed by the host.
 
     `annotated`: phases are annotations, else they show by structure alone. `offsets`: what each rank's clock is ahead.
+    `queue`: a launch blocks while so many are outstanding, 0 for never.
     """
 
     steps: tuple[Steps, ...]
@@ -140,6 +141,7 @@ class Job:
     first_step: int = 10
     starts: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
+    queue: int = 0
     at_once: frozenset[tuple[int, int]] = field(default_factory=frozenset)
     """(rank, n): the rank's n-th blocking call takes no time at all; its copy still runs."""
 
