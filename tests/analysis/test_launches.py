@@ -10,6 +10,7 @@ from paths import TRACES
 
 from traceq.analysis.duplicates import OTHERS
 from traceq.analysis.registry import analyze
+from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
 from traceq.model import Run, Trace
 from traceq.runs.read import read
@@ -65,6 +66,41 @@ def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() ->
     assert findings(build(*steady(1002))) == []
     waits = [call("cudaStreamSynchronize", n * 28 + 1, 12) for n in range(10)]
     assert findings(build(*steady(20), *waits)) == []
+
+
+def cold(first_use_ms: float, load_ms: float) -> Trace:
+    """A step of which the first op starts the device, and the last of 60 launches loads its kernel, if that is long."""
+    start = 1_000 * first_use_ms
+    rows = [op("aten::zeros", 1, start), call("cudaMalloc", start - 1, 1)]
+    for n in range(60):
+        begin, dur = start + 10 + 10 * n, 3 if n < 59 else 1_000 * load_ms
+        rows += [op("aten::add", begin, dur + 2), launch(begin + 1, dur, n + 1)]
+        rows += [kernel("add" if n < 59 else "gemm", begin + dur + 5, 2, n + 1)]
+    return build(step(0, start + 1_000 * load_ms + 700), *rows)
+
+
+def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
+    trace = cold(400, 80)
+    events = trace.events
+    assert [events.strings[events.name[row]] for row in kernel_loading_calls(trace)] == ["cudaLaunchKernel"]
+    (finding,) = analyze(Run("", (trace,)), "launches").findings
+    assert (finding.code, finding.ns) == ("cold_start", 480_000_000)
+    assert "first use of the device (aten::zeros) takes 400 ms" in finding.text
+    assert findings(cold(90, 0.9)) == []
+    assert findings(cold(90, 80)) == [("cold_start", 80_000_000)]
+
+
+def test_a_launch_that_takes_long_each_time_or_behind_a_full_queue_loads_nothing() -> None:
+    rows = [step(0, 400_000)]
+    for n in range(60):
+        rows += [launch(5_000 * n + 1, 4_000, n + 1), kernel("add", 5_000 * n + 4_500, 9, n + 1)]
+    assert len(kernel_loading_calls(build(*rows))) == 0
+    queue = [step(0, 400_000)]
+    for n in range(1_000):
+        queue += [launch(5 * n + 1, 3, n + 1), kernel("add", 6_000 + 100 * n, 100, n + 1)]
+    behind = [launch(5_100, 2_000, 2_000), kernel("gemm", 106_100, 100, 2_000)]
+    assert len(kernel_loading_calls(build(*queue, *behind))) == 0
+    assert len(kernel_loading_calls(build(*queue[:801], *behind))) == 1
 
 
 def test_the_same_kernel_on_the_same_shapes_is_a_duplicate() -> None:

@@ -10,6 +10,7 @@ from item_trace import with_item
 from simulator import US, run_of
 from simulator.meetings import Late, Meetings
 
+from traceq.causes.host_line import KERNEL_LOADING
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
 from traceq.compare.explain import explain
@@ -51,6 +52,15 @@ class Host:
         self.rows.append(kernel(name, begin, dur, self.number, stream=stream))
         self.free[stream] = begin + dur
         self.time += 10
+        return self
+
+    def load(self, name: str, dur: float) -> Host:
+        """A launch whose call first loads the kernel."""
+        self.number += 1
+        self.rows += [op("aten::conv2d", self.time, dur + 5), launch(self.time + 1, dur, self.number)]
+        self.rows.append(kernel(name, max(self.time + dur + 7, self.free.get(7, 0) + 1), 5, self.number))
+        self.time += dur + 5
+        self.free[7] = self.time + 7
         return self
 
     def item(self) -> Host:
@@ -97,6 +107,12 @@ def test_a_host_op_that_the_device_hides_costs_nothing() -> None:
     a, b = (queued().work("aten::slow", dur).run("add", 5).trace for dur in (10, 110))
     assert causes_of(a, b)[0] == 0
     assert deltas(causes_of(a, b)[1]) == {}
+
+
+def test_a_kernel_that_is_loaded_first_is_the_cause_of_its_loading() -> None:
+    a, b = (queued(60, 5).load("conv", dur).run("add", 5).trace for dur in (3, 4003))
+    delta, causes = causes_of(a, b)
+    assert (delta, deltas(causes)) == (4000, {KERNEL_LOADING: 4000})
 
 
 def test_an_exposed_host_op_costs_its_time() -> None:

@@ -11,22 +11,27 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.intervals import span_index
-from traceq.model import Trace
+from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 72
 
-_BOUND_PCT, _TINY_PCT = 10.0, 25.0
+_BOUND_PCT, _TINY_PCT, _COLD_PCT = 10.0, 25.0, 10.0
 _LONGEST_GAP_NS = 1_000_000
 """A longer gap is not caused by launch latency: the host does something else."""
+_FIRST_USE_NS = 100_000_000
+"""An op with the first call of the runtime that takes longer starts the device: its context, its libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class LaunchRow:
 
 def summarize(trace: Trace) -> Part[LaunchRow]:
     """Return kernels, tiny kernels and the host-bound share of the time of each phase."""
-    return Part(tuple(_rows(trace)), _launch_bound(trace))
+    return Part(tuple(_rows(trace)), _cold_start(trace) or _launch_bound(trace))
 
 
 def merge(job: Job, parts: Sequence[Part[LaunchRow]]) -> Report:
@@ -115,3 +120,40 @@ def _launch_bound(trace: Trace) -> Finding | None:
         "torch.compile, or larger batches"
     )
     return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))
+
+
+def _cold_start(trace: Trace) -> Finding | None:
+    """Return a finding where counted steps hold what a process does once: it starts the device, it loads kernels."""
+    events, all_steps = trace.events, steps(trace)
+    counted = all_steps.host[all_steps.counted]
+    loads = kernel_loading_calls(trace)
+    loads, first_use = (rows[span_index(counted, events.ts[rows]) >= 0] for rows in (loads, _first_use(trace)))
+    took_ns = [int(events.dur[rows].sum()) for rows in (first_use, loads)]
+    if 100 * sum(took_ns) < _COLD_PCT * int((counted[:, 1] - counted[:, 0]).sum()):
+        return None
+    parts = []
+    if len(first_use):
+        name = events.strings[events.name[first_use[0]]]
+        parts.append(f"the first use of the device ({name}) takes {format_value(took_ns[0], Unit.NS)}")
+    if len(loads):
+        num = "1 kernel that is" if len(loads) == 1 else f"{len(loads)} kernels that are"
+        parts.append(f"launching {num} loaded first {format_value(took_ns[1], Unit.NS)}")
+    text = f"cold start: {', '.join(parts)}, once per process; trace steps after a warm-up"
+    return Finding("cold_start", "high", text, sum(took_ns), instead_of=("host_bound", "launch_bound"))
+
+
+def _first_use(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[0 or 1]: the row of the outermost op around the first runtime call, if it takes very long."""
+    events = trace.events
+    calls = events.rows(Category.RUNTIME)
+    nothing = calls[:0]
+    if len(calls) == 0 or len(device_work(trace)) == 0:
+        return nothing
+    call = calls[np.argmin(events.ts[calls])]
+    ops = host_ops(trace).get(int(tracks(trace)[call]))
+    index = ops.innermost_at(events.ts[[call]]) if ops is not None else nothing
+    if ops is None or index[0] < 0:
+        return nothing
+    row = ops.rows[ops.outermost()[index]]
+    is_first = (events.ts[row] <= device_work(trace).start.min()) & (events.dur[row] >= _FIRST_USE_NS)
+    return row.compress(is_first)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.holds import HostHolds, holds
 from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.timeline.steps import extent, steps
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
@@ -74,7 +75,7 @@ def anchors(trace: Trace, queue_length: int, *, with_silent: bool = False) -> An
     hold, step = np.arange(len(all_holds)), np.arange(len(all_steps)) if all_steps.marked else np.empty(0, np.int64)
     sections = (
         (AnchorKind.START, np.array([first]), np.zeros(1, np.int64)),
-        (AnchorKind.LAUNCH, trace.events.ts[calls], calls),
+        (AnchorKind.LAUNCH, _launched(trace, calls), calls),
         (AnchorKind.HOLD_BEGIN, all_holds.start, hold),
         (AnchorKind.HOLD_END, all_holds.end, hold),
         (AnchorKind.STEP_BEGIN, all_steps.host[step, 0], step),
@@ -87,6 +88,12 @@ def anchors(trace: Trace, queue_length: int, *, with_silent: bool = False) -> An
     order = np.lexsort((ref, kind, time_ns))
     time_ns, kind, ref = time_ns[order], kind[order], ref[order]
     return Anchors(trace, time_ns, kind, ref, all_holds, _launch_anchors(work, kind, ref))
+
+
+def _launched(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[K] ns at which calls launch: at their start, or once they have loaded the kernel."""
+    events = trace.events
+    return np.where(np.isin(calls, kernel_loading_calls(trace)), events.end[calls], events.ts[calls])
 
 
 def _ends(trace: Trace) -> tuple[int, int]:

@@ -10,16 +10,20 @@ from numpy.typing import NDArray
 from traceq.causes.anchors import AnchorKind, Anchors, anchors
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.host_boundaries import host_boundaries
+from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.grouping import group
-from traceq.intervals import sorted_unique, span_index
+from traceq.intervals import sorted_unique, span_index, spans
 from traceq.model import Trace
 
 __all__ = ["HostLine", "HostOwner", "Numbers", "host_line"]
+
+KERNEL_LOADING = "loading of kernels at their first launch"
+"""Name of host time in launch calls that load the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ def _pieces(
     trace: Trace, time_ns: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[HostOwner, ...]]:
     """Return (segment, owner, ns, the owners) of the host's time between anchors."""
-    cuts = sorted_unique(host_boundaries(trace), time_ns)
+    cuts = sorted_unique(host_boundaries(trace), _loading(trace).ravel(), time_ns)
     cuts = cuts[(cuts >= time_ns[0]) & (cuts <= time_ns[-1])]
     start, length = cuts[:-1], np.diff(cuts)
     segment = np.searchsorted(time_ns, start, "right") - 1
@@ -164,19 +168,28 @@ def _owners(trace: Trace, time_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64]
         index = span_index(parts, time_ns[on_track])
         place[on_track[index >= 0]] = places.place[track][index[index >= 0]]
     is_op = active.op >= 0
+    is_loading = span_index(_loading(trace), time_ns) >= 0
     columns = [np.where(is_op, origin.op, -1 - place), _outermost_names(trace, active), phase]
     columns += [column * is_op for column in (origin.line, origin.module) if column.any()]
+    columns.append(is_loading.astype(np.int64))
     groups = group(columns)
     owners = []
     for first in groups.first.tolist():
         in_phase = names[phase[first]]
         if is_op[first]:
             op, line, module = (origin.texts[column[first]] for column in (origin.op, origin.line, origin.module))
-            owners.append(HostOwner(trace.events.strings[columns[1][first]], op, in_phase, line, module))
+            name = KERNEL_LOADING if is_loading[first] else trace.events.strings[columns[1][first]]
+            owners.append(HostOwner(name, op, in_phase, line, module))
         else:
             between = places.places[place[first]]
             owners.append(HostOwner(between.name, "", in_phase, between.line, between.module))
     return groups.group_ids, tuple(owners)
+
+
+def _loading(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[L, 2] ns: when launch calls load their kernel."""
+    events, calls = trace.events, kernel_loading_calls(trace)
+    return spans(events.ts[calls], events.end[calls])
 
 
 def _outermost_names(trace: Trace, active: ActiveThread) -> NDArray[np.int64]:
