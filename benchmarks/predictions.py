@@ -36,11 +36,12 @@ _MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Delta of a step in ms, predicted and seen; `step_ms` is the longer step."""
+    """Delta of a step in ms, predicted (at least, and at most) and seen; `step_ms` is the longer step."""
 
     source: str
     change: str
     predicted_ms: float
+    most_ms: float
     seen_ms: float
     step_ms: float
 
@@ -48,6 +49,12 @@ class Prediction:
     def error_pct(self) -> float:
         """Predicted minus seen, in percent of the step."""
         return 100 * (self.predicted_ms - self.seen_ms) / self.step_ms
+
+    @property
+    def outside_pct(self) -> float:
+        """How far what was seen lies outside the predicted range, in percent of the step."""
+        least, most = sorted((self.predicted_ms, self.most_ms))
+        return 100 * max(0.0, least - self.seen_ms, self.seen_ms - most) / self.step_ms
 
 
 def step_ns(trace: Trace) -> float:
@@ -61,10 +68,11 @@ def num_syncs(trace: Trace) -> float:
     return int((span_index(counted, syncs(trace).start) >= 0).sum()) / len(counted)
 
 
-def prediction(source: str, change: str, a: Trace, b: Trace, delta_ns: int) -> Prediction:
-    """Return a prediction of B's step minus A's beside what was seen."""
+def prediction(source: str, change: str, a: Trace, b: Trace, delta_ns: tuple[int, int]) -> Prediction:
+    """Return a prediction of B's step minus A's, the smallest and the largest, beside what was seen."""
     steps_ns = step_ns(a), step_ns(b)
-    return Prediction(source, change, delta_ns / _MS, (steps_ns[1] - steps_ns[0]) / _MS, max(steps_ns) / _MS)
+    least_ms, most_ms = (ns / _MS for ns in delta_ns)
+    return Prediction(source, change, least_ms, most_ms, (steps_ns[1] - steps_ns[0]) / _MS, max(steps_ns) / _MS)
 
 
 def of_cases(work: Path) -> list[Prediction]:
@@ -79,7 +87,8 @@ def of_cases(work: Path) -> list[Prediction]:
             of_a, of_b = side_replays(a, b)
             num = abs(num_syncs(b) - num_syncs(a))
             if num and num == max(of_a.num_syncs, of_b.num_syncs):
-                predictions.append(prediction(folder.name, kind, a, b, of_b.syncs_ns - of_a.syncs_ns))
+                delta_ns = of_b.syncs_ns - of_a.syncs_ns, of_b.syncs_most_ns - of_a.syncs_most_ns
+                predictions.append(prediction(folder.name, kind, a, b, delta_ns))
     return predictions
 
 
@@ -89,21 +98,24 @@ def of_pairs(traces: Path) -> list[Prediction]:
     for *names, removed in _PAIRS:
         (a,), (b,) = (read(traces / f"{name}.json.gz").traces for name in names)
         if removed == "syncs":
-            saved_ns = side_replays(a, b)[0].syncs_ns
+            side = side_replays(a, b)[0]
+            saved_ns = side.syncs_ns, side.syncs_most_ns
         else:
-            saved_ns = int(replay_of(a).saved_per_step(host_waits(a).call[None] < 0)[0])
-        predictions.append(prediction(names[0], f"without {removed}, as {names[1]}", a, b, -saved_ns))
+            replay, loads = replay_of(a), host_waits(a).call[None] < 0
+            saved_ns = int(replay.saved_per_step(loads)[0]), int(replay.most_saved_per_step(loads)[0])
+        delta_ns = -saved_ns[0], -saved_ns[1]
+        predictions.append(prediction(names[0], f"without {removed}, as {names[1]}", a, b, delta_ns))
     return predictions
 
 
 def table(predictions: list[Prediction]) -> Table:
     """Return one row per prediction."""
     shown = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("source", "change", "predicted ms", "seen ms", "error, % of step"):
+    for heading in ("source", "change", "predicted ms", "at most", "seen ms", "error, % of step"):
         shown.add_column(heading, justify="left" if heading in ("source", "change") else "right")
     for each in predictions:
-        numbers = f"{each.predicted_ms:+.4f}", f"{each.seen_ms:+.4f}", f"{each.error_pct:+.3f}"
-        shown.add_row(each.source, each.change, *numbers)
+        numbers = (f"{ms:+.4f}" for ms in (each.predicted_ms, each.most_ms, each.seen_ms))
+        shown.add_row(each.source, each.change, *numbers, f"{each.error_pct:+.3f}")
     return shown
 
 
@@ -116,9 +128,11 @@ def main() -> None:
     cases = of_cases(options.work)
     console.print(table(cases))
     errors = np.abs([each.error_pct for each in cases])
+    is_within = np.array([each.outside_pct for each in cases]) <= 1
     console.print(
         f"\n{len(cases)} cases: error of the predicted step: median {np.median(errors):.3f} %, 9th decile "
-        f"{np.quantile(errors, 0.9):.2f} %, largest {errors.max():.2f} %; within 1 % in {(errors <= 1).sum()}\n",
+        f"{np.quantile(errors, 0.9):.2f} %, largest {errors.max():.2f} %; within 1 % in {(errors <= 1).sum()}, "
+        f"within 1 % of the predicted range in {is_within.sum()}\n",
         soft_wrap=True,
     )
     console.print(table(of_pairs(options.traces)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-__all__ = ["Unit", "bar", "format_ranks", "format_value", "shades", "sparkline"]
+__all__ = ["Unit", "bar", "format_range", "format_ranks", "format_value", "shades", "sparkline"]
 
 
 class Unit(Enum):
@@ -33,6 +33,12 @@ def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _FORMATS[unit](value)
+
+
+def format_range(least: float, most: float, unit: Unit, grain: float) -> str:
+    """Return `2.60 ms to 64.8 ms`; only the least where the ends are less than `grain` apart."""
+    text = format_value(least, unit)
+    return text if most - least < grain else f"{text} to {format_value(most, unit)}"
 
 
 def bar(percent: float, width: int = 12) -> str:

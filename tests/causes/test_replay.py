@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step, table
+from builder import Event, annotation, build, call, kernel, launch, memcpy, op, row, step, table
 from injection import TRACES, Row, rows_of, spread, with_stalls
 
 from traceq.analysis.registry import analyze
@@ -179,6 +179,40 @@ def stalls_of(trace: Trace, kind: int) -> Any:
     kinds = np.where(waits.call >= 0, calls.kind[waits.call] if len(calls) else -1, -1)
     duration = waits.end - waits.start
     return (kinds == kind) & (duration >= 1_980_000) & (duration < 2_000_000)
+
+
+def savings_without_waits(*events: Event) -> tuple[float, float]:
+    """(least, most) us by which a step becomes shorter without all host waits."""
+    trace = build(*events)
+    replay, removed = replay_of(trace), np.ones((1, len(host_waits(trace))), np.bool_)
+    return replay.saved_per_step(removed)[0] / 1000, replay.most_saved_per_step(removed)[0] / 1000
+
+
+@pytest.mark.parametrize("waits_for", ["not recorded", "its event"])
+def test_a_wait_between_streams_that_delayed_nothing_may_not_exist_unless_its_event_is_recorded(waits_for: str) -> None:
+    """Without the wait, 30-120, b can be launched at 40: it starts at 45, or when a is done, which ran to 110."""
+    record, awaits = call("cudaEventRecord", 20, 1, 5), call("cudaStreamWaitEvent", 125, 1, 6)
+    events = [step(0, 140), launch(5, 2, 1), kernel("a", 10, 100, 1), record, wait(30, 120), awaits]
+    events += [launch(130, 2, 2), kernel("b", 135, 200, 2, stream=8)]
+    if waits_for == "its event":
+        args = {"stream": 8, "correlation": 6, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 5}
+        events.append(row("cuda_sync", "Stream Wait Event", 125, 1, tid=8, device=0, **args))
+    least, most = savings_without_waits(*events)
+    assert least == pytest.approx(25, abs=4)  # b starts as soon as a is done
+    assert most == (least if waits_for == "its event" else 90)
+
+
+def test_delays_of_the_device_that_nothing_explains_may_be_gone_with_the_time_of_the_host() -> None:
+    """Copies without a launch, 100 us apart: they may wait for the host, or for something that is not recorded.
+
+    If they do not wait for the host, b still follows them; else they are 31.5 us apart, as far as one can be explained.
+    """
+    events = [step(0, 1_000), launch(5, 2, 1), kernel("a", 10, 10, 1), op("aten::slow", 10, 980)]
+    events += [memcpy("DtoD", 10 + 100 * n, 10, 90 + n) for n in range(1, 10)]
+    replay = replay_of(build(*events, launch(995, 2, 2), kernel("b", 1_000, 5, 2)))
+    least, most = replay.saved_if_free(replay.host_time), replay.most_saved_if_free(replay.host_time)
+    explained = 5 + 10 + 9 * (31.5 + 10) + 1.5 + 5
+    assert (least / 1000, most / 1000) == (1_005 - 5 - 10 - 9 * 100 - 1.5 - 5, 1_005 - explained)
 
 
 @cache

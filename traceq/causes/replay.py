@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from traceq.causes.rank_graph import RankGraph, graph_of_one
 from traceq.causes.weights import edge_weights, idle_device_latency, measured_times
 from traceq.causes.windows import last_ends
 from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.events.stream_waits import stream_waits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.steps import steps
@@ -33,58 +34,108 @@ _EXPLAINED_NS = 30_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Play:
+    """The graph with some weights: `weight` int64[E] ns.
+
+    `time` int64[N] ns since the first anchor: when each node is; `choice` int64[N]: the edge on the longest path into
+    each node, -1 for none. `step_ns` int64[K] ns: the steps; one whose window ends with the host lasts until its work
+    is done. `on_path` bool[E]: edges on a longest path to the begin or end of a step.
+    """
+
+    weight: NDArray[np.int64]
+    time: NDArray[np.int64]
+    choice: NDArray[np.int64]
+    step_ns: NDArray[np.int64]
+    on_path: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Replay:
     """Graph of one recording whose longest paths are the observed times, and its K steps.
 
-    `time_ns` int64[N]: when each node is; `work_node` int64[D]: the node at which device work starts; `weight` int64[E]
-    ns, `usual` int64 ns of each EdgeKind, `choice` int64[N]: the edge on the longest path into each node, -1 for none.
-    `step_ns` int64[K] ns: the steps as they were; one whose window ends with the host lasts until its work is done.
-    `hold` int64[E]: the host wait that an edge belongs to, -1 for none, and `without` int64[E] ns its weight once that
-    is removed. `begins`, `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none;
-    `on_path` bool[E]: edges on a longest path to any of these.
+    `work_node` int64[D]: the node at which device work starts; `usual` int64 ns of each EdgeKind. `hold` int64[E]: the
+    host wait that an edge belongs to, -1 for none, and `without` int64[E] ns its weight once that is removed.
+    `begins`, `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none. `first_ns`: the
+    first anchor on the trace's clock.
+
+    What a change saves is known within a range. At least: all that is not removed delays others as it did, and so does
+    what may have been waited for (`observed`). At most: waits between streams that are inferred, and delayed nothing in
+    this recording, do not exist, and what the device waits for without a recorded reason is gone, too (`loosest`).
     """
 
     trace: Trace
     graph: CommonGraph
-    time_ns: NDArray[np.int64]
     work_node: NDArray[np.int64]
-    weight: NDArray[np.int64]
     usual: NDArray[np.int64]
-    choice: NDArray[np.int64]
     hold: NDArray[np.int64]
     without: NDArray[np.int64]
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
-    on_path: NDArray[np.bool_]
-    step_ns: NDArray[np.int64]
+    first_ns: int
+    observed: Play
+    loosest: Play
+
+    @property
+    def weight(self) -> NDArray[np.int64]:
+        """int64[E] ns: the weights that replay the recording."""
+        return self.observed.weight
+
+    @property
+    def choice(self) -> NDArray[np.int64]:
+        """int64[N]: the edge on the longest path into each node, -1 for none."""
+        return self.observed.choice
+
+    @property
+    def time_ns(self) -> NDArray[np.int64]:
+        """int64[N] ns: when each node is, on the trace's clock."""
+        return self.observed.time + self.first_ns
+
+    @property
+    def step_ns(self) -> NDArray[np.int64]:
+        """int64[K] ns: the steps as they were."""
+        return self.observed.step_ns
 
     @property
     def last_nodes(self) -> NDArray[np.int64]:
         """int64[K]: the node at which each step ends."""
-        return _latest_node(self.ends, self.time_ns)
+        return _latest_node(self.ends, self.observed.time)
 
     def without_waits(self, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return int64[R, K] ns by which each step becomes shorter in R cases.
+        """Return int64[R, K] ns by which each step becomes shorter at least in R cases.
 
         `removed` bool[R, H]: host waits removed in each case, of `host_waits`. Nothing waits in a
         removed wait; a copy stays, and costs the host what a launch does. All else takes as long as it did.
         """
-        of_edge = np.flatnonzero(self.hold >= 0)
-        cases = (of_edge[case[self.hold[of_edge]]] for case in removed)
-        return self._saved((case, self.without[case]) for case in cases)
+        return self._saved(self._without(removed, everywhere=True), self.observed)
 
-    def saved_per_step(self, removed: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return int64[R] ns by which the mean counted step becomes shorter.
+    def saved_per_step(self, removed: NDArray[np.bool_], *, everywhere: bool = False) -> NDArray[np.int64]:
+        """Return int64[R] ns by which the mean counted step becomes shorter at least.
 
-        Waits outside the counted steps stay: their savings would be credited to steps in which nothing was removed.
+        Waits outside the counted steps stay, unless they are removed `everywhere`: their savings would be credited to
+        steps in which nothing was removed.
         """
-        all_steps = steps(self.trace)
-        inside = span_index(all_steps.host[all_steps.counted], host_waits(self.trace).start) >= 0
-        return self._mean(self.without_waits(removed & inside))
+        return self._mean(self._saved(self._without(removed, everywhere=everywhere), self.observed))
+
+    def most_saved_per_step(self, removed: NDArray[np.bool_], *, everywhere: bool = False) -> NDArray[np.int64]:
+        """Return int64[R] ns by which the mean counted step becomes shorter at most."""
+        least = self.saved_per_step(removed, everywhere=everywhere)
+        if not self.is_a_range:
+            return least
+        return np.maximum(least, self._mean(self._saved(self._without(removed, everywhere=everywhere), self.loosest)))
 
     def saved_if_free(self, edges: NDArray[np.int64]) -> int:
-        """Return ns by which the mean counted step becomes shorter if some edges, int64[X], take no time."""
-        return self._saved_if(edges, 0)
+        """Return ns by which the mean counted step becomes shorter at least if some edges, int64[X], take no time."""
+        return int(self._mean(self._saved([(edges, 0)], self.observed))[0])
+
+    def most_saved_if_free(self, edges: NDArray[np.int64]) -> int:
+        """Return ns by which the mean counted step becomes shorter at most if some edges, int64[X], take no time."""
+        least = self.saved_if_free(edges)
+        return max(least, int(self._mean(self._saved([(edges, 0)], self.loosest))[0])) if self.is_a_range else least
+
+    @property
+    def is_a_range(self) -> bool:
+        """Whether some waits may not exist, or are not explained."""
+        return self.loosest is not self.observed
 
     @property
     def communication(self) -> NDArray[np.int64]:
@@ -100,11 +151,13 @@ class Replay:
 
     def unexplained_ns(self) -> int:
         """Return ns by which the mean counted step becomes shorter if no dependency takes 30 us more than usual."""
-        kind = self.graph.edges.kind
-        least = self.usual[kind] + _EXPLAINED_NS
-        to_start = (kind == EdgeKind.LAUNCH) | (kind == EdgeKind.STREAM) | (kind == EdgeKind.AWAIT)
-        chosen = np.flatnonzero(to_start & (self.weight > least))
-        return self._saved_if(chosen, least[chosen])
+        return int(self._mean((self.step_ns - self.loosest.step_ns)[None])[0])
+
+    @property
+    def _begins_in_step(self) -> NDArray[np.bool_]:
+        """bool[H]: whether a host wait begins in a counted step."""
+        all_steps = steps(self.trace)
+        return span_index(all_steps.host[all_steps.counted], host_waits(self.trace).start) >= 0
 
     @property
     def _is_counted(self) -> NDArray[np.bool_]:
@@ -113,25 +166,33 @@ class Replay:
         begins, ends = (_latest_time(nodes, time)[counted] for nodes in (self.begins, self.ends))
         return contains(spans(begins, ends), time[self.graph.edges.source])
 
-    def _saved_if(self, edges: NDArray[np.int64], weight: NDArray[np.int64] | int) -> int:
-        return int(self._mean(self._saved([(edges, weight)]))[0])
-
     def _mean(self, saved: NDArray[np.int64]) -> NDArray[np.int64]:
         mean: NDArray[np.float64] = saved[:, steps(self.trace).counted].mean(axis=1)
         return np.rint(mean).astype(np.int64)
 
-    def _saved(self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]]) -> NDArray[np.int64]:
+    def _without(
+        self, removed: NDArray[np.bool_], *, everywhere: bool
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield (edges, their weights) of each case of waits that are removed."""
+        of_edge = np.flatnonzero(self.hold >= 0)
+        for case in removed if everywhere else removed & self._begins_in_step:
+            edges = of_edge[case[self.hold[of_edge]]]
+            yield edges, self.without[edges]
+
+    def _saved(
+        self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]], play: Play
+    ) -> NDArray[np.int64]:
         """Return int64[R, K] ns by which steps become shorter with other weights, no higher, of some edges."""
         saved, first = [], self.graph.first_edge
         for edges, other in cases:
-            if not self.on_path[edges].any():  # every longest path is as long as it was
-                saved.append(np.zeros_like(self.step_ns))
+            if not play.on_path[edges].any():  # every longest path is as long as it was
+                saved.append(np.zeros_like(play.step_ns))
                 continue
-            weight = self.weight.copy()
+            weight = play.weight.copy()
             weight[edges] = np.minimum(weight[edges], other)
             time, _ = longest_paths(first, self.graph.edges.source, weight)
-            saved.append(self.step_ns - (_latest_time(self.ends, time) - _latest_time(self.begins, time)))
-        return np.stack(saved) if saved else np.zeros((0, len(self.step_ns)), np.int64)
+            saved.append(play.step_ns - (_latest_time(self.ends, time) - _latest_time(self.begins, time)))
+        return np.stack(saved) if saved else np.zeros((0, len(play.step_ns)), np.int64)
 
 
 @once_per_trace
@@ -142,24 +203,53 @@ def replay_of(trace: Trace) -> Replay:
     graph = common_graph([rank], [RankClock()], 0, queue_length)
     usual = measured_times(graph, idle_device_latency(trace))
     weight = edge_weights(graph, usual).a
-    time, choice = longest_paths(graph.first_edge, graph.edges.source, weight)
-    hold, without = _removable(rank, graph)
     begins, ends = _step_nodes(rank)
+    observed = _play(graph, weight, begins, ends)
+    loosest = _loosest(rank, graph, observed, usual)
+    hold, without = _removable(rank, graph)
     return Replay(
         trace=trace,
         graph=graph,
-        time_ns=time + rank.a.time_ns[0],
         work_node=rank.start_node[rank.work.unit_of_a],
-        weight=weight,
         usual=usual,
-        choice=choice,
         hold=hold,
         without=without,
         begins=begins,
         ends=ends,
-        on_path=_edges_on_paths(np.concatenate([_latest_node(begins, time), _latest_node(ends, time)]), choice, graph),
-        step_ns=_latest_time(ends, time) - _latest_time(begins, time),
+        first_ns=int(rank.a.time_ns[0]),
+        observed=observed,
+        loosest=observed if np.array_equal(loosest, weight) else _play(graph, loosest, begins, ends),
     )
+
+
+def _play(graph: CommonGraph, weight: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Play:
+    """Return the longest paths with some weights."""
+    time, choice = longest_paths(graph.first_edge, graph.edges.source, weight)
+    nodes = np.concatenate([_latest_node(begins, time), _latest_node(ends, time)])
+    step_ns = _latest_time(ends, time) - _latest_time(begins, time)
+    return Play(weight, time, choice, step_ns, _edges_on_paths(nodes, choice, graph))
+
+
+def _loosest(rank: RankGraph, graph: CommonGraph, observed: Play, usual: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[E] ns: the weights without waits that may not exist, and delays that nothing recorded explains."""
+    kind = graph.edges.kind
+    to_start = (kind == EdgeKind.LAUNCH) | (kind == EdgeKind.STREAM) | (kind == EdgeKind.AWAIT)
+    weight = np.where(to_start, np.minimum(observed.weight, usual[kind] + _EXPLAINED_NS), observed.weight)
+    may_not_exist = _is_inferred(rank, graph)
+    may_not_exist[observed.choice[observed.choice >= 0]] = False
+    weight[may_not_exist] = _NEVER
+    return weight
+
+
+def _is_inferred(rank: RankGraph, graph: CommonGraph) -> NDArray[np.bool_]:
+    """Return bool[E]: waits between streams that no event of the trace names."""
+    waits, size = stream_waits(rank.a.trace), len(rank.work)
+    is_inferred: NDArray[np.bool_] = graph.edges.kind == EdgeKind.AWAIT
+    awaits = np.flatnonzero(is_inferred)
+    unit = np.searchsorted(rank.start_node, graph.edges.source[awaits] - 1)
+    recorded = waits.work[waits.is_recorded] * size + waits.on[waits.is_recorded]
+    is_inferred[awaits] = ~np.isin(graph.edges.a[awaits] * size + rank.work.a[unit], recorded)
+    return is_inferred
 
 
 def _edges_on_paths(nodes: NDArray[np.int64], choice: NDArray[np.int64], graph: CommonGraph) -> NDArray[np.bool_]:

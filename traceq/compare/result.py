@@ -54,14 +54,17 @@ class Comparable:
 
 @dataclass(frozen=True, slots=True)
 class SideReplay:
-    """One side replayed alone: ns by which its mean step is shorter without something.
+    """One side replayed alone: ns by which its mean step is shorter, at least and at most, without something.
 
-    `syncs_ns` without the `num_syncs` per step that the other side has not; `host_ns` with a host that takes no time.
+    `syncs_ns` to `syncs_most_ns` without the `num_syncs` per step that the other side has not; `host_ns` to
+    `host_most_ns` with a host that takes no time.
     """
 
     num_syncs: float
     syncs_ns: int
+    syncs_most_ns: int
     host_ns: int
+    host_most_ns: int
 
 
 @dataclass(frozen=True, slots=True)

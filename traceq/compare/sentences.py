@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from traceq.compare.attribution import line_function
 from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Comparable, Diff, Traced
 from traceq.stats import Comparison, Interaction
-from traceq.units import Unit, format_value
+from traceq.units import Unit, format_range, format_value
 
 __all__ = [
     "cause_text",
@@ -22,7 +22,7 @@ __all__ = [
     "verdict_words",
 ]
 
-_LARGE_SHARE = 0.05
+_LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
 _MOST_PCT, _ALL_PCT = 50.0, 100.5
 """Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
 _MOST_LINES = 2
@@ -277,18 +277,23 @@ def _replayed(verb: str, changed: Sequence[Cause], traced: Traced) -> str:
     replay = traced.replays[0] if verb == "removes" else traced.replays[1]
     if replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
         return ""
-    saved = f"{format_value(replay.syncs_ns, Unit.NS)} faster {traced.per}"
-    return f"the side that has them, replayed without, is {saved}; the traced delta is {_delta(traced.delta_ns)}"
+    saved = _saved(replay.syncs_ns, replay.syncs_most_ns, traced)
+    traced_delta = f"the traced delta is {_delta(traced.delta_ns)}"
+    return f"the side that has them, replayed without, is {saved} faster {traced.per}; {traced_delta}"
 
 
 def _host_words(b_name: str, traced: Traced) -> list[str]:
     """Return how far B waits for its host, by replay, if no causes can be told."""
     if traced.replays is None or traced.replays[1].host_ns < _LARGE_SHARE * traced.b_ns:
         return []
-    a, b = (format_value(replay.host_ns, Unit.NS) for replay in traced.replays)
+    a, b = (_saved(replay.host_ns, replay.host_most_ns, traced) for replay in traced.replays)
     return [
         f"With a host that takes no time, {b_name} would be {b} faster {traced.per} by replay; the other side, {a}."
     ]
+
+
+def _saved(least_ns: int, most_ns: int, traced: Traced) -> str:
+    return format_range(least_ns, most_ns, Unit.NS, grain=_RANGE_SHARE * traced.a_ns)
 
 
 def _chain(syncs: Sequence[Cause], otherwise: str) -> str:

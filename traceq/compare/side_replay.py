@@ -48,9 +48,11 @@ def _replayed(trace: Trace, is_one_sided: NDArray[np.bool_]) -> SideReplay:
     replay, waits = replay_of(trace), host_waits(trace)
     counted = steps(trace).host[steps(trace).counted]
     inside = span_index(counted, syncs(trace).start) >= 0
-    removed = np.r_[is_one_sided, False][waits.call]
+    removed = np.r_[is_one_sided, False][waits.call][None]
     return SideReplay(
         num_syncs=int((is_one_sided & inside).sum()) / len(counted),
-        syncs_ns=round(float(replay.without_waits(removed[None])[0, steps(trace).counted].mean())),
+        syncs_ns=int(replay.saved_per_step(removed, everywhere=True)[0]),
+        syncs_most_ns=int(replay.most_saved_per_step(removed, everywhere=True)[0]),
         host_ns=replay.saved_if_free(replay.host_time),
+        host_most_ns=replay.most_saved_if_free(replay.host_time),
     )

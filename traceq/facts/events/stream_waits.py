@@ -26,10 +26,14 @@ _WAIT_CALL, _WAIT_ROW = re.compile(r"StreamWaitEvent"), re.compile(r"Stream Wait
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamWaits:
-    """X edges between streams: `work` and `on` int64[X] into DeviceWork; `work` starts after the end of `on`."""
+    """X edges between streams: `work` and `on` int64[X] into DeviceWork; `work` starts after the end of `on`.
+
+    `is_recorded` bool[X]: the trace names the event; else the edge is inferred.
+    """
 
     work: NDArray[np.int64]
     on: NDArray[np.int64]
+    is_recorded: NDArray[np.bool_]
 
 
 @once_per_trace
@@ -53,8 +57,9 @@ def stream_waits(trace: Trace) -> StreamWaits:
     by_event = _edges_of_events(trace, work, *(column[is_recorded] for column in (delayed, event_stream, recorded_ns)))
     by_call = _edges_of_calls(work, launch_order, sorted_unique(delayed[~is_recorded & (delayed >= 0)]))
     by_time = _coincident_edges(trace, work, launch_order, calls)
-    pairs = sorted_unique(*(waiting * len(work) + on for waiting, on in (by_event, by_call, by_time)))
-    return StreamWaits(*np.divmod(pairs, max(len(work), 1)))
+    keys = [waiting * len(work) + on for waiting, on in (by_event, by_call, by_time)]
+    pairs = sorted_unique(*keys)
+    return StreamWaits(*np.divmod(pairs, max(len(work), 1)), np.isin(pairs, keys[0]))
 
 
 def _first_delayed(
