@@ -65,7 +65,7 @@ def test_unprofiled_steps_decide_whether_a_run_is_starved() -> None:
     assert codes(recorded(steps_waiting(440, 430, 450), (0.4, 9, 1)), "dataload", "partition") == set()
     (finding,) = analyze(recorded(steps_waiting(440, 430, 450), (1.2, 9, 1)), "dataload").findings
     assert finding.text == (
-        "starved: an unprofiled step waits 1.21 ms (10.8 %) for the data loader (mean of 320 on rank 0); try more "
+        "starved: an unprofiled step waits 1.21 ms (10.8 %) for the data loader (mean of 320 on rank 0): try more "
         "workers, a larger prefetch_factor, or less work per sample"
     )
     assert codes(recorded(steps_waiting(0, 0, 0), (1.2, 9, 1)), "dataload") == {"starved"}

@@ -54,6 +54,8 @@ SHOW: dict[str, Any] = {
             "wait_ns": int,
             "starved_ns": int,
             "cost_ns": int,
+            "step_blocked_ns": int,
+            "replay_ns": int,
             "label": str,
         }
     ],

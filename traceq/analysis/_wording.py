@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from traceq.facts.ranks.job import Job
+from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import Steps
 from traceq.report import Table
+from traceq.units import Unit, format_value
 
 __all__ = [
     "MOST_RANKS",
@@ -19,11 +23,14 @@ __all__ = [
     "python_place",
     "scope",
     "the_step",
+    "until_done",
     "with_step_headings",
 ]
 
 MOST_RANKS = 8
 """Most ranks that people see one by one."""
+_LONGER = 0.01
+"""Part of a step by which it is longer until its work is done, from which a note says so."""
 _TERMS = {
     "host_bound": "host-bound",
     "exposed_comm": "exposed communication",
@@ -54,6 +61,13 @@ def in_traced_steps(job: Job) -> str:
 def the_step(steps: Steps) -> str:
     """Return `the step`; `the trace` where that has no steps."""
     return "the step" if steps.marked else "the trace"
+
+
+def until_done(rank: Outline, step_ns: float) -> str:
+    """Return the note on a step of `step_ns` that lasts longer than in other tables; "" for one that does not."""
+    if step_ns - float(np.diff(rank.steps.window[rank.steps.counted]).mean()) < _LONGER * step_ns:
+        return ""
+    return f"Measured until all work launched in {the_step(rank.steps)} is done: {format_value(step_ns, Unit.NS)}."
 
 
 def with_step_headings(view: Table, job: Job) -> Table:

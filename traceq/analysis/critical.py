@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceq.analysis._rank_rows import largest_sums, of_all
-from traceq.analysis._wording import a_step, more_rows, python_place, with_step_headings
+from traceq.analysis._wording import a_step, more_rows, python_place, until_done, with_step_headings
 from traceq.causes.critical_path import CriticalPath, PathKind, critical_path
 from traceq.causes.job_critical_path import JobPath, Legs, PathSummary, job_path, path_along, path_summary
 from traceq.facts.events.kernel_names import short_kernel
@@ -123,7 +123,8 @@ def _view(job: Job, rank: Outline, rows: Sequence[PathRow]) -> Table:
     kinds = largest_sums(rows, lambda row: row.kind, lambda row: (row.step_ns,))[:4]
     shares = ", ".join(f"{kind} {format_value(100 * ns / total_ns, Unit.PERCENT)}" for kind, (ns,) in kinds)
     on = f" (rank {rank.rank}, the slowest)" if len(job.ranks) > 1 else ""
-    title, note = f"Critical path of {a_step(rank.steps)}{on}", f"Total: {shares}. {more_rows(num_left)}".strip()
+    title = f"Critical path of {a_step(rank.steps)}{on}"
+    note = " ".join(filter(None, (f"Total: {shares}.", until_done(rank, total_ns), more_rows(num_left))))
     return with_step_headings(Table.of("critical", title, _Piece, pieces, note=note).without("rank"), job)
 
 

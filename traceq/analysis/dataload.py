@@ -10,13 +10,14 @@ import numpy as np
 
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._removed_waits import saved_without_loader
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
-from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER
+from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_waits
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, activity
 from traceq.intervals import Spans, intersect, measure_common, measure_within, spans
@@ -84,7 +85,10 @@ def _rows(trace: Trace) -> list[DataloadRow]:
 
 
 def _starved(trace: Trace) -> Finding | None:
-    """Return a finding where the loader holds up the step for more than 5 % of it."""
+    """Return a finding where nothing runs for more than 5 % of the step because of the loader, and replay agrees.
+
+    Its time is what a step without these waits saves; without torch's own ranges, in which nothing runs.
+    """
     steps_ = steps(trace)
     window = steps_.window[steps_.counted]
     idle_ns, total_ns = measure_common(_idle(trace), spans(window[:, 0], window[:, 1])), int(np.diff(window).sum())
@@ -93,9 +97,14 @@ def _starved(trace: Trace) -> Finding | None:
     by_step = measure_within(_idle(trace), window[:, 0], window[:, 1]).astype(np.float64)
     if not holds_in_steps(by_step, np.diff(window)[:, 0].astype(np.float64), _STARVED_PCT):
         return None
-    step_idle_ns = round(idle_ns / len(window))
-    share = format_value(100 * idle_ns / total_ns, Unit.PERCENT)
-    return _finding(f"the step waits {format_value(step_idle_ns, Unit.NS)} ({share}) for the data loader", step_idle_ns)
+    step_idle_ns, share = round(idle_ns / len(window)), format_value(100 * idle_ns / total_ns, Unit.PERCENT)
+    waits = f"the step waits {format_value(step_idle_ns, Unit.NS)} ({share}) for the data loader"
+    if not len(loader_waits(trace)):  # ranges of the program's own, which replay does not know
+        return _finding(waits, step_idle_ns)
+    saved_ns = saved_without_loader(trace)
+    if 100 * saved_ns * len(window) <= _STARVED_PCT * total_ns:
+        return None
+    return _finding(f"{waits}; removing this wait saves {format_value(saved_ns, Unit.NS)} (replay)", saved_ns)
 
 
 def _starved_unprofiled(share: UnprofiledShare) -> Finding:
@@ -105,5 +114,5 @@ def _starved_unprofiled(share: UnprofiledShare) -> Finding:
 
 
 def _finding(waits: str, ns: int) -> Finding:
-    text = f"starved: {waits}; try more workers, a larger prefetch_factor, or less work per sample"
+    text = f"starved: {waits}: try more workers, a larger prefetch_factor, or less work per sample"
     return Finding("starved", "high", text, ns, instead_of=("host_bound", "dataload_wait"))

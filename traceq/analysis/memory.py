@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceq.analysis._rank_rows import of_all
+from traceq.analysis._removed_waits import saved_without_syncs
 from traceq.analysis._wording import per_step, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.name_patterns import matching
@@ -141,20 +142,23 @@ def _note(peak: PeakRow) -> str:
 
 
 def _retries(trace: Trace) -> Finding | None:
-    """Return a finding if the allocator freed memory to the driver within a step, to allocate elsewhere."""
+    """Return a finding if the allocator freed memory to the driver within a step, to allocate elsewhere.
+
+    Its time is what a step without any call of the allocator to the driver saves.
+    """
     waits, trace_steps = syncs(trace), steps(trace)
     if not trace_steps.marked:
         return None
     host, num_steps = trace_steps.host[trace_steps.counted], int(trace_steps.counted.sum())
     in_steps = np.flatnonzero((waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0))
     num_frees = int(matching(trace.events, waits.rows[in_steps], _FREES).sum())
-    cost_ns = round(int(waits.cost[in_steps].sum()) / num_steps)
     if not num_frees:
         return None
-    frees, idle = format_value(num_frees / num_steps, Unit.MEAN), format_value(cost_ns, Unit.NS)
-    unit = per_step(trace_steps)
+    saved_ns = saved_without_syncs(trace, SyncKind.ALLOC)
+    frees, saved = format_value(num_frees / num_steps, Unit.MEAN), format_value(saved_ns, Unit.NS)
+    severity = "high" if saved_ns else "low"
     text = (
-        f"the allocator returns memory to the driver {frees} times {unit}; the device idles {idle} {unit} in its "
-        "calls: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
+        f"the allocator returns memory to the driver {frees} times {per_step(trace_steps)}; removing all allocation "
+        f"calls saves {saved} (replay): try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
     )
-    return Finding("allocator_retries", "high", text, cost_ns, instead_of=("alloc_wait",))
+    return Finding("allocator_retries", severity, text, saved_ns, instead_of=("alloc_wait",))

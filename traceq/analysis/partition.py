@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, unprofiled_share
+from traceq.analysis._removed_waits import saved_without_syncs
 from traceq.analysis._wording import MOST_RANKS, a_step, category_term, in_traced_steps, more_rows, per_step
 from traceq.causes.replay import replay_of
 from traceq.facts.events.device_work import device_work
@@ -22,6 +23,7 @@ from traceq.facts.ranks.exposed_waits import (
     waiting_times,
 )
 from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
@@ -40,16 +42,22 @@ _IN_ORDER = tuple(
     each for name in _CATEGORIES for each in ((name, EXPOSED_WAIT, EXPOSED_TRANSFER) if name == _EXPOSED else (name,))
 )
 _HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
-_FREE = {_EXPOSED: "free communication", _HOST_BOUND: "a host that takes no time"}
-"""Category -> the resource whose time replay can take away."""
+_SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
+_FREE = {
+    _EXPOSED: "free communication",
+    _HOST_BOUND: "a host that takes no time",
+    _SYNC: "removing all syncs",
+    _ALLOC: "removing all allocation calls",
+}
+"""Category -> what replay can take away of it."""
 _LOST = {
     _HOST_BOUND: (10.0, "the device waits while the host prepares the next launch"),
     _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
     EXPOSED_WAIT: (5.0, "ranks wait for the last one to arrive; see which are late, and why, in `ranks`"),
     EXPOSED_TRANSFER: (5.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
     "exposed_memcpy": (5.0, "copies run while nothing computes; overlap them, or copy less"),
-    "sync_wait": (2.0, "the host waits for the device, which then idles"),
-    "alloc_wait": (2.0, "the allocator asks the driver for memory"),
+    _SYNC: (2.0, "the host waits for the device, which then idles"),
+    _ALLOC: (2.0, "the allocator asks the driver for memory"),
     "dataload_wait": (5.0, "the main thread waits for the data loader"),
 }
 """Category -> (percentage of the step from which it is a finding, what it means)."""
@@ -116,12 +124,13 @@ def summarize(trace: Trace) -> _Rank:
 
 
 def _saved(trace: Trace) -> dict[str, int]:
-    """Return ns by which a step is shorter with free communication, or with a host that takes no time."""
+    """Return ns by which replay shortens a step without what `_FREE` names, as in the table `replay`."""
     if not len(device_work(trace)):
         return {}
     replay = replay_of(trace)
     free = {_EXPOSED: replay.communication, _HOST_BOUND: replay.host_time}
-    return {category: replay.saved_if_free(edges) for category, edges in free.items()}
+    saved = {category: replay.saved_if_free(edges) for category, edges in free.items()}
+    return saved | {_SYNC: saved_without_syncs(trace), _ALLOC: saved_without_syncs(trace, SyncKind.ALLOC)}
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -193,7 +202,8 @@ def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[int]
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
         if saved.get(category):
             mean_saved = format_value(float(np.mean(saved[category])), Unit.NS)
-            meaning = f"{meaning}; {_FREE[category]} saves {mean_saved} (replay)"
+            of_ranks = ", mean of ranks" if len(job.ranks) > 1 else ""
+            meaning = f"{meaning}; {_FREE[category]} saves {mean_saved} (replay{of_ranks})"
         text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}: {meaning}"
         findings.append(Finding(category, "medium", text, round(mean_ns)))
     return findings

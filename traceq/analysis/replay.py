@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import a_step, the_step
+from traceq.analysis._removed_waits import LOADER, kinds_of_waits
+from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.replay import replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS
-from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import span_index
 from traceq.model import Trace
@@ -31,7 +31,7 @@ _COMMUNICATION, _HOST_TIME = "communication", "host time"
 _SHOWN = 0.005
 """Part of a step that removing something must save for people to see the table."""
 _UNEXPLAINED = 0.01
-"""Part of a step that replay cannot explain, or that it adds, from which the note says so."""
+"""Part of a step that replay cannot explain from which the note says so."""
 _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
 """Part of a step, and multiple of what the kinds save one by one, from which the sum of all is a finding."""
 
@@ -94,11 +94,10 @@ def _rows(trace: Trace) -> list[ReplayRow]:
 
 def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return what is removed together, as (name, which of the graph's holds): each kind of sync, all, the loader."""
-    calls, holds = blocking_calls(trace), host_waits(trace)
-    kind = np.where(holds.call >= 0, calls.kind[holds.call] if len(calls) else -1, -1)
+    kind = kinds_of_waits(trace)
     kinds = [(f"{name} syncs", kind == code) for code, name in enumerate(SYNC_KINDS) if (kind == code).any()]
-    together = [(_ALL, kind >= 0)] if len(kinds) > 1 else []
-    loader = [(_LOADER, kind < 0)] if (kind < 0).any() else []
+    together = [(_ALL, kind != LOADER)] if len(kinds) > 1 else []
+    loader = [(_LOADER, kind == LOADER)] if (kind == LOADER).any() else []
     return [*kinds, *together, *loader]
 
 
@@ -125,10 +124,6 @@ def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow]) -> Table:
 
 def _note(rank: Outline, as_is: ReplayRow) -> str:
     """Return what limits the replay's accuracy, or why its step is longer than in the other tables; "" for neither."""
-    window = rank.steps.window[rank.steps.counted]
-    observed = format_value(as_is.observed_ns, Unit.NS)
     if as_is.saved_ns >= _UNEXPLAINED * as_is.observed_ns:
-        return f"Replay explains {format_value(as_is.step_ns, Unit.NS)} of {observed}."
-    if as_is.observed_ns - float(np.diff(window).mean()) >= _UNEXPLAINED * as_is.observed_ns:
-        return f"Measured until all work launched in {the_step(rank.steps)} is done: {observed}."
-    return ""
+        return f"Replay explains {format_value(as_is.step_ns, Unit.NS)} of {format_value(as_is.observed_ns, Unit.NS)}."
+    return until_done(rank, as_is.observed_ns)

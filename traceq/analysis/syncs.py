@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -32,20 +33,18 @@ _THRESHOLD = 0.001
 _LONG = 0.01
 """Part of a step from which a wait that costs nothing is a finding."""
 _COSTLY, _FREE, _HARMLESS = "costly", "waits_but_free", "harmless"
-_WORST_FIRST = (_COSTLY, _FREE, _HARMLESS)
 _SCALAR = "scalar"
-_VIEW = ("kind", "line", "op", "phase", "num", "blocked_ns", "cost_ns", "replay_ns", "label")
+_VIEW = ("kind", "line", "op", "phase", "num", "step_blocked_ns", "replay_ns", "label")
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRow:
     """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace.
 
-    Means over the counted steps are `replay_ns`, by which a step becomes shorter without them, and the `step_*` times.
+    Means over the counted steps are `step_blocked_ns` and `replay_ns`, by which a step becomes shorter without them:
+    what they cost, in labels, tables and findings. `cost_ns` is only the part of it right after them.
     """
 
-    step_blocked_ns: int
-    step_cost_ns: int
     key: str = column("key")
     rank: int = column("rank", Unit.COUNT)
     kind: str = column("kind")
@@ -56,22 +55,23 @@ class SyncRow:
     module: str = column("module")
     num: int = column("num", Unit.COUNT)
     bytes: int = column("bytes", Unit.BYTES)
-    blocked_ns: int = column("blocked", Unit.NS)
+    blocked_ns: int = column("blocked in all", Unit.NS)
     wait_ns: int = column("waited", Unit.NS)
     return_ns: int = column("returned", Unit.NS)
     starved_ns: int = column("starved", Unit.NS)
-    cost_ns: int = column("cost", Unit.NS)
+    cost_ns: int = column("device idle after", Unit.NS)
+    step_blocked_ns: int = column("blocked", Unit.NS, is_per_step=True)
     replay_ns: int = column("saves", Unit.NS, is_per_step=True)
     label: str = column("label")
 
 
 def summarize(trace: Trace) -> Part[SyncRow]:
-    """Return syncs by kind, op, line and phase over the whole trace; the cost of a row is device time lost to it."""
+    """Return syncs by kind, op, line and phase over the whole trace, and what a step without each row saves."""
     return Part(tuple(_rows(trace)))
 
 
 def merge(job: Job, parts: Sequence[Part[SyncRow]]) -> Report:
-    """Return the rows of all ranks; people see sums over them, and findings where they matter most."""
+    """Return the rows of all ranks; people see each sync on the rank where it matters most, as findings do."""
     rows = of_all(parts)
     table = Table.of("syncs", "Syncs", SyncRow, rows)
     return Report("syncs", (table,), (_view(job, rows),) if rows else (), tuple(_findings(job, rows)))
@@ -88,7 +88,6 @@ def _rows(trace: Trace) -> list[SyncRow]:
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
     step_blocked_ns = groups.sum(np.where(in_steps, waits.blocked, 0))
-    step_cost_ns = groups.sum(np.where(in_steps, waits.cost, 0))
     rows = []
     for index, (kind_code, op_text, line_text, path, phase_number) in enumerate(groups.keys.tolist()):
         kind, op, line = SYNC_KINDS[kind_code], texts[op_text], texts[line_text]
@@ -111,10 +110,9 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 return_ns=blocked_ns[index] - wait_ns[index],
                 starved_ns=starved_ns[index],
                 cost_ns=cost_ns[index],
+                step_blocked_ns=round(step_blocked_ns[index] / len(host)),
                 replay_ns=saved_ns[index],
                 label=_label(trace, wait_ns=wait_ns[index], saved_ns=saved_ns[index]),
-                step_blocked_ns=round(step_blocked_ns[index] / len(host)),
-                step_cost_ns=round(step_cost_ns[index] / len(host)),
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
@@ -139,46 +137,41 @@ def _label(trace: Trace, *, wait_ns: int, saved_ns: int) -> str:
 
 
 def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
-    """Return rows summed over ranks, the costliest first."""
-    by_key: dict[str, list[SyncRow]] = {}
+    """Return rows of one key as one, those that save most first, with the times per step of their worst rank."""
+    num: Counter[str] = Counter()
     for row in rows:
-        by_key.setdefault(row.key, []).append(row)
-    sums = sorted(map(_sum, by_key.values()), key=lambda row: (-row.replay_ns, -row.cost_ns, -row.blocked_ns, row.key))
-    is_cpu_only = all(row.kind == _SCALAR for row in sums)
-    note = f"{_note(sums, is_cpu_only)} {more_rows(len(sums) - _TOP)}".strip()
-    view = Table.of("syncs", f"Syncs ({over_ranks(job)})", SyncRow, sums[:_TOP], note=note).select(*_VIEW)
+        num[row.key] += row.num
+    worst = [replace(row, num=num[row.key], op=row.op or row.call) for row in _worst(rows)]
+    shown = [replace(row, label=row.label.replace("_", " ")) for row in worst[:_TOP]]
+    is_cpu_only = all(row.kind == _SCALAR for row in rows)
+    note = f"{_note(job, sum(num.values()), len(worst), is_cpu_only)} {more_rows(len(worst) - _TOP)}".strip()
+    view = Table.of("syncs", f"Syncs ({over_ranks(job)})", SyncRow, shown, note=note).select(*_VIEW)
     return with_step_headings(view.without("replay_ns") if is_cpu_only else view, job)
 
 
-def _sum(rows: Sequence[SyncRow]) -> SyncRow:
-    """Return rows of one key on several ranks as one for people, with what can be added of their columns."""
-    first = rows[0]
-    return replace(
-        first,
-        op=first.op or first.call,
-        num=sum(row.num for row in rows),
-        blocked_ns=sum(row.blocked_ns for row in rows),
-        cost_ns=sum(row.cost_ns for row in rows),
-        replay_ns=max(row.replay_ns for row in rows),
-        label=min((row.label for row in rows), key=_WORST_FIRST.index).replace("_", " "),
-    )
+def _worst(rows: Sequence[SyncRow]) -> list[SyncRow]:
+    """Return the row of each key on the rank where it saves most, by savings, then by the time it blocks."""
+    worst: dict[str, SyncRow] = {}
+    for row in sorted(rows, key=lambda row: (-row.replay_ns, -row.step_blocked_ns, row.key, row.rank)):
+        worst.setdefault(row.key, row)
+    return list(worst.values())
 
 
-def _note(sums: Sequence[SyncRow], is_cpu_only: bool) -> str:
-    num, cost = sum(row.num for row in sums), format_value(sum(row.cost_ns for row in sums), Unit.NS)
+def _note(job: Job, num: int, num_rows: int, is_cpu_only: bool) -> str:
+    worst = " Times are those of the rank on which a row matters most." if len(job.ranks) > 1 else ""
     if is_cpu_only:
-        return f"{num:,} reads of a tensor's value by Python: on an accelerator each is a device-to-host sync."
-    return f"{num:,} syncs cost {cost} of device time in total." if num > 1 else f"1 sync costs {cost} of device time."
+        return f"{num:,} reads of a tensor's value by Python: on an accelerator each is a device-to-host sync.{worst}"
+    if num_rows == 1:
+        return worst.strip()
+    return f"{num:,} syncs; savings do not add up: `replay` removes all together.{worst}"
 
 
 def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
     """Return syncs whose removal shortens a step, then a long wait that may stay; each on its worst rank."""
     step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
-    worst: dict[str, SyncRow] = {}
-    for row in sorted(rows, key=lambda row: (-row.replay_ns, -row.step_blocked_ns)):
-        worst.setdefault(row.key, row)
-    saving = [row for row in worst.values() if row.replay_ns >= _THRESHOLD * step_ns[row.rank]]
-    blocking = sorted(worst.values(), key=lambda row: -row.step_blocked_ns)
+    worst = _worst(rows)
+    saving = [row for row in worst if row.replay_ns >= _THRESHOLD * step_ns[row.rank]]
+    blocking = sorted(worst, key=lambda row: -row.step_blocked_ns)
     replayed = (row for row in blocking if row.kind != _SCALAR and row not in saving)  # without a device none is
     free = [row for row in replayed if row.step_blocked_ns >= _LONG * step_ns[row.rank]]
     return [*(_costly(job, row) for row in saving[:_MOST_FINDINGS]), *(_free(job, row) for row in free[:1])]
@@ -190,8 +183,7 @@ def _step_ns(steps: Steps) -> float:
 
 
 def _costly(job: Job, row: SyncRow) -> Finding:
-    idle = f", the device idles {format_value(row.step_cost_ns, Unit.NS)} right after it" if row.step_cost_ns else ""
-    text = f"{_blocks(job, row)}; removing it saves {format_value(row.replay_ns, Unit.NS)} (replay){idle}"
+    text = f"{_blocks(job, row)}; removing it saves {format_value(row.replay_ns, Unit.NS)} (replay)"
     return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
 
 
