@@ -24,6 +24,8 @@ POSITION = 54
 _MIN_GAP, _SEVERE = 0.01, 0.05
 """Part of the median step by which clusters must differ, and from which a late cluster is a severe finding."""
 _MOST_NAMES = 3
+_MOSTLY = 0.95
+"""Part of a lateness from which it is said to be in one phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +161,12 @@ def _findings(times: RankTimes, clusters: Sequence[_Cluster]) -> tuple[Finding, 
 
 
 def _late(times: RankTimes, cluster: _Cluster) -> str:
-    """Return `8 on one host (node017: ranks 136-143) late by 41 ms in forward`."""
+    """Return `8 on one host (node017: ranks 136-143) late by 41.0 ms in forward`."""
     ranks, hosts = _names(times, cluster)
     which = f"rank{'s' if len(ranks) > 1 else ''} {_few(format_ranks(ranks).split(', '))}"
     where = {0: f"({which})", 1: f"on one host ({', '.join(hosts)}: {which})"}
     on = where.get(len(hosts), f"on {len(hosts):,} hosts ({which})")
-    return f"{len(ranks):,} {on} late by {format_value(cluster.phase_ns, Unit.NS)} in {cluster.phase}"
+    late, there = (format_value(ns, Unit.NS) for ns in (cluster.late_ns, cluster.phase_ns))
+    is_most = cluster.phase_ns >= _MOSTLY * cluster.late_ns
+    phase = f" in {cluster.phase}" if is_most else f", {there} of it in {cluster.phase}"
+    return f"{len(ranks):,} {on} late by {late}{phase}"

@@ -18,6 +18,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.grouping import group
+from traceq.intervals import measure_within
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
@@ -103,7 +104,7 @@ def _rows(trace: Trace) -> list[CollectiveRow]:
         groups.sum(np.r_[np.maximum(calls.size, 0), no_kernel]),
         groups.sum(np.r_[calls.size < 0, no_kernel]),
         groups.sum(np.r_[no_call, duration]),
-        groups.sum(np.r_[no_call, exposed]),
+        groups.sum(np.r_[_exposed_on_cpu(trace, calls), exposed]),
         groups.sum(np.r_[trace.events.dur[calls.rows], no_kernel]),
         strict=True,
     )
@@ -189,6 +190,14 @@ def _exposed(trace: Trace, num_work: int) -> NDArray[np.int64]:
     if num_work:
         np.add.at(total, partition.owner[exposed], partition.ns[exposed])
     return total
+
+
+def _exposed_on_cpu(trace: Trace, calls: Calls) -> NDArray[np.int64]:
+    """Return int64[C] ns: the time of each call in which the main thread computes nothing; 0 where a device runs it."""
+    if len(device_work(trace)):
+        return np.zeros(len(calls), np.int64)
+    exposed = activity(trace).when(TimeCategory.EXPOSED_COMM)
+    return measure_within(exposed, trace.events.ts[calls.rows], trace.events.end[calls.rows])
 
 
 def _text(trace: Trace, number: int) -> str:
