@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from paths import TRACES
 
-__all__ = ["FILES", "every_trace"]
+__all__ = ["FILES", "JOBS", "every_trace"]
 
 
 REPRESENTED = re.compile(
@@ -30,3 +30,10 @@ def every_trace() -> Iterable[Any]:
 FILES = list(every_trace()) or [
     pytest.param(None, id="none", marks=pytest.mark.skip(reason=f"no traces beside this checkout, in {TRACES}"))
 ]
+
+JOBS = [
+    pytest.param(path.parent, id=path.parent.relative_to(TRACES).as_posix())
+    for path in sorted(TRACES.rglob("rank0.json.gz"))
+    if (path.parent / "rank1.json.gz").exists()
+]
+"""The jobs of several ranks among them, none where there are no traces."""

@@ -17,7 +17,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
-from traceq.intervals import contains, sorted_unique, span_index, spans
+from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -102,7 +102,8 @@ def _exposed_ns(trace: Trace, metrics: NDArray[np.int64]) -> int:
         exposed &= np.isin(pieces.owner, kernels.work[np.isin(kernels.call, metrics)])
     else:
         rows = calls.rows[metrics]
-        exposed &= contains(spans(trace.events.ts[rows], trace.events.end[rows]), pieces.parts[:, 0])
+        carrying = spans(trace.events.ts[rows], trace.events.end[rows])
+        return int(measure_within(carrying, *pieces.parts[exposed].T).sum())
     return int(pieces.ns[exposed].sum())
 
 
@@ -115,5 +116,6 @@ def _in_every_step(trace: Trace, role: int) -> Finding | None:
         return None
     num, exposed = format_value(len(metrics) / num_steps, Unit.MEAN), format_value(exposed_ns, Unit.NS)
     code, what, remedy = _REMEDIES[role]
-    text = f"{what}: {num} collectives and {exposed} of exposed communication {per_step(trace_steps)}; {remedy}"
+    plural = "" if len(metrics) == num_steps else "s"
+    text = f"{what}: {num} collective{plural} and {exposed} of exposed communication {per_step(trace_steps)}; {remedy}"
     return Finding(code, "medium", text, exposed_ns)

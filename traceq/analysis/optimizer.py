@@ -21,7 +21,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, in_counted_steps
-from traceq.intervals import Spans, contains, span_index, spans
+from traceq.intervals import Spans, contains, measure_within, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -118,13 +118,12 @@ def _implementation(trace: Trace, ran: NDArray[np.int64]) -> str:
 
 def _step_ns(trace: Trace, inside: Spans, launched: NDArray[np.bool_]) -> tuple[int, ...]:
     """Return ns of each counted window in which the optimizer's work runs, or the host is in it and nothing runs."""
-    pieces = activity(trace)
+    pieces, counted = activity(trace), in_counted_steps(trace)
     idle = pieces.among(*(code for code in IDLE if code is not TimeCategory.LAUNCH_LATENCY)) | (pieces.owner < 0)
     of_work = launched[pieces.owner] if len(launched) else np.zeros(len(idle), np.bool_)
-    selected = np.where(idle, contains(inside, pieces.parts[:, 0]), of_work)
-    selected &= in_counted_steps(trace)
-    step = span_index(steps(trace).window, pieces.parts[selected, 0])
-    ns = np.bincount(step, weights=pieces.ns[selected], minlength=len(steps(trace)))[steps(trace).counted]
+    ns = np.where(idle, measure_within(inside, pieces.parts[:, 0], pieces.parts[:, 1]), of_work * pieces.ns)
+    step = span_index(steps(trace).window, pieces.parts[counted, 0])
+    ns = np.bincount(step, weights=ns[counted], minlength=len(steps(trace)))[steps(trace).counted]
     return tuple(ns.astype(np.int64).tolist())
 
 

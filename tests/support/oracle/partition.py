@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 from .collectives import is_communication
@@ -16,17 +18,35 @@ from .syncs import Sync
 Cells = dict[tuple[str, str], int]
 
 
+@dataclass
+class Piece:
+    """An elementary interval, its cell, and the device op that fills it, None while the device idles."""
+
+    start: int
+    end: int
+    phase: str
+    category: str
+    op: Event | None = None
+
+
 def partition(trace: Trace, phases: Phases, syncs: list[Sync], left: int, right: int) -> Cells:
     """(phase, category) -> ns over [left, right): the values add up to right - left."""
+    cells: Counter[tuple[str, str]] = Counter()
+    for piece in pieces(trace, phases, syncs, left, right):
+        cells[piece.phase, piece.category] += piece.end - piece.start
+    return dict(cells)
+
+
+def pieces(trace: Trace, phases: Phases, syncs: list[Sync], left: int, right: int) -> Iterator[Piece]:
+    """The elementary intervals of [left, right), one after the other."""
     if not trace.device_ops:
-        return partition_cpu(trace, phases, left, right)
+        yield from pieces_of_cpu(trace, phases, left, right)
+        return
     linked = sorted((op for op in trace.device_ops if op.row in trace.launches), key=lambda op: (op.start, op.row))
     walk = Walk(trace, phases, syncs, linked)
-    cells: Counter[tuple[str, str]] = Counter()
     for start, end in elementary(walk.edges(), left, right):
         walk.move_to(start)
-        cells[walk.cell(start)] += end - start
-    return dict(cells)
+        yield Piece(start, end, *walk.cell(start), walk.owner())
 
 
 def elementary(edges: list[int], left: int, right: int) -> list[tuple[int, int]]:
@@ -60,6 +80,11 @@ class Walk:
             self.blocking.append(self.pending_syncs.pop())
         self.running = [op for op in self.running if op.end > instant]
         self.blocking = [sync for sync in self.blocking if sync.end > instant]
+
+    def owner(self) -> Event | None:
+        """The op whose category counts: the first of the most important one that runs."""
+        best = {device_category(op): op for op in reversed(self.running)}
+        return next((best[name] for name in ("compute", "exposed_comm", "exposed_memcpy") if name in best), None)
 
     def cell(self, instant: int) -> tuple[str, str]:
         """(phase, category) of the elementary interval that begins at the instant."""
@@ -98,7 +123,7 @@ def explains(sync: Sync, op: Event, call: Event) -> bool:
     return sync.start < call.start and sync.end <= op.start
 
 
-def partition_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Cells:
+def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterator[Piece]:
     """The same for a trace without device work: the main thread's time."""
     main = [e for e in trace.events if e.thread == trace.main]
     no_compute = re.compile(r"c10d::|record_param_comms|gloo:|nccl:")
@@ -108,8 +133,6 @@ def partition_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Cells:
         ("dataload_wait", union(spans(e for e in main if e.name.startswith("enumerate(DataLoader)#")))),
     ]
     edges = [edge for _, layer in layers for span in clip(layer, left, right) for edge in span] + phases.changes
-    cells: Counter[tuple[str, str]] = Counter()
     for start, end in elementary(edges, left, right):
         category = next((name for name, layer in layers if inside(layer, start)), "python")
-        cells[phases.main_at(start), category] += end - start
-    return dict(cells)
+        yield Piece(start, end, phases.main_at(start), category)

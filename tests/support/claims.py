@@ -1,0 +1,320 @@
+"""What a sheet claims, walked: numbers of findings found again in tables, and tables that agree with each other.
+
+Each function yields sentences, one per contradiction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from traceq.report import Finding, Sheet, Table
+from traceq.units import Unit, format_value
+
+__all__ = ["FOUND_IN", "contradictions"]
+
+Row = dict[str, Any]
+SAVED = 0.001
+"""Part of a step from which a sync that saves it is costly (docs/method.md)."""
+
+
+def contradictions(sheet: Sheet) -> Iterator[str]:
+    """Every contradiction of a sheet of all analyses."""
+    for finding in sheet.findings:
+        yield from of_finding(sheet, finding)
+    for report in sheet.reports:
+        for view in report.views:
+            yield from of_view(view)
+    yield from of_labels(sheet)
+    yield from of_ranks(sheet)
+    yield from of_times(sheet)
+
+
+def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
+    """Its time is that of the table which it speaks about, is in its text, and is the share of the step it states."""
+    expected = FOUND_IN[finding.code](sheet, finding)
+    if not expected - 1 <= finding.ns <= expected + 1:
+        yield f"{finding.code}: {finding.ns} ns, its table {expected:.0f}: {finding.text}"
+    if finding.ns and format_value(finding.ns, Unit.NS) not in finding.text:
+        yield f"{finding.code}: {format_value(finding.ns, Unit.NS)} is not in its text: {finding.text}"
+    for time, share in re.findall(r"([\d.,]+ (?:ns|us|ms|s))(?: per step| of the trace)? \(([\d.]+) %\)", finding.text):
+        if finding.code == "starved" and "unprofiled" in finding.text:
+            step_ns = [row["step_ns"] for row in step_profiles(sheet)]
+        else:
+            of_ranks = step_means(sheet).values()
+            step_ns = [*of_ranks, sum(of_ranks) / len(of_ranks)]
+        if not any(abs(100 * in_ns(time) / ns - float(share)) <= 0.06 + 0.006 * float(share) for ns in step_ns):
+            yield f"{finding.code}: {time} is not {share} % of a step of {step_ns}: {finding.text}"
+
+
+def of_view(view: Table) -> Iterator[str]:
+    """A total is the sum of its column; shares follow the times beside them, and are at most 100 % together."""
+    keys = [column.key for column in view.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in view.rows]
+    parts, totals = rows[:-1], rows[-1:]
+    if rows and rows[-1][keys[0]] == "total":
+        for key in (column.key for column in view.columns if column.unit in (Unit.NS, Unit.COUNT)):
+            values = [row[key] or 0 for row in parts]
+            is_sum = totals[0][key] is not None and key not in ("median_ns", "p95_ns")
+            if is_sum and abs(sum(values) - totals[0][key]) > len(values):
+                yield f"{view.title}: {key}: {sum(values)} in total, {totals[0][key]} said"
+    else:
+        parts = rows
+    if view.key in ("memcpy", "modules") or "share" not in keys:
+        return  # the part of a copy that kernels hide; a module's part holds those of its children
+    if sum(row["share"] or 0 for row in parts) > 100.01:
+        yield f"{view.title}: shares exceed 100 %"
+    beside = [key for key in ("step_ns", "total", "mean_ns", "self_ns", "gpu_ns") if key in keys]
+    wholes = [100 * row[beside[0]] / row["share"] for row in parts if row["share"]]
+    if wholes and max(wholes) - min(wholes) > 0.01 * max(wholes) + 1000:
+        yield f"{view.title}: shares are of different wholes: {wholes}"
+
+
+def of_labels(sheet: Sheet) -> Iterator[str]:
+    """A sync is costly exactly if replay saves time without it, and is a finding only as what its label says."""
+    step_ns, syncs = step_means(sheet), rows_of(sheet, "syncs")
+    for row in syncs:
+        is_saving = row["replay_ns"] > 0 and row["replay_ns"] >= SAVED * step_ns[row["rank"]]
+        if (row["label"] == "costly") != is_saving:
+            yield f"syncs: {row['label']}, saves {row['replay_ns']}: {row['key']}"
+        if not 0 <= row["replay_ns"] <= row["blocked_ns"]:
+            yield f"syncs: saves {row['replay_ns']} of {row['blocked_ns']}: {row['key']}"
+    for finding in sheet.findings:
+        if finding.code in ("costly_sync", "free_sync"):
+            labels = {row["label"] for row in syncs if row["key"] == finding.key and row["replay_ns"] == finding.ns}
+            if ("costly" in labels) != (finding.code == "costly_sync"):
+                yield f"{finding.code}: labels {labels}: {finding.text}"
+    for view in sheet.report("syncs").views:
+        if any("cost" in column.heading for column in view.columns):
+            yield f"{view.title}: a second cost"
+    replayed: dict[int, dict[str, int]] = defaultdict(dict)
+    for row in rows_of(sheet, "replay"):
+        replayed[row["rank"]][row["removed"]] = row["saved_ns"]
+        if row["removed"] != "nothing" and row["saved_ns"] < 0:
+            yield f"replay: {row}"
+    for rank, saved in replayed.items():
+        kinds = {name: ns for name, ns in saved.items() if name.endswith(" syncs") and name != "all syncs"}
+        if kinds and saved.get("all syncs", max(kinds.values())) < max(kinds.values()) - 1:
+            yield f"replay: rank {rank} saves less without all syncs than without one kind: {saved}"
+        of_kind: dict[str, int] = defaultdict(int)
+        for row in syncs:
+            if row["rank"] == rank:
+                of_kind[f"{row['kind']} syncs"] = max(of_kind[f"{row['kind']} syncs"], row["replay_ns"])
+        for name, ns in of_kind.items():
+            if ns > kinds.get(name, 0) + 1:
+                yield f"syncs: rank {rank}: a row saves {ns}, its kind {kinds.get(name)}: {name}"
+
+
+def of_ranks(sheet: Sheet) -> Iterator[str]:
+    """Ranks are balanced if and only if no finding names one, and waits are parts of the steps."""
+    rows = rows_of(sheet, "ranks")
+    named = any(finding.code == "straggler" for finding in sheet.findings)
+    verdicts = {row["verdict"] for row in rows if row["verdict"]}
+    if verdicts and named == ("balanced" in verdicts):
+        yield f"ranks: {verdicts}, and a straggler {'is' if named else 'is not'} found"
+    for row in rows:
+        if row["wait_ns"] is not None and not 0 <= row["exposed_wait_ns"] <= row["wait_ns"]:
+            yield f"ranks: exposed waits exceed waits: {row}"
+    caused = sum(row["caused_ns"] or 0 for row in rows)
+    waited = sum(row["wait_ns"] or 0 for row in rows)
+    if len(rows) == 2 and abs(caused - waited) > 2:
+        yield f"ranks: of two ranks, waits caused {caused} are not the waits {waited}"
+
+
+def of_times(sheet: Sheet) -> Iterator[str]:
+    """Idle time, the critical path and the phases are those of the partition."""
+    partition = cells(sheet)
+    for rank, step_ns in step_means(sheet).items():
+        categories = IDLE if has_device(sheet) else ("python", "dataload_wait")
+        by_cause = [row["step_ns"] for row in rows_of(sheet, "idle") if row["rank"] == rank]
+        idle_ns = sum(ns for (r, _, category), ns in partition.items() if r == rank and category in categories)
+        if abs(sum(by_cause) - idle_ns) > len(by_cause) + 2:
+            yield f"idle: rank {rank}: {sum(by_cause)} ns, the partition has {idle_ns:.0f}"
+        whole = sum(ns for (r, *_), ns in partition.items() if r == rank)
+        if abs(whole - step_ns) > 2:
+            yield f"partition: rank {rank}: cells make {whole:.0f} ns, a step lasts {step_ns:.0f}"
+        path = [row["step_ns"] for row in rows_of(sheet, "critical") if row["rank"] == rank]
+        nothing = [row for row in rows_of(sheet, "replay") if (row["rank"], row["removed"]) == (rank, "nothing")]
+        until_done_ns = nothing[0]["saved_ns"] + nothing[0]["step_ns"]  # of work launched in the step
+        if path and abs(sum(path) - until_done_ns) > len(path) + 2:
+            yield f"critical: rank {rank}: {sum(path)} ns, a replayed step lasts {until_done_ns}"
+        if until_done_ns < step_ns - 2:
+            yield f"replay: rank {rank}: a step lasts {until_done_ns}, {step_ns:.0f} in `steps`"
+    for row in rows_of(sheet, "collectives"):
+        if row["num_kernels"] and not 0 <= row["exposed_ns"] <= row["gpu_ns"]:
+            yield f"collectives: exposed {row['exposed_ns']} of {row['gpu_ns']}: {row['key']}"
+    for row in rows_of(sheet, "devices"):
+        if not row["compute_ns"] <= row["busy_ns"] <= row["sum_ns"]:
+            yield f"devices: {row}"
+    for row in rows_of(sheet, "phases"):
+        if not row["gpu_busy_ns"] <= row["gpu_sum_ns"]:
+            yield f"phases: {row}"
+
+
+IDLE = ("sync_wait", "alloc_wait", "dataload_wait", "host_bound", "launch_latency", "tail")
+
+
+def rows_of(sheet: Sheet, key: str) -> list[Row]:
+    """The rows of a table."""
+    return next(table.to_dicts() for report in sheet.reports for table in report.tables if table.key == key)
+
+
+def step_profiles(sheet: Sheet) -> list[Row]:
+    """The unprofiled step of each rank, its phases added up."""
+    sums: dict[int, int] = defaultdict(int)
+    for row in rows_of(sheet, "step_phases"):
+        sums[row["rank"]] += row["mean_ns"]
+    return [{"rank": rank, "step_ns": ns} for rank, ns in sums.items()]
+
+
+def counted(sheet: Sheet) -> dict[int, list[int]]:
+    """The counted steps of each rank: those that are not partial, or the only one."""
+    steps: dict[int, list[Row]] = defaultdict(list)
+    for row in rows_of(sheet, "steps"):
+        steps[row["rank"]].append(row)
+    return {
+        rank: [row["index"] for row in rows if not row["partial"]] or [rows[-1]["index"]]
+        for rank, rows in steps.items()
+    }
+
+
+def step_means(sheet: Sheet) -> dict[int, float]:
+    """The mean counted step of each rank, ns."""
+    ns: dict[int, list[int]] = defaultdict(list)
+    for row in rows_of(sheet, "steps"):
+        if row["index"] in counted(sheet)[row["rank"]]:
+            ns[row["rank"]].append(row["window_ns"])
+    return {rank: sum(values) / len(values) for rank, values in ns.items()}
+
+
+def cells(sheet: Sheet) -> dict[tuple[int, str, str], float]:
+    """The mean time of each (rank, phase, category) in a counted step, ns."""
+    chosen, sums = counted(sheet), defaultdict[tuple[int, str, str], float](float)
+    for row in rows_of(sheet, "partition"):
+        if row["step"] in chosen[row["rank"]]:
+            sums[row["rank"], row["phase"], row["category"]] += row["ns"] / len(chosen[row["rank"]])
+    return sums
+
+
+def has_device(sheet: Sheet) -> bool:
+    """Whether a device ran anything."""
+    return sheet.source.device != "cpu" and bool(rows_of(sheet, "devices"))
+
+
+def in_ns(time: str) -> float:
+    """`1.19 s` in ns."""
+    number, unit = time.replace(",", "").split()
+    return float(number) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
+
+
+def by_category(sheet: Sheet, finding: Finding) -> float:
+    sums = sum(ns for (_, _, category), ns in cells(sheet).items() if category == finding.code)
+    return sums / len(step_means(sheet))
+
+
+def by_sync(sheet: Sheet, finding: Finding) -> float:
+    return max(row["replay_ns"] for row in rows_of(sheet, "syncs") if row["key"] == finding.key)
+
+
+def by_replay(*removed: str, slowest: bool = False) -> Callable[[Sheet, Finding], float]:
+    def largest(sheet: Sheet, finding: Finding) -> float:
+        rows = rows_of(sheet, "replay")
+        as_is = {row["rank"]: row["saved_ns"] + row["step_ns"] for row in rows if row["removed"] == "nothing"}
+        chosen = [row for row in rows if row["removed"] in removed]
+        if slowest:
+            most = max(as_is[row["rank"]] for row in chosen)
+            chosen = [row for row in chosen if as_is[row["rank"]] == most]
+        return max(row["saved_ns"] for row in chosen)
+
+    return largest
+
+
+def by_loader(sheet: Sheet, finding: Finding) -> float:
+    if "replay" in finding.text:
+        return by_replay("data loader")(sheet, finding)
+    if "unprofiled" in finding.text:
+        return max(row["mean_ns"] for row in rows_of(sheet, "step_phases") if row["phase"] == "dataload_wait")
+    chosen, sums = counted(sheet), defaultdict[int, float](float)
+    for row in rows_of(sheet, "dataload"):
+        if row["step"] in chosen[row["rank"]]:
+            sums[row["rank"]] += row["idle_ns"] / len(chosen[row["rank"]])
+    return max(sums.values())
+
+
+def at_most(expected: Callable[[Sheet, Finding], float]) -> Callable[[Sheet, Finding], float]:
+    """What the table bounds: a finding's own time if that is less."""
+    return lambda sheet, finding: min(finding.ns, expected(sheet, finding))
+
+
+def by_launches(sheet: Sheet, finding: Finding) -> float:
+    """Without gaps that are long or a sync's, at most what the device waits for the host."""
+    sums: dict[int, float] = defaultdict(float)
+    for (rank, _, category), ns in cells(sheet).items():
+        sums[rank] += ns * (category == "host_bound")
+    return max(sums.values())
+
+
+def by_optimizer(sheet: Sheet, finding: Finding) -> float:
+    chosen = counted(sheet)
+    return max(
+        row["window_ns"] / len(chosen[row["rank"]])
+        for row in rows_of(sheet, "optimizers")
+        if f"{row['name']} takes" in finding.text and row["implementation"] in ("foreach", "for-loop")
+    )
+
+
+def by_passes(sheet: Sheet, finding: Finding) -> float:
+    """Backward without exposed communication, minus twice forward."""
+    excess: dict[int, float] = defaultdict(float)
+    for (rank, phase, category), ns in cells(sheet).items():
+        if category.startswith("exposed_comm") or category in ("exposed_wait", "exposed_transfer"):
+            continue
+        excess[rank] += ns * (bool(re.search("backward|bwd", phase)) - 2 * bool(re.search("forward|fwd", phase)))
+    return max(excess.values())
+
+
+def by_metrics(sheet: Sheet, finding: Finding) -> float:
+    chosen, sums = counted(sheet), defaultdict[int, float](float)
+    for row in rows_of(sheet, "metric_gathers"):
+        sums[row["rank"]] += row["exposed_ns"] / len(chosen[row["rank"]])
+    return max(sums.values())
+
+
+def by_exposed_collectives(sheet: Sheet, finding: Finding) -> float:
+    return sum(row["exposed_ns"] or 0 for row in rows_of(sheet, "collectives"))
+
+
+def by_stragglers(sheet: Sheet, finding: Finding) -> float:
+    """The exposed part of the waits that the named ranks cause, so at most these."""
+    rows = [row for row in rows_of(sheet, "ranks") if row["verdict"] == "straggler"]
+    return sum(row["caused_ns"] / row["num_steps"] for row in rows)
+
+
+def by_cluster(sheet: Sheet, finding: Finding) -> float:
+    return next(row["late_ns"] for row in rows_of(sheet, "clusters") if row["key"] == finding.key)
+
+
+def no_time(sheet: Sheet, finding: Finding) -> float:
+    return 0
+
+
+FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
+    **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
+    **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait"), by_category),
+    **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
+    "joint_syncs": by_replay("all syncs", slowest=True),
+    "pageable_copies": at_most(by_replay("htod syncs")),
+    "allocator_retries": by_replay("alloc syncs"),
+    "starved": by_loader,
+    "launch_bound": at_most(by_launches),
+    "unfused_optimizer": by_optimizer,
+    "long_backward": by_passes,
+    "metric_gathers": by_metrics,
+    "token_counts": at_most(by_exposed_collectives),
+    "straggler": at_most(by_stragglers),
+    "late_ranks": by_cluster,
+    **dict.fromkeys(("desync", "never_arrived", "strategy"), no_time),
+}
+"""Code of a finding -> its time by the tables of the same sheet, ns."""

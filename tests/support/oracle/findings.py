@@ -1,0 +1,120 @@
+"""The times of findings, computed from the events of one file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+
+from .partition import Piece, pieces
+from .phases import Phases
+from .reader import Event, Trace, read
+from .spans import Span, clip, inside, union
+from .steps import windows
+from .syncs import Sync, find_syncs
+
+__all__ = ["finding_times"]
+
+CATEGORIES = ("host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait")
+IDLE = ("host_bound", "sync_wait", "alloc_wait", "tail", "launch_latency")
+LOADS = re.compile(r"^enumerate\(DataLoader\)|^(## )?data_?load", re.IGNORECASE)
+LONGEST_GAP_NS = 1_000_000
+
+
+def finding_times(path: Path | str) -> dict[str, float]:
+    """Code of a finding -> its time in a counted step, ns, whether or not it is one.
+
+    `starved` is the time in which nothing runs while the loader does; `unfused_optimizer` that of each optimizer, under
+    `unfused_optimizer AdamW`.
+    """
+    trace = read(path)
+    phases, syncs = Phases(trace), find_syncs(trace)
+    counted = counted_windows(trace, phases)
+    left, right = windows(trace, phases)[0]["start_ns"], windows(trace, phases)[-1]["end_ns"]
+    every = list(pieces(trace, phases, syncs, left, right))
+    parts = [piece for piece in every if any(start <= piece.start < end for start, end in counted)]
+    times = {name: total(piece for piece in parts if piece.category == name) for name in CATEGORIES}
+    times["starved"] = starved(trace, parts)
+    times["launch_bound"] = launch_bound(every, syncs, counted)
+    times["long_backward"] = long_backward(parts)
+    times["metric_gathers"] = metrics(trace, parts)
+    times |= {f"unfused_optimizer {name}": ns for name, ns in optimizers(trace, parts).items()}
+    return {name: ns / len(counted) for name, ns in times.items()}
+
+
+def total(parts: Iterable[Piece]) -> int:
+    return sum(piece.end - piece.start for piece in parts)
+
+
+def counted_windows(trace: Trace, phases: Phases) -> list[Span]:
+    """The windows of the whole steps, of all if none is whole."""
+    steps = windows(trace, phases)
+    whole = [step for step in steps if not step["partial"]] or steps
+    return [(step["start_ns"], step["end_ns"]) for step in whole]
+
+
+def common(piece: Piece, spans: list[Span]) -> int:
+    """The time of a piece within disjoint spans."""
+    return sum(end - start for start, end in clip(spans, piece.start, piece.end))
+
+
+def starved(trace: Trace, parts: list[Piece]) -> int:
+    """The main thread is in the loader, and the device idles; without a device, whatever else there is."""
+    rows = [e for e in trace.events if e.cat in ("annotation", "cpu_op") and e.thread == trace.main]
+    loading = union([(e.start, e.end) for e in rows if LOADS.match(e.name)])
+    idle = [piece for piece in parts if not trace.device_ops or piece.category in IDLE]
+    return sum(common(piece, loading) for piece in idle)
+
+
+def launch_bound(every: list[Piece], syncs: list[Sync], counted: list[Span]) -> int:
+    """Gaps of at most 1 ms in which the device waits for a launch, but for those in which a sync returns."""
+    gaps = union([(piece.start, piece.end) for piece in every if piece.category == "host_bound"])
+    chosen = []
+    for start, end in gaps:
+        if end - start <= LONGEST_GAP_NS and not any(start <= sync.end < end for sync in syncs):
+            chosen.append((start, end))
+    return sum(max(0, min(end, right) - max(start, left)) for start, end in chosen for left, right in counted)
+
+
+def long_backward(parts: list[Piece]) -> int:
+    """Backward minus twice forward, both without exposed communication."""
+    working = [piece for piece in parts if piece.category != "exposed_comm"]
+    backward = total(piece for piece in working if re.search(r"backward|\bbwd", piece.phase, re.IGNORECASE))
+    forward = total(piece for piece in working if re.search(r"forward|\bfwd", piece.phase, re.IGNORECASE))
+    return backward - 2 * forward
+
+
+def optimizers(trace: Trace, parts: list[Piece]) -> dict[str, int]:
+    """By name: the work that each update launches, and the time in it in which nothing runs but what is underway."""
+    updates: dict[str, list[Event]] = {}
+    for event in trace.events:
+        match = re.match(r"Optimizer\.step#(\w+)\.step", event.name)
+        if match and event.cat in ("annotation", "cpu_op"):
+            updates.setdefault(match[1], []).append(event)
+    return {name: of_optimizer(trace, parts, rows) for name, rows in updates.items()}
+
+
+def of_optimizer(trace: Trace, parts: list[Piece], rows: list[Event]) -> int:
+    thread = rows[0].thread
+    engine = [e for e in trace.events if e.name.startswith("autograd::engine") and e.cat in ("annotation", "cpu_op")]
+    updates = []
+    for row in rows:  # a closure runs backward inside: the update follows it
+        ends = [e.end for e in engine if row.start <= e.start < row.end]
+        updates.append((min(max(ends, default=row.start), row.end), row.end))
+    within = union(updates)
+    ns = 0
+    for piece in parts:
+        if piece.op is None:
+            ns += common(piece, within) * (piece.category != "launch_latency")
+        elif call := trace.launches.get(piece.op.row):
+            ns += (piece.end - piece.start) * (call.thread == thread and inside(within, call.start))
+    return ns
+
+
+def metrics(trace: Trace, parts: list[Piece]) -> int:
+    """Exposed time of gloo's collectives of one or two floats, which in our fixtures are those that carry metrics."""
+    rows = [e for e in trace.events if e.name.startswith("gloo:") and e.args.get("input type") == ["float"]]
+    few = [(e.start, e.end) for e in rows if prod(e.args["input dims"][0]) <= 2]
+    carrying = union(few)
+    return sum(common(piece, carrying) for piece in parts if piece.category == "exposed_comm")
