@@ -228,6 +228,15 @@ def test_a_cache_that_is_stale_damaged_or_forbidden_is_as_if_it_were_not(
     assert len(newer.ran) == 12
 
 
+def test_a_cache_serves_each_path_that_leads_to_its_folder(copied: Path, tmp_path: Path) -> None:
+    by_name = merged_text(copied, InProcessEngine())
+    link = tmp_path / "link"
+    link.symlink_to(copied)
+    engine = InProcessEngine()
+    assert merged_text(link, engine).replace(str(link), str(copied)) == by_name
+    assert not [ran for ran in engine.ran if ran.startswith("summarize")]
+
+
 def test_few_bytes_are_read_without_an_engine(folder: Path, expected: str) -> None:
     result, run = sheet_of(folder, start=lambda: pytest.fail("an engine for a few bytes"))
     assert len(run.traces) == 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from traceq.engines.cache import How, load_summary, store_summary
@@ -53,7 +54,10 @@ class RankReader:
         self.summaries = {
             str(file): summary for file, summary in zip(files, results, strict=True) if isinstance(summary, RankSummary)
         }
-        return (unpack(result.head, Trace) if isinstance(result, RankSummary) else result for result in results)
+        return (
+            replace(unpack(result.head, Trace), path=str(file)) if isinstance(result, RankSummary) else result
+            for file, result in zip(files, results, strict=True)
+        )
 
     def numbers(self, run: Run) -> dict[int, frozenset[int]]:
         """Return the step numbers of each rank; of a rank that is cut to one step, only that one."""
