@@ -15,6 +15,7 @@ from oracle.phases import Phases
 from oracle.reader import read as read_slowly
 from oracle.steps import windows
 from oracle.syncs import find_syncs
+from oracle.unrecorded import gaps, opening
 from paths import TRACES
 from terminal import traceq
 from typer.testing import CliRunner
@@ -75,10 +76,11 @@ def test_the_cells_of_a_ledger_are_those_of_the_partition(path: Path) -> None:
 def oracle_cells(path: Path, counted: Any) -> Counter[tuple[str, str]]:
     trace = read_slowly(path)
     phases, syncs = Phases(trace), find_syncs(trace)
+    hidden = gaps(trace)
     cells: Counter[tuple[str, str]] = Counter()
-    for step, counts in zip(windows(trace, phases), counted, strict=True):
+    for step, counts in zip(windows(trace, phases, opening(trace, hidden)), counted, strict=True):
         if counts:
-            cells.update(partition(trace, phases, syncs, step["start_ns"], step["end_ns"]))
+            cells.update(partition(trace, phases, syncs, hidden, step["start_ns"], step["end_ns"]))
     return cells
 
 

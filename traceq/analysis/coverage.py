@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
+from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
-from traceq.intervals import sorted_unique
+from traceq.facts.timeline.time_partition import unrecorded
+from traceq.intervals import measure, sorted_unique
 from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
@@ -18,11 +20,15 @@ POSITION = 80
 
 @dataclass(frozen=True, slots=True)
 class CoverageRow:
-    """Device work whose launch is unknown, as a sum of its durations, and events that could not be read."""
+    """Device work whose launch is unknown, as a sum of its durations, and events that could not be read.
+
+    `unrecorded_ns`: time in which the device does work that the trace does not show.
+    """
 
     num_gpu_events: int = column("GPU events", Unit.COUNT)
     unattributed_ns: int = column("no launch", Unit.NS)
     before_window_ns: int = column("launched before", Unit.NS)
+    unrecorded_ns: int = column("unrecorded", Unit.NS)
     dropped_events: int = column("dropped", Unit.COUNT)
 
 
@@ -32,13 +38,15 @@ class _Rank:
 
     row: CoverageRow
     caveats: tuple[Caveat, ...]
+    unrecorded: float
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return device work without a launch in the window, and dropped events."""
     unattributed_ns, before_window_ns = _sum_ns(trace, UNATTRIBUTED), _sum_ns(trace, BEFORE_WINDOW)
-    row = CoverageRow(len(device_work(trace)), unattributed_ns, before_window_ns, trace.num_dropped)
-    return _Rank(row, (*_lost_device(trace), *_several_devices(trace)))
+    unrecorded_ns = measure(unrecorded(trace))
+    row = CoverageRow(len(device_work(trace)), unattributed_ns, before_window_ns, unrecorded_ns, trace.num_dropped)
+    return _Rank(row, (*_lost_device(trace), *_several_devices(trace)), unrecorded_share(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -48,11 +56,13 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         num_gpu_events=sum(row.num_gpu_events for row in rows),
         unattributed_ns=sum(row.unattributed_ns for row in rows),
         before_window_ns=sum(row.before_window_ns for row in rows),
+        unrecorded_ns=sum(row.unrecorded_ns for row in rows),
         dropped_events=sum(row.dropped_events for row in rows),
     )
-    caveats = tuple(caveat for part in parts for caveat in part.caveats)
+    of_ranks = tuple(caveat for part in parts for caveat in part.caveats)
+    caveats = (*of_ranks, *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]))
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
-    is_shown = total.unattributed_ns or total.dropped_events  # the table of phases has work launched before the window
+    is_shown = total.unattributed_ns or total.unrecorded_ns or total.dropped_events  # `phases` has earlier work
     return Report("coverage", (table,), (table,) if is_shown else (), caveats=caveats)
 
 

@@ -74,6 +74,7 @@ def _rows(trace: Trace) -> list[LaunchRow]:
         return list(map(int, sums))
 
     inside = span_index(steps(trace).window, partition.parts[:, 0]) >= 0
+    inside &= partition.category != TimeCategory.UNRECORDED
     bound = inside & (partition.category == TimeCategory.HOST_BOUND)
     columns = zip(
         labels.names,

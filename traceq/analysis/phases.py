@@ -163,7 +163,8 @@ def _view(job: Job, rows: Sequence[PhaseRow], order: Sequence[str]) -> Table:
     if not any(rank.has_device for rank in job.ranks):
         return view.select("name", "cpu_ns")
     unlinked = {BEFORE_WINDOW, UNATTRIBUTED} & {row.name for row in shown}
-    all_linked = "" if unlinked else "; no launch is missing"
+    num_unrecorded = sum(rank.steps.opens_ns is not None for rank in job.ranks)
+    all_linked = "" if unlinked or num_unrecorded else "; no launch is missing"
     view = replace(view, note=f"{view.note} GPU work counts to the phase that launched it{all_linked}.")
     num_steps = sum(len(rank.steps) for rank in job.ranks)
     if num_steps == 1:

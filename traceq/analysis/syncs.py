@@ -18,8 +18,9 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
+from traceq.facts.timeline.time_partition import unrecorded
 from traceq.grouping import Groups, group
-from traceq.intervals import span_index
+from traceq.intervals import measure_within, span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, SyncSite, Table, column
 from traceq.units import Unit, format_value
@@ -42,7 +43,8 @@ class SyncRow:
     """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace.
 
     Means over the counted steps are `step_blocked_ns` and `replay_ns`, by which a step becomes shorter without them:
-    what they cost, in labels, tables and findings. `cost_ns` is only the part of it right after them.
+    what they cost, in labels, tables and findings. `cost_ns` is only the part of it right after them. Waits for
+    unrecorded work do not count in `step_blocked_ns`.
     """
 
     key: str = column("key")
@@ -87,7 +89,9 @@ def _rows(trace: Trace) -> list[SyncRow]:
     num, size, saved_ns = groups.count(), groups.sum(waits.bytes), _saved_a_step(trace, groups)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
-    step_blocked_ns = groups.sum(np.where(in_steps, waits.blocked, 0))
+    on_record = waits.blocked - measure_within(unrecorded(trace), waits.start, waits.start + waits.blocked)
+    recorded_wait_ns = groups.sum(np.minimum(waits.wait, on_record))
+    step_blocked_ns = groups.sum(np.where(in_steps, on_record, 0))
     rows = []
     for index, (kind_code, op_text, line_text, path, phase_number) in enumerate(groups.keys.tolist()):
         kind, op, line = SYNC_KINDS[kind_code], texts[op_text], texts[line_text]
@@ -112,7 +116,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 cost_ns=cost_ns[index],
                 step_blocked_ns=round(step_blocked_ns[index] / len(host)),
                 replay_ns=saved_ns[index],
-                label=_label(trace, wait_ns=wait_ns[index], saved_ns=saved_ns[index]),
+                label=_label(trace, wait_ns=recorded_wait_ns[index], saved_ns=saved_ns[index]),
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))

@@ -24,7 +24,8 @@ from traceq.facts.timeline.active_thread import active_thread
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.intervals import Spans, contains, cut
+from traceq.facts.timeline.time_partition import unrecorded
+from traceq.intervals import Spans, contains, cut, sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["CriticalPath", "PathKind", "critical_path", "path_through"]
@@ -43,6 +44,7 @@ class PathKind(IntEnum):
     PYTHON = 7
     DATA_LOADER = 8
     BEFORE = 9
+    UNRECORDED = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +76,9 @@ for _edge_kind, _path_kind in {
     EdgeKind.DURATION: PathKind.KERNEL,
 }.items():
     _KIND_OF_EDGE[_edge_kind] = _path_kind
+
+
+_WAITS_FOR_THE_DEVICE = (PathKind.LAUNCH_LATENCY, PathKind.QUEUE, PathKind.SYNC_RETURN)
 
 
 def critical_path(trace: Trace) -> CriticalPath:
@@ -134,9 +139,11 @@ def _is_host(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _with_names(trace: Trace, whole: Spans, kind: NDArray[np.int64], work_index: NDArray[np.int64]) -> CriticalPath:
     """Return the named segments; the host's are cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), HostLabels(trace)
-    cuts = host_boundaries(trace)
-    parts, segment = cut(whole, cuts[contains(whole[kind == PathKind.HOST_OP], cuts)])
+    cuts, gaps = host_boundaries(trace), unrecorded(trace)
+    cuts = sorted_unique(cuts[contains(whole[kind == PathKind.HOST_OP], cuts)], gaps.ravel())
+    parts, segment = cut(whole, cuts)
     kind, work_index = kind[segment], work_index[segment]
+    kind[np.isin(kind, _WAITS_FOR_THE_DEVICE) & contains(gaps, parts[:, 0])] = PathKind.UNRECORDED
     name, line = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.int64)
     phase = phases(trace).main_phase_at(parts[:, 0])
     is_host = _is_host(kind)

@@ -137,6 +137,7 @@ def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.
     actor = np.where(category == TimeCategory.LAUNCH_LATENCY, all_actors.latency, actor)
     actor = np.where(category == TimeCategory.TAIL, all_actors.tail, actor)
     actor = np.where(category == TimeCategory.DATALOAD_WAIT, all_actors.loader, actor)
+    actor = np.where(category == TimeCategory.UNRECORDED, all_actors.unrecorded, actor)
     is_call = (category == TimeCategory.EXPOSED_COMM) & (owner < 0)
     actor = np.where(is_call, _open_collective(trace, all_actors, start_ns), actor)
     actor = _copies_to_syncs(trace, all_actors, actor)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from traceq.compare.result import Traced
 from traceq.compare.side import Side, of_one_run
+from traceq.facts.ranks.rank_outline import outline
+from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
 from traceq.model import BUILT_APART, Caveat, Run
 from traceq.runs.read import arm_failure
 from traceq.stats import Comparison
@@ -20,6 +22,7 @@ __all__ = [
     "side_caveats",
     "traced_disagrees",
     "unmatched_ranks",
+    "unrecorded_work",
 ]
 
 PROFILED_STEPS = Caveat("profiled_steps", "step times come from the traced windows: profiled, few, and not interleaved")
@@ -84,6 +87,15 @@ def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[
         "through memory layout: this delta may be layout; record several runs per side to tell"
     )
     return (Caveat("built_apart", text),)
+
+
+def unrecorded_work(a: Run, b: Run) -> tuple[Caveat, ...]:
+    """Return a caveat for each side whose traces wait for work that they do not show; no step begins before it."""
+    caveats = []
+    for name, run in (("A", a), ("B", b)):
+        of_side = unrecorded_caveats([outline(trace) for trace in run.traces], list(map(unrecorded_share, run.traces)))
+        caveats += [Caveat(each.code, f"{name}: {each.text}") for each in of_side]
+    return tuple(caveats)
 
 
 def traced_disagrees(traced: Traced | None, steps: Comparison | None) -> tuple[Caveat, ...]:

@@ -44,6 +44,7 @@ _RESIDUAL = (
     (_KERNEL, "launch latency"),
     (_HOST, "tail of the trace"),
     (_HOST, "data loader"),
+    (_KERNEL, "work that the trace does not show"),
 )
 _INSTANCE = re.compile(r"_\d+$")
 _ATEN = re.compile(r"^aten::")
@@ -94,6 +95,11 @@ class Actors:
     def loader(self) -> int:
         """Actor of the time in which the host waits for the data loader."""
         return self.first_residual + 2
+
+    @property
+    def unrecorded(self) -> int:
+        """Actor of the time in which the device does work that the trace does not show."""
+        return self.first_residual + 3
 
     @property
     def python(self) -> int:

@@ -14,6 +14,7 @@ from traceq.compare.caveats import (
     side_caveats,
     traced_disagrees,
     unmatched_ranks,
+    unrecorded_work,
 )
 from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import comparable
@@ -147,7 +148,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
             words = (*words, *rank_words(traced, ranks, cells, waited_in))
         words = (*words, *cause_words(b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
         words = (*words, *(() if doubt else phase_words(traced, cells)))
-    of_sides = (*side_caveats(a), *side_caveats(b), *confounders(a, b))
+    of_sides = (*side_caveats(a), *side_caveats(b), *unrecorded_work(a.run, b.run), *confounders(a, b))
     return Diff(
         a=replace(describe(a.run), path=a.path),
         b=replace(describe(b.run), path=b.path),

@@ -34,7 +34,8 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
     of_a, of_b = ledger(a), ledger(b)
     a_ns, b_ns = (whole_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
     marked = any(steps(trace).marked for trace in (a, b))
-    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked)
+    follows = any(_follows_unrecorded_work(trace) for trace in (a, b))
+    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked, follows_unrecorded=follows)
     cells = _cells(of_a, of_b)
     if len(device_work(a)) and len(device_work(b)):
         ranks = sorted([(a, b), *peers[:_MAX_PEERS]], key=lambda sides: sides[0].rank)
@@ -52,3 +53,8 @@ def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
     of_a, of_b = ({(cell.phase, cell.category): cell.ns for cell in side.cells} for side in (a, b))
     means = means_per_step(of_a, of_b, a.num_steps, b.num_steps)
     return tuple(CellDelta(*key, a_ns, b_ns) for key, (a_ns, b_ns) in means.items())
+
+
+def _follows_unrecorded_work(trace: Trace) -> bool:
+    """Return whether a counted step follows unrecorded work, which is left out: what it waited for is not known."""
+    return steps(trace).opens_ns is not None and bool(steps(trace).counted[0])

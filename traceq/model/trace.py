@@ -208,13 +208,18 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class OneStep:
-    """Step to which a trace was cut, as it was in the whole trace: (start, end) ns on the host and of its window."""
+    """Step to which a trace was cut, as it was in the whole trace: (start, end) ns on the host and of its window.
+
+    `opens_ns`: end of the unrecorded work with which the trace opens; `unrecorded_ns`: (start, end) of all such work.
+    """
 
     number: int
     host_ns: tuple[int, int]
     window_ns: tuple[int, int]
     by_device: bool
     is_partial: bool
+    opens_ns: int | None = None
+    unrecorded_ns: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

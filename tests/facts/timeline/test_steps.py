@@ -143,4 +143,10 @@ def test_work_without_a_launch_is_from_before_the_trace_only_until_its_stream_ha
         kernel("stream without a launch", 2, 7, stream=8),
     )
     (coverage,) = table(trace, "coverage")
-    assert coverage == {"num_gpu_events": 4, "unattributed_ns": 10_000, "before_window_ns": 2_000, "dropped_events": 0}
+    assert coverage == {
+        "num_gpu_events": 4,
+        "unattributed_ns": 10_000,
+        "before_window_ns": 2_000,
+        "unrecorded_ns": 0,
+        "dropped_events": 0,
+    }

@@ -16,6 +16,7 @@ from .phases import Phases
 from .reader import read
 from .steps import windows
 from .syncs import find_syncs, total_syncs
+from .unrecorded import gaps, opening, unrecorded_ns
 
 __all__ = ["answer"]
 
@@ -24,9 +25,11 @@ def answer(path: Path | str) -> dict[str, Any]:
     """Every number the oracle knows about the trace file at `path`; times in int ns."""
     trace = read(path)
     phases = Phases(trace)
-    steps = windows(trace, phases)
+    hidden = gaps(trace)
+    opens = opening(trace, hidden)
+    steps = windows(trace, phases, opens)
     syncs = find_syncs(trace)
-    cells = [partition(trace, phases, syncs, step["start_ns"], step["end_ns"]) for step in steps]
+    cells = [partition(trace, phases, syncs, hidden, step["start_ns"], step["end_ns"]) for step in steps]
     for step, row in zip(steps, cells, strict=True):
         assert sum(row.values()) == step["window_ns"], (path, step["name"])
     rows = phases.rows()
@@ -43,6 +46,7 @@ def answer(path: Path | str) -> dict[str, Any]:
             "num_gpu_events": len(trace.device_ops),
             "unattributed_ns": rows["unattributed"]["gpu_sum_ns"],
             "before_window_ns": rows["before_window"]["gpu_sum_ns"],
+            "unrecorded_ns": unrecorded_ns(trace, hidden, opens),
             "dropped_events": trace.num_dropped,
         },
     }

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from .partition import Piece, pieces
 from .phases import Phases
@@ -13,6 +14,7 @@ from .reader import Event, Trace, read
 from .spans import Span, clip, inside, union
 from .steps import windows
 from .syncs import Sync, find_syncs
+from .unrecorded import gaps, opening
 
 __all__ = ["finding_times"]
 
@@ -30,9 +32,10 @@ def finding_times(path: Path | str) -> dict[str, float]:
     """
     trace = read(path)
     phases, syncs = Phases(trace), find_syncs(trace)
-    counted = counted_windows(trace, phases)
-    left, right = windows(trace, phases)[0]["start_ns"], windows(trace, phases)[-1]["end_ns"]
-    every = list(pieces(trace, phases, syncs, left, right))
+    hidden = gaps(trace)
+    steps = windows(trace, phases, opening(trace, hidden))
+    counted = counted_windows(steps)
+    every = list(pieces(trace, phases, syncs, hidden, steps[0]["start_ns"], steps[-1]["end_ns"]))
     parts = [piece for piece in every if any(start <= piece.start < end for start, end in counted)]
     times = {name: total(piece for piece in parts if piece.category == name) for name in CATEGORIES}
     times["starved"] = starved(trace, parts)
@@ -47,9 +50,8 @@ def total(parts: Iterable[Piece]) -> int:
     return sum(piece.end - piece.start for piece in parts)
 
 
-def counted_windows(trace: Trace, phases: Phases) -> list[Span]:
+def counted_windows(steps: list[dict[str, Any]]) -> list[Span]:
     """The windows of the whole steps, of all if none is whole."""
-    steps = windows(trace, phases)
     whole = [step for step in steps if not step["partial"]] or steps
     return [(step["start_ns"], step["end_ns"]) for step in whole]
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from .collectives import is_communication
 from .phases import Phases, spans
 from .reader import Event, Trace
-from .spans import clip, inside, union
+from .spans import Span, clip, inside, union
 from .syncs import Sync
 
 Cells = dict[tuple[str, str], int]
@@ -29,21 +29,21 @@ class Piece:
     op: Event | None = None
 
 
-def partition(trace: Trace, phases: Phases, syncs: list[Sync], left: int, right: int) -> Cells:
+def partition(trace: Trace, phases: Phases, syncs: list[Sync], gaps: list[Span], left: int, right: int) -> Cells:
     """(phase, category) -> ns over [left, right): the values add up to right - left."""
     cells: Counter[tuple[str, str]] = Counter()
-    for piece in pieces(trace, phases, syncs, left, right):
+    for piece in pieces(trace, phases, syncs, gaps, left, right):
         cells[piece.phase, piece.category] += piece.end - piece.start
     return dict(cells)
 
 
-def pieces(trace: Trace, phases: Phases, syncs: list[Sync], left: int, right: int) -> Iterator[Piece]:
+def pieces(trace: Trace, phases: Phases, syncs: list[Sync], gaps: list[Span], left: int, right: int) -> Iterator[Piece]:
     """The elementary intervals of [left, right), one after the other."""
     if not trace.device_ops:
         yield from pieces_of_cpu(trace, phases, left, right)
         return
     linked = sorted((op for op in trace.device_ops if op.row in trace.launches), key=lambda op: (op.start, op.row))
-    walk = Walk(trace, phases, syncs, linked)
+    walk = Walk(trace, phases, syncs, gaps, linked)
     for start, end in elementary(walk.edges(), left, right):
         walk.move_to(start)
         yield Piece(start, end, *walk.cell(start), walk.owner())
@@ -58,8 +58,8 @@ def elementary(edges: list[int], left: int, right: int) -> list[tuple[int, int]]
 class Walk:
     """What runs on the device and which calls block, as time moves on."""
 
-    def __init__(self, trace: Trace, phases: Phases, syncs: list[Sync], linked: list[Event]) -> None:
-        self.trace, self.phases, self.syncs, self.linked = trace, phases, syncs, linked
+    def __init__(self, trace: Trace, phases: Phases, syncs: list[Sync], gaps: list[Span], linked: list[Event]) -> None:
+        self.trace, self.phases, self.syncs, self.gaps, self.linked = trace, phases, syncs, gaps, linked
         self.starts = [op.start for op in linked]
         self.pending_ops = sorted(trace.device_ops, key=lambda op: (op.start, op.row), reverse=True)
         self.pending_syncs = sorted(syncs, key=lambda sync: sync.start, reverse=True)
@@ -71,6 +71,7 @@ class Walk:
         result = [edge for op in self.trace.device_ops for edge in (op.start, op.end)]
         result += [edge for sync in self.syncs for edge in (sync.start, sync.end)]
         result += [call.end for call in self.trace.launches.values()]
+        result += [edge for gap in self.gaps for edge in gap]
         return result + self.phases.changes
 
     def move_to(self, instant: int) -> None:
@@ -94,6 +95,8 @@ class Walk:
         for category in ("compute", "exposed_comm", "exposed_memcpy"):
             if category in best:
                 return self.phases.of_op[best[category].row], category
+        if inside(self.gaps, instant):
+            return "unattributed", "unrecorded"
         return self._idle(instant)
 
     def _idle(self, instant: int) -> tuple[str, str]:

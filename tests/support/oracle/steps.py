@@ -10,12 +10,18 @@ from .phases import Phases
 from .reader import Trace
 
 
-def windows(trace: Trace, phases: Phases) -> list[dict[str, Any]]:
-    """One row a step, in time order: host duration, window and its edges, lag, whether it is partial."""
-    edges = device_edges(trace)
+def windows(trace: Trace, phases: Phases, opens: int | None) -> list[dict[str, Any]]:
+    """One row a step, in time order: host duration, window and its edges, lag, whether it is partial.
+
+    `opens` is where the first window begins if the trace opens with unrecorded work.
+    """
+    edges = device_edges(trace, opens)
+    is_whole = not any(name.startswith("ProfilerStep#") for name, _, _ in trace.host_steps)
     rows = []
     for index, (name, start, end) in enumerate(trace.host_steps):
         left, right = (edges[index], edges[index + 1]) if edges else (start, end)
+        if is_whole and opens is not None:
+            left = opens
         rows.append(
             {
                 "index": index,
@@ -26,7 +32,10 @@ def windows(trace: Trace, phases: Phases) -> list[dict[str, Any]]:
                 "end_ns": right,
                 "window_ns": right - left,
                 "partial": index == 0
-                and (holds_earlier_work(trace, phases, left, right) or 1000 * (right - end) > right - left),
+                and (
+                    holds_earlier_work(trace, phases, left, right)
+                    or (left == start and 1000 * (right - end) > right - left)
+                ),
                 "lag_ns": right - end if edges else 0,
             }
         )
@@ -36,11 +45,12 @@ def windows(trace: Trace, phases: Phases) -> list[dict[str, Any]]:
     return rows
 
 
-def device_edges(trace: Trace) -> list[int]:
+def device_edges(trace: Trace, opens: int | None) -> list[int]:
     """The edges of the device windows: one more than steps; empty if the steps use their host windows."""
-    if len(trace.host_steps) < 2 or not trace.device_ops:
+    is_marked = any(name.startswith("ProfilerStep#") for name, _, _ in trace.host_steps)
+    if not is_marked or (len(trace.host_steps) < 2 and opens is None) or not trace.device_ops:
         return []
-    edges = [trace.host_steps[0][1]]
+    edges = [trace.host_steps[0][1] if opens is None else opens]
     for _, _, host_end in trace.host_steps:
         launched = [
             op.end for op in trace.device_ops if op.row in trace.launches and trace.launches[op.row].start < host_end

@@ -24,7 +24,7 @@ from traceq.model import Category, Trace
 
 __all__ = ["Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
 
-_NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL)
+_NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL, TimeCategory.UNRECORDED)
 _COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
 _ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.LAUNCH_LATENCY)
 _IN_A_CALL = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT)

@@ -86,6 +86,11 @@ class PhaseLabels:
         return len(self.names) - 3
 
     @property
+    def unattributed(self) -> int:
+        """Phase number of UNATTRIBUTED."""
+        return len(self.names) - 1
+
+    @property
     def in_order(self) -> tuple[str, ...]:
         """Names in order of their first occurrence on the main thread; names that never occur there come last."""
         numbers, first = np.unique(self.main.label, return_index=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, Messages, OneStep, Trace
 
@@ -36,6 +37,8 @@ def cut_to_step(trace: Trace, number: int) -> Trace:
         window_ns=(int(window[0]), int(window[1])),
         by_device=all_steps.by_device,
         is_partial=bool(all_steps.partial[index]),
+        opens_ns=all_steps.opens_ns if index == 0 else None,
+        unrecorded_ns=tuple((start, end) for start, end in unrecorded_work(trace).tolist()),
     )
     mask = _host_rows(trace, host) | _device_rows(trace, host, window)
     return replace(trace, events=_select_events(trace.events, mask, host), only=only)

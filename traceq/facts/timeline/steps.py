@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import measure, spans
 from traceq.model import Category, OneStep, Trace
@@ -25,6 +26,9 @@ _MAX_LAG_PARTS = 1000
 _STUB_PARTS = 10
 """A window shorter than the median by this factor is no step."""
 
+_UNRECORDED_PART = 0.9
+"""Part of the time up to a gap from which on all of it belongs to unrecorded work."""
+
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 
@@ -34,7 +38,8 @@ class Steps:
 
     `number` int64[K] of ProfilerStep#N; `host` int64[K, 2] ns as the main thread ran them; `window` int64[K, 2] ns,
     which telescope; `partial` bool[K]: not a whole step. `by_device`: the windows follow the device; `marked`: the
-    trace has step marks; `is_cut`: the trace was cut to this step.
+    trace has step marks; `is_cut`: the trace was cut to this step. `opens_ns`: end of the unrecorded work with which
+    the trace opens, before which no window begins; None without.
     """
 
     number: NDArray[np.int64]
@@ -44,6 +49,7 @@ class Steps:
     by_device: bool
     marked: bool
     is_cut: bool = False
+    opens_ns: int | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -97,14 +103,38 @@ def steps(trace: Trace) -> Steps:
     rows = _main_thread_marks(trace)
     if len(rows) == 0:
         whole = np.array([extent(trace)], np.int64)
-        return Steps(np.zeros(1, np.int64), whole, whole, np.zeros(1, np.bool_), by_device=False, marked=False)
+        opens_ns = _opens(trace, int(whole[0, 0]))
+        window = whole if opens_ns is None else np.array([[opens_ns, whole[0, 1]]], np.int64)
+        none = np.zeros(1, np.bool_)
+        return Steps(np.zeros(1, np.int64), whole, window, none, by_device=False, marked=False, opens_ns=opens_ns)
     number = np.array([int(events.text(row).partition("#")[2]) for row in rows.tolist()], np.int64)
     start = events.ts[rows]
     host = np.column_stack([start, np.minimum(events.end[rows], np.r_[start[1:], np.iinfo(np.int64).max])])
-    window = _device_windows(trace, host) if len(rows) > 1 else None
-    by_device = window is not None
-    window = host if window is None else window
-    return Steps(number, host, window, _is_partial(trace, host, window), by_device=by_device, marked=True)
+    opens_ns = _opens(trace, int(host[0, 0]))
+    of_device = _device_windows(trace, host, opens_ns) if len(rows) > 1 or opens_ns is not None else None
+    by_device = of_device is not None
+    window, opens_ns = (host, None) if of_device is None else (of_device, opens_ns)
+    partial = _is_partial(trace, host, window)
+    return Steps(number, host, window, partial, by_device=by_device, marked=True, opens_ns=opens_ns)
+
+
+def _opens(trace: Trace, start: int) -> int | None:
+    """Return when the first work begins after the unrecorded work with which the time from `start` on begins.
+
+    None if it does not. Such work was launched before the trace, so the device was busy from the start: up to the first
+    recorded work, or to the last gap before which next to nothing is recorded.
+    """
+    gaps = unrecorded_work(trace)
+    gaps = gaps[gaps[:, 1] > start]
+    if len(gaps) == 0:
+        return None
+    gap_start, end = np.maximum(gaps[:, 0], start), gaps[:, 1]
+    unrecorded = np.cumsum(end - gap_start) >= _UNRECORDED_PART * (end - start)
+    unrecorded |= end <= device_work(trace).start[0]
+    if not unrecorded.any():
+        return None
+    work = device_work(trace)
+    return int(work.start[np.searchsorted(work.start, end[np.flatnonzero(unrecorded)[-1]])])
 
 
 def _single_step(step: OneStep) -> Steps:
@@ -117,6 +147,7 @@ def _single_step(step: OneStep) -> Steps:
         by_device=step.by_device,
         marked=True,
         is_cut=True,
+        opens_ns=step.opens_ns,
     )
 
 
@@ -135,10 +166,10 @@ def _step_rows(trace: Trace) -> NDArray[np.int64]:
     return rows[matching(trace.events, rows, _STEP)]
 
 
-def _device_windows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _device_windows(trace: Trace, host: NDArray[np.int64], opens_ns: int | None) -> NDArray[np.int64] | None:
     """Return the windows [E_k-1, E_k), with E_k the latest end of work launched up to the end of step k.
 
-    None if a step gets no time.
+    The first begins with the host, or where unrecorded work ends. None if a step gets no time.
     """
     work = device_work(trace)
     launched = trace.events.ts[work.call[work.linked]]
@@ -148,15 +179,15 @@ def _device_windows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.int64] 
     latest_end = np.maximum.accumulate(work.end[work.linked][order])
     num_launched = np.searchsorted(launched[order], host[:, 1], "left")
     ends = np.where(num_launched > 0, latest_end[num_launched - 1], host[0, 0])
-    edges = np.r_[host[0, 0], ends]
+    edges = np.r_[host[0, 0] if opens_ns is None else opens_ns, ends]
     return np.column_stack([edges[:-1], edges[1:]]) if (np.diff(edges) > 0).all() else None
 
 
 def _is_partial(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which windows are not a whole step: bool[K].
 
-    The first is partial if it contains work launched before the trace, or ends with a device that lags: it begins with
-    the host, so the lag makes it longer than a step. Any is that is shorter than a tenth of the median: a profiler that
+    The first is partial if it contains work launched before the trace, or begins with the host and ends with a device
+    that lags, which makes it longer than a step. Any is that is shorter than a tenth of the median: a profiler that
     stops within a step leaves a stub.
     """
     work = device_work(trace)
@@ -164,7 +195,8 @@ def _is_partial(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]
     lag = int(window[0, 1] - host[0, 1])
     durations = window[:, 1] - window[:, 0]
     partial: NDArray[np.bool_] = durations * _STUB_PARTS < np.median(durations)
-    partial[0] |= bool((work.before_window & inside).any()) or lag * _MAX_LAG_PARTS > window[0, 1] - window[0, 0]
+    lags = window[0, 0] == host[0, 0] and lag * _MAX_LAG_PARTS > window[0, 1] - window[0, 0]
+    partial[0] |= bool((work.before_window & inside).any()) or lags
     return partial
 
 

@@ -18,12 +18,23 @@ from traceq.facts.events.communication_kernels import COMMUNICATION_OP, COMMUNIC
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
-from traceq.intervals import Spans, contains, count_before, earliest_owner, sorted_unique, span_index, spans
+from traceq.intervals import (
+    Spans,
+    contains,
+    count_before,
+    earliest_owner,
+    sorted_unique,
+    span_index,
+    spans,
+    subtract,
+    union,
+)
 from traceq.model import Category, Trace
 
 __all__ = [
@@ -34,6 +45,7 @@ __all__ = [
     "activity",
     "in_counted_steps",
     "ns_by_phase",
+    "unrecorded",
 ]
 
 
@@ -51,6 +63,7 @@ class TimeCategory(IntEnum):
     CPU_COMPUTE = 8
     DATALOAD_WAIT = 9
     PYTHON = 10
+    UNRECORDED = 11
 
 
 IDLE = (
@@ -107,6 +120,19 @@ def activity(trace: Trace) -> Activity:
 
 
 @once_per_trace
+def unrecorded(trace: Trace) -> Spans:
+    """Return when nothing recorded runs, but work that the trace does not show: int64[N, 2] ns.
+
+    All time before the windows counts in which no recorded work runs, if the trace opens with such work.
+    """
+    gaps, opens_ns = unrecorded_work(trace), steps(trace).opens_ns
+    if opens_ns is None:
+        return gaps
+    work = device_work(trace)
+    return subtract(union(gaps, np.array([[extent(trace)[0], opens_ns]])), spans(work.start, work.end))
+
+
+@once_per_trace
 def in_counted_steps(trace: Trace) -> NDArray[np.bool_]:
     """Return which pieces of the activity are in the window of a counted step: bool[M]."""
     windows = steps(trace).window[steps(trace).counted]
@@ -127,7 +153,8 @@ def _device_activity(trace: Trace) -> Activity:
     """Return the partition of a trace with device work."""
     work, calls, labels = device_work(trace), blocking_calls(trace), phases(trace)
     launch_ends = trace.events.end[work.call[work.linked]]
-    pieces = _pieces(trace, work.start, work.end, launch_ends, calls.start, calls.end, labels.main.parts.ravel())
+    ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel()
+    pieces = _pieces(trace, work.start, work.end, launch_ends, *ends)
     start = pieces[:, 0].copy()
     category, owner, call = np.full(len(start), -1, np.int8), np.full(len(start), -1), np.full(len(start), -1)
     is_kernel, is_comm = trace.events.category[work.rows] == Category.KERNEL, is_communication(trace)
@@ -141,8 +168,11 @@ def _device_activity(trace: Trace) -> Activity:
         category[busy], owner[busy] = code, running[busy]
     idle = np.flatnonzero(owner < 0)
     category[idle], owner[idle], call[idle] = _idle_activity(trace, work, calls, start[idle])
+    hidden = idle[contains(unrecorded(trace), start[idle])]
+    category[hidden], call[hidden] = TimeCategory.UNRECORDED, -1
     by_work = (category <= TimeCategory.EXPOSED_MEMCPY) | (category == TimeCategory.LAUNCH_LATENCY)
     phase = np.where(by_work, labels.work_phase[owner], labels.main_phase_at(start))
+    phase[hidden] = labels.unattributed
     return Activity(pieces, category, phase, owner, call)
 
 

@@ -27,6 +27,7 @@ _COLOURS = {  # Okabe and Ito, 2008: eight colours that the colour-blind can dis
     "host_bound": "#E69F00",
     "launch_latency": "#F0E442",
     "tail": "#999999",
+    "unrecorded": "#DDDDDD",
     "cpu_compute": "#0072B2",
     "dataload_wait": "#D55E00",
     "python": "#E69F00",

@@ -1,0 +1,108 @@
+"""Gaps in which a device is busy with work that the trace does not show.
+
+A device that idles while launched work is ready starts that work within microseconds. Where it starts much later and
+nothing recorded is in its way, something was: work launched before the trace began, of another process, or lost.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.memo import once_per_trace
+from traceq.intervals import Spans, count_before, empty, spans
+from traceq.model import Category, Trace
+
+__all__ = ["unrecorded_work"]
+
+_LEAST_DELAY_NS, _MOST_DELAY_NS = 200_000, 2_000_000
+"""Bounds of the delay that launches do not explain. In 75 traces launches take at most 86 us, gaps at least 1.5 ms."""
+_USUAL_DELAYS = 20
+"""A start is late that takes longer than the trace's lower quartile by this factor."""
+
+_SYNCHRONIZE = re.compile(r"(Stream|Event|Device|Ctx|Context)Synchronize")
+_COPY_CALL, _TO_HOST = re.compile("memcpy", re.IGNORECASE), re.compile("Memcpy DtoH|DeviceToHost")
+_GATE = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores")
+"""Calls after which a stream waits for the host or for another process, which is a recorded reason."""
+
+
+@once_per_trace
+def unrecorded_work(trace: Trace) -> Spans:
+    """Return when no recorded work runs although the device must be busy: int64[N, 2] ns.
+
+    From when the earliest of the launched ops could have started until one does, if that takes far longer than launches
+    of the trace take; before the first recorded work also while the host waits for the device.
+    """
+    if trace.only is not None:
+        return np.array(trace.only.unrecorded_ns, np.int64).reshape(-1, 2)
+    work = device_work(trace)
+    if not work.linked.any():
+        return empty()
+    idle = _idle(work)
+    ready, op = _earliest_ready(trace, work, idle[:, 1])
+    since = np.maximum(idle[:, 0], ready)
+    delay = np.where(op >= 0, idle[:, 1] - since, 0)
+    limit = _limit(delay)
+    late = np.flatnonzero((delay > limit) & ~_is_gated(trace, work, op))
+    waited = _waits_for_first_work(trace, work, limit)
+    return spans(np.r_[waited[:, 0], since[late]], np.r_[waited[:, 1], idle[late, 1]])
+
+
+def _idle(work: DeviceWork) -> Spans:
+    """Return the time before the first work, and between work; it begins with the least int64."""
+    busy = spans(work.start, work.end)
+    return np.column_stack([np.r_[np.iinfo(np.int64).min, busy[:-1, 1]], busy[:, 0]])
+
+
+def _earliest_ready(
+    trace: Trace, work: DeviceWork, instants: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return, of the linked work that starts at or after each instant, (ns when its call returned, its index, or -1).
+
+    Of several the one whose call returned first.
+    """
+    linked = np.flatnonzero(work.linked)
+    returned = trace.events.end[work.call[linked]]
+    reversed_minimum = np.minimum.accumulate(returned[::-1])[::-1]
+    is_new = returned == reversed_minimum
+    position = np.where(is_new, np.arange(len(linked)), len(linked))
+    first = np.minimum.accumulate(position[::-1])[::-1]
+    after = np.searchsorted(work.start[linked], instants, "left")
+    index = np.r_[linked[first], -1][after]
+    return np.r_[reversed_minimum, np.iinfo(np.int64).max][after], index
+
+
+def _limit(delay: NDArray[np.int64]) -> int:
+    usual = float(np.percentile(delay[delay > 0], 25)) if (delay > 0).any() else 0.0
+    return int(np.clip(_USUAL_DELAYS * usual, _LEAST_DELAY_NS, _MOST_DELAY_NS))
+
+
+def _is_gated(trace: Trace, work: DeviceWork, op: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return before which ops (indices into DeviceWork) their stream may wait for the host or for another process.
+
+    Such a call does not name its stream: any counts that was made after the previous work of the op's stream was
+    launched.
+    """
+    calls = trace.events.rows(Category.RUNTIME)
+    gates = np.sort(trace.events.ts[calls[matching(trace.events, calls, _GATE)]])
+    launched = np.where(work.linked, trace.events.ts[work.call], np.iinfo(np.int64).min)
+    order = np.lexsort((np.arange(len(work)), work.stream))
+    previous = np.full(len(work), np.iinfo(np.int64).min)
+    same = work.stream[order[1:]] == work.stream[order[:-1]]
+    previous[order[1:][same]] = launched[order[:-1][same]]
+    return np.asarray(count_before(gates, launched[op]) > count_before(gates, previous[op]))
+
+
+def _waits_for_first_work(trace: Trace, work: DeviceWork, limit: int) -> Spans:
+    """Return how long the host waits for the device before the first recorded work."""
+    events, first = trace.events, int(work.start[0])
+    calls = events.rows(Category.RUNTIME)
+    to_host = work.call[work.linked & matching(events, work.rows, _TO_HOST)]
+    waits = np.r_[calls[matching(events, calls, _SYNCHRONIZE)], to_host[matching(events, to_host, _COPY_CALL)]]
+    start, end = events.ts[waits], np.minimum(events.end[waits], first)
+    is_long = end - start > limit
+    return spans(start[is_long], end[is_long])

@@ -1,0 +1,42 @@
+"""How much of the traces is work that they do not show, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceq.facts.ranks.rank_outline import Outline
+from traceq.facts.timeline.steps import extent
+from traceq.facts.timeline.time_partition import unrecorded
+from traceq.intervals import measure
+from traceq.model import Caveat, Trace
+from traceq.units import Unit, format_value
+
+__all__ = ["unrecorded_caveats", "unrecorded_share"]
+
+_LEAST_SHARE = 0.005
+"""Part of a trace from which unrecorded work is worth a note."""
+
+
+def unrecorded_share(trace: Trace) -> float:
+    """Return the part of the trace in which the device does work that the trace does not show."""
+    start, end = extent(trace)
+    return measure(unrecorded(trace)) / max(end - start, 1)
+
+
+def unrecorded_caveats(ranks: Sequence[Outline], shares: Sequence[float]) -> tuple[Caveat, ...]:
+    """Return one note on all ranks with unrecorded work that matters; `shares` are as of `unrecorded_share`."""
+    affected = [(share, rank) for share, rank in zip(shares, ranks, strict=True) if share >= _LEAST_SHARE]
+    if not affected:
+        return ()
+    share, rank = max(affected, key=lambda each: each[0])
+    percent = format_value(100 * share, Unit.PERCENT)
+    where = f" of rank {rank.rank}" if len(ranks) > 1 else ""
+    more = f" (so do {len(affected) - 1} more ranks)" if len(affected) > 1 else ""
+    is_prefix = rank.steps.opens_ns is not None
+    what = (
+        "steps begin after it: record from a synchronised start"
+        if is_prefix
+        else "it is `unrecorded` below: were events lost, or do others use the device?"
+    )
+    text = f"{percent} of the window{where} waits for work that the trace does not show{more}; {what}"
+    return (Caveat("unrecorded", text),)
