@@ -125,7 +125,8 @@ def _row(
 ) -> CollectiveRow:
     """Return the row of one group; `identity` as in `_identities`."""
     name, group_, dtype = COLLECTIVE_NAMES[identity[0]], _text(trace, identity[1]), _text(trace, identity[3])
-    group_size, phase, role = _size(trace, identity[2]), phases(trace).names[identity[4]], ROLES[identity[5]]
+    group_size = identity[2] if identity[2] > 0 else None
+    phase, role = phases(trace).names[identity[4]], ROLES[identity[5]]
     known_bytes = None if num_unsized or not num else size_bytes
     algbw = algbw_gbps(known_bytes, gpu_ns)
     return CollectiveRow(
@@ -172,7 +173,7 @@ def _identities(trace: Trace, calls: Calls, kernels: Kernels) -> NDArray[np.int6
         [
             both(calls.name, kernels.name),
             both(of_message(messages.group), absent),
-            both(of_message(messages.group_size), absent),
+            both(calls.group_size, absent),
             both(of_message(messages.dtype), absent),
             both(calls.phase, of_work),
             both(collective_roles(trace), np.full(len(kernels.work), Role.UNKNOWN)),
@@ -202,11 +203,6 @@ def _exposed_on_cpu(trace: Trace, calls: Calls) -> NDArray[np.int64]:
 
 def _text(trace: Trace, number: int) -> str:
     return trace.events.strings[number] if number >= 0 else ""
-
-
-def _size(trace: Trace, ranks: int) -> int | None:
-    """Return the ranks of a group; where the call does not say, those of the world."""
-    return ranks if ranks > 0 else trace.world_size if trace.world_size > 1 else None
 
 
 def _view(job: Job, rows: Sequence[CollectiveRow]) -> Table:

@@ -37,6 +37,7 @@ ROLES = (
     "state_broadcast",
     "unknown",
     "token_count",
+    "optimizer_state",
 )
 """Names of the roles, in the order of `Role`."""
 
@@ -58,6 +59,7 @@ class Role:
     STATE = ROLES.index("state_broadcast")
     UNKNOWN = ROLES.index("unknown")
     TOKENS = ROLES.index("token_count")
+    OPTIMIZER = ROLES.index("optimizer_state")
 
 
 _MAX_FEW_ELEMENTS = 16
@@ -139,6 +141,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
         (Role.CLIP_NORM, summed & (around.within(_CLIPS) | (few & optimizer))),
         (Role.CLIP_NORM, summed & _follows_norms(around) & (calls.elements >= 0) & (calls.elements <= _MAX_NORMS)),
         (Role.GRADIENT, reduces & optimizer),
+        (Role.OPTIMIZER, gathers & optimizer & integers & ~one_number),
         (Role.GATHER_STEP, (gathers | broadcasts) & optimizer),
         (Role.STATISTICS, around.within(_NORMALIZES)),
         (Role.INDICES, exchanges & (integers | around.within(_DISTRIBUTES_INPUT)) | (gathers & integers & in_an_op)),

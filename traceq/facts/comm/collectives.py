@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.gloo_ops import gloo_pairs
+from traceq.facts.comm.group_sizes import group_sizes
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -92,15 +93,16 @@ class Calls:
     """C collective calls by start.
 
     `rows` int64[C] into Events; `issued` int64[C], the row on the issuing thread: with gloo the `c10d` op where it is
-    known, else `rows`; `name` int64[C] into COLLECTIVE_NAMES; `message` int64[C] into Messages or -1; `elements`,
-    `size` int64[C] elements and bytes of the larger side, -1 where the trace does not have them; `phase` int64[C], in
-    which it was issued.
+    known, else `rows`; `name` int64[C] into COLLECTIVE_NAMES; `message` int64[C] into Messages or -1; `group_size`
+    int64[C] ranks; `elements`, `size` int64[C] elements and bytes of the larger side; -1 where the trace does not have
+    them; `phase` int64[C], in which it was issued.
     """
 
     rows: NDArray[np.int64]
     issued: NDArray[np.int64]
     name: NDArray[np.int64]
     message: NDArray[np.int64]
+    group_size: NDArray[np.int64]
     elements: NDArray[np.int64]
     size: NDArray[np.int64]
     phase: NDArray[np.int64]
@@ -129,9 +131,10 @@ def collective_calls(trace: Trace) -> Calls:
     """Return the calls that move data, from the most detailed kind of row in the trace."""
     rows, issued, name = _rows_and_names(trace)
     message = message_index(trace, rows)
-    elements = _elements(trace, rows, issued, name)
+    ranks = group_sizes(trace, issued, message)
+    elements = _elements(trace, rows, issued, name, ranks)
     phase = phases(trace).phase_at(tracks(trace)[issued], trace.events.ts[issued])
-    return Calls(rows, issued, name, message, elements, _sizes(trace, message, elements), phase)
+    return Calls(rows, issued, name, message, ranks, elements, _sizes(trace, message, elements), phase)
 
 
 @once_per_trace
@@ -243,23 +246,32 @@ def message_index(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _elements(
-    trace: Trace, rows: NDArray[np.int64], issued: NDArray[np.int64], name: NDArray[np.int64]
+    trace: Trace,
+    rows: NDArray[np.int64],
+    issued: NDArray[np.int64],
+    name: NDArray[np.int64],
+    ranks: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Return the elements of the larger side; an all-gather without output elements counts the inputs of all ranks."""
-    by_row = _larger_side(trace, rows, name)
-    by_op = _larger_side(trace, issued, name)
+    by_row = _larger_side(trace, rows, name, ranks)
+    by_op = _larger_side(trace, issued, name, ranks)
     lists_output = matching(trace.events, issued, _BOTH_SIDES)
     return np.where(lists_output & (by_op >= 0), by_op, by_row)
 
 
-def _larger_side(trace: Trace, rows: NDArray[np.int64], name: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the larger of input and output elements that each row has, -1 without either."""
+def _larger_side(
+    trace: Trace, rows: NDArray[np.int64], name: NDArray[np.int64], ranks: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the larger of input and output elements that each row has, -1 without either.
+
+    Also -1 for an all-gather of which only the input is known, and not the ranks of its group.
+    """
     messages, message = trace.events.messages, message_index(trace, rows)
     if len(messages.row) == 0:
         return message
-    inputs, out, ranks = messages.elements_in[message], messages.elements_out[message], messages.group_size[message]
+    inputs, out = messages.elements_in[message], messages.elements_out[message]
     gathers = (name == COLLECTIVE_NAMES.index("all_gather")) & (out < 0) & ~matching(trace.events, rows, _BOTH_SIDES)
-    gathered = inputs * np.where(ranks > 0, ranks, max(trace.world_size, 1))
+    gathered = np.where(ranks > 0, inputs * ranks, -1)
     larger = np.where(gathers & (inputs >= 0), gathered, np.maximum(inputs, out))
     return np.where(message >= 0, larger, -1)
 

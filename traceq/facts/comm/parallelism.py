@@ -20,6 +20,9 @@ from traceq.model import Category, Trace
 
 __all__ = ["IssuedCalls", "PerStep", "issued_calls", "marks_per_step", "strategy_of"]
 
+_MOST_GATHERED = 1.5
+"""Elements gathered after the update for each reduced one, above which they are not the parameters."""
+
 _DDP = re.compile(r"^DistributedDataParallel\.forward$")
 _FSDP1 = re.compile(r"^FullyShardedDataParallel\.")
 _FSDP2 = re.compile(r"^FSDP::")
@@ -91,7 +94,7 @@ def strategy_of(trace: Trace) -> tuple[str, str]:
     issued = issued_calls(trace)
     if len(issued.calls) == 0:
         return "none", "no collective was issued"
-    if _largest_group(trace, issued.calls) == 1:
+    if _largest_group(trace, issued.calls) == 1:  # a group is no larger than the world
         return "one rank", "all groups have one rank"
     parts = [part for part in (_of_parameters(trace, issued), _of_activations(issued)) if part is not None]
     if not parts:
@@ -109,8 +112,7 @@ def _step_index(trace: Trace, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _largest_group(trace: Trace, calls: Calls) -> int:
     """Return the size of the largest group of the calls, else of the world; 0 where the trace has neither."""
-    messages = trace.events.messages
-    sizes = messages.group_size[calls.message[calls.message >= 0]] if len(messages.row) else calls.message[:0]
+    sizes = calls.group_size
     return int(sizes.max(initial=-1)) if (sizes > 0).any() else trace.world_size if trace.backend else 0
 
 
@@ -122,6 +124,7 @@ def _of_parameters(trace: Trace, issued: IssuedCalls) -> tuple[str, str] | None:
     forward, backward, step = (
         bool(issued.of(role).any()) for role in (Role.GATHER_FORWARD, Role.GATHER_BACKWARD, Role.GATHER_STEP)
     )
+    step = step and not _gathers_more_than_reduced(issued)
     again = "and again for backward" if backward else "and kept for backward"
     if forward or (backward and scattered):
         family = _family(trace)
@@ -138,6 +141,13 @@ def _of_parameters(trace: Trace, issued: IssuedCalls) -> tuple[str, str] | None:
     if scattered or reduced:
         return "DDP", "gradients are reduced, parameters never gathered"
     return None
+
+
+def _gathers_more_than_reduced(issued: IssuedCalls) -> bool:
+    """Return whether after the update far more is gathered than was reduced, in every step: no parameters."""
+    gathered, reduced = issued.per_step(issued.of(Role.GATHER_STEP)), issued.per_step(issued.of(Role.GRADIENT))
+    is_more = (reduced.elements > 0) & (gathered.elements > _MOST_GATHERED * reduced.elements)
+    return bool(is_more[gathered.num > 0].all())
 
 
 def _family(trace: Trace) -> str:

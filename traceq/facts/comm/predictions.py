@@ -295,6 +295,7 @@ def _auxiliary(trace: Trace, issued: IssuedCalls) -> list[Check]:
         (Role.INDICES, "indices of the rows and tokens to exchange"),
         (Role.STATISTICS, "SyncBatchNorm shares its statistics"),
         (Role.STATE, "state is sent from one rank to all"),
+        (Role.OPTIMIZER, "the optimizer gathers integers, which are no parameters: its own state or packed updates"),
     )
     noted = [_check(role, issued.per_step(issued.of(role)), None, note=note) for role, note in notes]
     unknown = issued.per_step(issued.of(Role.UNKNOWN))
