@@ -11,9 +11,9 @@ from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_s
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.intervals import measure, sorted_unique
-from traceq.model import Category, Caveat, Trace
+from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
-from traceq.units import Unit
+from traceq.units import Unit, format_ranks
 
 POSITION = 80
 
@@ -46,7 +46,7 @@ def summarize(trace: Trace) -> _Rank:
     unattributed_ns, before_window_ns = _sum_ns(trace, UNATTRIBUTED), _sum_ns(trace, BEFORE_WINDOW)
     unrecorded_ns = measure(unrecorded(trace))
     row = CoverageRow(len(device_work(trace)), unattributed_ns, before_window_ns, unrecorded_ns, trace.num_dropped)
-    return _Rank(row, (*_lost_device(trace), *_several_devices(trace)), unrecorded_share(trace))
+    return _Rank(row, tuple(_several_devices(trace)), unrecorded_share(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -60,19 +60,22 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         dropped_events=sum(row.dropped_events for row in rows),
     )
     of_ranks = tuple(caveat for part in parts for caveat in part.caveats)
-    caveats = (*of_ranks, *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]))
+    caveats = (*_lost_device(job), *of_ranks, *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]))
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
     is_shown = total.unattributed_ns or total.unrecorded_ns or total.dropped_events  # `phases` has earlier work
     return Report("coverage", (table,), (table,) if is_shown else (), caveats=caveats)
 
 
-def _lost_device(trace: Trace) -> list[Caveat]:
-    """Return a caveat for a trace cut short before its device rows, which looks like a CPU trace."""
-    launches = trace.events.correlation[trace.events.rows(Category.RUNTIME)] > 0
-    if len(device_work(trace)) or not launches.any():
+def _lost_device(job: Job) -> list[Caveat]:
+    """Return a caveat for ranks of a job with devices whose traces have no device rows: they look like CPU traces."""
+    ranks = [rank.rank for rank in job.ranks if rank.lacks_device_rows]
+    if not ranks:
         return []
-    num = int(launches.sum())
-    text = f"rank {trace.rank}: {num:,} calls to a device and no device work in the trace: read as a CPU trace"
+    where = "" if len(ranks) == len(job.ranks) else f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: "
+    text = (
+        f"{where}the profiler recorded no device activity (ProfilerActivity.CUDA is missing, CUPTI was busy, or the "
+        "file is cut short): times are the host's, and what a sync costs is not known"
+    )
     return [Caveat("no_device_work", text)]
 
 

@@ -191,10 +191,13 @@ def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[int]
     whole = np.sum(list(by_step.values()), axis=0) if by_step else np.zeros(0)
     is_fed = (share := unprofiled_share(job, _DATA_WAIT, _LOST["dataload_wait"][0])) is not None and not share.exceeds
     basis = f" {in_traced_steps(job)}" if job.ranks and job.ranks[0].steps.marked else ""
+    is_lost = any(rank.lacks_device_rows for rank in job.ranks)
     findings = []
     for category, (least_pct, meaning) in _LOST.items():
         ns = by_step.get(category, np.zeros_like(whole))
         mean_ns, pct = float(ns.mean()) if len(ns) else 0.0, 100 * float(ns.sum() / whole.sum()) if whole.any() else 0.0
+        if is_lost and category in (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER):
+            continue  # the host's calls, not the transfers
         if pct < least_pct or not holds_in_steps(ns, whole, least_pct) or (category == "dataload_wait" and is_fed):
             continue
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"

@@ -11,6 +11,7 @@ import numpy as np
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import more_rows, over_ranks, per_step, with_step_headings
 from traceq.causes.replay import replay_of
+from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.host_waits import host_waits
@@ -33,7 +34,7 @@ _THRESHOLD = 0.001
 """Part of a step from which a cost or a saving matters."""
 _LONG = 0.01
 """Part of a step from which a wait that costs nothing is a finding."""
-_COSTLY, _FREE, _HARMLESS = "costly", "waits_but_free", "harmless"
+_COSTLY, _FREE, _HARMLESS, _UNKNOWN = "costly", "waits_but_free", "harmless", "unknown"
 _SCALAR = "scalar"
 _VIEW = ("kind", "line", "op", "phase", "num", "step_blocked_ns", "replay_ns", "label")
 
@@ -134,6 +135,8 @@ def _saved_a_step(trace: Trace, groups: Groups) -> list[int]:
 
 def _label(trace: Trace, *, wait_ns: int, saved_ns: int) -> str:
     """Return what removing some syncs saves per step, in a word; `wait_ns` is over all steps."""
+    if lacks_device_rows(trace):
+        return _UNKNOWN
     windows = steps(trace).window
     is_long_wait = wait_ns >= _THRESHOLD * int((windows[:, 1] - windows[:, 0]).sum())
     is_saving = saved_ns > 0 and saved_ns >= _THRESHOLD * _step_ns(steps(trace))
@@ -148,9 +151,11 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     worst = [replace(row, num=num[row.key], op=row.op or row.call) for row in _worst(rows)]
     shown = [replace(row, label=row.label.replace("_", " ")) for row in worst[:_TOP]]
     is_cpu_only = all(row.kind == _SCALAR for row in rows)
-    note = f"{_note(job, sum(num.values()), len(worst), is_cpu_only)} {more_rows(len(worst) - _TOP)}".strip()
+    is_lost = any(rank.lacks_device_rows for rank in job.ranks)
+    note = f"{_note(job, sum(num.values()), len(worst), is_cpu_only, is_lost=is_lost)} {more_rows(len(worst) - _TOP)}".strip()
     view = Table.of("syncs", f"Syncs ({over_ranks(job)})", SyncRow, shown, note=note).select(*_VIEW)
-    return with_step_headings(view.without("replay_ns") if is_cpu_only else view, job)
+    unknown = ("replay_ns", "label") if is_lost else ("replay_ns",)
+    return with_step_headings(view.without(*unknown) if is_cpu_only else view, job)
 
 
 def _worst(rows: Sequence[SyncRow]) -> list[SyncRow]:
@@ -161,8 +166,12 @@ def _worst(rows: Sequence[SyncRow]) -> list[SyncRow]:
     return list(worst.values())
 
 
-def _note(job: Job, num: int, num_rows: int, is_cpu_only: bool) -> str:
+def _note(job: Job, num: int, num_rows: int, is_cpu_only: bool, *, is_lost: bool) -> str:
     worst = " Times are those of the rank on which a row matters most." if len(job.ranks) > 1 else ""
+    if is_cpu_only and is_lost:
+        return (
+            f"{num:,} reads of a tensor's value by Python; without device rows it is not known what they cost.{worst}"
+        )
     if is_cpu_only:
         return f"{num:,} reads of a tensor's value by Python: on an accelerator each is a device-to-host sync.{worst}"
     if num_rows == 1:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.id_lookup import first_index
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["DeviceWork", "device_work", "launch_times", "stream_number"]
+__all__ = ["DeviceWork", "device_work", "lacks_device_rows", "launch_times", "stream_number"]
+
+_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
+"""Backends, and their annotations, that move data of devices."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +64,16 @@ def device_work(trace: Trace) -> DeviceWork:
         stream=stream,
         before_window=(call < 0) & (start < _first_linked_start(stream, start, call >= 0)),
     )
+
+
+@once_per_trace
+def lacks_device_rows(trace: Trace) -> bool:
+    """Return whether the job has a device, by its calls to one or its collectives, but the trace no device work."""
+    if len(device_work(trace)):
+        return False
+    events, marks = trace.events, trace.events.rows(Category.ANNOTATION)
+    calls = bool((events.correlation[events.rows(Category.RUNTIME)] > 0).any())
+    return calls or bool(_OF_DEVICES.search(trace.backend)) or bool(matching(events, marks, _OF_DEVICES).any())
 
 
 @once_per_trace

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
 from traceq.model import Allocations, CallStacks, Caveat, Events, EventWaits, Messages, Trace
@@ -22,7 +22,7 @@ class Outline:
     """One rank's trace without its events.
 
     `base_time_ns` + a time of the trace is absolute; `extent` (start, end) ns of all host and device events;
-    `has_device`: the trace has device work.
+    `has_device`: the trace has device work; `lacks_device_rows`: the job has a device, but the trace not.
     """
 
     path: str
@@ -34,6 +34,7 @@ class Outline:
     base_time_ns: int
     extent: tuple[int, int]
     has_device: bool
+    lacks_device_rows: bool
     steps: Steps
 
 
@@ -50,6 +51,7 @@ def outline(trace: Trace) -> Outline:
         base_time_ns=trace.base_time_ns,
         extent=extent(trace),
         has_device=len(device_work(trace)) > 0,
+        lacks_device_rows=lacks_device_rows(trace),
         steps=steps(trace),
     )
 

@@ -1,0 +1,37 @@
+"""A job with a device whose trace has no device rows: said once, and nothing claimed that only they could tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builder import Event, annotation, launch, op, step, world, write
+from typer.testing import CliRunner
+
+from traceq.cli import app
+
+READS = [op("aten::item", 10, 20), op("aten::_local_scalar_dense", 12, 15)]
+NOTE = "the profiler recorded no device activity"
+
+
+def shown(folder: Path, *events: Event, ranks: int = 1) -> tuple[str, str]:
+    for rank in range(ranks):
+        write(folder / f"rank{rank}.json", step(0, 100), *READS, *events, **world(rank, ranks, ""))
+    result = CliRunner().invoke(app, ["show", str(folder), "--only", "syncs", "--only", "coverage"])
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("sign", [launch(50, 4, 1), annotation("nccl:all_reduce", 50, 4)])
+def test_it_is_said_once_for_all_ranks(sign: Event, tmp_path: Path) -> None:
+    text, notes = shown(tmp_path, sign, ranks=3)
+    assert notes.count(NOTE) == 1
+    assert "without device rows it is not known what they cost" in text
+    assert "harmless" not in text
+    assert "saves" not in text
+
+
+def test_a_job_without_a_device_is_no_such_job(tmp_path: Path) -> None:
+    text, notes = shown(tmp_path, annotation("gloo:all_reduce", 50, 4))
+    assert NOTE not in notes
+    assert "on an accelerator each is a device-to-host sync" in text
