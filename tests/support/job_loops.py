@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-__all__ = ["LOOPS", "Loop", "Net", "Notes", "Switch"]
+__all__ = [
+    "LOOPS",
+    "Loop",
+    "Net",
+    "Notes",
+    "Switch",
+    "accumulation_with_a_tail",
+    "evaluations_and_checkpoints",
+    "plain",
+]
 
 
 @dataclass(frozen=True)

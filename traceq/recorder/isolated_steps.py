@@ -15,7 +15,7 @@ from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import Stopwatch
-from traceq.recorder.timing.timed_steps import gc_disabled, on_any_rank, step_line
+from traceq.recorder.timing.timed_steps import gc_disabled, regular_on_all_ranks, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.process_medians import read_processes
 from traceq.runs.step_log import ClocksLine, Line
@@ -70,17 +70,16 @@ def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
 
 def _run(rank: Rank, stopwatch: Stopwatch, arm: str, numbers: Sequence[int]) -> Generator[str, None, list[Line]]:
     """Run steps with these numbers and return their lines; those that were irregular on any rank do not count."""
-    irregular: list[int] = []
+    regular: list[bool] = []
     stopwatch.mark()
     for draw, number in enumerate(numbers):
         rank.reseed(number if number >= 0 else draw)
         yield arm
         stopwatch.mark()
         rank.progress.count_step()
-        if not rank.control.is_regular():
-            irregular.append(draw)
-    irregular = on_any_rank(rank, irregular)
-    counted = [SETTLING if draw in irregular else number for draw, number in enumerate(numbers)]
+        regular.append(rank.control.is_regular())
+    (on_all_ranks,) = regular_on_all_ranks(rank, [regular])
+    counted = [number if is_regular else SETTLING for number, is_regular in zip(numbers, on_all_ranks, strict=True)]
     times = zip(counted, stopwatch.take(), strict=True)
     return [step_line(arm, time, pair=number, process=rank.plan.process) for number, time in times]
 

@@ -113,7 +113,7 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank |
         request = msgspec.structs.replace(request, toggles=(*request.toggles, *_common_toggles(job, world)))
     arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
     is_regular = all(world.gather(tracker.pattern.is_regular))
-    plan = replace(_plan(request, arms, world), settles=is_regular)  # long halves would all hold an irregular step
+    plan = replace(_plan(request, arms, world), is_regular=is_regular)
     progress = ProgressCounters("", world.rank)
     announced = Rank(plan, world, Phases(), progress)
     announced.say(f"traceq: {_found_text(job, tracker, world)}")

@@ -14,13 +14,23 @@ pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("nvtx", reason="phases are nvtx ranges")
 
 import torch
-from job_loops import LOOPS, Loop, Net, Notes, Switch, plain
+from job_loops import (
+    LOOPS,
+    Loop,
+    Net,
+    Notes,
+    Switch,
+    accumulation_with_a_tail,
+    evaluations_and_checkpoints,
+    plain,
+)
 
 import traceq
 from traceq.model import NO_EFFECT, Manifest
 from traceq.recorder.job_process import JobProcess
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.recorder.spec.plan import Plan
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import read_pairs
 
@@ -67,6 +77,18 @@ def test_no_step_has_mixed_arms(loop: Loop, tmp_path: Path) -> None:
     values = [step[0] for step in notes.steps]
     assert values.count(1) > 2 * 16
     assert values[-1] == 0 == switch.value  # its own value, once the recording is complete
+    pairs = {(pairs.a, pairs.b): pairs.first_ns.shape for pairs in read_pairs(tmp_path / "run" / "steps")}
+    assert pairs == {("value=0", "value=1"): (1, 16), ("value=0", "value=0"): (1, 16)}
+
+
+@pytest.mark.parametrize("loop", [accumulation_with_a_tail, evaluations_and_checkpoints])
+def test_an_irregular_loop_completes_with_the_halves_of_cuda(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plan, "steps_per_half", 8)
+    notes = recorded(tmp_path, loop, num_steps=1200)
+    assert manifest_of(tmp_path).status == "complete"
+    assert [number for number, step in enumerate(notes.steps) if len(set(step)) > 1] == []
     pairs = {(pairs.a, pairs.b): pairs.first_ns.shape for pairs in read_pairs(tmp_path / "run" / "steps")}
     assert pairs == {("value=0", "value=1"): (1, 16), ("value=0", "value=0"): (1, 16)}
 

@@ -14,7 +14,7 @@ import torch
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.timing import stopwatch as module
 from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak, reset_peak_memory
-from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, counted_cpu_ns, counted_ns
+from traceq.recorder.timing.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.torch
 MEBIBYTES = 2**20
@@ -112,9 +112,3 @@ def test_what_happens_before_a_step_is_resumed_belongs_to_no_step(monkeypatch: p
         stopwatch.mark()  # at 200
         stopwatch.mark()  # at 300
         assert [step.wall_ns for step in stopwatch.take()] == [100, 100]
-
-
-def test_the_first_step_of_a_half_pays_for_the_other_arm_and_does_not_count() -> None:
-    steps = [StepTime(wall_ns, wall_ns // 2, 0, NO_PEAK, {}, {}) for wall_ns in (900, 100, 300)]
-    assert (counted_ns(steps), counted_cpu_ns(steps)) == (200, 100)
-    assert (counted_ns(steps[:1]), counted_cpu_ns(steps[:1])) == (900, 450)

@@ -18,7 +18,7 @@ class LoopControl:
 
     `set_arm` makes the loop run this arm from the next step on; it does not count as part of a step. `was_regular`
     returns whether the step that just ended did what every step does, and no evaluation or checkpoint; None if the
-    loop has only regular steps. Pairs with an irregular step are repeated.
+    loop has only regular steps. Irregular steps do not count.
     """
 
     set_arm: Callable[[str], None] = _ignore

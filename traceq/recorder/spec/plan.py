@@ -51,7 +51,7 @@ class Plan:
     all of them, -1 in the launcher. `sharing` is then the number of ranks among which the cores are divided: the ranks
     of the largest arm.
     `marked`: arms that will not run, with the reason.
-    `settles`: on a CPU a half begins with a step that does not count.
+    `is_regular`: False for a loop in which every few steps one does more than the others, such as an evaluation.
     """
 
     recipe: str
@@ -72,7 +72,7 @@ class Plan:
     process: int = -1
     sharing: int = 0
     marked: tuple[Arm, ...] = ()
-    settles: bool = True
+    is_regular: bool = True
 
     @property
     def folder(self) -> RunFolder:
@@ -108,11 +108,13 @@ class Plan:
     def steps_per_half(self) -> int:
         """8 on CUDA, where the host runs ahead of the device; 2 on a CPU; the first of them follows the other arm.
 
-        1 if there is no other arm to follow, or if the plan's halves do not settle.
+        1 if there is no other arm to follow. In an irregular loop 4: 2 of them count where every fourth is irregular.
         """
         if self.device == "cuda":
             return 8
-        return 2 if self.settles and sum(planned.arm.timed for planned in self.arms) > 1 else 1
+        if not self.is_regular:
+            return 4
+        return 2 if sum(planned.arm.timed for planned in self.arms) > 1 else 1
 
     @property
     def warning(self) -> str:

@@ -12,7 +12,7 @@ import torch
 from traceq.recorder.spec.phases import PhaseEvents, Phases
 from traceq.recorder.timing.peak_memory import NO_PEAK, Peak, read_peak
 
-__all__ = ["StepTime", "Stopwatch", "counted_cpu_ns", "counted_ns"]
+__all__ = ["StepTime", "Stopwatch", "mean_cpu_ns", "mean_ns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +117,11 @@ def _elapsed_ns(began: torch.cuda.Event, ended: torch.cuda.Event) -> int:
     return round(milliseconds * 1e6)
 
 
-def counted_ns(half: Sequence[StepTime]) -> int:
-    """Return the mean time of a half's steps, ns; on a device measured by events.
-
-    The first step of several does not count: it pays for what the arm before it left behind.
-    """
-    counted = half[1:] or half
-    return sum(step.device_ns or step.wall_ns for step in counted) // len(counted)
+def mean_ns(steps: Sequence[StepTime]) -> int:
+    """Return the mean time of steps, ns; on a device measured by events."""
+    return sum(step.device_ns or step.wall_ns for step in steps) // len(steps)
 
 
-def counted_cpu_ns(half: Sequence[StepTime]) -> int:
-    """Return the mean CPU time of the main thread in the same steps, ns; 0 with a device."""
-    counted = half[1:] or half
-    return sum(step.cpu_ns for step in counted) // len(counted) if half[0].device_ns == 0 else 0
+def mean_cpu_ns(steps: Sequence[StepTime]) -> int:
+    """Return the mean CPU time of the main thread in the steps, ns; 0 with a device."""
+    return sum(step.cpu_ns for step in steps) // len(steps) if steps[0].device_ns == 0 else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import random
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +21,12 @@ from traceq.recorder.spec.schedule import (
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.step_log_writer import Journal
-from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, counted_cpu_ns, counted_ns
+from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, mean_cpu_ns, mean_ns
 from traceq.recorder.timing.until_decided import blocks_until_decided
 from traceq.runs.step_log import ClocksLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
 
-__all__ = ["gc_disabled", "num_timed_steps", "on_any_rank", "step_line", "timed_steps"]
+__all__ = ["counted_steps", "gc_disabled", "num_timed_steps", "regular_on_all_ranks", "step_line", "timed_steps"]
 
 _MAX_ATTEMPTS = 20
 
@@ -35,8 +34,8 @@ _MAX_ATTEMPTS = 20
 def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     """Yield the arm of each step to run, and return the pairs: warm-up, then all blocks of all comparisons.
 
-    A step ends when the next arm is requested. Each block is on disk before the next one begins. Pairs with an
-    irregular step are repeated at the end of their block.
+    A step ends when the next arm is requested. Each block is on disk before the next one begins. Pairs with a half of
+    which no step counts are repeated at the end of their block.
     """
     pairs: list[PairLine] = []
     clocks: list[ClocksLine] = []
@@ -115,7 +114,7 @@ class _Attempt:
 
 
 def _attempts(rank: Rank, block: Block) -> Iterator[_Attempt]:
-    """Yield the runs of a block: all of its pairs, then those in which any rank had an irregular step.
+    """Yield the runs of a block: all of its pairs, then those with a half of which no step counts.
 
     In a repeated run pairs are a random number of halves apart: otherwise a period of the loop, such as an evaluation
     in every fourth step, would meet the same pairs again. Pairs that stay irregular are missing in the results.
@@ -134,40 +133,70 @@ def _attempts(rank: Rank, block: Block) -> Iterator[_Attempt]:
 
 
 def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt) -> Generator[str, None, list[Line]]:
-    """Run pairs of a block, note the irregular ones in `attempt`, and return the lines.
+    """Run pairs of a block, note those in `attempt` of which a half has no step that counts, and return the lines.
 
     The first halves settle after gc.collect().
     """
     order = list(attempt.arms(block))
-    irregular: list[int] = []
+    regular: list[Sequence[bool]] = []
     stopwatch.mark()
     for arm, index in order:
         draw = block.first_pair + (0 if index is None else 1 + index)
-        is_regular = yield from _run_half(rank, stopwatch, arm, draw)
-        if index is not None and not is_regular:
-            irregular.append(index)
-    attempt.irregular = on_any_rank(rank, irregular)
+        regular.append((yield from _run_half(rank, stopwatch, arm, draw)))
+    regular = regular_on_all_ranks(rank, regular)
+    halves = [
+        _Half(arm, index, times, counted_steps(is_regular))
+        for (arm, index), times, is_regular in zip(order, _take_halves(rank, stopwatch), regular, strict=True)
+    ]
+    attempt.irregular = sorted({half.index for half in halves if half.index is not None and not half.counted})
     lines: list[Line] = []
-    counted: dict[int, list[Sequence[StepTime]]] = {}
-    for (arm, index), half in zip(order, _take_halves(rank, stopwatch), strict=True):
-        if index is None or index in attempt.irregular:
-            lines += _excluded_lines(arm, half, SETTLING)
+    of_pair: dict[int, list[_Half]] = {}
+    for half in halves:
+        if half.index is None or half.index in attempt.irregular:
+            lines += _excluded_lines(half.arm, half.times, SETTLING)
         else:
-            counted.setdefault(index, []).append(half)
-    for index, (first, second) in counted.items():
+            of_pair.setdefault(half.index, []).append(half)
+    for index, (first, second) in of_pair.items():
         lines += _pair_lines(block, index, first, second)
     return lines
 
 
-def on_any_rank(rank: Rank, indices: Sequence[int]) -> list[int]:
-    """Return the union over all ranks; ranks of a loop without irregular steps do not communicate."""
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """Steps of one arm in a row, of the pair `index` (None: they settle); `counted`: numbers of those that count."""
+
+    arm: str
+    index: int | None
+    times: Sequence[StepTime]
+    counted: Sequence[int]
+
+    @property
+    def counted_times(self) -> list[StepTime]:
+        return [self.times[number] for number in self.counted]
+
+
+def counted_steps(is_regular: Sequence[bool]) -> list[int]:
+    """Return the numbers of the steps of a half that count: regular ones that follow a regular one of the same half.
+
+    What comes before leaves caches and queues as it needs them: the other arm, an evaluation. A half of one step has
+    no other to follow. In longer ones than two, of which no two regular steps are neighbours, any but the first counts.
+    """
+    if len(is_regular) == 1:
+        return [0] if is_regular[0] else []
+    following = [number for number in range(1, len(is_regular)) if is_regular[number]]
+    guarded = [number for number in following if is_regular[number - 1]]
+    return guarded or (following if len(is_regular) > 2 else [])
+
+
+def regular_on_all_ranks(rank: Rank, halves: list[Sequence[bool]]) -> list[Sequence[bool]]:
+    """Return of each step whether it was regular on all ranks; they do not communicate if the loop has only those."""
     if rank.control.was_regular is None:
-        return []
-    return sorted(set(itertools.chain.from_iterable(rank.world.gather(indices))))
+        return halves
+    return [[all(step) for step in zip(*half, strict=True)] for half in zip(*rank.world.gather(halves), strict=True)]
 
 
-def _run_half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Generator[str, None, bool]:
-    """Run one half and return whether all of its steps were regular.
+def _run_half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Generator[str, None, list[bool]]:
+    """Run one half and return of each of its steps whether it was regular.
 
     Both halves of a pair draw the same random numbers.
     """
@@ -175,23 +204,27 @@ def _run_half(rank: Rank, stopwatch: Stopwatch, arm: str, draw: int) -> Generato
         rank.reseed(draw)
     rank.control.set_arm(arm)
     stopwatch.resume()
-    is_regular = True
+    regular: list[bool] = []
     last = rank.plan.steps_per_half - 1
     for index in range(rank.plan.steps_per_half):
         yield arm
         stopwatch.mark(half_ended=index == last)
         rank.progress.count_step()
-        is_regular = rank.control.is_regular() and is_regular
-    return is_regular
+        regular.append(rank.control.is_regular())
+    return regular
 
 
-def _pair_lines(block: Block, index: int, first: Sequence[StepTime], second: Sequence[StepTime]) -> Iterator[Line]:
+def _pair_lines(block: Block, index: int, first: _Half, second: _Half) -> Iterator[Line]:
+    """Yield the steps of a pair, then the pair; irregular steps, and those that follow one, do not count."""
     pair = block.first_pair + index
-    for half, (arm, times) in enumerate(zip(block.halves(index), (first, second), strict=True)):
-        for position, time in enumerate(times):
-            yield step_line(arm, time, a=block.a, b=block.b, pair=pair, half=half, index=position)
-    times_ns = counted_ns(first), counted_ns(second)
-    cpu_ns = counted_cpu_ns(first), counted_cpu_ns(second)
+    for number, half in enumerate((first, second)):
+        for position, time in enumerate(half.times):
+            if position in half.counted or position == 0:
+                yield step_line(half.arm, time, a=block.a, b=block.b, pair=pair, half=number, index=position)
+            else:
+                yield step_line(half.arm, time, pair=SETTLING, index=position)
+    times_ns = mean_ns(first.counted_times), mean_ns(second.counted_times)
+    cpu_ns = mean_cpu_ns(first.counted_times), mean_cpu_ns(second.counted_times)
     yield PairLine(block.a, block.b, pair, block.b_second[index], *times_ns, block.num_looks, *cpu_ns)
 
 

@@ -19,7 +19,7 @@ from traceq.runs.embedded_recording import Embedded, encode
 
 __all__ = ["num_traced_steps", "traced_steps"]
 
-_MAX_ATTEMPTS = 4
+_MAX_ATTEMPTS = 6
 
 
 def traced_steps(
@@ -48,13 +48,18 @@ def num_traced_steps(plan: Plan) -> int:
 def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
     """Run the window's steps; return when its first recorded step began, ns since the epoch.
 
-    A window with an irregular step on any rank is recorded again, a few times at most.
+    A window with an irregular step on any rank is recorded again, a few times at most, and one more step later each
+    time: a window may be as long as the period of the loop.
     """
-    for _ in range(_MAX_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
+        for _ in range(attempt):
+            yield arm
+            rank.progress.count_step()
+            rank.control.is_regular()
         since_ns, is_regular = 0, True
         for index in profiled_steps(window, rank.world.device, rank.phases):
             if index == WARMUP_STEPS:
-                since_ns = time.time_ns()
+                since_ns, is_regular = time.time_ns(), True
             yield arm
             rank.progress.count_step()
             is_regular = rank.control.is_regular() and is_regular

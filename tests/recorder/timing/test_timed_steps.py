@@ -1,0 +1,113 @@
+"""What counts in a loop of which every few steps one does more than the others: steps that nothing else disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="recording needs torch")
+
+import torch
+
+from traceq.model import Arm
+from traceq.recorder.process.progress_counters import ProgressCounters
+from traceq.recorder.process.world import World
+from traceq.recorder.rank.loop_control import LoopControl
+from traceq.recorder.rank.rank_state import Rank
+from traceq.recorder.spec.phases import Phases
+from traceq.recorder.spec.plan import Plan, PlannedArm
+from traceq.recorder.timing.timed_steps import counted_steps, timed_steps
+from traceq.runs.step_log import StepLine, read_lines, read_pairs
+from traceq.runs.timings import timings_of
+
+pytestmark = pytest.mark.torch
+
+PLAN = Plan(
+    recipe="",
+    run_id="",
+    out="",
+    device="cpu",
+    num_ranks=1,
+    steps=32,
+    trace_steps=0,
+    seed=3,
+    parameters={},
+    arms=tuple(PlannedArm(Arm(name, "", baseline=name == "off"), name, {}) for name in ("off", "on")),
+    reseeds=False,
+)
+CUDA = replace(PLAN, device="cuda")  # its halves; the steps are timed on the host
+
+
+@dataclass
+class Clock:
+    """A host of which a regular step takes 1 us, one after an irregular step or the other arm 10 us, others 1 ms."""
+
+    now_ns: int = 0
+    before: str = ""
+    is_regular: bool = True
+
+    def run(self, arm: str, *, is_regular: bool) -> None:
+        is_disturbed = not self.is_regular or arm != self.before
+        self.now_ns += (10_000 if is_disturbed else 1_000) if is_regular else 1_000_000
+        self.before, self.is_regular = arm, is_regular
+
+
+def run_loop(plan: Plan, folder: Path, is_regular: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the timed steps of a loop whose n-th step is regular or not."""
+    clock = Clock()
+    monkeypatch.setattr("traceq.recorder.timing.stopwatch.perf_counter_ns", lambda: clock.now_ns)
+    monkeypatch.setattr("traceq.recorder.timing.stopwatch.thread_time_ns", lambda: clock.now_ns)
+    control = LoopControl(was_regular=lambda: clock.is_regular)
+    world = World(0, 0, 1, torch.device("cpu"))
+    rank = Rank(replace(plan, out=str(folder)), world, Phases(), ProgressCounters("", 0), control=control)
+    for number, arm in enumerate(timed_steps(rank)):
+        clock.run(arm, is_regular=is_regular(number))
+
+
+@pytest.mark.parametrize("plan", [CUDA, replace(PLAN, is_regular=False)], ids=["halves of 8", "halves of 4"])
+@pytest.mark.parametrize("period", [3, 4, 5, 7, 16])
+def test_only_steps_that_nothing_disturbed_count(
+    plan: Plan, period: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_loop(plan, tmp_path, lambda number: number % period > 0, monkeypatch)
+    pairs = {(each.a, each.b): each for each in read_pairs(tmp_path / "steps")}
+    for each in pairs.values():
+        assert each.first_ns.shape == (1, 16)
+        assert set(each.first_ns.ravel()) == set(each.second_ns.ravel()) == {1_000}
+    lines = [line for line in read_lines(tmp_path / "steps" / "rank0.jsonl") if isinstance(line, StepLine)]
+    timings = timings_of([lines], "on")
+    assert timings is not None
+    assert set(timings.step_ns.ravel()) == {1_000}
+
+
+@pytest.mark.parametrize("plan", [CUDA, replace(PLAN, is_regular=False)], ids=["halves of 8", "halves of 4"])
+def test_where_every_other_step_is_irregular_those_after_one_count(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_loop(plan, tmp_path, lambda number: number % 2 > 0, monkeypatch)
+    for pairs in read_pairs(tmp_path / "steps"):
+        assert pairs.first_ns.shape == (1, 16)
+        assert set(pairs.first_ns.ravel()) == {10_000}
+
+
+def test_halves_of_two_with_an_irregular_step_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_loop(PLAN, tmp_path, lambda number: number % 9 > 0, monkeypatch)
+    for pairs in read_pairs(tmp_path / "steps"):
+        assert pairs.first_ns.shape == (1, 16)
+        assert set(pairs.first_ns.ravel()) == {1_000}
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12))
+def test_the_first_step_of_a_half_and_those_after_an_irregular_one_do_not_count(is_regular: list[bool]) -> None:
+    counted = counted_steps(is_regular)
+    assert all(is_regular[number] for number in counted)
+    assert counted != [] or not any(is_regular[1:]) or len(is_regular) <= 2
+    if len(is_regular) > 1:
+        assert 0 not in counted
+    after_regular = [number for number in counted if number and is_regular[number - 1]]
+    assert len(is_regular) == 1 or counted == after_regular or not after_regular
