@@ -19,20 +19,12 @@ from torch.optim.optimizer import (
 )
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
+from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
 from traceq.recorder.jobs.root_models import find_roots
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
 
-__all__ = ["PHASES", "LoopHooks", "Observer"]
-
-PHASES = (DATALOAD_WAIT, "forward", "no_grad_forward", "backward", "clip_grad", "optimizer", "zero_grad", "save")
-
-_METHODS = (
-    ("LightningModule", "training_step", "forward"),
-    ("DeepSpeedEngine", "backward", "backward"),
-    ("DeepSpeedEngine", "step", "optimizer"),
-)
-"""Methods of frameworks that are a phase: base class, method, phase."""
+__all__ = ["LoopHooks", "Observer"]
 
 
 class Observer(Protocol):
@@ -90,13 +82,15 @@ class LoopHooks:
     def hook_models(self) -> list[torch.nn.Module]:
         """Replace the forward of the models that exist, and return these.
 
-        Frameworks put a whole part of the step into a method of theirs; that is its phase, and no event.
+        Frameworks put parts of the step into functions of theirs; those are phases, and no events.
         """
         models = find_roots()
         self._methods.append(ReplacedMethods(models, self._forward))
-        for base, method, phase in _METHODS:
-            owners = [module for model in models for module in model.modules() if _has_base(module, base)]
-            self._methods.append(ReplacedMethods(owners, functools.partial(self._phase, phase=phase), method))
+        for base, method, phase in ENGINE_METHODS:
+            replacement = functools.partial(self._phase, phase=phase)
+            self._methods.append(ReplacedMethods(owners(models, base), replacement, method))
+        for owner, name, phase in imported_functions():
+            self._replace(owner, name, self._phase(getattr(owner, name), phase))
         return models
 
     def remove(self) -> None:
@@ -176,7 +170,3 @@ class LoopHooks:
         if self._open_steps and self._observer.is_watching():
             self._observer.end(self._open_steps.pop())
         self._observer.optimizer_stepped(optimizer)
-
-
-def _has_base(module: torch.nn.Module, name: str) -> bool:
-    return any(base.__name__ == name for base in type(module).__mro__)
