@@ -32,9 +32,9 @@ def run_block(heading: str, **given: Any) -> None:
     exec(compile(block, str(PAGE), "exec"), given)
 
 
-def recorded(out: Path) -> tuple[Run, list[StepLine]]:
-    """The complete run at a path, and its unprofiled steps."""
-    run = read(out)
+def recorded(out: Path, arm: str = "") -> tuple[Run, list[StepLine]]:
+    """The complete run at a path, with the traces of an arm, and its unprofiled steps."""
+    run = read(out / arm)
     assert run.manifest is not None
     assert (run.manifest.status, run.manifest.fault) == ("complete", "")
     assert run.caveats == ()
@@ -104,11 +104,19 @@ def test_the_trainer_of_transformers_is_recorded(tmp_path: Path, monkeypatch: py
         per_device_train_batch_size=2,
         gradient_accumulation_steps=2,
         save_strategy="no",
+        eval_strategy="steps",
+        eval_steps=10,
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
     )
-    run_block("Hugging Face Trainer", model=Model(), arguments=arguments, dataset=Regression(4 * ENOUGH))
+    run_block(
+        "Hugging Face Trainer",
+        model=Model(),
+        arguments=arguments,
+        dataset=Regression(4 * ENOUGH),
+        held_out=Regression(64),
+    )
     run, timed = recorded(tmp_path / "trainer-run")
     assert {name for step in timed for name in step.phases} == {"dataload_wait", "forward_backward", "optimizer"}
     assert num_ops(run, "aten::linear") == 2 * 3  # micro-batches of three traced steps
@@ -123,9 +131,12 @@ def test_the_trainer_of_lightning_is_recorded(tmp_path: Path, monkeypatch: pytes
     class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__()
+            self.noise = 7.0
+            self.seen: list[float] = []
             self.layer = torch.nn.Linear(4, 1)
 
         def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
+            self.seen.append(self.noise)
             return (self.layer(batch["x"]) - batch["labels"]).square().mean()
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -134,18 +145,49 @@ def test_the_trainer_of_lightning_is_recorded(tmp_path: Path, monkeypatch: pytes
     options = {
         "accelerator": "cpu",
         "accumulate_grad_batches": 2,
-        "max_steps": ENOUGH,
+        "max_steps": 4 * ENOUGH,
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    loader = DataLoader(Regression(4 * ENOUGH), batch_size=2)
-    run_block("Lightning", module=Module(), loader=loader, options=options, Trainer=lightning.Trainer)
-    run, timed = recorded(tmp_path / "lightning-run")
+    loader, module = DataLoader(Regression(16 * ENOUGH), batch_size=2), Module()
+    run_block("Lightning", module=module, loader=loader, options=options, Trainer=lightning.Trainer)
+    run, timed = recorded(tmp_path / "lightning-run", "on")
     assert {name for step in timed for name in step.phases} == {"dataload_wait", "forward", "backward", "optimizer"}
     assert num_ops(run, "aten::linear") == 2 * 3
     assert num_ops(run, "Optimizer.step#AdamW.step") == 3
+    assert set(module.seen[::2]) == {0.0, 0.1, 7.0}
+    assert module.seen[::2] == module.seen[1::2]  # both batches of a step run one arm
+    assert module.noise == module.seen[-1] == 7.0
+    assert len(traceq.diff(tmp_path / "lightning-run").diffs) == 1
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+def test_the_exception_that_ends_a_training_is_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+    from traceq.integrations.lightning import TraceqCallback
+
+    class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch: dict[str, torch.Tensor], number: int) -> torch.Tensor:
+            if number == 9:
+                raise ValueError("bad batch")
+            return self.layer(batch["x"]).mean()  # type: ignore[no-any-return]
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters())
+
+    monkeypatch.chdir(tmp_path)
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(callbacks=[TraceqCallback("run")], accelerator="cpu", **options)
+    with pytest.raises(ValueError, match="bad batch"):
+        trainer.fit(Module(), DataLoader(Regression(64), batch_size=2))
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert (manifest.status, manifest.fault) == ("failed", "ValueError: bad batch")
 
 
 def test_a_loop_of_accelerate_is_recorded_by_optimizer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,3 +202,21 @@ def test_a_loop_of_accelerate_is_recorded_by_optimizer_steps(tmp_path: Path, mon
     run, timed = recorded(tmp_path / "accelerate-run")
     assert {name for step in timed for name in step.phases} == {"dataload_wait", "forward", "backward", "optimizer"}
     assert num_ops(run, "aten::linear") == 2 * 3
+
+
+def test_events_of_any_other_trainer_end_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def train(events: Any) -> None:
+        for number in range(2 * ENOUGH):
+            events.batch_began()
+            torch.ones(8).exp()
+            if number % 9 == 8:
+                torch.ones(8).log()
+                events.evaluation_began()
+            events.batch_ended()
+
+    run_block("Any other trainer", train=train)
+    run, timed = recorded(tmp_path / "other-run")
+    assert {name for step in timed for name in step.phases} == {"dataload_wait", "train"}
+    assert (num_ops(run, "aten::exp"), num_ops(run, "aten::log")) == (3, 0)

@@ -19,6 +19,7 @@ class LoopArms:
 
     names: tuple[str, ...]
     current: str
+    _is_regular: bool = True
     _toggles: list[tuple[Slot, Any, Mapping[str, Any]]] = field(default_factory=list)
 
     def add_toggle(self, owner: Any, name: str, values: Mapping[str, Any]) -> None:
@@ -44,6 +45,15 @@ class LoopArms:
         self.current = arm
         for slot, _, values in self._toggles:
             slot.set(values[arm])
+
+    def exclude_step(self) -> None:
+        """Let the step that runs not count."""
+        self._is_regular = False
+
+    def was_regular(self) -> bool:
+        """Return whether the step that just ended counts; call it once per step."""
+        was_regular, self._is_regular = self._is_regular, True
+        return was_regular
 
     def restore(self) -> None:
         """Restore what the toggles changed; the loop goes on with the baseline."""

@@ -53,6 +53,10 @@ class Session:
         """
         self.arms.add_toggle(owner, name, values)
 
+    def exclude_step(self) -> None:
+        """Let the step that runs not count: it evaluates, or saves a checkpoint, which others do not."""
+        self.arms.exclude_step()
+
     @property
     def folder(self) -> Path:
         """Folder of the run."""
@@ -135,7 +139,7 @@ def record(
         plan = _plan(world, out, variants, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
         declared = tuple(dict.fromkeys([DATALOAD_WAIT, *phases])) if phases else ()
         loop_arms = LoopArms(names, names[0])
-        control = LoopControl(loop_arms.set)
+        control = LoopControl(loop_arms.set, loop_arms.was_regular)
         rank = Rank(plan, world, Phases(declared), ProgressCounters("", world.rank), control=control)
         rank.progress.plan_steps(num_steps(plan))
         try:
