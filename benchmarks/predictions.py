@@ -101,8 +101,8 @@ def of_pairs(traces: Path) -> list[Prediction]:
             side = side_replays(a, b)[0]
             saved_ns = side.syncs_ns, side.syncs_most_ns
         else:
-            replay, loads = replay_of(a), host_waits(a).call[None] < 0
-            saved_ns = int(replay.saved_per_step(loads)[0]), int(replay.most_saved_per_step(loads)[0])
+            saving = replay_of(a).saved_per_step(host_waits(a).call[None] < 0)[0]
+            saved_ns = saving.least_ns, saving.most_ns
         delta_ns = -saved_ns[0], -saved_ns[1]
         predictions.append(prediction(names[0], f"without {removed}, as {names[1]}", a, b, delta_ns))
     return predictions

@@ -256,6 +256,10 @@ def by_launches(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
+def by_cold_calls(sheet: Sheet, finding: Finding) -> float:
+    return max(row["cold_ns"] for row in rows_of(sheet, "launches"))
+
+
 def by_optimizer(sheet: Sheet, finding: Finding) -> float:
     chosen = counted(sheet)
     return max(
@@ -309,6 +313,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "allocator_retries": by_replay("alloc syncs"),
     "starved": by_loader,
     "launch_bound": at_most(by_launches),
+    "cold_start": by_cold_calls,
     "unfused_optimizer": by_optimizer,
     "long_backward": by_passes,
     "metric_gathers": by_metrics,

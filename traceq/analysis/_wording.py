@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.causes.replay import Saving
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import Steps
 from traceq.report import Table
-from traceq.units import Unit, format_value
+from traceq.units import Unit, format_range, format_value
 
 __all__ = [
     "MOST_RANKS",
@@ -21,6 +22,7 @@ __all__ = [
     "over_ranks",
     "per_step",
     "python_place",
+    "saving_words",
     "scope",
     "the_step",
     "until_done",
@@ -29,6 +31,8 @@ __all__ = [
 
 MOST_RANKS = 8
 """Most ranks that people see one by one."""
+_RANGE = 0.01
+"""Part of a step from which the ends of a range are told apart."""
 _LONGER = 0.01
 """Part of a step by which it is longer until its work is done, from which a note says so."""
 _TERMS = {
@@ -84,6 +88,11 @@ def with_step_headings(view: Table, job: Job) -> Table:
 def category_term(category: str) -> str:
     """Return the term for a time category in a sentence: `host-bound`, `exposed communication`, else its name."""
     return _TERMS.get(category, category.replace("_", " "))
+
+
+def saving_words(saving: Saving, step_ns: float) -> str:
+    """Return `2.60 ms to 64.8 ms`, or one time where a saving is known to 1 % of the step."""
+    return format_range(saving.least_ns, saving.most_ns, Unit.NS, grain=_RANGE * step_ns)
 
 
 def python_place(annotation: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._removed_waits import saved_without_loader
+from traceq.analysis._wording import saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -101,10 +102,11 @@ def _starved(trace: Trace) -> Finding | None:
     waits = f"the step waits {format_value(step_idle_ns, Unit.NS)} ({share}) for the data loader"
     if not len(loader_waits(trace)):  # ranges of the program's own, which replay does not know
         return _finding(waits, step_idle_ns)
-    saved_ns = saved_without_loader(trace)
-    if 100 * saved_ns * len(window) <= _STARVED_PCT * total_ns:
+    saving = saved_without_loader(trace)
+    if 100 * saving.least_ns * len(window) <= _STARVED_PCT * total_ns:
         return None
-    return _finding(f"{waits}; removing this wait saves {format_value(saved_ns, Unit.NS)} (replay)", saved_ns)
+    saved = saving_words(saving, total_ns / len(window))
+    return _finding(f"{waits}; removing this wait saves {saved} (replay)", saving.least_ns)
 
 
 def _starved_unprofiled(share: UnprofiledShare) -> Finding:

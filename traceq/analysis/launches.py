@@ -38,7 +38,8 @@ _FIRST_USE_NS = 100_000_000
 class LaunchRow:
     """Kernels of one phase over the whole trace, and over its windows the host-bound part of its time.
 
-    `launch_bound_pct` is `host_bound_ns` in percent of `window_ns`.
+    `launch_bound_pct` is `host_bound_ns` in percent of `window_ns`; `cold_ns` the host's time in the counted steps for
+    what a process does once: it starts the device, it loads kernels.
     """
 
     rank: int = column("rank", Unit.COUNT)
@@ -49,6 +50,7 @@ class LaunchRow:
     window_ns: int = column("time", Unit.NS)
     host_bound_ns: int = column("host-bound", Unit.NS)
     launch_bound_pct: float = column("host-bound", Unit.PERCENT)
+    cold_ns: int = column("once per process", Unit.NS)
 
 
 def summarize(trace: Trace) -> Part[LaunchRow]:
@@ -73,6 +75,7 @@ def _rows(trace: Trace) -> list[LaunchRow]:
         np.add.at(sums, phase, values)
         return list(map(int, sums))
 
+    events, cold = trace.events, np.concatenate(_cold_calls(trace))
     inside = span_index(steps(trace).window, partition.parts[:, 0]) >= 0
     inside &= partition.category != TimeCategory.UNRECORDED
     bound = inside & (partition.category == TimeCategory.HOST_BOUND)
@@ -83,11 +86,12 @@ def _rows(trace: Trace) -> list[LaunchRow]:
         total(of_kernel[kernels.tiny], kernels.ns[kernels.tiny]),
         total(partition.phase[inside], partition.ns[inside]),
         total(partition.phase[bound], partition.ns[bound]),
+        total(labels.phase_at(tracks(trace)[cold], events.ts[cold]), events.dur[cold]),
         strict=True,
     )
     return [
-        LaunchRow(trace.rank, name, num, num_tiny, tiny_ns, window, bound, round(100 * bound / (window or 1), 3))
-        for name, num, num_tiny, tiny_ns, window, bound in columns
+        LaunchRow(trace.rank, name, num, num_tiny, tiny_ns, window, bound, round(100 * bound / (window or 1), 3), cold)
+        for name, num, num_tiny, tiny_ns, window, bound, cold in columns
         if num or window
     ]
 
@@ -124,23 +128,33 @@ def _launch_bound(trace: Trace) -> Finding | None:
 
 
 def _cold_start(trace: Trace) -> Finding | None:
-    """Return a finding where counted steps hold what a process does once: it starts the device, it loads kernels."""
+    """Return a finding where the counted steps hold a good deal of what a process does once."""
     events, all_steps = trace.events, steps(trace)
-    counted = all_steps.host[all_steps.counted]
-    loads = kernel_loading_calls(trace)
-    loads, first_use = (rows[span_index(counted, events.ts[rows]) >= 0] for rows in (loads, _first_use(trace)))
+    window = all_steps.window[all_steps.counted]
+    first_use, loads = _cold_calls(trace)
     took_ns = [int(events.dur[rows].sum()) for rows in (first_use, loads)]
-    if 100 * sum(took_ns) < _COLD_PCT * int((counted[:, 1] - counted[:, 0]).sum()):
+    if 100 * sum(took_ns) < _COLD_PCT * int((window[:, 1] - window[:, 0]).sum()):
         return None
     parts = []
     if len(first_use):
         name = events.strings[events.name[first_use[0]]]
         parts.append(f"the first use of the device ({name}) takes {format_value(took_ns[0], Unit.NS)}")
     if len(loads):
-        num = "1 kernel that is" if len(loads) == 1 else f"{len(loads)} kernels that are"
-        parts.append(f"launching {num} loaded first {format_value(took_ns[1], Unit.NS)}")
-    text = f"cold start: {', '.join(parts)}, once per process; trace steps after a warm-up"
+        num = "1 kernel" if len(loads) == 1 else f"{len(loads)} kernels"
+        parts.append(f"loading {num} at the first launch {format_value(took_ns[1], Unit.NS)}")
+    text = (
+        f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process: {', '.join(parts)}; "
+        "trace steps after a warm-up"
+    )
     return Finding("cold_start", "high", text, sum(took_ns), instead_of=("host_bound", "launch_bound"))
+
+
+def _cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of counted steps with (the first use of the device, the launches that load their kernel)."""
+    counted = steps(trace).host[steps(trace).counted]
+    first_use, loads = _first_use(trace), kernel_loading_calls(trace)
+    inside = (span_index(counted, trace.events.ts[rows]) >= 0 for rows in (first_use, loads))
+    return first_use[next(inside)], loads[next(inside)]
 
 
 def _first_use(trace: Trace) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import over_ranks, per_step
+from traceq.analysis._wording import over_ranks, per_step, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.replay import replay_of
 from traceq.facts.events.device_work import device_work
@@ -126,17 +126,17 @@ def _pageable_copies(trace: Trace) -> Finding | None:
     if blocked_ns < _LEAST_SHARE * step_ns:
         return None
     removed = np.isin(host_waits(trace).call, np.flatnonzero(pageable))
-    saved_ns = int(replay_of(trace).saved_per_step(removed[None])[0])
-    if saved_ns < _LEAST_SHARE * step_ns:
+    (saving,) = replay_of(trace).saved_per_step(removed[None])
+    if saving.least_ns < _LEAST_SHARE * step_ns:
         return None
-    blocked, saved = (format_value(ns, Unit.NS) for ns in (blocked_ns, saved_ns))
+    blocked, saved = format_value(blocked_ns, Unit.NS), saving_words(saving, step_ns)
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))
     line = origin.texts[int(origin.line[longest])]
     text = (
         f"pageable HtoD copies{f' at {line}' if line else ''} block the host {blocked} {per_step(trace_steps)}; "
         f"removing these waits saves {saved} (replay): use pin_memory=True and non_blocking=True, one batch ahead"
     )
-    return Finding("pageable_copies", "medium", text, saved_ns, instead_of_syncs=(SYNC_KINDS[SyncKind.HTOD],))
+    return Finding("pageable_copies", "medium", text, saving.least_ns, instead_of_syncs=(SYNC_KINDS[SyncKind.HTOD],))
 
 
 def _kind(name: str) -> str:

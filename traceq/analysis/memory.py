@@ -10,7 +10,7 @@ import numpy as np
 
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._removed_waits import saved_without_syncs
-from traceq.analysis._wording import per_step, scope
+from traceq.analysis._wording import per_step, saving_words, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
@@ -154,11 +154,11 @@ def _retries(trace: Trace) -> Finding | None:
     num_frees = int(matching(trace.events, waits.rows[in_steps], _FREES).sum())
     if not num_frees:
         return None
-    saved_ns = saved_without_syncs(trace, SyncKind.ALLOC)
-    frees, saved = format_value(num_frees / num_steps, Unit.MEAN), format_value(saved_ns, Unit.NS)
-    severity = "high" if saved_ns else "low"
+    saving, step_ns = saved_without_syncs(trace, SyncKind.ALLOC), float(np.diff(trace_steps.window).mean())
+    frees, saved = format_value(num_frees / num_steps, Unit.MEAN), saving_words(saving, step_ns)
+    severity = "high" if saving.least_ns else "low"
     text = (
         f"the allocator returns memory to the driver {frees} times {per_step(trace_steps)}; removing all allocation "
         f"calls saves {saved} (replay): try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
     )
-    return Finding("allocator_retries", severity, text, saved_ns, instead_of=("alloc_wait",))
+    return Finding("allocator_retries", severity, text, saving.least_ns, instead_of=("alloc_wait",))

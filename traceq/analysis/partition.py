@@ -5,15 +5,23 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, unprofiled_share
 from traceq.analysis._removed_waits import saved_without_syncs
-from traceq.analysis._wording import MOST_RANKS, a_step, category_term, in_traced_steps, more_rows, per_step
-from traceq.causes.replay import replay_of
+from traceq.analysis._wording import (
+    MOST_RANKS,
+    a_step,
+    category_term,
+    in_traced_steps,
+    more_rows,
+    per_step,
+    saving_words,
+)
+from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
@@ -95,7 +103,7 @@ class _Rank:
     rows: tuple[PartitionRow, ...]
     in_order: tuple[str, ...]
     exposed: ExposedPieces
-    saved: dict[str, int]
+    saved: dict[str, Saving]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,8 +131,8 @@ def summarize(trace: Trace) -> _Rank:
     return _Rank(tuple(_rows(trace)), phases(trace).in_order, exposed_pieces(trace), _saved(trace))
 
 
-def _saved(trace: Trace) -> dict[str, int]:
-    """Return ns by which replay shortens a step without what `_FREE` names, as in the table `replay`."""
+def _saved(trace: Trace) -> dict[str, Saving]:
+    """Return by how much replay shortens a step without what `_FREE` names, as in the table `replay`."""
     if not len(device_work(trace)):
         return {}
     replay = replay_of(trace)
@@ -182,7 +190,7 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
     return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
 
 
-def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[int]]) -> list[Finding]:
+def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[Saving]]) -> list[Finding]:
     """Return the categories of lost time that take a large share of most counted steps, mean over ranks.
 
     Of some it is known what replay saves if the resource were free, ns on each rank.
@@ -204,12 +212,17 @@ def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[int]
         if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
         if saved.get(category):
-            mean_saved = format_value(float(np.mean(saved[category])), Unit.NS)
+            mean_saved = saving_words(_mean_saving(saved[category]), float(whole.mean()))
             of_ranks = ", mean of ranks" if len(job.ranks) > 1 else ""
             meaning = f"{meaning}; {_FREE[category]} saves {mean_saved} (replay{of_ranks})"
         text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}: {meaning}"
         findings.append(Finding(category, "medium", text, round(mean_ns)))
     return findings
+
+
+def _mean_saving(savings: Sequence[Saving]) -> Saving:
+    least, most = (round(float(np.mean(ns))) for ns in zip(*map(astuple, savings), strict=True))
+    return Saving(least, most)
 
 
 def _by_step(job: Job, rows: Sequence[PartitionRow]) -> dict[str, NDArray[np.float64]]:

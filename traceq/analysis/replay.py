@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._removed_waits import LOADER, kinds_of_waits
 from traceq.analysis._wording import a_step, the_step, until_done
-from traceq.causes.replay import replay_of
+from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
@@ -32,6 +32,7 @@ _SHOWN = 0.005
 """Part of a step that removing something must save for people to see the table."""
 _UNEXPLAINED = 0.01
 """Part of a step that replay cannot explain from which the note says so."""
+_RANGE = "At most: if streams waited only where that delayed them, and delays without a recorded reason shrink."
 _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
 """Part of a step, and multiple of what the kinds save one by one, from which the sum of all is a finding."""
 
@@ -48,6 +49,7 @@ class ReplayRow:
     num: int = column("num", Unit.COUNT)
     blocked_ns: int = column("takes", Unit.NS)
     saved_ns: int = column("saves", Unit.NS)
+    most_saved_ns: int = column("at most", Unit.NS)
     step_ns: int = column("remains", Unit.NS)
 
     @property
@@ -76,20 +78,23 @@ def _rows(trace: Trace) -> list[ReplayRow]:
     replay, holds, counted = replay_of(trace), host_waits(trace), steps(trace).counted
     step_ns, unexplained_ns = round(float(replay.step_ns[counted].mean())), replay.unexplained_ns()
     in_steps = span_index(steps(trace).host[counted], holds.start) >= 0
-    rows = [ReplayRow(trace.rank, _NOTHING, 0, 0, unexplained_ns, step_ns - unexplained_ns)]
+    rows = [_row(trace.rank, _NOTHING, 0, 0, Saving(unexplained_ns, unexplained_ns), step_ns)]
     cases = _cases(trace)
     if cases:
         removed = np.array([selected for _, selected in cases])
-        for (name, selected), saved_ns in zip(cases, replay.saved_per_step(removed).tolist(), strict=True):
+        for (name, selected), saving in zip(cases, replay.saved_per_step(removed), strict=True):
             blocked_ns = round(int(holds.saves[selected & in_steps].sum()) / int(counted.sum()))
-            rows.append(ReplayRow(trace.rank, name, int(selected.sum()), blocked_ns, saved_ns, step_ns - saved_ns))
+            rows.append(_row(trace.rank, name, int(selected.sum()), blocked_ns, saving, step_ns))
     free = ((_COMMUNICATION, replay.communication), (_HOST_TIME, replay.host_time)) if len(device_work(trace)) else ()
     for name, edges in free:
         taken_ns = round(int(replay.weight[edges].sum()) / int(counted.sum()))
         if taken_ns:
-            saved_ns = replay.saved_if_free(edges)
-            rows.append(ReplayRow(trace.rank, name, len(edges), taken_ns, saved_ns, step_ns - saved_ns))
+            rows.append(_row(trace.rank, name, len(edges), taken_ns, replay.saved_if_free(edges), step_ns))
     return rows
+
+
+def _row(rank: int, removed: str, num: int, blocked_ns: int, saving: Saving, step_ns: int) -> ReplayRow:
+    return ReplayRow(rank, removed, num, blocked_ns, saving.least_ns, saving.most_ns, step_ns - saving.least_ns)
 
 
 def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
@@ -119,11 +124,20 @@ def _findings(job: Job, rows: Sequence[ReplayRow]) -> list[Finding]:
 def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow]) -> Table:
     on_rank = f" (rank {rank.rank}, the slowest)" if len(job.ranks) > 1 else ""
     title = f"{a_step(rank.steps).capitalize()} without some of its time{on_rank}"
-    return Table.of("replay", title, ReplayRow, rows[1:], note=_note(rank, rows[0])).visible
+    view = Table.of("replay", title, ReplayRow, rows[1:], note=_note(rank, rows)).visible
+    return view if _is_range(rows) else view.without("most_saved_ns")
 
 
-def _note(rank: Outline, as_is: ReplayRow) -> str:
-    """Return what limits the replay's accuracy, or why its step is longer than in the other tables; "" for neither."""
+def _is_range(rows: Sequence[ReplayRow]) -> bool:
+    return any(row.most_saved_ns - row.saved_ns >= _UNEXPLAINED * row.observed_ns for row in rows)
+
+
+def _note(rank: Outline, rows: Sequence[ReplayRow]) -> str:
+    """Return what limits the replay's accuracy, and why its step is longer than in the other tables."""
+    return " ".join(note for note in (_accuracy(rank, rows[0]), _RANGE if _is_range(rows) else "") if note)
+
+
+def _accuracy(rank: Outline, as_is: ReplayRow) -> str:
     if as_is.saved_ns >= _UNEXPLAINED * as_is.observed_ns:
         return f"Replay explains {format_value(as_is.step_ns, Unit.NS)} of {format_value(as_is.observed_ns, Unit.NS)}."
     return until_done(rank, as_is.observed_ns)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import more_rows, over_ranks, per_step, with_step_headings
-from traceq.causes.replay import replay_of
+from traceq.analysis._wording import more_rows, over_ranks, per_step, saving_words, with_step_headings
+from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
@@ -34,9 +34,9 @@ _THRESHOLD = 0.001
 """Part of a step from which a cost or a saving matters."""
 _LONG = 0.01
 """Part of a step from which a wait that costs nothing is a finding."""
-_COSTLY, _FREE, _HARMLESS, _UNKNOWN = "costly", "waits_but_free", "harmless", "unknown"
+_COSTLY, _MAY_COST, _FREE, _HARMLESS, _UNKNOWN = "costly", "may_cost", "waits_but_free", "harmless", "unknown"
 _SCALAR = "scalar"
-_VIEW = ("kind", "line", "op", "phase", "num", "step_blocked_ns", "replay_ns", "label")
+_VIEW = ("kind", "line", "op", "phase", "num", "step_blocked_ns", "replay_ns", "most_replay_ns", "label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class SyncRow:
     """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace.
 
     Means over the counted steps are `step_blocked_ns` and `replay_ns`, by which a step becomes shorter without them:
-    what they cost, in labels, tables and findings. `cost_ns` is only the part of it right after them. Waits for
+    what they cost, in labels, tables and findings; `most_replay_ns` where what streams wait for is not recorded, or
+    delays of the device have no recorded reason. `cost_ns` is only the part of it right after them. Waits for
     unrecorded work do not count in `step_blocked_ns`.
     """
 
@@ -65,6 +66,7 @@ class SyncRow:
     cost_ns: int = column("device idle after", Unit.NS)
     step_blocked_ns: int = column("blocked", Unit.NS, is_per_step=True)
     replay_ns: int = column("saves", Unit.NS, is_per_step=True)
+    most_replay_ns: int = column("at most", Unit.NS, is_per_step=True)
     label: str = column("label")
 
 
@@ -87,7 +89,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
     groups = group([waits.kind, waits.origin.op, waits.origin.line, module, waits.phase])
     host = steps(trace).host[steps(trace).counted]
     in_steps = span_index(host, waits.start) >= 0
-    num, size, saved_ns = groups.count(), groups.sum(waits.bytes), _saved_a_step(trace, groups)
+    num, size, savings = groups.count(), groups.sum(waits.bytes), _savings(trace, groups)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
     on_record = waits.blocked - measure_within(unrecorded(trace), waits.start, waits.start + waits.blocked)
@@ -116,31 +118,35 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 starved_ns=starved_ns[index],
                 cost_ns=cost_ns[index],
                 step_blocked_ns=round(step_blocked_ns[index] / len(host)),
-                replay_ns=saved_ns[index],
-                label=_label(trace, wait_ns=recorded_wait_ns[index], saved_ns=saved_ns[index]),
+                replay_ns=savings[index].least_ns,
+                most_replay_ns=savings[index].most_ns,
+                label=_label(trace, recorded_wait_ns[index], savings[index]),
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
 
 
-def _saved_a_step(trace: Trace, groups: Groups) -> list[int]:
-    """Return ns by which a step becomes shorter without the syncs of each group but with all others."""
+def _savings(trace: Trace, groups: Groups) -> list[Saving]:
+    """Return by how much a step becomes shorter without the syncs of each group but with all others."""
     call = host_waits(trace).call
     removed = np.zeros((len(groups.keys), len(call)), np.bool_)
     blocks = np.flatnonzero(call >= 0)
     removed[groups.group_ids[call[blocks]], blocks] = True
-    saved: list[int] = replay_of(trace).saved_per_step(removed).tolist()
-    return saved
+    return replay_of(trace).saved_per_step(removed)
 
 
-def _label(trace: Trace, *, wait_ns: int, saved_ns: int) -> str:
+def _label(trace: Trace, wait_ns: int, saving: Saving) -> str:
     """Return what removing some syncs saves per step, in a word; `wait_ns` is over all steps."""
     if lacks_device_rows(trace):
         return _UNKNOWN
     windows = steps(trace).window
     is_long_wait = wait_ns >= _THRESHOLD * int((windows[:, 1] - windows[:, 0]).sum())
-    is_saving = saved_ns > 0 and saved_ns >= _THRESHOLD * _step_ns(steps(trace))
-    return _COSTLY if is_saving else _FREE if is_long_wait else _HARMLESS
+    step_ns = _step_ns(steps(trace))
+    if saving.least_ns > 0 and saving.least_ns >= _THRESHOLD * step_ns:
+        return _COSTLY
+    if saving.most_ns - saving.least_ns >= _LONG * step_ns:
+        return _MAY_COST
+    return _FREE if is_long_wait else _HARMLESS
 
 
 def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
@@ -152,10 +158,14 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     shown = [replace(row, label=row.label.replace("_", " ")) for row in worst[:_TOP]]
     is_cpu_only = all(row.kind == _SCALAR for row in rows)
     is_lost = any(rank.lacks_device_rows for rank in job.ranks)
-    note = f"{_note(job, sum(num.values()), len(worst), is_cpu_only, is_lost=is_lost)} {more_rows(len(worst) - _TOP)}".strip()
+    about = _note(job, sum(num.values()), len(worst), is_cpu_only, is_lost=is_lost)
+    note = f"{about} {more_rows(len(worst) - _TOP)}".strip()
     view = Table.of("syncs", f"Syncs ({over_ranks(job)})", SyncRow, shown, note=note).select(*_VIEW)
-    unknown = ("replay_ns", "label") if is_lost else ("replay_ns",)
-    return with_step_headings(view.without(*unknown) if is_cpu_only else view, job)
+    unknown = ("replay_ns", "most_replay_ns", "label") if is_lost else ("replay_ns", "most_replay_ns")
+    step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
+    is_range = any(row.most_replay_ns - row.replay_ns >= _LONG * step_ns[row.rank] for row in shown)
+    hidden = unknown if is_cpu_only else () if is_range else ("most_replay_ns",)
+    return with_step_headings(view.without(*hidden), job)
 
 
 def _worst(rows: Sequence[SyncRow]) -> list[SyncRow]:
@@ -186,8 +196,9 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
     saving = [row for row in worst if row.replay_ns >= _THRESHOLD * step_ns[row.rank]]
     blocking = sorted(worst, key=lambda row: -row.step_blocked_ns)
     replayed = (row for row in blocking if row.kind != _SCALAR and row not in saving)  # without a device none is
-    free = [row for row in replayed if row.step_blocked_ns >= _LONG * step_ns[row.rank]]
-    return [*(_costly(job, row) for row in saving[:_MOST_FINDINGS]), *(_free(job, row) for row in free[:1])]
+    free = [row for row in replayed if row.step_blocked_ns >= _LONG * step_ns[row.rank] and row.label != _MAY_COST]
+    costly = (_costly(job, row, step_ns[row.rank]) for row in saving[:_MOST_FINDINGS])
+    return [*costly, *(_free(job, row) for row in free[:1])]
 
 
 def _step_ns(steps: Steps) -> float:
@@ -195,8 +206,9 @@ def _step_ns(steps: Steps) -> float:
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
-def _costly(job: Job, row: SyncRow) -> Finding:
-    text = f"{_blocks(job, row)}; removing it saves {format_value(row.replay_ns, Unit.NS)} (replay)"
+def _costly(job: Job, row: SyncRow, step_ns: float) -> Finding:
+    saved = saving_words(Saving(row.replay_ns, row.most_replay_ns), step_ns)
+    text = f"{_blocks(job, row)}; removing it saves {saved} (replay)"
     return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
 
 

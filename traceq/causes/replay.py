@@ -25,13 +25,21 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import contains, span_index, spans
 from traceq.model import Trace
 
-__all__ = ["Replay", "replay_of"]
+__all__ = ["Play", "Replay", "Saving", "replay_of"]
 
 _NEVER = -(2**60)
 """Weight of an edge that delays nothing, ns."""
 
 _EXPLAINED_NS = 30_000
 """Delay beyond what is usual after a dependency that launch latency and clock skew explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Ns by which the mean counted step becomes shorter, at least and at most."""
+
+    least_ns: int
+    most_ns: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,31 +115,19 @@ class Replay:
         `removed` bool[R, H]: host waits removed in each case, of `host_waits`. Nothing waits in a
         removed wait; a copy stays, and costs the host what a launch does. All else takes as long as it did.
         """
-        return self._saved(self._without(removed, everywhere=True), self.observed)
+        return self._saved(self._without(removed), self.observed)
 
-    def saved_per_step(self, removed: NDArray[np.bool_], *, everywhere: bool = False) -> NDArray[np.int64]:
-        """Return int64[R] ns by which the mean counted step becomes shorter at least.
+    def saved_per_step(self, removed: NDArray[np.bool_], *, everywhere: bool = False) -> list[Saving]:
+        """Return what the mean counted step saves in R cases; `removed` bool[R, H] as in `without_waits`.
 
         Waits outside the counted steps stay, unless they are removed `everywhere`: their savings would be credited to
         steps in which nothing was removed.
         """
-        return self._mean(self._saved(self._without(removed, everywhere=everywhere), self.observed))
+        return self._savings(list(self._without(removed if everywhere else removed & self._begins_in_step)))
 
-    def most_saved_per_step(self, removed: NDArray[np.bool_], *, everywhere: bool = False) -> NDArray[np.int64]:
-        """Return int64[R] ns by which the mean counted step becomes shorter at most."""
-        least = self.saved_per_step(removed, everywhere=everywhere)
-        if not self.is_a_range:
-            return least
-        return np.maximum(least, self._mean(self._saved(self._without(removed, everywhere=everywhere), self.loosest)))
-
-    def saved_if_free(self, edges: NDArray[np.int64]) -> int:
-        """Return ns by which the mean counted step becomes shorter at least if some edges, int64[X], take no time."""
-        return int(self._mean(self._saved([(edges, 0)], self.observed))[0])
-
-    def most_saved_if_free(self, edges: NDArray[np.int64]) -> int:
-        """Return ns by which the mean counted step becomes shorter at most if some edges, int64[X], take no time."""
-        least = self.saved_if_free(edges)
-        return max(least, int(self._mean(self._saved([(edges, 0)], self.loosest))[0])) if self.is_a_range else least
+    def saved_if_free(self, edges: NDArray[np.int64]) -> Saving:
+        """Return what the mean counted step saves if some edges, int64[X], take no time."""
+        return self._savings([(edges, 0)])[0]
 
     @property
     def is_a_range(self) -> bool:
@@ -171,14 +167,17 @@ class Replay:
         mean: NDArray[np.float64] = saved[:, steps(self.trace).counted].mean(axis=1)
         return np.rint(mean).astype(np.int64)
 
-    def _without(
-        self, removed: NDArray[np.bool_], *, everywhere: bool
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def _without(self, removed: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield (edges, their weights) of each case of waits that are removed."""
         of_edge = np.flatnonzero(self.hold >= 0)
-        for case in removed if everywhere else removed & self._begins_in_step:
+        for case in removed:
             edges = of_edge[case[self.hold[of_edge]]]
             yield edges, self.without[edges]
+
+    def _savings(self, cases: list[tuple[NDArray[np.int64], NDArray[np.int64] | int]]) -> list[Saving]:
+        least = self._mean(self._saved(cases, self.observed))
+        most = np.maximum(least, self._mean(self._saved(cases, self.loosest))) if self.is_a_range else least
+        return [Saving(*pair) for pair in zip(least.tolist(), most.tolist(), strict=True)]
 
     def _saved(
         self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]], play: Play

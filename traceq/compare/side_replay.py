@@ -49,10 +49,11 @@ def _replayed(trace: Trace, is_one_sided: NDArray[np.bool_]) -> SideReplay:
     counted = steps(trace).host[steps(trace).counted]
     inside = span_index(counted, syncs(trace).start) >= 0
     removed = np.r_[is_one_sided, False][waits.call][None]
+    (of_syncs,), of_host = replay.saved_per_step(removed, everywhere=True), replay.saved_if_free(replay.host_time)
     return SideReplay(
         num_syncs=int((is_one_sided & inside).sum()) / len(counted),
-        syncs_ns=int(replay.saved_per_step(removed, everywhere=True)[0]),
-        syncs_most_ns=int(replay.most_saved_per_step(removed, everywhere=True)[0]),
-        host_ns=replay.saved_if_free(replay.host_time),
-        host_most_ns=replay.most_saved_if_free(replay.host_time),
+        syncs_ns=of_syncs.least_ns,
+        syncs_most_ns=of_syncs.most_ns,
+        host_ns=of_host.least_ns,
+        host_most_ns=of_host.most_ns,
     )
