@@ -15,6 +15,8 @@ from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
 from traceq.compare.explain import explain
 from traceq.compare.result import Cause
+from traceq.compare.sentences import cause_words
+from traceq.facts.timeline.active_thread import parallel_launches
 from traceq.model import Trace
 
 
@@ -113,6 +115,31 @@ def test_a_kernel_that_is_loaded_first_is_the_cause_of_its_loading() -> None:
     a, b = (queued(60, 5).load("conv", dur).run("add", 5).trace for dur in (3, 4003))
     delta, causes = causes_of(a, b)
     assert (delta, deltas(causes)) == (4000, {KERNEL_LOADING: 4000})
+
+
+def launched_by_threads(seed: int, *, slow: float = 0) -> Trace:
+    """Four threads that launch side by side, each on a stream of its own; an op of the third one takes `slow` more."""
+    rng, rows, number, end = random.Random(seed), [], 0, 0.0
+    for thread in range(4):
+        time, free = 0.0, 0.0
+        for n in range(50):
+            number, dur = number + 1, rng.uniform(9, 11) + slow * ((thread, n) == (2, 25))
+            begin = max(time + 9, free + 1)
+            rows += [op("aten::mm", time, dur, tid=100 + thread), launch(time + 4, 3, number, tid=100 + thread)]
+            rows.append(kernel(f"k{n % 7}", begin, 6, number, stream=7 + thread))
+            time, free = time + dur, begin + 6
+        end = max(end, time, free)
+    return build(step(0, end + 5), call("cudaDeviceSynchronize", end - 3, 6), *rows)
+
+
+def test_where_threads_launch_side_by_side_no_cause_is_told() -> None:
+    a, b = launched_by_threads(1), launched_by_threads(2, slow=300)
+    traced, _, causes = explain(a, b)
+    assert parallel_launches(a) > 0.5
+    assert not traced.is_matched
+    words = "launches are made by threads that launch side by side: the table shows where the time went, not why."
+    assert any(text.endswith(words) for text in cause_words("b", traced, causes))
+    assert sum(cause.delta_ns for cause in causes) == traced.delta_ns > 250_000
 
 
 def test_an_exposed_host_op_costs_its_time() -> None:

@@ -12,6 +12,7 @@ from traceq.compare.cause_rows import cause_rows
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.side_replay import side_replays
 from traceq.facts.events.device_work import device_work
+from traceq.facts.timeline.active_thread import parallel_launches
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
@@ -19,6 +20,9 @@ __all__ = ["Explanation", "explain"]
 
 _MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
+
+_MOST_PARALLEL_PCT = 5.0
+"""Launches by threads that run side by side, from which the host is not one line."""
 
 Explanation = tuple[Traced, tuple[CellDelta, ...], tuple[Cause, ...]]
 
@@ -34,8 +38,8 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
     of_a, of_b = ledger(a), ledger(b)
     a_ns, b_ns = (whole_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
     marked = any(steps(trace).marked for trace in (a, b))
-    follows = any(_follows_unrecorded_work(trace) for trace in (a, b))
-    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked, follows_unrecorded=follows)
+    unclear = next((reason for reason in map(_unclear, (a, b)) if reason), "")
+    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked, unclear=unclear)
     cells = _cells(of_a, of_b)
     if len(device_work(a)) and len(device_work(b)):
         ranks = sorted([(a, b), *peers[:_MAX_PEERS]], key=lambda sides: sides[0].rank)
@@ -55,6 +59,14 @@ def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
     return tuple(CellDelta(*key, a_ns, b_ns) for key, (a_ns, b_ns) in means.items())
 
 
-def _follows_unrecorded_work(trace: Trace) -> bool:
-    """Return whether a counted step follows unrecorded work, which is left out: what it waited for is not known."""
-    return steps(trace).opens_ns is not None and bool(steps(trace).counted[0])
+def _unclear(trace: Trace) -> str:
+    """Return what in a trace leaves open what caused a delta, "" for nothing.
+
+    Before a counted step there is unrecorded work, which is left out: what it waited for is not known. Or threads
+    launch side by side: the graph has one line of the host.
+    """
+    if steps(trace).opens_ns is not None and bool(steps(trace).counted[0]):
+        return "a window opens with work that its trace does not show"
+    if (percent := 100 * parallel_launches(trace)) >= _MOST_PARALLEL_PCT:
+        return f"{percent:.0f} % of the launches are made by threads that launch side by side"
+    return ""

@@ -72,8 +72,8 @@ class Traced:
     """Profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps.
 
     Not `marked` where the traces have no steps and count as one each. `matched_pct` is the share of host calls that
-    both sides have, None without a device. `follows_unrecorded`: a step follows work that its trace does not
-    show. `replays` of A and B where that, or too little in common, leaves open what caused the delta.
+    both sides have, None without a device. `unclear`: what in a trace leaves open what caused the delta, "" for
+    nothing. `replays` of A and B where that does, or too little in common.
     """
 
     rank: int
@@ -83,7 +83,7 @@ class Traced:
     num_b: int
     marked: bool = True
     matched_pct: float | None = None
-    follows_unrecorded: bool = False
+    unclear: str = ""
     replays: tuple[SideReplay, SideReplay] | None = None
 
     @property
@@ -94,7 +94,7 @@ class Traced:
     @property
     def is_matched(self) -> bool:
         """Whether the sides have enough in common to say what caused the delta."""
-        return self.matched_pct is not None and self.matched_pct >= _LEAST_MATCHED_PCT and not self.follows_unrecorded
+        return self.matched_pct is not None and self.matched_pct >= _LEAST_MATCHED_PCT and not self.unclear
 
     @property
     def says_where_only(self) -> bool:

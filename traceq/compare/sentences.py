@@ -178,10 +178,8 @@ def _unmatched_words(traced: Traced) -> list[str]:
     """Return, of sides with little in common, what the causes are then."""
     if traced.matched_pct is None or not traced.says_where_only:
         return []
-    if traced.follows_unrecorded:
-        return ["A window opens with work that its trace does not show: the table shows where the time went, not why."]
-    percent = f"{traced.matched_pct:.0f} %"
-    return [f"Only {percent} of the host's calls are on both sides: the table shows where the time went, not why."]
+    reason = traced.unclear or f"only {traced.matched_pct:.0f} % of the host's calls are on both sides"
+    return [f"{reason[0].upper()}{reason[1:]}: the table shows where the time went, not why."]
 
 
 def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["ActiveThread", "active_thread"]
+__all__ = ["ActiveThread", "active_thread", "parallel_launches"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +45,16 @@ def active_thread(trace: Trace, time_ns: NDArray[np.int64]) -> ActiveThread:
         if track != main:
             active.assign(trace, track, main_idle)
     return active
+
+
+@once_per_trace
+def parallel_launches(trace: Trace) -> float:
+    """Return the share of launches made by a thread while another one is the active one."""
+    work = device_work(trace)
+    calls = sorted_unique(work.call[work.linked])
+    if len(calls) == 0:
+        return 0.0
+    return float((active_thread(trace, trace.events.ts[calls]).track != tracks(trace)[calls]).mean())
 
 
 def _innermost_op(trace: Trace, track: int, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
