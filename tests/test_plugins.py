@@ -70,7 +70,7 @@ def test_an_installed_analysis_is_shown_like_any_other(installed: Path) -> None:
     shown = json.loads(done.out)
     assert [row["rank"] for row in shown["toy"]] == [0, 1]
     assert sum(row["num_events"] for row in shown["toy"]) == shown["source"]["num_events"]
-    text = traceq("show", RUN / "on", site=installed)
+    text = traceq("show", "--full", RUN / "on", site=installed)
     assert (text.code, "plugin" in text.err) == (0, False)
     table = text.out[text.out.index("\nEvents\n") :].splitlines()
     assert [line.split()[0] for line in table[2:5]] == ["rank", "0", "1"]

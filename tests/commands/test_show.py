@@ -52,7 +52,8 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "golden"), [([], "show.txt"), (["--markdown"], "show.md"), (["--json"], "show.json")]
+    ("options", "golden"),
+    [([], "show.txt"), (["--full"], "show_full.txt"), (["--markdown"], "show.md"), (["--json"], "show.json")],
 )
 def test_a_small_trace_reads_like_this(trace: str, options: list[str], golden: str) -> None:
     done = traceq("show", *options, trace)

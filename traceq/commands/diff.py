@@ -30,7 +30,7 @@ def command(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Markdown for an issue.")] = False,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Tables of traced durations, even if these are no evidence.")
+        bool, typer.Option("--full", help="All tables, even of traced durations that are no evidence.")
     ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")

@@ -28,6 +28,7 @@ def command(
     strict: Annotated[bool, typer.Option(help="Refuse a trace that is damaged in any way.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into an issue.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="All tables, not only one screen.")] = False,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
     memory: Annotated[
         str | None,
@@ -70,6 +71,6 @@ def command(
                 on_progress=on_progress,
             )
         drawn = partial(first_rank, run, sheet, path, strict=strict, step=step)
-        write_result("sheet", sheet, form, RenderOptions(width, drawn))
+        write_result("sheet", sheet, form, RenderOptions(width, drawn, full=full or bool(only)))
         if not form.holds_caveats:
             print_caveats(sheet.all_caveats)

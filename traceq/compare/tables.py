@@ -33,16 +33,16 @@ _CAUSES = (
 )
 
 
-def waterfall(diff: Diff) -> Table:
-    """Return phases and categories that differ, largest first, then residual and total."""
+def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
+    """Return the `top` phases and categories that differ most, the rest in one row, then residual and total."""
     assert diff.traced is not None
     changed = sorted((cell for cell in diff.cells if cell.delta_ns), key=lambda cell: -abs(cell.delta_ns))
     whole = diff.traced.delta_ns
     rows: list[tuple[Cell, ...]] = [
         (cell.phase, cell.category.replace("_", " "), cell.a_ns, cell.b_ns, cell.delta_ns, share(cell.delta_ns, whole))
-        for cell in changed[:_TOP]
+        for cell in changed[:top]
     ]
-    rest = changed[_TOP:]
+    rest = changed[top:]
     if rest:
         delta_ns = sum(cell.delta_ns for cell in rest)
         sums = sum(cell.a_ns for cell in rest), sum(cell.b_ns for cell in rest)
@@ -87,14 +87,14 @@ def ranks_table(diff: Diff) -> Table:
     return Table("ranks", "Step time by rank", columns, rows if len(diff.ranks) > 1 else (), note=note)
 
 
-def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
-    """Return the largest causes, with fewer columns for a narrow `width` in characters.
+def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
+    """Return the `top` largest causes, with fewer columns for a narrow `width` in characters.
 
     Columns that are empty for all causes are left out. So is the split by count and duration if no cause has both
     parts; where the parts nearly cancel, as for few large copies that replace many small ones, their cells are empty.
     Run-to-run jitter has its standard deviation beside it.
     """
-    shown = diff.causes[:_TOP]
+    shown = diff.causes[:top]
     optional = ("line", "module", "delta_num", "delta_bytes")
     left_out = {key for key in optional if not any(_shown(cause, key) for cause in shown)}
     if width < _WIDE or not any(_shown(cause, "count_ns") and _shown(cause, "dur_ns") for cause in shown):
@@ -104,7 +104,7 @@ def causes_table(diff: Diff, *, width: int = _WIDE) -> Table:
     if diff.traced is not None and not diff.traced.marked:
         columns = tuple(replace(column, title="more") if column.key == "delta_num" else column for column in columns)
     rows = tuple(tuple(_shown(cause, column.key) for column in columns) for cause in shown)
-    rest = diff.causes[_TOP:]
+    rest = diff.causes[top:]
     net_ns = sum(cause.delta_ns for cause in rest)
     absolute_ns = sum(abs(cause.delta_ns) for cause in rest)
     note = ""

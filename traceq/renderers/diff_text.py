@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TextIO
 
 from rich.console import Console
@@ -10,6 +12,7 @@ from rich.text import Text
 from traceq.compare.result import Diff, Diffs
 from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
 from traceq.display import RenderOptions
+from traceq.renderers.one_screen import MOST_LINES, num_lines
 from traceq.renderers.text import open_console, print_line, print_table, visible_text
 from traceq.report import Table
 from traceq.stats import VerdictName
@@ -17,6 +20,8 @@ from traceq.stats import VerdictName
 __all__ = ["print_diff", "print_diffs", "write_diffs"]
 
 _NARROW = 100
+_MOST_ROWS, _FEW_ROWS = 12, 5
+"""Rows of tables: all that people read, and those on one screen."""
 _STYLES: dict[VerdictName, str] = {
     "material": "bold red",
     "detectable": "yellow",
@@ -30,24 +35,39 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     print_diffs(diffs, open_console(file, options.width), full=options.full)
 
 
-def print_diff(diff: Diff, console: Console, *, tables: bool = True) -> None:
-    """Write one diff to a console; without `tables` only its sentences."""
+def print_diff(diff: Diff, console: Console) -> None:
+    """Write the sentences of one diff to a console."""
     style = _STYLES[diff.verdict_name]
     for index, line in enumerate(diff.words):
         print_line(visible_text(line, style=style if index == 0 else ""), console)
-    if diff.traced is not None and tables:
-        for table in (waterfall(diff), ranks_table(diff), causes_table(diff, width=console.width)):
-            if table.rows:
-                _print_table(table, console)
 
 
 def print_diffs(diffs: Diffs, console: Console, *, full: bool = False) -> None:
     """Write all arms of a run: the matrix, collectives and interactions, then each answer with its tables.
 
-    Arms that repeat the change of another have only sentences, and unless `full` those whose traced durations are no
-    evidence.
+    Unless `full`, tables are short, as many as fit on one screen, and answers whose traced durations are no evidence
+    have none. Arms that repeat the change of another never have any.
     """
-    repeated = {interaction.arm for interaction in diffs.interactions}
+    room = MOST_LINES - sum(num_lines(partial(part, diffs), console) for part in (_print_overview, _print_answers))
+    repeated, num_left_out = {interaction.arm for interaction in diffs.interactions}, 0
+    _print_overview(diffs, console)
+    for diff in diffs.diffs:
+        _print_answer(diffs, diff, console)
+        if diff.b_name in repeated or (diff.doubt and not full):
+            continue
+        for table in _tables(diff, console.width, _MOST_ROWS if full else _FEW_ROWS):
+            room -= num_lines(partial(_print_table, table), console)
+            if full or room >= 0:
+                _print_table(table, console)
+            else:
+                num_left_out += 1
+    if num_left_out:
+        console.print()
+        console.print(Text(f"More: --full ({num_left_out} more tables)", style="dim"))
+
+
+def _print_overview(diffs: Diffs, console: Console) -> None:
+    """Write what is said of all arms together."""
     if len(diffs.diffs) > 1:
         _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
     if diffs.exchanges:
@@ -56,11 +76,26 @@ def print_diffs(diffs: Diffs, console: Console, *, full: bool = False) -> None:
     for line in (*(interaction.words for interaction in diffs.interactions), *free):
         console.print()
         print_line(visible_text(line), console)
+
+
+def _print_answers(diffs: Diffs, console: Console) -> None:
     for diff in diffs.diffs:
-        console.print()
-        if len(diffs.diffs) > 1:
-            console.print(Text(f"── {diff.b_name} against {diff.a_name} ", style="bold"))
-        print_diff(diff, console, tables=diff.b_name not in repeated and (full or not diff.doubt))
+        _print_answer(diffs, diff, console)
+
+
+def _print_answer(diffs: Diffs, diff: Diff, console: Console) -> None:
+    console.print()
+    if len(diffs.diffs) > 1:
+        console.print(Text(f"── {diff.b_name} against {diff.a_name} ", style="bold"))
+    print_diff(diff, console)
+
+
+def _tables(diff: Diff, width: int, num_rows: int) -> Iterator[Table]:
+    """Yield the tables of a traced delta that have rows."""
+    if diff.traced is None:
+        return
+    tables = waterfall(diff, top=num_rows), ranks_table(diff), causes_table(diff, width=width, top=num_rows)
+    yield from (table for table in tables if table.rows)
 
 
 def _print_table(table: Table, console: Console) -> None:

@@ -20,6 +20,7 @@ from traceq.units import Unit, format_ranks, format_value
 __all__ = [
     "MOST_FINDINGS",
     "open_console",
+    "print_findings",
     "print_line",
     "print_sheet",
     "print_table",
@@ -36,6 +37,8 @@ MOST_FINDINGS = 8
 _PIPED_WIDTH = 140
 _GAP = 2
 _NARROWEST = 10
+_LINE = "line"
+"""Key of columns with `path/file.py:LINE function`."""
 _VISIBLE = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
@@ -48,26 +51,29 @@ class _Output(Console):
         raise BrokenPipeError
 
 
-def open_console(file: TextIO, width: int | None = None) -> Console:
+def open_console(file: TextIO, width: int | None = None, *, is_terminal: bool = False) -> Console:
     """Return a console that writes to a file.
 
     Its width is `width`, else that of the terminal or COLUMNS, else 140 columns, enough for every table. Text in memory
-    has no colours.
+    has no colours, and is wrapped as on a terminal if it `is_terminal`.
     """
     width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
-    in_memory = False if isinstance(file, StringIO) else None
+    in_memory = is_terminal if isinstance(file, StringIO) else None
     return _Output(file=file, width=width, highlight=False, emoji=False, force_terminal=in_memory, force_jupyter=False)
 
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
-    """Write the reports on a run as text."""
-    print_sheet(sheet, open_console(file, options.width))
+    """Write the reports on a run as text: one screen, or all if `options` say so."""
+    from traceq.renderers.one_screen import print_screen
+
+    console = open_console(file, options.width)
+    (print_sheet if options.full else print_screen)(sheet, console)
 
 
 def write_report(report: Report, file: TextIO, options: RenderOptions) -> None:
     """Write one report as text: its findings, then its tables."""
     console = open_console(file, options.width)
-    _print_findings(report.findings, console)
+    print_findings(report.findings, console)
     for index, view in enumerate(report.views):
         if index or report.findings:
             console.print()
@@ -90,7 +96,7 @@ def write_caveats(caveats: Iterable[Caveat], file: TextIO, options: RenderOption
 def print_sheet(sheet: Sheet, console: Console) -> None:
     """Write a sheet to a console, at the console's width."""
     print_line(visible_text(source_summary(sheet.source), style="bold"), console)
-    _print_findings(sheet.top_findings[:MOST_FINDINGS], console)
+    print_findings(sheet.top_findings[:MOST_FINDINGS], console)
     if (num_left_out := len(sheet.top_findings) - MOST_FINDINGS) > 0:
         print_line(visible_text(f"  {num_left_out} more in --json", style="dim"), console)
     for report in sheet.reports:
@@ -102,7 +108,8 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
         print_line(visible_text(unknown_line(sheet), style="dim"), console)
 
 
-def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+def print_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Write a line for each finding, with a dot as red as it is severe."""
     for finding in findings:
         print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(finding.text), console)
 
@@ -170,7 +177,8 @@ class _Layout:
 def _layout(table: Table, shown: Sequence[int], width: int) -> _Layout:
     """Return the layout of the `shown` columns for a terminal of `width` columns.
 
-    If they do not fit, headings are broken into a line per word, then the widest texts are cut; numbers are never cut.
+    If they do not fit, headings are broken into a line per word, then the widest texts are cut; numbers are never cut,
+    nor `file.py:LINE`.
     """
     columns = [table.columns[index] for index in shown]
     texts = [tuple(format_value(row[index], table.columns[index].unit) for index in shown) for row in table.rows]
@@ -180,12 +188,17 @@ def _layout(table: Table, shown: Sequence[int], width: int) -> _Layout:
             for index, heading in enumerate(headings)
         ]
         cuttable = [index for index, column in enumerate(columns) if column.unit is Unit.TEXT]
+        narrowest = [
+            max([_NARROWEST, *(len(_file_and_line(row[index])) + 1 for row in texts if column.key == _LINE)])
+            for index, column in enumerate(columns)
+        ]
         while (excess := sum(widths) + _GAP * len(widths) - width) > 0:
-            widest = max(cuttable, key=lambda column: widths[column], default=-1)
-            if widest < 0 or widths[widest] <= _NARROWEST:
+            wide = [index for index in cuttable if widths[index] > narrowest[index]]
+            widest = max(wide, key=lambda column: widths[column], default=-1)
+            if widest < 0:
                 break
-            second = max((widths[other] for other in cuttable if other != widest), default=0)
-            widths[widest] = max(_NARROWEST, widths[widest] - min(excess, max(1, widths[widest] - second)))
+            second = max((widths[other] for other in wide if other != widest), default=0)
+            widths[widest] = max(narrowest[widest], widths[widest] - min(excess, max(1, widths[widest] - second)))
         if excess <= 0:
             break
     return _Layout(tuple(columns), tuple(headings), tuple(texts), tuple(widths), excess <= 0)
@@ -214,10 +227,22 @@ def _rich_table(layout: _Layout) -> RichTable:
         justify: JustifyMethod = "left" if column.unit is Unit.TEXT else "right"
         rich_table.add_column(Text(heading, style="dim"), justify=justify, no_wrap=True, vertical="bottom")
     for row in layout.texts:
-        cells = (visible_text(_cut(text, width)) for text, width in zip(row, layout.widths, strict=True))
+        columns = zip(row, layout.widths, layout.columns, strict=True)
+        cells = (visible_text((_cut_line if each.key == _LINE else _cut)(text, width)) for text, width, each in columns)
         rich_table.add_row(*cells, style="bold" if row and row[0] == "total" else "")
     return rich_table
 
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def _cut_line(text: str, width: int) -> str:
+    """Cut `path/file.py:LINE function` to a width: first the function, then the path from the left."""
+    place = text.partition(" ")[0]
+    return _cut(text, width) if len(place) < width else place if len(place) == width else f"…{place[1 - width :]}"
+
+
+def _file_and_line(text: str) -> str:
+    """Return the `file.py:LINE` of `path/file.py:LINE function`."""
+    return text.partition(" ")[0].rpartition("/")[2]

@@ -1,0 +1,86 @@
+"""Reports on one screen: at most 40 lines at 100 columns, the answer first, places in the source never cut."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from catalogue import FILES, JOBS
+from paths import FIXTURES, TRACES
+from terminal import on_terminal, traceq
+
+from traceq.analysis.registry import sheet
+from traceq.compare.diff import diff, diff_run
+from traceq.compare.result import Diffs
+from traceq.renderers.diff_text import print_diffs
+from traceq.renderers.one_screen import MOST_LINES, print_screen
+from traceq.renderers.text import open_console
+from traceq.report import Sheet
+from traceq.runs.read import read
+
+OURS = [pytest.param(path, id=path.name) for path in (*sorted(FIXTURES.glob("example/*")), FIXTURES / "outlier_ab")]
+PAIRS = [
+    ("ep-moe-b200-ab/ref.json.gz", "ep-moe-b200-ab/syncless.json.gz"),
+    ("resnet50-2021/workers0.json.gz", "resnet50-2021/workers4.json.gz"),
+    ("sam-a100-ab/compile_false.json.gz", "sam-a100-ab/compile_true.json.gz"),
+    ("hta-diff/control-a100-rank3.json.gz", "hta-diff/test-v100-rank1.json.gz"),
+    ("torchrec-v100-ab/a", "torchrec-v100-ab/b"),
+]
+
+
+def screen(result: Sheet, width: int) -> str:
+    file = StringIO()
+    print_screen(result, open_console(file, width, is_terminal=True))
+    return re.sub(r"\x1b\[[\d;]*m", "", file.getvalue())
+
+
+@pytest.mark.parametrize("path", [*(path for path in OURS if path.values[0].is_dir()), *FILES, *JOBS])
+def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
+    result = sheet(read(path))
+    assert screen(result, 100).count("\n") <= MOST_LINES
+    narrow = screen(result, 80)
+    assert max(map(len, narrow.splitlines())) <= 80 + 1  # a word as long as the path of a trace
+    for view in (view for report in result.reports for view in report.views):
+        index = next((index for index, column in enumerate(view.columns) if column.key == "line"), None)
+        if index is None or f"\n{view.title}\n" not in narrow:
+            continue
+        table = narrow.partition(f"\n{view.title}\n")[2].partition("\n\n")[0]
+        for row in view.rows[: len(table.splitlines()) - 3]:
+            place = str(row[index]).partition(" ")[0].rpartition("/")[2]
+            assert place in table or " line" not in table.partition("\n")[0]
+
+
+def test_the_first_screen_is_what_matters_and_full_is_all() -> None:
+    short, full = (traceq("show", *options, FIXTURES / "outlier_ab" / "on").out for options in ((), ("--full",)))
+    assert "An unprofiled step, by phase" in short
+    assert "\nSteps\n" not in short  # of two profiled steps, beside a hundred that are not
+    assert "\nSteps\n" in full
+    assert "Host ops by self time" in full
+    assert full.count("\n") > 2 * short.count("\n")
+    assert re.search(r"\nMore: --full \(\d+ more tables\), --only NAME; the timeline: traceq open .*/on\n$", short)
+    only = traceq("show", "--only", "host", FIXTURES / "outlier_ab" / "on").out
+    assert "Host ops by self time" in only
+    assert "More:" not in only
+
+
+def test_a_terminal_of_40_columns_is_no_error() -> None:
+    assert "phase" in on_terminal("show", str(FIXTURES / "outlier_ab" / "on"), columns=40)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0].partition("/")[0])
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces beside this checkout, in {TRACES}")
+def test_a_comparison_is_one_screen(pair: tuple[str, str]) -> None:
+    result = diff(*(TRACES / name for name in pair))
+    assert printed(Diffs(result.a_name, (result,))).count("\n") <= MOST_LINES
+
+
+def test_a_comparison_of_arms_is_one_screen() -> None:
+    assert printed(diff_run(str(FIXTURES / "outlier_ab"))).count("\n") <= MOST_LINES
+
+
+def printed(diffs: Diffs) -> str:
+    file = StringIO()
+    print_diffs(diffs, open_console(file, 100, is_terminal=True))
+    return file.getvalue()

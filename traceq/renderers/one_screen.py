@@ -1,0 +1,115 @@
+"""What `traceq show` prints on one screen: findings, where the time goes, its costliest rows, and where there is more.
+
+The whole report is `--full`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+
+from rich.console import Console
+
+from traceq.renderers.text import (
+    open_console,
+    print_findings,
+    print_line,
+    print_table,
+    source_summary,
+    unknown_line,
+    visible_text,
+)
+from traceq.report import Finding, Sheet, Table
+
+__all__ = ["MOST_LINES", "num_lines", "print_screen"]
+
+MOST_LINES = 40
+_MOST_FINDING_LINES = 12
+_UNPROFILED = "step_phases"
+_FIRST = (
+    *("stalled", "desync", "batches", "loader", "loader_ranks"),
+    *(_UNPROFILED, "steps", "partition", "clusters", "ranks", "syncs", "collectives", "idle", "kernels", "host"),
+)
+"""Tables in the order in which they are chosen, as far as there is room: why it stopped, what was asked, the step."""
+_MOST_ROWS, _ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4}, 5
+
+Print = Callable[[Console], None]
+
+
+def print_screen(sheet: Sheet, console: Console) -> None:
+    """Write the screen to a console, at its width."""
+    findings = _as_fits(sheet.top_findings, console)
+    views = [view.non_empty_columns for report in sheet.reports for view in report.views if view.rows]
+    first: dict[str, Table] = {}
+    for view in views:
+        first.setdefault(view.key, _shortened(view))
+    if _UNPROFILED in first:
+        first.pop("steps", None)  # a few profiled steps are no result beside those
+    frame = partial(_print_head, sheet, findings), partial(_print_foot, sheet, len(views))
+    room, chosen = MOST_LINES - sum(num_lines(part, console) for part in frame), []
+    for view in (first[key] for key in _FIRST if key in first):
+        needed = num_lines(partial(_print_view, view), console)
+        if needed <= room:
+            chosen.append(view)
+            room -= needed
+    _print_head(sheet, findings, console)
+    for view in chosen:
+        _print_view(view, console)
+    _print_foot(sheet, len(views) - len(chosen), console)
+
+
+def _as_fits(findings: Sequence[Finding], console: Console) -> Sequence[Finding]:
+    """Return the first findings, as many as the screen has room for; at least one."""
+    shown = findings
+    while len(shown) > 1 and num_lines(partial(print_findings, shown), console) > _MOST_FINDING_LINES:
+        shown = shown[:-1]
+    return shown
+
+
+def _print_head(sheet: Sheet, findings: Sequence[Finding], console: Console) -> None:
+    print_line(visible_text(source_summary(sheet.source), style="bold"), console)
+    print_findings(findings, console)
+    if (num_left_out := len(sheet.top_findings) - len(findings)) > 0:
+        print_line(visible_text(f"  {num_left_out} more with --full", style="dim"), console)
+
+
+def _print_foot(sheet: Sheet, num_more: int, console: Console) -> None:
+    lines = [unknown_line(sheet)] if sheet.unknown else []
+    path = sheet.source.path
+    if num_more:
+        lines.append(f"More: --full ({num_more} more tables), --only NAME; the timeline: traceq open {path}")
+    if lines:
+        console.print()
+    for line in lines:
+        print_line(visible_text(line, style="dim"), console)
+
+
+def _print_view(view: Table, console: Console) -> None:
+    console.print()
+    print_table(view, console)
+
+
+def _shortened(view: Table) -> Table:
+    """Return the rows that matter most, in their order, without the note; a total stays."""
+    most = _MOST_ROWS.get(view.key, _ROWS)
+    rows = list(view.rows)
+    total = [rows.pop()] if rows and rows[-1][0] == "total" else []
+    left_out = len(rows) - most
+    if left_out > 0:
+        size = next((index for index, column in enumerate(view.columns) if column.key == "total"), None)
+        if size is not None:
+            kept = sorted(range(len(rows)), key=lambda row: -float(rows[row][size] or 0))[:most]
+            rows = [rows[row] for row in sorted(kept)]
+        else:
+            rows = rows[:most]
+    note = f"{left_out} more with --only {view.key}" if left_out > 0 else ""
+    return replace(view, rows=(*rows, *total), note=note)
+
+
+def num_lines(print_to: Print, console: Console) -> int:
+    """Return how many lines something takes on a terminal as wide as the console."""
+    file = StringIO()
+    print_to(open_console(file, console.width, is_terminal=console.is_terminal))
+    return file.getvalue().count("\n")
