@@ -40,6 +40,12 @@ def test_a_host_that_keeps_its_device_waiting_is_the_path() -> None:
     ]
 
 
+def test_a_kernel_that_spins_is_no_work_on_the_path() -> None:
+    spin = kernel("at::cuda::(anonymous namespace)::spin_kernel(long)", 7, 40, 1)
+    events = step(0, 20), launch(2, 1, 1), spin, launch(5, 1, 2), kernel("b", 47, 20, 2)
+    assert ("spin_wait", spin["name"], 40) in path(*events)
+
+
 def test_a_device_that_is_behind_is_the_path_from_the_first_launch() -> None:
     events = step(0, 20), launch(2, 1, 1), kernel("a", 7, 40, 1), launch(5, 1, 2)
     assert path(*events, kernel("b", 49, 20, 2)) == [

@@ -14,7 +14,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.kineto.read import read_trace
 from traceq.model import Run
 
-IDLE = ("sync_wait", "alloc_wait", "host_bound", "launch_latency", "tail", "dataload_wait", "python")
+IDLE = ("spin_wait", "sync_wait", "alloc_wait", "host_bound", "launch_latency", "tail", "dataload_wait", "python")
 FIRST = (launch(1, 1, 1), kernel("a", 2, 8, 1))
 
 
@@ -37,6 +37,12 @@ def test_each_op_answers_for_its_own_time_in_a_gap() -> None:
         ("host op", "aten::mm"): 12,
         ("launch queue", "aten::mm"): 3,
     }
+
+
+def test_a_kernel_that_spins_is_named_with_what_launched_it() -> None:
+    spin = kernel("at::cuda::(anonymous namespace)::spin_kernel(long)", 12, 80, 2)
+    assert filled(launch(8, 2, 2), spin)["spin wait", spin["name"]] == 80
+    assert filled(op("mine::throttle", 7, 4), launch(8, 2, 2), spin)["spin wait", "mine::throttle"] == 80
 
 
 def test_waiting_for_data_is_no_hosts_work_though_ops_run_in_it() -> None:

@@ -52,6 +52,35 @@ def test_compute_hides_communication_hides_copies() -> None:
     ) == {"host_bound": 1, "launch_latency": 9, "compute": 30, "exposed_comm": 20, "exposed_memcpy": 20, "tail": 20}
 
 
+SPINS = "at::cuda::(anonymous namespace)::spin_kernel(long)"
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        (SPINS, "spin_wait"),
+        ("at::cuda::(anonymous namespace)::busy_wait_for_flag_kernel(int*)", "spin_wait"),
+        ("_ZN2at4cuda12_GLOBAL__N_111spin_kernelEl", "spin_wait"),
+        ("void ising::update_spin_kernel<float>(float*)", "compute"),
+        ("void at::native::vectorized_elementwise_kernel<4, sleep_kernel>(int)", "compute"),
+        ("c10d::symmetric_memory::wait_signal_kernel(unsigned int**, int)", "exposed_comm"),
+        ("c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**, int)", "exposed_comm"),
+    ],
+)
+def test_a_kernel_that_only_waits_computes_nothing(name: str, category: str) -> None:
+    assert cells(launch(0, 1, 1), kernel(name, 1, 99, 1)) == {"host_bound": 1, category: 99}
+
+
+def test_whatever_runs_beside_a_spin_wait_counts() -> None:
+    work = kernel(SPINS, 1, 60, 1), kernel("gemm", 20, 30, 2, stream=8), memcpy("HtoD", 55, 45, 3, stream=9)
+    assert cells(*(launch(0, 1, corr) for corr in (1, 2, 3)), *work) == {
+        "host_bound": 1,
+        "spin_wait": 19 + 5,
+        "compute": 30,
+        "exposed_memcpy": 45,
+    }
+
+
 def test_a_collective_on_the_compute_stream_is_still_communication() -> None:
     assert cells(launch(0, 1, 1), kernel(ALL_REDUCE, 1, 99, 1)) == {"host_bound": 1, "exposed_comm": 99}
 

@@ -153,7 +153,7 @@ def of_times(sheet: Sheet) -> Iterator[str]:
             yield f"phases: {row}"
 
 
-IDLE = ("sync_wait", "alloc_wait", "dataload_wait", "host_bound", "launch_latency", "tail")
+IDLE = ("spin_wait", "sync_wait", "alloc_wait", "dataload_wait", "host_bound", "launch_latency", "tail")
 
 
 def rows_of(sheet: Sheet, key: str) -> list[Row]:
@@ -306,7 +306,7 @@ def no_time(sheet: Sheet, finding: Finding) -> float:
 
 FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
-    **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait"), by_category),
+    **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait", "spin_wait"), by_category),
     **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
     "joint_syncs": by_replay("all syncs", slowest=True),
     "pageable_copies": at_most(by_replay("htod syncs")),

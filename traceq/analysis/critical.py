@@ -124,8 +124,16 @@ def _view(job: Job, rank: Outline, rows: Sequence[PathRow]) -> Table:
     shares = ", ".join(f"{kind} {format_value(100 * ns / total_ns, Unit.PERCENT)}" for kind, (ns,) in kinds)
     on = f" (rank {rank.rank}, the slowest)" if len(job.ranks) > 1 else ""
     title = f"Critical path of {a_step(rank.steps)}{on}"
-    note = " ".join(filter(None, (f"Total: {shares}.", until_done(rank, total_ns), more_rows(num_left))))
+    notes = f"Total: {shares}.", _on_waits(job, rows), until_done(rank, total_ns), more_rows(num_left)
+    note = " ".join(filter(None, notes))
     return with_step_headings(Table.of("critical", title, _Piece, pieces, note=note).without("rank"), job)
+
+
+def _on_waits(job: Job, rows: Sequence[PathRow]) -> str:
+    """Return what the path of one rank does not know of its collectives; "" for a path without them."""
+    if job.ranks[0].world_size < 2 or not any(row.kind == "collective" for row in rows):
+        return ""
+    return "Collectives include their waits for other ranks, on which the path would go on."
 
 
 def _view_of_job(job: Job, rows: Sequence[PathRow]) -> Table:
@@ -155,4 +163,4 @@ def _display_name(row: PathRow) -> str:
     """Return the name for people: `elementwise_kernel<MulFunctor>`, `Memcpy DtoH`, `between ops`."""
     if row.kind == "python":
         return python_place(row.name)
-    return short_kernel(row.name).strip() if row.kind in ("kernel", "collective", "copy") else row.name
+    return short_kernel(row.name).strip() if row.kind in ("kernel", "spin wait", "collective", "copy") else row.name

@@ -1,4 +1,4 @@
-"""What causes the idle time of the device?"""
+"""What causes the idle time of the device, and the time in which it only waits in a kernel?"""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ _LOST = {
     EXPOSED_TRANSFER: (5.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
     "exposed_memcpy": (5.0, "copies run while nothing computes; overlap them, or copy less"),
     _SYNC: (2.0, "the host waits for the device, which then idles"),
+    "spin_wait": (5.0, "kernels hold their stream and only wait, for a time or a flag"),
     _ALLOC: (2.0, "the allocator asks the driver for memory"),
     "dataload_wait": (5.0, "the main thread waits for the data loader"),
 }

@@ -19,6 +19,7 @@ from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.name_patterns import unique_names
+from traceq.facts.events.spin_kernels import is_spin_wait
 from traceq.facts.stalls.host_labels import HostLabels
 from traceq.facts.timeline.active_thread import active_thread
 from traceq.facts.timeline.data_loading import loader_waits
@@ -45,6 +46,7 @@ class PathKind(IntEnum):
     DATA_LOADER = 8
     BEFORE = 9
     UNRECORDED = 10
+    SPIN_WAIT = 11
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +65,8 @@ class CriticalPath:
     line: NDArray[np.int64]
     segment: NDArray[np.int64]
 
+
+_ON_DEVICE = (PathKind.KERNEL, PathKind.SPIN_WAIT, PathKind.COLLECTIVE, PathKind.COPY)
 
 _KIND_OF_EDGE = np.full(len(EdgeKind), PathKind.BEFORE)
 for _edge_kind, _path_kind in {
@@ -126,9 +130,10 @@ def _tiles(
 
 
 def _kinds(trace: Trace) -> NDArray[np.int64]:
-    """Return int64[D] of PathKind: kernel, collective or copy."""
+    """Return int64[D] of PathKind: kernel, spin wait, collective or copy."""
     is_kernel = trace.events.category[device_work(trace).rows] == Category.KERNEL
     kind = np.where(is_kernel, PathKind.KERNEL, PathKind.COPY)
+    kind[is_spin_wait(trace)] = PathKind.SPIN_WAIT
     return np.where(is_communication(trace), PathKind.COLLECTIVE, kind)
 
 
@@ -150,7 +155,7 @@ def _with_names(trace: Trace, whole: Spans, kind: NDArray[np.int64], work_index:
     if len(work):
         by_work = np.flatnonzero((work_index >= 0) & ~is_host)
         phase[by_work] = phases(trace).work_phase[work_index[by_work]]
-        on_device = np.flatnonzero((kind == PathKind.KERNEL) | (kind == PathKind.COLLECTIVE) | (kind == PathKind.COPY))
+        on_device = np.flatnonzero(np.isin(kind, _ON_DEVICE))
         ids, inverse = unique_names(events, work.rows[work_index[on_device]])
         name[on_device] = labels.numbered(tuple(events.strings[text] for text in ids.tolist()))[inverse]
     host = np.flatnonzero(is_host)

@@ -22,7 +22,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.facts.timeline.time_partition import HOST_CAUSED, TimeCategory, activity
+from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity
 from traceq.grouping import Groups, group
 from traceq.intervals import Spans, advance, earliest_owner, span_index
 from traceq.model import Trace
@@ -130,7 +130,7 @@ def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.
     host = _host_actor(trace, op_parts, ops, start_ns, owner, host)
     starved_index = span_index(starved, start_ns)
     sync = np.where(starved_index >= 0, starving_sync[starved_index] if len(starving_sync) else 0, -1)
-    is_busy = np.isin(category, (TimeCategory.COMPUTE, TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY))
+    is_busy = np.isin(category, (*BUSY, TimeCategory.SPIN_WAIT))
     actor = np.where(is_busy, owner, host)
     actor = np.where(np.isin(category, HOST_CAUSED) & (sync >= 0), all_actors.first_sync + sync, actor)
     actor = np.where(call >= 0, all_actors.first_sync + call, actor)

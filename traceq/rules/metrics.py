@@ -8,7 +8,7 @@ from enum import Enum
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.stalls.syncs import SYNC_KINDS
-from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.facts.timeline.time_partition import BUSY, TimeCategory
 
 __all__ = ["METRICS", "Measure", "Metric", "Needs"]
 
@@ -58,7 +58,6 @@ class Metric:
 _SIZED = {Measure.COUNT: "num", Measure.BYTES: "bytes"}
 _TIMED = {Measure.NS: "ns", Measure.SHARE: "ns"}
 _ON_CPU_ONLY = (TimeCategory.CPU_COMPUTE, TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
-_GPU_BUSY = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
 _COPIES = ("DtoH", "HtoD", "DtoD", "PtoP")
 
 
@@ -87,7 +86,7 @@ METRICS: Mapping[str, Metric] = {
     "kernels": Metric("kernels", {Measure.COUNT: "num"}, needs=Needs.DEVICE),
     "gpu_ops": Metric("phases", {Measure.COUNT: "num_gpu_ops"}, needs=Needs.DEVICE, phase_key="name"),
     "step": Metric("partition", _TIMED),
-    "gpu_busy": _time(*_GPU_BUSY),
+    "gpu_busy": _time(*BUSY),
     **{category.name.lower(): _time(category) for category in TimeCategory},
 }
 """All metrics by name. Copies are those the device carried out; `dtoh` and `htod` those the host waited for."""

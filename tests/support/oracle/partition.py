@@ -85,14 +85,16 @@ class Walk:
     def owner(self) -> Event | None:
         """The op whose category counts: the first of the most important one that runs."""
         best = {device_category(op): op for op in reversed(self.running)}
-        return next((best[name] for name in ("compute", "exposed_comm", "exposed_memcpy") if name in best), None)
+        return next(
+            (best[name] for name in ("compute", "exposed_comm", "exposed_memcpy", "spin_wait") if name in best), None
+        )
 
     def cell(self, instant: int) -> tuple[str, str]:
         """(phase, category) of the elementary interval that begins at the instant."""
         best: dict[str, Event] = {}
         for op in self.running:  # in order of start, then row
             best.setdefault(device_category(op), op)
-        for category in ("compute", "exposed_comm", "exposed_memcpy"):
+        for category in ("compute", "exposed_comm", "exposed_memcpy", "spin_wait"):
             if category in best:
                 return self.phases.of_op[best[category].row], category
         if inside(self.gaps, instant):
@@ -118,7 +120,10 @@ class Walk:
 def device_category(op: Event) -> str:
     if op.cat != "kernel":
         return "exposed_memcpy"
-    return "exposed_comm" if is_communication(op) else "compute"
+    if is_communication(op):
+        return "exposed_comm"
+    last = op.name.replace("(anonymous namespace)", "").split("<")[0].split("(")[0].split("::")[-1]
+    return "spin_wait" if last in ("spin_kernel", "busy_wait_for_flag_kernel") else "compute"
 
 
 def explains(sync: Sync, op: Event, call: Event) -> bool:

@@ -22,6 +22,7 @@ _KERNEL = re.compile(
     r"|^([^<(]|\(anonymous namespace\))*"  # not in template arguments
     r"(\b|(?<=\d))"  # in mangled names a length precedes
     r"(one_shot_all_reduce|two_shot_all_reduce|multimem_|nvshmem|all_gather_\w*symm"
+    r"|symmetric_memory::(\w+::|\(anonymous namespace\)::)*(barrier|(wait|put)_signal)_kernel"
     r"|deep_ep::(\w+::)*(cached_)?(notify_)?(dispatch|combine)\b)",
     re.IGNORECASE,
 )

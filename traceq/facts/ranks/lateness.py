@@ -26,7 +26,7 @@ __all__ = ["Lateness", "PhaseCategory", "busy_ns", "cells_of", "lateness"]
 
 _NO_CAUSE = (TimeCategory.EXPOSED_COMM, TimeCategory.TAIL, TimeCategory.UNRECORDED)
 _COMPUTES = (TimeCategory.COMPUTE, TimeCategory.CPU_COMPUTE)
-_ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.LAUNCH_LATENCY)
+_ON_DEVICE = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_MEMCPY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY)
 _IN_A_CALL = (TimeCategory.SYNC_WAIT, TimeCategory.ALLOC_WAIT)
 PYTHON = "Python"
 _IN_ANNOTATION = "Python in "

@@ -7,6 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching, unique_inverse
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import syncs
@@ -50,6 +51,15 @@ class HostLabels:
         origin = origins(self.trace, tracks(self.trace)[rows], events.ts[rows], events.end[rows], rows)
         numbers = self.numbered(origin.texts)
         return numbers[origin.op][inverse], numbers[origin.line][inverse]
+
+    def of_kernels(self, work: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (op that launched it or else its own name, line) of some device work."""
+        events, all_work = self.trace.events, device_work(self.trace)
+        names, line = self._numbers_of_names(events.name[all_work.rows[work]]), np.zeros(len(work), np.int64)
+        linked = np.flatnonzero(all_work.linked[work])
+        op, line[linked] = self.of_launches(all_work.call[work[linked]])
+        names[linked] = np.where(op > 0, op, names[linked])
+        return names, line
 
     def around(self, track: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the innermost annotation of each thread at some times; step marks and phases do not count."""

@@ -27,7 +27,7 @@ __all__ = ["IdleCause", "Idleness", "idleness"]
 
 
 class IdleCause(IntEnum):
-    """Why the device is idle; JSON uses the names in lower case with spaces."""
+    """Why the device does nothing; JSON uses the names in lower case with spaces."""
 
     SYNC = 0
     ALLOCATION = 1
@@ -36,6 +36,7 @@ class IdleCause(IntEnum):
     PYTHON = 4
     LAUNCH_QUEUE = 5
     END = 6
+    SPIN_WAIT = 7
 
 
 _CAUSE = {
@@ -46,6 +47,7 @@ _CAUSE = {
     TimeCategory.TAIL: IdleCause.END,
     TimeCategory.DATALOAD_WAIT: IdleCause.DATA_LOADER,
     TimeCategory.PYTHON: IdleCause.PYTHON,
+    TimeCategory.SPIN_WAIT: IdleCause.SPIN_WAIT,
 }
 
 
@@ -69,7 +71,10 @@ class Idleness:
 
 
 def idleness(trace: Trace) -> Idleness:
-    """Return all idle pieces; without a device: when the main thread waits for data or runs Python between ops."""
+    """Return all idle pieces, and those in which only spin waits run.
+
+    Without a device: when the main thread waits for data or runs Python between ops.
+    """
     partition, idle = activity(trace), _idle_pieces(trace)
     parts, piece, active = _cut_at_host_changes(trace, partition, idle)
     category, time_ns = partition.category[piece], active.time_ns  # one host activity per piece
@@ -87,6 +92,8 @@ def idleness(trace: Trace) -> Idleness:
     name[waits], line[waits] = labels.of_syncs(partition.call[piece[waits]])
     queued = np.flatnonzero(cause == IdleCause.LAUNCH_QUEUE)
     name[queued], line[queued] = labels.of_launches(device_work(trace).call[partition.owner[piece[queued]]])
+    spins = np.flatnonzero(cause == IdleCause.SPIN_WAIT)
+    name[spins], line[spins] = labels.of_kernels(partition.owner[piece[spins]])
     step = count_before(steps(trace).window[:, 0], time_ns)
     begins = np.r_[True, (parts[1:, 0] != parts[:-1, 1]) | (step[1:] != step[:-1])][: len(parts)]
     return Idleness(tuple(labels.texts), parts, category, cause, partition.phase[piece], name, line, np.cumsum(begins))
@@ -94,7 +101,11 @@ def idleness(trace: Trace) -> Idleness:
 
 def _idle_pieces(trace: Trace) -> NDArray[np.int64]:
     """Return the indices of the partition's idle pieces in counted steps."""
-    categories = IDLE if len(device_work(trace)) else (TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
+    categories = (
+        (*IDLE, TimeCategory.SPIN_WAIT)
+        if len(device_work(trace))
+        else (TimeCategory.DATALOAD_WAIT, TimeCategory.PYTHON)
+    )
     return np.flatnonzero(activity(trace).among(*categories) & in_counted_steps(trace))
 
 

@@ -18,6 +18,7 @@ from traceq.facts.events.communication_kernels import COMMUNICATION_OP, COMMUNIC
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.spin_kernels import is_spin_wait
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, blocking_calls
@@ -38,6 +39,7 @@ from traceq.intervals import (
 from traceq.model import Category, Trace
 
 __all__ = [
+    "BUSY",
     "HOST_CAUSED",
     "IDLE",
     "Activity",
@@ -64,7 +66,11 @@ class TimeCategory(IntEnum):
     DATALOAD_WAIT = 9
     PYTHON = 10
     UNRECORDED = 11
+    SPIN_WAIT = 12
 
+
+BUSY = (TimeCategory.COMPUTE, TimeCategory.EXPOSED_COMM, TimeCategory.EXPOSED_MEMCPY)
+"""The device computes, communicates or copies."""
 
 IDLE = (
     TimeCategory.SYNC_WAIT,
@@ -158,10 +164,12 @@ def _device_activity(trace: Trace) -> Activity:
     start = pieces[:, 0].copy()
     category, owner, call = np.full(len(start), -1, np.int8), np.full(len(start), -1), np.full(len(start), -1)
     is_kernel, is_comm = trace.events.category[work.rows] == Category.KERNEL, is_communication(trace)
+    spins = is_spin_wait(trace)
     for code, mask in (
+        (TimeCategory.SPIN_WAIT, spins),
         (TimeCategory.EXPOSED_MEMCPY, ~is_kernel),
         (TimeCategory.EXPOSED_COMM, is_comm),
-        (TimeCategory.COMPUTE, is_kernel & ~is_comm),  # the highest priority comes last
+        (TimeCategory.COMPUTE, is_kernel & ~is_comm & ~spins),  # the highest priority comes last
     ):
         running = _earliest_open(work.start, work.end, np.flatnonzero(mask), start)
         busy = np.flatnonzero(running >= 0)
@@ -170,7 +178,7 @@ def _device_activity(trace: Trace) -> Activity:
     category[idle], owner[idle], call[idle] = _idle_activity(trace, work, calls, start[idle])
     hidden = idle[contains(unrecorded(trace), start[idle])]
     category[hidden], call[hidden] = TimeCategory.UNRECORDED, -1
-    by_work = (category <= TimeCategory.EXPOSED_MEMCPY) | (category == TimeCategory.LAUNCH_LATENCY)
+    by_work = np.isin(category, (*BUSY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY))
     phase = np.where(by_work, labels.work_phase[owner], labels.main_phase_at(start))
     phase[hidden] = labels.unattributed
     return Activity(pieces, category, phase, owner, call)

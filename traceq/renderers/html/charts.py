@@ -26,6 +26,7 @@ _COLOURS = {  # Okabe and Ito, 2008: eight colours that the colour-blind can dis
     "alloc_wait": "#8C4A00",
     "host_bound": "#E69F00",
     "launch_latency": "#F0E442",
+    "spin_wait": "#8C564B",
     "tail": "#999999",
     "unrecorded": "#DDDDDD",
     "cpu_compute": "#0072B2",
