@@ -244,6 +244,33 @@ def test_buckets_hold_one_then_25_mib_but_for_the_last() -> None:
     assert "10,485,760 bytes is below DDP's default of 1, then 25 MiB" in small["reason"]
 
 
+def accumulated(start: int, number: int, *, broadcasts: tuple[int, ...]) -> list[Event]:
+    """A step of DDP with two micro-batches, the first under no_sync; buffers are broadcast in some of them."""
+    rows = [step(start, 100, number)]
+    for batch in range(2):
+        rows += [annotation("DistributedDataParallel.forward", start + 50 * batch, 20)]
+        rows += [comms("broadcast", start + 50 * batch + 5, 2, (16, 16))] * (batch in broadcasts)
+    accumulates = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    return [
+        *rows,
+        op(accumulates, start + 75, 20, tid=AUTOGRAD),
+        comms("allreduce", start + 80, 5, (500, 500), tid=AUTOGRAD),
+    ]
+
+
+def test_under_no_sync_buffers_are_broadcast_only_after_a_reduction() -> None:
+    """The first micro-batch follows the reduction of the step before."""
+    once = [event for number in range(3) for event in accumulated(100 * number, number, broadcasts=(0,))]
+    result, checked = report_of(build(*once))
+    assert (result["strategy"], result["verdict"], result["num_micro_batches"]) == ("DDP", "exact", 2)
+    assert [(row["role"], row["num"], row["expected_num"]) for row in checked] == [
+        ("gradient_reduction", 3, 3),
+        ("buffer_broadcast", 3, 3),
+    ]
+    missing = [*accumulated(0, 0, broadcasts=(0,)), *accumulated(100, 1, broadcasts=())]
+    assert report_of(build(*missing))[0]["reason"] == "buffer_broadcast: 1 call short, in 1 of 2 steps"
+
+
 def test_gradients_are_as_many_in_every_step() -> None:
     steps = [*reduced(500), *reduced(500, start=100, number=1), *reduced(499, start=200, number=2)]
     result = report_of(build(*steps))[0]

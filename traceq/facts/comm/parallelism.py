@@ -18,7 +18,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
 from traceq.model import Category, Trace
 
-__all__ = ["IssuedCalls", "PerStep", "issued_calls", "marks_per_step", "strategy_of"]
+__all__ = ["IssuedCalls", "PerStep", "issued_calls", "mark_times", "marks_per_step", "strategy_of"]
 
 _MOST_GATHERED = 1.5
 """Elements gathered after the update for each reduced one, above which they are not the parameters."""
@@ -78,6 +78,12 @@ def issued_calls(trace: Trace) -> IssuedCalls:
 
 def marks_per_step(trace: Trace, pattern: re.Pattern[str], *, outermost: bool = False) -> NDArray[np.int64]:
     """Return int64[S]: annotations of a name that begin in each step; `outermost` skips those nested in another."""
+    step = _step_index(trace, mark_times(trace, pattern, outermost=outermost))
+    return np.bincount(step[step >= 0], minlength=len(steps(trace))).astype(np.int64)
+
+
+def mark_times(trace: Trace, pattern: re.Pattern[str], *, outermost: bool = False) -> NDArray[np.int64]:
+    """Return int64[M] ns: when annotations of a name begin; `outermost` skips those nested in another."""
     events = trace.events
     rows = events.rows(Category.ANNOTATION)
     rows = rows[matching(events, rows, pattern)]
@@ -85,8 +91,7 @@ def marks_per_step(trace: Trace, pattern: re.Pattern[str], *, outermost: bool = 
         rows = rows[np.lexsort((-events.end[rows], events.ts[rows]))]
         reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, events.end[rows]])[:-1]
         rows = rows[events.ts[rows] >= reach]
-    step = _step_index(trace, events.ts[rows])
-    return np.bincount(step[step >= 0], minlength=len(steps(trace))).astype(np.int64)
+    return events.ts[rows]
 
 
 def strategy_of(trace: Trace) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.comm.collective_roles import ROLES, Role
 from traceq.facts.comm.collectives import collective_calls, collective_kernels
-from traceq.facts.comm.parallelism import IssuedCalls, PerStep, issued_calls, marks_per_step, strategy_of
+from traceq.facts.comm.parallelism import IssuedCalls, PerStep, issued_calls, mark_times, marks_per_step, strategy_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching
@@ -90,6 +90,18 @@ def _kernels(trace: Trace) -> list[Check]:
 def micro_batches(trace: Trace) -> Counts:
     """Return int64[S]: forward passes of the wrapped model in each step, at least one."""
     return np.maximum(marks_per_step(trace, _FORWARDS, outermost=True), 1)
+
+
+def _reducing_batches(trace: Trace, issued: IssuedCalls) -> Counts:
+    """Return int64[S]: forward passes of each step after which gradients are reduced, at least one.
+
+    DDP broadcasts buffers in the forward pass that follows such a one: under no_sync, not in every micro-batch.
+    """
+    begins = np.sort(mark_times(trace, _FORWARDS, outermost=True))
+    reduces = issued.of(Role.GRADIENT) & (issued.step >= 0)
+    passes = np.searchsorted(begins, trace.events.ts[issued.calls.issued[reduces]])
+    _, first = np.unique(passes, return_index=True)
+    return np.maximum(np.bincount(issued.step[reduces][first], minlength=issued.num_steps), 1)
 
 
 def unit_forwards(trace: Trace) -> Counts:
@@ -285,7 +297,7 @@ def _mirrored(forward: PerStep, backward: PerStep, *, parts_differ: bool) -> Che
 
 def _auxiliary(trace: Trace, issued: IssuedCalls) -> list[Check]:
     """Return the checks of collectives that are no part of the strategy itself."""
-    forwards = micro_batches(trace)
+    forwards = _reducing_batches(trace, issued)
     buffers, unused = (issued.per_step(issued.of(role)) for role in (Role.BUFFERS, Role.UNUSED_MAP))
     kinds = np.maximum(buffers.num.max(initial=0) // forwards, 1) * forwards
     notes = (
