@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from traceq.recipes.workload.parameters import TrainingParameters
 from traceq.recipes.workload.phases import PHASES
-from traceq.recorder import Arm, Context, Recipe, Step
+from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 if TYPE_CHECKING:
     from traceq.recipes.workload.attention import AttentionFunction
@@ -114,6 +114,13 @@ recipe = Recipe(
     phases=PHASES,
     parameters=Parameters(),
     build=build,
+    facts=(
+        Fact("attention", "kernels"),
+        Fact("saved_bytes", "saved for backward", Unit.BYTES),
+        Fact("error", "output from float64", Unit.NUMBER),
+        Fact("error_of_gradients", "gradients", Unit.NUMBER),
+        Fact("loss", "loss", Unit.NUMBER),
+    ),
     samples_per_rank=lambda parameters: parameters.batch_size,
     apart=True,
 )

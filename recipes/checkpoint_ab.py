@@ -6,7 +6,7 @@ forward pass of the blocks, and frees the activations they would have saved. It 
 
 Result: two verdicts against `off`: `on` (the cost of recomputation per step, with the ops that backward runs again) and
 `on_larger` (time per sample, hence samples/s). The memory that forward leaves for backward is counted from its tensors
-and noted in the run's environment as `held_bytes.<arm>`; on CUDA each step's peak is recorded beside its time.
+(`held_bytes`); `traceq show` and `traceq diff` print it. On CUDA each step's peak is recorded beside its time.
 `--vary batch_size=8,16,32` shows at which batch throughput stops growing.
 """
 
@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from traceq.recipes.workload.parameters import TrainingParameters
 from traceq.recipes.workload.phases import PHASES
-from traceq.recorder import Arm, Context, Recipe, Step
+from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 __all__ = ["recipe"]
 
@@ -74,6 +74,7 @@ recipe = Recipe(
     phases=PHASES,
     parameters=Parameters(),
     build=build,
+    facts=(Fact("held_bytes", "left for backward", Unit.BYTES),),
     varied="on",
     samples_per_rank=lambda parameters: parameters.batch_size,
 )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from traceq.recipes.workload.parameters import TrainingParameters
 from traceq.recipes.workload.phases import PHASES
-from traceq.recorder import Arm, Context, Recipe, Step
+from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 if TYPE_CHECKING:
     import torch
@@ -117,6 +117,13 @@ recipe = Recipe(
     phases=PHASES,
     parameters=Parameters(),
     build=build,
+    facts=(
+        Fact("graph_breaks", "graph breaks", Unit.COUNT),
+        Fact("recompiles", "recompiles", Unit.COUNT),
+        Fact("compile_s", "seconds to compile", Unit.NUMBER),
+        Fact("graph_breaks_at", "graph breaks at", of_run=True),
+        Fact("recompile_reasons", "recompiled", of_run=True),
+    ),
     varied="on",
     samples_per_rank=lambda parameters: parameters.batch_size,
     apart=True,

@@ -5,9 +5,9 @@ most updates at usual learning rates. Float32 masters preserve them; with their 
 beside the weight, where bfloat16 moments take 4. On the CPU they free device memory, at the price of copying all
 gradients to the host and all weights back in every `optim_step`, with the host blocked.
 
-Before timing, each arm trains `loss_steps` steps on the same batch, from the same weights. The run's environment holds
-the final loss (`loss.<arm>`), the tensors that the optimizer updates (`state.<arm>`) and the bytes of weights, masters
-and moments (`state_bytes.<arm>`).
+Before timing, each arm trains `loss_steps` steps on the same batch, from the same weights. `traceq show` and `traceq
+diff` print the final loss (`loss`), dtype and device of the tensors that the optimizer updates (`state`), and the bytes
+of weights, masters and moments (`state_bytes`) of each arm.
 
 Result: a verdict on `masters` against `bf16`, and on `masters_on_cpu` against `masters`, with the copies that were
 added in `optim_step`. All arms update the same weights alternately: separate models would also differ by their memory
@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from traceq.recipes.workload.parameters import TrainingParameters
 from traceq.recipes.workload.phases import PHASES
-from traceq.recorder import Arm, Context, Recipe, Step
+from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 __all__ = ["recipe"]
 
@@ -95,6 +95,11 @@ recipe = Recipe(
     phases=PHASES,
     parameters=Parameters(),
     build=build,
+    facts=(
+        Fact("loss", "loss", Unit.NUMBER),
+        Fact("state", "the optimizer updates"),
+        Fact("state_bytes", "weights, masters, moments", Unit.BYTES),
+    ),
     varied="masters",
     samples_per_rank=lambda parameters: parameters.batch_size,
 )

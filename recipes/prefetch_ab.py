@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from traceq.recipes.workload.parameters import TrainingParameters
 from traceq.recipes.workload.phases import PHASES, EnterPhase
-from traceq.recorder import Arm, Context, Recipe, Step
+from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 __all__ = ["recipe"]
 
@@ -113,6 +113,11 @@ recipe = Recipe(
     phases=(*PHASES[:2], "dataload_ahead", *PHASES[2:]),
     parameters=Parameters(),
     build=build,
+    facts=(
+        Fact("rank_peak_bytes", "peak of rank 0", Unit.BYTES),
+        Fact("workers_peak_bytes", "of its workers", Unit.BYTES),
+        Fact("shared_batches", "batches in shared memory", Unit.NUMBER),
+    ),
     varied="pinned",
     samples_per_rank=lambda parameters: parameters.batch_size,
 )

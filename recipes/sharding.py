@@ -25,7 +25,7 @@ from msgspec import Meta
 from traceq.errors import RecordingFailed
 from traceq.recipes.workload.parameters import ShardedParameters
 from traceq.recipes.workload.phases import PHASES
-from traceq.recorder import Arm, Context, Recipe, Skip, Step
+from traceq.recorder import Arm, Context, Fact, Recipe, Skip, Step, Unit
 
 __all__ = ["recipe"]
 
@@ -93,6 +93,11 @@ recipe = Recipe(
     phases=PHASES[:-1],
     parameters=Parameters(),
     build=build,
+    facts=(
+        Fact("loss", "loss", Unit.NUMBER),
+        Fact("state_bytes", "weights, moments", Unit.BYTES),
+        Fact("issued", "collectives of a step"),
+    ),
     samples_per_rank=lambda parameters: parameters.batch_size,
     apart=True,
     steps=16,

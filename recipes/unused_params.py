@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from traceq.recipes.workload.parameters import TrainingParameters
 from traceq.recipes.workload.phases import PHASES
-from traceq.recorder import Arm, Context, Recipe, Step
+from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
 __all__ = ["recipe"]
 
@@ -83,6 +83,13 @@ recipe = Recipe(
     phases=PHASES,
     parameters=Parameters(),
     build=build,
+    facts=(
+        Fact("parameters.UNUSED", "parameters without a gradient", Unit.COUNT, of_run=True),
+        Fact("parameters.unused_names", "unused", of_run=True),
+        Fact("parameters.ZERO-GRAD", "with a gradient of zero", Unit.COUNT, of_run=True),
+        Fact("parameters.FROZEN", "frozen", Unit.COUNT, of_run=True),
+        Fact("parameters.USED", "used", Unit.COUNT, of_run=True),
+    ),
     varied="off",
     samples_per_rank=lambda parameters: parameters.batch_size,
 )

@@ -22,6 +22,7 @@ class Unit(Enum):
     GBPS = "GB/s"
     MEAN = "mean"
     RATE = "1/s"
+    NUMBER = "number"
 
 
 def format_value(value: str | int | float | bool | None, unit: Unit) -> str:
@@ -111,6 +112,10 @@ def _rate(value: float) -> str:
     return f"{_three_digits(value)} /s"
 
 
+def _number(value: float) -> str:
+    return f"{value:,.4g}"
+
+
 _FORMATS = {
     Unit.COUNT: lambda v: f"{v:,.0f}",
     Unit.NS: _duration,
@@ -122,4 +127,5 @@ _FORMATS = {
     Unit.GBPS: lambda v: f"{v:.1f} GB/s",
     Unit.MEAN: _mean,
     Unit.RATE: _rate,
+    Unit.NUMBER: _number,
 }

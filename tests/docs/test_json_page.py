@@ -25,6 +25,7 @@ from traceq.runs.read import read
 FIXTURES = ROOT / "fixtures"
 JOB = FIXTURES / "example" / "job"
 KINDS: dict[str, Any] = {"text": str, "int": int, "bool": bool, "number": (int, float)}
+KINDS["text or number"] = (str, int, float)
 
 Keys = dict[str, dict[str, str]]
 """By name of an object, and that is the key under which it stands: the type of each of its keys."""

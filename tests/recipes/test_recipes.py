@@ -21,6 +21,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track
 from traceq.model import BUILT_APART, Category, Run
 from traceq.runs.read import read
+from traceq.runs.run_folder import read_manifest
 
 pytest.importorskip("torch", reason="recording needs torch")
 pytest.importorskip("accelerate", reason="the recipes gather metrics through accelerate")
@@ -43,6 +44,9 @@ def recorded(folder: Path, name: str, *options: str, seconds: float = 180) -> Pa
     """The run of such a recording, which takes so long at most: a recipe's own limit, on busy cores, too."""
     done = started(folder, name, *options).finish(seconds)
     assert done.code == 0, done.stderr
+    manifest = read_manifest(done.out)
+    arms = [None, *manifest.arms]
+    assert [fact.key for fact in manifest.facts if all(manifest.fact(fact.key, arm) is None for arm in arms)] == []
     return done.out
 
 

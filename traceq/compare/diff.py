@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from traceq.analysis.facts import fact_tables
 from traceq.analysis.registry import describe
 from traceq.compare.caveats import (
     arm_ended,
@@ -91,6 +92,7 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
         baseline.pairs,
         tuple(arm_interactions(manifest.arms, diffs)),
         exchanges([by_name[arm.name] for arm in manifest.arms if arm.timed]),
+        fact_tables(manifest) if manifest.facts else (),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from traceq.compare.collective_volumes import Exchange
 from traceq.display import to_html, to_text
 from traceq.model import Caveat, Pairs
-from traceq.report import Source
+from traceq.report import Source, Table
 from traceq.stats import Comparison, Interaction, VerdictName
 
 __all__ = [
@@ -298,7 +298,8 @@ class Diffs:
     """Diffs of a recorded run: every timed arm against the baseline, or against the arm that it names.
 
     `diffs` are in the recipe's order, `pairs` are unprofiled. `interactions` has a row for each change that was made in
-    two contexts, `exchanges` one per arm where arms use different sharding strategies.
+    two contexts, `exchanges` one per arm where arms use different sharding strategies. `facts`: what the recipe
+    measured besides time, complete and for people; empty where it declares none.
     """
 
     baseline: str
@@ -307,6 +308,7 @@ class Diffs:
     pairs: tuple[Pairs, ...] = ()
     interactions: tuple[ArmInteraction, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
+    facts: tuple[Table, ...] = ()
 
     def __repr__(self) -> str:
         answers = [f"  {diff.words[0]}" for diff in self.diffs[:_MOST_ANSWERS]]

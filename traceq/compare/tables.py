@@ -11,7 +11,7 @@ from traceq.report import Cell, Column, Table
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["causes_table", "exchanges_table", "matrix", "ranks_table", "waterfall"]
+__all__ = ["causes_table", "exchanges_table", "facts_table", "matrix", "ranks_table", "waterfall"]
 
 _TOP = 12
 _TOP_RANKS = 8
@@ -174,6 +174,12 @@ def exchanges_table(diffs: Diffs) -> Table:
     )
     note = "Calls and bytes per traced step of one rank, mean; prediction: by role, see `traceq show RUN/ARM`."
     return Table("exchanges", "Collectives per step", columns, rows, note=note).non_empty_columns
+
+
+def facts_table(diffs: Diffs) -> Table | None:
+    """Return what the recipe measured besides time, one row per arm; None where it declares nothing."""
+    view = diffs.facts[-1] if diffs.facts else None
+    return view if view is not None and (view.rows or view.note) else None
 
 
 def _volume(volume: CollectiveVolume) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceq.model.recording import BUILT_APART, NO_EFFECT, Arm, Manifest, Pairs, Processes, SourceLines, Timings
+from traceq.model.recording import BUILT_APART, NO_EFFECT, Arm, Fact, Manifest, Pairs, Processes, SourceLines, Timings
 from traceq.model.trace import (
     Allocations,
     CallStacks,
@@ -28,6 +28,7 @@ __all__ = [
     "Caveat",
     "EventWaits",
     "Events",
+    "Fact",
     "Flight",
     "Manifest",
     "Messages",

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BUILT_APART", "NO_EFFECT", "Arm", "Manifest", "Pairs", "Processes", "SourceLines", "Timings"]
+from traceq.units import Unit
+
+__all__ = ["BUILT_APART", "NO_EFFECT", "Arm", "Fact", "Manifest", "Pairs", "Processes", "SourceLines", "Timings"]
 
 
 BUILT_APART = "built_apart"
@@ -55,13 +57,28 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that a recipe measures of each arm besides its time, under `key` in the arm's facts.
+
+    Where arms share a process, the key in the run's environment is `<key>.<arm>`. `of_run`: one value for all arms,
+    under `key` itself.
+    """
+
+    key: str
+    title: str
+    unit: Unit = Unit.TEXT
+    of_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Description of a recording: `run.json`, and a part of each trace's metadata.
 
     `run_id` is unique, whatever the folder is called. `status` is recording, complete, failed or interrupted, for the
     reason in `fault`. `environment` comes from an allow-list of keys. `phases` are the names of the recipe's phases, in
     order. `started` is the start time in UTC (ISO 8601); "" in recordings of older versions. `apart`: each arm ran in
-    separate processes. `hosts` are the host names by rank; empty until all ranks have connected.
+    separate processes. `hosts` are the host names by rank; empty until all ranks have connected. `facts`: what the
+    recipe measures besides time.
     """
 
     version: int
@@ -79,6 +96,7 @@ class Manifest:
     started: str = ""
     apart: bool = False
     hosts: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
 
     @property
     def baseline(self) -> str:
@@ -93,6 +111,13 @@ class Manifest:
         """Return the environment, updated by the facts of an arm that ran in separate processes."""
         arm = self.arm(name)
         return {**self.environment, **(arm.facts if arm else {})}
+
+    def fact(self, key: str, arm: Arm | None = None) -> str | int | float | None:
+        """Return a fact of an arm, or of the run; None if it was not measured."""
+        if arm is None:
+            of_arms = (each.facts[key] for each in self.arms if key in each.facts)
+            return self.environment.get(key, next(of_arms, None))
+        return arm.facts.get(key, self.environment.get(f"{key}.{arm.name}"))
 
     def num_ranks_of(self, name: str) -> int:
         """Return the number of ranks on which an arm runs."""

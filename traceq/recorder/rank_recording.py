@@ -49,7 +49,7 @@ def run_rank(plan: Plan, entry: Entry, world: World) -> None:
     if is_isolated:
         arms = isolated_steps(rank)
     else:
-        arms = recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question))
+        arms = recorded_steps(rank, plan.manifest(entry.name, entry.recipe.question, facts=entry.recipe.facts))
     for arm in arms:
         try:
             steps[arm](arm)

@@ -9,7 +9,7 @@ import msgspec
 
 from traceq.compare.result import ArmInteraction, Cause, Diff, Diffs, Feeding, RankDelta
 from traceq.display import RenderOptions
-from traceq.report import Source
+from traceq.report import Cell, Source
 from traceq.stats import Comparison
 
 __all__ = ["DIFFS_SCHEMA", "DIFF_SCHEMA", "diffs_to_json", "write_diffs"]
@@ -24,7 +24,7 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
 
 def diffs_to_json(diffs: Diffs) -> str:
     """Return one JSON object; a single diff is not wrapped in a list."""
-    objects = [_diff(diff) for diff in diffs.diffs]
+    objects = [_diff(diff) | {"facts": _facts(diffs, diff)} for diff in diffs.diffs]
     several = {
         "schema": DIFFS_SCHEMA,
         "baseline": diffs.baseline,
@@ -34,6 +34,12 @@ def diffs_to_json(diffs: Diffs) -> str:
     }
     document = objects[0] if len(objects) == 1 else several
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+
+
+def _facts(diffs: Diffs, diff: Diff) -> list[dict[str, Cell]]:
+    """Return the facts of the run and of the two arms that are compared."""
+    rows = diffs.facts[0].to_dicts() if diffs.facts else []
+    return [row for row in rows if row["arm"] in ("", diff.a_name, diff.b_name)]
 
 
 def _interaction(between: ArmInteraction) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import causes_table, exchanges_table, facts_table, matrix, ranks_table, waterfall
 from traceq.display import RenderOptions
 from traceq.renderers.markdown import safe, table_to_markdown
 
@@ -21,6 +21,7 @@ def diffs_to_markdown(diffs: Diffs, *, full: bool = False) -> str:
     """Return the matrix of the arms, then each answer with its tables; `full` also if they are no evidence."""
     parts = [table_to_markdown(matrix(diffs))] if len(diffs.diffs) > 1 else []
     parts += [table_to_markdown(exchanges_table(diffs))] if diffs.exchanges else []
+    parts += [table_to_markdown(facts)] if (facts := facts_table(diffs)) is not None else []
     parts += [safe(interaction.words) for interaction in diffs.interactions]
     parts += [safe(line) for line in dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)]
     parts += [part for diff in diffs.diffs for part in _diff(diff, full=full)]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import causes_table, exchanges_table, facts_table, matrix, ranks_table, waterfall
 from traceq.display import RenderOptions
 from traceq.renderers.one_screen import MOST_LINES, num_lines
 from traceq.renderers.text import open_console, print_line, print_table, visible_text
@@ -72,6 +72,8 @@ def _print_overview(diffs: Diffs, console: Console) -> None:
         _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
     if diffs.exchanges:
         _print_table(exchanges_table(diffs), console)
+    if (facts := facts_table(diffs)) is not None:
+        _print_table(facts, console)
     free = dict.fromkeys(diff.free for diff in diffs.diffs if diff.free)
     for line in (*(interaction.words for interaction in diffs.interactions), *free):
         console.print()

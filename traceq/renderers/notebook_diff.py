@@ -7,7 +7,7 @@ from html import escape
 from typing import TextIO
 
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import causes_table, exchanges_table, facts_table, matrix, ranks_table, waterfall
 from traceq.display import RenderOptions
 from traceq.renderers.notebook import caveats_list, folded, table_fragment
 
@@ -20,6 +20,8 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
         file.write(table_fragment(matrix(diffs)))
     if diffs.exchanges:
         file.write(table_fragment(exchanges_table(diffs)))
+    if (facts := facts_table(diffs)) is not None:
+        file.write(table_fragment(facts))
     lines = (
         *(interaction.words for interaction in diffs.interactions),
         *dict.fromkeys(diff.free for diff in diffs.diffs if diff.free),

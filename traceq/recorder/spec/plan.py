@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from traceq.errors import UsageFault
-from traceq.model import Arm, Manifest
+from traceq.model import Arm, Fact, Manifest
 from traceq.recorder.spec.parameters import ParameterValues, plain_values, split_assignment, with_changes
 from traceq.recorder.spec.recipe import Recipe
 from traceq.runs.run_folder import FORMAT, RunFolder
@@ -127,7 +127,9 @@ class Plan:
             "there will be no verdict"
         )
 
-    def manifest(self, recipe: str, question: str, phases: tuple[str, ...] = ()) -> Manifest:
+    def manifest(
+        self, recipe: str, question: str, phases: tuple[str, ...] = (), facts: tuple[Fact, ...] = ()
+    ) -> Manifest:
         """Return the manifest before the first step."""
         return Manifest(
             version=FORMAT,
@@ -141,6 +143,7 @@ class Plan:
             seed=self.seed,
             started=self.started,
             apart=self.replicates > 0,
+            facts=facts,
         )
 
     def to_bytes(self) -> bytes:

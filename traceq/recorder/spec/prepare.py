@@ -138,7 +138,8 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         replicates=_num_processes(request, entry, device) if apart else 0,
     )
     try:
-        plan.folder.write_manifest(plan.manifest(entry.name, entry.recipe.question, entry.recipe.phases))
+        recipe = entry.recipe
+        plan.folder.write_manifest(plan.manifest(entry.name, recipe.question, recipe.phases, recipe.facts))
     except OSError as fault:
         raise TraceqError(f"{plan.folder.manifest_path}: cannot be written: {fault.strerror}") from fault
     return plan, entry

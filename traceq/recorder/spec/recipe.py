@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from traceq.errors import TraceqError, UsageFault
-from traceq.model import Arm
+from traceq.model import Arm, Fact
 from traceq.recorder.spec.context import Context
 from traceq.recorder.spec.names import check_arm, check_phase
 
@@ -49,6 +49,7 @@ class Recipe(Generic[P]):
     `samples_per_rank`: the samples per step of one rank as a function of the parameters, gradient accumulation
     included (an arm with larger batches multiplies them by `Arm(samples_factor=)`). Arms with different numbers of
     samples are compared by the time per sample.
+    `facts`: what `build` measures of each arm besides time (`Context.facts`); `traceq show` and `traceq diff` print it.
     `steps`: default of the measured unprofiled steps per arm; 0 for the default of the device. `trace_steps`: default
     of the profiled steps; 3 if None.
     `apart`: arms cannot share a process. Each arm runs in separate processes, one after another (`Context.arm` names
@@ -65,6 +66,7 @@ class Recipe(Generic[P]):
     arms: tuple[Arm, ...] = (Arm("run", "the step as it is", baseline=True),)
     varied: str = ""
     samples_per_rank: Callable[[P], int] | None = None
+    facts: tuple[Fact, ...] = ()
     steps: int = 0
     trace_steps: int | None = None
     apart: bool = False
@@ -85,8 +87,8 @@ class Recipe(Generic[P]):
 def check_names(recipe: Recipe[Any], where: str) -> None:
     """Raise UsageFault for an inconsistent recipe.
 
-    Names of phases and arms must be valid and unique, exactly one timed arm is the baseline, and arms refer only to
-    other timed arms.
+    Names of phases and arms must be valid and unique, keys of facts unique, exactly one timed arm is the baseline, and
+    arms refer only to other timed arms.
     """
     for name in recipe.phases:
         check_phase(name)
@@ -103,6 +105,9 @@ def check_names(recipe: Recipe[Any], where: str) -> None:
     for arm in recipe.arms:
         if unknown := {arm.against, arm.repeats} - {""} - (timed - {arm.name}):
             raise UsageFault(f"{where}: arm {arm.name!r} refers to {', '.join(sorted(unknown))}: no other timed arm")
+    keys = [fact.key for fact in recipe.facts]
+    if len(set(keys)) < len(keys):
+        raise UsageFault(f"{where}: two facts have the same key: {', '.join(keys)}")
     if recipe.varied and recipe.varied not in names:
         raise UsageFault(f"{where}: varied={recipe.varied!r} is not one of its arms: {', '.join(names)}")
     if not recipe.apart and (recipe.next_arms or any(arm.num_ranks or arm.varied for arm in recipe.arms)):

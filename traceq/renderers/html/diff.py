@@ -7,7 +7,7 @@ from html import escape
 from typing import TextIO
 
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import causes_table, exchanges_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import causes_table, exchanges_table, facts_table, matrix, ranks_table, waterfall
 from traceq.display import RenderOptions
 from traceq.model import Pairs
 from traceq.renderers.html import charts
@@ -44,6 +44,7 @@ def diffs_to_html(diffs: Diffs) -> str:
         *_samples(diffs.pairs),
         *([table(matrix(diffs))] if several else []),
         *([table(exchanges_table(diffs))] if diffs.exchanges else []),
+        *([table(facts)] if (facts := facts_table(diffs)) is not None else []),
         *(element("section", *_section(diff, several=several)) for diff in diffs.diffs),
     ]
     return page(f"traceq: {' and '.join(diff.b_name for diff in diffs.diffs)} against {diffs.baseline}", body)

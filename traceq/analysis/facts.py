@@ -1,0 +1,58 @@
+"""What did the recipe of a recording measure besides time: the facts that it declares, by arm?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceq.facts.ranks.job import Job
+from traceq.model import Manifest, Trace
+from traceq.report import Cell, Column, Report, Table, column
+from traceq.units import format_value
+
+__all__ = ["FactRow", "fact_tables", "merge", "summarize"]
+
+POSITION = 5.5
+
+
+@dataclass(frozen=True, slots=True)
+class FactRow:
+    """One fact that a recipe declares, of an arm, "" where it is one of the whole run; None where it is not known."""
+
+    key: str = column("key")
+    arm: str = column("arm")
+    title: str = column("fact")
+    unit: str = column("unit")
+    value: Cell = column("value")
+
+
+def summarize(trace: Trace) -> None:
+    """Return nothing: facts are in the manifest."""
+
+
+def merge(job: Job, parts: Sequence[None]) -> Report:
+    """Return the facts of all arms; people see a row for each arm, and those of the run below."""
+    if job.manifest is None:
+        return Report("facts", (Table.of("facts", "Facts", FactRow, ()),))
+    complete, view = fact_tables(job.manifest)
+    return Report("facts", (complete,), (view,) if view.rows or view.note else ())
+
+
+def fact_tables(manifest: Manifest) -> tuple[Table, Table]:
+    """Return (a row for each fact of each arm, a row for each arm with any); without rows where none is declared."""
+    rows: list[FactRow] = []
+    shown: list[tuple[Cell, ...]] = []
+    of_run = [(fact, manifest.fact(fact.key)) for fact in manifest.facts if fact.of_run]
+    rows += [FactRow(fact.key, "", fact.title, fact.unit.value, value) for fact, value in of_run]
+    of_arms = [fact for fact in manifest.facts if not fact.of_run]
+    for arm in manifest.arms:
+        values = [manifest.fact(fact.key, arm) for fact in of_arms]
+        if any(value is not None for value in values):
+            pairs = zip(of_arms, values, strict=True)
+            rows += [FactRow(fact.key, arm.name, fact.title, fact.unit.value, value) for fact, value in pairs]
+            shown.append((arm.name, *values))
+    columns = (Column("arm", "arm"), *(Column(fact.key, fact.title, fact.unit) for fact in of_arms))
+    texts = [f"{fact.title}: {format_value(value, fact.unit)}" for fact, value in of_run if value not in ("", None)]
+    note = f"{'; '.join(texts)}." if texts else ""
+    view = Table("facts", "Facts of the recipe, by arm", columns, tuple(shown), note=note).non_empty_columns
+    return Table.of("facts", "Facts", FactRow, rows), view
