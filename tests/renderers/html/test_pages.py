@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import traceq
 from traceq.analysis.registry import sheet
 from traceq.cli import app
+from traceq.compare.diff import diff_run
 from traceq.errors import UsageFault
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
@@ -113,6 +114,19 @@ def test_the_verdict_stands_first(folder: Path) -> None:
     ]
     assert page.index("<h1") < page.index("<svg") < page.index("<table")
     assert re.findall(r'data-verdict="(\w+)"', page) == ["inconclusive"] * len(headings)
+
+
+def test_durations_that_are_no_evidence_are_folded(folder: Path) -> None:
+    """Of a comparison that the unprofiled steps do not bear out, the page shows sentences; the tables on a click."""
+    diffs = diff_run(ROOT / "fixtures" / "outlier_ab")
+    page = (folder / "diff.html").read_text()
+    folded = re.findall(r'<details class="doubt"><summary>(.*?)</summary>(.*?)</details>', page, re.DOTALL)
+    assert len(folded) == sum(bool(diff.doubt) for diff in diffs.diffs) > 0
+    for summary, durations in folded:
+        assert "no evidence" in summary
+        assert 'data-key="cells"' in durations
+    shown = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
+    assert shown.count('data-key="cells"') == sum(not diff.doubt for diff in diffs.diffs)
 
 
 def test_a_cell_keeps_its_number(folder: Path) -> None:

@@ -66,9 +66,15 @@ def _section(diff: Diff, *, several: bool) -> Iterator[str]:
     yield from (element("p", escape(line)) for line in diff.words[1:])
     yield from (element("p", escape(caveat.text), of="caveat") for caveat in diff.caveats)
     if diff.traced is not None:
-        cells = waterfall(diff)
-        yield figure(_waterfall(cells), cells.title)
-        yield from (table(rows) for rows in (cells, ranks_table(diff), causes_table(diff)) if rows.rows)
+        durations = "".join(_durations(diff))
+        summary = element("summary", "Durations of the traced steps, which are no evidence here")
+        yield element("details", summary, durations, of="doubt") if diff.doubt else durations
+
+
+def _durations(diff: Diff) -> Iterator[str]:
+    cells = waterfall(diff)
+    yield figure(_waterfall(cells), cells.title)
+    yield from (table(rows) for rows in (cells, ranks_table(diff), causes_table(diff)) if rows.rows)
 
 
 def _waterfall(cells: Table) -> str:
