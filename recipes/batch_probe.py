@@ -25,7 +25,7 @@ from msgspec import Meta
 from traceq.recipes.workload.batch_search import next_batch
 from traceq.recipes.workload.parameters import ShardedParameters
 from traceq.recipes.workload.phases import PHASES, EnterPhase
-from traceq.recorder import Arm, Context, Outcome, Recipe, Skip, Step
+from traceq.recorder import Arm, Context, Fact, Outcome, Recipe, Skip, Step
 
 __all__ = ["recipe"]
 
@@ -54,8 +54,10 @@ def build(context: Context, parameters: Parameters) -> Step:
     from traceq.recipes.sharding_backends.deepspeed import missing_engine
     from traceq.recipes.sharding_backends.training import ShardedTraining
     from traceq.recipes.workload.model import SIZES
+    from traceq.recipes.workload.precision import note_state
 
-    if missing := missing_engine(parameters.strategy) or too_few_ranks(context, parameters.strategy):
+    strategy, precision = parameters.strategy, parameters.precision
+    if missing := missing_engine(strategy, precision) or too_few_ranks(context, strategy):
         raise Skip(missing)
     context.facts["memory"] = context.device.type
     if parameters.expandable_segments:
@@ -72,6 +74,7 @@ def build(context: Context, parameters: Parameters) -> Step:
 
     for _ in range(2):
         step(capacity.measured_phase)
+    note_state(context, training.sharded.optimizer, precision)
     context.facts.update(capacity.facts())
     return lambda _: step(context.phase)
 
@@ -113,6 +116,7 @@ recipe = Recipe(
     phases=PHASES[:-1],
     parameters=Parameters(),
     build=build,
+    facts=(Fact("state", "the optimizer updates"),),
     samples_per_rank=lambda parameters: parameters.batch_size,
     apart=True,
     next_arms=next_arms,

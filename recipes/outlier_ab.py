@@ -15,19 +15,22 @@ hidden or added by its context; `off_alone` against `off` (the cost of the metri
 noise floor). `absent` is traced, never timed: a step without the call, which must issue the same ops as `off`.
 `--set stall_us=2000` makes steps with the check wait that long: a known truth to test the method, which no context
 hides.
+
+`attention` and `checkpointing` change the step around the check; `precision` is the dtype of what the optimizer
+updates, verified and noted as `state`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.parameters import Precision, TrainingParameters
 from traceq.recipes.workload.phases import PHASES
-from traceq.recorder import Arm, Context, Recipe, Step
+from traceq.recorder import Arm, Context, Fact, Recipe, Step
 
 __all__ = ["recipe"]
 
@@ -41,16 +44,24 @@ class Parameters(TrainingParameters):
     threshold: float = 10.0
     check_every: Annotated[int, Meta(ge=1)] = 50
     stall_us: Annotated[int, Meta(ge=0)] = 0
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    checkpointing: bool = False
+    precision: Precision = "float32_masters"
 
 
 def build(context: Context, parameters: Parameters) -> Step:
     """Return one training step for all arms; they differ in the check, and `*_alone` arms omit the metrics."""
     import torch
 
+    from traceq.recipes.workload.model import set_options
     from traceq.recipes.workload.outlier_check import DeferredCheck, outlier_seen
+    from traceq.recipes.workload.precision import note_state_after_step
     from traceq.recipes.workload.training import Training
 
-    training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
+    size, batch_size, precision = parameters.size, parameters.batch_size, parameters.precision
+    training = Training.build(context, size, batch_size, parameters.num_workers, parameters.seed, precision=precision)
+    set_options(training.model, attention=parameters.attention, checkpointing=parameters.checkpointing)
+    note_state_after_step(context, training.optimizer, precision)
     deferred = DeferredCheck(parameters.check_every, torch.zeros((), dtype=torch.bool, device=context.device))
 
     def step(arm: str) -> None:
@@ -97,5 +108,7 @@ recipe = Recipe(
     parameters=Parameters(),
     build=build,
     varied="on",
+    facts=(Fact("state", "the optimizer updates"),),
+    varied_apart=("precision",),
     samples_per_rank=lambda parameters: parameters.batch_size,
 )

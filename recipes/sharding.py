@@ -5,8 +5,10 @@ and ZeRO-3 shard the parameters as well, which must be gathered before use. Each
 weights on the same data in its own processes, wrapped by torch's API (DeepSpeed for ZeRO). The wrapping is verified:
 class and span of the wrapper, its units, the number of elements on all ranks, and the kinds of collectives that a step
 issues; see `wrapper`, `wrapper_units` and `issued` in each arm's facts. `loss` is the loss after `loss_steps` steps on
-one batch: equal for all arms, up to rounding. `state_bytes` is the memory of weights and moments that rank 0 holds
-between steps.
+one batch: equal for all arms of one precision, up to rounding. All arms keep float32 weights (masters, where a size
+computes in bfloat16) and float32 moments, which is verified on the tensors that the optimizer updates (`state`); the
+arms `*_bfloat16` keep both in bfloat16, which DeepSpeed does not offer. `state_bytes` is the memory of weights and
+moments that rank 0 holds between steps.
 
 Result, from `traceq diff RUN`: step time, memory and collectives of each arm, the collectives also against what the
 strategy predicts; then the causes of the difference by the role of collectives (parameters gathered in backward,
@@ -49,11 +51,12 @@ def build(context: Context, parameters: Parameters) -> Step:
     from traceq.recipes.sharding_backends.deepspeed import missing_engine
     from traceq.recipes.sharding_backends.training import ShardedTraining
     from traceq.recipes.workload.model import SIZES
+    from traceq.recipes.workload.precision import note_state
 
     strategy, seed = parameters.strategy, parameters.seed
     if context.world_size == 1:
         raise RecordingFailed("sharding needs at least two ranks; found one: --ranks 2")
-    if missing := missing_engine(strategy):
+    if missing := missing_engine(strategy, parameters.precision):
         raise Skip(missing)
     training = ShardedTraining.build(context, parameters)
     batch = SIZES[parameters.size].episodes(seed, context.rank).batch(parameters.batch_size).to(context.device)
@@ -63,6 +66,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         train()
     assert training.loss is not None
     context.facts["loss"] = float(training.loss)
+    note_state(context, training.sharded.optimizer, parameters.precision)
     context.facts["state_bytes"] = state_bytes(training.sharded.model, training.sharded.optimizer)
     issued = issued_collectives(train)
     check_issued(strategy, issued)
@@ -80,21 +84,29 @@ ARMS = {
 }
 
 
-def _arm(strategy: str, *, checkpointing: bool = False) -> Arm:
-    name = strategy + ("_checkpointed" if checkpointing else "")
-    meaning = f"{strategy} with activation checkpointing of blocks" if checkpointing else ARMS[strategy]
-    varied = {"strategy": strategy} | ({"checkpointing": True} if checkpointing else {})
-    return Arm(name, meaning, baseline=name == "ddp", varied=varied)
+def _arm(strategy: str) -> Arm:
+    return Arm(strategy, ARMS[strategy], baseline=strategy == "ddp", varied={"strategy": strategy})
+
+
+def _checkpointed(strategy: str) -> Arm:
+    meaning = f"{strategy} with activation checkpointing of blocks"
+    return Arm(f"{strategy}_checkpointed", meaning, varied={"strategy": strategy, "checkpointing": True})
+
+
+def _in_bfloat16(strategy: str) -> Arm:
+    meaning = f"{strategy} with weights and moments in bfloat16, without float32 masters"
+    return Arm(f"{strategy}_bfloat16", meaning, varied={"strategy": strategy, "precision": "bfloat16"})
 
 
 recipe = Recipe(
     question="What does each sharding strategy exchange, cost and free?",
-    arms=(*map(_arm, ARMS), *(_arm(strategy, checkpointing=True) for strategy in ("fsdp2", "zero3"))),
+    arms=(*map(_arm, ARMS), *map(_checkpointed, ("fsdp2", "zero3")), *map(_in_bfloat16, ("ddp", "fsdp2"))),
     phases=PHASES[:-1],
     parameters=Parameters(),
     build=build,
     facts=(
         Fact("loss", "loss", Unit.NUMBER),
+        Fact("state", "the optimizer updates"),
         Fact("state_bytes", "weights, moments", Unit.BYTES),
         Fact("issued", "collectives of a step"),
     ),

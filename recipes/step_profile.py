@@ -12,8 +12,10 @@ the schedule, beside the phases.
 With `grad_accum=4` a step is four batches and one update, on four times the samples; ranks reduce gradients once.
 `no_optim=1` omits the update: clipping, optimizer and schedule. `load_us` slows the loader by that much per sample: a
 known truth. `find_unused` makes DDP search for parameters that forward did not use. `--vary KEY=A,B` compares any two:
-`--vary optimizer=foreach,fused`. Values of `attention` and of `compile` each run in separate processes; an interval
-needs at least four per value (`--replicates 4`).
+`--vary optimizer=foreach,fused`. Values of `attention`, `compile` and `precision` each run in separate processes; an
+interval needs at least four per value (`--replicates 4`). The optimizer updates float32 weights (masters, where a size
+computes in bfloat16) with float32 moments; with `precision=bfloat16` both are bfloat16. Its tensors are verified and
+noted (`state`).
 
 Under DeepSpeed, around whose loop `traceq.record(...)` goes, one call clips, steps and zeroes: these phases cannot be
 separated, and the table says so.
@@ -27,9 +29,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import TrainingParameters
+from traceq.recipes.workload.parameters import Precision, TrainingParameters
 from traceq.recipes.workload.phases import PHASES
-from traceq.recorder import Context, Recipe, Step
+from traceq.recorder import Context, Fact, Recipe, Step
 
 __all__ = ["recipe"]
 
@@ -43,6 +45,7 @@ class Parameters(TrainingParameters):
     optimizer: Literal["foreach", "fused", "loop"] = "foreach"
     attention: Literal["sdpa", "eager"] = "sdpa"
     checkpointing: bool = False
+    precision: Precision = "float32_masters"
     compile: bool = False
     no_optim: bool = False
     prefetch_factor: Annotated[int, Meta(ge=1)] = 2
@@ -53,17 +56,13 @@ def build(context: Context, parameters: Parameters) -> Step:
     """Return one training step with the options of the parameters."""
     import torch
 
-    from traceq.recipes.workload.attention import eager_attention
-    from traceq.recipes.workload.model import Attention, Block, Size, VisionLanguageAction
+    from traceq.recipes.workload.model import Size, VisionLanguageAction, set_options
+    from traceq.recipes.workload.precision import note_state_after_step
     from traceq.recipes.workload.training import Training
 
     def make(size: Size) -> VisionLanguageAction:
         model = VisionLanguageAction(size)
-        for module in model.modules():
-            if isinstance(module, Block):
-                module.recomputes = parameters.checkpointing
-            if isinstance(module, Attention) and parameters.attention == "eager":
-                module.attend = eager_attention
+        set_options(model, attention=parameters.attention, checkpointing=parameters.checkpointing)
         if parameters.compile:
             model.compile()
         return model
@@ -78,6 +77,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         prefetch_factor=parameters.prefetch_factor,
         batches_per_step=parameters.grad_accum,
         load_us=parameters.load_us,
+        precision=parameters.precision,
         find_unused_parameters=parameters.find_unused,
     )
     implementations = {
@@ -86,6 +86,7 @@ def build(context: Context, parameters: Parameters) -> Step:
         "loop": {"foreach": False, "fused": False},
     }
     training = training.with_optimizer(**implementations[parameters.optimizer])
+    note_state_after_step(context, training.optimizer, parameters.precision)
     training.norm = torch.zeros((), device=context.device)  # the metric's value if gradients are not clipped
 
     def accumulate(*, last: bool) -> None:
@@ -115,5 +116,6 @@ recipe = Recipe(
     build=build,
     samples_per_rank=lambda parameters: parameters.batch_size * parameters.grad_accum,
     steps=200,
-    varied_apart=("attention", "compile"),
+    facts=(Fact("state", "the optimizer updates"),),
+    varied_apart=("attention", "compile", "precision"),
 )

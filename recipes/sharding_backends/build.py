@@ -35,8 +35,8 @@ _STAGES = {"zero2": 2, "zero3": 3}
 class ShardingSpec:
     """How to shard a model: by `ddp`, `full_shard`, `shard_grad_op`, `fsdp2`, `zero2` or `zero3`.
 
-    Strategies that gather parameters gather each module of type `unit` separately. `in_bfloat16`: sharded parameters
-    are gathered and computed in bfloat16; FSDP reduces gradients in float32.
+    Strategies that gather parameters gather each module of type `unit` separately. `in_bfloat16`: float32 masters are
+    gathered and computed in bfloat16; FSDP reduces gradients in float32.
     """
 
     strategy: str

@@ -12,9 +12,10 @@ from torch.optim.lr_scheduler import LinearLR, LRScheduler
 
 from traceq.recipes.sharding_backends.build import ShardedModel, ShardingSpec, shard_model
 from traceq.recipes.workload.data import Sample
-from traceq.recipes.workload.model import SIZES, Block, VisionLanguageAction
+from traceq.recipes.workload.model import Block, VisionLanguageAction, set_options
 from traceq.recipes.workload.parameters import ShardedParameters
 from traceq.recipes.workload.phases import EnterPhase
+from traceq.recipes.workload.precision import sized
 from traceq.recipes.workload.training import ADAMW, LR_WARMUP_STEPS, MAX_GRAD_NORM
 from traceq.recorder import Context
 
@@ -35,13 +36,12 @@ class ShardedTraining:
     @classmethod
     def build(cls, context: Context, parameters: ShardedParameters) -> ShardedTraining:
         """Return the training with everything on the context's device."""
-        size, strategy, batch_size = SIZES[parameters.size], parameters.strategy, parameters.batch_size
+        size, precision = sized(parameters.size, parameters.precision), parameters.precision
+        strategy, batch_size = parameters.strategy, parameters.batch_size
         torch.manual_seed(parameters.seed)
         model = VisionLanguageAction(size)
-        for block in model.modules():
-            if isinstance(block, Block):
-                block.recomputes = parameters.checkpointing
-        in_bfloat16 = size.weights is torch.bfloat16 or (size.autocast and context.device.type == "cuda")
+        set_options(model, attention=parameters.attention, checkpointing=parameters.checkpointing)
+        in_bfloat16 = precision != "bfloat16" and size.autocast and context.device.type == "cuda"
         spec = ShardingSpec(
             strategy, Block, partial(torch.optim.AdamW, **ADAMW), MAX_GRAD_NORM, batch_size, in_bfloat16
         )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["adamw_with_masters", "masters_bytes", "state_text"]
+__all__ = ["adamw_with_masters", "masters_bytes", "moments_of", "state_text", "updated_by"]
 
 
 def adamw_with_masters(parameters: Iterable[nn.Parameter], device: torch.device, **options: Any) -> torch.optim.AdamW:
@@ -34,22 +34,26 @@ def adamw_with_masters(parameters: Iterable[nn.Parameter], device: torch.device,
 
 def masters_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Return the bytes of weights, masters and moments after a step, on any device."""
-    sizes = {id(tensor): tensor.nbytes for tensor in [*model.parameters(), *_updated(optimizer), *_moments(optimizer)]}
+    sizes = {
+        id(tensor): tensor.nbytes for tensor in [*model.parameters(), *updated_by(optimizer), *moments_of(optimizer)]
+    }
     return sum(sizes.values())
 
 
 def state_text(optimizer: torch.optim.Optimizer) -> str:
     """Return the tensors an optimizer updates, after a step: `weights float32 on cpu, moments float32 on cpu`."""
-    groups = [("weights", _updated(optimizer)), ("moments", _moments(optimizer))]
+    groups = [("weights", updated_by(optimizer)), ("moments", moments_of(optimizer))]
     return ", ".join(f"{name} {' and '.join(sorted(set(map(_dtype_and_device, tensors))))}" for name, tensors in groups)
 
 
-def _updated(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def updated_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the tensors that an optimizer updates: weights, or their masters."""
     return [tensor for group in optimizer.param_groups for tensor in group["params"]]
 
 
-def _moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+def moments_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return Adam's moments of all tensors that it has updated."""
+    return [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq") if key in state]
 
 
 def _dtype_and_device(tensor: Tensor) -> str:

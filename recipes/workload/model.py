@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (the conventional name)
 from torch.utils.checkpoint import checkpoint
 
-from traceq.recipes.workload.attention import AttentionFunction
+from traceq.recipes.workload.attention import AttentionFunction, eager_attention
 from traceq.recipes.workload.data import Episodes, Sample
 
-__all__ = ["SIZES", "Attention", "Block", "Size", "VisionLanguageAction", "transformer_blocks"]
+__all__ = ["SIZES", "Attention", "Block", "Size", "VisionLanguageAction", "set_options", "transformer_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,11 @@ class Tower:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Dimensions of one model size. `weights` is the dtype of parameters; `autocast` computes in bfloat16 on CUDA."""
+    """Dimensions of one model size. `weights` is the dtype of parameters; `autocast` computes in bfloat16 on CUDA.
+
+    The weights of all sizes are float32, so that the optimizer updates float32 masters with float32 moments; another
+    regime replaces `weights` (`recipes/workload/precision.py`).
+    """
 
     vision: Tower
     language: Tower
@@ -75,7 +79,6 @@ SIZES = {
         100_000,
         text_length=48,
         horizon=50,
-        weights=torch.bfloat16,
         autocast=True,
     ),
 }
@@ -131,6 +134,15 @@ class Block(nn.Module):
 def transformer_blocks(model: nn.Module) -> list[Block]:
     """Return all transformer blocks of a model, wrapped or not."""
     return [module for module in model.modules() if isinstance(module, Block)]
+
+
+def set_options(model: nn.Module, *, attention: str = "sdpa", checkpointing: bool = False) -> None:
+    """Set the attention function of all layers, `sdpa` or `eager`, and whether blocks recompute in backward."""
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.recomputes = checkpointing
+        if isinstance(module, Attention) and attention == "eager":
+            module.attend = eager_attention
 
 
 class VisionEncoder(nn.Module):

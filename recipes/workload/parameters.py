@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-__all__ = ["ShardedParameters", "TrainingParameters"]
+__all__ = ["Precision", "ShardedParameters", "TrainingParameters"]
+
+Precision: TypeAlias = Literal["float32_masters", "bfloat16"]
+"""Dtype of what the optimizer updates and of its moments. With float32 masters, sizes that compute in bfloat16 do so
+from a copy: autocast, or parameters that are gathered in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,12 @@ class TrainingParameters:
 
 @dataclass(frozen=True, slots=True)
 class ShardedParameters(TrainingParameters):
-    """Parameters of a model that ranks may share; `checkpointing` recomputes blocks in backward."""
+    """Parameters of a model that ranks may share; `checkpointing` recomputes blocks in backward.
+
+    All arms train in one regime of `precision`, which is verified on the optimizer's tensors.
+    """
 
     strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"
     checkpointing: bool = False
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    precision: Precision = "float32_masters"

@@ -16,8 +16,10 @@ from traceq.errors import RecordingFailed
 from traceq.recipes.workload.data import Sample
 from traceq.recipes.workload.fp32_masters import adamw_with_masters
 from traceq.recipes.workload.metrics import gather_means
-from traceq.recipes.workload.model import SIZES, Size, VisionLanguageAction
+from traceq.recipes.workload.model import Size, VisionLanguageAction
+from traceq.recipes.workload.parameters import Precision
 from traceq.recipes.workload.phases import EnterPhase
+from traceq.recipes.workload.precision import sized
 from traceq.recorder import Context
 
 __all__ = ["Training"]
@@ -57,13 +59,15 @@ class Training:
         prefetch_factor: int = 2,
         batches_per_step: int = 1,
         load_us: int = 0,
+        precision: Precision = "float32_masters",
         **wrapping: Any,
     ) -> Training:
         """Return a training on the context's device; the model of `make` is wrapped, and its wrapper verified.
 
-        `load_us` slows the loader by that much per sample; `wrapping` are options of DDP.
+        `load_us` slows the loader by that much per sample; `wrapping` are options of DDP. Under `precision` bfloat16
+        weights and moments are bfloat16, and nothing is cast.
         """
-        dimensions = SIZES[size]
+        dimensions = sized(size, precision)
         torch.manual_seed(seed)
         with context.device:  # drawing billions of weights takes minutes on the host
             bare = make(dimensions)
@@ -77,7 +81,7 @@ class Training:
             batches=context.batches(episodes, batch_size, num_workers, prefetch_factor, batches_per_step),
             accelerator=_accelerator(context),
             device=context.device,
-            autocast=dimensions.autocast and context.device.type == "cuda",
+            autocast=dimensions.autocast and context.device.type == "cuda" and precision != "bfloat16",
         )
 
     def with_optimizer(self, **options: Any) -> Training:

@@ -63,6 +63,18 @@ def test_show_prints_what_was_measured(measured: Manifest) -> None:
     assert analyze(run_of("small", manifest(4, 8)), "facts").views == ()
 
 
+def test_what_is_the_same_for_all_arms_is_printed_once(measured: Manifest) -> None:
+    """A fact without an arm in its key holds for all that share the process."""
+    same = replace(
+        measured, facts=(*FACTS, Fact("state", "the optimizer updates")), environment={**MEASURED, "state": "f"}
+    )
+    (view,) = analyze(run_of("small", same), "facts").views
+    assert view.note == "runs on: cpu; the optimizer updates: f in all arms."
+    assert [column.key for column in view.columns] == ["arm", "loss", "held_bytes"]
+    rows = [row for row in fact_tables(same)[0].to_dicts() if row["key"] == "state"]
+    assert [(row["arm"], row["value"]) for row in rows] == [("small", "f"), ("large", "f")]
+
+
 def test_diff_prints_it_in_every_form(measured: Manifest) -> None:
     diffs = Diffs("small", (compared(measured),), facts=fact_tables(measured))
     console = Console(width=120, no_color=True)

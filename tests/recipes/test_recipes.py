@@ -354,12 +354,19 @@ def test_each_strategy_issues_what_it_predicts_and_all_learn_the_same(tmp_path: 
     num, units = int(arms["ddp"].facts["num_parameters"]), 8  # seven blocks and the root
     assert {
         name: arm.facts["wrapper_units"] for name, arm in ran.items() if name.startswith(("f", "shard"))
-    } == dict.fromkeys(("full_shard", "shard_grad_op", "fsdp2", "fsdp2_checkpointed"), units)
-    assert [float(arm.facts["loss"]) for arm in ran.values()] == pytest.approx([arms["ddp"].facts["loss"]] * len(ran))
-    weights_and_moments = {name: int(arm.facts["state_bytes"]) / (4 * num) for name, arm in ran.items()}
+    } == dict.fromkeys(("full_shard", "shard_grad_op", "fsdp2", "fsdp2_checkpointed", "fsdp2_bfloat16"), units)
+    dtypes = {name: "bfloat16" if name.endswith("bfloat16") else "float32" for name in ran}
+    for name, arm in ran.items():
+        assert arm.facts["state"] == f"weights {dtypes[name]} on cpu, moments {dtypes[name]} on cpu"
+        of_regime = arms["ddp_bfloat16" if name.endswith("bfloat16") else "ddp"]
+        assert float(arm.facts["loss"]) == pytest.approx(
+            of_regime.facts["loss"], rel=1e-6 if dtypes[name] == "float32" else 1e-2
+        )
+    of_element = {name: 2 if dtype == "bfloat16" else 4 for name, dtype in dtypes.items()}
+    weights_and_moments = {name: int(arm.facts["state_bytes"]) / (of_element[name] * num) for name, arm in ran.items()}
     shares = {"ddp": 3, "full_shard": 1.5, "shard_grad_op": 1.5, "fsdp2": 1.5, "zero2": 1 + 1.5, "zero3": 1.5}
     assert weights_and_moments == pytest.approx(
-        {name: shares[name.removesuffix("_checkpointed")] for name in ran}, rel=0.01
+        {name: shares[re.sub("_(checkpointed|bfloat16)$", "", name)] for name in ran}, rel=0.01
     )
     gathered = {"parameter_gather_forward": units, "gradient_reduction": units}
     again = gathered | {"parameter_gather_backward": units - 1}
@@ -369,6 +376,7 @@ def test_each_strategy_issues_what_it_predicts_and_all_learn_the_same(tmp_path: 
         "shard_grad_op": gathered,
         "fsdp2": again,
         "fsdp2_checkpointed": again,
+        "fsdp2_bfloat16": again,
         "zero2": {"gradient_reduction": 1, "parameter_gather_step": 1},
     }
     for name in expected.keys() & ran.keys():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceq.facts.ranks.job import Job
 from traceq.model import Manifest, Trace
 from traceq.report import Cell, Column, Report, Table, column
-from traceq.units import format_value
+from traceq.units import Unit, format_value
 
 __all__ = ["FactRow", "fact_tables", "merge", "summarize"]
 
@@ -52,7 +52,19 @@ def fact_tables(manifest: Manifest) -> tuple[Table, Table]:
             rows += [FactRow(fact.key, arm.name, fact.title, fact.unit.value, value) for fact, value in pairs]
             shown.append((arm.name, *values))
     columns = (Column("arm", "arm"), *(Column(fact.key, fact.title, fact.unit) for fact in of_arms))
+    view = Table("facts", "Facts of the recipe, by arm", columns, tuple(shown)).non_empty_columns
     texts = [f"{fact.title}: {format_value(value, fact.unit)}" for fact, value in of_run if value not in ("", None)]
-    note = f"{'; '.join(texts)}." if texts else ""
-    view = Table("facts", "Facts of the recipe, by arm", columns, tuple(shown), note=note).non_empty_columns
-    return Table.of("facts", "Facts", FactRow, rows), view
+    return Table.of("facts", "Facts", FactRow, rows), _with_note(view, texts)
+
+
+def _with_note(view: Table, texts: list[str]) -> Table:
+    """Return the view with a note of the run's facts, and of texts that are the same for all of several arms."""
+    alike = []
+    for index, each in enumerate(view.columns[1:], start=1):
+        values = {row[index] for row in view.rows}
+        if each.unit is Unit.TEXT and len(view.rows) > 1 and len(values) == 1:
+            alike.append(each.key)
+            texts = [*texts, f"{each.title}: {values.pop()} in all arms"]
+    view = view.without(*alike)
+    rows = view.rows if len(view.columns) > 1 else ()
+    return replace(view, rows=rows, note=f"{'; '.join(texts)}." if texts else "")

@@ -60,8 +60,8 @@ class Arm:
 class Fact:
     """Something that a recipe measures of each arm besides its time, under `key` in the arm's facts.
 
-    Where arms share a process, the key in the run's environment is `<key>.<arm>`. `of_run`: one value for all arms,
-    under `key` itself.
+    Where arms share a process, it is in the run's environment under `<key>.<arm>`, or under `key` if it holds for all
+    of them. `of_run`: one value for all arms, printed once.
     """
 
     key: str
@@ -117,7 +117,8 @@ class Manifest:
         if arm is None:
             of_arms = (each.facts[key] for each in self.arms if key in each.facts)
             return self.environment.get(key, next(of_arms, None))
-        return arm.facts.get(key, self.environment.get(f"{key}.{arm.name}"))
+        of_process = self.environment.get(f"{key}.{arm.name}", self.environment.get(key))
+        return arm.facts.get(key, of_process if arm.timed else None)
 
     def num_ranks_of(self, name: str) -> int:
         """Return the number of ranks on which an arm runs."""

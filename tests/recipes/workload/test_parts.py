@@ -25,7 +25,18 @@ from traceq.recipes.memory.limit import Capacity
 from traceq.recipes.memory.model_state import state_bytes
 from traceq.recipes.memory.saved_for_backward import held_bytes
 from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
-from traceq.recipes.workload.model import SIZES, Block, VisionLanguageAction
+from traceq.recipes.workload.attention import eager_attention
+from traceq.recipes.workload.fp32_masters import adamw_with_masters
+from traceq.recipes.workload.model import (
+    SIZES,
+    Attention,
+    Block,
+    VisionLanguageAction,
+    set_options,
+    transformer_blocks,
+)
+from traceq.recipes.workload.parameters import Precision
+from traceq.recipes.workload.precision import note_state, note_state_after_step, sized
 from traceq.recipes.workload.unused_gradients import Use, parameter_uses, usage_lines
 from traceq.recorder.failures.root_cause import RootCause
 from traceq.recorder.spec.context import Context
@@ -74,6 +85,54 @@ def test_held_is_what_outlives_the_call_and_views_count_once() -> None:
         (x * 2).sum()
 
     assert held_bytes(forward) == 10 * 4
+
+
+@pytest.mark.parametrize(
+    ("precision", "state"),
+    [
+        ("float32_masters", "weights float32 on cpu, moments float32 on cpu"),
+        ("bfloat16", "weights bfloat16 on cpu, moments bfloat16 on cpu"),
+    ],
+)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_size_has_the_dtypes_of_its_regime(size: str, precision: Precision, state: str) -> None:
+    """Sizes differ in what they compute in, not in what the optimizer updates."""
+    context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
+    weights = nn.Linear(2, 2, dtype=sized(size, precision).weights)
+    optimizer = torch.optim.AdamW(weights.parameters())
+    note_state_after_step(context, optimizer, precision)
+    for _ in range(2):
+        weights(torch.ones(1, 2, dtype=weights.weight.dtype)).sum().backward()
+        optimizer.step()
+    assert context.facts == {"precision": precision, "state": state}
+
+
+def test_a_state_of_another_dtype_is_refused() -> None:
+    """As torch's optimizers keep moments in the dtype of the weights, whatever the regime was meant to be."""
+    context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
+    weights = nn.Linear(2, 2, dtype=torch.bfloat16)
+    optimizer = torch.optim.AdamW(weights.parameters())
+    note_state_after_step(context, optimizer, "float32_masters")
+    weights(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    with pytest.raises(RecordingFailed, match="the optimizer holds bfloat16; expected float32 alone"):
+        optimizer.step()
+
+
+def test_masters_are_a_state_of_float32() -> None:
+    context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
+    weights = nn.Linear(2, 2, dtype=torch.bfloat16)
+    optimizer = adamw_with_masters(weights.parameters(), torch.device("cpu"))
+    weights(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    note_state(context, optimizer, "float32_masters")
+    assert context.facts["state"] == "weights float32 on cpu, moments float32 on cpu"
+
+
+def test_options_reach_every_layer() -> None:
+    model = VisionLanguageAction(SIZES["tiny"])
+    set_options(model, attention="eager", checkpointing=True)
+    assert {block.recomputes for block in transformer_blocks(model)} == {True}
+    assert {module.attend for module in model.modules() if isinstance(module, Attention)} == {eager_attention}
 
 
 def test_a_recomputed_model_has_the_same_gradients() -> None:
