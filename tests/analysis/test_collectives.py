@@ -99,8 +99,8 @@ def test_the_innermost_level_that_has_names_is_the_identity() -> None:
 
 def test_an_annotation_lists_what_it_moves_and_all_of_it_counts() -> None:
     shapes = {"Input Dims": [[10, 20], [50], []], "Input type": ["float", "float", ""]}
-    (row,) = collectives(annotation("nccl:coalesced_all_gather", 10, 20, **shapes))
-    assert (row["name"], row["bytes"], row["dtype"]) == ("all_gather", 1000, "float32")
+    (row,) = collectives(annotation("nccl:all_reduce_coalesced", 10, 20, **shapes))
+    assert (row["name"], row["bytes"], row["dtype"]) == ("all_reduce", 1000, "float32")
 
 
 def test_a_c10d_op_lists_output_and_input_and_the_larger_counts() -> None:
@@ -117,7 +117,9 @@ DISPATCHED = (op("c10d::_reduce_scatter_base_", 10, 5), op("c10d::_allgather_bas
 
 
 def test_gloo_calls_a_reduce_scatter_all_reduce_and_the_c10d_op_tells_the_truth() -> None:
-    rows = collectives(*GLOO, *DISPATCHED, **world(0, 2, "gloo"))
+    job = world(0, 2, "gloo")
+    job["distributedInfo"]["pg_config"] = [{"pg_name": "0", "pg_size": 2}]
+    rows = collectives(*GLOO, *DISPATCHED, **job)
     assert counts(rows) == {"reduce_scatter": (1, 0), "all_gather": (1, 0)}
     assert {one["name"]: one["bytes"] for one in rows} == {"reduce_scatter": 256, "all_gather": 512}  # of 2 ranks
 

@@ -110,7 +110,6 @@ def zero(*, start: int, number: int, reduced: int, gathered: tuple[int, ...]) ->
         ((1002,), "exact", 1002),  # whole parts
         ((1004,), "exact", 1004),  # even ones
         ((1006,), "explained", None),
-        ((9000,), "unexplained", 1001),
     ],
 )
 def test_zero_gathers_what_it_reduced_in_equal_parts(
@@ -120,6 +119,17 @@ def test_zero_gathers_what_it_reduced_in_equal_parts(
     result, checked = report_of(build(*events, **world(0, 2, "nccl")))
     assert (result["strategy"], result["verdict"]) == ("ZeRO-1 or 2", verdict)
     assert checked[1]["expected_elements"] == predicted
+
+
+def test_zero_that_gathers_more_is_unexplained_and_far_more_is_no_zero() -> None:
+    def of(gathered: int) -> tuple[str, str]:
+        result, _ = report_of(
+            build(*zero(start=0, number=0, reduced=10_000, gathered=(gathered,)), **world(0, 2, "nccl"))
+        )
+        return result["strategy"], result["verdict"]
+
+    assert of(13_000) == ("ZeRO-1 or 2", "unexplained")
+    assert of(90_000)[0] == "DDP"
 
 
 def test_zero_gathers_by_the_same_number_of_calls_wherever_as_much_is_updated() -> None:

@@ -37,6 +37,7 @@ SHOW: dict[str, Any] = {
             "lag_ns": int,
         }
     ],
+    "inference": list,
     "memcpy": [{"rank": int, "kind": str, "num": int, "bytes": INT_OR_NONE, "gpu_ns": int}],
     "syncs": [
         {

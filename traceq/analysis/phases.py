@@ -27,6 +27,7 @@ POSITION = 20
 
 _RULES = {
     "recorded": "Phases are declared by the recording",
+    "inference": "Phases are what the steps of the inference engine compute: `mixed` is prefill and decode",
     "annotations": "Phases are the main thread's outermost annotations",
     "structure": "Phases are inferred from optimizer, data loader and autograd",
 }

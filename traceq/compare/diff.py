@@ -23,6 +23,7 @@ from traceq.compare.confounders import confounders
 from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.explain import explain
 from traceq.compare.exposed_cells import waits_apart
+from traceq.compare.inference import inference_deltas
 from traceq.compare.interaction import arm_interactions
 from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words
@@ -167,6 +168,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
         cpu=compare_cpu(a, b, threshold_pct, None),
         doubt=doubt,
         free=off_is_free_text(a.run, reference, _changed_phase(causes)) if traced and reference else "",
+        inference=inference_deltas(a.run, b.run),
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
 

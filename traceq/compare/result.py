@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traceq.compare.collective_volumes import Exchange
+from traceq.compare.inference import InferenceDelta
 from traceq.display import to_html, to_text
 from traceq.model import Caveat, Pairs
 from traceq.report import Source, Table
@@ -241,8 +242,9 @@ class Diff:
     verdict is about samples. `traced`, `cells` and `causes` explain one rank and are empty where a side has no trace;
     `ranks` are those of both sides. `words` is the answer, one sentence per line. `free` says whether the change costs
     A anything when off, "" without a traced reference. `doubt` says why durations of traced steps are no evidence, ""
-    where they are. `cpu` compares the main thread's CPU time per step where pairs
-    have it. If one side is a data loader alone, `feeding` is the answer and the rest is empty.
+    where they are. `cpu` compares the main thread's CPU time per step where pairs have it. `inference` compares the
+    kinds of step of an inference engine. If one side is a data loader alone, `feeding` is the answer and the rest is
+    empty.
     """
 
     a: Source
@@ -262,6 +264,7 @@ class Diff:
     cpu: Comparison | None = None
     caveats: tuple[Caveat, ...] = ()
     feeding: Feeding | None = None
+    inference: tuple[InferenceDelta, ...] = ()
 
     @property
     def verdict_name(self) -> VerdictName:

@@ -11,7 +11,15 @@ from traceq.report import Cell, Column, Table
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["causes_table", "exchanges_table", "facts_table", "matrix", "ranks_table", "waterfall"]
+__all__ = [
+    "causes_table",
+    "exchanges_table",
+    "facts_table",
+    "inference_table",
+    "matrix",
+    "ranks_table",
+    "waterfall",
+]
 
 _TOP = 12
 _TOP_RANKS = 8
@@ -85,6 +93,38 @@ def ranks_table(diff: Diff) -> Table:
     window = "step" if diff.traced is None or diff.traced.marked else "trace"
     note = f"Own: {window} time minus exposed communication.{more}"
     return Table("ranks", "Step time by rank", columns, rows if len(diff.ranks) > 1 else (), note=note)
+
+
+def inference_table(diff: Diff) -> Table:
+    """Return the steps of an inference engine by kind and batch size; no rows for other programs."""
+    columns = (
+        Column("kind", "step"),
+        Column("batch", "batch", Unit.COUNT),
+        Column("num_a", f"steps {diff.a_name}", Unit.COUNT),
+        Column("num_b", f"steps {diff.b_name}", Unit.COUNT),
+        Column("a_ns", diff.a_name, Unit.NS),
+        Column("b_ns", diff.b_name, Unit.NS),
+        Column("delta_ns", "delta", Unit.DELTA_NS),
+        Column("delta_pct", "delta", Unit.DELTA_PERCENT),
+        Column("token_delta_ns", "per token", Unit.DELTA_NS),
+    )
+    rows = tuple(
+        (
+            each.kind,
+            each.batch,
+            each.num_a,
+            each.num_b,
+            each.a_ns,
+            each.b_ns,
+            each.delta_ns,
+            share(each.delta_ns, each.a_ns),
+            each.token_delta_ns,
+        )
+        for each in diff.inference[:_TOP]
+    )
+    rest = len(diff.inference) - len(rows)
+    note = f"{rest} more in --json." if rest else ""
+    return Table("inference", "Inference steps by kind and batch size", columns, rows, note=note)
 
 
 def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:

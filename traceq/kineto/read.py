@@ -67,7 +67,16 @@ def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:
         versions=_versions(metadata, world),
         caveats=caveats,
         host=_host(metadata, path, events),
+        group_size=_group_size(world),
     )
+
+
+def _group_size(world: Mapping[str, Any]) -> int:
+    """Return the ranks of every process group of the job if all that the metadata lists have as many, else -1."""
+    groups = world.get("pg_config")
+    listed = groups if isinstance(groups, list) else []
+    sizes = [to_int(group.get("pg_size")) for group in listed if isinstance(group, dict)]
+    return sizes[0] if sizes and len(set(sizes)) == 1 and sizes[0] > 0 else -1
 
 
 def _decoded(metadata: Mapping[str, msgspec.Raw], key: str, kind: type) -> Any:

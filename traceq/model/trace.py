@@ -211,6 +211,7 @@ class OneStep:
     """Step to which a trace was cut, as it was in the whole trace: (start, end) ns on the host and of its window.
 
     `opens_ns`: end of the unrecorded work with which the trace opens; `unrecorded_ns`: (start, end) of all such work.
+    `label`: the step's name, "" where it is ProfilerStep's.
     """
 
     number: int
@@ -220,6 +221,7 @@ class OneStep:
     is_partial: bool
     opens_ns: int | None = None
     unrecorded_ns: tuple[tuple[int, int], ...] = ()
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -228,7 +230,8 @@ class Trace:
 
     `embedded` is the text that a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`,
     `arm`, `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, NCCL and options of the profiler.
-    `host`: the name of the machine, "" if unknown.
+    `host`: the name of the machine, "" if unknown. `group_size`: ranks of the job's process groups, -1 if unknown or
+    not all the same.
     """
 
     path: str
@@ -251,6 +254,7 @@ class Trace:
     caveats: tuple[Caveat, ...] = ()
     host: str = ""
     only: OneStep | None = None
+    group_size: int = -1
 
     def __repr__(self) -> str:
         device = f", {self.device}" if self.device else ""

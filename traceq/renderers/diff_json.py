@@ -78,6 +78,7 @@ def _diff(diff: Diff) -> dict[str, object]:
             "replays": diff.traced.replays,
         },
         "ranks": [_rank(rank) for rank in diff.ranks],
+        "inference": diff.inference,
         "cells": [
             {"phase": c.phase, "category": c.category, "a_ns": c.a_ns, "b_ns": c.b_ns, "delta_ns": c.delta_ns}
             for c in diff.cells

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TextIO
 
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import causes_table, exchanges_table, facts_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import (
+    causes_table,
+    exchanges_table,
+    facts_table,
+    inference_table,
+    matrix,
+    ranks_table,
+    waterfall,
+)
 from traceq.display import RenderOptions
 from traceq.renderers.markdown import safe, table_to_markdown
 
@@ -33,7 +41,9 @@ def _diff(diff: Diff, *, full: bool) -> list[str]:
     parts += [f"**{safe(diff.words[0])}**", *(safe(line) for line in diff.words[1:])]
     if diff.traced is not None and (full or not diff.doubt):
         parts += [
-            table_to_markdown(table) for table in (waterfall(diff), ranks_table(diff), causes_table(diff)) if table.rows
+            table_to_markdown(table)
+            for table in (inference_table(diff), waterfall(diff), ranks_table(diff), causes_table(diff))
+            if table.rows
         ]
     if diff.caveats:
         parts.append("\n".join(f"> {safe(caveat.text)}" for caveat in diff.caveats))

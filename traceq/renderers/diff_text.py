@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.text import Text
 
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import causes_table, exchanges_table, facts_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import (
+    causes_table,
+    exchanges_table,
+    facts_table,
+    inference_table,
+    matrix,
+    ranks_table,
+    waterfall,
+)
 from traceq.display import RenderOptions
 from traceq.renderers.one_screen import MOST_LINES, num_lines
 from traceq.renderers.text import open_console, print_line, print_table, visible_text
@@ -56,9 +64,10 @@ def print_diffs(diffs: Diffs, console: Console, *, full: bool = False) -> None:
         if diff.b_name in repeated or (diff.doubt and not full):
             continue
         for table in _tables(diff, console.width, _MOST_ROWS if full else _FEW_ROWS):
-            room -= num_lines(partial(_print_table, table), console)
-            if full or room >= 0:
+            needed = num_lines(partial(_print_table, table), console)
+            if full or needed <= room:
                 _print_table(table, console)
+                room -= needed
             else:
                 num_left_out += 1
     if num_left_out:
@@ -96,8 +105,8 @@ def _tables(diff: Diff, width: int, num_rows: int) -> Iterator[Table]:
     """Yield the tables of a traced delta that have rows."""
     if diff.traced is None:
         return
-    tables = waterfall(diff, top=num_rows), ranks_table(diff), causes_table(diff, width=width, top=num_rows)
-    yield from (table for table in tables if table.rows)
+    where, why = waterfall(diff, top=num_rows), causes_table(diff, width=width, top=num_rows)
+    yield from (table for table in (inference_table(diff), where, ranks_table(diff), why) if table.rows)
 
 
 def _print_table(table: Table, console: Console) -> None:

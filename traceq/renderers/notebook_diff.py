@@ -7,7 +7,15 @@ from html import escape
 from typing import TextIO
 
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import causes_table, exchanges_table, facts_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import (
+    causes_table,
+    exchanges_table,
+    facts_table,
+    inference_table,
+    matrix,
+    ranks_table,
+    waterfall,
+)
 from traceq.display import RenderOptions
 from traceq.renderers.notebook import caveats_list, folded, table_fragment
 
@@ -35,7 +43,7 @@ def _fragments(diff: Diff) -> Iterator[str]:
     yield f"<p><b>{escape(diff.words[0])}</b></p>"
     yield from (f"<p>{escape(line)}</p>" for line in diff.words[1:])
     if diff.traced is not None:
-        tables = (waterfall(diff), ranks_table(diff), causes_table(diff))
+        tables = (inference_table(diff), waterfall(diff), ranks_table(diff), causes_table(diff))
         title = f"{diff.b_name} against {diff.a_name}, part by part"
         yield folded(title, (table_fragment(table) for table in tables if table.rows))
     yield caveats_list(diff.caveats)

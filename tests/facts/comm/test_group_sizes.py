@@ -44,6 +44,14 @@ def test_the_output_of_a_gather_is_the_input_of_all_ranks(
     assert [row["group_size"] for row in table(trace, "collectives")] == [ranks if ranks > 0 else None]
 
 
+@pytest.mark.parametrize(("sizes", "ranks"), [((4,), 4), ((4, 4), 4), ((8, 4), None)])
+def test_where_all_groups_of_the_job_have_one_size_it_is_that(sizes: tuple[int, ...], ranks: int | None) -> None:
+    groups = [{"pg_name": str(number), "pg_size": size} for number, size in enumerate(sizes)]
+    job = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8, "pg_config": groups}}
+    (row,) = table(build(annotation("nccl:all_reduce", 12, 10), **job), "collectives")
+    assert row["group_size"] == ranks
+
+
 @pytest.mark.skipif(not SAMPLED.exists(), reason=f"no traces beside this checkout, in {TRACES}")
 def test_a_gather_of_64_ranks_in_a_world_of_128_is_no_zero_1() -> None:
     trace = read_trace(SAMPLED)

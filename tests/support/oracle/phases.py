@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
-from .reader import Event, Trace, integer
+from .reader import ENGINE, Event, Trace, integer
 from .spans import Span, clip, inside, measure, union
 
 NO_PHASE = re.compile(
@@ -35,6 +35,8 @@ class Phases:
         covered = measure([piece for step in self.steps for piece in clip(spans(main), *step)])
         has_phases = len(self.names) >= 2 and covered * 100 >= 80 * measure(self.steps)
         self.rule = "annotations" if has_phases else "structure"
+        if any(ENGINE.match(name) for name, _, _ in trace.host_steps):
+            self.rule = "inference"
         self._read_structure()
         self.changes, self.values = self._main_pieces()
         self.of_op = self._phases_of_ops()
@@ -84,6 +86,8 @@ class Phases:
         main = self.trace.main
         if self.rule == "annotations":
             relevant = spans(self.outermost[main])
+        elif self.rule == "inference":
+            relevant = [(start, end) for _, start, end in self.trace.host_steps]
         else:
             relevant = [span for phase in self.in_phase.values() for span in phase.get(main, [])]
             relevant += self.engine + self.backward + self.steps
@@ -93,6 +97,9 @@ class Phases:
     def _decide_main(self, instant: int) -> str:
         if self.rule == "annotations":
             return annotation_at(self.outermost[self.trace.main], instant) or "other"
+        if self.rule == "inference":
+            names = [name for name, start, end in self.trace.host_steps if start <= instant < end]
+            return engine_phase(names[0]) if names else "other"
         local = self._own_structure(self.trace.main, instant)
         if local:
             return local
@@ -128,11 +135,21 @@ class Phases:
         if self.rule == "annotations":
             name = annotation_at(self.outermost.get(call.thread, []), call.start)
             local = name if name in self.names else ""
+        elif self.rule == "inference":
+            local = ""
         else:
             local = self._own_structure(call.thread, call.start)
             if not local and call.thread in self.backward_threads:
                 local = "backward"
         return local or self.main_at(call.start)
+
+
+def engine_phase(name: str) -> str:
+    """What a step of an engine computes, by the numbers of prompts and of other requests, or by its mode."""
+    if name.startswith("step["):
+        return "prefill" if name.startswith("step[EXTEND") else "decode"
+    prompts, requests = (int(re.search(rf"{word}_(\d+)", name)[1]) for word in ("context", "generation"))  # type: ignore[index]
+    return "mixed" if prompts and requests else "prefill" if prompts else "decode"
 
 
 def outermost(rows: list[Event]) -> list[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -33,6 +34,8 @@ CATEGORIES = {
     "cuda_sync": "cuda_sync",
 }
 ANNOTATIONS_OF_2021 = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
+ENGINE = re.compile(r"execute_\d*_?context_(\d+)\(.*\)_generation_(\d+)\(|step\[(EXTEND|DECODE) ")
+"""Steps of the inference engines in the catalogue."""
 DEVICE = ("kernel", "memcpy", "memset")
 NOT_THE_PROGRAM = ("trace", "overhead", "device_annotation", "cuda_sync")
 
@@ -143,11 +146,20 @@ def find_launches(trace: Trace) -> dict[int, Event]:
     return links
 
 
+def is_inside(event: Event, other: Event) -> bool:
+    return other is not event and other.start <= event.start and event.end <= other.end
+
+
 def find_steps(events: list[Event]) -> tuple[tuple[str, str], list[tuple[str, int, int]]]:
     """The main thread and its host steps (name, start, end); without any, one step `whole trace`."""
     marks: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
     for event in events:
         if event.cat == "annotation" and event.name.startswith("ProfilerStep#"):
+            marks.setdefault(event.thread, []).append((event.name, event.start, event.end))
+    engine = [event for event in events if event.cat == "annotation" and ENGINE.match(event.name)]
+    for event in [] if marks else engine:
+        around = [other for other in engine if other.thread == event.thread and is_inside(event, other)]
+        if not around:
             marks.setdefault(event.thread, []).append((event.name, event.start, event.end))
     if marks:
         main = max(marks, key=lambda thread: len(marks[thread]))  # dict order breaks ties: first in file

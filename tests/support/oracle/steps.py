@@ -16,7 +16,7 @@ def windows(trace: Trace, phases: Phases, opens: int | None) -> list[dict[str, A
     `opens` is where the first window begins if the trace opens with unrecorded work.
     """
     edges = device_edges(trace, opens)
-    is_whole = not any(name.startswith("ProfilerStep#") for name, _, _ in trace.host_steps)
+    is_whole = trace.host_steps[:1] and trace.host_steps[0][0] == "whole trace"
     rows = []
     for index, (name, start, end) in enumerate(trace.host_steps):
         left, right = (edges[index], edges[index + 1]) if edges else (start, end)
@@ -47,8 +47,9 @@ def windows(trace: Trace, phases: Phases, opens: int | None) -> list[dict[str, A
 
 def device_edges(trace: Trace, opens: int | None) -> list[int]:
     """The edges of the device windows: one more than steps; empty if the steps use their host windows."""
-    is_marked = any(name.startswith("ProfilerStep#") for name, _, _ in trace.host_steps)
-    if not is_marked or (len(trace.host_steps) < 2 and opens is None) or not trace.device_ops:
+    names = [name for name, _, _ in trace.host_steps]
+    is_marked, by_engine = names != ["whole trace"], not any(name.startswith("ProfilerStep#") for name in names)
+    if not is_marked or (len(names) < 2 and opens is None and not by_engine) or not trace.device_ops:
         return []
     edges = [trace.host_steps[0][1] if opens is None else opens]
     for _, _, host_end in trace.host_steps:

@@ -1,4 +1,4 @@
-"""Ranks of the group of each collective call: as recorded, else by the shapes of the `c10d` op that issued it."""
+"""Ranks of the group of each collective call: as recorded, by the shapes of its `c10d` op, or as all groups have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def group_sizes(trace: Trace, issued: NDArray[np.int64], message: NDArray[np.int
     sizes = np.where(message >= 0, recorded[message], -1) if len(recorded) else np.full(len(issued), -1)
     unknown = np.flatnonzero(sizes <= 0)
     sizes[unknown] = _by_shapes(trace, _dispatched(trace, issued[unknown]))
-    return sizes
+    return np.where(sizes > 0, sizes, trace.group_size)
 
 
 def _dispatched(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -77,8 +77,9 @@ def _earliest_ready(
 
 
 def _limit(delay: NDArray[np.int64]) -> int:
-    usual = float(np.percentile(delay[delay > 0], 25)) if (delay > 0).any() else 0.0
-    return int(np.clip(_USUAL_DELAYS * usual, _LEAST_DELAY_NS, _MOST_DELAY_NS))
+    delays = np.sort(delay[delay > 0])
+    usual = int(delays[(len(delays) - 1) // 4]) if len(delays) else 0
+    return min(max(_USUAL_DELAYS * usual, _LEAST_DELAY_NS), _MOST_DELAY_NS)
 
 
 def _is_gated(trace: Trace, work: DeviceWork, op: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -1,7 +1,8 @@
 """Phase of every instant of the main thread, and of every piece of device work.
 
-The phases are those that the recording declares; else the outermost annotations of the main thread, if two or more
-names cover most of the steps; else the structure of a training step (optimizer, data loader, backward, forward).
+The phases are those that the recording declares; else what the steps of an inference engine compute; else the
+outermost annotations of the main thread, if two or more names cover most of the steps; else the structure of a training
+step (optimizer, data loader, backward, forward).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
+from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.intervals import (
@@ -108,10 +110,12 @@ class PhaseLabels:
 
 @once_per_trace
 def phases(trace: Trace) -> PhaseLabels:
-    """Return the phases by the first rule that applies: `recorded`, `annotations` or `structure`."""
+    """Return the phases by the first rule that applies: `recorded`, `inference`, `annotations` or `structure`."""
     names, rule, rows = _names_and_rule(trace)
     if rule == "structure":
         main, threads = _structure_timelines(trace)
+    elif rule == "inference":
+        main, threads = _timeline(trace, rows, _kind_of_text(trace)), {}
     else:
         main, threads = _annotation_timelines(trace, rows, names)
     work = device_work(trace)
@@ -141,12 +145,20 @@ def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int6
     rows = events.rows(Category.ANNOTATION)
     if trace.manifest is not None and trace.manifest.phases:
         return trace.manifest.phases, "recorded", rows[matching(events, rows, _any_of(trace.manifest.phases))]
+    marks = inference_marks(trace)
+    if marks.classified and _cover_the_steps(trace, marks.rows):
+        return STEP_KINDS, "inference", marks.rows
     rows = rows[~matching(events, rows, _NO_PHASE)]
     outer = _outermost(trace, rows[tracks(trace)[rows] == main_track(trace)])
     names = _names_in_order(trace, outer)
     if len(names) < 2 or not _cover_the_steps(trace, outer):
         return _STRUCTURE, "structure", rows[:0]
     return names, "annotations", rows[matching(events, rows, _any_of(names))]
+
+
+def _kind_of_text(trace: Trace) -> dict[str, int]:
+    marks = inference_marks(trace)
+    return {trace.events.text(row): kind for row, kind in zip(marks.rows.tolist(), marks.kind.tolist(), strict=True)}
 
 
 def _any_of(names: Sequence[str]) -> re.Pattern[str]:

@@ -37,6 +37,7 @@ def cut_to_step(trace: Trace, number: int) -> Trace:
         window_ns=(int(window[0]), int(window[1])),
         by_device=all_steps.by_device,
         is_partial=bool(all_steps.partial[index]),
+        label=all_steps.labels[index] if all_steps.labels else "",
         opens_ns=all_steps.opens_ns if index == 0 else None,
         unrecorded_ns=tuple((start, end) for start, end in unrecorded_work(trace).tolist()),
     )

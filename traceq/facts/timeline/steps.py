@@ -13,6 +13,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
+from traceq.facts.timeline.inference_marks import inference_marks
 from traceq.intervals import measure, spans
 from traceq.model import Category, OneStep, Trace
 
@@ -36,10 +37,11 @@ _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 class Steps:
     """K steps of a trace.
 
-    `number` int64[K] of ProfilerStep#N; `host` int64[K, 2] ns as the main thread ran them; `window` int64[K, 2] ns,
-    which telescope; `partial` bool[K]: not a whole step. `by_device`: the windows follow the device; `marked`: the
-    trace has step marks; `is_cut`: the trace was cut to this step. `opens_ns`: end of the unrecorded work with which
-    the trace opens, before which no window begins; None without.
+    `number` int64[K] of ProfilerStep#N, else in order; `host` int64[K, 2] ns as the main thread ran them; `window`
+    int64[K, 2] ns, which telescope; `partial` bool[K]: not a whole step. `by_device`: the windows follow the device;
+    `marked`: the trace has step marks; `is_cut`: the trace was cut to this step. `opens_ns`: end of the unrecorded work
+    with which the trace opens, before which no window begins; None without. `labels`: names of steps that ProfilerStep
+    does not mark.
     """
 
     number: NDArray[np.int64]
@@ -50,6 +52,7 @@ class Steps:
     marked: bool
     is_cut: bool = False
     opens_ns: int | None = None
+    labels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.number)
@@ -57,6 +60,8 @@ class Steps:
     @property
     def names(self) -> tuple[str, ...]:
         """Name of each step."""
+        if self.labels:
+            return self.labels
         return tuple(f"ProfilerStep#{n}" for n in self.number.tolist()) if self.marked else (WHOLE_TRACE,)
 
     @property
@@ -96,7 +101,7 @@ def main_track(trace: Trace) -> int:
 
 @once_per_trace
 def steps(trace: Trace) -> Steps:
-    """Return the steps and their windows; a trace without step marks is one step."""
+    """Return the steps and their windows: those of ProfilerStep, else of an inference engine, else one of all."""
     if trace.only is not None:
         return _single_step(trace.only)
     events = trace.events
@@ -107,15 +112,23 @@ def steps(trace: Trace) -> Steps:
         window = whole if opens_ns is None else np.array([[opens_ns, whole[0, 1]]], np.int64)
         none = np.zeros(1, np.bool_)
         return Steps(np.zeros(1, np.int64), whole, window, none, by_device=False, marked=False, opens_ns=opens_ns)
-    number = np.array([int(events.text(row).partition("#")[2]) for row in rows.tolist()], np.int64)
+    labels = _labels(trace, rows)
+    number = np.array([int(events.text(row).partition("#")[2]) for row in rows.tolist() if not labels], np.int64)
+    number = np.arange(len(rows)) if labels else number
     start = events.ts[rows]
     host = np.column_stack([start, np.minimum(events.end[rows], np.r_[start[1:], np.iinfo(np.int64).max])])
     opens_ns = _opens(trace, int(host[0, 0]))
-    of_device = _device_windows(trace, host, opens_ns) if len(rows) > 1 or opens_ns is not None else None
+    of_device = _device_windows(trace, host, opens_ns) if len(rows) > 1 or opens_ns is not None or labels else None
     by_device = of_device is not None
     window, opens_ns = (host, None) if of_device is None else (of_device, opens_ns)
-    partial = _is_partial(trace, host, window)
-    return Steps(number, host, window, partial, by_device=by_device, marked=True, opens_ns=opens_ns)
+    partial = _is_partial(trace, host, window, may_be_short=bool(labels))
+    return Steps(number, host, window, partial, by_device=by_device, marked=True, opens_ns=opens_ns, labels=labels)
+
+
+def _labels(trace: Trace, rows: NDArray[np.int64]) -> tuple[str, ...]:
+    """Return the names of marks that are not ProfilerStep's; () for those."""
+    names = tuple(trace.events.text(row) for row in rows.tolist())
+    return () if all(map(_STEP.match, names)) else names
 
 
 def _opens(trace: Trace, start: int) -> int | None:
@@ -148,6 +161,7 @@ def _single_step(step: OneStep) -> Steps:
         marked=True,
         is_cut=True,
         opens_ns=step.opens_ns,
+        labels=(step.label,) if step.label else (),
     )
 
 
@@ -163,7 +177,8 @@ def _main_thread_marks(trace: Trace) -> NDArray[np.int64]:
 
 def _step_rows(trace: Trace) -> NDArray[np.int64]:
     rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    return rows[matching(trace.events, rows, _STEP)]
+    rows = rows[matching(trace.events, rows, _STEP)]
+    return rows if len(rows) else inference_marks(trace).rows
 
 
 def _device_windows(trace: Trace, host: NDArray[np.int64], opens_ns: int | None) -> NDArray[np.int64] | None:
@@ -183,18 +198,20 @@ def _device_windows(trace: Trace, host: NDArray[np.int64], opens_ns: int | None)
     return np.column_stack([edges[:-1], edges[1:]]) if (np.diff(edges) > 0).all() else None
 
 
-def _is_partial(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_partial(
+    trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64], *, may_be_short: bool
+) -> NDArray[np.bool_]:
     """Return which windows are not a whole step: bool[K].
 
     The first is partial if it contains work launched before the trace, or begins with the host and ends with a device
-    that lags, which makes it longer than a step. Any is that is shorter than a tenth of the median: a profiler that
-    stops within a step leaves a stub.
+    that lags, which makes it longer than a step. Any is that is shorter than a tenth of the median, unless they
+    `may_be_short` (a decode is shorter than a prefill): a profiler that stops within a step leaves a stub.
     """
     work = device_work(trace)
     inside = (work.start < window[0, 1]) & (work.end > window[0, 0])
     lag = int(window[0, 1] - host[0, 1])
     durations = window[:, 1] - window[:, 0]
-    partial: NDArray[np.bool_] = durations * _STUB_PARTS < np.median(durations)
+    partial: NDArray[np.bool_] = (durations * _STUB_PARTS < np.median(durations)) & (not may_be_short)
     lags = window[0, 0] == host[0, 0] and lag * _MAX_LAG_PARTS > window[0, 1] - window[0, 0]
     partial[0] |= bool((work.before_window & inside).any()) or lags
     return partial

@@ -7,7 +7,15 @@ from html import escape
 from typing import TextIO
 
 from traceq.compare.result import Diff, Diffs
-from traceq.compare.tables import causes_table, exchanges_table, facts_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import (
+    causes_table,
+    exchanges_table,
+    facts_table,
+    inference_table,
+    matrix,
+    ranks_table,
+    waterfall,
+)
 from traceq.display import RenderOptions
 from traceq.model import Pairs
 from traceq.renderers.html import charts
@@ -74,7 +82,9 @@ def _section(diff: Diff, *, several: bool) -> Iterator[str]:
 def _durations(diff: Diff) -> Iterator[str]:
     cells = waterfall(diff)
     yield figure(_waterfall(cells), cells.title)
-    yield from (table(rows) for rows in (cells, ranks_table(diff), causes_table(diff)) if rows.rows)
+    yield from (
+        table(rows) for rows in (inference_table(diff), cells, ranks_table(diff), causes_table(diff)) if rows.rows
+    )
 
 
 def _waterfall(cells: Table) -> str:

@@ -1,0 +1,110 @@
+"""How long are the steps of an inference engine, by what they compute, per step and per token?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._wording import more_rows
+from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.inference_marks import STEP_KINDS
+from traceq.facts.timeline.inference_steps import inference_steps
+from traceq.grouping import group
+from traceq.model import Trace
+from traceq.report import Report, Table, column
+from traceq.units import Unit, format_value
+
+POSITION = 12
+
+_TOP = 12
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRow:
+    """Steps of one kind and batch size on one rank; times are means, tokens and replays sums.
+
+    `token_ns` is the time of the steps over their tokens.
+    """
+
+    key: str = column("key", is_hidden=True)
+    rank: int = column("rank", Unit.COUNT)
+    kind: str = column("step")
+    batch: int | None = column("batch", Unit.COUNT)
+    num: int = column("steps", Unit.COUNT)
+    tokens: int | None = column("tokens", Unit.COUNT)
+    ns: int = column("per step", Unit.NS)
+    token_ns: int | None = column("per token", Unit.NS)
+    host_ns: int = column("host", Unit.NS)
+    gpu_ns: int = column("GPU sum", Unit.NS)
+    replay_ns: int = column("in graphs", Unit.NS)
+    num_replays: int = column("replays", Unit.COUNT)
+
+
+def summarize(trace: Trace) -> Part[InferenceRow]:
+    """Return the steps by kind and batch size; of several, a first step that waits for earlier work does not count."""
+    return Part(tuple(_rows(trace)))
+
+
+def merge(job: Job, parts: Sequence[Part[InferenceRow]]) -> Report:
+    """Return the rows of all ranks; people see those of the first rank, as all run the same steps."""
+    rows = of_all(parts)
+    table = Table.of("inference", "Inference steps", InferenceRow, rows)
+    return Report("inference", (table,), (_view(rows),) if rows else ())
+
+
+def _rows(trace: Trace) -> list[InferenceRow]:
+    all_steps = inference_steps(trace)
+    selected = all_steps.counted.nonzero()[0]
+    groups = group([all_steps.kind[selected], all_steps.batch[selected]])
+    tokens = all_steps.tokens[selected]
+    sums = zip(
+        groups.keys.tolist(),
+        groups.count(),
+        groups.sum(tokens),
+        groups.sum((tokens < 0).astype(tokens.dtype)),
+        groups.sum(all_steps.ns[selected]),
+        groups.sum(all_steps.host_ns[selected]),
+        groups.sum(all_steps.gpu_ns[selected]),
+        groups.sum(all_steps.replay_ns[selected]),
+        groups.sum(all_steps.num_replays[selected]),
+        strict=True,
+    )
+    return [
+        InferenceRow(
+            key=f"{STEP_KINDS[kind]}|{batch if batch >= 0 else ''}",
+            rank=trace.rank,
+            kind=STEP_KINDS[kind],
+            batch=batch if batch >= 0 else None,
+            num=num,
+            tokens=None if num_untold else num_tokens,
+            ns=round(ns / num),
+            token_ns=round(ns / num_tokens) if num_tokens > 0 and not num_untold else None,
+            host_ns=round(host_ns / num),
+            gpu_ns=round(gpu_ns / num),
+            replay_ns=round(replay_ns / num),
+            num_replays=num_replays,
+        )
+        for (kind, batch), num, num_tokens, num_untold, ns, host_ns, gpu_ns, replay_ns, num_replays in sums
+    ]
+
+
+def _view(rows: Sequence[InferenceRow]) -> Table:
+    first = [row for row in rows if row.rank == rows[0].rank]
+    shown = sorted(sorted(first, key=lambda row: -row.num * row.ns)[:_TOP], key=lambda row: (row.kind, row.batch or 0))
+    note = " ".join(filter(None, [_replays(first), more_rows(len(rows) - len(shown))]))
+    of_rank = f" (rank {rows[0].rank})" if len(first) < len(rows) else ""
+    table = Table.of("inference", f"Inference steps{of_rank}", InferenceRow, shown, note=note).visible
+    unused = () if any(row.num_replays for row in shown) else ("replay_ns", "num_replays")
+    return table.without("rank", *unused)
+
+
+def _replays(rows: Sequence[InferenceRow]) -> str:
+    """Return how much GPU time graphs launch, whose ops the trace does not show: a replay has no host ops inside."""
+    num, replay_ns = sum(row.num_replays for row in rows), sum(row.num * row.replay_ns for row in rows)
+    gpu_ns = sum(row.num * row.gpu_ns for row in rows)
+    if not num or not gpu_ns:
+        return ""
+    share = format_value(100 * replay_ns / gpu_ns, Unit.PERCENT)
+    replays = f"{num:,} replays of CUDA graphs" if num > 1 else "one replay of a CUDA graph"
+    return f"{share} of the GPU time is in {replays}: its kernels count to the line and module that replays them."

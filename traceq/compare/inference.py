@@ -1,0 +1,73 @@
+"""Steps of an inference engine on both sides, by what they compute: per step and per token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceq.facts.timeline.inference_marks import STEP_KINDS
+from traceq.facts.timeline.inference_steps import InferenceSteps, inference_steps
+from traceq.model import Run, Trace
+
+__all__ = ["InferenceDelta", "inference_deltas"]
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceDelta:
+    """Steps of one kind and batch size that both sides have; means in ns, per token None where tokens are not told.
+
+    `batch` is None where it is not told, or the sides have none in common: then of all steps of the kind.
+    """
+
+    kind: str
+    batch: int | None
+    num_a: int
+    num_b: int
+    a_ns: int
+    b_ns: int
+    a_token_ns: int | None
+    b_token_ns: int | None
+
+    @property
+    def delta_ns(self) -> int:
+        """B's step minus A's."""
+        return self.b_ns - self.a_ns
+
+    @property
+    def token_delta_ns(self) -> int | None:
+        """B's time per token minus A's."""
+        if self.a_token_ns is None or self.b_token_ns is None:
+            return None
+        return self.b_token_ns - self.a_token_ns
+
+
+def inference_deltas(a: Run, b: Run) -> tuple[InferenceDelta, ...]:
+    """Return the kinds of step of the first rank that is on both sides, each by batch size where they share some."""
+    common = [(ours, theirs) for ours in a.traces for theirs in b.traces if ours.rank == theirs.rank]
+    if not common and len(a.traces) == len(b.traces) == 1:
+        common = [(a.traces[0], b.traces[0])]
+    return _of_traces(*common[0]) if common else ()
+
+
+def _of_traces(a: Trace, b: Trace) -> tuple[InferenceDelta, ...]:
+    of_a, of_b = inference_steps(a), inference_steps(b)
+    deltas: list[InferenceDelta] = []
+    for kind in sorted({*of_a.kind.tolist()} & {*of_b.kind.tolist()}):
+        batches = sorted({*of_a.batch[of_a.kind == kind].tolist()} & {*of_b.batch[of_b.kind == kind].tolist()})
+        for batch in [batch for batch in batches if batch >= 0] or [-1]:
+            sides = [_mean(side, kind, batch) for side in (of_a, of_b)]
+            if all(num for num, _, _ in sides):
+                (num_a, a_ns, a_token_ns), (num_b, b_ns, b_token_ns) = sides
+                size = batch if batch >= 0 else None
+                deltas.append(InferenceDelta(STEP_KINDS[kind], size, num_a, num_b, a_ns, b_ns, a_token_ns, b_token_ns))
+    return tuple(deltas)
+
+
+def _mean(side: InferenceSteps, kind: int, batch: int) -> tuple[int, int, int | None]:
+    """Return (steps, mean ns, ns per token) of the counted steps of a kind and, if not -1, a batch size."""
+    selected = side.counted & (side.kind == kind) & ((side.batch == batch) | (batch < 0))
+    num, ns = int(selected.sum()), int(side.ns[selected].sum())
+    tokens = np.where(side.tokens[selected] < 0, 0, side.tokens[selected])
+    is_told = num > 0 and bool((side.tokens[selected] > 0).all())
+    return num, round(ns / num) if num else 0, round(ns / int(tokens.sum())) if is_told else None
