@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -237,6 +238,10 @@ def _changed_phase(causes: tuple[Cause, ...]) -> str:
     return max(changes, key=lambda phase: changes[phase], default="")
 
 
+_TRACE_SUFFIX = re.compile(r"(\.\d{10,}|_\d+\.\d{10,})?(\.pt)?(\.trace)?\.json(\.gz|\.zst)?$")
+"""What a profiler adds to the name of a trace: its process, its time, and what it is."""
+
+
 def _names(a: Side, b: Side) -> tuple[str, str]:
     """Return the names of the sides: their arms or files, else their folders, else A and B."""
     for names in ([side.run.arm or _stem(Path(side.path)) for side in (a, b)], [_folder(side) for side in (a, b)]):
@@ -251,4 +256,5 @@ def _folder(side: Side) -> str:
 
 
 def _stem(path: Path) -> str:
-    return path.name.partition(".")[0]
+    """Return a file's name without what says that it is a trace; dots in a name stay (`Qwen1.5-0.5B`)."""
+    return _TRACE_SUFFIX.sub("", path.name) or path.name

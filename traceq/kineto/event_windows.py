@@ -19,6 +19,7 @@ from traceq.errors import UnreadableInput
 from traceq.kineto.damage_recovery import salvage
 from traceq.kineto.json_values import DECODER_POSITION, end_of_value
 from traceq.kineto.limits import LONGEST, LONGEST_MB, MOST_MEMBERS
+from traceq.kineto.other_formats import describe_file
 from traceq.kineto.raw_events import RawEvent
 from traceq.locations import Place
 
@@ -197,7 +198,8 @@ class Document:
             return f"the archive is damaged ({self.source.fault})"
         if not self._buffer.strip():
             return "the file contains only whitespace"
-        return _KINDS.get(self._buffer[:4], f"a file that starts with {self._buffer[:12]!r}")
+        other = describe_file(self.source.path.name, bytes(self._buffer[:16]))
+        return other or _KINDS.get(self._buffer[:4], f"a file that starts with {self._buffer[:12]!r}")
 
     def _next_window(self) -> list[RawEvent] | None:
         """Return the events up to the last boundary in the buffer; None if more bytes are needed to find one."""

@@ -16,6 +16,7 @@ from traceq.kineto.columns import to_int
 from traceq.kineto.damage_report import damage_caveats
 from traceq.kineto.decompression import open_source
 from traceq.kineto.file_name import host_in_name, rank_in_name
+from traceq.kineto.other_formats import browser_trace
 from traceq.kineto.reader_choice import scan
 from traceq.kineto.scan_result import Scan
 from traceq.locations import Place
@@ -46,6 +47,8 @@ def read_trace(path: Place, *, strict: bool = False) -> Trace:
     caveats = tuple(caveat for _, caveat in damage)
     if num_events == 0:
         raise UnreadableInput(str(path), caveats[0].text if caveats else "no complete event", "events with ts and dur")
+    if other := browser_trace(result.events):
+        raise UnreadableInput(str(path), other, "a Kineto trace, as torch.profiler writes it")
     return _trace(path, result, caveats)
 
 

@@ -17,6 +17,7 @@ from traceq.runs.process_medians import read_processes
 from traceq.runs.run_folder import STEPS, is_run, read_manifest
 from traceq.runs.step_log import read_pairs
 from traceq.runs.timings import read_timings
+from traceq.runs.windows import latest_windows
 
 __all__ = ["ReadTraces", "arm_failure", "read", "read_arms", "read_one", "read_timing", "with_traces"]
 
@@ -174,6 +175,9 @@ def _one_by_one(*, strict: bool) -> ReadTraces:
 
 def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, reader: ReadTraces) -> Run:
     files = _trace_files(folder, ranks)
+    if not files and (layout := _tensorboard(folder, ranks)) is not None:
+        run = _read_folder(layout[0], strict=strict, ranks=ranks, reader=reader)
+        return replace(run, caveats=(*layout[1], *run.caveats))
     if not files and any(is_flight(file) for file in folder.iterdir()):
         flights, unread = read_flights(folder, ranks)
         if not flights:
@@ -195,7 +199,7 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
             caveats += [Caveat(caveat.code, f"{file}: {caveat.text}") for caveat in trace.caveats]
     if not traces:
         raise UnreadableInput(str(folder), caveats[0].text if caveats else "no trace of the selected ranks")
-    latest, several_windows = _latest_windows(traces)
+    latest, several_windows = latest_windows(traces)
     flights, unread = read_flights(folder, [trace.rank for trace in latest] if len(latest) > 1 else ())
     first = latest[0]
     caveats += [*several_windows, *unread, *_different_jobs(latest)]
@@ -204,18 +208,21 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
     )
 
 
-def _latest_windows(traces: list[Trace]) -> tuple[tuple[Trace, ...], list[Caveat]]:
-    """Return the latest window of each rank, by rank, and a caveat per rank that has several in the folder."""
-    by_rank: dict[int, list[Trace]] = {}
-    for trace in traces:
-        by_rank.setdefault(trace.rank, []).append(trace)
-    caveats = []
-    for rank, windows in sorted(by_rank.items()):
-        windows.sort(key=lambda trace: trace.base_time_ns + int(trace.events.ts.min()))
-        if len(windows) > 1:
-            text = f"rank {rank} has {len(windows)} windows; the latest is used: {windows[-1].path}"
-            caveats.append(Caveat("several_windows", text))
-    return tuple(by_rank[rank][-1] for rank in sorted(by_rank)), caveats
+def _tensorboard(folder: Place, ranks: Collection[int] | None) -> tuple[Place, tuple[Caveat, ...]] | None:
+    """Return (the latest recording in a folder of TensorBoard's profile plugin, a caveat on others), None for others.
+
+    The layout is `plugins/profile/<time>/<host>.<process>.<time>.pt.trace.json.gz`.
+    """
+    profile = folder / "plugins" / "profile"
+    if not profile.is_dir():
+        return None
+    if _trace_files(profile, ranks):
+        return profile, ()
+    recordings = [path for path in _by_name(profile) if path.is_dir() and _trace_files(path, ranks)]
+    if not recordings:
+        return None
+    text = f"{profile} has {len(recordings)} recordings; the latest is used: {recordings[-1].name}"
+    return recordings[-1], (Caveat("several_windows", text),) if len(recordings) > 1 else ()
 
 
 def _different_jobs(traces: tuple[Trace, ...]) -> list[Caveat]:

@@ -1,0 +1,101 @@
+"""Files as people have them: TensorBoard's layout, many windows, files of other programs, names with dots."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sqlite3
+from pathlib import Path
+
+import pytest
+from builder import op, step, world, write
+from terminal import traceq
+
+from traceq.compare.diff import diff
+from traceq.errors import UnreadableInput
+from traceq.runs.read import read
+
+MM = op("aten::mm", 5, 50)
+
+
+def window(folder: Path, name: str, dur: int, rank: int | None = None) -> Path:
+    job = {} if rank is None else world(rank, 2, "gloo")
+    return write(folder / f"{name}.pt.trace.json.gz", step(0, dur), MM, baseTimeNanoseconds=dur * 10**9, **job)
+
+
+@pytest.mark.parametrize("path", [".", "plugins/profile/2024_02_02"])
+def test_tensorboards_folder_is_read_from_its_top_or_below(path: str, tmp_path: Path) -> None:
+    profile = tmp_path / "plugins" / "profile"
+    window(profile / "2024_01_01", "host.9.1700000000000", 999, 0)
+    for rank, host in enumerate(("hosta.41", "hostb.42")):
+        window(profile / "2024_02_02", f"{host}.1700000000001", 100, rank)
+        window(profile / "2024_02_02", f"{host}.1700000000002", 200 + rank, rank)
+    run = read(tmp_path / path)
+    assert [(trace.rank, int(trace.events.dur.max())) for trace in run.traces] == [(0, 200_000), (1, 201_000)]
+    texts = [caveat.text for caveat in run.caveats if caveat.code == "several_windows"]
+    assert any(text.startswith("ranks 0-1 have 2 windows each; the latest are used") for text in texts)
+    assert any("has 2 recordings; the latest is used: 2024_02_02" in text for text in texts) == (path == ".")
+
+
+def test_traces_directly_in_the_plugins_folder_are_read(tmp_path: Path) -> None:
+    window(tmp_path / "plugins" / "profile", "host.9.1700000000000", 100)
+    assert len(read(tmp_path).traces) == 1
+
+
+def test_files_of_several_processes_without_a_rank_are_no_windows_of_one(tmp_path: Path) -> None:
+    window(tmp_path, "host_41.1700000000001", 100)
+    window(tmp_path, "host_42.1700000000001", 110)
+    (caveat,) = read(tmp_path).caveats
+    assert caveat.text.startswith("2 files of 2 processes (host_41, host_42) do not tell their rank")
+    assert "name them rank0.json" in caveat.text
+
+
+def nsight(path: Path) -> None:
+    path.write_bytes(bytes(100))
+
+
+def database(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("create table kernels (start)")
+    connection.commit()
+    connection.close()
+
+
+def snapshot(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}))
+
+
+def browser(path: Path) -> None:
+    rows = [
+        {"ph": "X", "cat": "devtools.timeline", "name": "RunTask", "pid": 1, "tid": 2, "ts": n, "dur": 5}
+        for n in (1, 9)
+    ]
+    path.write_text(json.dumps({"traceEvents": rows}))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "what"),
+    [
+        ("job.nsys-rep", nsight, "a report of Nsight Systems; `nsys stats`"),
+        ("job.ncu-rep", nsight, "a report of Nsight Compute; ncu-ui"),
+        ("job.sqlite", database, "an SQLite database, as `nsys export` writes"),
+        ("job.pickle", snapshot, "a snapshot of torch.cuda.memory._dump_snapshot opens at"),
+        ("job.json", browser, "a trace of a browser, with 2 events in the categories `devtools.timeline`"),
+    ],
+)
+def test_a_file_of_another_program_is_refused_for_what_it_is(
+    name: str, make: object, what: str, tmp_path: Path
+) -> None:
+    make(tmp_path / name)  # type: ignore[operator]
+    with pytest.raises(UnreadableInput, match=r"expected a Kineto trace") as refused:
+        read(tmp_path / name)
+    assert what in str(refused.value)
+
+
+def test_a_title_keeps_its_dots(tmp_path: Path) -> None:
+    sides = [
+        window(tmp_path, name, dur) for name, dur in (("Qwen1.5-0.5B", 100), ("Qwen1.5-1.8B_7.1700000000001", 110))
+    ]
+    result = diff(*map(str, sides))
+    assert (result.a_name, result.b_name) == ("Qwen1.5-0.5B", "Qwen1.5-1.8B")
+    assert traceq("show", str(sides[0])).code == 0
