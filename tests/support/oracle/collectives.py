@@ -45,7 +45,8 @@ def is_communication(op: Event) -> bool:
     """Whether a device op is a collective's kernel."""
     called = op.name.replace("(anonymous namespace)::", "").split("<")[0].split("(")[0].split("::")
     custom = any(part.startswith(CUSTOM) for part in called[-1].split() + called)
-    custom |= called[0].endswith("deep_ep") and called[-1] in ("dispatch", "combine")
+    of_experts = called[0].endswith("deep_ep") or [part.split()[-1] for part in called[:2]] == ["dpsk", "ep"]
+    custom |= of_experts and called[-1] in ("dispatch", "combine", "notify_dispatch", "cached_notify")
     return op.cat == "kernel" and bool(custom or COMMUNICATION.search(op.name) or op.args.get("collective name"))
 
 

@@ -58,7 +58,7 @@ _BOTH_SIDES = re.compile(r"^c10d::.*(base|into_tensor)")
 _COALESCED = re.compile(r"^[nhx]ccl:coalesced$")
 _NO_DATA = re.compile(r"wait|barrier|^([nhx]ccl:)?coalesced$")
 _PATTERNS = (
-    ("all_to_all", re.compile(r"all_?to_?all|deep_ep::")),
+    ("all_to_all", re.compile(r"all_?to_?all|deep_ep::|dpsk::ep::|pplx::|\ba2a_|moea2a|\bep(dispatch|combine)")),
     ("reduce_scatter", re.compile(r"reduce_?scatter")),
     ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce")),
     ("all_gather", re.compile(r"all_?gather")),

@@ -23,7 +23,10 @@ _KERNEL = re.compile(
     r"(\b|(?<=\d))"  # in mangled names a length precedes
     r"(one_shot_all_reduce|two_shot_all_reduce|multimem_|nvshmem|all_gather_\w*symm"
     r"|symmetric_memory::(\w+::|\(anonymous namespace\)::)*(barrier|(wait|put)_signal)_kernel"
-    r"|deep_ep::(\w+::)*(cached_)?(notify_)?(dispatch|combine)\b)",
+    r"|(deep_ep|dpsk::ep)::(\w+::)*(cached_notify|((cached_)?notify_)?(dispatch|combine)(_ll)?)\b"  # DeepEP
+    r"|a2a_(dispatch|combine)_(send|recv)_kernel|pplx::(\w+::)*(dispatch|combine)\w*"  # pplx
+    r"|Ep(Dispatch|Combine)(Intra|Inter)Node\w*|EpCombineSync\w*"  # MORI
+    r"|moeA2A(Dispatch|Combine)Kernel|moeAllToAll\w*|allreduce_fusion_kernel_(one|two)shot\w*)",  # TensorRT, FlashInfer
     re.IGNORECASE,
 )
 
