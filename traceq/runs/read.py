@@ -14,10 +14,12 @@ from traceq.model import NO_EFFECT, Caveat, Flight, Manifest, Run, Trace
 from traceq.runs.embedded_recording import decode
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.process_medians import read_processes
+from traceq.runs.processes import one_process, split_by_rank
 from traceq.runs.run_folder import STEPS, is_run, read_manifest
 from traceq.runs.step_log import read_pairs
 from traceq.runs.timings import read_timings
 from traceq.runs.windows import latest_windows
+from traceq.units import format_ranks
 
 __all__ = ["ReadTraces", "arm_failure", "read", "read_arms", "read_one", "read_timing", "with_traces"]
 
@@ -57,10 +59,13 @@ def read(
         return _read_folder(path, strict=strict, ranks=ranks, reader=reader)
     if is_flight(path):
         return Run(str(path), (), flights=(read_flight(path),))
-    trace = read_one(path, strict=strict)
-    if ranks is not None and trace.rank not in ranks:
-        raise UnreadableInput(str(path), f"a trace of rank {trace.rank}", "one of the selected ranks")
-    return Run(str(path), (trace,), trace.manifest, trace.arm, trace.pairs, trace.caveats, processes=trace.processes)
+    traces = split_by_rank(_with_embedded(read_trace(path, strict=strict)), path)
+    selected = tuple(trace for trace in traces if ranks is None or trace.rank in ranks)
+    if not selected:
+        of_ranks = f"a trace of rank{'s' if len(traces) > 1 else ''} {format_ranks([trace.rank for trace in traces])}"
+        raise UnreadableInput(str(path), of_ranks, "one of the selected ranks")
+    trace = selected[0]
+    return Run(str(path), selected, trace.manifest, trace.arm, trace.pairs, trace.caveats, processes=trace.processes)
 
 
 def read_timing(path: str | Place) -> Run:
@@ -159,8 +164,8 @@ def _trace_files(folder: Place, ranks: Collection[int] | None) -> list[Place]:
 
 
 def read_one(file: Place, *, strict: bool) -> Trace:
-    """Return one trace, with the recording data that traceq embedded in it. Raises UnreadableInput."""
-    return _with_embedded(read_trace(file, strict=strict))
+    """Return one rank's trace, with the recording data that traceq embedded in it. Raises UnreadableInput."""
+    return one_process(_with_embedded(read_trace(file, strict=strict)))
 
 
 def _one_by_one(*, strict: bool) -> ReadTraces:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.select_events import select_events
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, Messages, OneStep, Trace
+from traceq.model import Category, OneStep, Trace
 
 __all__ = ["cut_to_step"]
-
-T = TypeVar("T", Messages, CallStacks, EventWaits)
-C = TypeVar("C", Messages, CallStacks, EventWaits, Allocations)
 
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
@@ -42,7 +39,9 @@ def cut_to_step(trace: Trace, number: int) -> Trace:
         unrecorded_ns=tuple((start, end) for start, end in unrecorded_work(trace).tolist()),
     )
     mask = _host_rows(trace, host) | _device_rows(trace, host, window)
-    return replace(trace, events=_select_events(trace.events, mask, host), only=only)
+    allocated_ns = trace.events.allocations.ts
+    in_step = (allocated_ns >= host[0]) & (allocated_ns < host[1])
+    return replace(trace, events=select_events(trace.events, mask, in_step), only=only)
 
 
 def _host_rows(trace: Trace, host: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -64,28 +63,3 @@ def _device_rows(trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64
     mask = np.zeros(len(events), np.bool_)
     mask[work.rows[(launched >= begin) & (launched < end)]] = True
     return mask
-
-
-def _select_events(events: Events, mask: NDArray[np.bool_], host: NDArray[np.int64]) -> Events:
-    """Return the rows of `mask` (bool[N]) of every column, and the rows of side tables that refer to them."""
-    columns = {field.name: getattr(events, field.name) for field in fields(events)}
-    cut: dict[str, Any] = {name: column[mask] for name, column in columns.items() if isinstance(column, np.ndarray)}
-    allocated_ns = events.allocations.ts
-    return replace(
-        events,
-        **cut,
-        messages=_select_references(events.messages, mask),
-        stacks=_select_references(events.stacks, mask),
-        waits=_select_references(events.waits, mask),
-        allocations=_select_rows(events.allocations, (allocated_ns >= host[0]) & (allocated_ns < host[1])),
-    )
-
-
-def _select_references(table: T, mask: NDArray[np.bool_]) -> T:
-    """Return the table's rows that refer to events of `mask` (bool[N]), with the events' new row numbers."""
-    selected = _select_rows(table, mask[table.row])
-    return replace(selected, row=(np.cumsum(mask) - 1)[selected.row])
-
-
-def _select_rows(table: C, mask: NDArray[np.bool_]) -> C:
-    return replace(table, **{field.name: getattr(table, field.name)[mask] for field in fields(table)})

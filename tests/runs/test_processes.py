@@ -1,0 +1,68 @@
+"""Merged traces: several processes in one file are several ranks, or refused, never one rank with side threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builder import Event, kernel, launch, op, row, step, text
+
+from traceq.analysis.registry import analyze
+from traceq.errors import UnreadableInput
+from traceq.runs.read import read
+
+
+def process(pid: int, name: str) -> Event:
+    return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": name}}
+
+
+def rank(number: int, *, named: str = "RANK {} - CPU") -> list[Event]:
+    """A step of one rank, (100 + 10 * number) us long, whose device row has a process of its own."""
+    host, device = 1000 + number, 2000 + number
+    rows = [step(0, 100 + 10 * number), op("aten::mm", 5, 50), launch(10, 5, 1), kernel("gemm", 20, 30 + number, 1)]
+    for event in rows:
+        event["pid"] = device if event["cat"] == "kernel" else host
+    return [*rows, process(host, named.format(number)), process(device, f"RANK {number} - GPU 0")]
+
+
+def merged(folder: Path, *rows: Event, **metadata: Any) -> Path:
+    path = folder / "merged.json"
+    path.write_bytes(text(*rows, **metadata))
+    return path
+
+
+def test_processes_that_tell_their_rank_are_ranks(tmp_path: Path) -> None:
+    run = read(merged(tmp_path, *(event for number in range(4) for event in rank(number))))
+    assert run.ranks == (0, 1, 2, 3)
+    assert [trace.world_size for trace in run.traces] == [4] * 4
+    assert [len(trace.events) for trace in run.traces] == [4] * 4
+    table = analyze(run, "steps").tables[0].to_dicts()
+    assert [line["dur_ns"] for line in table] == [100_000, 110_000, 120_000, 130_000]
+    kernels = analyze(run, "kernels").tables[0].to_dicts()
+    assert [(line["rank"], line["gpu_ns"]) for line in kernels] == [(0, 30_000), (1, 31_000), (2, 32_000), (3, 33_000)]
+
+
+def test_one_rank_of_them_can_be_chosen(tmp_path: Path) -> None:
+    path = merged(tmp_path, *rank(0), *rank(1))
+    assert read(path, ranks={1}).ranks == (1,)
+    with pytest.raises(UnreadableInput, match="a trace of ranks 0-1; expected one of the selected ranks"):
+        read(path, ranks={7})
+
+
+def test_processes_that_do_not_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    path = merged(tmp_path, *rank(0), *rank(1, named="python"))
+    with pytest.raises(UnreadableInput, match="2 processes in one file; 1001 do not tell their rank"):
+        read(path)
+
+
+def test_a_folder_with_a_merged_file_says_so(tmp_path: Path) -> None:
+    merged(tmp_path, *rank(0), *rank(1))
+    with pytest.raises(UnreadableInput, match="events of 2 processes in one file; expected a file per rank"):
+        read(tmp_path)
+
+
+def test_one_process_with_devices_and_spans_is_one_rank(tmp_path: Path) -> None:
+    spans = row("Trace", "PyTorch Profiler (0)", 0, 100)
+    spans["pid"] = "Spans"
+    assert read(merged(tmp_path, *rank(3), spans, distributedInfo={"rank": 3, "world_size": 8})).ranks == (3,)
