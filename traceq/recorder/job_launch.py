@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from traceq.errors import UsageFault
+from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
@@ -22,6 +23,8 @@ __all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
 
 _INJECTED = ".inject"
 _OUTPUT_OPTION = re.compile(r"^-.*(out|save|ckpt|checkpoint|log)", re.IGNORECASE)
+_INTERRUPTED = (130, 143)
+"""Exit codes of a job that was ended by SIGINT or SIGTERM."""
 _SCRIPT_ENDINGS = (".py", ".sh")
 
 
@@ -133,7 +136,9 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path)
 def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
     """Return why the recording is not complete; "" if it is. Marks one that was ended from outside."""
     if folder.manifest_path.is_file():
-        mark_ended(folder, "failed", f"the job ended with exit code {exit_code}")
+        cause = cause_by_ranks(folder, folder.read_manifest().num_ranks)
+        status = "interrupted" if exit_code in _INTERRUPTED or "ended by SIG" in cause else "failed"
+        mark_ended(folder, status, cause or f"the job ended with exit code {exit_code}")
         manifest = folder.read_manifest()
         return "" if manifest.status == "complete" else f"the recording {manifest.status}: {manifest.fault}"
     if injection.reason == DRY_RUN:

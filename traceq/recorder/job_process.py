@@ -9,7 +9,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import current_thread, get_ident, main_thread
 from types import TracebackType
@@ -18,8 +18,10 @@ import torch
 from torch.optim import Optimizer
 
 from traceq.errors import TraceqError
-from traceq.recorder.failures.external_launcher import note_end
+from traceq.recorder.failures.cpp_terminate import TerminateHandler
+from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
 from traceq.recorder.failures.rank_errors import write_error
+from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_rank import JobRank, start_rank
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
@@ -69,6 +71,7 @@ class JobProcess:
         self._rank: JobRank | None = None
         self._steps: Iterator[str] = iter(())
         self._excepthook: ExceptHook = sys.excepthook
+        self._while_recording = ExitStack()
 
     def forget(self) -> None:
         """Forget a loop of the parent process, in a child: it may be a worker of a data loader."""
@@ -140,6 +143,10 @@ class JobProcess:
         self._stack.phases = self._rank.rank.phases
         self._steps = self._rank.steps
         atexit.register(self._note_exit, os.getpid())
+        rank = self._rank.rank
+        if rank.world.size > 1:
+            self._while_recording.callback(TerminateHandler(lambda: note_abort(rank.plan, rank.world)).restore)
+            self._while_recording.enter_context(sigterm_noted(rank.plan, rank.world))
         self._excepthook, sys.excepthook = sys.excepthook, self._note_error
 
     def _finish(self) -> None:
@@ -155,6 +162,7 @@ class JobProcess:
         """Restore everything that was changed; from here on the job runs as if it had never been watched."""
         self._is_over, self._thread = True, None
         self._stack.phases = None
+        self._while_recording.close()
         if self._rank is not None:
             self._rank.close()
         self.hooks.remove()
@@ -186,6 +194,8 @@ class JobProcess:
         self._injection.note_reason(text)
         if rank is not None:
             rank.leave(text)
+            if is_peer_error(text):  # that rank waits for a collective which this one has not issued
+                note_end(rank.rank.plan, rank.rank.world, error)
             mark_ended(rank.rank.plan.folder, "failed", text)
         self._stop(0 if rank is None else 1)  # at the start all ranks end alike; later some may be waiting
 
@@ -211,9 +221,9 @@ class JobProcess:
         """Note the job's own exception as the reason why the recording ended, then report it as ever."""
         hook, rank = self._excepthook, self._rank
         if not self._is_over and rank is not None:
+            rank.leave(f"{kind.__name__}: {error}")
             with suppress(Exception):
                 self._note_end(rank.rank, error)
-            rank.leave(f"{kind.__name__}: {error}")
             with suppress(Exception):
                 self._end()
         return hook(kind, error, traceback)

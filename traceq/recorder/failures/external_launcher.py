@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
-from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, find_desync
+from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, find_desync, innermost_user_line
 from traceq.recorder.failures.rank_errors import error_text, read_error, write_error
-from traceq.recorder.failures.root_cause import RankFailure, find_cause, is_peer_error
+from traceq.recorder.failures.root_cause import ABORTED, RankFailure, find_cause, is_peer_error
 from traceq.recorder.failures.run_status import mark_ended, read_early_end, status_for
-from traceq.recorder.process.signals import sigterm_deferred
+from traceq.recorder.process.flight_recorder import dump_stalled
+from traceq.recorder.process.signals import Stopped, sigterm_deferred
 from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
+from traceq.runs.run_folder import RunFolder
 
-__all__ = ["note_end"]
+__all__ = ["cause_by_ranks", "note_abort", "note_end", "sigterm_noted"]
 
 _PEERS_WITHIN_S = 5.0
 _SILENT_EXIT = "exited without reporting an error (killed, or exited early)"
@@ -26,17 +36,64 @@ def note_end(plan: Plan, world: World, error: BaseException) -> str:
     that failed, and checks which processes of its own host have exited without writing one.
     """
     with sigterm_deferred():
-        write_error(plan.faults_folder, world.rank, error)
         message = error_text(error)
+        if world.size > 1:  # before its error, which tells the others that nothing more is to come from this rank
+            dump_flight_recorder(plan.folder, world.rank, error)
+        write_error(plan.faults_folder, world.rank, error)
         if world.size == 1:
             status, text = status_for(error), message
         elif is_peer_error(message):
-            dump_flight_recorder(plan.folder, world.rank, error)
             status, text = _common_end(plan, world)
         else:
             status, text = status_for(error), f"rank {world.rank}: {message}"
         mark_ended(plan.folder, status, text)
     return text
+
+
+def note_abort(plan: Plan, world: World) -> None:
+    """Write that a library ends this process, and the collectives that it issued: they differ in a desync.
+
+    Called on a thread of the library; the main thread waits for a collective, if it does.
+    """
+    _note_stack(plan, world, RuntimeError(ABORTED), sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+@contextmanager
+def sigterm_noted(plan: Plan, world: World) -> Iterator[None]:
+    """Write in the block, before a SIGTERM ends this process, what it was doing.
+
+    Launchers send one to the ranks whose peer failed. A handler of the job is left alone.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        _note_stack(plan, world, Stopped(signal.Signals(number)), frame)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) == note:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _note_stack(plan: Plan, world: World, error: BaseException, frame: FrameType | None) -> None:
+    dump_stalled(plan.folder.stalled(world.rank), innermost_user_line(traceback.extract_stack(frame)))
+    write_error(plan.faults_folder, world.rank, error)
+
+
+def cause_by_ranks(folder: RunFolder, num_ranks: int) -> str:
+    """Return why a recording ended by what its ranks wrote, where none was left to find the cause; "" without that."""
+    errors = ((rank, read_error(str(folder.faults), rank)) for rank in range(num_ranks))
+    failures = [RankFailure(rank, 1, error.text, at_ns=error.at_ns) for rank, error in errors if error]
+    if not failures:
+        return ""
+    cause = find_cause(failures, {})
+    return find_desync(folder) or f"rank {cause.rank}: {cause.text}"
 
 
 def _common_end(plan: Plan, world: World) -> tuple[str, str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from traceq.analysis.registry import analyze
+from traceq.errors import RecordingFailed
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import Run
 from traceq.recorder.failures.rank_errors import error_text
@@ -17,14 +19,19 @@ from traceq.recorder.process.flight_recorder import dump_stalled
 from traceq.runs.flight_recorder import read_flights
 from traceq.runs.run_folder import RunFolder
 
-__all__ = ["dump_flight_recorder", "find_desync", "wait_for_dumps"]
+__all__ = ["dump_flight_recorder", "find_desync", "innermost_user_line", "wait_for_dumps"]
 
 _PEERS_WITHIN_S = 5.0
+_STEP_END = "the end of a step, "
+"""Where a rank waits for the others to record the next steps, and not in a collective of the job."""
 
 
 def dump_flight_recorder(folder: RunFolder, rank: int, error: BaseException) -> bool:
     """Write the collectives this rank issued, if it ended waiting for peers; return False if nothing was written."""
-    return is_peer_error(error_text(error)) and dump_stalled(folder.stalled(rank), _innermost_user_line(error))
+    if not is_peer_error(error_text(error)):
+        return False
+    line = innermost_user_line(_stack(error))
+    return dump_stalled(folder.stalled(rank), f"{_STEP_END}{line}" if isinstance(error, RecordingFailed) else line)
 
 
 def wait_for_dumps(folder: RunFolder, num_ranks: int) -> None:
@@ -43,18 +50,46 @@ def find_desync(folder: RunFolder) -> str:
     if not stalled.is_dir():
         return ""
     flights, _ = read_flights(stalled, None)
+    dumps = {flight.rank: msgspec.json.decode(Path(flight.path).read_bytes(), type=_Dump) for flight in flights}
     findings = analyze(Run(str(stalled), (), flights=flights), "desync").findings
-    if not findings:
+    difference = findings[0].text if findings else _uneven_text(dumps)
+    if not difference:
         return ""
-    dumps = [(flight.rank, msgspec.json.decode(Path(flight.path).read_bytes(), type=_Dump)) for flight in flights]
-    return "; ".join([findings[0].text, *(f"rank {rank} waits at {dump.waits_at}" for rank, dump in dumps)])
+    return "; ".join([difference, *(f"rank {rank} waits at {dump.waits_at}" for rank, dump in dumps.items())])
+
+
+class _Entry(msgspec.Struct):
+    profiling_name: str = ""
+    collective_seq_id: int = 0
 
 
 class _Dump(msgspec.Struct):
     waits_at: str
+    entries: list[_Entry] = []
 
 
-def _innermost_user_line(error: BaseException) -> str:
-    """Return `file.py:41 function`, the innermost user line in the exception's traceback."""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    return user_line([f"{frame.filename}({frame.lineno}): {frame.name}" for frame in frames]) or "an unknown line"
+def _uneven_text(dumps: Mapping[int, _Dump]) -> str:
+    """Return how many collectives each rank has issued, if some wait at the end of a step and others before it."""
+    if not any(dump.waits_at.startswith(_STEP_END) and dump.entries for dump in dumps.values()):
+        return ""
+    lasts = {rank: max(dump.entries, key=lambda entry: entry.collective_seq_id) for rank, dump in dumps.items()}
+    if len({last.collective_seq_id for last in lasts.values()}) < 2:
+        return ""
+    issued = (
+        f"rank {rank} has issued {last.collective_seq_id:,} collectives, last {last.profiling_name.partition(':')[2]}"
+        for rank, last in lasts.items()
+    )
+    return f"desync: {'; '.join(issued)}"
+
+
+def _stack(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames around the one that caught the exception, then those from it to the one that raised it."""
+    caught = error.__traceback__
+    around = caught.tb_frame.f_back if caught is not None else None
+    return [*(traceback.extract_stack(around) if around is not None else ()), *traceback.extract_tb(caught)]
+
+
+def innermost_user_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """Return `file.py:41 function`, the innermost user line of a stack, whose innermost frame is the last."""
+    stack = [f"{frame.filename}({frame.lineno}): {frame.name}" for frame in reversed(frames)]
+    return user_line(stack) or "an unknown line"

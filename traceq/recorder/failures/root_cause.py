@@ -7,9 +7,13 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LaunchFailure", "RankFailure", "RootCause", "find_cause", "is_peer_error"]
+__all__ = ["ABORTED", "LaunchFailure", "RankFailure", "RootCause", "find_cause", "is_peer_error"]
+
+ABORTED = "aborted by a C++ exception of a library"
+"""Message of a rank that gloo or NCCL ended: it received what its peers sent for another collective, or lost them."""
 
 _PEER_ERROR = re.compile(
+    rf"{re.escape(ABORTED)}|"
     r"connection (closed|reset|refused)|connection was (closed|reset)|broken pipe|timed out waiting|watchdog|"
     r"collective operation timeout|socket timeout|remote process exited|ncclRemoteError|ncclSystemError|"
     r"DistBackendError|DistNetworkError|DistStoreError|no response from peer|recvbytes|sendbytes|"
