@@ -14,7 +14,6 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from traceq.errors import TraceqError, UnreadableInput
 
@@ -136,6 +135,8 @@ def place(path: str | Path | Remote) -> Place:
     if isinstance(path, Path | Remote):
         return path
     if path.startswith("file://"):
+        from urllib.request import url2pathname  # loads a client of HTTP, for file:// alone
+
         return Path(url2pathname(urlsplit(path).path))
     if not _URL.match(path):
         return Path(path)
