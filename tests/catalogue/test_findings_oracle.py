@@ -17,7 +17,7 @@ from traceq.units import Unit, format_value
 
 BY_EVENTS = {
     "host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait",
-    "starved", "launch_bound", "long_backward", "metric_gathers", "unfused_optimizer",
+    "starved", "launch_bound", "cold_start", "long_backward", "metric_gathers", "unfused_optimizer",
 }  # fmt: skip
 """Codes whose time `oracle.findings` computes from one file."""
 

@@ -48,7 +48,7 @@ class Exporter(Protocol):
 
 _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "text": {
-        "sheet": "text:write_sheet",
+        "sheet": "one_screen:write_sheet",
         "report": "text:write_report",
         "table": "text:write_table",
         "caveats": "text:write_caveats",

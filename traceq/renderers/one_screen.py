@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from io import StringIO
+from typing import TextIO
 
 from rich.console import Console
 
+from traceq.display import RenderOptions
 from traceq.renderers.text import (
     open_console,
     print_findings,
     print_line,
+    print_sheet,
     print_table,
     source_summary,
     unknown_line,
@@ -23,19 +26,36 @@ from traceq.renderers.text import (
 )
 from traceq.report import Finding, Sheet, Table
 
-__all__ = ["MOST_LINES", "num_lines", "print_screen"]
+__all__ = ["MOST_LINES", "num_lines", "print_screen", "write_sheet"]
 
 MOST_LINES = 40
 _MOST_FINDING_LINES = 12
 _UNPROFILED = "step_phases"
 _FIRST = (
     *("stalled", "desync", "batches", "loader", "loader_ranks"),
-    *(_UNPROFILED, "steps", "partition", "clusters", "ranks", "syncs", "collectives", "idle", "kernels", "host"),
+    *(
+        _UNPROFILED,
+        "steps",
+        "partition",
+        "clusters",
+        "ranks",
+        "syncs",
+        "collectives",
+        "idle",
+        "kernels",
+        "host",
+        "unprofiled",
+    ),
 )
 """Tables in the order in which they are chosen, as far as there is room: why it stopped, what was asked, the step."""
 _MOST_ROWS, _ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4}, 5
 
 Print = Callable[[Console], None]
+
+
+def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
+    """Write the reports on a run as text: one screen, or all if `options` say so."""
+    (print_sheet if options.full else print_screen)(sheet, open_console(file, options.width))
 
 
 def print_screen(sheet: Sheet, console: Console) -> None:

@@ -29,7 +29,6 @@ __all__ = [
     "visible_text",
     "write_caveats",
     "write_report",
-    "write_sheet",
     "write_table",
 ]
 
@@ -60,14 +59,6 @@ def open_console(file: TextIO, width: int | None = None, *, is_terminal: bool = 
     width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
     in_memory = is_terminal if isinstance(file, StringIO) else None
     return _Output(file=file, width=width, highlight=False, emoji=False, force_terminal=in_memory, force_jupyter=False)
-
-
-def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
-    """Write the reports on a run as text: one screen, or all if `options` say so."""
-    from traceq.renderers.one_screen import print_screen
-
-    console = open_console(file, options.width)
-    (print_sheet if options.full else print_screen)(sheet, console)
 
 
 def write_report(report: Report, file: TextIO, options: RenderOptions) -> None:

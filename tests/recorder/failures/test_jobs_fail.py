@@ -55,18 +55,18 @@ def finish(process: subprocess.Popen[str], folder: Path) -> tuple[int, str, Mani
 
 def of_session(session: int) -> list[str]:
     """Return the states of the session's processes that have not ended."""
-    found = []
+    processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == session and fields[0] != "Z":
-            found.append(stat.parent.name)
-    return found
+            processes.append(stat.parent.name)
+    return processes
 
 
-@pytest.mark.parametrize("at", [IN_TIMED_STEPS, IN_TRACED_STEPS])
+@pytest.mark.parametrize("step", [IN_TIMED_STEPS, IN_TRACED_STEPS])
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
@@ -77,8 +77,8 @@ def of_session(session: int) -> list[str]:
         ("exit", "the loop ended after "),
     ],
 )
-def test_the_rank_that_fails_is_named(how: str, reason: str, at: int, tmp_path: Path) -> None:
-    code, last, manifest = finish(start(tmp_path, [*RANKS, how, str(at)]), tmp_path)
+def test_the_rank_that_fails_is_named(how: str, reason: str, step: int, tmp_path: Path) -> None:
+    code, last, manifest = finish(start(tmp_path, [*RANKS, how, str(step)]), tmp_path)
     assert code == 1
     assert manifest.status == "failed"
     assert manifest.fault.startswith(f"rank 1: {reason}")
@@ -101,7 +101,7 @@ def test_a_job_of_one_process_says_why_it_ended(how: str, code: int, reason: str
     assert manifest.fault in last
 
 
-@pytest.mark.parametrize("at", [30, 45, IN_TIMED_STEPS, IN_TRACED_STEPS])
+@pytest.mark.parametrize("step", [30, 45, IN_TIMED_STEPS, IN_TRACED_STEPS])
 @pytest.mark.parametrize(
     ("how", "collective", "line"),
     [
@@ -110,9 +110,9 @@ def test_a_job_of_one_process_says_why_it_ended(how: str, code: int, reason: str
     ],
 )
 def test_a_desync_names_both_collectives_and_both_lines(
-    how: str, collective: str, line: str, at: int, tmp_path: Path
+    how: str, collective: str, line: str, step: int, tmp_path: Path
 ) -> None:
-    code, last, manifest = finish(start(tmp_path, [*RANKS, how, str(at)]), tmp_path)
+    code, last, manifest = finish(start(tmp_path, [*RANKS, how, str(step)]), tmp_path)
     assert code == 1
     for text in (last, manifest.fault):
         if "has issued" in text:  # rank 1 waits at the end of a step, for the others to come there

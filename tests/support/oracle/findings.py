@@ -40,6 +40,7 @@ def finding_times(path: Path | str) -> dict[str, float]:
     times = {name: total(piece for piece in parts if piece.category == name) for name in CATEGORIES}
     times["starved"] = starved(trace, parts)
     times["launch_bound"] = launch_bound(every, syncs, counted)
+    times["cold_start"] = cold_start(trace, steps) * len(counted)  # of the whole trace
     times["long_backward"] = long_backward(parts)
     times["metric_gathers"] = metrics(trace, parts)
     times |= {f"unfused_optimizer {name}": ns for name, ns in optimizers(trace, parts).items()}
@@ -77,6 +78,32 @@ def launch_bound(every: list[Piece], syncs: list[Sync], counted: list[Span]) -> 
         if end - start <= LONGEST_GAP_NS and not any(start <= sync.end < end for sync in syncs):
             chosen.append((start, end))
     return sum(max(0, min(end, right) - max(start, left)) for start, end in chosen for left, right in counted)
+
+
+def cold_start(trace: Trace, steps: list[dict[str, Any]]) -> int:
+    """The op of 100 ms with the first call of the runtime, and launches of a kernel's first run that last very long."""
+    calls = sorted(trace.launches.values(), key=lambda call: call.start)
+    kernels = [op for op in trace.device_ops if op.cat == "kernel" and op.row in trace.launches]
+    durations = sorted(trace.launches[op.row].end - trace.launches[op.row].start for op in kernels)
+    if not calls or not kernels:
+        return 0
+    median, ns, seen = durations[len(durations) // 2], 0, set[str]()
+    for op in sorted(kernels, key=lambda op: trace.launches[op.row].start):
+        call = trace.launches[op.row]
+        took, is_first = call.end - call.start, op.name not in seen
+        seen.add(op.name)
+        if is_first and took > max(1_000_000, 50 * median) and re.match(r"(cuda|hip|cu)(Ext|Module)?Launch", call.name):
+            ns += took
+    first = min((event for event in trace.events if event.cat == "runtime"), key=lambda event: event.start)
+    around = [
+        event
+        for event in trace.events
+        if event.cat == "cpu_op" and event.thread == first.thread and event.start <= first.start < event.end
+    ]
+    outer = min(around, key=lambda event: event.start, default=None)
+    if outer and outer.end - outer.start >= 100_000_000 and outer.start <= min(op.start for op in trace.device_ops):
+        ns += outer.end - outer.start
+    return ns
 
 
 def long_backward(parts: list[Piece]) -> int:
