@@ -6,6 +6,9 @@ torch.compile: inductor fuses its ops, or recognises the pattern and calls the f
 CPU, Triton on a GPU; without one the arm is skipped with a message). Each arm runs in its own processes, because
 compiling changes a process for good.
 
+With `prompts=ragged` prompts are padded to the longest of a batch and attention is masked, by blocks and padding: which
+kernel takes a mask, and does it still save less?
+
 Before timing, each arm reports the kernels it was dispatched to (`aten::_softmax`,
 `aten::_scaled_dot_product_flash_attention_for_cpu`, ...), the bytes that forward saves for backward, the largest
 difference of output and gradients from float64 on the same random inputs, and the loss of the first batch (all arms
@@ -17,9 +20,11 @@ Result: a verdict on each arm against `eager`, with the ops that were added and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from traceq.recipes.workload.parameters import TrainingParameters
+from msgspec import Meta
+
+from traceq.recipes.workload.parameters import Prompts, TrainingParameters
 from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Fact, Recipe, Step, Unit
 
@@ -35,6 +40,8 @@ class Parameters(TrainingParameters):
     """Parameters that `--set` and `--vary` can change."""
 
     backend: Literal["inductor", "aot_eager"] = "inductor"
+    cameras: Annotated[int, Meta(ge=1, le=4)] = 1
+    prompts: Prompts = "fixed"
 
 
 def build(context: Context, parameters: Parameters) -> Step:
@@ -43,7 +50,15 @@ def build(context: Context, parameters: Parameters) -> Step:
     from traceq.recipes.workload.training import Training
 
     attend = _attention(context, parameters)
-    training = Training.build(context, parameters.size, parameters.batch_size, parameters.num_workers, parameters.seed)
+    training = Training.build(
+        context,
+        parameters.size,
+        parameters.batch_size,
+        parameters.num_workers,
+        parameters.seed,
+        cameras=parameters.cameras,
+        prompts=parameters.prompts,
+    )
     for module in training.model.modules():
         if isinstance(module, Attention):
             module.attend = attend
@@ -77,15 +92,18 @@ def _report(context: Context, parameters: Parameters, training: Training, attend
     import torch
 
     from traceq.recipes.workload.attention import attention_kernels, error_against_float64, saved_bytes
-    from traceq.recipes.workload.model import SIZES
+    from traceq.recipes.workload.model import prefix_mask
+    from traceq.recipes.workload.precision import sized
 
-    size = SIZES[parameters.size]
-    tower, length = size.language, (size.image_size // size.patch_size) ** 2 + size.text_length + 1
+    size = sized(parameters.size, cameras=parameters.cameras, prompts=parameters.prompts)
+    batch = size.episodes(parameters.seed, context.rank).batch(parameters.batch_size).to(context.device)
+    num_patches = parameters.cameras * (size.image_size // size.patch_size) ** 2
+    tower, length = size.language, num_patches + batch.text.shape[1] + 1
     torch.manual_seed(parameters.seed)
     shape = (parameters.batch_size, tower.heads, length, tower.width // tower.heads)
     dtype = torch.bfloat16 if training.autocast else size.weights
     inputs = tuple(torch.randn(shape, device=context.device, dtype=dtype) for _ in range(3))
-    batch = size.episodes(parameters.seed, context.rank).batch(parameters.batch_size).to(context.device)
+    inputs += prefix_mask(batch.text, num_patches)[:1] if size.ragged else ()
     output, gradients = error_against_float64(attend, inputs)
     training.forward(batch)  # compiles for the shapes of the batch
     torch.manual_seed(parameters.seed)

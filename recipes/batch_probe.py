@@ -53,8 +53,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     from traceq.recipes.sharding_backends.build import too_few_ranks
     from traceq.recipes.sharding_backends.deepspeed import missing_engine
     from traceq.recipes.sharding_backends.training import ShardedTraining
-    from traceq.recipes.workload.model import SIZES
-    from traceq.recipes.workload.precision import note_state
+    from traceq.recipes.workload.precision import note_state, sized
 
     strategy, precision = parameters.strategy, parameters.precision
     if missing := missing_engine(strategy, precision) or too_few_ranks(context, strategy):
@@ -64,7 +63,8 @@ def build(context: Context, parameters: Parameters) -> Step:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")  # else only an environment variable
     capacity = Capacity.of(context, parameters.memory_limit)
     training = ShardedTraining.build(context, parameters)
-    episodes = SIZES[parameters.size].episodes(parameters.seed, context.rank)
+    size = sized(parameters.size, cameras=parameters.cameras, prompts=parameters.prompts)
+    episodes = size.episodes(parameters.seed, context.rank)
     training.train(episodes.batch(1).to(context.device), lambda _: nullcontext())
     capacity.limit()
 

@@ -16,19 +16,19 @@ noise floor). `absent` is traced, never timed: a step without the call, which mu
 `--set stall_us=2000` makes steps with the check wait that long: a known truth to test the method, which no context
 hides.
 
-`attention` and `checkpointing` change the step around the check; `precision` is the dtype of what the optimizer
-updates, verified and noted as `state`.
+`attention`, `checkpointing`, `cameras` and `prompts` change the step around the check; `precision` is the dtype of what
+the optimizer updates, verified and noted as `state`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import Precision, TrainingParameters
+from traceq.recipes.workload.parameters import ModelParameters
 from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Arm, Context, Fact, Recipe, Step
 
@@ -38,15 +38,12 @@ ALONE = "_alone"
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters(TrainingParameters):
+class Parameters(ModelParameters):
     """Parameters that `--set` and `--vary` can change."""
 
     threshold: float = 10.0
     check_every: Annotated[int, Meta(ge=1)] = 50
     stall_us: Annotated[int, Meta(ge=0)] = 0
-    attention: Literal["sdpa", "eager"] = "sdpa"
-    checkpointing: bool = False
-    precision: Precision = "float32_masters"
 
 
 def build(context: Context, parameters: Parameters) -> Step:
@@ -59,7 +56,16 @@ def build(context: Context, parameters: Parameters) -> Step:
     from traceq.recipes.workload.training import Training
 
     size, batch_size, precision = parameters.size, parameters.batch_size, parameters.precision
-    training = Training.build(context, size, batch_size, parameters.num_workers, parameters.seed, precision=precision)
+    training = Training.build(
+        context,
+        size,
+        batch_size,
+        parameters.num_workers,
+        parameters.seed,
+        precision=precision,
+        cameras=parameters.cameras,
+        prompts=parameters.prompts,
+    )
     set_options(training.model, attention=parameters.attention, checkpointing=parameters.checkpointing)
     note_state_after_step(context, training.optimizer, precision)
     deferred = DeferredCheck(parameters.check_every, torch.zeros((), dtype=torch.bool, device=context.device))

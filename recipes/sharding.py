@@ -50,8 +50,7 @@ def build(context: Context, parameters: Parameters) -> Step:
     from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
     from traceq.recipes.sharding_backends.deepspeed import missing_engine
     from traceq.recipes.sharding_backends.training import ShardedTraining
-    from traceq.recipes.workload.model import SIZES
-    from traceq.recipes.workload.precision import note_state
+    from traceq.recipes.workload.precision import note_state, sized
 
     strategy, seed = parameters.strategy, parameters.seed
     if context.world_size == 1:
@@ -59,7 +58,8 @@ def build(context: Context, parameters: Parameters) -> Step:
     if missing := missing_engine(strategy, parameters.precision):
         raise Skip(missing)
     training = ShardedTraining.build(context, parameters)
-    batch = SIZES[parameters.size].episodes(seed, context.rank).batch(parameters.batch_size).to(context.device)
+    size = sized(parameters.size, cameras=parameters.cameras, prompts=parameters.prompts)
+    batch = size.episodes(seed, context.rank).batch(parameters.batch_size).to(context.device)
     train = partial(training.train, batch, lambda _: nullcontext())
     for _ in range(parameters.loss_steps):
         torch.manual_seed(seed)

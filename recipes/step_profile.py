@@ -11,11 +11,12 @@ the schedule, beside the phases.
 
 With `grad_accum=4` a step is four batches and one update, on four times the samples; ranks reduce gradients once.
 `no_optim=1` omits the update: clipping, optimizer and schedule. `load_us` slows the loader by that much per sample: a
-known truth. `find_unused` makes DDP search for parameters that forward did not use. `--vary KEY=A,B` compares any two:
-`--vary optimizer=foreach,fused`. Values of `attention`, `compile` and `precision` each run in separate processes; an
-interval needs at least four per value (`--replicates 4`). The optimizer updates float32 weights (masters, where a size
-computes in bfloat16) with float32 moments; with `precision=bfloat16` both are bfloat16. Its tensors are verified and
-noted (`state`).
+known truth. `cameras=2` are two images per sample, `prompts=ragged` prompts of different lengths, padded to the longest
+of a batch and masked. `find_unused` makes DDP search for parameters that forward did not use. `--vary KEY=A,B`
+compares any two: `--vary optimizer=foreach,fused`. Values of `attention`, `compile` and `precision` each run in
+separate processes; an interval needs at least four per value (`--replicates 4`). The optimizer updates float32 weights
+(masters, where a size computes in bfloat16) with float32 moments; with `precision=bfloat16` both are bfloat16. Its
+tensors are verified and noted (`state`).
 
 Under DeepSpeed, around whose loop `traceq.record(...)` goes, one call clips, steps and zeroes: these phases cannot be
 separated, and the table says so.
@@ -29,7 +30,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from traceq.recipes.workload.parameters import Precision, TrainingParameters
+from traceq.recipes.workload.parameters import ModelParameters
 from traceq.recipes.workload.phases import PHASES
 from traceq.recorder import Context, Fact, Recipe, Step
 
@@ -37,15 +38,12 @@ __all__ = ["recipe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters(TrainingParameters):
+class Parameters(ModelParameters):
     """Parameters that `--set` and `--vary` can change."""
 
     grad_accum: Annotated[int, Meta(ge=1)] = 1
     find_unused: bool = False
     optimizer: Literal["foreach", "fused", "loop"] = "foreach"
-    attention: Literal["sdpa", "eager"] = "sdpa"
-    checkpointing: bool = False
-    precision: Precision = "float32_masters"
     compile: bool = False
     no_optim: bool = False
     prefetch_factor: Annotated[int, Meta(ge=1)] = 2
@@ -78,6 +76,8 @@ def build(context: Context, parameters: Parameters) -> Step:
         batches_per_step=parameters.grad_accum,
         load_us=parameters.load_us,
         precision=parameters.precision,
+        cameras=parameters.cameras,
+        prompts=parameters.prompts,
         find_unused_parameters=parameters.find_unused,
     )
     implementations = {

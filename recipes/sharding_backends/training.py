@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LinearLR, LRScheduler
 
 from traceq.recipes.sharding_backends.build import ShardedModel, ShardingSpec, shard_model
-from traceq.recipes.workload.data import Sample
+from traceq.recipes.workload.data import Sample, collate
 from traceq.recipes.workload.model import Block, VisionLanguageAction, set_options
 from traceq.recipes.workload.parameters import ShardedParameters
 from traceq.recipes.workload.phases import EnterPhase
@@ -36,7 +36,8 @@ class ShardedTraining:
     @classmethod
     def build(cls, context: Context, parameters: ShardedParameters) -> ShardedTraining:
         """Return the training with everything on the context's device."""
-        size, precision = sized(parameters.size, parameters.precision), parameters.precision
+        precision = parameters.precision
+        size = sized(parameters.size, precision, parameters.cameras, parameters.prompts)
         strategy, batch_size = parameters.strategy, parameters.batch_size
         torch.manual_seed(parameters.seed)
         model = VisionLanguageAction(size)
@@ -46,10 +47,11 @@ class ShardedTraining:
             strategy, Block, partial(torch.optim.AdamW, **ADAMW), MAX_GRAD_NORM, batch_size, in_bfloat16
         )
         sharded = shard_model(context, model, spec)
+        episodes, padding = size.episodes(parameters.seed, context.rank), collate if size.ragged else None
         return cls(
             sharded=sharded,
             scheduler=LinearLR(sharded.optimizer, 0.1, total_iters=LR_WARMUP_STEPS),
-            batches=context.batches(size.episodes(parameters.seed, context.rank), batch_size, parameters.num_workers),
+            batches=context.batches(episodes, batch_size, parameters.num_workers, collate=padding),
             device=context.device,
             autocast=in_bfloat16 and strategy == "ddp",  # the others have bfloat16 weights while they compute
         )

@@ -11,14 +11,18 @@ from torch.profiler import ProfilerActivity, profile
 
 __all__ = ["AttentionFunction", "attention_kernels", "eager_attention", "error_against_float64", "saved_bytes"]
 
-AttentionFunction: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+AttentionFunction: TypeAlias = Callable[..., Tensor]
+"""Of query, key and value, [B, H, N, D], and a mask that broadcasts to [B, H, N, N] or none: True where to attend."""
+
 _KERNELS = ("aten::_scaled_dot_product_", "aten::_softmax", "aten::_fused_sdp", "Torch-Compiled Region", "triton_")
 
 
-def eager_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def eager_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     """Compute attention op by op, [B, H, N, D]: the matrix of weights is materialised and saved for backward."""
-    weights = (query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5).softmax(-1)
-    out: Tensor = weights @ value
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    out: Tensor = scores.softmax(-1) @ value
     return out
 
 
@@ -49,11 +53,14 @@ def saved_bytes(forward: Callable[[], object], model: nn.Module) -> int:
 
 
 def error_against_float64(attend: AttentionFunction, inputs: tuple[Tensor, ...]) -> tuple[float, float]:
-    """Return the largest error of the output, and of the gradients of its sum of squares, against float64."""
+    """Return the largest error of the output, and of the gradients of its sum of squares, against float64.
+
+    `inputs` are query, key and value, and a mask if there is one.
+    """
     outputs = []
     for function, dtype in ((attend, inputs[0].dtype), (eager_attention, torch.float64)):
-        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in inputs]
-        out = function(*leaves)
+        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in inputs[:3]]
+        out = function(*leaves, *inputs[3:])
         outputs.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
-    errors = [float((result - exact).abs().max()) for result, exact in zip(*outputs, strict=True)]
+    errors = [(result - exact).abs().max().item() for result, exact in zip(*outputs, strict=True)]
     return errors[0], max(errors[1:])

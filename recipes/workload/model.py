@@ -14,9 +14,18 @@ from torch.nn import functional as F  # noqa: N812 (the conventional name)
 from torch.utils.checkpoint import checkpoint
 
 from traceq.recipes.workload.attention import AttentionFunction, eager_attention
-from traceq.recipes.workload.data import Episodes, Sample
+from traceq.recipes.workload.data import PADDING, Episodes, Sample
 
-__all__ = ["SIZES", "Attention", "Block", "Size", "VisionLanguageAction", "set_options", "transformer_blocks"]
+__all__ = [
+    "SIZES",
+    "Attention",
+    "Block",
+    "Size",
+    "VisionLanguageAction",
+    "prefix_mask",
+    "set_options",
+    "transformer_blocks",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,8 @@ class Size:
     """Dimensions of one model size. `weights` is the dtype of parameters; `autocast` computes in bfloat16 on CUDA.
 
     The weights of all sizes are float32, so that the optimizer updates float32 masters with float32 moments; another
-    regime replaces `weights` (`recipes/workload/precision.py`).
+    regime replaces `weights` (`recipes/workload/precision.py`). With `ragged` prompts the language tower attends under
+    a mask (`prefix_mask`).
     """
 
     vision: Tower
@@ -49,6 +59,8 @@ class Size:
     action_size: int = 14
     weights: torch.dtype = torch.float32
     autocast: bool = False
+    cameras: int = 1
+    ragged: bool = False
 
     def episodes(self, seed: int, rank: int) -> Episodes:
         """Return data with the shapes that the model reads."""
@@ -61,6 +73,8 @@ class Size:
             action_size=self.action_size,
             seed=seed,
             rank=rank,
+            cameras=self.cameras,
+            ragged=self.ragged,
         )
 
 
@@ -95,16 +109,17 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         query = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         key_value = self.key_value(x if context is None else context)
         key, value = key_value.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        out: Tensor = self.out(self.attend(query, key, value).transpose(1, 2).flatten(2))
+        attended = self.attend(query, key, value) if mask is None else self.attend(query, key, value, mask)
+        out: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return out
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block, with optional cross attention to a context.
+    """Pre-norm transformer block, with optional cross attention to a context, to which a mask then applies.
 
     `recomputes`: activation checkpointing, which recomputes the block in backward.
     """
@@ -117,16 +132,16 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(tower.width, tower.hidden), nn.GELU(), nn.Linear(tower.hidden, tower.width))
         self.recomputes = False
 
-    def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if self.recomputes:
-            out: Tensor = checkpoint(self._transformed, x, context, use_reentrant=False)
+            out: Tensor = checkpoint(self._transformed, x, context, mask, use_reentrant=False)
             return out
-        return self._transformed(x, context)
+        return self._transformed(x, context, mask)
 
-    def _transformed(self, x: Tensor, context: Tensor | None) -> Tensor:
-        x = x + self.attention(self.norms[0](x))
+    def _transformed(self, x: Tensor, context: Tensor | None, mask: Tensor | None) -> Tensor:
+        x = x + self.attention(self.norms[0](x), None, mask if self.cross is None else None)
         if self.cross is not None:
-            x = x + self.cross(self.norms[2](x), context)
+            x = x + self.cross(self.norms[2](x), context, mask)
         out: Tensor = x + self.mlp(self.norms[1](x))
         return out
 
@@ -145,23 +160,38 @@ def set_options(model: nn.Module, *, attention: str = "sdpa", checkpointing: boo
             module.attend = eager_attention
 
 
+def prefix_mask(text: Tensor, num_patches: int) -> tuple[Tensor, Tensor]:
+    """Return (mask of the backbone's tokens bool[B, 1, N, N], of its context bool[B, 1, 1, N]): True where to attend.
+
+    Block-causal: patches and text are a prefix whose tokens attend to each other; the robot's state follows and attends
+    to all. Nothing attends to padding.
+    """
+    is_token = F.pad(F.pad(text != PADDING, (num_patches, 0), value=True), (0, 1), value=True)
+    block = F.pad(torch.zeros_like(is_token[0, 1:], dtype=torch.int64), (0, 1), value=1)
+    return is_token[:, None, None, :] & (block[:, None] >= block), is_token[:, None, None, :]
+
+
 class VisionEncoder(nn.Module):
-    """Image [B, 3, H, W] -> one token per patch, [B, N, width of the language tower]."""
+    """Images [B, 3, H, W] or [B, C, 3, H, W] -> a token per patch of all, [B, N, width of the language tower]."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
         width = size.vision.width
         self.patches = nn.Conv2d(3, width, size.patch_size, size.patch_size)
         self.position = nn.Parameter(torch.zeros(1, (size.image_size // size.patch_size) ** 2, width))
+        self.camera = nn.Parameter(torch.zeros(1, size.cameras, 1, width)) if size.cameras > 1 else None
         self.blocks = nn.ModuleList(Block(size.vision) for _ in range(size.vision.depth))
         self.project = nn.Linear(width, size.language.width)
 
     def forward(self, image: Tensor) -> Tensor:
-        x: Tensor = self.patches(image).flatten(2).transpose(1, 2) + self.position
+        views = image if self.camera is None else image.flatten(0, 1)
+        x: Tensor = self.patches(views).flatten(2).transpose(1, 2) + self.position
+        if self.camera is not None:
+            x = (x.reshape(len(image), -1, *x.shape[1:]) + self.camera).flatten(0, 1)
         for block in self.blocks:
             x = block(x)
         tokens: Tensor = self.project(x)
-        return tokens
+        return tokens if self.camera is None else tokens.reshape(len(image), -1, tokens.shape[-1])
 
 
 class Backbone(nn.Module):
@@ -175,10 +205,11 @@ class Backbone(nn.Module):
         self.blocks = nn.ModuleList(Block(size.language) for _ in range(size.language.depth))
         self.project = nn.Linear(width, size.action.width)
 
-    def forward(self, image_tokens: Tensor, text: Tensor, state: Tensor) -> Tensor:
-        x = torch.cat([image_tokens, self.text(text), self.state(state).unsqueeze(1)], dim=1)
+    def forward(self, image_tokens: Tensor, text: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
+        words = self.text(text if mask is None else text.clamp(min=0))
+        x = torch.cat([image_tokens, words, self.state(state).unsqueeze(1)], dim=1)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, None, mask)
         tokens: Tensor = self.project(x)
         return tokens
 
@@ -194,10 +225,10 @@ class ActionExpert(nn.Module):
         self.blocks = nn.ModuleList(Block(size.action, crosses=True) for _ in range(size.action.depth))
         self.velocity = nn.Linear(width, size.action_size)
 
-    def forward(self, noisy: Tensor, time: Tensor, context: Tensor) -> Tensor:
+    def forward(self, noisy: Tensor, time: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
         x = self.actions(noisy) + self.time(time)
         for block in self.blocks:
-            x = block(x, context)
+            x = block(x, context, mask)
         velocity: Tensor = self.velocity(x)
         return velocity
 
@@ -210,6 +241,7 @@ class VisionLanguageAction(nn.Module):
         self.vision = VisionEncoder(size)
         self.backbone = Backbone(size)
         self.expert = ActionExpert(size)
+        self.ragged = size.ragged
         self.to(size.weights)
 
     def forward(self, batch: Sample) -> Tensor:
@@ -217,6 +249,8 @@ class VisionLanguageAction(nn.Module):
         image, state, actions = (field.to(dtype) for field in (batch.image, batch.state, batch.actions))
         noise = torch.randn_like(actions)
         time = torch.rand(len(actions), 1, 1, device=actions.device, dtype=dtype)
-        context = self.backbone(self.vision(image), batch.text, state)
-        velocity = self.expert(time * noise + (1 - time) * actions, time, context)
+        tokens = self.vision(image)
+        mask, of_context = prefix_mask(batch.text, tokens.shape[1]) if self.ragged else (None, None)
+        context = self.backbone(tokens, batch.text, state, mask)
+        velocity = self.expert(time * noise + (1 - time) * actions, time, context, of_context)
         return F.mse_loss(velocity.float(), (noise - actions).float())

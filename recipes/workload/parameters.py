@@ -7,7 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-__all__ = ["Precision", "ShardedParameters", "TrainingParameters"]
+__all__ = ["ModelParameters", "Precision", "Prompts", "ShardedParameters", "TrainingParameters"]
+
+Prompts: TypeAlias = Literal["fixed", "ragged"]
+"""Lengths of prompts: all the same, or from one token to that."""
 
 Precision: TypeAlias = Literal["float32_masters", "bfloat16"]
 """Dtype of what the optimizer updates and of its moments. With float32 masters, sizes that compute in bfloat16 do so
@@ -25,13 +28,22 @@ class TrainingParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardedParameters(TrainingParameters):
-    """Parameters of a model that ranks may share; `checkpointing` recomputes blocks in backward.
+class ModelParameters(TrainingParameters):
+    """Further parameters of the model and its inputs.
 
-    All arms train in one regime of `precision`, which is verified on the optimizer's tensors.
+    `checkpointing` recomputes blocks in backward. `precision` is verified on the optimizer's tensors. `cameras` is the
+    number of images per sample. Ragged prompts are padded to the longest of a batch, and attention is masked.
     """
 
-    strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"
-    checkpointing: bool = False
     attention: Literal["sdpa", "eager"] = "sdpa"
+    checkpointing: bool = False
     precision: Precision = "float32_masters"
+    cameras: Annotated[int, Meta(ge=1, le=4)] = 1
+    prompts: Prompts = "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedParameters(ModelParameters):
+    """Parameters of a model that ranks may share."""
+
+    strategy: Literal["ddp", "full_shard", "shard_grad_op", "fsdp2", "zero2", "zero3"] = "ddp"

@@ -10,7 +10,7 @@ import torch
 from traceq.errors import RecordingFailed
 from traceq.recipes.workload.fp32_masters import moments_of, state_text, updated_by
 from traceq.recipes.workload.model import SIZES, Size
-from traceq.recipes.workload.parameters import Precision
+from traceq.recipes.workload.parameters import Precision, Prompts
 from traceq.recorder import Context
 
 __all__ = ["dtype_of_state", "note_state", "note_state_after_step", "sized"]
@@ -21,9 +21,10 @@ def dtype_of_state(precision: Precision) -> torch.dtype:
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
-def sized(size: str, precision: Precision) -> Size:
-    """Return the dimensions of a model whose weights have the regime's dtype."""
-    return replace(SIZES[size], weights=dtype_of_state(precision))
+def sized(size: str, precision: Precision = "float32_masters", cameras: int = 1, prompts: Prompts = "fixed") -> Size:
+    """Return the dimensions of a model whose weights have the regime's dtype, and of its inputs."""
+    weights, ragged = dtype_of_state(precision), prompts == "ragged"
+    return replace(SIZES[size], weights=weights, cameras=cameras, ragged=ragged)
 
 
 def note_state(context: Context, optimizer: torch.optim.Optimizer, precision: Precision) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from traceq.errors import RecordingFailed
-from traceq.recipes.workload.data import Sample
+from traceq.recipes.workload.data import Sample, collate
 from traceq.recipes.workload.fp32_masters import adamw_with_masters
 from traceq.recipes.workload.metrics import gather_means
 from traceq.recipes.workload.model import Size, VisionLanguageAction
-from traceq.recipes.workload.parameters import Precision
+from traceq.recipes.workload.parameters import Precision, Prompts
 from traceq.recipes.workload.phases import EnterPhase
 from traceq.recipes.workload.precision import sized
 from traceq.recorder import Context
@@ -60,6 +60,8 @@ class Training:
         batches_per_step: int = 1,
         load_us: int = 0,
         precision: Precision = "float32_masters",
+        cameras: int = 1,
+        prompts: Prompts = "fixed",
         **wrapping: Any,
     ) -> Training:
         """Return a training on the context's device; the model of `make` is wrapped, and its wrapper verified.
@@ -67,18 +69,19 @@ class Training:
         `load_us` slows the loader by that much per sample; `wrapping` are options of DDP. Under `precision` bfloat16
         weights and moments are bfloat16, and nothing is cast.
         """
-        dimensions = sized(size, precision)
+        dimensions = sized(size, precision, cameras, prompts)
         torch.manual_seed(seed)
         with context.device:  # drawing billions of weights takes minutes on the host
             bare = make(dimensions)
         model = context.wrap(bare, **wrapping)
         optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+        padding = collate if dimensions.ragged else None
         episodes = replace(dimensions.episodes(seed, context.rank), load_us=load_us)
         return cls(
             model=model,
             optimizer=optimizer,
             scheduler=_schedule(optimizer),
-            batches=context.batches(episodes, batch_size, num_workers, prefetch_factor, batches_per_step),
+            batches=context.batches(episodes, batch_size, num_workers, prefetch_factor, batches_per_step, padding),
             accelerator=_accelerator(context),
             device=context.device,
             autocast=dimensions.autocast and context.device.type == "cuda" and precision != "bfloat16",

@@ -25,13 +25,15 @@ from traceq.recipes.memory.limit import Capacity
 from traceq.recipes.memory.model_state import state_bytes
 from traceq.recipes.memory.saved_for_backward import held_bytes
 from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
-from traceq.recipes.workload.attention import eager_attention
+from traceq.recipes.workload.attention import eager_attention, error_against_float64
+from traceq.recipes.workload.data import PADDING
 from traceq.recipes.workload.fp32_masters import adamw_with_masters
 from traceq.recipes.workload.model import (
     SIZES,
     Attention,
     Block,
     VisionLanguageAction,
+    prefix_mask,
     set_options,
     transformer_blocks,
 )
@@ -126,6 +128,52 @@ def test_masters_are_a_state_of_float32() -> None:
     optimizer.step()
     note_state(context, optimizer, "float32_masters")
     assert context.facts["state"] == "weights float32 on cpu, moments float32 on cpu"
+
+
+def test_a_prefix_attends_to_itself_the_state_to_all_and_nothing_to_padding() -> None:
+    """Two patches, a prompt of two tokens, one of them padding in the second sample, and the state."""
+    mask, of_context = prefix_mask(torch.tensor([[5, 6], [7, PADDING]]), 2)
+    prefix, padded = [1, 1, 1, 1, 0], [1, 1, 1, 0, 0]
+    assert mask.int().tolist() == [[[*[prefix] * 4, [1] * 5]], [[*[padded] * 4, [1, 1, 1, 0, 1]]]]
+    assert of_context.int().tolist() == [[[[1] * 5]], [[[1, 1, 1, 0, 1]]]]
+
+
+def test_ragged_prompts_are_padded_to_the_longest_of_a_batch() -> None:
+    episodes = sized("tiny", prompts="ragged").episodes(seed=0, rank=0)
+    lengths = [len(episodes[index].text) for index in range(8)]
+    batch = episodes.batch(8)
+    assert len(set(lengths)) > 1
+    assert max(lengths) <= SIZES["tiny"].text_length
+    assert batch.text.shape == (8, max(lengths))
+    assert (batch.text != PADDING).sum(dim=1).tolist() == lengths
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_padding_changes_no_other_token(attention: str) -> None:
+    """The loss of a prompt is the same whatever it is padded to, under either attention."""
+    size = sized("tiny", prompts="ragged", cameras=2)
+    torch.manual_seed(0)
+    model = VisionLanguageAction(size)
+    set_options(model, attention=attention)
+    batch = size.episodes(seed=0, rank=0).batch(4)
+    assert batch.image.shape[:2] == (4, 2)
+    losses = []
+    for more in (0, 5):
+        torch.manual_seed(1)
+        padded = torch.nn.functional.pad(batch.text, (0, more), value=PADDING)
+        losses.append(model(batch._replace(text=padded)).item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    torch.manual_seed(1)
+    unlike = batch._replace(text=batch.text.clamp(min=0))
+    assert model(unlike).item() != pytest.approx(losses[0], rel=1e-5)  # without the padding these are words
+
+
+def test_both_attentions_agree_under_a_mask() -> None:
+    query, key, value = (torch.randn(2, 4, 5, 8, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    mask, _ = prefix_mask(torch.tensor([[5, 6], [7, PADDING]]), 2)
+    fused = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask)
+    assert torch.allclose(eager_attention(query, key, value, mask), fused, atol=1e-6)
+    assert max(error_against_float64(eager_attention, (query, key, value, mask))) < 1e-5
 
 
 def test_options_reach_every_layer() -> None:

@@ -68,14 +68,15 @@ class Context:
         num_workers: int = 1,
         prefetch_factor: int = 2,
         batches_per_step: int = 1,
+        collate: Callable[[Any], Any] | None = None,
     ) -> Iterator[Any]:
         """Return endless batches of a DataLoader with workers; both halves of a pair get the same batches.
 
         `dataset[i]` is read for every i >= 0; the dataset itself has to differ between ranks. Each worker prefetches
         up to `prefetch_factor` batches. Calls with equal arguments return the same iterator: arms that are built
-        separately share the workers, and get the same batches.
+        separately share the workers, and get the same batches. `collate` makes a batch of samples; torch's by default.
         """
-        arguments = (dataset, batch_size, num_workers, prefetch_factor, batches_per_step)
+        arguments = (dataset, batch_size, num_workers, prefetch_factor, batches_per_step, collate)
         try:
             hash(arguments)
         except TypeError:  # an unhashable dataset is not shared
@@ -89,7 +90,13 @@ class Context:
         self.facts[BUILT_APART] = " ".join(arms)
 
     def _loader(
-        self, dataset: Dataset[Any], batch_size: int, num_workers: int, prefetch_factor: int, batches_per_step: int
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        num_workers: int,
+        prefetch_factor: int,
+        batches_per_step: int,
+        collate: Callable[[Any], Any] | None,
     ) -> Iterator[Any]:
         from torch.utils.data import DataLoader
 
@@ -99,6 +106,7 @@ class Context:
             dataset,
             batch_sampler=PairedBatches(batch_size, self.steps_per_half * batches_per_step),
             num_workers=num_workers,
+            collate_fn=collate,
             prefetch_factor=prefetch_factor if num_workers else None,
             pin_memory=self.device.type == "cuda",
             worker_init_fn=die_with_parent,
