@@ -71,7 +71,7 @@ def merge(job: Job, parts: Sequence[Part[ReplayRow]]) -> Report:
     if not saving:
         return Report("replay", (table,))
     rank, slowest = max(saving, key=lambda pair: pair[1][0].observed_ns)
-    return Report("replay", (table,), (_view(job, rank, slowest),), tuple(_findings(job, slowest)))
+    return Report("replay", (table,), (_view(job, rank, slowest),), tuple(_findings(job, rank, slowest)))
 
 
 def _rows(trace: Trace) -> list[ReplayRow]:
@@ -106,7 +106,7 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     return [*kinds, *together, *loader]
 
 
-def _findings(job: Job, rows: Sequence[ReplayRow]) -> list[Finding]:
+def _findings(job: Job, rank: Outline, rows: Sequence[ReplayRow]) -> list[Finding]:
     """Return a finding if syncs save time only together: without one, the host waits for the same work in the next."""
     saved = {row.removed: row.saved_ns for row in rows[1:]}
     alone_ns = sum(saved_ns for name, saved_ns in saved.items() if name.endswith("syncs") and name != _ALL)
@@ -114,8 +114,9 @@ def _findings(job: Job, rows: Sequence[ReplayRow]) -> list[Finding]:
     if together_ns < _LEAST_SHARE * rows[0].observed_ns or together_ns < _FAR_MORE * alone_ns:
         return []
     together, alone = format_value(together_ns, Unit.NS), format_value(alone_ns, Unit.NS)
+    on_rank = f" of rank {rank.rank}, the slowest," if len(job.ranks) > 1 else ""
     text = (
-        f"removing all syncs shortens {the_step(job.ranks[0].steps)} by {together} (replay), removing them kind by "
+        f"removing all syncs shortens {the_step(rank.steps)}{on_rank} by {together} (replay), removing them kind by "
         f"kind only by {alone}: each hides behind the next"
     )
     return [Finding("joint_syncs", "medium", text, together_ns)]
