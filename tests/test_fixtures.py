@@ -137,4 +137,6 @@ def test_the_example_is_what_its_script_plays() -> None:
 
 def test_the_kinds_of_program_are_what_their_script_makes() -> None:
     made = {path: make() for path, make in runpy.run_path(str(RUN.parent / "kinds.py"))["TRACES"].items()}
-    assert {path.name: path.read_bytes() for path in (RUN.parent / "kinds").glob("*")} == made
+    folder = RUN.parent / "kinds"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.relative_to(folder).as_posix(): path.read_bytes() for path in files} == made

@@ -38,6 +38,7 @@ SHOW: dict[str, Any] = {
         }
     ],
     "inference": list,
+    "experts": list,
     "memcpy": [{"rank": int, "kind": str, "num": int, "bytes": INT_OR_NONE, "gpu_ns": int}],
     "syncs": [
         {
