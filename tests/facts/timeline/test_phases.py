@@ -155,3 +155,28 @@ def test_busy_counts_overlapping_work_once_and_sum_twice() -> None:
 def test_work_without_a_launch_has_rows_of_its_own_even_when_there_is_none() -> None:
     names = [row["name"] for row in table(build(step(0, 100), *work(20, 10, 1, launched=10)), "phases")]
     assert names == ["forward", "before_window", "unattributed"]
+
+
+def test_the_innermost_annotation_that_names_a_pass_decides_whatever_is_around_it() -> None:
+    trace = build(
+        step(0, 100),
+        annotation("1F1B", 0, 98),
+        annotation("attn(F)", 2, 30),
+        annotation("mlp(B)", 32, 40),
+        annotation("mlp(W)", 60, 10),
+        annotation("combine(F)", 72, 26),
+        *work(10, 5, 1, launched=5),
+        *work(20, 3, 2, launched=40, tid=AUTOGRAD),
+        *work(30, 7, 3, launched=62),
+        *work(40, 9, 4, launched=75),
+        *work(50, 1, 5, launched=99),
+    )
+    assert rule(trace) == "passes"
+    assert phases(trace) == {"forward": 14, "backward": 3, "weight_gradient": 7, "other": 1}
+    assert phases(trace, "cpu_ns") == {"forward": 56, "backward": 30, "weight_gradient": 10, "other": 4}
+
+
+def test_one_pass_alone_or_few_marks_name_no_phases() -> None:
+    assert rule(build(step(0, 100), annotation("attn(F)", 0, 98))) == "structure"
+    few = [annotation("attn(F)", 0, 5), annotation("attn(B)", 5, 5)]
+    assert rule(build(step(0, 100), annotation("whole", 0, 98), *few)) == "structure"

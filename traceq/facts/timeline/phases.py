@@ -1,8 +1,9 @@
 """Phase of every instant of the main thread, and of every piece of device work.
 
 The phases are those that the recording declares; else what the steps of an inference engine compute; else the
-outermost annotations of the main thread, if two or more names cover most of the steps; else the structure of a training
-step (optimizer, data loader, backward, forward).
+passes that annotations of a pipeline end in (`attn(F)`, `mlp(W)`); else the outermost annotations of the main thread,
+if two or more names cover most of the steps; else the structure of a training step (optimizer, data loader, backward,
+forward).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
@@ -50,6 +51,10 @@ _NAMED = {
     "zero_grad": re.compile(r"^Optimizer\.zero_grad#"),
     "dataload": re.compile(f"^{LOADER}"),
 }
+_PASSES = ("forward", "backward", "weight_gradient")
+_PASS_OF = {"F": 0, "B": 1, "W": 2}
+_PASS = re.compile(r"\((F|B|W)\)$")
+"""End of an annotation within a micro-batch of a pipeline: forward, backward for inputs, backward for weights."""
 _AUTOGRAD = re.compile(r"^autograd::engine")
 _BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 
@@ -110,12 +115,17 @@ class PhaseLabels:
 
 @once_per_trace
 def phases(trace: Trace) -> PhaseLabels:
-    """Return the phases by the first rule that applies: `recorded`, `inference`, `annotations` or `structure`."""
+    """Return the phases by the first rule that applies.
+
+    The rules are `recorded`, `inference`, `passes`, `annotations` and `structure`.
+    """
     names, rule, rows = _names_and_rule(trace)
     if rule == "structure":
         main, threads = _structure_timelines(trace)
     elif rule == "inference":
         main, threads = _timeline(trace, rows, _kind_of_text(trace)), {}
+    elif rule == "passes":
+        main, threads = _innermost_passes(trace, rows), {}
     else:
         main, threads = _annotation_timelines(trace, rows, names)
     work = device_work(trace)
@@ -149,11 +159,29 @@ def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int6
     if marks.classified and _cover_the_steps(trace, marks.rows):
         return STEP_KINDS, "inference", marks.rows
     rows = rows[~matching(events, rows, _NO_PHASE)]
-    outer = _outermost(trace, rows[tracks(trace)[rows] == main_track(trace)])
+    on_main = rows[tracks(trace)[rows] == main_track(trace)]
+    passes = on_main[matching(events, on_main, _PASS)]
+    if len({_pass_of(trace, row) for row in passes.tolist()}) > 1 and _cover_the_steps(trace, passes):
+        return _PASSES, "passes", passes
+    outer = _outermost(trace, on_main)
     names = _names_in_order(trace, outer)
     if len(names) < 2 or not _cover_the_steps(trace, outer):
         return _STRUCTURE, "structure", rows[:0]
     return names, "annotations", rows[matching(events, rows, _any_of(names))]
+
+
+def _pass_of(trace: Trace, row: int) -> int:
+    return _PASS_OF[trace.events.text(row)[-2]]
+
+
+def _innermost_passes(trace: Trace, rows: NDArray[np.int64]) -> Timeline:
+    """Return the timeline of the innermost annotations, whatever is around them (`1F1B`)."""
+    marks = nest(trace.events, rows)
+    edges = sorted_unique(marks.start, marks.end)
+    innermost = marks.innermost_at(edges[:-1])
+    number = np.array([_pass_of(trace, row) for row in marks.rows.tolist()], np.int64)
+    parts = np.column_stack([edges[:-1], edges[1:]])
+    return Timeline(parts[innermost >= 0], number[innermost[innermost >= 0]])
 
 
 def _kind_of_text(trace: Trace) -> dict[str, int]:
