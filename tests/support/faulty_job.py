@@ -35,7 +35,7 @@ def fail(how):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
-def main(how, step):
+def main(how, fault_step):
     model, has_peers, rank = torch.nn.Linear(64, 64), "RANK" in os.environ, 1
     if has_peers:
         dist.init_process_group("gloo", timeout=timedelta(seconds=5))
@@ -46,7 +46,7 @@ def main(how, step):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        is_faulty = number == step and rank == 1
+        is_faulty = number == fault_step and rank == 1
         if is_faulty and how == "other":
             all_losses(loss.item())
         elif is_faulty:

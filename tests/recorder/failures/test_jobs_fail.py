@@ -55,15 +55,15 @@ def finish(process: subprocess.Popen[str], folder: Path) -> tuple[int, str, Mani
 
 def of_session(session: int) -> list[str]:
     """Return the states of the session's processes that have not ended."""
-    processes = []
+    running = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == session and fields[0] != "Z":
-            processes.append(stat.parent.name)
-    return processes
+            running.append(stat.parent.name)
+    return running
 
 
 @pytest.mark.parametrize("step", [IN_TIMED_STEPS, IN_TRACED_STEPS])

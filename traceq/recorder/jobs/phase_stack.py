@@ -6,7 +6,7 @@ An optimizer may run the forward and the backward in its closure; each gets its 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from traceq.recorder.spec.phases import Phases
 
@@ -16,13 +16,13 @@ __all__ = ["PhaseStack"]
 class PhaseStack:
     """Phases that have begun, of which the last is open. Without `phases` it only keeps their names."""
 
-    __slots__ = ("_events", "_names", "_open", "phases")
+    __slots__ = ("_events", "_is_open", "_names", "phases")
 
     def __init__(self) -> None:
         self.phases: Phases | None = None
         self._names: list[str] = []
         self._events: list[str] = []
-        self._open: AbstractContextManager[None] | None = None
+        self._is_open = False
 
     def has_event(self, event: str) -> bool:
         """Return True inside a phase that began with this event."""
@@ -30,17 +30,22 @@ class PhaseStack:
 
     def begin(self, name: str, event: str = "") -> int:
         """Interrupt the current phase by this one; return the depth at which `end` ends it."""
-        self._close()
+        depth = len(self._names)
         self._names.append(name)
         self._events.append(event)
-        self._reopen()
-        return len(self._names) - 1
+        if self.phases is not None:
+            if self._is_open:
+                self.phases.end()
+            self.phases.begin(name)
+            self._is_open = True
+        return depth
 
     def end(self, depth: int) -> None:
         """End the phase that began at this depth, and all inside it; the one around it continues."""
         self._close()
         del self._names[depth:], self._events[depth:]
-        self._reopen()
+        if depth:
+            self._reopen()
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
@@ -52,11 +57,11 @@ class PhaseStack:
             self._reopen()
 
     def _close(self) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-            self._open = None
+        if self._is_open and self.phases is not None:
+            self.phases.end()
+        self._is_open = False
 
     def _reopen(self) -> None:
-        if self.phases is not None and self._names:
-            self._open = self.phases(self._names[-1])
-            self._open.__enter__()
+        if self._names and self.phases is not None:
+            self.phases.begin(self._names[-1])
+            self._is_open = True

@@ -78,6 +78,7 @@ class StepTracker:
     _last_step: tuple[str, ...] = ()
     _arm: str = ""
     _steps_of_arms: dict[str, Counter[tuple[str, ...]]] = field(default_factory=dict)
+    _usual: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, event: str) -> bool:
         """Add an event; return True if it begins a step of a known pattern."""
@@ -115,13 +116,19 @@ class StepTracker:
 
     def was_regular(self) -> bool:
         """Return whether the step before the last begin had the usual events of its arm; call it once per step."""
+        usual = self._usual.get(self._arm)
+        return self._last_step == (self._learn_usual() if usual is None else usual)
+
+    def _learn_usual(self) -> tuple[str, ...]:
+        """Add the last step to those of its arm; return its usual events, which are final after some steps."""
         steps = self._steps_of_arms.setdefault(self._arm, Counter())
-        if steps.total() < _LEARNED_STEPS:
-            steps[self._last_step] += 1
+        steps[self._last_step] += 1
         usual, _ = steps.most_common(1)[0]
         if self.pattern is not None and steps[self.pattern.events] >= _LEAST_SHARE_OF_PATTERN * steps.total():
             usual = self.pattern.events
-        return self._last_step == usual
+        if steps.total() >= _LEARNED_STEPS:
+            self._usual[self._arm] = usual
+        return usual
 
     @property
     def text(self) -> str:
