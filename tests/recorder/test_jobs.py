@@ -87,6 +87,36 @@ def test_ranks_of_torchrun_write_one_run_and_train_on(tmp_path: Path) -> None:
         assert RunFolder(tmp_path / "run").trace("repeat=2", rank).is_file()
 
 
+def test_a_job_as_it_is_ends_with_its_phases(tmp_path: Path) -> None:
+    done = record(tmp_path, *QUICK, "--", sys.executable, "train.py", "100000")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    rows = [line.split()[0] for line in done.stderr.splitlines() if line]
+    assert rows[rows.index("phase") :][:7] == [
+        "phase",
+        "dataload_wait",
+        "forward",
+        "backward",
+        "optimizer",
+        "zero_grad",
+        "other",
+    ]
+    assert done.stderr.splitlines()[-1] == f"traceq show {tmp_path}/run/run"
+
+
+def test_the_fastest_of_all_that_was_tried_is_to_be_confirmed(tmp_path: Path) -> None:
+    done = record(tmp_path, *QUICK, "--try", "--", sys.executable, "train.py", "100000")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    if any("beyond doubt" in line for line in lines):
+        return
+    (number,) = (number for number, line in enumerate(lines) if "is the fastest of" in line)
+    fastest = lines[number].split()[1]
+    assert lines[number + 1].startswith(
+        f"traceq record --toggle @{fastest.replace('=', '=default,')} --until decided -- "
+    )
+    assert lines[number + 1].endswith("train.py 100000")
+
+
 @pytest.mark.slow
 def test_ranks_of_torchrun_stop_without_an_error(tmp_path: Path) -> None:
     done = record(tmp_path, *QUICK, "--", *torchrun(2, "train.py", "100000"))

@@ -62,11 +62,11 @@ def write_result(kind: str, result: object, form: Form, options: RenderOptions) 
     typer.echo(form.file)
 
 
-def print_table(table: Table) -> None:
-    """Write a table to stdout, as wide as the terminal."""
+def print_table(table: Table, *, err: bool = False) -> None:
+    """Write a table to stdout, or to stderr where stdout is a job's, as wide as the terminal."""
     from traceq.renderers import find_renderer
 
-    find_renderer("text", "table")(table, sys.stdout, RenderOptions())
+    find_renderer("text", "table")(table, sys.stderr if err else sys.stdout, RenderOptions())
 
 
 def print_caveats(caveats: Iterable[Caveat]) -> None:

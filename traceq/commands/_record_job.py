@@ -11,6 +11,8 @@ import typer
 from traceq.errors import TraceqError, UsageFault
 
 if TYPE_CHECKING:
+    from traceq.compare.result import Diff
+    from traceq.model import Manifest
     from traceq.recorder.job_launch import JobOptions
     from traceq.runs.run_folder import RunFolder
 
@@ -45,33 +47,69 @@ def record_job(options: JobOptions, arms: Sequence[str] = (), replicates: int | 
         say(f"traceq: {result.folder.path}: {result.fault}")
         raise typer.Exit(result.exit_code or 1)
     if not options.is_dry:
-        _print_answers(result.folder, say)
+        _print_answers(options, result.folder, say)
     raise typer.Exit(result.exit_code)
 
 
-def _print_answers(folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Print the verdict of each arm, and the commands that say more."""
+def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], None]) -> None:
+    """Print the verdict of each arm, or the phases of the only one, and the commands that say more."""
     manifest = folder.read_manifest()
     if len(manifest.arms) > 1:
-        for line in _verdicts(folder):
+        diffs = _ranked_diffs(folder, say)
+        for line in _verdicts(diffs):
             say(line)
+        if options.tries_all:
+            _print_confirmation(options, manifest, diffs, say)
         say(shlex.join(["traceq", "diff", str(folder.path)]))
+    else:
+        _print_phases(folder)
     arm = manifest.arms[-1].name
     if folder.trace(arm, 0).is_file():
         say(shlex.join(["traceq", "show", str(folder.path / arm)]))
 
 
-def _verdicts(folder: RunFolder) -> Iterator[str]:
-    """Yield one line per arm, what saves most first, and why arms have no verdict."""
+def _print_phases(folder: RunFolder) -> None:
+    """Print on stderr where an unprofiled step's time goes."""
+    from traceq.analysis.registry import analyze_all
+    from traceq.commands._output import print_table
+    from traceq.runs.read import read_timing
+
+    if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
+        return  # only traced
+    for report in analyze_all(read_timing(str(folder.path)), ("step_profile",)):
+        for view in report.views:
+            print_table(view.non_empty_columns, err=True)
+
+
+def _print_confirmation(
+    options: JobOptions, manifest: Manifest, diffs: Sequence[Diff], say: Callable[[str], None]
+) -> None:
+    """Print the command that compares the fastest arm alone, as chance has its share in the best of many."""
+    best = next((diff for diff in diffs if diff.verdict_name == "material"), None)
+    arm = manifest.arm(best.b_name) if best else None
+    if best is None or arm is None or best.comparison is None or best.comparison.delta_ns >= 0:
+        say("traceq: nothing that was tried makes this job faster beyond doubt")
+        return
+    toggles = [word for name, value in arm.varied.items() for word in ("--toggle", f"{name}=default,{value}")]
+    say(f"traceq: {arm.name} is the fastest of {len(manifest.arms) - 1}; to confirm it by a fresh comparison:")
+    say(shlex.join(["traceq", "record", *toggles, "--until", "decided", "--", *options.command]))
+
+
+def _ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Diff]:
+    """Return the comparisons with the baseline, what saves most first; prints why there is none."""
     from traceq.library import diff
 
     try:
         diffs = diff(str(folder.path)).diffs
     except TraceqError as fault:
-        yield f"traceq: {fault}"
-        return
-    ranked = sorted(diffs, key=lambda each: each.comparison.delta_ns if each.comparison else 0)
-    yield from (each.words[0] for each in ranked)
+        say(f"traceq: {fault}")
+        return ()
+    return sorted(diffs, key=lambda each: each.comparison.delta_ns if each.comparison else 0)
+
+
+def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:
+    """Yield one line per arm, and why arms have no verdict."""
+    yield from (each.words[0] for each in diffs)
     yield from dict.fromkeys(
         f"traceq: note: {caveat.text}" for each in diffs for caveat in each.caveats if caveat.code == "arm_ended"
     )
