@@ -300,3 +300,9 @@ def test_every_package_is_found_and_a_copied_recipe_finds_its_helpers() -> None:
         f"traceq.{name}" if name.split(".")[0] == "recipes" else name for name in names
     }
     assert importlib.util.find_spec("traceq.recipes.workload.model") is not None
+
+
+def test_no_file_holds_both_sides_of_a_merge() -> None:
+    texts = [*TRACEQ.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    markers = tuple(sign * 7 + " " for sign in "<>")
+    assert [path for path in texts if any(line.startswith(markers) for line in path.read_text().splitlines())] == []
