@@ -135,7 +135,7 @@ def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Pat
     ("command", "code", "reason"),
     [
         ([sys.executable, "-E", "train.py", "40"], 1, "no process of the job loaded traceq"),
-        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "no process of the job loaded traceq"),
+        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "exit code 7; no process of the job loaded traceq before"),
         ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were known"),
         ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
         (["no-such-program"], 2, "no-such-program: no such command"),
@@ -220,6 +220,7 @@ def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
         (["--ranks", "2", "--", "true"], "--ranks: only for --recipe"),
         (["--toggle", "a.b=1", "--", "true"], "--toggle a.b=1: expected at least two values"),
         (["--toggle", "lr=1,2", "--", "true"], "expected a path such as main.lr"),
+        (["--toggle", "@optimzer=loop,fused", "--", "true"], "no such toggle (did you mean optimizer?)"),
         (["--steps", "-1", "--", "true"], "--steps -1: expected 0 to 100000"),
         (["--until", "decided", "--", "true"], "there is only one arm"),
         (["--until", "decided", "--steps", "9", "--try", "--", "true"], "--steps 9: --until decided determines"),

@@ -17,6 +17,7 @@ from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
 from traceq.recorder.jobs.run_injected import run_injected
 from traceq.recorder.spec.prepare import MAX_STEPS, MAX_TRACE_STEPS, check_range, create_run_folder, utc_now
+from traceq.recorder.toggles.toggle import check_toggle_names
 from traceq.runs.run_folder import RunFolder
 
 __all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
@@ -79,6 +80,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     Its output, its signals and its exit code are its own. Raises UsageFault for options that no job could have.
     """
     toggles = tuple(parse_toggle(text) for text in options.toggles)
+    check_toggle_names(toggle.name for toggle in toggles)
     job_arms(toggles)
     options.check()
     out = create_run_folder(options.out, options.script).absolute()
@@ -146,7 +148,10 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
     if injection.is_attached:
         early = f"the job ended with exit code {exit_code} before its steps were known"
         return f"nothing was recorded: {injection.reason or early}"
+    if exit_code:
+        early = f"the job ended with exit code {exit_code}; no process of the job loaded traceq before"
+        return f"nothing was recorded: {early}"
     return (
         "nothing was recorded: no process of the job loaded traceq; it imported no torch, its Python ignores "
-        f"PYTHONPATH (-E, -I, -S), or another sitecustomize comes first (exit code {exit_code})"
+        "PYTHONPATH (-E, -I, -S), or another sitecustomize comes first"
     )

@@ -22,6 +22,7 @@ __all__ = [
     "Toggle",
     "ToggleModule",
     "applicable_toggles",
+    "check_toggle_names",
     "check_values",
     "create_toggle",
     "toggle_names",
@@ -84,6 +85,14 @@ def toggle_names() -> tuple[str, ...]:
         module.name for module in pkgutil.iter_modules(toggles.__path__) if module.name not in _NO_TOGGLES
     )
     return (*built_in, *sorted(find_plugins(TOGGLES).keys() - set(built_in)))
+
+
+def check_toggle_names(names: Iterable[str]) -> None:
+    """Raise UsageFault for an `@name` that resembles one of a toggle; others may be those of plugins of the job."""
+    for name in names:
+        known_names = toggle_names()
+        if name.startswith("@") and name[1:] not in known_names and (hint := did_you_mean(name[1:], known_names)):
+            raise UsageFault(f"--toggle {name}: no such toggle{hint}; available: {', '.join(known_names)}")
 
 
 def applicable_toggles(job: Job) -> dict[str, tuple[str, ...]]:
