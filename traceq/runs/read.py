@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
-from traceq.model import NO_EFFECT, Caveat, Flight, Manifest, Run, Trace
+from traceq.model import NO_EFFECT, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
 from traceq.runs.embedded_recording import decode
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.process_medians import read_processes
 from traceq.runs.processes import one_process, split_by_rank
 from traceq.runs.run_folder import STEPS, is_run, read_manifest
-from traceq.runs.step_log import read_pairs
-from traceq.runs.timings import read_timings
+from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines
+from traceq.runs.timings import timings_of
 from traceq.runs.windows import latest_windows
 from traceq.units import format_ranks
 
@@ -46,7 +47,8 @@ def read(
     path = place(path)
     if is_run(path):
         manifest = read_manifest(path)
-        return _without_failure(_read_arm(path, manifest, manifest.baseline, strict=strict, ranks=ranks, reader=reader))
+        read_arm = partial(_read_arm, path, manifest, manifest.baseline, _Unprofiled.of(path, manifest))
+        return _without_failure(read_arm(strict=strict, ranks=ranks, reader=reader))
     if not path.is_file() and is_run(path.parent):
         manifest = read_manifest(path.parent)
         if manifest.arm(path.name) is None and path.is_dir() and any(map(is_flight, path.iterdir())):  # stalled
@@ -54,7 +56,8 @@ def read(
             return replace(dumps, manifest=manifest, caveats=(*_run_caveats(manifest, ""), *dumps.caveats))
         if not path.is_dir() or not (manifest.arm(path.name) or _trace_files(path, None)):  # timed only, or no arm
             return _without_failure(_untraced(path.parent, manifest, path.name))
-        return _without_failure(_read_arm(path.parent, manifest, path.name, strict=strict, ranks=ranks, reader=reader))
+        read_arm = partial(_read_arm, path.parent, manifest, path.name, _Unprofiled.of(path.parent, manifest))
+        return _without_failure(read_arm(strict=strict, ranks=ranks, reader=reader))
     if path.is_dir():
         return _read_folder(path, strict=strict, ranks=ranks, reader=reader)
     if is_flight(path):
@@ -98,8 +101,11 @@ def read_arms(path: str | Place) -> tuple[Run, ...]:
     """Return every arm of a recorded run, in the recipe's order."""
     path = place(path)
     manifest = read_manifest(path)
-    reader = _one_by_one(strict=False)
-    return tuple(_read_arm(path, manifest, arm.name, strict=False, ranks=None, reader=reader) for arm in manifest.arms)
+    reader, unprofiled = _one_by_one(strict=False), _Unprofiled.of(path, manifest)
+    return tuple(
+        _read_arm(path, manifest, arm.name, unprofiled, strict=False, ranks=None, reader=reader)
+        for arm in manifest.arms
+    )
 
 
 def _without_failure(run: Run) -> Run:
@@ -113,18 +119,43 @@ def _untraced(path: Place, manifest: Manifest, arm: str = "") -> Run:
     if arm and manifest.arm(arm) is None:
         names = ", ".join(known_arm.name for known_arm in manifest.arms)
         raise UnreadableInput(str(path / arm), "no such arm", f"one of {names}")
-    arm, pairs = arm or manifest.baseline, read_pairs(path / STEPS)
-    steps, caveats = path / STEPS, tuple(_run_caveats(manifest, arm))
-    timings, processes = read_timings(steps, arm, manifest.phases), read_processes(steps, manifest)
-    return Run(str(path / arm), (), manifest, arm, pairs, caveats, timings=timings, processes=processes)
+    arm, unprofiled = arm or manifest.baseline, _Unprofiled.of(path, manifest)
+    caveats = tuple(_run_caveats(manifest, arm))
+    timings, processes = timings_of(unprofiled.ranks, arm, manifest.phases), unprofiled.processes
+    return Run(str(path / arm), (), manifest, arm, unprofiled.pairs, caveats, timings=timings, processes=processes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unprofiled:
+    """What the `steps` folder of a run holds, read once for all arms: the steps of each rank, pairs and processes."""
+
+    ranks: tuple[tuple[StepLine, ...], ...]
+    pairs: tuple[Pairs, ...]
+    processes: tuple[Processes, ...]
+
+    @classmethod
+    def of(cls, path: Place, manifest: Manifest) -> _Unprofiled:
+        folder = path / STEPS
+        ranks = [tuple(read_lines(file)) for file in rank_files(folder)]
+        return cls(
+            tuple(tuple(line for line in lines if isinstance(line, StepLine)) for lines in ranks),
+            pairs_of([[line for line in lines if isinstance(line, PairLine)] for lines in ranks]),
+            read_processes(folder, manifest),
+        )
 
 
 def _read_arm(
-    path: Place, manifest: Manifest, arm: str, *, strict: bool, ranks: Collection[int] | None, reader: ReadTraces
+    path: Place,
+    manifest: Manifest,
+    arm: str,
+    unprofiled: _Unprofiled,
+    *,
+    strict: bool,
+    ranks: Collection[int] | None,
+    reader: ReadTraces,
 ) -> Run:
     """Return one arm's traces with the unprofiled samples of the whole run; an interrupted run may have no traces."""
     folder = path / arm
-    pairs, processes = read_pairs(path / STEPS), read_processes(path / STEPS, manifest)
     caveats = list(_run_caveats(manifest, arm))
     traces: tuple[Trace, ...] = ()
     flights: tuple[Flight, ...] = ()
@@ -135,9 +166,17 @@ def _read_arm(
         known_arm.name == arm and known_arm.timed and not known_arm.status for known_arm in manifest.arms
     ):
         caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
-    timings = read_timings(path / STEPS, arm, manifest.phases)
-    where = str(folder if traces else path)
-    return Run(where, traces, manifest, arm, pairs, tuple(caveats), flights, timings=timings, processes=processes)
+    return Run(
+        str(folder if traces else path),
+        traces,
+        manifest,
+        arm,
+        unprofiled.pairs,
+        tuple(caveats),
+        flights,
+        timings=timings_of(unprofiled.ranks, arm, manifest.phases),
+        processes=unprofiled.processes,
+    )
 
 
 def _run_caveats(manifest: Manifest, arm: str) -> Iterable[Caveat]:

@@ -8,20 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.locations import Place
 from traceq.model import Timings
-from traceq.runs.step_log import StepLine, rank_files, read_lines
+from traceq.runs.step_log import StepLine
 
-__all__ = ["SETTLING", "WARM_UP", "read_timings", "timings_of"]
+__all__ = ["SETTLING", "WARM_UP", "timings_of"]
 
 WARM_UP, SETTLING = -1, -2
 """Pair numbers of steps that do not count: during warm-up, and after a pause."""
-
-
-def read_timings(folder: Place, arm: str, phases: Sequence[str] = ()) -> Timings | None:
-    """Return the timings of an arm in a run's `steps` folder, None without counted steps; `phases`: known names."""
-    ranks = [[line for line in read_lines(path) if isinstance(line, StepLine)] for path in rank_files(folder)]
-    return timings_of(ranks, arm, phases)
 
 
 def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[str] = ()) -> Timings | None:

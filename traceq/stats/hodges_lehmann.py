@@ -14,6 +14,9 @@ __all__ = ["Interval", "Shift", "rank_of_end", "shift_between", "shift_of_pairs"
 
 Interval = tuple[int, int]
 
+_MOST_IN_MEMORY = 2**22
+"""Differences that are sorted all at once, as that is faster; of more only those are found that are asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shift:
@@ -57,32 +60,71 @@ def shift_between(
     theta_ns: float = 0.0,
 ) -> Shift:
     """Return x minus y: the median of all (x_i - y_j) / parts, and the k-th smallest to the k-th largest of them."""
-    ordered = np.sort(np.subtract.outer(x, y), axis=None)
+    differences = _Differences(x, y)
 
     def interval(z: float) -> Interval | None:
         k = rank_of_end(x.size, y.size, z) if testable else 0
-        return (round(int(ordered[k - 1]) / parts), round(int(ordered[-k]) / parts)) if k else None
+        if not k:
+            return None
+        return round(differences.ordered(k) / parts), round(differences.ordered(len(differences) + 1 - k) / parts)
 
     return Shift(
-        delta=round(float(np.median(ordered)) / parts),
+        delta=round(differences.median() / parts),
         mean=round((float(x.mean()) - float(y.mean())) / parts),
         mean_error=math.hypot(_error_of_mean(x), _error_of_mean(y)) / parts,
         ci95=interval(level.z95),
         ci90=interval(level.z90),
         level=level,
-        z_beyond=_largest_z(ordered / parts, x.size, y.size, theta_ns) if testable else 0.0,
-        z_beyond_0=_largest_z(ordered / parts, x.size, y.size, 0.0) if testable else 0.0,
+        z_beyond=_largest_z(differences, parts, theta_ns) if testable else 0.0,
+        z_beyond_0=_largest_z(differences, parts, 0.0) if testable else 0.0,
     )
 
 
-def _largest_z(ordered: NDArray[np.float64], m: int, n: int, bound: float) -> float:
+class _Differences:
+    """All differences x_i - y_j in ascending order, without a place for each of them where there are many."""
+
+    def __init__(self, x: NDArray[np.int64], y: NDArray[np.int64]) -> None:
+        self.x, self.y = np.sort(x), np.sort(y)
+        self._all = np.sort(np.subtract.outer(x, y), axis=None) if len(self) <= _MOST_IN_MEMORY else None
+
+    def __len__(self) -> int:
+        return self.x.size * self.y.size
+
+    def num_at_most(self, value: int) -> int:
+        """Return how many differences are at most a value."""
+        if self._all is not None:
+            return int(np.searchsorted(self._all, value, "right"))
+        return int((self.y.size - np.searchsorted(self.y, self.x - value, "left")).sum())
+
+    def ordered(self, k: int) -> int:
+        """Return the k-th smallest difference, k from 1: the least value that k differences do not exceed."""
+        if self._all is not None:
+            return int(self._all[k - 1])
+        low, high = int(self.x[0] - self.y[-1]), int(self.x[-1] - self.y[0])
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.num_at_most(middle) >= k else (middle + 1, high)
+        return low
+
+    def median(self) -> float:
+        return (self.ordered((len(self) + 1) // 2) + self.ordered(len(self) // 2 + 1)) / 2
+
+
+def _largest_z(differences: _Differences, parts: int, bound: float) -> float:
     """Return the largest z at which the interval from these differences is beyond ±bound; 0 if it never is.
 
     The interval that leaves out k - 1 differences at each end is beyond if no more than those are not.
     """
-    rounded = np.rint(ordered)
-    outside = min(np.count_nonzero(rounded <= bound), np.count_nonzero(rounded >= -bound))
-    return max(0.0, (m * n / 2 - outside - 1) / _standard_error(m, n))
+    m, n = differences.x.size, differences.y.size
+    most = _largest_that_rounds_to(math.floor(bound), parts)
+    not_above, not_below = differences.num_at_most(most), len(differences) - differences.num_at_most(-most - 1)
+    return max(0.0, (m * n / 2 - min(not_above, not_below) - 1) / _standard_error(m, n))
+
+
+def _largest_that_rounds_to(value: int, parts: int) -> int:
+    """Return the largest whole number whose `parts`-th part, rounded as an end of an interval, is at most a value."""
+    candidate = math.floor(parts * (value + 0.5))
+    return candidate if round(candidate / parts) <= value else candidate - 1
 
 
 def _error_of_mean(values: NDArray[np.int64]) -> float:
