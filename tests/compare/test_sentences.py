@@ -11,7 +11,14 @@ from builder import Event, annotation, build, call, kernel, launch, memcpy, op, 
 from traceq.compare.diff import diff_runs
 from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.result import Cause, CellDelta, Chain, Comparable, SideReplay, Traced
-from traceq.compare.sentences import cause_text, cause_words, cpu_words, phase_words, verdict_words
+from traceq.compare.sentences import (
+    cause_text,
+    cause_words,
+    cpu_words,
+    elsewhere_words,
+    phase_words,
+    verdict_words,
+)
 from traceq.compare.tables import causes_table, waterfall
 from traceq.model import Run
 from traceq.stats import Comparison, Verdict
@@ -101,6 +108,25 @@ def test_the_phase_with_most_of_a_difference_is_named() -> None:
     assert phase_words(traced, cells) == ("88 % of the difference is in bwd.",)
     assert phase_words(traced, cells[1:]) == ()
     assert phase_words(traced, (*cells, CellDelta("bwd", "tail", 0, 30 * US))) == ()
+
+
+def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -> None:
+    traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
+    cells = (CellDelta("bwd", "host_bound", 0, 80 * US), CellDelta("fwd", "sync_wait", 0, 20 * US))
+    sync = cause("dtoh aten::item", 95, 1, kind="sync", line="train.py:7 step")
+    said = (
+        "It shows as +80.0 us of host-bound time in bwd, whose host ops take as long as before: they start later "
+        "because of dtoh aten::item at train.py:7 step."
+    )
+    assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 5, phase="bwd"))) == (said,)
+    assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 70, phase="bwd"))) == ()  # its own
+    assert elsewhere_words(traced, cells[1:], (sync,)) == ()
+    assert elsewhere_words(replace(traced, matched_pct=40.0), cells, (sync,)) == ()  # causes are accounts
+    back = Traced(0, 1100 * US, 1000 * US, 3, 3, matched_pct=99.0)
+    removed = (CellDelta("bwd", "host_bound", 80 * US, 0),)
+    (text,) = elsewhere_words(back, removed, (cause("dtoh aten::item", -95, -1, kind="sync"),))
+    assert text.startswith("It shows as -80.0 us of host-bound time in bwd")
+    assert "they start earlier because of dtoh aten::item" in text
 
 
 def test_profiled_steps_lead_with_what_is_known() -> None:

@@ -30,7 +30,7 @@ from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
-from traceq.compare.sentences import cause_words, cpu_words, phase_words, sample_words, verdict_words
+from traceq.compare.sentences import cause_words, cpu_words, elsewhere_words, phase_words, sample_words, verdict_words
 from traceq.compare.side import Side
 from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.errors import UnreadableInput, UsageFault
@@ -151,7 +151,8 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
             waited_in = collective_waited_in(a.run, b.run, ranks, traced.rank) if only_changed_rank(ranks) else ""
             words = (*words, *rank_words(traced, ranks, cells, waited_in))
         words = (*words, *cause_words(b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
-        words = (*words, *(() if doubt else phase_words(traced, cells)))
+        if not doubt:
+            words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))
     of_sides = (*side_caveats(a), *side_caveats(b), *unrecorded_work(a.run, b.run), *confounders(a, b))
     return Diff(
         a=replace(describe(a.run), path=a.path),

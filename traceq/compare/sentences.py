@@ -14,6 +14,7 @@ __all__ = [
     "cause_text",
     "cause_words",
     "cpu_words",
+    "elsewhere_words",
     "interaction_words",
     "jitter_text",
     "phase_words",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 _LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
+_HOST_BOUND, _LARGE_CELL, _SMALL_PART = "host_bound", 0.3, 0.1
+"""Category, and the part of a delta from which it is named; part of it that its own ops may have become longer."""
 _MOST_PCT, _ALL_PCT = 50.0, 100.5
 """Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
 _MOST_LINES = 2
@@ -155,6 +158,29 @@ def phase_words(traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
     if not _MOST_PCT <= percent <= _ALL_PCT:
         return ()
     return (f"{percent:.0f} % of the difference is in {phase}.",)
+
+
+def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:
+    """Return that host-bound time of a phase is no work of its ops, where these take as long as before.
+
+    Where the host runs ahead, a change acts at one place and shows at another: a sync drains the queue of launches, and
+    ops that took exactly as long become host-bound.
+    """
+    if not traced.is_matched or not traced.delta_ns:
+        return ()
+    sign, whole_ns = (1 if traced.delta_ns > 0 else -1), abs(traced.delta_ns)
+    bound = max((c for c in cells if c.category == _HOST_BOUND), key=lambda cell: sign * cell.delta_ns, default=None)
+    if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
+        return ()
+    own_ns = sum(cause.delta_ns for cause in causes if cause.kind == "host" and cause.phase == bound.phase)
+    others = [cause for cause in causes if cause.names_a_change and sign * cause.delta_ns > _LARGE_CELL * whole_ns]
+    if abs(own_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
+        return ()
+    cause = max(others, key=lambda each: sign * each.delta_ns)
+    place, later = f" at {cause.line}" if cause.line else "", "later" if sign > 0 else "earlier"
+    shown = f"It shows as {_delta(bound.delta_ns)} of host-bound time in {bound.phase}"
+    reason = f"they start {later} because of {_cut_name(cause.path)}{place}"
+    return (f"{shown}, whose host ops take as long as before: {reason}.",)
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
