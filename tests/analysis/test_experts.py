@@ -38,7 +38,7 @@ def test_the_busiest_rank_is_compared_with_the_mean_and_the_others_wait() -> Non
     assert [row["wait_ns"] for row in rows] == [600_000, 0, 600_000, 600_000]  # the first exchange does not count
     (finding,) = analyze(Run("job", tuple(traces)), "experts").findings
     assert finding.text.startswith(
-        "expert compute is uneven: rank 1 has 1.20 ms per step, 2.00x the mean, and the others"
+        "expert compute is uneven: rank 1 has 600 us per step more than the mean (2.00x), and the others"
     )
     assert finding.ns == 600_000
 

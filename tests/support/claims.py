@@ -256,6 +256,11 @@ def by_launches(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
+def by_experts(sheet: Sheet, finding: Finding) -> float:
+    ns = [row["ns"] for row in rows_of(sheet, "experts")]
+    return max(ns) - sum(ns) / len(ns)
+
+
 def by_cold_calls(sheet: Sheet, finding: Finding) -> float:
     return max(row["cold_ns"] for row in rows_of(sheet, "launches"))
 
@@ -314,6 +319,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "starved": by_loader,
     "launch_bound": at_most(by_launches),
     "cold_start": by_cold_calls,
+    "expert_imbalance": by_experts,
     "unfused_optimizer": by_optimizer,
     "long_backward": by_passes,
     "metric_gathers": by_metrics,

@@ -95,7 +95,7 @@ def _findings(job: Job, rows: Sequence[ExpertRow], mean: float) -> tuple[Finding
     busiest_wait = busiest.wait_ns or 0
     if excess < _LEAST_SHARE * step_ns or waited - busiest_wait < _LEAST_EXPLAINED * excess:
         return ()
-    times = f"{format_value(busiest.ns, Unit.NS)} {per_step(steps_of)}, {busiest.ratio:.2f}x the mean"
+    times = f"{format_value(excess, Unit.NS)} {per_step(steps_of)} more than the mean ({busiest.ratio:.2f}x)"
     waits = f"{format_value(waited, Unit.NS)} in collectives (it waits {format_value(busiest_wait, Unit.NS)})"
     text = (
         f"expert compute is uneven: rank {busiest.rank} has {times}, and the others wait {waits}, "
