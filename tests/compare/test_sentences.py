@@ -15,11 +15,10 @@ from traceq.compare.sentences import (
     cause_text,
     cause_words,
     cpu_words,
-    elsewhere_words,
-    phase_words,
     verdict_words,
 )
 from traceq.compare.tables import causes_table, waterfall
+from traceq.compare.where_sentences import elsewhere_words, phase_words
 from traceq.model import Run
 from traceq.stats import Comparison, Verdict
 
@@ -114,11 +113,11 @@ def test_host_bound_time_of_ops_that_take_as_long_as_before_is_not_their_own() -
     traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=99.0)
     cells = (CellDelta("bwd", "host_bound", 0, 80 * US), CellDelta("fwd", "sync_wait", 0, 20 * US))
     sync = cause("dtoh aten::item", 95, 1, kind="sync", line="train.py:7 step")
-    said = (
+    sentence = (
         "It shows as +80.0 us of host-bound time in bwd, whose host ops take as long as before: they start later "
         "because of dtoh aten::item at train.py:7 step."
     )
-    assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 5, phase="bwd"))) == (said,)
+    assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 5, phase="bwd"))) == (sentence,)
     assert elsewhere_words(traced, cells, (sync, cause("aten::mm", 70, phase="bwd"))) == ()  # its own
     assert elsewhere_words(traced, cells[1:], (sync,)) == ()
     assert elsewhere_words(replace(traced, matched_pct=40.0), cells, (sync,)) == ()  # causes are accounts

@@ -30,9 +30,10 @@ from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
-from traceq.compare.sentences import cause_words, cpu_words, elsewhere_words, phase_words, sample_words, verdict_words
+from traceq.compare.sentences import cause_words, cpu_words, sample_words, verdict_words
 from traceq.compare.side import Side
 from traceq.compare.step_times import compare_cpu, compare_sides
+from traceq.compare.where_sentences import elsewhere_words, phase_words
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
 from traceq.model import Manifest, Run

@@ -6,28 +6,23 @@ import re
 from collections.abc import Sequence
 
 from traceq.compare.attribution import line_function
-from traceq.compare.result import REPLACED_BY, Cause, CellDelta, Comparable, Diff, Traced
+from traceq.compare.result import REPLACED_BY, Cause, Comparable, Diff, Traced
 from traceq.stats import Comparison, Interaction
 from traceq.units import Unit, format_range, format_value
 
 __all__ = [
+    "cause_name",
     "cause_text",
     "cause_words",
     "cpu_words",
-    "elsewhere_words",
     "interaction_words",
     "jitter_text",
-    "phase_words",
     "sample_words",
     "short_name",
     "verdict_words",
 ]
 
 _LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
-_HOST_BOUND, _LARGE_CELL, _SMALL_PART = "host_bound", 0.3, 0.1
-"""Category, and the part of a delta from which it is named; part of it that its own ops may have become longer."""
-_MOST_PCT, _ALL_PCT = 50.0, 100.5
-"""Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
 _MOST_LINES = 2
 _MOST_OPS = 6
 _MOST_CAUSES = 3
@@ -146,53 +141,20 @@ def cause_words(
     return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes))
 
 
-def phase_words(traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
-    """Return `88 % of the difference is in backward.`, where one phase has most of it; nothing for a single phase."""
-    by_phase: dict[str, int] = {}
-    for cell in cells:
-        by_phase[cell.phase] = by_phase.get(cell.phase, 0) + cell.delta_ns
-    if len(by_phase) < 2 or not traced.delta_ns:
-        return ()
-    phase = max(by_phase, key=lambda name: by_phase[name] / traced.delta_ns)
-    percent = 100 * by_phase[phase] / traced.delta_ns
-    if not _MOST_PCT <= percent <= _ALL_PCT:
-        return ()
-    return (f"{percent:.0f} % of the difference is in {phase}.",)
-
-
-def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:
-    """Return that host-bound time of a phase is no work of its ops, where these take as long as before.
-
-    Where the host runs ahead, a change acts at one place and shows at another: a sync drains the queue of launches, and
-    ops that took exactly as long become host-bound.
-    """
-    if not traced.is_matched or not traced.delta_ns:
-        return ()
-    sign, whole_ns = (1 if traced.delta_ns > 0 else -1), abs(traced.delta_ns)
-    bound = max((c for c in cells if c.category == _HOST_BOUND), key=lambda cell: sign * cell.delta_ns, default=None)
-    if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
-        return ()
-    own_ns = sum(cause.delta_ns for cause in causes if cause.kind == "host" and cause.phase == bound.phase)
-    others = [cause for cause in causes if cause.names_a_change and sign * cause.delta_ns > _LARGE_CELL * whole_ns]
-    if abs(own_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
-        return ()
-    cause = max(others, key=lambda each: sign * each.delta_ns)
-    place, later = f" at {cause.line}" if cause.line else "", "later" if sign > 0 else "earlier"
-    shown = f"It shows as {_delta(bound.delta_ns)} of host-bound time in {bound.phase}"
-    reason = f"they start {later} because of {_cut_name(cause.path)}{place}"
-    return (f"{shown}, whose host ops take as long as before: {reason}.",)
+def cause_name(cause: Cause) -> str:
+    """Return `dtoh aten::item at train.py:7 step`."""
+    return _cut_name(cause.path) + (f" at {cause.line}" if cause.line else "")
 
 
 def cause_text(cause: Cause, per: str = "per step") -> str:
     """Return `dtoh aten::copy_ in forward (10 fewer per step)`."""
-    where = f" at {cause.line}" if cause.line else ""
     more = []
     if cause.delta_num:
         more.append(f"{_number(cause)} {'more' if cause.delta_num > 0 else 'fewer'} {per}")
     if cause.delta_bytes:
         more.append(format_value(cause.delta_bytes, Unit.DELTA_BYTES))
     phase = f" in {cause.phase}" if cause.phase else ""
-    return f"{_cut_name(cause.path)}{where}{phase}" + (f" ({', '.join(more)})" if more else "")
+    return f"{cause_name(cause)}{phase}" + (f" ({', '.join(more)})" if more else "")
 
 
 def jitter_text(cause: Cause) -> str:

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -63,12 +64,18 @@ def recorded(
     return notes
 
 
+def _param(loop: Loop) -> Any:
+    """A loop as a parameter; those that compile take seconds."""
+    name = loop.__name__
+    return pytest.param(loop, id=name, marks=[pytest.mark.slow] if name.startswith("compiled") else [])
+
+
 def manifest_of(folder: Path) -> Manifest:
     return RunFolder(folder / "run").read_manifest()
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("loop", [_param(loop) for loop in LOOPS])
 def test_no_step_has_mixed_arms(loop: Loop, tmp_path: Path) -> None:
     notes = recorded(tmp_path, loop)
     assert manifest_of(tmp_path).status == "complete"

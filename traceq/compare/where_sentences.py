@@ -1,0 +1,53 @@
+"""Sentences on where a traced difference shows: in which phase, and in whose time that is not the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceq.compare.result import Cause, CellDelta, Traced
+from traceq.compare.sentences import cause_name
+from traceq.units import Unit, format_value
+
+__all__ = ["elsewhere_words", "phase_words"]
+
+_MOST_PCT, _ALL_PCT = 50.0, 100.5
+"""Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
+_HOST_BOUND, _LARGE_CELL, _SMALL_PART = "host_bound", 0.3, 0.1
+"""Category, and the part of a delta from which it is named; part of it that its own ops may have become longer."""
+
+
+def phase_words(traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
+    """Return `88 % of the difference is in backward.`, where one phase has most of it; nothing for a single phase."""
+    by_phase: dict[str, int] = {}
+    for cell in cells:
+        by_phase[cell.phase] = by_phase.get(cell.phase, 0) + cell.delta_ns
+    if len(by_phase) < 2 or not traced.delta_ns:
+        return ()
+    phase = max(by_phase, key=lambda name: by_phase[name] / traced.delta_ns)
+    percent = 100 * by_phase[phase] / traced.delta_ns
+    if not _MOST_PCT <= percent <= _ALL_PCT:
+        return ()
+    return (f"{percent:.0f} % of the difference is in {phase}.",)
+
+
+def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:
+    """Return that host-bound time of a phase is no work of its ops, where these take as long as before.
+
+    Where the host runs ahead, a change acts at one place and shows at another: a sync drains the queue of launches, and
+    ops that took exactly as long become host-bound.
+    """
+    if not traced.is_matched or not traced.delta_ns:
+        return ()
+    sign, whole_ns = (1 if traced.delta_ns > 0 else -1), abs(traced.delta_ns)
+    bound = max((c for c in cells if c.category == _HOST_BOUND), key=lambda cell: sign * cell.delta_ns, default=None)
+    if bound is None or sign * bound.delta_ns < _LARGE_CELL * whole_ns:
+        return ()
+    own_ns = sum(cause.delta_ns for cause in causes if cause.kind == "host" and cause.phase == bound.phase)
+    others = [cause for cause in causes if cause.names_a_change and sign * cause.delta_ns > _LARGE_CELL * whole_ns]
+    if abs(own_ns) > _SMALL_PART * abs(bound.delta_ns) or not others:
+        return ()
+    cause = max(others, key=lambda each: sign * each.delta_ns)
+    later = "later" if sign > 0 else "earlier"
+    shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of host-bound time in {bound.phase}"
+    reason = f"they start {later} because of {cause_name(cause)}"
+    return (f"{shown}, whose host ops take as long as before: {reason}.",)
