@@ -225,6 +225,7 @@ def test_arms_that_are_skipped_or_out_of_memory_leave_the_others_a_run(tmp_path:
     assert started.left_running() == []
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_graph_is_left_out_where_no_device_can_replay_it(tmp_path: Path) -> None:
     options = ("--device", "cpu", "--ranks", "1", "--steps", "0", "--trace-steps", "1")

@@ -103,6 +103,7 @@ def test_a_job_as_it_is_ends_with_its_phases(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == f"traceq show {tmp_path}/run/run"
 
 
+@pytest.mark.slow
 def test_the_fastest_of_all_that_was_tried_is_to_be_confirmed(tmp_path: Path) -> None:
     done = record(tmp_path, *QUICK, "--try", "--", sys.executable, "train.py", "100000")
     assert done.returncode == 0, done.stderr
