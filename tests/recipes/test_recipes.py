@@ -46,7 +46,8 @@ def recorded(folder: Path, name: str, *options: str, seconds: float = 180) -> Pa
     assert done.code == 0, done.stderr
     manifest = read_manifest(done.out)
     arms = [None, *manifest.arms]
-    assert [fact.key for fact in manifest.facts if all(manifest.fact(fact.key, arm) is None for arm in arms)] == []
+    without = [fact.key for fact in manifest.facts if all(manifest.fact(fact.key, arm) is None for arm in arms)]
+    assert without == [] or "--vary" in options  # whose arms are not those that a recipe measures
     return done.out
 
 
@@ -399,7 +400,8 @@ def test_each_strategy_issues_what_it_predicts_and_all_learn_the_same(tmp_path: 
 @pytest.mark.parametrize("backends", ["ddp", "ddp,fsdp2"])
 def test_the_largest_batch_is_walked_to_and_the_next_one_is_refused(tmp_path: Path, backends: str) -> None:
     is_alone = "fsdp2" in backends  # which takes two ranks
-    options = [f"--set={change}" for change in (f"backends={backends}", "batch_size=8", "memory_limit=64")]
+    limit = 96 if is_alone else 64  # MiB: alone, a rank keeps all of the state
+    options = [f"--set={change}" for change in (f"backends={backends}", "batch_size=8", f"memory_limit={limit}")]
     options += ["--ranks", "1"] if is_alone else []
     done = started(tmp_path, "batch_probe", "--trace-steps", "0", *options).finish(seconds=400)
     assert done.code == 0, done.stderr
@@ -416,7 +418,7 @@ def test_the_largest_batch_is_walked_to_and_the_next_one_is_refused(tmp_path: Pa
     for facts in (arm.facts for arm in manifest.arms if not arm.status):
         allocated, reserved, left = (int(facts[f"{what}_bytes"]) for what in ("allocated", "reserved", "head_room"))
         assert 0 < allocated <= reserved
-        assert 0 <= left < 64 * 2**20
+        assert 0 <= left < limit * 2**20
     matrix, summary = analyze(read(done.out), "batches").views
     assert {row[0]: row[1] != "out of memory" for row in matrix.rows} == fits
     assert summary.rows[0][:3] == ("ddp", largest, refused)

@@ -112,7 +112,7 @@ def of_ranks(sheet: Sheet) -> Iterator[str]:
     rows = rows_of(sheet, "ranks")
     named = any(finding.code == "straggler" for finding in sheet.findings)
     verdicts = {row["verdict"] for row in rows if row["verdict"]}
-    if verdicts and named == ("balanced" in verdicts):
+    if verdicts and "irregular" not in verdicts and named == ("balanced" in verdicts):
         yield f"ranks: {verdicts}, and a straggler {'is' if named else 'is not'} found"
     for row in rows:
         if row["wait_ns"] is not None and not 0 <= row["exposed_wait_ns"] <= row["wait_ns"]:

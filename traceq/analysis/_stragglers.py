@@ -47,12 +47,14 @@ class Straggler:
 class Stragglers:
     """Late ranks, the largest cause of waits first; `note` says what the traced steps show beyond them, and why not.
 
-    `num_unprofiled` is the number of unprofiled steps that decided, 0 where the traced ones did.
+    `num_unprofiled` is the number of unprofiled steps that decided, 0 where the traced ones did. `unsteady` ranks cause
+    most of the waits, but too irregularly to be named.
     """
 
     ranks: tuple[Straggler, ...]
     note: str
     num_unprofiled: int = 0
+    unsteady: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,8 +88,11 @@ def find_stragglers(
     unprofiled = _unprofiled(job)
     is_steady = _is_steady(waits, [ranks.index(rank) for rank in candidates], step_ns)
     if unprofiled is None or not unprofiled.decides:
-        chosen, note = (candidates, "") if is_steady else ([], _not_steady(job, candidates))
-        return Stragglers(tuple(_straggler(ranks, waits, rank, causes[rank], None, num_steps) for rank in chosen), note)
+        if not is_steady:
+            return Stragglers((), _not_steady(job, candidates), unsteady=frozenset(candidates))
+        return Stragglers(
+            tuple(_straggler(ranks, waits, rank, causes[rank], None, num_steps) for rank in candidates), note=""
+        )
     chosen = sorted(unprofiled.late_ranks, key=lambda rank: (*candidates, rank).index(rank))
     late_ns = {rank: round(float(np.median(unprofiled.late[rank]))) for rank in chosen}
     note = _not_confirmed(job, unprofiled, {rank: causes[rank] for rank in candidates if rank not in chosen})

@@ -117,13 +117,12 @@ def _launch_bound(trace: Trace) -> Finding | None:
     if 100 * waited_ns < _BOUND_PCT * total_ns:
         return None
     names, by_phase = phases(trace).names, np.bincount(partition.phase, waited, len(phases(trace).names))
-    main = [names[phase] for phase in np.argsort(-by_phase)[:2].tolist() if by_phase[phase] >= waited_ns / 5]
-    step_ns = round(waited_ns / len(counted))
-    text = (
-        f"launch-bound: in {' and '.join(main)} the device waits {format_value(step_ns, Unit.NS)} {per_step(steps_)} "
-        f"for launches ({format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny); try CUDA graphs, "
-        "torch.compile, or larger batches"
-    )
+    main = [phase for phase in np.argsort(-by_phase)[:2].tolist() if by_phase[phase] >= waited_ns / 5]
+    step_ns, main_ns = round(waited_ns / len(counted)), float(by_phase[main].sum()) / len(counted)
+    where = f"{format_value(main_ns, Unit.NS)} of it in {' and '.join(names[phase] for phase in main)}"
+    waits = f"the device waits {format_value(step_ns, Unit.NS)} {per_step(steps_)} for launches, {where}"
+    tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny"
+    text = f"launch-bound: {waits} ({tiny}); try CUDA graphs, torch.compile, or larger batches"
     return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))
 
 

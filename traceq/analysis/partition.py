@@ -58,6 +58,8 @@ _FREE = {
     _ALLOC: "removing all allocation calls",
 }
 """Category -> what replay can take away of it."""
+_LEAST_SAVED = 0.005
+"""Part of a step that taking a category away must save, or it is not what limits the step."""
 _LOST = {
     _HOST_BOUND: (10.0, "the device waits while the host prepares the next launch"),
     _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
@@ -212,12 +214,16 @@ def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[Savi
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
         if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
+        is_vain = False
         if saved.get(category):
-            mean_saved = saving_words(_mean_saving(saved[category]), float(whole.mean()))
+            saving, step_ns = _mean_saving(saved[category]), float(whole.mean())
+            is_vain = saving.most_ns < _LEAST_SAVED * step_ns
             of_ranks = ", mean of ranks" if len(job.ranks) > 1 else ""
-            meaning = f"{meaning}; {_FREE[category]} saves {mean_saved} (replay{of_ranks})"
-        text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}: {meaning}"
-        findings.append(Finding(category, "medium", text, round(mean_ns)))
+            saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)} (replay{of_ranks})"
+            meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
+        joined = ", but " if is_vain else ": "
+        text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}{joined}{meaning}"
+        findings.append(Finding(category, "low" if is_vain else "medium", text, round(mean_ns)))
     return findings
 
 

@@ -23,7 +23,7 @@ from traceq.units import Unit, format_ranks
 
 POSITION = 55
 
-_STRAGGLER, _WAITS, _BALANCED = "straggler", "waits", "balanced"
+_STRAGGLER, _UNSTEADY, _WAITS, _BALANCED = "straggler", "irregular", "waits", "balanced"
 _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
@@ -175,7 +175,7 @@ def _row(job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, late: Stra
         caused_ns=round(caused_ns) if waits else None,
         offset_ns=offset_ns,
         offset_pm_ns=offset_pm_ns,
-        verdict="" if not waits else _BALANCED if not late.ranks else _STRAGGLER if straggler else _WAITS,
+        verdict=_verdict(rank.rank, late) if waits else "",
         late_phase=cause.phase if cause else "",
         late_category=cause.category if cause else "",
         late_ns=cause.excess_ns if cause else None,
@@ -184,6 +184,12 @@ def _row(job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, late: Stra
         late_line=cause.line if cause else "",
         late_before=cause.before if cause else "",
     )
+
+
+def _verdict(rank: int, late: Stragglers) -> str:
+    if not late.ranks:
+        return _UNSTEADY if rank in late.unsteady else _BALANCED if not late.unsteady else _WAITS
+    return _STRAGGLER if rank in {each.rank for each in late.ranks} else _WAITS
 
 
 def _clock(job: Job, rank: int) -> tuple[int | None, int | None]:

@@ -32,6 +32,8 @@ _TOP = 8
 _MOST_FINDINGS = 3
 _THRESHOLD = 0.001
 """Part of a step from which a cost or a saving matters."""
+_FREE_PART = 0.1
+"""Part of a wait that its removal may save at most if it is called free."""
 _LONG = 0.01
 """Part of a step from which a wait that costs nothing is a finding."""
 _COSTLY, _MAY_COST, _FREE, _HARMLESS, _UNKNOWN = "costly", "may_cost", "waits_but_free", "harmless", "unknown"
@@ -146,7 +148,8 @@ def _label(trace: Trace, wait_ns: int, saving: Saving) -> str:
         return _COSTLY
     if saving.most_ns - saving.least_ns >= _LONG * step_ns:
         return _MAY_COST
-    return _FREE if is_long_wait else _HARMLESS
+    is_free = saving.least_ns * len(windows) < _FREE_PART * wait_ns
+    return _FREE if is_long_wait and is_free else _HARMLESS
 
 
 def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
@@ -160,7 +163,8 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     is_lost = any(rank.lacks_device_rows for rank in job.ranks)
     about = _note(job, sum(num.values()), len(worst), is_cpu_only, is_lost=is_lost)
     note = f"{about} {more_rows(len(worst) - _TOP)}".strip()
-    view = Table.of("syncs", f"Syncs ({over_ranks(job)})", SyncRow, shown, note=note).select(*_VIEW)
+    scope = f"num: {over_ranks(job)}; times: the worst rank's" if len(job.ranks) > 1 else over_ranks(job)
+    view = Table.of("syncs", f"Syncs ({scope})", SyncRow, shown, note=note).select(*_VIEW)
     unknown = ("replay_ns", "most_replay_ns", "label") if is_lost else ("replay_ns", "most_replay_ns")
     step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
     is_range = any(row.most_replay_ns - row.replay_ns >= _LONG * step_ns[row.rank] for row in shown)

@@ -36,7 +36,7 @@ def unrecorded_caveats(ranks: Sequence[Outline], shares: Sequence[float]) -> tup
     what = (
         "steps begin after it: record from a synchronised start"
         if is_prefix
-        else "it is `unrecorded` below: were events lost, or do others use the device?"
+        else "it is `unrecorded` in the partition: were events lost, or do others use the device?"
     )
     text = f"{percent} of the window{where} waits for work that the trace does not show{more}; {what}"
     return (Caveat("unrecorded", text),)
