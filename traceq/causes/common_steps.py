@@ -16,6 +16,7 @@ from traceq.causes.integral import path_shares
 from traceq.causes.meetings import job_clocks, meetings
 from traceq.causes.rank_graph import rank_graph
 from traceq.causes.weights import Weights, edge_weights, idle_device_latency, usual_times
+from traceq.causes.windows import opens_alike
 from traceq.facts.ranks.job import Job
 from traceq.model import Trace
 
@@ -27,7 +28,8 @@ class CommonSteps:
     """Steps of A and B on one common graph.
 
     `a`, `b`: the host lines of the ranks in the graph, `explained` the index of the rank whose steps these are.
-    `share` float64[E] of each edge's change in the sum of all paired steps. `is_swapped`: the sides were exchanged to
+    `share` float64[E] of each edge's change in the sum of all paired steps. `opens_alike`: where a counted step follows
+    unrecorded work, it does on both sides, and begins with the same work. `is_swapped`: the sides were exchanged to
     make the result independent of their order; A of all else is the caller's B.
     """
 
@@ -37,6 +39,7 @@ class CommonSteps:
     graph: CommonGraph
     weights: Weights
     share: NDArray[np.float64]
+    opens_alike: bool
     is_swapped: bool
 
     @property
@@ -80,7 +83,16 @@ def _on_one_graph(
     graph = common_graph(ranks, clocks, explained, queue_length, met)
     weights = edge_weights(graph, usual_times(min(map(idle_device_latency, (*a, *b)))))
     lines_a, lines_b = zip(*lines, strict=True)
-    return CommonSteps(lines_a, lines_b, explained, graph, weights, path_shares(graph, weights), is_swapped)
+    return CommonSteps(
+        a=lines_a,
+        b=lines_b,
+        explained=explained,
+        graph=graph,
+        weights=weights,
+        share=path_shares(graph, weights),
+        opens_alike=opens_alike(ranks[explained]),
+        is_swapped=is_swapped,
+    )
 
 
 def _lines(a: Trace, b: Trace, queue_length: int) -> tuple[HostLine, HostLine]:

@@ -15,9 +15,8 @@ from traceq.causes.holds import launch_queue_length
 from traceq.causes.longest_path import longest_paths, paths_to
 from traceq.causes.rank_graph import RankGraph, graph_of_one
 from traceq.causes.weights import edge_weights, idle_device_latency, measured_times
-from traceq.causes.windows import last_ends
+from traceq.causes.windows import last_ends, opening
 from traceq.facts.events.communication_kernels import is_communication
-from traceq.facts.events.device_work import device_work
 from traceq.facts.events.stream_waits import stream_waits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
@@ -307,21 +306,11 @@ def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         begin, end = np.zeros(1, np.int64), np.full(1, len(line) - 1)
     on_device = last_ends(rank, end if all_steps.marked else end + 1)
     nothing = np.full_like(on_device, -1)
-    opens = _opening_node(rank)
+    opens = opening(rank)
     if all_steps.by_device:
         before = np.concatenate([nothing[:1], on_device[:-1]])
         return _with(opens, _with(rank.host_node[begin[:1]], before)), _with(np.empty(0, np.int64), on_device)
     return _with(opens, _with(rank.host_node[begin], nothing)), _with(rank.host_node[end], on_device)
-
-
-def _opening_node(rank: RankGraph) -> NDArray[np.int64]:
-    """Return the node at which the first step begins after unrecorded work: int64[1], or int64[0] without any."""
-    trace = rank.a.trace
-    opens_ns = steps(trace).opens_ns
-    if opens_ns is None:
-        return np.empty(0, np.int64)
-    first = np.searchsorted(device_work(trace).start, [opens_ns])
-    return np.asarray(rank.start_node[rank.work.unit_of_a[first]])
 
 
 def _with(first: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from traceq.causes.anchors import AnchorKind
 from traceq.causes.rank_graph import RankGraph
+from traceq.facts.events.device_work import device_work
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import sorted_unique
 
-__all__ = ["StepWindows", "last_ends", "step_windows"]
+__all__ = ["StepWindows", "last_ends", "opening", "opens_alike", "step_windows"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +38,7 @@ def step_windows(graph: RankGraph) -> StepWindows:
     if not (of_a.marked and of_b.marked):
         end = np.r_[graph.host_node[-1], _last_ends(graph, len(graph.kind))]
         nodes = np.array([[graph.host_node[0], len(graph.time_a)]], np.int64)
-        return StepWindows(np.zeros((1, 2), np.int64), nodes, (graph.host_node[:1], end))
+        return StepWindows(np.zeros((1, 2), np.int64), nodes, (np.r_[graph.host_node[:1], opening(graph)], end))
     begins, ends = _places(graph, AnchorKind.STEP_BEGIN), _places(graph, AnchorKind.STEP_END)
     counted_b = {int(number) - shift for number in np.flatnonzero(of_b.counted)}
     counted = [
@@ -47,11 +48,33 @@ def step_windows(graph: RankGraph) -> StepWindows:
     sinks: list[NDArray[np.int64]] = []
     for first, last in _runs(counted) if by_device else [(number, number) for number in counted]:
         follows = by_device and first - 1 in ends
-        sinks.append(_last_ends(graph, ends[first - 1]) if follows else graph.host_node[[begins[first]]])
+        begin_of_host = graph.host_node[[begins[first]]]
+        if first == 0:
+            begin_of_host = np.r_[begin_of_host, opening(graph)]
+        sinks.append(_last_ends(graph, ends[first - 1]) if follows else begin_of_host)
         sinks.append(_last_ends(graph, ends[last]) if by_device else graph.host_node[[ends[last]]])
     places = np.array([[begins[number], ends[number]] for number in counted], np.int64).reshape(-1, 2)
     indices = np.array(counted, np.int64)[:, None] + np.array([0, shift], np.int64)
     return StepWindows(indices, graph.host_node[places] + 1, tuple(sinks))
+
+
+def opening(graph: RankGraph) -> NDArray[np.int64]:
+    """Return the node at which the first step begins after unrecorded work: int64[1], or int64[0] without any.
+
+    That is where both sides open with the same work.
+    """
+    units = []
+    for line, unit_of in ((graph.a, graph.work.unit_of_a), (graph.b, graph.work.unit_of_b)):
+        if (opens_ns := steps(line.trace).opens_ns) is not None:
+            units.append(int(unit_of[np.searchsorted(device_work(line.trace).start, opens_ns)]))
+    is_same = len(units) == 2 and units[0] == units[1]
+    return graph.start_node[units[:1]] if is_same else graph.start_node[:0]
+
+
+def opens_alike(graph: RankGraph) -> bool:
+    """Return whether no counted step follows unrecorded work, or that of both sides begins with the same work."""
+    sides = [steps(line.trace) for line in (graph.a, graph.b)]
+    return len(opening(graph)) > 0 or not any(side.opens_ns is not None and side.counted[0] for side in sides)
 
 
 def _places(graph: RankGraph, kind: AnchorKind) -> dict[int, int]:

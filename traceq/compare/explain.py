@@ -21,6 +21,7 @@ __all__ = ["Explanation", "explain"]
 _MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
 
+_OPENS_UNLIKE = "a window opens with work that its trace does not show"
 _MOST_PARALLEL_PCT = 5.0
 """Launches by threads that run side by side, from which the host is not one line."""
 
@@ -45,7 +46,8 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
         ranks = sorted([(a, b), *peers[:_MAX_PEERS]], key=lambda sides: sides[0].rank)
         explained = next(index for index, sides in enumerate(ranks) if sides[0] is a)
         common = common_steps([ours for ours, _ in ranks], [theirs for _, theirs in ranks], explained)
-        traced = replace(traced, matched_pct=common.matched_pct)
+        unclear = traced.unclear or ("" if common.opens_alike else _OPENS_UNLIKE)
+        traced = replace(traced, matched_pct=common.matched_pct, unclear=unclear)
         if traced.is_matched:
             return traced, cells, cause_rows(common, traced.delta_ns)
         traced = replace(traced, replays=side_replays(a, b))
@@ -60,13 +62,7 @@ def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
 
 
 def _unclear(trace: Trace) -> str:
-    """Return what in a trace leaves open what caused a delta, "" for nothing.
-
-    Before a counted step there is unrecorded work, which is left out: what it waited for is not known. Or threads
-    launch side by side: the graph has one line of the host.
-    """
-    if steps(trace).opens_ns is not None and bool(steps(trace).counted[0]):
-        return "a window opens with work that its trace does not show"
+    """Return that threads launch side by side, where the graph has one line of the host; "" if they do not."""
     if (percent := 100 * parallel_launches(trace)) >= _MOST_PARALLEL_PCT:
         return f"{percent:.0f} % of the launches are made by threads that launch side by side"
     return ""
