@@ -9,7 +9,7 @@ from builder import Event, build, kernel, launch, op, step
 
 from traceq.causes.alignment import Alignment, align
 from traceq.causes.anchors import AnchorKind
-from traceq.causes.host_line import HostLine, Numbers, host_line
+from traceq.causes.host_line import HostLine, host_lines
 from traceq.model import Trace
 
 Launch = tuple[str, str]  # op, kernel
@@ -25,8 +25,7 @@ def launched(launches: Sequence[Launch], start: int = 0) -> list[Event]:
 
 
 def aligned(a: Trace, b: Trace) -> tuple[HostLine, HostLine, Alignment]:
-    numbers = Numbers()
-    lines = host_line(a, numbers, 0), host_line(b, numbers, 0)
+    lines = host_lines(a, b, 0)
     return (*lines, align(*lines))
 
 

@@ -10,14 +10,13 @@ from builder import Event, build, call, kernel, launch, op
 from simulator import a_job, run_of
 
 from traceq.causes.anchors import AnchorKind
-from traceq.causes.host_line import Numbers, host_line
+from traceq.causes.host_line import host_lines
 from traceq.causes.rank_graph import RankGraph, rank_graph
 from traceq.model import Trace
 
 
 def graph_of(a: Trace, b: Trace) -> RankGraph:
-    numbers = Numbers()
-    return rank_graph(host_line(a, numbers, 0), host_line(b, numbers, 0))
+    return rank_graph(*host_lines(a, b, 0))
 
 
 def shares_of(a: list[Event], b: list[Event]) -> dict[tuple[int, str], tuple[int, int]]:

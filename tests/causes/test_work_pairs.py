@@ -7,7 +7,7 @@ import pytest
 from builder import Event, build, kernel, launch, op
 from simulator import a_job, run_of
 
-from traceq.causes.host_line import Numbers, host_line
+from traceq.causes.host_line import host_lines
 from traceq.causes.rank_graph import RankGraph, rank_graph
 from traceq.facts.events.device_work import device_work
 from traceq.model import Trace
@@ -28,8 +28,7 @@ def calls(*launched: list[Work]) -> Trace:
 
 
 def graph_of(a: Trace, b: Trace) -> RankGraph:
-    numbers = Numbers()
-    return rank_graph(host_line(a, numbers, 0), host_line(b, numbers, 0))
+    return rank_graph(*host_lines(a, b, 0))
 
 
 def names(trace: Trace, works: np.ndarray) -> list[str]:

@@ -18,7 +18,7 @@ __all__ = ["Alignment", "align", "aligned_with_itself"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alignment:
-    """P pairs of anchors, `a` and `b` int64[P], ascending.
+    """P pairs of anchors of a host's chains, `a` and `b` int64[P] into their anchors by chain, ascending.
 
     `exact` bool[P]: the strictest keys are equal. Step k of A is step k + `shift` of B; `num_a`, `num_b`: anchors of
     steps that were aligned.
@@ -33,7 +33,7 @@ class Alignment:
 
 
 def align(a: HostLine, b: HostLine) -> Alignment:
-    """Return the alignment of two host lines: step with step, by ever looser keys, each only in the gaps left.
+    """Return the alignment of two host lines: chain by chain, step with step, by ever looser keys in the gaps left.
 
     The last resort is position: a gap that has equally many launches on both sides, and nothing else, was replaced.
     """
@@ -41,17 +41,19 @@ def align(a: HostLine, b: HostLine) -> Alignment:
     in_a: list[NDArray[np.int64]] = []
     in_b: list[NDArray[np.int64]] = []
     segments = _segments(a, b, shift)
+    all_keys_a, all_keys_b = a.keys[a.by_chain], b.keys[b.by_chain]
+    kind_a, kind_b = a.kind[a.by_chain], b.kind[b.by_chain]
     for (a_from, a_to), (b_from, b_to) in segments:
-        keys_a, keys_b = a.keys[a_from:a_to], b.keys[b_from:b_to]
+        keys_a, keys_b = all_keys_a[a_from:a_to], all_keys_b[b_from:b_to]
         pairs = common_subsequence(keys_a[:, 0], keys_b[:, 0])
         for level in (1, 2):
             pairs = _refined(pairs, keys_a[:, level], keys_b[:, level])
-        pairs = _by_position(pairs, a.kind[a_from:a_to], b.kind[b_from:b_to])
+        pairs = _by_position(pairs, kind_a[a_from:a_to], kind_b[b_from:b_to])
         in_a.append(a_from + pairs[0])
         in_b.append(b_from + pairs[1])
     all_a, all_b = np.concatenate(in_a), np.concatenate(in_b)
     num_a, num_b = (sum(end - start for start, end in side) for side in zip(*segments, strict=True))
-    return Alignment(all_a, all_b, a.keys[all_a, 0] == b.keys[all_b, 0], shift, num_a, num_b)
+    return Alignment(all_a, all_b, all_keys_a[all_a, 0] == all_keys_b[all_b, 0], shift, num_a, num_b)
 
 
 def aligned_with_itself(line: Anchors) -> Alignment:
@@ -61,15 +63,27 @@ def aligned_with_itself(line: Anchors) -> Alignment:
 
 
 def _segments(a: HostLine, b: HostLine, shift: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the ranges of anchors to align: what is before the first step, then step by step."""
-    cuts_a, cuts_b = ([0, *np.flatnonzero(line.kind == AnchorKind.STEP_BEGIN).tolist(), len(line)] for line in (a, b))
-    ranges_a, ranges_b = list(pairwise(cuts_a)), list(pairwise(cuts_b))
-    by_step = [
-        (ranges_a[number], ranges_b[number + shift])
-        for number in range(1, len(ranges_a))
-        if 1 <= number + shift < len(ranges_b)
-    ]
-    return [(ranges_a[0], ranges_b[0]), *by_step]
+    """Return the ranges of anchors to align, of each chain: what is before the first step, then step by step."""
+    segments = []
+    for ranges_a, ranges_b in zip(_ranges(a), _ranges(b), strict=True):
+        by_step = [
+            (ranges_a[number], ranges_b[number + shift])
+            for number in range(1, len(ranges_a))
+            if 1 <= number + shift < len(ranges_b)
+        ]
+        segments += [(ranges_a[0], ranges_b[0]), *by_step]
+    return segments
+
+
+def _ranges(line: HostLine) -> list[list[tuple[int, int]]]:
+    """Return the ranges of each chain's anchors, by chain: before the first step, and from one's begin to the next."""
+    begins, num_before, ranges = np.flatnonzero(line.kind == AnchorKind.STEP_BEGIN), 0, []
+    for number in range(len(line.chains)):
+        of_chain = np.flatnonzero(line.chain == number)
+        cuts = np.r_[0, np.searchsorted(of_chain, begins), len(of_chain)] + num_before
+        ranges.append(list(pairwise(cuts.tolist())))
+        num_before += len(of_chain)
+    return ranges
 
 
 def _step_shift(a: Steps, b: Steps) -> int:

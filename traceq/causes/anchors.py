@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.causes.holds import HostHolds, holds
+from traceq.causes.holds import HoldKind, HostHolds, holds
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.kernel_loading import kernel_loading_calls
+from traceq.facts.events.nesting import tracks
+from traceq.facts.timeline.launch_threads import HandOvers, ThreadChains, chain_of, hand_overs
 from traceq.facts.timeline.steps import extent, steps
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
@@ -34,20 +36,30 @@ class AnchorKind(IntEnum):
 class Anchors:
     """N anchors of one rank by time, and the holds they belong to.
 
-    `time_ns` int64[N]; `kind` int64[N] of AnchorKind; `ref` int64[N]: row of the launching call, hold or step;
+    `chains` are the threads of each chain of host work, `chain` int64[N] the chain of an anchor; each starts with one.
+    `time_ns` int64[N]; `kind` int64[N] of AnchorKind; `ref` int64[N]: row of the launching call, hold, step or chain;
     `launch` int64[D]: the anchor with which each piece of device work enters the graph, -1 for work from before the
-    window.
+    window. The holds at which a chain waits for another one are the last; `giver` int64[] is the last anchor before
+    their end of the chain that each waits for.
     """
 
     trace: Trace
+    chains: ThreadChains
     time_ns: NDArray[np.int64]
     kind: NDArray[np.int64]
     ref: NDArray[np.int64]
+    chain: NDArray[np.int64]
     holds: HostHolds
     launch: NDArray[np.int64]
+    giver: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.time_ns)
+
+    @property
+    def by_chain(self) -> NDArray[np.int64]:
+        """int64[N]: the anchors chain by chain."""
+        return np.argsort(self.chain, kind="stable")
 
     @property
     def hold_begins(self) -> NDArray[np.int64]:
@@ -66,15 +78,19 @@ class Anchors:
         return anchor
 
 
-def anchors(trace: Trace, queue_length: int, *, with_silent: bool = False) -> Anchors:
-    """Return the anchors of a trace, given the length of the launch queue, 0 if it never fills; see `holds`."""
+def anchors(trace: Trace, queue_length: int, chains: ThreadChains, *, with_silent: bool = False) -> Anchors:
+    """Return the anchors of a trace, given the length of the launch queue, 0 if it never fills; see `holds`.
+
+    `chains` are its threads, as of `thread_chains`.
+    """
     work, all_steps = device_work(trace), steps(trace)
-    all_holds = holds(trace, queue_length, with_silent=with_silent)
+    handed = hand_overs(trace, chains)
+    all_holds = _with_hand_overs(holds(trace, queue_length, with_silent=with_silent), handed)
     calls = sorted_unique(work.call[work.linked])
     first, last = _ends(trace)
     hold, step = np.arange(len(all_holds)), np.arange(len(all_steps)) if all_steps.marked else np.empty(0, np.int64)
     sections = (
-        (AnchorKind.START, np.array([first]), np.zeros(1, np.int64)),
+        (AnchorKind.START, np.full(len(chains), first), np.arange(len(chains))),
         (AnchorKind.LAUNCH, _launched(trace, calls), calls),
         (AnchorKind.HOLD_BEGIN, all_holds.start, hold),
         (AnchorKind.HOLD_END, all_holds.end, hold),
@@ -87,7 +103,48 @@ def anchors(trace: Trace, queue_length: int, *, with_silent: bool = False) -> An
     ref = np.concatenate([section[2] for section in sections])
     order = np.lexsort((ref, kind, time_ns))
     time_ns, kind, ref = time_ns[order], kind[order], ref[order]
-    return Anchors(trace, time_ns, kind, ref, all_holds, _launch_anchors(work, kind, ref))
+    chain = _chains_of_anchors(trace, chains, kind, ref, all_holds, handed)
+    giver = np.empty(len(handed), np.int64)
+    for number in sorted_unique(handed.giver).tolist():
+        given, of_giver = np.flatnonzero(handed.giver == number), np.flatnonzero(chain == number)
+        giver[given] = of_giver[np.searchsorted(time_ns[of_giver], handed.end[given], "right") - 1]
+    launch = _launch_anchors(work, kind, ref)
+    return Anchors(trace, chains, time_ns, kind, ref, chain, all_holds, launch, giver)
+
+
+def _with_hand_overs(all_holds: HostHolds, handed: HandOvers) -> HostHolds:
+    """Return the holds with those at which a chain of threads waits for another one."""
+    none = np.full(len(handed), -1)
+    return replace(
+        all_holds,
+        kind=np.r_[all_holds.kind, np.full(len(handed), int(HoldKind.THREAD))],
+        start=np.r_[all_holds.start, handed.start],
+        end=np.r_[all_holds.end, handed.end],
+        row=np.r_[all_holds.row, none],
+        call=np.r_[all_holds.call, none],
+    )
+
+
+def _chains_of_anchors(
+    trace: Trace,
+    chains: ThreadChains,
+    kind: NDArray[np.int64],
+    ref: NDArray[np.int64],
+    all_holds: HostHolds,
+    handed: HandOvers,
+) -> NDArray[np.int64]:
+    """Return int64[N]: the chain of each anchor; steps, and what other threads do, are on the first."""
+    chain = np.zeros(len(kind), np.int64)
+    if len(chains) == 1:
+        return chain
+    row_track = tracks(trace)
+    of_hold = np.where(all_holds.row >= 0, chain_of(row_track[all_holds.row], chains), 0)
+    of_hold[len(of_hold) - len(handed) :] = handed.chain
+    chain[kind == AnchorKind.START] = ref[kind == AnchorKind.START]
+    is_launch, is_hold = kind == AnchorKind.LAUNCH, (kind == AnchorKind.HOLD_BEGIN) | (kind == AnchorKind.HOLD_END)
+    chain[is_launch] = chain_of(row_track[ref[is_launch]], chains)
+    chain[is_hold] = of_hold[ref[is_hold]]
+    return chain
 
 
 def _launched(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_graph import CommonGraph, RankClock, common_graph
 from traceq.causes.holds import launch_queue_length
-from traceq.causes.host_line import HostLine, Numbers, host_line
+from traceq.causes.host_line import HostLine, host_lines
 from traceq.causes.integral import path_shares
 from traceq.causes.meetings import job_clocks, meetings
 from traceq.causes.rank_graph import rank_graph
@@ -77,7 +77,7 @@ def _on_one_graph(
 ) -> CommonSteps:
     """Return the steps on the graph of these ranks. Raises ValueError if the graph has a circle."""
     queue_length = min(filter(None, map(launch_queue_length, (*a, *b))), default=0)
-    lines = [_lines(of_a, of_b, queue_length) for of_a, of_b in zip(a, b, strict=True)]
+    lines = [host_lines(of_a, of_b, queue_length) for of_a, of_b in zip(a, b, strict=True)]
     ranks = [rank_graph(*of_rank) for of_rank in lines]
     met, clocks = meetings(ranks, *compared) if compared else (None, [RankClock()])
     graph = common_graph(ranks, clocks, explained, queue_length, met)
@@ -93,11 +93,6 @@ def _on_one_graph(
         opens_alike=opens_alike(ranks[explained]),
         is_swapped=is_swapped,
     )
-
-
-def _lines(a: Trace, b: Trace, queue_length: int) -> tuple[HostLine, HostLine]:
-    numbers = Numbers()
-    return host_line(a, numbers, queue_length), host_line(b, numbers, queue_length)
 
 
 def _digest(trace: Trace) -> bytes:

@@ -21,8 +21,8 @@ from traceq.facts.events.host_boundaries import host_boundaries
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.spin_kernels import is_spin_wait
 from traceq.facts.stalls.host_labels import HostLabels
-from traceq.facts.timeline.active_thread import active_thread
 from traceq.facts.timeline.data_loading import loader_waits
+from traceq.facts.timeline.launch_threads import active_in_chains
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import unrecorded
@@ -74,6 +74,7 @@ for _edge_kind, _path_kind in {
     EdgeKind.HOLD: PathKind.HOST_OP,
     EdgeKind.SYNC: PathKind.SYNC_RETURN,
     EdgeKind.QUEUE: PathKind.SYNC_RETURN,
+    EdgeKind.HAND_OVER: PathKind.HOST_OP,
     EdgeKind.LAUNCH: PathKind.LAUNCH_LATENCY,
     EdgeKind.STREAM: PathKind.QUEUE,
     EdgeKind.AWAIT: PathKind.QUEUE,
@@ -112,10 +113,12 @@ def path_through(
     work_index[_is_host(kind)] = -1
     rows = np.flatnonzero(until > begin)
     is_host = kind[rows] == PathKind.HOST_OP  # between two waits the host's time is one segment
-    continues = np.r_[False, is_host[1:] & is_host[:-1] & (leg[rows[1:]] == leg[rows[:-1]])][: len(rows)]
+    part = leg * len(replay.chains) + replay.chain[node]
+    continues = np.r_[False, is_host[1:] & is_host[:-1] & (part[rows[1:]] == part[rows[:-1]])][: len(rows)]
     ends = rows[~np.r_[continues[1:], False][: len(rows)]]
     rows = rows[~continues]
-    return _with_names(trace, np.column_stack([begin[rows], until[ends]]), kind[rows], work_index[rows])
+    whole, chain = np.column_stack([begin[rows], until[ends]]), replay.chain[node[rows]]
+    return _with_names(trace, whole, kind[rows], work_index[rows], chain)
 
 
 def _tiles(
@@ -141,7 +144,13 @@ def _is_host(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray((kind == PathKind.HOST_OP) | (kind == PathKind.SYNC_RETURN))
 
 
-def _with_names(trace: Trace, whole: Spans, kind: NDArray[np.int64], work_index: NDArray[np.int64]) -> CriticalPath:
+def _with_names(
+    trace: Trace,
+    whole: Spans,
+    kind: NDArray[np.int64],
+    work_index: NDArray[np.int64],
+    chain: NDArray[np.int64],
+) -> CriticalPath:
     """Return the named segments; the host's are cut where an op, an annotation or a Python frame begins or ends."""
     events, work, labels = trace.events, device_work(trace), HostLabels(trace)
     cuts, gaps = host_boundaries(trace), unrecorded(trace)
@@ -159,7 +168,7 @@ def _with_names(trace: Trace, whole: Spans, kind: NDArray[np.int64], work_index:
         ids, inverse = unique_names(events, work.rows[work_index[on_device]])
         name[on_device] = labels.numbered(tuple(events.strings[text] for text in ids.tolist()))[inverse]
     host = np.flatnonzero(is_host)
-    active = active_thread(trace, parts[host, 0])
+    active = active_in_chains(trace, parts[host, 0], chain[segment[host]], replay_of(trace).chains)
     name[host], line[host] = labels.on_host(active, np.arange(len(host)))
     loads = host[contains(loader_waits(trace), active.time_ns) & (kind[host] == PathKind.HOST_OP)]
     kind[loads], name[loads], line[loads] = PathKind.DATA_LOADER, 0, 0

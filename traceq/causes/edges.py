@@ -40,6 +40,7 @@ class EdgeKind(IntEnum):
     MEET = 8
     SINK = 9
     ORIGIN = 10
+    HAND_OVER = 11
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,20 +88,23 @@ def rank_edges(graph: RankGraph, queue_length: int) -> Edges:
             _host_edges(graph),
             *_work_edges(graph),
             _await_edges(graph),
+            _other_order_edges(graph),
             _sync_edges(graph),
+            _hand_over_edges(graph),
             _queue_edges(graph, queue_length),
         ]
     )
 
 
 def _host_edges(graph: RankGraph) -> Edges:
-    """Return the edge into every anchor from the one before it; the first comes from the origin."""
+    """Return the edge into every anchor from the one before it in its chain; the first comes from the origin."""
     is_hold = graph.kind == AnchorKind.HOLD_END
     hold_a, hold_b = (np.where(is_hold, hold, -1) for hold in graph.holds_at(np.arange(len(graph.kind))))
     kind = np.where(is_hold, EdgeKind.HOLD, EdgeKind.HOST)
     kind[0] = EdgeKind.ORIGIN
     sides = np.where(is_hold, _sides_of(hold_a, hold_b), IN_BOTH)
-    return Edges.of(np.r_[0, graph.host_node[:-1]], graph.host_node, kind, sides, hold_a, hold_b)
+    source = np.where(graph.before >= 0, graph.host_node[graph.before], 0)
+    return Edges.of(source, graph.host_node, kind, sides, hold_a, hold_b)
 
 
 def _sides_of(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -147,6 +151,20 @@ def _await_edges(graph: RankGraph) -> Edges:
     return Edges(*(getattr(edges, field.name)[rest] for field in fields(Edges)))
 
 
+def _other_order_edges(graph: RankGraph) -> Edges:
+    """Return the edges of one stream on which threads launch in another order on B than on A, which decides."""
+    work, waiting, on = graph.work, [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number in sorted_unique(work.stream).tolist() if len(graph.a.chains) > 1 else []:
+        in_b = np.flatnonzero((work.stream == number) & (work.b >= 0))
+        in_b = in_b[np.argsort(graph.time_b[graph.start_node[in_b]], kind="stable")]
+        is_other = (in_b[:-1] < in_b[1:]) & (in_b[:-1] != work.before[in_b[1:]])
+        waiting.append(in_b[1:][is_other])
+        on.append(in_b[:-1][is_other])
+    units, before = np.concatenate(waiting), np.concatenate(on)
+    start, end = graph.start_node[units], graph.start_node[before] + 1
+    return Edges.of(end, start, EdgeKind.AWAIT, IN_B, work.a[units], work.b[units])
+
+
 def _with_sides(in_a: NDArray[np.int64], in_b: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (the distinct keys of both sides, which sides have each)."""
     key = sorted_unique(in_a, in_b)
@@ -170,6 +188,19 @@ def _sync_edges(graph: RankGraph) -> Edges:
     place, unit = np.divmod(key, max(size, 1))
     source, target = graph.start_node[unit] + 1, graph.host_node[place]
     return Edges.of(source, target, EdgeKind.SYNC, sides, *graph.holds_at(place))
+
+
+def _hand_over_edges(graph: RankGraph) -> Edges:
+    """Return the edges from the last anchor of a chain of threads to the end of another one's wait for it."""
+    size, keys = len(graph.kind), []
+    for line, place_of in ((graph.a, graph.place_a), (graph.b, graph.place_b)):
+        ends = line.hold_ends[len(line.holds) - len(line.giver) :]
+        giver, place = place_of[line.giver], place_of[ends]
+        keys.append((place * size + giver)[giver < place])
+    key, sides = _with_sides(*keys)
+    place, giver = np.divmod(key, size)
+    source, target = graph.host_node[giver], graph.host_node[place]
+    return Edges.of(source, target, EdgeKind.HAND_OVER, sides, *graph.holds_at(place))
 
 
 def _queue_edges(graph: RankGraph, queue_length: int) -> Edges:

@@ -51,11 +51,12 @@ class HoldKind(IntEnum):
     COPY = 7
     QUEUE = 8
     SILENT = 9
+    THREAD = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostHolds:
-    """H holds of a host line, blocking calls first.
+    """H holds of a host, blocking calls first.
 
     `kind` int64[H] of HoldKind; `start`, `end` int64[H] ns; `row` int64[H] into Events, the call, -1 without one;
     `call` int64[H] into BlockingCalls, -1 for others. W edges: hold `wait` int64[W] waits for `work` int64[W] into

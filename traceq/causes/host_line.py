@@ -1,8 +1,8 @@
-"""Host line of one rank: when the host launches, waits and marks steps, and what it does in between."""
+"""Host line of one rank: when the host launches, waits and marks steps, and what its threads do in between."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,14 @@ from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.call_sites import origins
+from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.grouping import group
 from traceq.intervals import sorted_unique, span_index, spans
 from traceq.model import Trace
 
-__all__ = ["HostLine", "HostOwner", "Numbers", "host_line"]
+__all__ = ["HostLine", "HostOwner", "host_lines"]
 
 KERNEL_LOADING = "loading of kernels at their first launch"
 """Name of host time in launch calls that load the kernel."""
@@ -42,8 +43,9 @@ class HostLine(Anchors):
     """Anchors of one rank with what tells them from others, and P pieces of host time between them.
 
     `keys` int64[N, 3]: an anchor of the other side with the same key may be the same one, from the strictest key to
-    the loosest. A piece: `segment` int64[P] (between anchors s and s + 1), `owner` int64[P] into `owners`, `ns`
-    int64[P]; segments of one owner occur once. `names` int64[D] number of the name of each piece of device work.
+    the loosest. A piece: `segment` int64[P] (between s and s + 1 of the anchors `by_chain`), `owner` int64[P] into
+    `owners`, `ns` int64[P]; segments of one owner occur once. `names` int64[D] number of the name of each piece of
+    device work.
     """
 
     keys: NDArray[np.int64]
@@ -54,7 +56,7 @@ class HostLine(Anchors):
     names: NDArray[np.int64]
 
 
-class Numbers:
+class _Numbers:
     """Numbers of texts that two sides share, in order of first use."""
 
     def __init__(self) -> None:
@@ -68,18 +70,18 @@ class Numbers:
         return numbers
 
 
-def host_line(trace: Trace, numbers: Numbers, queue_length: int) -> HostLine:
-    """Return the host line of a trace; both sides share `numbers`, and the length of the launch queue if it fills."""
-    events, work, line = trace.events, device_work(trace), anchors(trace, queue_length)
+def host_lines(a: Trace, b: Trace, queue_length: int) -> tuple[HostLine, HostLine]:
+    """Return the host lines of both sides, given the length of the launch queue, 0 if it fills on none."""
+    numbers, (of_a, of_b) = _Numbers(), paired_chains(a, b)
+    return _host_line(a, numbers, queue_length, of_a), _host_line(b, numbers, queue_length, of_b)
+
+
+def _host_line(trace: Trace, numbers: _Numbers, queue_length: int, chains: ThreadChains) -> HostLine:
+    events, work, line = trace.events, device_work(trace), anchors(trace, queue_length, chains)
     names = numbers.of_strings(events.strings, events.name[work.rows].astype(np.int64))[events.name[work.rows]]
-    segment, owner, ns, owners = _pieces(trace, line.time_ns)
+    segment, owner, ns, owners = _pieces(line)
     return HostLine(
-        trace=trace,
-        time_ns=line.time_ns,
-        kind=line.kind,
-        ref=line.ref,
-        holds=line.holds,
-        launch=line.launch,
+        **{field.name: getattr(line, field.name) for field in fields(Anchors)},
         keys=_keys(line, numbers, names),
         segment=segment,
         owner=owner,
@@ -89,7 +91,7 @@ def host_line(trace: Trace, numbers: Numbers, queue_length: int) -> HostLine:
     )
 
 
-def _keys(line: Anchors, numbers: Numbers, names: NDArray[np.int64]) -> NDArray[np.int64]:
+def _keys(line: Anchors, numbers: _Numbers, names: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[N, 3]: of launches (op and kernels, kernels, op), of holds (kind and op, kind, kind), else kinds."""
     work, all_holds, kind, ref = device_work(line.trace), line.holds, line.kind, line.ref
     calls = sorted_unique(work.call[work.linked])
@@ -112,7 +114,7 @@ def _keys(line: Anchors, numbers: Numbers, names: NDArray[np.int64]) -> NDArray[
     return keys
 
 
-def _innermost_ops(trace: Trace, numbers: Numbers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _innermost_ops(trace: Trace, numbers: _Numbers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return int64[K]: the number of the name of the innermost op around each call, -1 outside all ops."""
     events, row_track = trace.events, tracks(trace)[rows]
     name = np.full(len(rows), -1)
@@ -144,22 +146,30 @@ def mixed(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
     return total.view(np.int64)
 
 
-def _pieces(
-    trace: Trace, time_ns: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[HostOwner, ...]]:
+def _pieces(line: Anchors) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], tuple[HostOwner, ...]]:
     """Return (segment, owner, ns, the owners) of the host's time between anchors."""
-    cuts = sorted_unique(host_boundaries(trace), _loading(trace).ravel(), time_ns)
-    cuts = cuts[(cuts >= time_ns[0]) & (cuts <= time_ns[-1])]
-    start, length = cuts[:-1], np.diff(cuts)
-    segment = np.searchsorted(time_ns, start, "right") - 1
-    owner, owners = _owners(trace, start)
-    groups = group([segment, owner])
-    return groups.keys[:, 0], groups.keys[:, 1], np.array(groups.sum(length), np.int64), owners
+    boundaries = sorted_unique(host_boundaries(line.trace), _loading(line.trace).ravel())
+    columns, owners, num_before = [], list[HostOwner](), 0
+    for number, threads in enumerate(line.chains):
+        time_ns = line.time_ns[line.chain == number]
+        cuts = sorted_unique(boundaries, time_ns)
+        cuts = cuts[(cuts >= time_ns[0]) & (cuts <= time_ns[-1])]
+        start, length = cuts[:-1], np.diff(cuts)
+        segment = num_before + np.searchsorted(time_ns, start, "right") - 1
+        owner, of_chain = _owners(line.trace, start, threads)
+        groups = group([segment, len(owners) + owner])
+        columns.append((groups.keys[:, 0], groups.keys[:, 1], np.array(groups.sum(length), np.int64)))
+        owners += of_chain
+        num_before += len(time_ns)
+    segment, owner, ns = map(np.concatenate, zip(*columns, strict=True))
+    return segment, owner, ns, tuple(owners)
 
 
-def _owners(trace: Trace, time_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[HostOwner, ...]]:
-    """Return (int64[K] into the owners, the owners): what the active thread does at each time."""
-    active = active_thread(trace, time_ns)
+def _owners(
+    trace: Trace, time_ns: NDArray[np.int64], threads: tuple[int, ...]
+) -> tuple[NDArray[np.int64], tuple[HostOwner, ...]]:
+    """Return (int64[K] into the owners, the owners): what the active one of some threads does at each time."""
+    active = active_thread(trace, time_ns, threads)
     origin = origins(trace, active.track, time_ns, time_ns, innermost=active.op)
     names, phase, places = phases(trace).names, phases(trace).main_phase_at(time_ns), python_places(trace)
     place = np.zeros(len(time_ns), np.int64)

@@ -52,7 +52,7 @@ def host_shares(
 ) -> tuple[HostShares, NDArray[np.int64], NDArray[np.int64]]:
     """Return (the shares on the edges into each of U places, int64[U] ns since the first anchor of A at each, of B).
 
-    `of_a`, `of_b` int64[U] are the anchors of both sides, -1 where absent.
+    `of_a`, `of_b` int64[U] are the anchors by chain of both sides, -1 where absent.
 
     A segment of one side that anchors of the other interrupt is split, owner by owner, in proportion to the other
     side's pieces; what has no counterpart stays together. `is_hold` bool[U]: edges that are holds and get no part.
@@ -155,5 +155,5 @@ def _times(line: HostLine, places: NDArray[np.int64], pieces: _Pieces, size: int
     latest[places] = np.arange(len(places))
     latest = np.maximum.accumulate(latest)
     is_before = latest < 0
-    time: NDArray[np.int64] = line.time_ns[np.maximum(latest, 0)] - line.time_ns[0]
+    time: NDArray[np.int64] = line.time_ns[line.by_chain][np.maximum(latest, 0)] - line.time_ns[0]
     return np.where(is_before, 0, time + passed - passed[places[np.maximum(latest, 0)]])

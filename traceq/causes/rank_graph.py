@@ -2,12 +2,12 @@
 
 What only one side has is in the graph as well: on the other side it takes no time. Nodes are numbered so that every
 edge runs forwards: node 0 is the origin, then the host's anchors in order, each followed by the start and the end of
-the work launched there.
+the work launched there. Anchors of threads that run side by side are in the order in which A has them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,17 @@ from traceq.causes.work_pairs import WorkPairs, paired_with_itself, work_pairs
 from traceq.facts.events.device_work import device_work
 from traceq.intervals import sorted_unique
 
-__all__ = ["RankGraph", "graph_of_one", "rank_graph"]
+__all__ = ["RankGraph", "graph_of_one", "inverse", "rank_graph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankGraph:
     """U places of the host, with the anchors of lines `a` and `b`, and W units of work.
 
-    `anchor_a`, `anchor_b` int64[U], -1 where absent; `kind` int64[U] of AnchorKind; `place_a`, `place_b`: the place of
-    each anchor of a side; `host_node` int64[U]; `start_node` int64[W], the end of a unit is the next node; `time_a`,
-    `time_b` int64[N] ns of all nodes since the first anchor, 0 for the origin.
+    `anchor_a`, `anchor_b` int64[U], -1 where absent; `kind` int64[U] of AnchorKind; `before` int64[U]: the place before
+    it in its chain, -1 for the first of all; `place_a`, `place_b`: the place of each anchor of a side; `host_node`
+    int64[U]; `start_node` int64[W], the end of a unit is the next node; `time_a`, `time_b` int64[N] ns of all nodes
+    since the first anchor, 0 for the origin.
     """
 
     a: Anchors
@@ -38,6 +39,7 @@ class RankGraph:
     anchor_a: NDArray[np.int64]
     anchor_b: NDArray[np.int64]
     kind: NDArray[np.int64]
+    before: NDArray[np.int64]
     place_a: NDArray[np.int64]
     place_b: NDArray[np.int64]
     host: HostShares
@@ -56,16 +58,36 @@ class RankGraph:
 def rank_graph(a: HostLine, b: HostLine) -> RankGraph:
     """Return the nodes of one rank."""
     alignment = align(a, b)
-    anchor_a, anchor_b = _merged(len(a), len(b), alignment)
+    in_a, in_b = _merged(len(a), len(b), alignment)
+    anchor_a, anchor_b = np.r_[a.by_chain, -1][in_a], np.r_[b.by_chain, -1][in_b]
     kind = np.where(anchor_a >= 0, a.kind[anchor_a], b.kind[anchor_b])
-    place_a, place_b = np.flatnonzero(anchor_a >= 0), np.flatnonzero(anchor_b >= 0)
-    host, host_a, host_b = host_shares(a, b, anchor_a, anchor_b, kind == AnchorKind.HOLD_END)
+    chain = np.where(anchor_a >= 0, a.chain[anchor_a], b.chain[anchor_b])
+    host, host_a, host_b = host_shares(a, b, in_a, in_b, kind == AnchorKind.HOLD_END)
+    order = _in_time(a, b, anchor_a, anchor_b, chain)
+    place = inverse(order)
+    host, before = replace(host, edge=place[host.edge]), _before(place, chain)[order]
+    anchor_a, anchor_b, kind, host_a, host_b = (column[order] for column in (anchor_a, anchor_b, kind, host_a, host_b))
+    place_a, place_b = _places(anchor_a), _places(anchor_b)
     work = work_pairs(a, b, alignment, place_a, place_b)
     host_node, start_node = _nodes(len(kind), work)
     time_a = _node_times(a, work, work.a, host_a, host_node, start_node)
     time_b = _node_times(b, work, work.b, host_b, host_node, start_node)
     return RankGraph(
-        a, b, alignment, anchor_a, anchor_b, kind, place_a, place_b, host, work, host_node, start_node, time_a, time_b
+        a=a,
+        b=b,
+        alignment=alignment,
+        anchor_a=anchor_a,
+        anchor_b=anchor_b,
+        kind=kind,
+        before=before,
+        place_a=place_a,
+        place_b=place_b,
+        host=host,
+        work=work,
+        host_node=host_node,
+        start_node=start_node,
+        time_a=time_a,
+        time_b=time_b,
     )
 
 
@@ -81,6 +103,7 @@ def graph_of_one(line: Anchors) -> RankGraph:
         anchor_a=places,
         anchor_b=places,
         kind=line.kind,
+        before=_before(line.by_chain, line.chain[line.by_chain])[inverse(line.by_chain)],
         place_a=places,
         place_b=places,
         host=no_shares(),
@@ -100,8 +123,49 @@ def _nodes(num_places: int, work: WorkPairs) -> tuple[NDArray[np.int64], NDArray
     return host_node, 2 + np.maximum(work.place, 0) + 2 * np.arange(len(work))
 
 
+def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[K]: where each of K things is in some order."""
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def _places(anchor: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each anchor of a side."""
+    present = np.flatnonzero(anchor >= 0)
+    places: NDArray[np.int64] = present[np.argsort(anchor[present])]
+    return places
+
+
+def _before(place: NDArray[np.int64], chain: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[U]: the place before each anchor by chain; that of the first chain's first before other chains."""
+    before: NDArray[np.int64] = np.r_[-1, place[:-1]]
+    before[np.flatnonzero(np.diff(chain)) + 1] = place[0]
+    return before
+
+
+def _in_time(
+    a: HostLine, b: HostLine, anchor_a: NDArray[np.int64], anchor_b: NDArray[np.int64], chain: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return int64[U]: the merged anchors by chain, in one order that every chain keeps: as A has them.
+
+    Those that only B has are at the time of A at which the first chain is as far as it is then in B.
+    """
+    if len(a.chains) == 1:
+        return np.arange(len(chain))
+    paired = (anchor_a >= 0) & (anchor_b >= 0) & (chain == 0)
+    as_in_a = np.interp(b.time_ns[anchor_b], b.time_ns[anchor_b[paired]], a.time_ns[anchor_a[paired]])
+    time = np.where(anchor_a >= 0, a.time_ns[anchor_a], np.rint(as_in_a).astype(np.int64))
+    for number in range(len(a.chains)):
+        of_chain = np.flatnonzero(chain == number)
+        until = np.where(anchor_a[of_chain] >= 0, time[of_chain], np.iinfo(np.int64).max)
+        until = np.minimum.accumulate(until[::-1])[::-1]
+        time[of_chain] = np.maximum.accumulate(np.minimum(time[of_chain], until))
+    return np.argsort(time, kind="stable")
+
+
 def _merged(num_a: int, num_b: int, alignment: Alignment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the anchors of both sides in one order: in each gap between pairs first A's, then B's."""
+    """Return the anchors by chain of both sides in one order: in each gap between pairs first A's, then B's."""
     only_a = np.setdiff1d(np.arange(num_a), alignment.a, assume_unique=True)
     only_b = np.setdiff1d(np.arange(num_b), alignment.b, assume_unique=True)
     gap = np.r_[np.searchsorted(alignment.a, only_a), np.searchsorted(alignment.b, only_b), np.arange(len(alignment.a))]

@@ -13,13 +13,14 @@ from traceq.causes.common_graph import CommonGraph, RankClock, common_graph
 from traceq.causes.edges import EdgeKind
 from traceq.causes.holds import launch_queue_length
 from traceq.causes.longest_path import longest_paths, paths_to
-from traceq.causes.rank_graph import RankGraph, graph_of_one
+from traceq.causes.rank_graph import RankGraph, graph_of_one, inverse
 from traceq.causes.weights import edge_weights, idle_device_latency, measured_times
 from traceq.causes.windows import last_ends, opening
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.stream_waits import stream_waits
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.launch_threads import ThreadChains, thread_chains
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import contains, span_index, spans
 from traceq.model import Trace
@@ -61,7 +62,8 @@ class Play:
 class Replay:
     """Graph of one recording whose longest paths are the observed times, and its K steps.
 
-    `work_node` int64[D]: the node at which device work starts; `usual` int64 ns of each EdgeKind. `hold` int64[E]: the
+    `work_node` int64[D]: the node at which device work starts; `chain` int64[N]: the chain of threads, of `chains`,
+    that a node of the host is on, 0 for others; `usual` int64 ns of each EdgeKind. `hold` int64[E]: the
     host wait that an edge belongs to, -1 for none, and `without` int64[E] ns its weight once that is removed.
     `begins`, `ends` int64[K, S]: the nodes of which the latest is a step's begin or end, -1 for none. `first_ns`: the
     first anchor on the trace's clock.
@@ -74,6 +76,8 @@ class Replay:
     trace: Trace
     graph: CommonGraph
     work_node: NDArray[np.int64]
+    chains: ThreadChains
+    chain: NDArray[np.int64]
     usual: NDArray[np.int64]
     hold: NDArray[np.int64]
     without: NDArray[np.int64]
@@ -198,7 +202,7 @@ class Replay:
 def replay_of(trace: Trace) -> Replay:
     """Return the graph of a trace with the weights that replay it to the nanosecond."""
     queue_length = launch_queue_length(trace)
-    rank = graph_of_one(anchors(trace, queue_length, with_silent=True))
+    rank = graph_of_one(anchors(trace, queue_length, thread_chains(trace), with_silent=True))
     graph = common_graph([rank], [RankClock()], 0, queue_length)
     usual = measured_times(graph, idle_device_latency(trace))
     weight = edge_weights(graph, usual).a
@@ -206,10 +210,14 @@ def replay_of(trace: Trace) -> Replay:
     observed = _play(graph, weight, begins, ends)
     loosest = _loosest(rank, graph, observed, usual)
     hold, without = _removable(rank, graph)
+    chain = np.zeros(len(graph.time_a), np.int64)
+    chain[rank.host_node] = rank.a.chain
     return Replay(
         trace=trace,
         graph=graph,
         work_node=rank.start_node[rank.work.unit_of_a],
+        chains=rank.a.chains,
+        chain=chain,
         usual=usual,
         hold=hold,
         without=without,
@@ -241,10 +249,10 @@ def _loosest(rank: RankGraph, graph: CommonGraph, observed: Play, usual: NDArray
 
 
 def _is_inferred(rank: RankGraph, graph: CommonGraph) -> NDArray[np.bool_]:
-    """Return bool[E]: waits between streams that no event of the trace names."""
+    """Return bool[E]: waits between streams, and of threads for each other, that no event of the trace names."""
     waits, size = stream_waits(rank.a.trace), len(rank.work)
-    is_inferred: NDArray[np.bool_] = graph.edges.kind == EdgeKind.AWAIT
-    awaits = np.flatnonzero(is_inferred)
+    is_inferred: NDArray[np.bool_] = graph.edges.kind == EdgeKind.HAND_OVER
+    awaits = np.flatnonzero(graph.edges.kind == EdgeKind.AWAIT)
     unit = np.searchsorted(rank.start_node, graph.edges.source[awaits] - 1)
     recorded = waits.work[waits.is_recorded] * size + waits.on[waits.is_recorded]
     is_inferred[awaits] = ~np.isin(graph.edges.a[awaits] * size + rank.work.a[unit], recorded)
@@ -278,7 +286,9 @@ def _removable(rank: RankGraph, graph: CommonGraph) -> tuple[NDArray[np.int64], 
     Host time within a wait goes with it; another wait within, and one for a place in the launch queue, stays.
     """
     line, edges, waits = rank.a, graph.edges, host_waits(rank.a.trace)
-    begin, end = (anchor[: len(waits)] for anchor in (line.hold_begins, line.hold_ends))
+    by_chain = line.by_chain
+    position = inverse(by_chain)
+    begin, end = (position[anchor[: len(waits)]] for anchor in (line.hold_begins, line.hold_ends))
     is_end_of = np.full(len(line), -1)
     is_end_of[end] = np.arange(len(waits))
     wait = np.full(len(line), -1)
@@ -286,10 +296,10 @@ def _removable(rank: RankGraph, graph: CommonGraph) -> tuple[NDArray[np.int64], 
         num = np.maximum(end[chosen] - begin[chosen], 0)
         first = np.cumsum(num) - num
         wait[np.arange(num.sum()) + np.repeat(begin[chosen] + 1 - first, num)] = np.repeat(chosen, num)
-    wait[(line.kind == AnchorKind.HOLD_END) & (is_end_of != wait)] = -1
+    wait[(line.kind[by_chain] == AnchorKind.HOLD_END) & (is_end_of != wait)] = -1
     place = np.full(len(graph.time_a), -1)
     place[rank.host_node] = np.arange(len(line))
-    at_place = np.r_[wait, -1][place[edges.target]]
+    at_place = np.r_[wait[position], -1][place[edges.target]]
     waits_for_work = (edges.kind == EdgeKind.SYNC) | (edges.kind == EdgeKind.QUEUE)
     is_last = (edges.kind == EdgeKind.HOLD) & (at_place >= 0)
     stays = np.where(waits.call >= 0, waits.end - waits.start - waits.saves, 0)
@@ -303,7 +313,7 @@ def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         begin, end = (np.flatnonzero(line.kind == kind) for kind in (AnchorKind.STEP_BEGIN, AnchorKind.STEP_END))
         begin, end = (anchor[np.argsort(line.ref[anchor], kind="stable")] for anchor in (begin, end))
     else:
-        begin, end = np.zeros(1, np.int64), np.full(1, len(line) - 1)
+        begin, end = np.zeros(1, np.int64), np.flatnonzero(line.kind == AnchorKind.END)
     on_device = last_ends(rank, end if all_steps.marked else end + 1)
     nothing = np.full_like(on_device, -1)
     opens = opening(rank)

@@ -25,6 +25,7 @@ _USUAL_NS = {
     EdgeKind.SYNC: 8_000,
     EdgeKind.QUEUE: 8_000,
     EdgeKind.HOLD: 3_000,
+    EdgeKind.HAND_OVER: 20_000,
 }
 """Usual ns of edges that wait; that of a launch is measured."""
 
@@ -143,9 +144,8 @@ def _binding(
     present, kind = (graph.edges.sides & side) > 0, graph.edges.kind
     waits = np.isin(kind, (*_USUAL_NS, EdgeKind.LAUNCH), kind="table") & (kind != EdgeKind.HOLD)
     slack = np.where(present | ~waits, upper - np.minimum(nominal, upper), _FAR)
-    slack = np.where(
-        (kind == EdgeKind.SYNC) & present & (upper < 0), -upper, slack
-    )  # clocks differ, or it did not wait
+    may_be_early = (kind == EdgeKind.SYNC) | (kind == EdgeKind.STREAM)
+    slack = np.where(may_be_early & present & (upper < 0), -upper, slack)  # clocks differ, or it did not wait
     slack = np.where(in_vain, _FAR, slack)
     slack = np.where(~present & ((kind == EdgeKind.STREAM) | (kind == EdgeKind.HOLD)), -1, slack)
     slack = np.where(~present & (kind == EdgeKind.LAUNCH), _FAR // 2, slack)

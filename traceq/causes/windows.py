@@ -36,7 +36,7 @@ def step_windows(graph: RankGraph) -> StepWindows:
     """
     of_a, of_b, shift = steps(graph.a.trace), steps(graph.b.trace), graph.alignment.shift
     if not (of_a.marked and of_b.marked):
-        end = np.r_[graph.host_node[-1], _last_ends(graph, len(graph.kind))]
+        end = np.r_[graph.host_node[graph.kind == AnchorKind.END], _last_ends(graph, len(graph.kind))]
         nodes = np.array([[graph.host_node[0], len(graph.time_a)]], np.int64)
         return StepWindows(np.zeros((1, 2), np.int64), nodes, (np.r_[graph.host_node[:1], opening(graph)], end))
     begins, ends = _places(graph, AnchorKind.STEP_BEGIN), _places(graph, AnchorKind.STEP_END)
@@ -95,16 +95,26 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def last_ends(graph: RankGraph, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[P, S]: the end node of the last work of each stream before some places of the host, -1 for none."""
+    """Return int64[P, S]: the end node of the last work of each stream before some places of the host, -1 for none.
+
+    Where threads launch on one stream, each side may have a last one of its own, and the stream two columns.
+    """
     work = graph.work
-    streams = sorted_unique(work.stream)
-    nodes = np.full((len(places), len(streams)), -1)
-    num_before = np.searchsorted(work.place, places, "left")
-    for column, number in enumerate(streams.tolist()):
+    num_before, columns = np.searchsorted(work.place, places, "left"), []
+    for number in sorted_unique(work.stream).tolist():
         on_stream = np.flatnonzero(work.stream == number)
+        end = graph.start_node[on_stream] + 1
         count = np.searchsorted(on_stream, num_before, "left")
-        nodes[count > 0, column] = graph.start_node[on_stream[count[count > 0] - 1]] + 1
-    return nodes
+        in_a, in_b = (end[_running_last(time[end])] for time in (graph.time_a, graph.time_b))
+        for last in (in_a,) if np.array_equal(in_a, in_b) else (in_a, in_b):
+            columns.append(np.where(count > 0, last[count - 1], -1))
+    return np.stack(columns, axis=1) if columns else np.empty((len(places), 0), np.int64)
+
+
+def _running_last(time: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[K]: the index of the latest of the times up to each one, of equal ones the last."""
+    index = np.arange(len(time))
+    return np.asarray(np.maximum.accumulate(np.where(time == np.maximum.accumulate(time), index, 0)))
 
 
 def _last_ends(graph: RankGraph, place: int) -> NDArray[np.int64]:

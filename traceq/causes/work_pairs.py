@@ -51,7 +51,7 @@ def work_pairs(
     work_a, work_b = device_work(a.trace), device_work(b.trace)
     place_a, place_b = (np.where(line.launch >= 0, places[line.launch], -1) for line, places in ((a, of_a), (b, of_b)))
     in_a, in_b, sequence_a, sequence_b = _by_call(a, b, place_a, place_b)
-    exact_places = of_a[alignment.a[alignment.exact]]
+    exact_places = of_a[a.by_chain[alignment.a[alignment.exact]]]
     weight = np.where(np.isin(place_a[in_a], exact_places), len(in_a), 1)  # the others decide where these say nothing
     stream_a, stream_b = _common_streams(work_a.stream, work_b.stream, in_a, in_b, weight)
     early_a, early_b = _early_pairs(a, b, place_a, place_b, stream_a, stream_b)

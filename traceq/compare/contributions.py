@@ -88,7 +88,7 @@ class _Columns:
 
 
 _OF_WORK = (EdgeKind.DURATION, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.AWAIT)
-_OF_HOLD = (EdgeKind.HOLD, EdgeKind.SYNC)
+_OF_HOLD = (EdgeKind.HOLD, EdgeKind.SYNC, EdgeKind.HAND_OVER)
 
 
 def contributions(common: CommonSteps) -> Contributions:

@@ -12,7 +12,6 @@ from traceq.compare.cause_rows import cause_rows
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.side_replay import side_replays
 from traceq.facts.events.device_work import device_work
-from traceq.facts.timeline.active_thread import parallel_launches
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
@@ -22,8 +21,6 @@ _MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
 
 _OPENS_UNLIKE = "a window opens with work that its trace does not show"
-_MOST_PARALLEL_PCT = 5.0
-"""Launches by threads that run side by side, from which the host is not one line."""
 
 Explanation = tuple[Traced, tuple[CellDelta, ...], tuple[Cause, ...]]
 
@@ -39,14 +36,13 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
     of_a, of_b = ledger(a), ledger(b)
     a_ns, b_ns = (whole_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
     marked = any(steps(trace).marked for trace in (a, b))
-    unclear = next((reason for reason in map(_unclear, (a, b)) if reason), "")
-    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked, unclear=unclear)
+    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked)
     cells = _cells(of_a, of_b)
     if len(device_work(a)) and len(device_work(b)):
         ranks = sorted([(a, b), *peers[:_MAX_PEERS]], key=lambda sides: sides[0].rank)
         explained = next(index for index, sides in enumerate(ranks) if sides[0] is a)
         common = common_steps([ours for ours, _ in ranks], [theirs for _, theirs in ranks], explained)
-        unclear = traced.unclear or ("" if common.opens_alike else _OPENS_UNLIKE)
+        unclear = "" if common.opens_alike else _OPENS_UNLIKE
         traced = replace(traced, matched_pct=common.matched_pct, unclear=unclear)
         if traced.is_matched:
             return traced, cells, cause_rows(common, traced.delta_ns)
@@ -59,10 +55,3 @@ def _cells(a: Ledger, b: Ledger) -> tuple[CellDelta, ...]:
     of_a, of_b = ({(cell.phase, cell.category): cell.ns for cell in side.cells} for side in (a, b))
     means = means_per_step(of_a, of_b, a.num_steps, b.num_steps)
     return tuple(CellDelta(*key, a_ns, b_ns) for key, (a_ns, b_ns) in means.items())
-
-
-def _unclear(trace: Trace) -> str:
-    """Return that threads launch side by side, where the graph has one line of the host; "" if they do not."""
-    if (percent := 100 * parallel_launches(trace)) >= _MOST_PARALLEL_PCT:
-        return f"{percent:.0f} % of the launches are made by threads that launch side by side"
-    return ""

@@ -25,6 +25,7 @@ __all__ = [
     "LOADER",
     "QUEUE",
     "START",
+    "THREAD",
     "WAITS",
     "Label",
     "LabelNumbers",
@@ -57,6 +58,9 @@ WAITS = Label("residual", "waits of the device whose cause is not recorded")
 START = Label("residual", "state at the start of the trace")
 QUEUE = Label("host", "full launch queue")
 LOADER = Label("host", "data loader")
+THREAD = Label("host", "wait for another thread")
+
+_WITHOUT_OP = {HoldKind.QUEUE: QUEUE, HoldKind.LOADER: LOADER, HoldKind.THREAD: THREAD}
 
 Labelled = tuple[list[Label], NDArray[np.int64]]
 """(distinct labels, the index of the label of each thing)."""
@@ -172,9 +176,8 @@ def hold_labels(line: HostLine) -> Labelled:
         kind, phase_number, op, name_number, line_number, module = key[5:]
         if kind < 0:
             labels.append(_label(all_actors, names, *key[:5]))
-        elif kind in (HoldKind.QUEUE, HoldKind.LOADER):
-            label = QUEUE if kind == HoldKind.QUEUE else LOADER
-            labels.append(replace(label, phase=names[phase_number]))
+        elif kind in _WITHOUT_OP:
+            labels.append(replace(_WITHOUT_OP[kind], phase=names[phase_number]))
         else:
             what = origin.texts[op] or events.strings[name_number]
             is_copy = kind in (HoldKind.DTOH, HoldKind.HTOD, HoldKind.COPY)  # one that does not block

@@ -1,6 +1,7 @@
 """Waits of the host that a change of the program could remove: for the device, and for the data loader.
 
-The host is one sequence: the main thread and, while that waits, a thread that launches work (backward).
+The host is one sequence, the main thread and, while that waits, a thread that launches work (backward), or several
+where threads launch side by side.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.data_loading import loader_waits
-from traceq.facts.timeline.steps import main_track
+from traceq.facts.timeline.launch_threads import chain_of, thread_chains
 from traceq.intervals import measure_within, sorted_unique, spans
 from traceq.model import Trace
 
@@ -24,7 +25,7 @@ __all__ = ["HostWaits", "host_waits"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostWaits:
-    """Waits on the host line: blocking calls, then waits for the data loader.
+    """Waits of the host's chains of threads: blocking calls, then waits for the data loader.
 
     H waits: `call` int64[H] into BlockingCalls, -1 for the loader; `start`, `end` int64[H] ns; `saves` int64[H] ns of
     host time that removing the wait gives back. W edges from device work to a wait: `wait` int64[W] into the H waits,
@@ -44,10 +45,12 @@ class HostWaits:
 
 @once_per_trace
 def host_waits(trace: Trace) -> HostWaits:
-    """Return the blocking calls of the host line with the work they wait for, then the waits for the data loader."""
-    calls, chosen = blocking_calls(trace), _calls_on_host_line(trace)
+    """Return the blocking calls of the host's chains and the work they wait for, then the waits for the data loader."""
+    calls, chains = blocking_calls(trace), thread_chains(trace)
+    chain = chain_of(calls.track, chains)
+    chosen = np.sort(np.concatenate([_calls_in_turn(trace, chain == n, threads) for n, threads in enumerate(chains)]))
     start, end = calls.start[chosen], calls.end[chosen]
-    wait, awaited = _awaited_work(trace, chosen)
+    wait, awaited = _awaited_work(trace, chosen, chain[chosen])
     stays = np.where(calls.copy[chosen] >= 0, np.minimum(_launch_cost(trace), end - start), 0)
     load_start, load_end = loader_waits(trace).T
     blocked = measure_within(spans(start, end), load_start, load_end)
@@ -61,31 +64,32 @@ def host_waits(trace: Trace) -> HostWaits:
     )
 
 
-def _calls_on_host_line(trace: Trace) -> NDArray[np.int64]:
-    """Return the blocking calls of the active thread: the main one or, while that is in no op, one that launches."""
-    calls, main = blocking_calls(trace), main_track(trace)
-    if len(calls) == 0:
-        return np.empty(0, np.int64)
-    work = device_work(trace)
-    launching = sorted_unique(tracks(trace)[work.call[work.linked]])
-    main_ops = host_ops(trace).get(main)
-    main_idles = ~main_ops.is_open(calls.start) if main_ops is not None else np.ones(len(calls), np.bool_)
-    chosen = np.flatnonzero((calls.track == main) | (main_idles & np.isin(calls.track, launching)))
+def _calls_in_turn(trace: Trace, in_chain: NDArray[np.bool_], threads: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the blocking calls of a chain's active thread: the first or, while that is in no op, another one."""
+    calls, leader = blocking_calls(trace), threads[0]
+    ops = host_ops(trace).get(leader)
+    leader_idles = ~ops.is_open(calls.start) if ops is not None else np.ones(len(calls), np.bool_)
+    chosen = np.flatnonzero(in_chain & ((calls.track == leader) | (leader_idles & np.isin(calls.track, threads))))
     reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, calls.end[chosen]])[:-1]
     alone: NDArray[np.int64] = chosen[calls.start[chosen] >= reach]
     return alone
 
 
-def _awaited_work(trace: Trace, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (position in `chosen`, work whose end that call waits for).
+def _awaited_work(
+    trace: Trace, chosen: NDArray[np.int64], chain: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (position in `chosen`, work whose end that call waits for); `chain` int64[C] is that of each call.
 
-    A copy waits for itself, any other call for the last work that ended in time, and a device synchronize for the last
-    work launched on every stream.
+    A copy waits for itself, any other call for the last work of its chain that ended in time, and a device synchronize
+    for the last work launched on every stream.
     """
     calls, work, launched = blocking_calls(trace), device_work(trace), launch_times(trace)
-    order = np.argsort(work.end, kind="stable")
-    num_ended = np.searchsorted(work.end[order], calls.awaited[chosen], "right")
-    last = np.where(num_ended > 0, order[num_ended - 1], -1) if len(order) else num_ended - 1
+    order, last = np.argsort(work.end, kind="stable"), np.full(len(chosen), -1)
+    work_chain = np.where(work.linked, chain_of(tracks(trace)[work.call], thread_chains(trace)), 0)
+    for number in sorted_unique(chain).tolist():
+        of_chain, in_chain = order[work_chain[order] == number], np.flatnonzero(chain == number)
+        num_ended = np.searchsorted(work.end[of_chain], calls.awaited[chosen[in_chain]], "right")
+        last[in_chain] = np.r_[-1, of_chain][num_ended]
     last = np.where(calls.copy[chosen] >= 0, calls.copy[chosen], last)
     named = np.flatnonzero((last >= 0) & ~calls.is_alloc[chosen])
     pairs = [named * len(work) + last[named]]

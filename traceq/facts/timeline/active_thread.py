@@ -14,7 +14,7 @@ from traceq.facts.timeline.steps import main_track
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["ActiveThread", "active_thread", "parallel_launches"]
+__all__ = ["ActiveThread", "active_thread", "launching_threads", "parallel_launches"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,14 +36,24 @@ class ActiveThread:
         self.track[index[in_op]], self.op[index[in_op]] = track, op[in_op]
 
 
-def active_thread(trace: Trace, time_ns: NDArray[np.int64]) -> ActiveThread:
-    """Return the active thread at each time: the main one or, while that is in no op, a launching one that is."""
+@once_per_trace
+def launching_threads(trace: Trace) -> tuple[int, ...]:
+    """Return the tracks of the main thread and of the others that launch."""
     main, work = main_track(trace), device_work(trace)
-    active = ActiveThread(time_ns, np.full(len(time_ns), main), _innermost_op(trace, main, time_ns))
-    main_idle = np.flatnonzero(active.op < 0) if len(work) else time_ns[:0]
-    for track in sorted_unique(tracks(trace)[work.call[work.linked]]).tolist():
-        if track != main:
-            active.assign(trace, track, main_idle)
+    launching = sorted_unique(tracks(trace)[work.call[work.linked]]).tolist() if len(work) else []
+    return main, *(track for track in launching if track != main)
+
+
+def active_thread(trace: Trace, time_ns: NDArray[np.int64], threads: tuple[int, ...] | None = None) -> ActiveThread:
+    """Return the active thread at each time: the first of some or, while that is in no op, another one that is.
+
+    `threads` are those that launch, the main one first, unless others are given.
+    """
+    leader, *others = threads or launching_threads(trace)
+    active = ActiveThread(time_ns, np.full(len(time_ns), leader), _innermost_op(trace, leader, time_ns))
+    idle = np.flatnonzero(active.op < 0) if others else time_ns[:0]
+    for track in others:
+        active.assign(trace, track, idle)
     return active
 
 
