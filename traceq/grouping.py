@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Groups", "group"]
+__all__ = ["Groups", "absent", "group"]
 
 _WIDEST, _MOST = 2**31, 2**62
 """Ranges of one column, and of all columns combined, up to which values are used as numbers without sorting."""
@@ -67,6 +67,13 @@ def group(columns: Sequence[NDArray[np.int64] | NDArray[np.int32] | NDArray[np.i
         size *= width
     first, group_ids = _by_table(number, size) if size <= 4 * len(number) else _by_sorting(number)
     return Groups(np.column_stack([np.asarray(column[first], np.int64) for column in columns]), group_ids, first)
+
+
+def absent(chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return the numbers below `size` that are not among some, ascending; many times as fast as np.setdiff1d."""
+    is_absent = np.ones(size, np.bool_)
+    is_absent[chosen] = False
+    return np.flatnonzero(is_absent)
 
 
 def _digits(column: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.host_line import HostLine, HostOwner
-from traceq.grouping import group
+from traceq.grouping import absent, group
 
 __all__ = ["HostShares", "host_shares", "no_shares"]
 
@@ -113,7 +113,7 @@ def _split(pieces: _Pieces, first: NDArray[np.int64], others: _Pieces, is_hold: 
     parts = _in_proportion(pieces.ns[wide], source, others.ns)
     split = _Pieces(others.place, others.owner, parts)
     most = _largest(segment, others_segment, others.place, parts)
-    alone = np.setdiff1d(np.arange(len(wide)), source)
+    alone = absent(source, len(wide))
     return _joined(split, _Pieces(most[segment_of_piece[alone]], pieces.owner[wide[alone]], pieces.ns[wide[alone]]))
 
 

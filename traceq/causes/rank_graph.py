@@ -18,6 +18,7 @@ from traceq.causes.host_line import HostLine
 from traceq.causes.host_shares import HostShares, host_shares, no_shares
 from traceq.causes.work_pairs import WorkPairs, paired_with_itself, work_pairs
 from traceq.facts.events.device_work import device_work
+from traceq.grouping import absent
 from traceq.intervals import sorted_unique
 
 __all__ = ["RankGraph", "graph_of_one", "inverse", "rank_graph"]
@@ -166,8 +167,7 @@ def _in_time(
 
 def _merged(num_a: int, num_b: int, alignment: Alignment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the anchors by chain of both sides in one order: in each gap between pairs first A's, then B's."""
-    only_a = np.setdiff1d(np.arange(num_a), alignment.a, assume_unique=True)
-    only_b = np.setdiff1d(np.arange(num_b), alignment.b, assume_unique=True)
+    only_a, only_b = absent(alignment.a, num_a), absent(alignment.b, num_b)
     gap = np.r_[np.searchsorted(alignment.a, only_a), np.searchsorted(alignment.b, only_b), np.arange(len(alignment.a))]
     rank = np.repeat([0, 1, 2], [len(only_a), len(only_b), len(alignment.a)])
     in_a = np.r_[only_a, np.full(len(only_b), -1), alignment.a]

@@ -40,10 +40,8 @@ def step_windows(graph: RankGraph) -> StepWindows:
         nodes = np.array([[graph.host_node[0], len(graph.time_a)]], np.int64)
         return StepWindows(np.zeros((1, 2), np.int64), nodes, (np.r_[graph.host_node[:1], opening(graph)], end))
     begins, ends = _places(graph, AnchorKind.STEP_BEGIN), _places(graph, AnchorKind.STEP_END)
-    counted_b = {int(number) - shift for number in np.flatnonzero(of_b.counted)}
-    counted = [
-        number for number in np.flatnonzero(of_a.counted).tolist() if number in counted_b & begins.keys() & ends.keys()
-    ]
+    of_both = {int(number) - shift for number in np.flatnonzero(of_b.counted)} & begins.keys() & ends.keys()
+    counted = [number for number in np.flatnonzero(of_a.counted).tolist() if number in of_both]
     by_device = of_a.by_device and of_b.by_device
     sinks: list[NDArray[np.int64]] = []
     for first, last in _runs(counted) if by_device else [(number, number) for number in counted]:

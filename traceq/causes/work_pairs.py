@@ -12,6 +12,7 @@ from traceq.causes.anchors import Anchors
 from traceq.causes.common_subsequence import common_subsequence
 from traceq.causes.host_line import HostLine
 from traceq.facts.events.device_work import device_work
+from traceq.grouping import absent, group
 from traceq.intervals import sorted_unique
 
 __all__ = ["WorkPairs", "paired_with_itself", "work_pairs"]
@@ -57,7 +58,7 @@ def work_pairs(
     early_a, early_b = _early_pairs(a, b, place_a, place_b, stream_a, stream_b)
     is_alike = (stream_a[in_a] == stream_b[in_b]) & (_category(a)[in_a] == _category(b)[in_b])
     in_a, in_b = np.r_[early_a, in_a[is_alike]], np.r_[early_b, in_b[is_alike]]
-    only_a, only_b = (np.setdiff1d(np.arange(len(work)), paired) for work, paired in ((work_a, in_a), (work_b, in_b)))
+    only_a, only_b = absent(in_a, len(work_a)), absent(in_b, len(work_b))
     unit_a = np.r_[in_a, only_a, np.full(len(only_b), -1)]
     unit_b = np.r_[in_b, np.full(len(only_a), -1), only_b]
     is_in_a = unit_a >= 0
@@ -178,11 +179,11 @@ def _common_streams(
 
     Streams that share most pairs, by `weight`, are one; those that share none are one if they have the same number.
     """
-    streams_a, number_a = np.unique(all_a, return_inverse=True)
-    streams_b, number_b = np.unique(all_b, return_inverse=True)
+    groups_a, groups_b = group([all_a]), group([all_b])
+    (streams_a, number_a), (streams_b, number_b) = ((of.keys[:, 0], of.group_ids) for of in (groups_a, groups_b))
     common = len(streams_a) + np.arange(len(streams_b))
-    pairs, inverse = np.unique(np.column_stack([number_a[in_a], number_b[in_b]]), axis=0, return_inverse=True)
-    counts = np.bincount(inverse.reshape(-1), weights=weight, minlength=len(pairs))
+    shared = group([number_a[in_a], number_b[in_b]])
+    pairs, counts = shared.keys, np.bincount(shared.group_ids, weights=weight, minlength=len(shared.keys))
     _, same_a, same_b = np.intersect1d(streams_a, streams_b, assume_unique=True, return_indices=True)
     used: set[int] = set()
     for stream_a, stream_b in (
