@@ -293,6 +293,22 @@ def test_a_device_at_another_speed_is_one_row(factor: float, percent: str) -> No
     assert deltas(causes)["aten::mm > softmax"] == pytest.approx(delta - unchanged, abs=60)
 
 
+def test_a_kernel_that_takes_most_of_the_time_is_not_all_kernels() -> None:
+    """Twenty layers of a kernel of 1,000, which becomes slower, and nine others of 20, which do not."""
+
+    def run(dur: float) -> Trace:
+        host = Host()
+        for _ in range(20):
+            host.run("expert", dur)
+            for number in range(9):
+                host.run(f"small{number}", 20)
+        return host.trace
+
+    delta, causes = causes_of(run(1000), run(1300))
+    assert delta == 6000
+    assert deltas(causes) == {"aten::mm > expert": 6000}
+
+
 def test_work_that_varies_at_random_is_jitter_and_no_cause() -> None:
     """Six steps of ten kernels that take 100 +- 10, each time otherwise, by a fixed sequence."""
 

@@ -64,11 +64,11 @@ def cause_rows(common: CommonSteps, delta_ns: int) -> tuple[Cause, ...]:
     total = parts.share * (parts.b_ns - parts.a_ns)
     alike = comparable(parts)
     steps_ns = _step_ns(common)
-    host_ratio, host_ns = pace(parts, alike & (parts.part == Part.HOST), _SHARE_OF_STEP * steps_ns)
-    device_ratio, device_ns = pace(parts, alike & (parts.part == Part.KERNEL), _SHARE_OF_STEP * steps_ns)
-    paced = host_ns + device_ns
     works = {work: number for number, work in enumerate(dict.fromkeys(_work(label)[1:] for label in parts.labels))}
     work = np.array([works[_work(label)[1:]] for label in parts.labels], np.int64)
+    host_ratio, host_ns = pace(parts, work, alike & (parts.part == Part.HOST), _SHARE_OF_STEP * steps_ns)
+    device_ratio, device_ns = pace(parts, work, alike & (parts.part == Part.KERNEL), _SHARE_OF_STEP * steps_ns)
+    paced = host_ns + device_ns
     table = _Table(parts, total - paced, jitter(parts, work, alike, paced), common.graph.num_steps)
     rows, minor, rest = table.rows(steps_ns)
     ranks = [line.trace.rank for line in common.a]
