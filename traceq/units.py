@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 
@@ -105,7 +106,7 @@ def _percent(value: float) -> str:
 
 
 def _mean(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"
+    return f"{value:,.0f}" if math.isfinite(value) and value == round(value) else f"{value:,.2f}"
 
 
 def _rate(value: float) -> str:

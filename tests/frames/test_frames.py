@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from builder import annotation, build, call, comms, kernel, launch, memcpy, op, step, table, write
 from paths import ROOT
+from terminal import traceq as traceq_command
 from typer.testing import CliRunner
 
 import traceq
@@ -171,3 +172,67 @@ def test_tables_are_written_as_parquet(tmp_path: Path, monkeypatch: pytest.Monke
         "ProfilerStep#7",
         "aten::mm",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "printed"),
+    [
+        ("select 'nan'::double as a, -'inf'::double as b", ["nan", "-inf"]),
+        ("select timestamp '2026-01-02 03:04:05' as a, date '2026-01-02' as b", ["2026-01-02 03:04:05", "2026-01-02"]),
+        ("select 123456789012345678901234567890::hugeint as a, 1 as b", ["123456789012345678901234567890", "1"]),
+        ("select [1, 2] as a, interval 1 day as b", ["[1, 2]", "1 day, 0:00:00"]),
+        ("select true as a, null as b", ["yes"]),
+    ],
+)
+def test_every_type_of_value_prints(sql: str, printed: list[str], tmp_path: Path) -> None:
+    trace = write(tmp_path / "trace.json", step(0, 100))
+    outcome = traceq_command("query", trace, sql)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.split(r"  +", outcome.out.splitlines()[1].strip()) == printed
+    assert list(json.loads(traceq_command("query", trace, sql, "--json").out)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("sql", ["", " ; ", "-- nothing"])
+def test_an_empty_statement_is_one_line(sql: str) -> None:
+    pytest.importorskip("duckdb")
+    with pytest.raises(UsageFault, match="SQL: no statement; expected"):
+        ask(RUN, sql)
+
+
+def test_columns_of_one_name_are_all_there() -> None:
+    pytest.importorskip("duckdb")
+    answer = ask(RUN, "select 1 as a, 2 as a, 3 as a_1, 4 as a")
+    assert list(zip(answer.columns, *answer.rows, strict=True)) == [("a", 1), ("a_2", 2), ("a_1", 3), ("a_3", 4)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "from read_text('{file}')",
+        "from '{file}'",
+        "from glob('{folder}/*')",
+        "copy (select 1) to '{folder}/new.csv'",
+        "attach '{folder}/new.db'",
+        "export database '{folder}/new'",
+        "install httpfs",
+        "load httpfs",
+        "from read_csv('http://127.0.0.1:9/x.csv')",
+        "set threads = 1",
+        "set enable_external_access = true",
+        "reset lock_configuration",
+    ],
+)
+def test_a_query_reaches_the_tables_alone(sql: str, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    (tmp_path / "file.csv").write_text("a\n1\n")
+    with pytest.raises(UsageFault, match="SQL: "):
+        list(ask(RUN, sql.format(file=tmp_path / "file.csv", folder=tmp_path)).rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["file.csv"]
+
+
+def test_unsafe_opens_files_and_settings_and_says_so(tmp_path: Path) -> None:
+    trace, file = write(tmp_path / "trace.json", step(0, 100)), tmp_path / "file.csv"
+    file.write_text("a\n1\n")
+    outcome = traceq_command("query", trace, f"from '{file}'", "--unsafe", "--json")
+    assert outcome.out == '{"a":1}\n'
+    assert outcome.err == "traceq: note: --unsafe: the query may read and write any file, and use the network\n"

@@ -23,21 +23,27 @@ def command(
     ],
     ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Every row, one JSON object a line.")] = False,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Let the query use files, network, extensions and settings, too.")
+    ] = False,
 ) -> None:
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
     from traceq.commands._output import print_caveats, print_table
     from traceq.commands._ranks import parse_ranks
+    from traceq.escaping import escape_json
     from traceq.frames.sql import ask
     from traceq.report import Column, Table
     from traceq.runs.read import read, with_traces
     from traceq.runs.run_folder import to_json_bytes
     from traceq.units import Unit
 
+    if unsafe:
+        typer.echo("traceq: note: --unsafe: the query may read and write any file, and use the network", err=True)
     run = with_traces(read(path, ranks=parse_ranks(ranks)))
-    answer = ask(run, sql)
+    answer = ask(run, sql, unsafe=unsafe)
     if as_json:
         for row in answer.rows:
-            typer.echo(to_json_bytes(dict(zip(answer.columns, row, strict=True))))
+            typer.echo(escape_json(to_json_bytes(dict(zip(answer.columns, row, strict=True))).decode()))
         return
     columns = tuple(
         Column(name, name, Unit.TEXT if is_text else Unit.MEAN)

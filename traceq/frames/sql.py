@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain, count
 from typing import Any
 
 from traceq.errors import UsageFault
@@ -25,23 +26,41 @@ class Answer:
     rows: Iterator[tuple[Value, ...]]
 
 
-def ask(run: Run, sql: str) -> Answer:
-    """Return the result of a DuckDB query. Raises UsageFault for invalid SQL, or if DuckDB is not installed."""
+_CLOSED = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "temp_directory": "",
+}
+"""Settings without which a query could read and write files, use the network, and load extensions."""
+
+_INT64 = 1 << 63
+
+
+def ask(run: Run, sql: str, *, unsafe: bool = False) -> Answer:
+    """Return the result of a DuckDB query, which reaches the tables of the run alone unless `unsafe`.
+
+    Columns of one name are numbered: `name`, `name_1`. Raises UsageFault for invalid SQL, or without DuckDB.
+    """
     try:
         import duckdb
     except ImportError:
         raise UsageFault("query needs DuckDB: pip install duckdb") from None
-    database = duckdb.connect()
+    database = duckdb.connect(config={} if unsafe else dict(_CLOSED))
     database.execute("set global pandas_analyze_sample = 0")  # objects are texts: infer no types from the first rows
     names = [name for name in NAMES if name in sql.lower()] or NAMES
     for name in names:
         database.register(name, frame(run, name).to_numpy())
+    if not unsafe:
+        database.execute("set lock_configuration = true")
     try:
         result = database.execute(sql)
+        if result is None:
+            raise UsageFault("SQL: no statement; expected something like: from syncs")
         description = result.description or []
         types = [str(type_) for _, type_, *_ in description]
         return Answer(
-            tuple(str(name) for name, *_ in description),
+            _distinct([str(name) for name, *_ in description]),
             tuple(type_ in ("VARCHAR", '"NULL"') for type_ in types),
             _rows(result, duckdb.Error),
         )
@@ -61,8 +80,19 @@ def _sql_error(fault: Exception) -> UsageFault:
     return UsageFault(f"SQL: {str(fault).splitlines()[0]}")
 
 
+def _distinct(names: list[str]) -> tuple[str, ...]:
+    """Return the names, those that are there already with a number."""
+    distinct: dict[str, None] = {}
+    for name in names:
+        numbered = chain([name], (f"{name}_{number}" for number in count(1)))
+        distinct[next(each for each in numbered if each not in distinct and (each == name or each not in names))] = None
+    return tuple(distinct)
+
+
 def _value(value: object) -> Value:
-    """Return a value as text or number: Decimals as floats, all other types as text."""
+    """Return a value as text or number: Decimals as floats, all other types and integers beyond int64 as text."""
     if isinstance(value, Decimal):
         return float(value)
+    if isinstance(value, int) and not -_INT64 <= value < _INT64:
+        return str(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)
