@@ -8,6 +8,8 @@ from html import escape, unescape
 from typing import Any
 
 from traceq.errors import UsageFault
+from traceq.renderers.html.drawing import draw
+from traceq.renderers.html.markup import element
 from traceq.units import Unit, format_value
 
 __all__ = ["Mark", "bars", "heatmap", "intervals", "mark_label", "points", "timeline", "waterfall"]
@@ -165,9 +167,7 @@ def _data(marks: Sequence[Mark]) -> Any:
 
 
 def _svg(chart: Any, num_rows: int) -> str:
-    """Return the chart as SVG; each mark's label becomes its tooltip."""
-    import vl_convert
-
+    """Return the chart as SVG, or a note if it cannot be drawn; each mark's label becomes its tooltip."""
     configured = (
         chart.properties(width=_WIDTH, height=max(60, _ROW * num_rows), background="transparent")
         .configure_view(stroke=None)
@@ -176,8 +176,8 @@ def _svg(chart: Any, num_rows: int) -> str:
         )
         .configure_legend(labelColor=_INK, titleColor=_INK, orient="bottom", columns=8)
     )
-    svg: str = vl_convert.vegalite_to_svg(configured.to_json())
-    return _MARK.sub(_with_title, svg)
+    svg = draw(configured.to_dict())
+    return _MARK.sub(_with_title, svg) if svg else element("p", "This picture could not be drawn.", of="note")
 
 
 def _with_title(match: re.Match[str]) -> str:
