@@ -25,8 +25,8 @@ RECIPES = sorted((ROOT / "recipes").rglob("*.py"))
 MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.relative_to(TRACEQ).parts)
 
 LAYERS = (
-    {"errors", "units", "threshold"},
-    {"model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
+    {"errors", "escaping", "units", "threshold"},
+    {"escaped_console", "model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
     {"display"},
     {"kineto", "facts", "stats", "report"},
     {"runs", "causes"},

@@ -13,7 +13,8 @@ import typer
 
 from traceq import __version__, commands
 from traceq.engines.process_tuning import collect_rarely, raise_mmap_threshold
-from traceq.errors import TraceqError
+from traceq.errors import RecordingFailed, TraceqError
+from traceq.escaping import VisibleStream, visible
 
 __all__ = ["app", "main"]
 
@@ -65,6 +66,7 @@ def _drop_stdout() -> None:
 
 def main() -> None:
     """Run the command line: exit 0 good, 1 bad input or failed run, 2 usage, 3 a tripped rule."""
+    sys.stdout, sys.stderr = VisibleStream(sys.stdout), VisibleStream(sys.stderr)
     stdout = sys.stdout
     collect_rarely()
     raise_mmap_threshold()
@@ -74,7 +76,8 @@ def main() -> None:
         finally:
             sys.stdout.flush()  # a full disk shows here at the latest, not when the interpreter ends
     except TraceqError as fault:
-        print(f"traceq: {fault}", file=sys.stderr)  # noqa: T201
+        message = str(fault) if isinstance(fault, RecordingFailed) else visible(str(fault))  # with the end of a log
+        print(f"traceq: {message}", file=sys.stderr)  # noqa: T201
         sys.exit(fault.exit_code)
     except BrokenPipeError:
         _drop_stdout()
@@ -86,7 +89,7 @@ def main() -> None:
     except OSError as fault:
         if fault.filename is None and fault.errno not in _STDOUT_FAULTS:
             raise
-        print(f"traceq: {fault.filename or 'stdout'}: {fault.strerror}", file=sys.stderr)  # noqa: T201
+        print(f"traceq: {visible(str(fault.filename or 'stdout'))}: {fault.strerror}", file=sys.stderr)  # noqa: T201
         _drop_stdout()
         sys.exit(1)
     except KeyboardInterrupt:

@@ -11,6 +11,8 @@ from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from traceq.escaping import visible_lines
+
 if TYPE_CHECKING:
     from traceq.model import Run
 
@@ -50,4 +52,4 @@ def to_html(kind: str, result: object) -> str:
 def _rendered(renderer: str, kind: str, result: object) -> str:
     file = StringIO()
     import_module("traceq.renderers").find_renderer(renderer, kind)(result, file, RenderOptions())
-    return file.getvalue()
+    return visible_lines(file.getvalue())

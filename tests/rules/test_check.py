@@ -414,7 +414,8 @@ def test_a_name_in_a_trace_cannot_give_github_a_command() -> None:
     assert "\n" not in line(result)
     assert "\r" not in line(result)
     assert github(result, "a\nb") == (
-        "::error title=traceq check::a%0Ab: kernels == 0: 1 on rank 0 (1 a ::set-output name=x::y  in forward)"
+        "::error title=traceq check::a%0Ab: kernels == 0: 1 on rank 0 "
+        "(1 a\ufffd::set-output name=x::y\ufffd in forward)"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,10 +18,11 @@ def shown_progress(
     what: str = "steps", before: str = "starting ranks"
 ) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
     """Yield two functions: one shows (`what` ended, planned), the other prints a line above that."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    from traceq.escaped_console import EscapedConsole
+
+    console = EscapedConsole(sys.stderr)
     if not console.is_terminal:
         yield _Lines(what).show, lambda line: typer.echo(line, err=True)
         return
@@ -31,7 +33,7 @@ def shown_progress(
         def show(ended: int, planned: int) -> None:
             progress.update(task, completed=ended, total=planned or None, description=what if planned else None)
 
-        yield show, lambda line: console.print(line, markup=False, highlight=False)
+        yield show, lambda line: console.print(line, markup=False)
 
 
 class _Lines:

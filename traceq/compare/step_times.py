@@ -57,7 +57,12 @@ def compare_cpu(a: Side, b: Side, threshold_pct: float, samples: Samples | None)
 def _as_one_question(
     comparison: Comparison, pairs: Pairs, pairs_of_run: Sequence[Pairs], manifest: Manifest | None
 ) -> Comparison:
-    """Return the comparison with its verdict among all questions that the run asks; its first arm is the main one."""
+    """Return the comparison with its verdict among all questions that the run asks; its first arm is the main one.
+
+    The control, an arm against itself, is none of them.
+    """
+    if pairs.is_control:
+        return comparison
     arms = manifest.arms if manifest else ()
     order = {arm.name: position for position, arm in enumerate(arms)}
     samples = {arm.name: arm.samples_per_step for arm in arms}

@@ -9,6 +9,7 @@ import msgspec
 
 from traceq.compare.result import ArmInteraction, Cause, Diff, Diffs, Feeding, RankDelta
 from traceq.display import RenderOptions
+from traceq.escaping import escape_json
 from traceq.report import Cell, Source
 from traceq.stats import Comparison
 
@@ -33,7 +34,7 @@ def diffs_to_json(diffs: Diffs) -> str:
         "exchanges": diffs.exchanges,
     }
     document = objects[0] if len(objects) == 1 else several
-    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode()
+    return escape_json(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())
 
 
 def _facts(diffs: Diffs, diff: Diff) -> list[dict[str, Cell]]:

@@ -9,6 +9,7 @@ from typing import TextIO
 import msgspec
 
 from traceq.display import RenderOptions
+from traceq.escaping import escape_json
 from traceq.report import Cell, Finding, Sheet, Table
 
 __all__ = ["SHOW_SCHEMA", "sheet_to_json", "sheet_to_json_pieces", "write_sheet"]
@@ -64,7 +65,7 @@ def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
 
 def _encoded(value: object) -> str:
     """Return a member's value as JSON, indented by one level (line breaks within strings are escaped)."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode().replace("\n", "\n ")
+    return escape_json(msgspec.json.format(msgspec.json.encode(value), indent=1).decode()).replace("\n", "\n ")
 
 
 def _encoded_rows(table: Table) -> Iterator[str]:

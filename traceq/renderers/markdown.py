@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from traceq.display import RenderOptions
+from traceq.escaping import visible
 from traceq.renderers.text import MOST_FINDINGS, source_summary, unknown_line
 from traceq.report import Sheet, Table
 from traceq.units import Unit, format_value
@@ -42,5 +43,5 @@ def table_to_markdown(table: Table) -> str:
 
 def safe(text: str) -> str:
     """Return the text escaped: it cannot end a table's cell, open a tag, or start a heading."""
-    text = " ".join(text.split())
+    text = visible(" ".join(text.split()))
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'").replace("#", "\\#")

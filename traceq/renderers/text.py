@@ -13,6 +13,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from traceq.display import RenderOptions
+from traceq.escaped_console import EscapedConsole
+from traceq.escaping import visible
 from traceq.model import Caveat
 from traceq.report import Column, Finding, Report, Sheet, Source, Table
 from traceq.units import Unit, format_ranks, format_value
@@ -38,16 +40,7 @@ _GAP = 2
 _NARROWEST = 10
 _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
-_VISIBLE = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
-
-
-class _Output(Console):
-    """A console that leaves a closed pipe to its caller."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise what rich handles by ending the process."""
-        raise BrokenPipeError
 
 
 def open_console(file: TextIO, width: int | None = None, *, is_terminal: bool = False) -> Console:
@@ -58,7 +51,7 @@ def open_console(file: TextIO, width: int | None = None, *, is_terminal: bool = 
     """
     width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
     in_memory = is_terminal if isinstance(file, StringIO) else None
-    return _Output(file=file, width=width, highlight=False, emoji=False, force_terminal=in_memory, force_jupyter=False)
+    return EscapedConsole(file, width=width, force_terminal=in_memory)
 
 
 def write_report(report: Report, file: TextIO, options: RenderOptions) -> None:
@@ -79,7 +72,7 @@ def write_table(table: Table, file: TextIO, options: RenderOptions) -> None:
 
 def write_caveats(caveats: Iterable[Caveat], file: TextIO, options: RenderOptions) -> None:
     """Write a line for each doubt; a terminal wraps it."""
-    console = _Output(file=file, highlight=False, emoji=False, soft_wrap=True, force_jupyter=False)
+    console = EscapedConsole(file, soft_wrap=True)
     for caveat in caveats:
         console.print(Text("traceq: note: ", style="yellow") + visible_text(caveat.text))
 
@@ -150,8 +143,8 @@ def print_line(text: Text, console: Console) -> None:
 
 
 def visible_text(text: str, style: str = "") -> Text:
-    """Return the text with control characters made visible, so that a kernel's name cannot control the terminal."""
-    return Text(text.translate(_VISIBLE), style=style)
+    """Return the text with control characters made visible, so that a kernel's name stays on its line."""
+    return Text(visible(text), style=style)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +166,8 @@ def _layout(table: Table, shown: Sequence[int], width: int) -> _Layout:
     """
     columns = [table.columns[index] for index in shown]
     texts = [tuple(format_value(row[index], table.columns[index].unit) for index in shown) for row in table.rows]
-    for headings in ([column.heading for column in columns], [column.heading.replace(" ", "\n") for column in columns]):
+    whole = [visible(column.heading) for column in columns]
+    for headings in (whole, [heading.replace(" ", "\n") for heading in whole]):
         widths = [
             max([*map(len, heading.split("\n")), *(len(row[index]) for row in texts)])
             for index, heading in enumerate(headings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from traceq.escaping import visible
 from traceq.rules.evaluate import Breach, RuleOutcome
 from traceq.rules.metrics import Measure
 from traceq.rules.parse import Rule
@@ -38,12 +39,12 @@ def _complaint(outcome: RuleOutcome) -> str:
     rule = outcome.rule
     why = f"; {rule.why}" if rule.why else ""
     if outcome.mismatch:
-        return _printable(f"{rule.text}: {outcome.mismatch}{why}")
+        return visible(f"{rule.text}: {outcome.mismatch}{why}")
     worst = outcome.breaches[0]
     others = sorted(breach.rank for breach in outcome.breaches[1:])
     named = f"rank {', '.join(map(str, others))}" if len(others) < _MANY_RANKS else f"{len(others)} other ranks"
     also = f"; also broken on {named}" if others else ""
-    return _printable(
+    return visible(  # a line break before `::` would be a command to GitHub
         f"{rule.text}: {_value_text(rule, worst.value)} on rank {worst.rank}{_causes(rule, worst)}{also}{why}"
     )
 
@@ -68,11 +69,6 @@ def _amount(rule: Rule, value: Fraction) -> str:
 
 def _number(rule: Rule, value: Fraction) -> float:
     return float(100 * value if rule.measure is Measure.SHARE else value)
-
-
-def _printable(text: str) -> str:
-    """Return one line: names in a trace are untrusted, and a line break before `::` would be a command to GitHub."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _escaped(text: str) -> str:

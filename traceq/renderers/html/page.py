@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
+from traceq.escaping import visible_lines
+
 __all__ = ["page"]
 
 
@@ -21,7 +23,7 @@ def page(title: str, body: Iterable[str]) -> str:
         f"<title>{escape(title)}</title><style>{style}</style>"
     )
     inside = "\n".join([*body, f"<script>{script}</script>"])
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{inside}\n</body></html>\n'
+    return visible_lines(f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{inside}\n</body></html>\n')
 
 
 def _hash(text: str) -> str:

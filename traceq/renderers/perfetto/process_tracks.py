@@ -50,7 +50,7 @@ def process_packets(process: TraceProcess, derived: Sequence[DerivedTrack]) -> I
     yield track_packets(tracks)
     yield from slice_packets(slices, offset_ns, sequence=parent)
     uuid = parent + 1 + len(tracks)
-    for order, track in enumerate(derived, start=1):
+    for order, track in enumerate(filter(len, derived), start=1):
         tracks, slices = _on_lanes(track, track.title + process.suffix, uuid, parent, order)
         yield track_packets(tracks)
         yield from slice_packets(slices, offset_ns, sequence=uuid)

@@ -1,0 +1,57 @@
+"""Escaping of what is printed: names in a trace are untrusted, and no output lets them control a terminal.
+
+Everything that leaves as text passes `visible_lines` last: the streams of the command line, consoles, pages, results in
+a notebook. A text that must stay within its line, such as a cell or an error, passes `visible` before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+__all__ = ["VisibleStream", "escape_json", "plain_stream", "visible", "visible_lines"]
+
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_NEVER = f"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}\ud800-\udfff\ufffe\uffff"
+_CONTROL = re.compile(f"[\t\n{_NEVER}]")
+_CONTROL_IN_LINES = re.compile(f"[{_NEVER}]")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def visible(text: str) -> str:
+    """Return the text with a replacement character for each control, bidirectional control and non-character."""
+    return _CONTROL.sub(_REPLACEMENT, text)
+
+
+def visible_lines(text: str) -> str:
+    """Return the text as `visible` does, with its line breaks and tabs."""
+    return _CONTROL_IN_LINES.sub(_REPLACEMENT, text)
+
+
+def escape_json(text: str) -> str:
+    """Return the same JSON with `\\u` escapes for what `visible_lines` replaces."""
+    return _CONTROL_IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+class VisibleStream:
+    """A text stream on which every text passes `visible_lines`; `stream` is the one below."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text, escaped."""
+        return self.stream.write(visible_lines(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts, each escaped."""
+        self.stream.writelines(map(visible_lines, lines))
+
+
+def plain_stream(file: TextIO) -> TextIO:
+    """Return the stream below a VisibleStream, for a writer that escapes its texts and adds colours; else the same."""
+    return file.stream if isinstance(file, VisibleStream) else file
