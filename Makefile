@@ -57,6 +57,7 @@ bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/read.py
 	$(BIN)/python benchmarks/show.py
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/scale.py
+	PYTHONPATH=tests/support $(BIN)/python benchmarks/growth.py
 
 # TRACES and TOOLS are not part of this repository: recorded traces, and the simulator that changes them.
 TRACES ?= ../shared/traces

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from unittest.mock import patch
+
 import numpy as np
+import pytest
 from builder import build, op, step
 from examples import up_to
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceq.facts.events import nesting
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import Nest, host_ops
 from traceq.model import Category, Trace
@@ -32,6 +37,44 @@ def test_an_op_is_open_where_one_has_begun_and_not_ended(ops: list[tuple[int, in
     assert (nest.innermost_at(times) >= 0).tolist() == is_open
 
 
+@given(some_ops, st.sampled_from([1, 2, 32]))
+@up_to(100)
+def test_the_innermost_op_is_the_last_to_begin_of_those_that_are_open(
+    ops: list[tuple[int, int, str]], few_levels: int
+) -> None:
+    _, nest = traced(ops)
+    times = np.arange(0, 36_000, 500)
+    spans = list(zip(nest.start.tolist(), nest.end.tolist(), strict=True))
+    expected = [
+        max((i for i, (start, end) in enumerate(spans) if start <= t < end), default=-1) for t in times.tolist()
+    ]
+    with patch.object(nesting, "_FEW_LEVELS", few_levels):
+        assert nest.innermost_at(times).tolist() == expected
+
+
+@pytest.mark.parametrize("question", ["innermost_at", "first_enclosing", "outermost", "next_outside"])
+def test_the_work_of_a_question_does_not_grow_with_the_depth(question: str) -> None:
+    def num_calls(depth: int) -> int:
+        rows = np.arange(depth)
+        nest = Nest(rows, rows, 2 * depth - rows, rows - 1)
+        late, matches = np.arange(depth, 2 * depth), rows == 0
+        arguments = {"innermost_at": (late,), "first_enclosing": (rows, matches)}.get(question, ())
+        calls = 0
+
+        def count(_: object, event: str, __: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            getattr(nest, question)(*arguments)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert num_calls(10_000) < 1.5 * num_calls(100) + 20
+
+
 @given(some_ops)
 @up_to(50)
 def test_the_first_enclosing_op_is_found_by_going_from_parent_to_parent(ops: list[tuple[int, int, str]]) -> None:
@@ -43,7 +86,9 @@ def test_the_first_enclosing_op_is_found_by_going_from_parent_to_parent(ops: lis
             parent = int(nest.parent[parent])
         expected.append(parent)
     index = np.r_[-1, np.arange(len(nest.rows))]
-    assert nest.first_enclosing(index, matches).tolist() == [-1, *expected]
+    for few_levels in (1, 32):
+        with patch.object(nesting, "_FEW_LEVELS", few_levels):
+            assert nest.first_enclosing(index.copy(), matches).tolist() == [-1, *expected]
 
 
 @given(some_ops)

@@ -43,3 +43,24 @@ def test_a_recorded_event_says_what_a_stream_waits_for(
     stream: int, record: int, expected: list[tuple[str, str]]
 ) -> None:
     assert sorted(waits_of(*recorded(stream, record))) == expected
+
+
+def test_of_very_many_streams_a_call_waits_for_those_that_ended_last() -> None:
+    num, num_waits = 200, 50
+    given_before = [
+        event
+        for index in range(num)
+        for event in (launch(2 * index, 1, index + 1), kernel(f"s{index}", 2 * index + 1, 1, index + 1, stream=index))
+    ]
+    waiting = [
+        event
+        for start, corr in ((1000 + 4 * index, 1000 + index) for index in range(num_waits))
+        for event in (
+            call("cudaStreamWaitEvent", start, 1, 5000 + corr),
+            launch(start + 2, 1, corr),
+            kernel("w", start + 3, 50_000, corr, stream=corr),
+        )
+    ]
+    waits = waits_of(step(0, 70_000), *given_before, *waiting)
+    assert len(waits) == 64 * num_waits
+    assert {on for _, on in waits} == {f"s{index}" for index in range(num - 64, num)}

@@ -14,6 +14,10 @@ from traceq.model import Category, Events, Trace
 __all__ = ["Nest", "host_ops", "nest", "nests_by_track", "python_frames", "tracks"]
 
 
+_FEW_LEVELS = 32
+"""Levels that are walked up one by one, as deep as most traces; deeper ones at once, at a cost per interval."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Nest:
     """M intervals of one thread, sorted by (start, longest first, row).
@@ -32,11 +36,28 @@ class Nest:
         index = count_before(self.start, instants)
         index -= 1
         pending = np.flatnonzero(index >= 0)
-        while len(pending := pending.compress(self.end[index[pending]] <= instants[pending])):
+        for _ in range(_FEW_LEVELS):
+            pending = pending.compress(self.end[index[pending]] <= instants[pending])
+            if len(pending) == 0:
+                return index
             enclosing = self.parent[index[pending]]
             index[pending] = enclosing
             pending = pending.compress(enclosing >= 0)
+        index[pending] = self._innermost_after_an_end(instants[pending])
         return index
+
+    def _innermost_after_an_end(self, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same for instants before which an interval ends after the last one begins, at any depth.
+
+        An interval that ends while none that began later is open leaves the innermost one to the nearest earlier
+        interval that ends later: the last such end before an instant decides.
+        """
+        later = self.next_outside()
+        begins_later = np.r_[self.start, np.iinfo(np.int64).max][later]
+        leaves = np.flatnonzero(begins_later >= self.end)
+        leaves = leaves[np.argsort(self.end[leaves], kind="stable")]
+        outer = _nearest_earlier(self.end, np.less_equal)
+        return np.asarray(outer[leaves[np.searchsorted(self.end[leaves], instants, "right") - 1]])
 
     def is_open(self, instants: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether any interval is open at each instant: bool[K]."""
@@ -63,9 +84,16 @@ class Nest:
         may_be_inside = latest_match_end >= self.end  # spares all others the walk up, level by level
         index = np.where((index >= 0) & may_be_inside[index], index, -1)
         pending = np.flatnonzero(index >= 0)
-        while len(pending := pending.compress(~matches[index[pending]])):
+        for _ in range(_FEW_LEVELS):
+            pending = pending.compress(~matches[index[pending]])
+            if len(pending) == 0:
+                return index
             index[pending] = self.parent[index[pending]]
             pending = pending.compress(index[pending] >= 0)
+        nearest = np.r_[np.where(matches, np.arange(len(matches)), self.parent), -1]  # the last element is that of -1
+        while (further := nearest[nearest]).tobytes() != nearest.tobytes():
+            nearest = further
+        index[pending] = nearest[index[pending]]
         return index
 
     def outermost(self) -> NDArray[np.int64]:

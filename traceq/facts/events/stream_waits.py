@@ -18,6 +18,9 @@ from traceq.model import Category, Trace
 
 __all__ = ["StreamWaits", "stream_waits"]
 
+_MOST_STREAMS = 64
+"""Streams that one call is taken to wait for: twice as many as a trace has; all pairs of thousands fill any memory."""
+
 _AT_ONCE_NS = 10_000
 """Device work that starts this soon after other work's end, or after its launch, waited for nothing else."""
 
@@ -104,9 +107,9 @@ def _edges_of_calls(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (work, on): each of `waiting` with the last work launched before it on every other stream.
 
-    Only if that work ended before the waiting one started.
+    Only if that work ended before the waiting one started; of more than _MOST_STREAMS such streams the last to end.
     """
-    edges: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
+    edges, num_edges = [np.empty((0, 2), np.int64)], 0
     for number in sorted_unique(work.stream).tolist():
         on_stream = np.flatnonzero(work.stream == number)
         on_stream = on_stream[np.argsort(launch_order[on_stream])]
@@ -114,8 +117,22 @@ def _edges_of_calls(
         last = on_stream[index]
         holds = (index >= 0) & (work.stream[waiting] != number) & (work.end[last] <= work.start[waiting])
         edges.append(np.column_stack([waiting[holds], last[holds]]))
-    pairs = np.concatenate(edges)
+        num_edges += len(edges[-1])
+        if num_edges > 2 * _MOST_STREAMS * len(waiting):
+            edges = [_last_to_end(work, np.concatenate(edges))]
+            num_edges = len(edges[0])
+    pairs = _last_to_end(work, np.concatenate(edges))
     return pairs[:, 0], pairs[:, 1]
+
+
+def _last_to_end(work: DeviceWork, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the pairs (work, on), of each work at most _MOST_STREAMS: those whose `on` ended last."""
+    if len(pairs) <= _MOST_STREAMS:
+        return pairs
+    order = np.lexsort((-work.end[pairs[:, 1]], pairs[:, 0]))
+    waiting = pairs[order, 0]
+    place = np.arange(len(order)) - np.searchsorted(waiting, waiting, "left")
+    return np.asarray(pairs[np.sort(order[place < _MOST_STREAMS])])
 
 
 def _coincident_edges(

@@ -1,0 +1,131 @@
+"""Processor time and memory of commands on inputs that grow: long recordings, many streams, deep nesting.
+
+Exits with 1 where a bar is missed: what grows faster than its input misses one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from builder import call, frame, kernel, launch, op, step, write
+
+_MEASURE = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+"""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A command on an input, and the most seconds of CPU time and MB that it may take."""
+
+    name: str
+    words: Sequence[str]
+    most_s: float
+    most_mb: float
+
+
+def recording(folder: Path, num_steps: int) -> Path:
+    """Write a recording of unprofiled steps, half of each arm."""
+    arms = [{"name": name, "meaning": name, "baseline": name == "off"} for name in ("off", "on")]
+    manifest = {"version": 1, "run_id": "x", "recipe": "r", "question": "q", "parameters": {}, "arms": arms}
+    manifest |= {"phases": ["forward"], "num_ranks": 1, "seed": 0, "status": "complete"}
+    (folder / "steps").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(manifest))
+    dice = random.Random(1)
+    with (folder / "steps" / "rank0.jsonl").open("w") as file:
+        for pair in range(num_steps // 2):
+            common = {"a": "off", "b": "on", "pair": pair}
+            times = [10**6 + dice.randrange(10**5) for _ in range(2)]
+            for half, ns in enumerate(times):
+                line = {"kind": "step", "arm": ("off", "on")[half ^ pair % 2], "half": half, "index": 0, "wall_ns": ns}
+                line |= {"phases": {"forward": ns}, "cpu_ns": ns, "device_ns": 0, "peak_bytes": 1}
+                file.write(json.dumps(common | line) + "\n")
+            line = {"kind": "pair", "b_second": pair % 2 == 0, "first_ns": times[0], "second_ns": times[1]}
+            file.write(json.dumps(common | line) + "\n")
+    return folder
+
+
+def traced_steps(path: Path, num: int) -> Path:
+    """Write a trace of many short steps."""
+    return write(
+        path,
+        *(step(100 * index, 100, index) for index in range(num)),
+        *(launch(100 * index + 5, 2, index + 1) for index in range(num)),
+        *(kernel("gemm", 100 * index + 10, 30 + index % 20, index + 1) for index in range(num)),
+    )
+
+
+def streams(path: Path, num: int) -> Path:
+    """Write a trace of streams that all overlap, each of which waits for what the others were given before."""
+    events = [step(0, 20 * num + 70_000)]
+    for index in range(num):
+        events += [launch(2 * index, 1, 2 * index + 1), kernel("a", 2 * index + 1, 1, 2 * index + 1, stream=index + 1)]
+    for index in range(num):
+        start, corr = 2 * num + 4 * index, 2 * num + 2 * index + 1
+        events += [call("cudaStreamWaitEvent", start, 1, corr + 1), launch(start + 2, 1, corr)]
+        events += [kernel("b", start + 3, 50_000, corr, stream=index + 1)]
+    return write(path, *events)
+
+
+def nested(path: Path, depth: int, *, frames: bool) -> Path:
+    """Write a trace of ops, or Python frames, each inside the one before."""
+    made = frame if frames else op
+    inside = (made(f"level{index % 9}", 1 + index, 4 * depth - 2 * index - 2) for index in range(depth))
+    return write(path, step(0, 4 * depth), *inside, launch(depth + 2, 1, 1), kernel("k", depth + 5, 10, 1))
+
+
+def bars(folder: Path) -> Iterator[Bar]:
+    """Yield inputs and bars, each made when it is asked for."""
+    run = str(recording(folder / "run", 100_000))
+    yield Bar("diff of 100,000 unprofiled steps", ("diff", run), 5, 1000)
+    yield Bar("show of 100,000 unprofiled steps", ("show", run), 5, 1000)
+    path = str(traced_steps(folder / "steps.json", 30_000))
+    yield Bar("show of 30,000 traced steps", ("show", path), 10, 1000)
+    path = str(streams(folder / "streams.json", 8000))
+    yield Bar("show of 8,000 overlapping streams", ("show", path), 15, 1000)
+    for frames in (False, True):
+        path = str(nested(folder / "nested.json", 100_000, frames=frames))
+        what = "Python frames" if frames else "ops"
+        yield Bar(f"show of {what} nested 100,000 deep, above an empty trace", ("show", path), 1, 1000)
+
+
+def cost(words: Sequence[str]) -> tuple[float, float]:
+    """Return seconds of CPU time and MB of a command."""
+    command = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "traceq", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"TRACEQ_CACHE": "0"})
+    code, seconds, size_mb = done.stdout.split()
+    assert code == "0", done.stderr
+    return float(seconds), float(size_mb)
+
+
+def main() -> int:
+    """Print each cost beside its bar; return 1 where one is missed."""
+    missed = 0
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        start_s, _ = cost(("show", str(nested(folder / "empty.json", 1, frames=False))))
+        for bar in bars(folder):
+            seconds, size_mb = cost(bar.words)
+            seconds -= start_s if "above" in bar.name else 0
+            is_missed = seconds > bar.most_s or size_mb > bar.most_mb
+            missed += is_missed
+            print(  # noqa: T201
+                f"{bar.name}: {seconds:.1f} s of {bar.most_s:g} s, {size_mb:.0f} MB of {bar.most_mb:g} MB"
+                f"{' MISSED' if is_missed else ''}"
+            )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
