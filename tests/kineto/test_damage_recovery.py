@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_cut_gzip_gives_all_that_it_still_holds(tmp_path: Path, share: float) 
     trace = read_trace(path)
     assert still_there <= len(trace.events) <= still_there + 1
     assert names(trace) == [event["name"] for event in MANY[: len(trace.events)]]
-    assert codes(trace) == ["truncated"]
+    assert codes(trace) == ["damaged_archive" if zlib_prefix(cut) == text(*MANY) else "truncated"]
     assert "the compressed stream is cut off" in trace.caveats[0].text
 
 
@@ -102,10 +103,63 @@ def zlib_prefix(packed: bytes) -> bytes:
     return zlib.decompressobj(wbits=31).decompress(packed)
 
 
-def test_a_gzip_whose_checksum_is_cut_off_is_truncated_though_all_events_are_there(tmp_path: Path) -> None:
+def test_a_gzip_whose_checksum_is_cut_off_keeps_all_events(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.gz"
     path.write_bytes(gzip.compress(text(*SMALL))[:-4])
-    assert (len(read_trace(path).events), codes(read_trace(path))) == (len(SMALL), ["truncated"])
+    assert (len(read_trace(path).events), codes(read_trace(path))) == (len(SMALL), ["damaged_archive"])
+
+
+@pytest.mark.parametrize("place", [-8, -1])
+@pytest.mark.parametrize("events", [SMALL, MANY], ids=["small", "large"])
+@pytest.mark.parametrize("end", [".json.gz", ".json.zst"])
+@pytest.mark.parametrize("reader", ["native", "python"])
+def test_a_wrong_checksum_loses_nothing_and_is_said(
+    tmp_path: Path, reader: str, events: Sequence[Event], place: int, end: str
+) -> None:
+    content = text(*events)
+    checked = zstandard.ZstdCompressor(write_checksum=True)
+    packed = bytearray(gzip.compress(content) if end == ".json.gz" else checked.compress(content))
+    packed[place if end == ".json.gz" else -1] ^= 255
+    path = tmp_path / f"rank0{end}"
+    path.write_bytes(packed)
+    with reading(reader):
+        trace = read_trace(path)
+        assert names(trace) == [event["name"] for event in events]
+        assert codes(trace) == ["damaged_archive"]
+        assert f"its JSON is complete, with {len(events):,} events" in trace.caveats[0].text
+        with pytest.raises(UnreadableInput, match="--strict refuses"):
+            read_trace(path, strict=True)
+
+
+def test_a_zstd_of_which_nothing_can_be_read_says_that_it_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json.zst"
+    path.write_bytes(zstandard.compress(text(*SMALL))[:-20])
+    with pytest.raises(UnreadableInput, match=r"the archive is damaged \(the compressed stream is cut off"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"a\ud800b", "a\ufffdb"),
+        (r"a\udc00", "a\ufffd"),
+        (r"\ud83d\ude00\ud83d", "\U0001f600\ufffd"),
+        (r"\ude00\ud83d", "\ufffd\ufffd"),
+        (r"a\\ud800\ud800", "a\\ud800\ufffd"),
+    ],
+)
+@pytest.mark.parametrize("reader", ["native", "python"])
+def test_an_unpaired_surrogate_in_a_name_is_replaced_and_said(reader: str, written: str, read: str) -> None:
+    content = text(op("before", 0, 1), op("NAME", 1, 1), op("after", 2, 1)).replace(b"NAME", written.encode())
+    with reading(reader):
+        trace = read_text(content)
+    assert names(trace) == ["before", read, "after"]
+    assert codes(trace) == ["mended_events"]
+
+
+def test_an_unpaired_surrogate_costs_no_metadata() -> None:
+    content = text(*SMALL, kernel("k", 9, 1), deviceProperties=[{"name": "DEVICE"}])
+    assert read_text(content.replace(b"DEVICE", rb"H\ud800")).device == "H\ufffd"
 
 
 def test_a_cut_or_damaged_zstd_is_never_more_than_a_caveat(tmp_path: Path) -> None:

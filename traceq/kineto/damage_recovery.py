@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from traceq.kineto.json_values import end_of_value
+from traceq.kineto.json_values import end_of_value, replace_unpaired
 from traceq.kineto.raw_events import RawEvent
 
 __all__ = ["Salvaged", "salvage"]
@@ -44,7 +44,7 @@ def salvage(original: bytes, *, comma_due: bool, at_end: bool, is_object: bool) 
 
     `at_end`: the file ends with the text. `is_object`: the list is a member of an object, so metadata can follow it.
     """
-    text, result = bytearray(original), Salvaged(comma_due)
+    text, result = bytearray(replace_unpaired(original)), Salvaged(comma_due)
     while (start := _end_of_separator(text, result.stop)) < len(text):
         result.closed = text[start] == ord("]")
         if text.count(b",", result.stop, start) != (result.comma_due and not result.closed):

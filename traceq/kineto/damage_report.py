@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from traceq.kineto.decompression import ByteSource
 from traceq.kineto.event_windows import Document
 from traceq.model import Caveat
 
@@ -28,13 +27,10 @@ class Damage:
     num_dropped: int = 0
 
     @classmethod
-    def of(cls, document: Document, source: ByteSource, num_dropped: int) -> Damage:
+    def of(cls, document: Document, num_dropped: int) -> Damage:
         """Return the damage that a document has recorded once it was read to its end."""
-        truncated_at = document.truncated_at
-        if truncated_at is None and source.fault:
-            truncated_at = document.position
         return cls(
-            truncated_at,
+            document.truncated_at,
             skipped_at=tuple(document.skipped_at),
             mended_at=tuple(document.mended_at),
             commas_at=tuple(document.commas_at),
@@ -50,9 +46,12 @@ def damage_caveats(damage: Damage, fault: str, num_events: int) -> list[tuple[fl
         reason = f" ({fault})" if fault else ""
         text = f"byte {byte}: the file ends early{reason}; {num_events:,} of its events were read"
         caveats.append((byte, Caveat("truncated", text)))
+    elif fault:
+        text = f"the archive is damaged at its end ({fault}); its JSON is complete, with {num_events:,} events"
+        caveats.append((inf, Caveat("damaged_archive", text)))
     for code, positions, what in (
         ("malformed_events", damage.skipped_at, "events are not valid JSON and were skipped"),
-        ("mended_events", damage.mended_at, "events with NaN, Infinity or broken UTF-8 were repaired"),
+        ("mended_events", damage.mended_at, "events with NaN, Infinity or broken Unicode were repaired"),
         ("misplaced_commas", damage.commas_at, "missing or extra commas"),
     ):
         if positions:

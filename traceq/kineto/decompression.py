@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -12,16 +16,17 @@ from typing import Any
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.locations import Place, open_binary, read_errors
 
-unzip: Any
+fast_gzip: Any
 try:
-    from isal import isal_zlib as unzip
+    from isal import isal_zlib as fast_gzip
 except ImportError:
-    import zlib as unzip
+    fast_gzip = None
 
 __all__ = ["ByteSource", "open_source", "page_buffer"]
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PACKED = 1 << 16
+_PIECE = 256  # of a damaged zstd file: 64 blocks of 128 KB at most
 
 
 class ByteSource:
@@ -80,11 +85,11 @@ def open_source(path: Place) -> ByteSource:
         raise UnreadableInput(str(path), "the file is empty", "a Kineto trace (JSON)")
     if magic.startswith(_GZIP):
         gzip = _Gzip(file, can_rewind=isinstance(path, Path))
-        return ByteSource(path, file, gzip.readinto, unzip.error)
+        return ByteSource(path, file, gzip.readinto, zlib.error)
     if magic.startswith(_ZSTD):
         zstandard = _import_zstandard(path)
-        stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        return ByteSource(path, file, stream.readinto1, zstandard.ZstdError)
+        zstd = _Zstd(zstandard, file, can_rewind=isinstance(path, Path))
+        return ByteSource(path, file, zstd.readinto, zstandard.ZstdError)
     return ByteSource(path, file, file.readinto)
 
 
@@ -96,14 +101,14 @@ def _size(path: Place, file: BufferedReader) -> int:
 class _Gzip:
     """Members of a gzip file as one stream, by isal's reader.
 
-    That reader withholds the bytes before a truncation: a file on which it fails is read again from the start, piece by
+    That reader withholds the bytes before a fault: a file on which it fails is read again from the start, piece by
     piece, as far as possible. A file that cannot be read twice is read that way from the beginning.
     """
 
     def __init__(self, file: BufferedReader, *, can_rewind: bool) -> None:
         self._file, self._packed, self._member = file, b"", _decompressor()
-        is_fast = can_rewind and hasattr(unzip, "_GzipReader")
-        self._fast: Any = unzip._GzipReader(file, _PACKED) if is_fast else None
+        is_fast = can_rewind and hasattr(fast_gzip, "_GzipReader")
+        self._fast: Any = fast_gzip._GzipReader(file, _PACKED) if is_fast else None
         self._num_returned = 0
 
     def readinto(self, buffer: memoryview) -> int:
@@ -111,7 +116,7 @@ class _Gzip:
         if self._fast is not None:
             try:
                 size = int(self._fast.readinto(buffer))
-            except (EOFError, OSError, ValueError, unzip.error):
+            except (EOFError, OSError, ValueError, fast_gzip.error):
                 self._read_again()
             else:
                 self._num_returned += size
@@ -134,17 +139,105 @@ class _Gzip:
                     return b""
                 self._member = _decompressor()
             packed = self._packed or self._file.read(_PACKED)
-            plain: bytes = self._member.decompress(packed, size)
-            self._packed = self._member.unconsumed_tail
+            plain, self._packed = self._decompress(packed, size)
             if plain:
                 return plain
             if not packed and not self._member.eof:
                 raise EOFError("the compressed stream is cut off")
 
+    def _decompress(self, packed: bytes, size: int) -> tuple[bytes, bytes]:
+        """Return (up to `size` bytes, what is left of `packed`). Raises zlib.error where nothing is before a fault."""
+        before = self._member.copy()
+        try:
+            return self._member.decompress(packed, size), self._member.unconsumed_tail
+        except zlib.error:
+            sound = bisect_left(range(len(packed)), True, key=partial(_fails, before, packed, size))
+            if sound == 0:
+                raise
+        self._member = before
+        return self._member.decompress(packed[:sound], size), self._member.unconsumed_tail + packed[sound:]
+
+
+def _fails(member: Any, packed: bytes, size: int, num: int) -> bool:
+    """Return whether a fault is within the first `num` + 1 bytes, of which no byte comes out then."""
+    try:
+        member.copy().decompress(packed[: num + 1], size)
+    except zlib.error:
+        return True
+    return False
+
 
 def _decompressor() -> Any:
     """Return a decompressor of one gzip member, which checks its length and checksum."""
-    return unzip.decompressobj(wbits=31)
+    return zlib.decompressobj(wbits=31)
+
+
+class _Zstd:
+    """Frames of a zstd file as one stream.
+
+    A file that is damaged is read again from the start, by the byte where the fault is, as no bytes come out of a call
+    that fails. Of a file that cannot be read twice those before the fault may be lost.
+    """
+
+    def __init__(self, zstandard: Any, file: BufferedReader, *, can_rewind: bool) -> None:
+        self._zstandard, self._file, self._can_rewind = zstandard, file, can_rewind
+        self._stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        self._pieces: Iterator[bytes] | None = None
+        self._plain = b""
+        self._num_returned = 0
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill part of a buffer and return the number of bytes. Raises ZstdError, EOFError for what is not zstd."""
+        if self._pieces is None:
+            try:
+                size = int(self._stream.readinto1(buffer))
+            except self._zstandard.ZstdError:
+                if not self._can_rewind:
+                    raise
+                self._read_again()
+            else:
+                self._num_returned += size
+                if not self._num_returned:
+                    raise EOFError("the compressed stream is cut off")
+                return size
+        assert self._pieces is not None
+        while not self._plain and (piece := next(self._pieces, None)) is not None:
+            self._plain = piece
+        plain, self._plain = self._plain[: len(buffer)], self._plain[len(buffer) :]
+        buffer[: len(plain)] = plain
+        return len(plain)
+
+    def _read_again(self) -> None:
+        num_sound = self._num_sound()
+        self._file.seek(0)
+        self._pieces = self._decompressed(num_sound)
+        while self._num_returned:
+            plain = next(self._pieces)
+            self._plain = plain[self._num_returned :]
+            self._num_returned -= min(self._num_returned, len(plain))
+
+    def _num_sound(self) -> int:
+        """Return the number of bytes in the pieces before the one with the fault."""
+        self._file.seek(0)
+        member, num_sound = self._member(), 0
+        with suppress(self._zstandard.ZstdError):
+            while piece := self._file.read(_PIECE):
+                member.decompress(piece)
+                num_sound += len(piece)
+        return num_sound
+
+    def _decompressed(self, num_sound: int) -> Iterator[bytes]:
+        member = self._member()
+        while num_sound > 0:
+            piece = self._file.read(min(_PIECE, num_sound))
+            num_sound -= len(piece)
+            yield member.decompress(piece)
+        while byte := self._file.read(1):
+            yield member.decompress(byte)
+        raise EOFError("the compressed stream is cut off")
+
+    def _member(self) -> Any:
+        return self._zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
 
 
 def _import_zstandard(path: Place) -> Any:

@@ -17,7 +17,7 @@ import msgspec
 
 from traceq.errors import UnreadableInput
 from traceq.kineto.damage_recovery import salvage
-from traceq.kineto.json_values import DECODER_POSITION, end_of_value
+from traceq.kineto.json_values import DECODER_POSITION, end_of_value, replace_unpaired
 from traceq.kineto.limits import LONGEST, LONGEST_MB, MOST_MEMBERS
 from traceq.kineto.other_formats import describe_file
 from traceq.kineto.raw_events import RawEvent
@@ -173,7 +173,7 @@ class Document:
         except _NOT_JSON as fault:
             is_truncated = "truncated" in str(fault)
             self.broken_metadata_at = None if is_truncated else self.position
-        position, mended = 0, bytearray(text)
+        position, mended = 0, bytearray(replace_unpaired(text))
         for _ in range(MOST_MEMBERS):
             if (key := _MEMBER.search(mended, position)) is None:
                 break

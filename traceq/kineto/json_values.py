@@ -6,13 +6,25 @@ import re
 
 import msgspec
 
-__all__ = ["DECODER_POSITION", "end_of_value"]
+__all__ = ["DECODER_POSITION", "end_of_value", "replace_unpaired"]
 
 DECODER_POSITION = re.compile(r"(trailing characters )?\(byte (\d+)\)$")
 """Position in the message of a msgspec.DecodeError."""
 
 _NON_FINITE = re.compile(rb"[-+]?(?:NaN|nan|Infinity|inf)\b")
 _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+_HEX = rb"[\da-fA-F]{2}"
+_ESCAPE = re.compile(
+    rb"\\(?:(?:u[dD][89abAB]%(hex)s\\u[dD][c-fC-F]%(hex)s)|(u[dD][89a-fA-F]%(hex)s)|.)" % {b"hex": _HEX}, re.DOTALL
+)
+"""Escape of a surrogate pair, of an unpaired surrogate (the group), or of anything else."""
+
+
+def replace_unpaired(text: bytes) -> bytes:
+    """Return JSON of the same length with U+FFFD for unpaired surrogates, which no UTF-8 can hold."""
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if match[1] else match[0], text)
 
 
 def end_of_value(text: bytearray, start: int) -> int | None:

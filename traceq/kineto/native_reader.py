@@ -38,7 +38,7 @@ def scan_natively(source: ByteSource, *, threads: int = 1) -> Scan:
     finally:
         buffer.close()
     events = columns.build()
-    return Scan(events, columns.threads, document.metadata, Damage.of(document, source, columns.num_dropped))
+    return Scan(events, columns.threads, document.metadata, Damage.of(document, columns.num_dropped))
 
 
 def _read_events(scanner: SpeculativeScan, buffer: ReadBuffer, document: Document, columns: NativeColumns) -> None:

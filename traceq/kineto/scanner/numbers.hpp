@@ -38,7 +38,7 @@ TRACEQ_INLINE const char* read_time(const char* p, int64_t& out) {
     const bool negative = *p == '-';
     p += negative;
     const Digits whole = read_digits(p);
-    if (whole.count == 0 || (*p == '0' && whole.count > 1) || whole.number > most) return nullptr;
+    if (whole.count == 0 || (*p == '0' && whole.count > 1) || whole.number >= most) return nullptr;
     p += whole.count;
     uint64_t ns = whole.number * 1000;
     if (*p == '.') {
