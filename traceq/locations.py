@@ -32,6 +32,8 @@ _BACKEND_ERRORS = (
     ("httpx2", "HTTPError"),
     ("gcsfs.retry", "HttpError"),
     ("paramiko.ssh_exception", "SSHException"),
+    ("tarfile", "TarError"),
+    ("zipfile", "BadZipFile"),
 )
 """(module, name) of errors that backends raise and that are no OSError; considered if the module is loaded."""
 
@@ -188,6 +190,8 @@ def _as_unreadable(url: str) -> Iterator[None]:
         yield
     except read_errors() as fault:
         raise UnreadableInput(url, _line(fault.__cause__ or fault)) from None
+    except (AttributeError, LookupError, NotImplementedError, TypeError) as fault:  # dir://, or zip:// without a file
+        raise UnreadableInput(url, f"incomplete for its file system: {_line(fault)}", "a URL of a file") from None
 
 
 def _line(fault: BaseException) -> str:

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from traceq.analysis.registry import analyze
 from traceq.cli import app
 from traceq.errors import UnreadableInput
 from traceq.model import Arm, Manifest
+from traceq.runs.flight_recorder import read_flight
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
@@ -291,3 +293,47 @@ def test_where_nobody_stalled_there_is_no_such_arm(tmp_path: Path) -> None:
     RunFolder(tmp_path).write_manifest(manifest)
     with pytest.raises(UnreadableInput, match="no such arm"):
         read(tmp_path / "stalled")
+
+
+def doubled(levels: int) -> bytes:
+    """A pickle of a few bytes a level, each of which holds the one before twice."""
+    value: list[object] = []
+    for _ in range(levels):
+        value = [value, value]
+    return pickle.dumps({"entries": value}, 2)
+
+
+def itself() -> bytes:
+    value: list[object] = []
+    value.append([value])
+    return pickle.dumps({"entries": value}, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (doubled(60), "expands to more than"),
+        (doubled(12), "expands to more than"),
+        (itself(), "expands to more than"),
+        (b"\x80\x02]r\xff\xff\xff\x7f.", "its memo is larger than itself"),
+        (b"\x80\x02]p4294967295\n.", "its memo is larger than itself"),
+        (b"\x80\x05\x96\xff\xff\xff\xff\x7f\x00\x00\x00.", "it is damaged"),
+        (b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b".", "expected a flight recorder"),
+    ],
+)
+def test_a_pickle_takes_no_more_memory_than_its_size_allows(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableInput, match=problem):
+            read_flight(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_frames_that_entries_share_are_read() -> None:
+    frames = [{"name": f"f{number}", "filename": "a.py", "line": number} for number in range(30)]
+    entries = [{"collective_seq_id": number, "frames": list(frames)} for number in range(500)]
+    assert load_plain(pickle.dumps({"entries": entries}, 2)) == {"entries": entries}

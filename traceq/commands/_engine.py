@@ -16,6 +16,7 @@ __all__ = ["Reading", "engine_for", "parse_memory", "shown_ranks"]
 _SHARE = 0.5
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = 1.024
+_MOST_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def parse_memory(text: str) -> int:
     if match is None or not float(match[1]):
         raise UsageFault(f"--memory {text}: expected a size, like 8GB")
     power = "kmgt".find(match[2]) + 1 if match[2] and match[3] else 0
+    if len(match[1]) > _MOST_DIGITS:
+        raise UsageFault(f"--memory {text}: no machine has that much")
     return int(float(match[1]) * _UNITS[match[2]] * _BINARY**power)
 
 

@@ -41,7 +41,10 @@ _UNITS = {
     "%": (Measure.SHARE, Fraction(1, 100)),
 }
 _WORD = re.compile(r'"[^"]*"|[=!<>]+|[^\s"=!<>]+|\S')
-_NUMBER = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>\S*)", re.ASCII)
+_LONGEST = 200
+"""Characters of a rule that a message repeats."""
+
+_NUMBER = re.compile(r"(?P<number>\d{1,30}(?:\.\d{1,30})?) ?(?P<unit>\S*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,4 +133,8 @@ def _choice(what: str, word: str, names: Iterable[str]) -> str:
 
 
 def _refuse(text: str, actual: str, expected: str) -> NoReturn:
-    raise UsageFault(f"rule '{text}': found {actual}; expected {expected}")
+    raise UsageFault(f"rule '{_cut(text)}': found {_cut(actual)}; expected {expected}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -17,7 +17,9 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
         content = tomllib.loads(path.read_text("utf-8"))
     except OSError as fault:
         raise UnreadableInput(str(path), fault.strerror or str(fault), "a TOML file of rules") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+    except RecursionError:
+        raise UsageFault(f"{path}: nested too deeply; expected a list of rules") from None
+    except ValueError as fault:  # of TOML, UTF-8, or a number of thousands of digits
         raise UsageFault(f"{path}: {fault}; expected TOML") from None
     texts, tables = content.pop("rules", []), content.pop("rule", [])
     is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)

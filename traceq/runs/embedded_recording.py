@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
 from traceq.model import Manifest, Pairs, Processes, SourceLines
-from traceq.runs.run_folder import to_json_bytes
+from traceq.runs.run_folder import check_manifest, to_json_bytes
+from traceq.runs.step_log import Count, Number
 
 __all__ = ["KEY", "Embedded", "decode", "encode"]
 
 KEY = "traceq"
 FORMAT = 1
+_FEW_OPS = 1000  # beyond what the trace has: of one that was cut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,24 +47,24 @@ class _Pairs(msgspec.Struct):
     a: str
     b: str
     b_second: list[bool]
-    first_ns: list[list[int]]
-    second_ns: list[list[int]]
+    first_ns: list[list[Number]]
+    second_ns: list[list[Number]]
     num_looks: int = 1
-    first_cpu_ns: list[list[int]] | None = None
-    second_cpu_ns: list[list[int]] | None = None
+    first_cpu_ns: list[list[Number]] | None = None
+    second_cpu_ns: list[list[Number]] | None = None
 
 
 class _Processes(msgspec.Struct):
     arm: str
-    process: list[int]
-    median_ns: list[int]
-    num_steps: list[int]
-    peak_bytes: list[int]
+    process: list[Number]
+    median_ns: list[Number]
+    num_steps: list[Number]
+    peak_bytes: list[Number]
 
 
 class _Lines(msgspec.Struct):
     lines: list[str]
-    table: dict[str, list[tuple[int, int]]]
+    table: dict[str, list[tuple[int, Count]]]
 
 
 class _Document(msgspec.Struct):
@@ -87,23 +89,27 @@ def encode(embedded: Embedded) -> str:
     return base64.b64encode(to_json_bytes(document)).decode("ascii")
 
 
-def decode(text: str) -> Embedded:
-    """Return the value that `encode` was called with. Raises UnreadableInput if damaged or of a newer format."""
+def decode(text: str, *, num_events: int = 1 << 20) -> Embedded:
+    """Return the value that `encode` was called with, of a trace with this many events.
+
+    Raises UnreadableInput if damaged, of a newer format, or with more lines than the trace can have ops.
+    """
     try:
         data = base64.b64decode(text, validate=True)
         version = msgspec.json.decode(data, type=dict[str, msgspec.Raw])["format"]
         if int(bytes(version)) > FORMAT:
             raise UnreadableInput("traceq metadata", f"format {bytes(version).decode()}", f"at most {FORMAT}")
         document = msgspec.json.decode(data, type=_Document)
-    except (binascii.Error, msgspec.MsgspecError, KeyError, ValueError) as fault:
+        check_manifest(document.manifest)
+        return Embedded(
+            manifest=document.manifest,
+            arm=document.arm,
+            pairs=tuple(_unpacked_pairs(pairs) for pairs in document.pairs),
+            lines=None if document.lines is None else _unpacked(document.lines, 2 * num_events + _FEW_OPS),
+            processes=tuple(_unpacked_processes(processes) for processes in document.processes),
+        )
+    except (binascii.Error, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as fault:
         raise UnreadableInput("traceq metadata", f"{type(fault).__name__}: {fault}", "base64 of JSON") from fault
-    return Embedded(
-        manifest=document.manifest,
-        arm=document.arm,
-        pairs=tuple(_unpacked_pairs(pairs) for pairs in document.pairs),
-        lines=None if document.lines is None else _unpacked(document.lines),
-        processes=tuple(_unpacked_processes(processes) for processes in document.processes),
-    )
 
 
 def _packed(lines: SourceLines) -> _Lines:
@@ -111,12 +117,21 @@ def _packed(lines: SourceLines) -> _Lines:
     return _Lines(list(lines.lines), table)
 
 
-def _unpacked(lines: _Lines) -> SourceLines:
+def _unpacked(lines: _Lines, most: int) -> SourceLines:
+    """Return the lines by occurrence. Raises ValueError for an unknown line, and for more than `most` occurrences."""
+    runs = [run for runs in lines.table.values() for run in runs]
+    if not all(0 <= line < len(lines.lines) for line, _ in runs):
+        raise ValueError("a line that is not listed")
+    if (num := sum(count for _, count in runs)) > most:
+        raise ValueError(f"lines of {num:,} ops in a trace of at most {most:,}")
     table = {key: tuple(line for line, count in runs for _ in range(count)) for key, runs in lines.table.items()}
     return SourceLines(tuple(lines.lines), table)
 
 
 def _unpacked_pairs(pairs: _Pairs) -> Pairs:
+    times = [table for table in (pairs.first_ns, pairs.second_ns, pairs.first_cpu_ns, pairs.second_cpu_ns) if table]
+    if {len(rank) for table in times for rank in table} - {len(pairs.b_second)} or len({*map(len, times)}) > 1:
+        raise ValueError("pairs of unequal length")
     return Pairs(
         a=pairs.a,
         b=pairs.b,
@@ -131,8 +146,10 @@ def _unpacked_pairs(pairs: _Pairs) -> Pairs:
 
 def _unpacked_processes(processes: _Processes) -> Processes:
     columns = processes.process, processes.median_ns, processes.num_steps, processes.peak_bytes
+    if len({*map(len, columns)}) > 1:
+        raise ValueError("processes of unequal length")
     return Processes(processes.arm, *(np.array(column, np.int64) for column in columns))
 
 
-def _or_none(times: list[list[int]] | None) -> NDArray[np.int64] | None:
+def _or_none(times: list[list[Number]] | None) -> NDArray[np.int64] | None:
     return None if times is None else np.array(times, np.int64)

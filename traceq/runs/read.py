@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from traceq.errors import UnreadableInput
+from traceq.facts.timeline.steps import extent
 from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
@@ -278,11 +279,14 @@ def _different_jobs(traces: tuple[Trace, ...]) -> list[Caveat]:
 
 
 def _with_embedded(trace: Trace) -> Trace:
-    """Return the trace with the recording data that is embedded in it."""
+    """Return the trace with the recording data that is embedded in it. Raises UnreadableInput if it lasts no time."""
+    start, end = extent(trace)
+    if start >= end:
+        raise UnreadableInput(trace.path, "all its events last 0 ns together", "a step")
     if not trace.embedded:
         return trace
     try:
-        embedded = decode(trace.embedded)
+        embedded = decode(trace.embedded, num_events=len(trace.events))
     except UnreadableInput as fault:
         return replace(trace, caveats=(*trace.caveats, Caveat("metadata", str(fault))))
     hosts = embedded.manifest.hosts  # traces of older torch versions have no host name

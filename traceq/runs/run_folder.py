@@ -20,7 +20,17 @@ from traceq.errors import UnreadableInput
 from traceq.locations import Place
 from traceq.model import Manifest
 
-__all__ = ["FORMAT", "MANIFEST", "STEPS", "RunFolder", "atomic_write", "is_run", "read_manifest", "to_json_bytes"]
+__all__ = [
+    "FORMAT",
+    "MANIFEST",
+    "STEPS",
+    "RunFolder",
+    "atomic_write",
+    "check_manifest",
+    "is_run",
+    "read_manifest",
+    "to_json_bytes",
+]
 
 FORMAT = 1
 MANIFEST, STEPS = "run.json", "steps"
@@ -119,7 +129,27 @@ def read_manifest(folder: Place) -> Manifest:
         raise UnreadableInput(where, str(fault), "the manifest of a run") from fault
     if manifest.version > FORMAT:
         raise UnreadableInput(where, f"format {manifest.version}", f"at most {FORMAT}: a newer traceq wrote it")
+    try:
+        check_manifest(manifest)
+    except ValueError as fault:
+        raise UnreadableInput(where, str(fault), "the manifest of a run") from fault
     return manifest
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Raise ValueError unless arms are distinct, one is the baseline, and each name is that of a folder of the run."""
+    names = [arm.name for arm in manifest.arms]
+    if len(set(names)) < len(names):
+        raise ValueError("two arms of one name")
+    if not any(arm.baseline for arm in manifest.arms):
+        raise ValueError("no arm is the baseline")
+    if outside := [name for name in names if name in ("", ".", "..") or set(name) & set("/\\\0")]:
+        raise ValueError(f"arm {outside[0]!r} is no folder of the run")
+    if unknown := {name for arm in manifest.arms for name in (arm.against, arm.repeats)} - {"", *names}:
+        raise ValueError(f"no arm {min(unknown)!r}, which others refer to")
+    counts = [manifest.num_ranks, *(count for arm in manifest.arms for count in (arm.num_ranks, arm.samples_per_step))]
+    if not all(0 <= count < 1 << 53 for count in counts):
+        raise ValueError("a count that is negative or too large")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,7 +18,24 @@ from traceq.errors import UnreadableInput
 from traceq.locations import Place, open_binary
 from traceq.model import Pairs
 
-__all__ = ["ClocksLine", "Line", "PairLine", "StepLine", "pairs_of", "rank_files", "read_lines", "read_pairs"]
+__all__ = [
+    "ClocksLine",
+    "Count",
+    "Line",
+    "Number",
+    "PairLine",
+    "StepLine",
+    "pairs_of",
+    "rank_files",
+    "read_lines",
+    "read_pairs",
+]
+
+
+_EXACT = 1 << 53
+Number = Annotated[int, msgspec.Meta(ge=-_EXACT, le=_EXACT)]
+"""Integer that JSON holds exactly: 104 days in ns, 8 PiB."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=_EXACT)]
 
 
 class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_defaults=True):
@@ -33,17 +50,17 @@ class StepLine(msgspec.Struct, frozen=True, tag="step", tag_field="kind", omit_d
     arm: str
     a: str
     b: str
-    pair: int
-    half: int
-    index: int
-    phases: Mapping[str, int]
-    wall_ns: int
-    cpu_ns: int
-    device_ns: int
-    peak_bytes: int
-    device_phases: Mapping[str, int] = {}
-    reserved_bytes: int = 0
-    process: int = -1
+    pair: Number
+    half: Number
+    index: Number
+    phases: Mapping[str, Number]
+    wall_ns: Number
+    cpu_ns: Number
+    device_ns: Number
+    peak_bytes: Number
+    device_phases: Mapping[str, Number] = {}
+    reserved_bytes: Number = 0
+    process: Number = -1
 
 
 class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_defaults=True):
@@ -55,13 +72,13 @@ class PairLine(msgspec.Struct, frozen=True, tag="pair", tag_field="kind", omit_d
 
     a: str
     b: str
-    pair: int
+    pair: Number
     b_second: bool
-    first_ns: int
-    second_ns: int
-    num_looks: int = 1
-    first_cpu_ns: int = 0
-    second_cpu_ns: int = 0
+    first_ns: Number
+    second_ns: Number
+    num_looks: Number = 1
+    first_cpu_ns: Number = 0
+    second_cpu_ns: Number = 0
 
 
 class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):
