@@ -20,7 +20,6 @@ import json
 import logging
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from fleet import Fleet, play
 from rich.console import Console
@@ -188,11 +188,9 @@ def _cores(num: int) -> Iterator[None]:
 
 @contextmanager
 def _cache_removed(folder: Path) -> Iterator[None]:
-    """Remove traceq's cache beside the traces at the end of the block."""
-    try:
+    """Keep traceq's cache in a folder that is removed at the end of the block."""
+    with TemporaryDirectory() as cache, patch.dict(os.environ, XDG_CACHE_HOME=cache):
         yield
-    finally:
-        shutil.rmtree(folder / ".traceq", ignore_errors=True)
 
 
 def _cluster(num_workers: int) -> Any:

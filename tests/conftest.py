@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ settings.register_profile("sample", deadline=None, max_examples=25)  # a machine
 settings.register_profile("all", deadline=None, max_examples=100)  # `make slow`
 settings.load_profile("sample")
 
+os.environ["XDG_CACHE_HOME"] = mkdtemp(prefix="traceq-cache-")  # not the user's own
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ.pop("COLUMNS", None)  # pytest-xdist says how wide its terminal is; texts compared here are a pipe's
 
 

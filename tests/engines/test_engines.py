@@ -24,6 +24,7 @@ from fleet import MS, Fleet, play
 from traceq.analysis.registry import analysis, names, sheet
 from traceq.commands._engine import parse_memory
 from traceq.engines.analyze_path import SMALL, sheet_of
+from traceq.engines.cache import How, _entry_of, cache_folder
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import plain_bytes
 from traceq.engines.pool import Pool
@@ -52,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(folder: Path, tmp_path: Path) -> Path:
     """A separate folder, without a cache."""
-    shutil.copytree(folder, tmp_path / "fleet", ignore=shutil.ignore_patterns(".traceq"))
+    shutil.copytree(folder, tmp_path / "fleet")
     return tmp_path / "fleet"
 
 
@@ -128,7 +129,7 @@ def test_a_pool_says_to_the_byte_what_one_process_says(
 ) -> None:
     monkeypatch.setenv("TRACEQ_CACHE", "0")
     assert merged_text(folder, pool) == expected
-    assert not (folder / ".traceq").exists()
+    assert not any(_entry_of(file, How(False, None)) for file in folder.iterdir())
 
 
 def test_one_step_of_many_ranks_is_that_of_a_few(copied: Path) -> None:
@@ -206,23 +207,27 @@ def test_one_more_rank_costs_one_rank(copied: Path) -> None:
 
 
 def test_a_cache_that_is_stale_damaged_or_forbidden_is_as_if_it_were_not(
-    copied: Path, folder: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+    copied: Path, folder: Path, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     merged_text(copied, InProcessEngine(), ["steps"])
     shutil.copy(copied / "rank1.json.gz", copied / "rank2.json.gz")
-    (copied / ".traceq" / "rank5.json.gz.summary").write_bytes(b"damaged")
-    shutil.copy(copied / ".traceq" / "rank6.json.gz.summary", copied / ".traceq" / "rank7.json.gz.summary")
+    entry = {rank: _entry_of(copied / f"rank{rank}.json.gz", How(False, None)).path for rank in (5, 6, 7, 8)}
+    entry[5].write_bytes(b"damaged")
+    shutil.copy(entry[6], entry[7])
+    entry[8].write_bytes(entry[8].read_bytes()[:100])
     engine = InProcessEngine()
     merged_text(copied, engine, ["steps"])
-    assert sorted(engine.ran) == [f"summarize rank{rank}.json.gz" for rank in (2, 5, 7)]
-    shutil.rmtree(copied / ".traceq")
-    (copied / ".traceq").write_text("no folder")
+    assert sorted(engine.ran) == [f"summarize rank{rank}.json.gz" for rank in (2, 5, 7, 8)]
+    shutil.rmtree(cache_folder())
+    cache_folder().write_text("no folder")
     shutil.copy(folder / "rank2.json.gz", copied / "rank2.json.gz")
     assert merged_text(copied, InProcessEngine()).replace(str(copied), str(folder)) == expected
     monkeypatch.setattr("traceq.engines.cache.sources", lambda: "0.0.9 (another)")
-    (copied / ".traceq").unlink()
+    cache_folder().unlink()
     merged_text(copied, InProcessEngine(), ["steps"])
     monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     newer = InProcessEngine()
     merged_text(copied, newer, ["steps"])
     assert len(newer.ran) == 12

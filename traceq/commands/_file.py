@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from traceq.errors import TraceqError
+from traceq.errors import TraceqError, UsageFault
+from traceq.locations import place
 from traceq.runs.run_folder import atomic_write
 
 igzip: Any
@@ -16,9 +17,17 @@ try:
 except ImportError:
     import gzip as igzip
 
-__all__ = ["open_replacing"]
+__all__ = ["open_replacing", "refuse_input"]
 
 _LEVEL = 2
+
+
+def refuse_input(target: Path, paths: Iterable[str | None]) -> None:
+    """Raise UsageFault if what is to be written is one of these inputs."""
+    for path in paths:
+        where = place(path) if path else None
+        if isinstance(where, Path) and where.exists() and target.exists() and target.samefile(where):
+            raise UsageFault(f"{target} is read, and would be replaced; name another file")
 
 
 @contextmanager

@@ -23,6 +23,11 @@ class OneRun:
     findings: tuple[Finding, ...]
     caveats: tuple[Caveat, ...]
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that were read."""
+        return tuple(trace.path for trace in self.run.traces)
+
     def write(self, renderer: str, file: BinaryIO) -> None:
         """Write it with a renderer. Raises UsageFault where no renderer of that name writes runs."""
         from traceq.renderers import find_renderer
@@ -42,6 +47,11 @@ class RunPair:
     def caveats(self) -> tuple[Caveat, ...]:
         """Doubts about the comparison."""
         return self.diff.caveats
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that were read."""
+        return tuple(trace.path for run in (self.a, self.b) for trace in run.traces)
 
     def write(self, renderer: str, file: BinaryIO) -> None:
         """Write it with a renderer. Raises UsageFault where no renderer of that name writes pairs of runs."""

@@ -50,12 +50,15 @@ def command(
     from traceq.engines.process_tuning import tune_process
 
     tune_process([a, b or ""])
+    from traceq.commands._file import refuse_input
     from traceq.commands._output import chosen_form, print_caveats, write_result
     from traceq.compare.diff import diff, diff_run
     from traceq.compare.result import Diffs
     from traceq.display import RenderOptions
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
+    if html is not None:
+        refuse_input(html, (a, b))
     percent, verdicts = parse_threshold(threshold), _checked(fail_on or [])
     if b is None:
         diffs = diff_run(a, threshold_pct=percent)

@@ -35,6 +35,7 @@ def command(
     ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
 ) -> None:
     """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
+    from traceq.commands._file import refuse_input
     from traceq.commands._output import print_caveats
     from traceq.commands._ranks import parse_ranks
     from traceq.renderers import export_suffix, find_renderer, renders
@@ -46,6 +47,7 @@ def command(
     target = output or Path(export_name(path, other, export_suffix(to)))
     if output is None and target.exists():
         raise UsageFault(f"{target} exists; name the file with -o to replace it")
+    refuse_input(target, (path, other))
     chosen = parse_ranks(ranks)
     caveats = _write_folder(path, chosen, to, target) if is_folder else _write_file(path, other, chosen, to, target)
     typer.echo(target)
@@ -67,10 +69,11 @@ def export_name(path: str, other: str | None, suffix: str) -> str:
 
 
 def _write_file(path: str, other: str | None, ranks: set[int] | None, to: str, target: Path) -> Iterable[Caveat]:
-    from traceq.commands._file import open_replacing
+    from traceq.commands._file import open_replacing, refuse_input
     from traceq.commands._run_or_pair import read_subject
 
     subject = read_subject(path, other, ranks)
+    refuse_input(target, subject.files)
     with open_replacing(target) as file:
         subject.write(to, file)
     return subject.caveats
@@ -84,6 +87,8 @@ def _write_folder(path: str, ranks: set[int] | None, to: str, target: Path) -> I
     run = with_traces(read(path, ranks=ranks))
     try:
         target.mkdir(exist_ok=True)
+        if odd := [file for file in target.iterdir() if not (file.is_file() or file.is_dir())]:
+            raise TraceqError(f"{odd[0]}: not a regular file; expected a folder of tables, or none")
         find_renderer(to, "tables")(frames(run), target)
     except OSError as fault:
         raise TraceqError(f"{target}: {(fault.strerror or str(fault)).lower()}") from fault

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -48,7 +50,7 @@ def command(
     subject = read_subject(path, other, parse_ranks(ranks))
     commands, view = _first_view(subject)
     print_caveats(subject.caveats)
-    with TemporaryDirectory(prefix="traceq-") as folder:
+    with _ended_by_signals(), TemporaryDirectory(prefix="traceq-") as folder:
         exported = Path(folder) / export_name(path, other, export_suffix("perfetto"))
         with open_replacing(exported) as file:
             subject.write("perfetto", file)
@@ -61,11 +63,22 @@ def command(
             if browser and _has_display():
                 webbrowser.open(link)
             _wait(server)
-        except KeyboardInterrupt:
-            pass  # the way to end it early, not a fault
         finally:
             server.shutdown()
             server.server_close()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Leave the block on the signals that end a program, so that its temporary folder is removed."""
+    from traceq.recorder.process.signals import Stopped, stoppable
+
+    try:
+        with stoppable(), suppress(KeyboardInterrupt):
+            yield
+    except Stopped as stopped:
+        if stopped.number != signal.SIGINT:  # Ctrl-C is the way to end it early, not a fault
+            raise stopped.as_exit from None
 
 
 def _first_view(subject: OneRun | RunPair) -> tuple[Sequence[tuple[str, tuple[str, ...]]], WorstPlace]:

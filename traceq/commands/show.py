@@ -49,6 +49,7 @@ def command(
 
     tune_process(paths)
     from traceq.commands._engine import engine_for, shown_ranks
+    from traceq.commands._file import refuse_input
     from traceq.commands._output import chosen_form, print_caveats, write_result
     from traceq.commands._ranks import parse_ranks
     from traceq.display import RenderOptions
@@ -57,6 +58,8 @@ def command(
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None and len(paths) > 1:
         raise UsageFault(f"--html {html}: one file holds one path, and here are {len(paths)}")
+    if html is not None:
+        refuse_input(html, paths)
     chosen, engine = parse_ranks(ranks), engine_for(memory, cluster)
     for path in map(engine.path, paths):
         with shown_ranks() as on_progress:

@@ -1,16 +1,21 @@
-"""Cache of the summaries of ranks beside their traces, so that only new or changed ranks are read again.
+"""Cache of the summaries of ranks, so that only new or changed ranks are read again.
 
-Files are `.traceq/<trace file>.summary` in the folder of the traces. An entry is valid for a file of the same size,
-modification time and inode, and for the sources of traceq that wrote it. Stale and damaged entries are ignored, and so
-are errors when writing. TRACEQ_CACHE=0 in the environment disables the cache.
+It is the folder `traceq` in the user's cache folder (XDG_CACHE_HOME), private to the user: one of somebody else, or
+that is a link, is not used. An entry is valid for a file of the same path, size, modification time and inode, and for
+the sources of traceq that wrote it; that is checked before any of it is decoded. Stale and damaged entries are ignored,
+and so are errors when writing. Beyond MOST_BYTES the entries that were not used for longest are removed. TRACEQ_CACHE=0
+in the environment disables the cache.
 """
 
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +26,12 @@ from traceq.engines.source_digest import sources
 from traceq.locations import Place
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["How", "load_summary", "store_summary"]
+__all__ = ["MOST_BYTES", "How", "cache_entries", "cache_folder", "clear_cache", "load_summary", "store_summary"]
 
-FOLDER = ".traceq"
+MOST_BYTES = 1 << 30
+_SUFFIX = ".summary"
+_KEY_BYTES = 32
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class How(NamedTuple):
@@ -33,45 +41,113 @@ class How(NamedTuple):
     step: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    key: str
-    summary: RankSummary
+def cache_folder() -> Path:
+    """Return the folder of the cache, whether it exists or not."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):
+        return Path(given) / "traceq"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "traceq" / "cache"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "traceq"
+
+
+def cache_entries() -> list[tuple[Path, os.stat_result]]:
+    """Return the entries with what the system says of each, those that were not used for longest first."""
+    entries = []
+    with suppress(OSError), os.scandir(cache_folder()) as files:
+        for file in files:
+            if file.name.endswith(_SUFFIX) and file.is_file(follow_symlinks=False):
+                entries.append((Path(file.path), file.stat(follow_symlinks=False)))
+    return sorted(entries, key=lambda entry: entry[1].st_mtime_ns)
+
+
+def clear_cache() -> int:
+    """Remove all entries, and return how many there were."""
+    entries = cache_entries()
+    for path, _ in entries:
+        path.unlink(missing_ok=True)
+    return len(entries)
 
 
 def load_summary(file: Place, names: Sequence[str], how: How) -> RankSummary | None:
     """Return the cached summary of a trace; None unless it has these analyses."""
-    if (cached := _entry_of(file, how)) is None:
+    if (entry := _entry_of(file, how)) is None or not _is_private(entry.path.parent):
         return None
-    place, key = cached
     try:
-        entry = unpack(place.read_bytes(), _Entry)
+        with open(os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as content:
+            if content.read(_KEY_BYTES) != entry.key:
+                return None
+            summary = unpack(content.read(), RankSummary)
+        os.utime(entry.path)
     except (OSError, Damaged):
         return None
-    return entry.summary if entry.key == key and entry.summary.names >= set(names) else None
+    return summary if summary.names >= set(names) else None
 
 
 def store_summary(file: Place, summary: RankSummary, how: How) -> None:
     """Write a summary to the cache, if possible, merged with the parts that are cached already."""
-    if (cached := _entry_of(file, how)) is None:
+    if (entry := _entry_of(file, how)) is None:
         return
-    place, key = cached
     if (before := load_summary(file, (), how)) is not None:
         summary = replace(summary, parts=tuple((dict(before.parts) | dict(summary.parts)).items()))
     with suppress(OSError):
-        place.parent.mkdir(exist_ok=True)
-        with atomic_write(place) as part:
-            part.write_bytes(pack(_Entry(key, summary)))
+        entry.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not entry.path.parent.is_symlink():
+            entry.path.parent.chmod(0o700)
+        if not _is_private(entry.path.parent):
+            return
+        if entry.path.is_symlink():
+            entry.path.unlink()
+        with atomic_write(entry.path) as part:
+            part.write_bytes(entry.key + pack(summary))
+        _remove_oldest(entry.path.stat().st_size)
 
 
-def _entry_of(file: Place, how: How) -> tuple[Path, str] | None:
-    """Return (path of a trace's entry, key that makes it valid); None without a cache."""
+def _is_private(folder: Path) -> bool:
+    """Return whether a folder is the user's own, no link, and closed to others."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISDIR(status.st_mode):
+        return False
+    return sys.platform == "win32" or (status.st_uid == os.geteuid() and not status.st_mode & _OTHERS)
+
+
+_written_bytes = [MOST_BYTES]
+"""Bytes written since the size of the cache was last looked at; a process looks at its first entry."""
+
+
+def _remove_oldest(size_bytes: int) -> None:
+    """Keep the cache below its bound, give or take a sixteenth of it."""
+    _written_bytes[0] += size_bytes
+    if _written_bytes[0] < MOST_BYTES // 16:
+        return
+    _written_bytes[0] = 0
+    entries = cache_entries()
+    excess = sum(status.st_size for _, status in entries) - MOST_BYTES
+    for path, status in entries:
+        if excess <= 0:
+            return
+        path.unlink(missing_ok=True)
+        excess -= status.st_size
+
+
+class _Entry(NamedTuple):
+    """Where a summary is stored, and the bytes with which a valid one begins."""
+
+    path: Path
+    key: bytes
+
+
+def _entry_of(file: Place, how: How) -> _Entry | None:
+    """Return the entry of a trace; None without a cache."""
     if os.environ.get("TRACEQ_CACHE") == "0" or not isinstance(file, Path):
         return None
     try:
-        now = file.stat()
+        now, place = file.stat(), str(file.resolve())
     except OSError:
         return None
-    key = f"{sources()} {plugins_version()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {how}"
-    step = "" if how.step is None else f".step{how.step}"
-    return file.parent / FOLDER / f"{file.name}{step}.summary", key
+    name = sha256(f"{place}\0{how.step}".encode(errors="surrogateescape")).hexdigest()[:32]
+    facts = f"{place}\0{sources()} {plugins_version()} {now.st_size} {now.st_mtime_ns} {now.st_ino} {how}"
+    return _Entry(cache_folder() / f"{name}{_SUFFIX}", sha256(facts.encode(errors="surrogateescape")).digest())

@@ -7,6 +7,7 @@ if a rank that an external launcher started ended early.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,7 +155,13 @@ def check_manifest(manifest: Manifest) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which is moved onto it if the block succeeds, else removed."""
+    """Yield a temporary path beside `path`, which is moved onto it if the block succeeds, else removed.
+
+    Of a link the target is written. Raises OSError for what is no regular file, such as a device or a pipe.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     part = path.with_name(f".{path.name}.{token_hex(4)}.part")  # several ranks may write one file
     try:
         yield part
