@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from traceq.integrations.trainer_recording import TrainerRecording
 
@@ -58,3 +60,26 @@ class TraceqCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """End the recording."""
         self._recording.close()
+
+    def on_exception(self, error: BaseException) -> None:
+        """End the recording, which says why."""
+        self._recording.close(error)
+
+
+def _reporting_exceptions(train: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Trainer.train` that tells the callbacks of this module of an exception: it tells callbacks nothing."""
+
+    @functools.wraps(train)
+    def call(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return train(self, *args, **kwargs)
+        except BaseException as error:
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, TraceqCallback):
+                    callback.on_exception(error)
+            raise
+
+    return call
+
+
+Trainer.train = _reporting_exceptions(Trainer.train)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
@@ -20,7 +20,7 @@ class Stepper:
 
     __slots__ = ("_open", "_phases", "_steps")
 
-    def __init__(self, steps: Iterator[str], phases: Phases) -> None:
+    def __init__(self, steps: Generator[str, None, None], phases: Phases) -> None:
         self._steps = steps
         self._phases = phases
         self._open = ExitStack()
@@ -38,5 +38,6 @@ class Stepper:
         self.set_phase(DATALOAD_WAIT)
 
     def close(self) -> None:
-        """End the current phase; its step has no end and does not count."""
+        """End the recording: the step that runs has no end and does not count."""
         self._open.close()
+        self._steps.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,11 +34,16 @@ _MEANING = {False: "the loop as it is", True: "as the loop defines it"}
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Source of batches and phases for a loop whose steps are recorded."""
+    """Source of batches and phases for a loop whose steps are recorded.
+
+    `open_steps` ends what is being recorded, at the latest with the block of `record`: a loop may be left anywhere, and
+    its iterator be kept.
+    """
 
     rank: Rank
     question: str
     arms: LoopArms
+    open_steps: ExitStack
 
     @property
     def arm(self) -> str:
@@ -72,8 +77,9 @@ class Session:
         Batches continue, unrecorded, after the recording is complete.
         """
         source = self._fetch_batches(batches)
-        for _, batch in zip(self._recorded_steps(), source, strict=False):
-            yield batch
+        with closing(self._recorded_steps()) as recorded:
+            for _, batch in zip(recorded, source, strict=False):
+                yield batch
         yield from source
 
     @contextmanager
@@ -85,10 +91,15 @@ class Session:
         finally:
             stepper.close()
 
-    def _recorded_steps(self) -> Iterator[str]:
+    def _recorded_steps(self) -> Generator[str, None, None]:
+        return self.open_steps.enter_context(closing(self._until_complete()))
+
+    def _until_complete(self) -> Generator[str, None, None]:
         manifest = self.rank.plan.manifest("loop", self.question, self.rank.phases.names)
-        yield from recorded_steps(self.rank, manifest)
-        self.arms.restore()
+        try:
+            yield from recorded_steps(self.rank, manifest)
+        finally:
+            self.arms.restore()
 
     def _fetch_batches(self, batches: Iterable[B]) -> Iterator[B]:
         iterator = iter(batches)
@@ -143,7 +154,8 @@ def record(
         rank = Rank(plan, world, Phases(declared), ProgressCounters("", world.rank), control=control)
         rank.progress.plan_steps(num_steps(plan))
         try:
-            yield Session(rank, question, loop_arms)
+            with ExitStack() as open_steps:
+                yield Session(rank, question, loop_arms, open_steps)
         except BaseException as error:
             note_end(plan, world, error)
             raise

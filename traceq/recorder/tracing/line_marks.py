@@ -38,16 +38,19 @@ _ROOTS = tuple(f"{folder}/" for folder in _PACKAGES)
 def marked_lines() -> Iterator[None]:
     """Mark the lines that run in the block, on this thread; a tracer (debugger, coverage) is restored after it."""
     before = sys.gettrace()
-    running = {frame: frame.f_trace for frame in _callers(sys._getframe()) if _is_user_code(frame.f_code.co_filename)}
-    for frame in running:  # a loop that already runs: otherwise only the functions it calls would be marked
-        frame.f_trace = _on_line
+    tracers: dict[int, Any] = {}  # by id: a frame would keep the loop's iterator, which is to end with the loop
+    for frame in _callers(sys._getframe()):
+        if _is_user_code(frame.f_code.co_filename):
+            tracers[id(frame)] = frame.f_trace
+            frame.f_trace = _on_line  # a loop that already runs: otherwise only functions that it calls would be marked
     sys.settrace(_on_call)
     try:
         yield
     finally:
         sys.settrace(before)
-        for frame, tracer in running.items():
-            frame.f_trace = tracer
+        for frame in _callers(sys._getframe()):
+            if frame.f_trace is _on_line:
+                frame.f_trace = tracers.get(id(frame))
 
 
 def mark_running_line() -> None:

@@ -48,18 +48,25 @@ class Window:
 
 
 def profiled_steps(window: Window, device: torch.device, phases: Phases) -> Generator[int, None, None]:
-    """Yield the index of each step to run, warm-up included; the trace is on disk when the iterator ends."""
+    """Yield the index of each step to run, warm-up included; the trace is on disk when the iterator ends.
+
+    An iterator that is closed before stops the profiler, and writes nothing: its last step has no end.
+    """
     if torch._C._autograd._profiler_enabled():
         raise RecordingFailed("another profiler is running, the loop's own? Disable it, or record without traces")
     profiler = _profiler(window, device)
     phases.profiling = True
     try:
         with profiler, marked_lines() if window.marks else nullcontext():
-            for index in range(window.total_steps):
-                if window.marks:
-                    mark_running_line()
-                yield index
-                profiler.step()
+            try:
+                for index in range(window.total_steps):
+                    if window.marks:
+                        mark_running_line()
+                    yield index
+                    profiler.step()
+            except BaseException:
+                profiler.on_trace_ready = None
+                raise
     finally:
         phases.profiling = False
 
