@@ -7,7 +7,7 @@ import subprocess
 
 from traceq.errors import TraceqError
 
-__all__ = ["adopt_srun", "is_launched", "rank_variables"]
+__all__ = ["adopt_srun", "is_launched", "number_in", "rank_of_environment", "rank_variables"]
 
 
 def is_launched() -> bool:
@@ -18,8 +18,35 @@ def is_launched() -> bool:
     adopt_srun()
     if not {"RANK", "LOCAL_RANK", "WORLD_SIZE"} <= os.environ.keys():
         return False
-    os.environ.update(_unset_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    os.environ.update(_unset_defaults(number_in("LOCAL_WORLD_SIZE", 1)))
     return True
+
+
+def rank_of_environment() -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks, as its launcher set them.
+
+    TraceqError for variables that are missing or cannot be: a shell may hold those of an earlier job.
+    """
+    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if missing := [key for key in needed if not os.environ.get(key)]:
+        present = ", ".join(key for key in needed if key not in missing)
+        raise TraceqError(
+            f"{present} set, but not {', '.join(missing)}; start with torchrun, call init_process_group first, or, if "
+            f"{'they are' if ',' in present else 'it is'} left over from another job, unset {present.replace(',', '')}"
+        )
+    rank, size = number_in("RANK", 0), number_in("WORLD_SIZE", 1)
+    number_in("MASTER_PORT", 0)
+    if rank >= size:
+        raise TraceqError(f"RANK={rank}, WORLD_SIZE={size}: expected a rank below the number of ranks")
+    return rank, size
+
+
+def number_in(name: str, default: int) -> int:
+    """Return a variable such as LOCAL_RANK as a number, or the default; TraceqError for what is no number."""
+    text = os.environ.get(name) or str(default)
+    if not text.isdecimal():
+        raise TraceqError(f"{name}={text}: expected a number; left over from another job? Then unset it")
+    return int(text)
 
 
 def adopt_srun() -> None:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 
-from traceq.errors import RecordingFailed, TraceqError
-from traceq.recorder.process.environment_variables import adopt_srun
+from traceq.errors import RecordingFailed
+from traceq.recorder.process.environment_variables import adopt_srun, number_in
+from traceq.recorder.process.rendezvous import meet
 from traceq.recorder.process.store_exchange import StoreExchange
 
 __all__ = ["Peer", "World", "join_world", "leave_world", "running_world", "world_of_job"]
@@ -96,7 +97,7 @@ def join_world(device: str) -> World:
 
     `device`: cpu or cuda. Ranks that outnumber the GPUs share them and communicate by gloo.
     """
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = number_in("LOCAL_RANK", 0)
     rank_device = torch.device("cpu")
     if device == "cuda":
         rank_device = torch.device("cuda", local_rank % torch.cuda.device_count())
@@ -115,10 +116,10 @@ def running_world(device: str) -> Iterator[World]:
     rank_device = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
     if not dist.is_initialized():
         adopt_srun()
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_rank = number_in("LOCAL_RANK", 0)
     if dist.is_initialized():
         yield _world_of_group(local_rank, rank_device)
-    elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    elif number_in("WORLD_SIZE", 1) > 1:
         with _temporary_group(rank_device):
             yield _world_of_group(local_rank, rank_device)
     else:
@@ -169,14 +170,10 @@ def _temporary_group(device: torch.device) -> Iterator[None]:
     The recorder's own communication uses gloo even where the loop's tensors use nccl: ranks that were started without
     a group may all compute on the same GPU, which nccl rejects.
     """
-    missing = [key for key in ("RANK", "MASTER_ADDR", "MASTER_PORT") if key not in os.environ]
-    if missing:
-        raise TraceqError(
-            f"record: WORLD_SIZE is set, but there is no process group and no {', '.join(missing)}; "
-            "start with torchrun, or call init_process_group first"
-        )
+    store, rank, size = meet(TIMEOUT)
     on_gpu = device.type == "cuda" and dist.is_nccl_available()
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TIMEOUT)
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=size)
     group = dist.group.WORLD
     try:
         yield
@@ -187,13 +184,15 @@ def _temporary_group(device: torch.device) -> Iterator[None]:
 
 def _init_process_group(device: torch.device) -> None:
     uses_nccl = device.type == "cuda" and _num_local_ranks() <= torch.cuda.device_count()  # nccl: one rank per GPU
-    single: dict[str, Any] = {} if "RANK" in os.environ else {"store": HashStore(), "rank": 0, "world_size": 1}
     backend: dict[str, Any] = {"backend": "nccl", "device_id": device} if uses_nccl else {"backend": "gloo"}
-    dist.init_process_group(timeout=TIMEOUT, **backend, **single)
+    is_alone = "RANK" not in os.environ or number_in("WORLD_SIZE", 1) == 1
+    store: Store
+    store, rank, size = (HashStore(), 0, 1) if is_alone else meet(TIMEOUT)
+    dist.init_process_group(timeout=TIMEOUT, store=store, rank=rank, world_size=size, **backend)
 
 
 def _num_local_ranks() -> int:
     """Return how many ranks of this host see the same GPUs as this one: srun may show each task different ones."""
     if "SLURM_GPUS_PER_TASK" in os.environ:
         return 1
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return number_in("LOCAL_WORLD_SIZE", 1)
