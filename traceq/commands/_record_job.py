@@ -25,7 +25,9 @@ def check_job_options(**options: object) -> None:
     """Raise UsageFault for options that only recipes have."""
     for name, value in options.items():
         if value:
-            raise UsageFault(f"--{name}: only for --recipe; a job is recorded as its command starts it")
+            raise UsageFault(
+                f"--{name.replace('_', '-')}: only for --recipe; a job is recorded as its command starts it"
+            )
 
 
 def record_job(options: JobOptions, arms: Sequence[str] = (), replicates: int | None = None) -> None:

@@ -100,6 +100,13 @@ def command(
         show_default="1, on CUDA 4",
     ),
     device: Device = typer.Option(Device.auto, "--device", help="Where the ranks compute."),
+    hang_s: float | None = typer.Option(
+        None,
+        "--hang-after",
+        metavar="SECONDS",
+        help="End ranks that make no progress for as long; 0: never.",
+        show_default="30",
+    ),
     out: Path | None = typer.Option(None, "--out", help="The run's folder.", show_default="traceq-runs/RECIPE-TIME"),
 ) -> None:
     """Record a training job as it is, or a recipe: unprofiled timing first, then a short profiled window of each arm.
@@ -118,7 +125,12 @@ def command(
         from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS
 
         check_job_options(
-            recipe=recipe, ranks=ranks, set=changes, vary=vary, replicates=None if job_arms else replicates
+            recipe=recipe,
+            ranks=ranks,
+            set=changes,
+            vary=vary,
+            replicates=None if job_arms else replicates,
+            hang_after=hang_s,
         )
         options = JobOptions(
             command=tuple(job),
@@ -151,6 +163,7 @@ def command(
         device=device.value,
         out=out,
         replicates=replicates,
+        hang_s=hang_s,
     )
     entry, _, planned = request.check()
     if joins and entry.recipe.runs_apart(each.arm for each in planned):

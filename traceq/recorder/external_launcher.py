@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.failures.external_launcher import note_end
-from traceq.recorder.failures.rank_errors import error_text
+from traceq.recorder.failures.rank_errors import error_text, reserve_descriptors
 from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.signals import Stopped, stoppable
@@ -28,6 +28,7 @@ def record_joined(request: Request) -> Plan | None:
     """
     with stoppable() as ignore_signals:
         try:
+            reserve_descriptors()
             world = join_world(resolve_device(request.device))
             plan = _shared_plan(request, world)
             _record(plan, world, ignore_signals)

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from traceq.errors import TraceqError
 from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
-from traceq.recorder.failures.rank_errors import write_error
+from traceq.recorder.failures.rank_errors import error_text, write_error
 from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_rank import JobRank, start_rank
@@ -221,7 +221,7 @@ class JobProcess:
         """Note the job's own exception as the reason why the recording ended, then report it as ever."""
         hook, rank = self._excepthook, self._rank
         if not self._is_over and rank is not None:
-            rank.leave(f"{kind.__name__}: {error}")
+            rank.leave(error_text(error))
             with suppress(Exception):
                 self._note_end(rank.rank, error)
             with suppress(Exception):

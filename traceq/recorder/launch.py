@@ -76,12 +76,14 @@ def _run_ranks(
         variables = [rank_variables(rank, plan.num_ranks, store.port, plan.sharing) for rank in ranks]
         try:
             with (
-                running_processes(command, variables, logs) as processes,
+                running_processes(command, variables, logs, scratch) as processes,
                 _reporting(plan, on_progress, on_message),
             ):
                 failures = wait_for_ranks(processes, plan)
         finally:
             plan.folder.sweep()
+        if isinstance(failures, LaunchFailure):
+            return failures
         if failures and not plan.folder.is_complete:
             return _launch_failure(plan, failures)
         for failure in failures:

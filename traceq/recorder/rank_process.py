@@ -8,8 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
+from traceq.recorder.failures.cpp_terminate import TerminateHandler
+from traceq.recorder.failures.external_launcher import note_abort
 from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, wait_for_dumps
-from traceq.recorder.failures.rank_errors import write_error
+from traceq.recorder.failures.rank_errors import reserve_descriptors, write_error
 from traceq.recorder.process.child_processes import die_with_parent
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import join_world, leave_world
@@ -29,8 +31,12 @@ def main() -> None:
         faulthandler.register(signal.SIGUSR1, all_threads=False)  # lets the launcher see where a rank hangs
     plan = Plan.from_bytes(Path(sys.argv[1]).read_bytes())
     rank = int(os.environ["RANK"])
+    reserve_descriptors()
     try:
-        run_rank(plan, find_recipe(plan.recipe), join_world(plan.device))
+        world = join_world(plan.device)
+        handler = TerminateHandler(lambda: note_abort(plan, world))
+        run_rank(plan, find_recipe(plan.recipe), world)
+        handler.restore()
     except SystemExit as exit_:
         error = RuntimeError(f"the recipe called sys.exit({exit_.code})")
         write_error(plan.faults_folder, rank, error)

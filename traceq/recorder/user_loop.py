@@ -13,6 +13,7 @@ from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
 from traceq.recorder.failures.external_launcher import note_end
+from traceq.recorder.failures.rank_errors import reserve_descriptors
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.loop_arms import LoopArms, check_arms
 from traceq.recorder.process.check_shared_file_system import check_shared
@@ -153,6 +154,7 @@ def record(
         control = LoopControl(loop_arms.set, loop_arms.was_regular)
         rank = Rank(plan, world, Phases(declared), ProgressCounters("", world.rank), control=control)
         rank.progress.plan_steps(num_steps(plan))
+        reserve_descriptors()
         try:
             with ExitStack() as open_steps:
                 yield Session(rank, question, loop_arms, open_steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +12,14 @@ import msgspec
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["RankError", "error_text", "note_arm", "read_error", "write_error"]
+__all__ = ["RankError", "error_text", "note_arm", "read_error", "reserve_descriptors", "write_error"]
 
 
 _ARM_NOTE = "in a step of arm "
+_SCREEN = 2000
+"""Characters of an exception's text that are kept: a screen; the log has all of it."""
+_NUM_RESERVED = 4
+_reserved: list[int] = []
 
 
 class RankError(msgspec.Struct, frozen=True):
@@ -25,9 +30,17 @@ class RankError(msgspec.Struct, frozen=True):
     arm: str = ""
 
 
+def reserve_descriptors() -> None:
+    """Hold file descriptors for the report of an error, which may be that there are no more."""
+    while len(_reserved) < _NUM_RESERVED:
+        _reserved.append(os.open(os.devnull, os.O_RDONLY))
+
+
 def write_error(folder: str, rank: int, error: BaseException) -> None:
     """Write the exception into the folder; disk errors are ignored, as the rank's log holds the exception too."""
     path = _path(folder, rank)
+    while _reserved:
+        os.close(_reserved.pop())
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as part:
@@ -52,10 +65,13 @@ def _arm(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return `ValueError: its message`, or `ended by SIGTERM` for a signal."""
+    """Return `ValueError: its message`, cut to a screen, or `ended by SIGTERM` for a signal."""
     if isinstance(error, Stopped):
         return f"ended by {error.number.name}"
-    return f"{type(error).__name__}: {error}".rstrip(": \n")
+    text = f"{type(error).__name__}: {error}".rstrip(": \n")
+    if len(text) <= _SCREEN:
+        return text
+    return f"{text[: _SCREEN // 2]} [... {len(text):,} characters ...] {text[-_SCREEN // 2 :]}"
 
 
 def _path(folder: str, rank: int) -> Path:

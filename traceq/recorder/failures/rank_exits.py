@@ -6,13 +6,15 @@ import re
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
+from traceback import FrameSummary
 
+from traceq.recorder.failures.hang_diagnosis import innermost_user_line
 from traceq.recorder.failures.rank_errors import RankError, read_error
-from traceq.recorder.failures.root_cause import RankFailure
-from traceq.recorder.process.child_processes import wait_for_any_exit
+from traceq.recorder.failures.root_cause import ABORTED, LaunchFailure, RankFailure
+from traceq.recorder.failures.stall_watch import StallWatch, is_stopped
+from traceq.recorder.process.child_processes import signal_main_thread
 from traceq.recorder.process.progress_counters import read_counters
 from traceq.recorder.spec.plan import Plan
 
@@ -23,16 +25,30 @@ _STACK_HEADER = "(most recent call first):\n"  # of faulthandler
 _REPORT_WITHIN_S = 2.0  # for ranks that lost a peer to write their errors, and for that peer to exit
 _EXIT_WITHIN_S = 30.0  # for the other ranks to exit after the first one did
 _STACK_WITHIN_S = 0.5
+_POLL_S = 0.1
+_LINE_CHARACTERS = 200
+_WHAT = re.compile(r"^ *what\(\): *(.*)$", re.MULTILINE)
+_FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 
 
-def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure]:
+def wait_for_ranks(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure] | LaunchFailure:
     """Wait for all ranks and return those that failed, as soon as one of them did: others may still run.
 
-    Once a rank has finished its results are safe, so the exit of its peers is awaited for 30 s at most.
+    Once a rank has finished its results are safe, so the exit of its peers is awaited for 30 s at most. Returns a
+    failure of all ranks if none makes progress (`StallWatch`), or if the manifest is gone.
     """
     timeout_s = float("inf")
+    watch = StallWatch(processes, plan)
     while alive := [process for process in processes if process.poll() is None]:
-        wait_for_any_exit(alive, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and all(process.poll() is None for process in alive):
+            time.sleep(_POLL_S)
+            if watch.has_stalled():
+                return _stall_failure(processes, plan)
+            if not plan.folder.manifest_path.is_file():
+                return _deleted(plan)
+        if not plan.folder.manifest_path.is_file():
+            return _deleted(plan)
         if any(failure.exit_code is not None for failure in _failures(processes, plan)):
             return _settled_failures(processes, plan)
         if all(process.poll() is None for process in alive):
@@ -54,7 +70,7 @@ def read_log_tail(plan: Plan, rank: int) -> str:
     text = _read_log(plan, rank)
     _, header, stack = text.rpartition(_STACK_HEADER)
     lines = stack.splitlines()[:_TAIL_LINES] if header else text.splitlines()[-_TAIL_LINES:]
-    return "\n".join(f"  {line}" for line in lines)
+    return "\n".join(f"  {line[:_LINE_CHARACTERS]}" for line in lines)
 
 
 def _failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure]:
@@ -65,8 +81,9 @@ def _failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[RankFailure
         if not progress.finished:
             error = read_error(plan.faults_folder, rank)
             error = error or RankError(_logged_exception(plan, rank) if exit_code == 1 else "", 0)
+            message = f"{error.text}{_terminate_message(plan, rank, error.text)}"
             log_tail = read_log_tail(plan, rank)
-            failures.append(RankFailure(rank, exit_code, error.text, log_tail, error.at_ns, error.arm))
+            failures.append(RankFailure(rank, exit_code, message, log_tail, error.at_ns, error.arm))
     return failures
 
 
@@ -78,6 +95,12 @@ def _logged_exception(plan: Plan, rank: int) -> str:
     _, traceback, text = _read_log(plan, rank).rpartition("Traceback (most recent call last):")
     lines = [re.sub(r"^\[rank\d+\]: ?", "", line) for line in text.splitlines()]
     return next((line for line in reversed(lines) if traceback and line and not line.startswith(" ")), "")
+
+
+def _terminate_message(plan: Plan, rank: int, text: str) -> str:
+    """Return `: its message`, of the C++ exception that ended a rank."""
+    found = _WHAT.findall(_read_log(plan, rank)) if ABORTED in text else ()
+    return f": {found[-1].strip()[:_LINE_CHARACTERS]}" if found else ""
 
 
 def _read_log(plan: Plan, rank: int) -> str:
@@ -103,9 +126,42 @@ def _settled_failures(processes: Sequence[Popen[bytes]], plan: Plan) -> list[Ran
 
 
 def _request_stacks(processes: Sequence[Popen[bytes]], failures: Sequence[RankFailure]) -> None:
-    """Make ranks that run and have written no error append their stacks to their logs."""
+    """Make ranks that run and have written no error append their stacks to their logs.
+
+    One that is stopped writes its stack when it is continued.
+    """
     for failure in failures:
         if failure.exit_code is None and not failure.message:
-            with suppress(ProcessLookupError):
-                processes[failure.rank].send_signal(signal.SIGUSR1)
+            signal_main_thread(processes[failure.rank], signal.SIGUSR1)
+            signal_main_thread(processes[failure.rank], signal.SIGCONT)
     time.sleep(_STACK_WITHIN_S)
+
+
+def _deleted(plan: Plan) -> LaunchFailure:
+    """Return the cause of all errors that follow from a run's folder that is gone."""
+    gone = plan.folder.manifest_path if plan.folder.path.is_dir() else plan.folder.path
+    fault = f"{gone}: was deleted during the recording"
+    return LaunchFailure(fault, fault)
+
+
+def _stall_failure(processes: Sequence[Popen[bytes]], plan: Plan) -> LaunchFailure:
+    """Return which rank the others wait for, if they do, and the line and the stack of each."""
+    stopped = {rank for rank, process in enumerate(processes) if is_stopped(process.pid)}
+    entered = [progress.phases_entered for progress in read_counters(Path(plan.progress_path))]
+    _request_stacks(processes, [RankFailure(rank, None) for rank in range(len(processes))])
+    late = [rank for rank, number in enumerate(entered) if number == min(entered)]
+    places = [
+        f"rank {rank} {'was stopped' if rank in stopped else 'is'} at {_line_of_stack(plan, rank)}"
+        for rank in range(len(processes))
+    ]
+    waiting = f"; the others wait for rank {late[0]}" if len(late) == 1 < len(entered) else ""
+    stacks = [f"{plan.folder.log(rank)}:\n{read_log_tail(plan, rank)}" for rank in range(len(processes))]
+    fault = f"no rank made progress for {plan.hang_s:g} s: {', '.join(places)}{waiting}"
+    return LaunchFailure(fault, "\n".join([f"{plan.out}: {fault}", *stacks]))
+
+
+def _line_of_stack(plan: Plan, rank: int) -> str:
+    """Return the innermost user line of the stack at the end of a rank's log."""
+    matches = [_FRAME.match(line) for line in read_log_tail(plan, rank).splitlines()]
+    frames = [FrameSummary(match["file"], int(match["line"]), match["function"]) for match in matches if match]
+    return innermost_user_line(frames[::-1])

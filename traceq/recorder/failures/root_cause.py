@@ -20,7 +20,8 @@ _PEER_ERROR = re.compile(
     r"connectFullMesh|read from .* failed|timed out after \d+ ?(ms|seconds)|^ended by SIG\w+$",
     re.IGNORECASE,
 )
-_INVALID_NCCL_CALL = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected")  # an error of the rank itself
+_OWN_ERROR = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected|Too many open files")
+"""Errors of the rank itself, also in the words of a library that connects to peers."""
 _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc", re.IGNORECASE)
 _SKIP = "Skip: "
@@ -98,7 +99,7 @@ class LaunchFailure:
 
 def is_peer_error(text: str) -> bool:
     """Return True if the message is that of a rank that lost its peers or timed out waiting for them."""
-    return bool(_PEER_ERROR.search(text)) and not _INVALID_NCCL_CALL.search(text)
+    return bool(_PEER_ERROR.search(text)) and not _OWN_ERROR.search(text)
 
 
 def find_cause(failures: Sequence[RankFailure], phases_entered: Mapping[int, int]) -> RootCause:

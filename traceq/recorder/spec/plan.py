@@ -17,6 +17,7 @@ from traceq.recorder.spec.recipe import Recipe
 from traceq.runs.run_folder import FORMAT, RunFolder
 
 __all__ = [
+    "DEFAULT_HANG_S",
     "MAX_WARMUP_STEPS",
     "Plan",
     "PlannedArm",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 MAX_WARMUP_STEPS = 20
+DEFAULT_HANG_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Plan:
     all of them, -1 in the launcher. `sharing` is then the number of ranks among which the cores are divided: the ranks
     of the largest arm.
     `marked`: arms that will not run, with the reason.
+    `hang_s`: the recording ends after as many seconds in which no rank makes progress; 0: never.
     `is_regular`: False for a loop in which every few steps one does more than the others, such as an evaluation.
     """
 
@@ -73,6 +76,7 @@ class Plan:
     sharing: int = 0
     marked: tuple[Arm, ...] = ()
     is_regular: bool = True
+    hang_s: float = DEFAULT_HANG_S
 
     @property
     def folder(self) -> RunFolder:

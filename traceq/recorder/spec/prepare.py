@@ -14,7 +14,7 @@ from pathlib import Path
 from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.catalogue import Entry, find_recipe
 from traceq.recorder.spec.parameters import overrides, plain_values, with_changes
-from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arms, split_by_device, with_samples
+from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, planned_arms, split_by_device, with_samples
 from traceq.runs.run_folder import RunFolder
 
 __all__ = [
@@ -57,6 +57,7 @@ class Request:
     device: str = "auto"
     out: Path | None = None
     replicates: int | None = None
+    hang_s: float | None = None
 
     def check(self) -> tuple[Entry, object, tuple[PlannedArm, ...]]:
         """Return the recipe, its parameters and its arms; UsageFault for unknown names and values out of range."""
@@ -72,6 +73,8 @@ class Request:
                 f"--replicates {self.replicates}: arms of {self.recipe} share a process; use --steps to time more steps"
             )
         check_range("--replicates", self.replicates, 1, MAX_REPLICATES)
+        if self.hang_s is not None and not 0 <= self.hang_s < math.inf:
+            raise UsageFault(f"--hang-after {self.hang_s:g}: expected seconds, or 0 to wait forever")
         check_range("--steps", self.steps, 0, MAX_STEPS)
         check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
         if self.num_traced(entry) == 0 and self.steps == 0:
@@ -136,6 +139,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         started=utc_now(),
         marked=marked,
         replicates=_num_processes(request, entry, device) if apart else 0,
+        hang_s=DEFAULT_HANG_S if request.hang_s is None else request.hang_s,
     )
     try:
         recipe = entry.recipe

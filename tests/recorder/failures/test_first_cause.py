@@ -1,0 +1,230 @@
+"""What ends a recording is told, and not what follows from it; ranks that all hang are named, with their stacks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from patience import patient
+from recording import start
+
+from traceq.runs.run_folder import RunFolder
+
+pytest.importorskip("torch", reason="recording needs torch")
+
+from traceq.recorder.failures import stall_watch
+from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
+from traceq.recorder.failures.root_cause import is_peer_error
+from traceq.recorder.failures.stall_watch import StallWatch, is_stopped
+from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
+from traceq.recorder.spec.plan import Plan
+
+pytestmark = pytest.mark.torch
+LONG = ("--steps", "10000", "--trace-steps", "0", "--set", "end_at=30")
+SCREEN = 8_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "fault"),
+    [
+        ("files", "rank 1: OSError: [Errno 24] Too many open files: "),
+        ("mismatch", "rank 0 issues all_reduce float32 x 4; rank 1 issues all_reduce float32 x 1,000"),
+        ("long", "rank 1: ValueError: zzzzz"),
+    ],
+)
+def test_the_first_cause_is_told(end: str, fault: str, tmp_path: Path) -> None:
+    started = start(tmp_path, *LONG, "--set", f"end={end}")
+    done = started.finish()
+    assert done.code == 1
+    assert len(done.stderr) < SCREEN
+    assert fault in next(line for line in done.stderr.splitlines() if line.startswith("traceq:"))
+    manifest = RunFolder(done.out).read_manifest()
+    assert manifest.status == "failed"
+    assert fault in manifest.fault
+    assert len(manifest.fault) < SCREEN
+    if end == "long":
+        assert "z" * 5_000_000 in (done.out / "logs/rank1.log").read_text()
+    assert started.left_running() == []
+    assert list(started.scratch.glob("traceq-*")) == []
+
+
+@pytest.mark.slow
+def test_a_run_folder_that_is_deleted_is_the_cause(tmp_path: Path) -> None:
+    started = start(tmp_path, *LONG)
+    started.signal_when_measuring(signal.SIGCONT)
+    shutil.rmtree(started.out)
+    done = started.finish(20)
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1] == f"traceq: {started.out}: was deleted during the recording"
+    assert not started.out.exists()
+    assert started.left_running() == []
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_killed_leaves_no_grandchild_and_no_folder(tmp_path: Path) -> None:
+    grandchild = tmp_path / "child"
+    started = start(tmp_path, *LONG, "--set", "end=child", "--set", f"child_file={grandchild}")
+    deadline = time.monotonic() + patient(60)
+    while not grandchild.is_file() or not grandchild.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pid = int(grandchild.read_text())
+    assert Path(f"/proc/{pid}").exists()
+    started.signal_when_measuring(signal.SIGKILL)
+    assert started.finish().code == -signal.SIGKILL
+    deadline = time.monotonic() + patient(3)
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+    assert started.left_running() == []
+    assert list(started.scratch.glob("traceq-*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "places"),
+    [
+        ("sleep_all", "rank 0 is at linear.py:{end}, rank 1 is at linear.py:{end}"),
+        ("sleep", "rank 1 is at linear.py:{end}; the others wait for rank 1"),
+        ("stop", "rank 1 was stopped at linear.py:{end}; the others wait for rank 1"),
+    ],
+)
+def test_ranks_that_hang_are_named_with_their_lines(end: str, places: str, tmp_path: Path) -> None:
+    started = start(tmp_path, *LONG, "--set", f"end={end}", "--hang-after", "4")
+    done = started.finish(60)
+    assert done.code == 1
+    lines = (Path(__file__).parents[2] / "support/recipes/linear.py").read_text().splitlines()
+    call = {"stop": "os.kill(os.getpid(), signal.SIGSTOP)"}.get(end, "time.sleep(1e6)")
+    line = next(number for number, line in enumerate(lines, 1) if call in line)
+    fault = RunFolder(done.out).read_manifest().fault
+    assert fault.startswith("no rank made progress for 4 s: rank 0 ")
+    assert fault.endswith(places.format(end=f"{line} _end"))
+    stacks = done.stderr.partition(fault)[2]
+    assert stacks.count("in run_rank") == 2  # the stack of each rank
+    steps = done.out / "steps" / "rank0.jsonl"
+    assert time.time() - steps.stat().st_mtime < patient(4 + 12)
+    assert started.left_running() == []
+
+
+def plan(folder: Path, hang_s: float) -> Plan:
+    create_counters(folder / "progress", 2)
+    fields = dict.fromkeys(("recipe", "run_id", "out", "device"), "")
+    return Plan(
+        **fields,
+        num_ranks=2,
+        steps=1,
+        trace_steps=0,
+        seed=0,
+        parameters={},
+        arms=(),
+        scratch=str(folder),
+        hang_s=hang_s,
+    )
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    monkeypatch.setattr(stall_watch, "_POLL_S", 0.1)
+    monkeypatch.setattr(stall_watch, "_SETTLED_S", 0.1)
+    running: list[subprocess.Popen[bytes]] = []
+    yield running
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def ranks(running: list[subprocess.Popen[bytes]], *words: list[str]) -> list[subprocess.Popen[bytes]]:
+    running += [subprocess.Popen(each, process_group=0) for each in words]
+    return running
+
+
+def stalls_within(watch: StallWatch, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if watch.has_stalled():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+SLEEPS, COMPUTES = ["sleep", "1000"], [sys.executable, "-c", "while True: pass"]
+IN_A_CHILD = ["sh", "-c", f"{sys.executable} -c 'while True: pass'; true"]
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="a system without /proc")
+
+
+@needs_proc
+def test_only_ranks_that_neither_count_nor_compute_stall(
+    programs: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    processes = ranks(programs, SLEEPS, SLEEPS)
+    assert stalls_within(StallWatch(processes, plan(tmp_path, 0.5)), patient(10))
+    assert not stalls_within(StallWatch(processes, plan(tmp_path, 0)), 1)
+
+
+@needs_proc
+@pytest.mark.parametrize("other", [COMPUTES, IN_A_CHILD], ids=["itself", "a child"])
+def test_a_rank_that_computes_makes_progress(
+    other: list[str], programs: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    watch = StallWatch(ranks(programs, SLEEPS, other), plan(tmp_path, 1.0))
+    assert not stalls_within(watch, 2.5)
+
+
+@needs_proc
+def test_a_phase_that_begins_is_progress(programs: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    watch = StallWatch(ranks(programs, SLEEPS, SLEEPS), plan(tmp_path, 0.8))
+    counters = ProgressCounters(str(tmp_path / "progress"), 1)
+    for _ in range(6):
+        counters.count_phase()
+        assert not stalls_within(watch, 0.3)
+
+
+@needs_proc
+def test_a_stopped_process_is_known(programs: list[subprocess.Popen[bytes]]) -> None:
+    (process,) = ranks(programs, SLEEPS)
+    assert not is_stopped(process.pid)
+    process.send_signal(signal.SIGSTOP)
+    deadline = time.monotonic() + patient(2)
+    while not is_stopped(process.pid):
+        assert time.monotonic() < deadline
+
+
+def test_an_error_is_written_when_no_descriptor_is_left(tmp_path: Path) -> None:
+    import resource
+
+    reserve_descriptors()
+    limits, held = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, limits[0]), limits[1]))
+    try:
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        write_error(str(tmp_path), 0, error)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    written = read_error(str(tmp_path), 0)
+    assert written is not None
+    assert written.text.startswith("OSError: [Errno 24] Too many open files")
+
+
+def test_a_library_that_connects_without_descriptors_is_not_a_peer_that_left() -> None:
+    assert is_peer_error("RuntimeError: Gloo connectFullMesh failed with ... connection reset")
+    assert not is_peer_error("RuntimeError: Gloo connectFullMesh failed with ... socket: Too many open files")
+
+
+def test_a_long_exception_is_cut_to_a_screen_with_both_ends() -> None:
+    text = error_text(ValueError("begin " + "x" * 5_000_000 + " end"))
+    assert len(text) < 2_100
+    assert text.startswith("ValueError: begin xxx")
+    assert text.endswith("xxx end")
+    assert "[... 5,000,022 characters ...]" in text
