@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs docs clean
+.PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs docs wheels clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and say what the check costs
@@ -47,7 +47,7 @@ recipes: $(VENV)/.test ## does each recipe show what it says it shows?
 	$(BIN)/python -m pytest -m "recipes or not recipes" tests/recipes/test_recipes.py
 
 faults: $(VENV)/.test ## does a recording end well whatever happens to it, and whoever started it?
-	$(BIN)/python -m pytest -m "faults or not faults" tests/recorder/failures/test_ended_from_outside.py tests/recorder/failures/test_every_recipe_fails.py tests/recorder/failures/test_random_kills.py tests/recorder/failures/test_jobs_fail.py tests/recorder/test_launchers.py
+	$(BIN)/python -m pytest -m "faults or not faults" tests/recorder/failures/test_loops_end.py tests/recorder/failures/test_first_cause.py tests/recorder/failures/test_random_ends.py tests/recorder/failures/test_ended_from_outside.py tests/recorder/failures/test_every_recipe_fails.py tests/recorder/failures/test_random_kills.py tests/recorder/failures/test_jobs_fail.py tests/recorder/test_launchers.py
 
 strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
 	TRACEQ_RECORD=1 $(BIN)/python -m pytest -m "slow or not slow" tests/analysis/test_strategy.py tests/runs/test_flight_recorder.py
@@ -74,6 +74,9 @@ jobs: $(VENV)/.test ## does an A/B on public scripts, unedited, find a cost that
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
 
+wheels: $(VENV)/.wheels ## the source distribution and all wheels but that of Windows, in dist
+	$(BIN)/python packaging/wheels.py
+
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
@@ -97,3 +100,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.test: $(VENV)/.torch pyproject.toml
 	$(PIP) install -q -e '.[record,dev,hta]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.wheels: $(BIN)/python pyproject.toml
+	$(PIP) install -q $$($(BIN)/python packaging/wheels.py --requirements)
+	@touch $@

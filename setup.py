@@ -1,5 +1,6 @@
 """Build the native reader and the longest paths, both optional: Python does the same where they cannot be built."""
 
+import os
 from glob import glob
 from hashlib import sha256
 from pathlib import Path
@@ -8,6 +9,7 @@ from setuptools import Extension, setup
 
 SOURCES = ["traceq/kineto/_scan.cpp", *sorted(glob("traceq/kineto/scanner/*.hpp"))]
 DIGEST = sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()  # native_columns.py compares it
+OPTIONAL = "TRACEQ_NEEDS_EXTENSIONS" not in os.environ  # a wheel of a platform has them
 
 setup(
     ext_modules=[
@@ -19,7 +21,7 @@ setup(
             extra_compile_args=["-std=c++17", "-O3", "-g0"],
             language="c++",
             py_limited_api=True,
-            optional=True,
+            optional=OPTIONAL,
         ),
         Extension(
             "traceq.causes._paths",
@@ -28,7 +30,7 @@ setup(
             extra_compile_args=["-std=c++17", "-O3", "-g0"],
             language="c++",
             py_limited_api=True,
-            optional=True,
+            optional=OPTIONAL,
         ),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
