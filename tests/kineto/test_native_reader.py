@@ -188,7 +188,7 @@ def test_every_spelling_of_an_allocation_is_read_alike(key: str, number: str) ->
 
 
 @pytest.mark.parametrize("shapes", ["[[8, 4], []]", "[ [8,4]\n]", "null", "[]", '"[8]"', "[1e9, NaN]", "7"])
-@pytest.mark.parametrize("key", ["Input Dims", "Input dims"])
+@pytest.mark.parametrize("key", ["Input Dims", "Input dims", "Input Strides", "Concrete Inputs"])
 def test_every_spelling_of_a_shape_is_read_alike(key: str, shapes: str) -> None:
     compare(text(op("aten::mm", 0, 1, **{key: 123456}), op("after", 2, 1)).replace(b"123456", shapes.encode()))
 

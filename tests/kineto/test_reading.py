@@ -205,6 +205,16 @@ def test_types_of_inputs_are_kept_of_ops_alone() -> None:
     assert [events.strings[text] if text >= 0 else "" for text in events.types.tolist()] == ['["float",""]', "", ""]
 
 
+def test_strides_and_values_of_inputs_are_kept_as_written() -> None:
+    written = {"Input Strides": [[1, 0], []], "Concrete Inputs": ["", "[1, -1]"]}
+    events = build(op("aten::expand", 0, 1, **written), op("aten::add", 4, 1)).events
+    texts = [
+        [events.strings[text] if text >= 0 else "" for text in each.tolist()]
+        for each in (events.strides, events.inputs)
+    ]
+    assert texts == [["[[1,0],[]]", ""], ['["","[1, -1]"]', ""]]
+
+
 def test_allocations_and_shapes_of_every_year_are_kept() -> None:
     early = {"ph": "i", "name": "[memory]", "pid": 4, "tid": 5, "ts": 7, "args": {"Device Type": 0, "Bytes": -16}}
     shaped = op("aten::mm", 0, 1, **{"Input dims": [[2, 3]]}), op("aten::mm", 2, 1, **{"Input Dims": [[4]]})

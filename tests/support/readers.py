@@ -19,7 +19,7 @@ from traceq.kineto.reader_choice import scan
 from traceq.kineto.scan_result import Scan
 from traceq.model import Events
 
-TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "types", "dtype", "group", "ranks", "text"}
+TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "types", "strides", "inputs", "dtype", "group", "ranks", "text"}
 
 
 @contextmanager

@@ -157,6 +157,8 @@ class ColumnBuilder:
             "grid": scatter(device, self._grid_texts([a.grid for a in device_args]), np.int32),
             "shapes": scatter(ops, self._shape_texts(op_args), np.int32),
             "types": scatter(ops, self._input_texts([a.types for a in op_args]), np.int32),
+            "strides": scatter(ops, self._input_texts([a.strides for a in op_args]), np.int32),
+            "inputs": scatter(ops, self._input_texts([a.inputs for a in op_args]), np.int32),
             "device": scatter(device, _ints([a.device for a in device_args]), np.int32),
             "stream": scatter(device, _ints([a.stream for a in device_args]), np.int32),
             "bytes": scatter(device, _ints([a.bytes if a.bytes != -1 else a.size for a in device_args])),
@@ -187,7 +189,7 @@ class ColumnBuilder:
         return texts
 
     def _input_texts(self, values: Sequence[msgspec.Raw]) -> NDArray[np.int32]:
-        """Return int32 string ids of the shapes or types of inputs, as the trace writes them."""
+        """Return int32 string ids of the shapes, types, strides or values of inputs, as the trace writes them."""
         return np.fromiter(map(self._interned_json.__getitem__, map(bytes, values)), np.int32, len(values))
 
     def _note_messages(
@@ -256,7 +258,7 @@ class ColumnBuilder:
 
 
 DTYPES: dict[str, type] = dict.fromkeys(
-    ("name", "cat", "pid", "tid", "grid", "shapes", "types", "device", "stream"), np.int32
+    ("name", "cat", "pid", "tid", "grid", "shapes", "types", "strides", "inputs", "device", "stream"), np.int32
 )
 DTYPES |= dict.fromkeys(
     ("ts", "dur", "correlation", "external_id", "bytes", "sequence", "forward_thread"), np.int64

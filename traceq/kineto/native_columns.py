@@ -48,7 +48,7 @@ else:
 
 __all__ = ["MISSING", "NativeColumns"]
 
-_TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes", "types")
+_TEXTS = ("name", "cat", "pid", "tid", "grid", "shapes", "types", "strides", "inputs")
 _MESSAGE_TEXTS = ("name", "dtype", "group", "ranks")
 _decode_args = msgspec.json.Decoder(RawArgs).decode
 _decode_event = msgspec.json.Decoder(RawEvent).decode

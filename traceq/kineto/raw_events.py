@@ -39,6 +39,8 @@ class RawArgs(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_ABSENT)
     dims_2021: msgspec.Raw = msgspec.field(name="Input dims", default=_ABSENT)
     types: msgspec.Raw = msgspec.field(name="Input type", default=_ABSENT)
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_ABSENT)
+    inputs: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_ABSENT)
     label: Any = msgspec.field(name="name", default=None)  # of a thread_name row
     memory_bytes: Any = msgspec.field(name="Bytes", default=-1)  # of a [memory] row, like all below
     allocated: Any = msgspec.field(name="Total Allocated", default=-1)

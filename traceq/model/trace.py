@@ -137,8 +137,9 @@ class Allocations:
 class Events:
     """Complete events of one trace as columns of equal length N, in file order. -1 = absent.
 
-    `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid`, `shapes` and `types` (of a
-    CPU op's inputs, as the trace writes them) int32 into `strings`; `device`, `stream` int32; `correlation`,
+    `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid`, and of a CPU op's inputs, as
+    the trace writes them, `shapes`, `types`, `strides` and `inputs` (the values of those that are no tensors) int32 into
+    `strings`; `device`, `stream` int32; `correlation`,
     `external_id`, `bytes`, `sequence`, `forward_thread` int64.
     """
 
@@ -153,6 +154,8 @@ class Events:
     grid: NDArray[np.int32]
     shapes: NDArray[np.int32]
     types: NDArray[np.int32]
+    strides: NDArray[np.int32]
+    inputs: NDArray[np.int32]
     device: NDArray[np.int32]
     stream: NDArray[np.int32]
     correlation: NDArray[np.int64]

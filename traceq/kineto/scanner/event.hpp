@@ -15,7 +15,7 @@ enum Field : int {
     kPh, kName, kCat, kPid, kTid, kTs, kDur, kArgs,
     kExternalId, kExternalId2021, kCorrelation, kDevice, kStream, kBytes, kSize, kSequence, kForwardThread,
     kMessageSequence, kWaitOnStream, kEventRecord,
-    kDirection, kGrid, kCallStack, kLabel, kDims2021,
+    kDirection, kGrid, kCallStack, kLabel, kDims2021, kStrides, kInputs,
     kCollective, kElementsIn, kElementsOut, kDtype, kGroup, kGroupSize, kRanks, kDims, kTypes,  // those of Messages
     kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress,                      // those of Allocations
     kNumFields,
@@ -24,13 +24,13 @@ constexpr Text kKeys[kNumFields] = {
     "ph", "name", "cat", "pid", "tid", "ts", "dur", "args",
     "External id", "external id", "correlation", "device", "stream", "bytes", "size", "Sequence number", "Fwd thread id",
     "Seq", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
-    "direction", "grid", "Call stack", "name", "Input dims",
+    "direction", "grid", "Call stack", "name", "Input dims", "Input Strides", "Concrete Inputs",
     "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Process Group Name", "Group size", "Process Group Ranks",
     "Input Dims", "Input type",
     "Bytes", "Total Allocated", "Total Reserved", "Device Type", "Device Id", "Addr",
 };
 constexpr uint64_t bit(int field) { return uint64_t{1} << field; }
-constexpr uint64_t kEventFields = bit(kArgs) - 1, kUninterpreted = bit(kDims) | bit(kDims2021) | bit(kTypes);
+constexpr uint64_t kEventFields = bit(kArgs) - 1, kUninterpreted = bit(kDims) | bit(kDims2021) | bit(kTypes) | bit(kStrides) | bit(kInputs);
 constexpr uint64_t kTimes = bit(kTs) | bit(kDur);
 constexpr uint64_t kIntegers = (bit(kDirection) - bit(kExternalId)) | (bit(kNumFields) - bit(kMemoryBytes));
 

@@ -18,12 +18,12 @@ enum Category : int { kByName = -2, kUnknown = -1, kCpuOp = 1, kAnnotation = 2, 
 constexpr int64_t kLongestNs = 1000000000000000000;
 
 enum Column : int {
-    cTs, cDur, cCategory, cName, cCat, cPid, cTid, cGrid, cShapes, cTypes, cDevice, cStream, cCorrelation, cExternalId,
+    cTs, cDur, cCategory, cName, cCat, cPid, cTid, cGrid, cShapes, cTypes, cStrides, cInputs, cDevice, cStream, cCorrelation, cExternalId,
     cBytes, cSequence, cForwardThread, kNumColumns,
 };
-constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
+constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
 constexpr char kColumnNames[] =  // and the side tables, which Python keeps
-    "ts dur category name cat pid tid grid shapes types device stream correlation external_id bytes sequence forward_thread "
+    "ts dur category name cat pid tid grid shapes types strides inputs device stream correlation external_id bytes sequence forward_thread "
     "strings messages stacks allocations waits";
 
 struct Columns {  // room for so many rows, lent by Python
@@ -161,6 +161,8 @@ private:
             if (category == kCpuOp) {
                 id_as_written(event_.given(kDims) ? kDims : kDims2021, cShapes);
                 id_as_written(kTypes, cTypes);
+                id_as_written(kStrides, cStrides);
+                id_as_written(kInputs, cInputs);
             }
             return integer(kSequence, cell<int64_t>(cSequence)) && integer(kForwardThread, cell<int64_t>(cForwardThread)) &&
                    (!event_.given(kCallStack) || (event_.value[kCallStack][0] == '"' && text_of(kCallStack, stack, stack_)));
