@@ -138,9 +138,8 @@ class Events:
     """Complete events of one trace as columns of equal length N, in file order. -1 = absent.
 
     `ts`, `dur` int64 ns; `category` int8 of Category; `name`, `cat`, `pid`, `tid`, `grid`, and of a CPU op's inputs, as
-    the trace writes them, `shapes`, `types`, `strides` and `inputs` (the values of those that are no tensors) int32 into
-    `strings`; `device`, `stream` int32; `correlation`,
-    `external_id`, `bytes`, `sequence`, `forward_thread` int64.
+    the trace writes them, `shapes`, `types`, `strides` and `inputs` (values of those that are no tensors) int32 into
+    `strings`; `device`, `stream` int32; `correlation`, `external_id`, `bytes`, `sequence`, `forward_thread` int64.
     """
 
     strings: tuple[str, ...]

@@ -1,0 +1,267 @@
+"""FLOPs of matrix products, convolutions and recurrent layers: exact, 2 M N K, as in torch.utils.flop_counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from traceq.facts.roofline.dtypes import dtype_of_code
+from traceq.facts.roofline.op_calls import OpCall, Tensor
+from traceq.facts.roofline.work import Kind, Work, total_bytes
+
+__all__ = ["CONTRACTIONS", "CONVOLUTION_BACKWARDS", "CONVOLUTION_FORWARDS"]
+
+Formula = Callable[[OpCall], Work | None]
+
+
+def _product(first: int, out_dtype: int = -1) -> Formula:
+    """Return the formula of the product of the inputs `first` and `first` + 1, whose matrices are the last two sizes.
+
+    `out_dtype` is the position of the code of the result's dtype, -1 if it is that of the operands.
+    """
+
+    def formula(call: OpCall) -> Work | None:
+        a, b = call.tensor(first), call.tensor(first + 1)
+        if a is None or b is None or len(a.shape) < 2 or len(a.shape) != len(b.shape) or a.shape[-1] != b.shape[-2]:
+            return None
+        batch = prod(a.shape[:-2])
+        m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+        return _of_product(call, a, b, batch * m * n, k, out_dtype)
+
+    return formula
+
+
+def _of_product(call: OpCall, a: Tensor, b: Tensor, num_out: int, k: int, out_dtype: int = -1) -> Work:
+    packed = 2 if a.dtype == "float4" else 1
+    dtype = (dtype_of_code(call.value(out_dtype)) if out_dtype >= 0 else "") or a.dtype
+    moved = total_bytes([a, b]) + Tensor((num_out,), dtype).bytes
+    return Work(Kind.CONTRACTION, moved, a.dtype, flops=2 * num_out * k * packed)
+
+
+def _grouped(call: OpCall) -> Work | None:
+    """Return at most the work of a grouped product: how many rows each group has is in a tensor."""
+    a, b = call.tensor(0), call.tensor(1)
+    if a is None or b is None or a.shape[-1:] != b.shape[-2:-1]:
+        return None
+    out_dtype = 7 if call.name.endswith("_scaled_grouped_mm") else 4
+    match len(a.shape), len(b.shape):
+        case (2, 3):
+            num_out = a.shape[0] * b.shape[2]
+        case (3, 2):
+            num_out = a.shape[0] * a.shape[1] * b.shape[1]
+            num_out //= max(a.shape[0], 1)  # each column belongs to one group
+        case (2, 2):
+            groups = call.tensor(4) or call.tensor(2)
+            num_groups = groups.shape[0] if groups is not None and len(groups.shape) == 1 else 1
+            work = _of_product(call, a, b, a.shape[0] * b.shape[1] * num_groups, 0, out_dtype)
+            flops = 2 * a.shape[0] * b.shape[1] * a.shape[1]  # each part of K belongs to one group
+            return Work(Kind.CONTRACTION, work.bytes, a.dtype, flops, is_bound=True)
+        case (3, 3):
+            num_out = a.shape[0] * a.shape[1] * b.shape[2]
+        case _:
+            return None
+    work = _of_product(call, a, b, num_out, a.shape[-1], out_dtype)
+    return Work(Kind.CONTRACTION, work.bytes, a.dtype, work.flops, is_bound=True)
+
+
+def _vector_product(first: int) -> Formula:
+    """Return the formula of a matrix times a vector, of which torch.utils.flop_counter has none."""
+
+    def formula(call: OpCall) -> Work | None:
+        a, b = call.tensor(first), call.tensor(first + 1)
+        if a is None or b is None or len(b.shape) != 1 or a.shape[-1:] != b.shape:
+            return None
+        return _of_product(call, a, b, prod(a.shape[:-1]), b.shape[0])
+
+    return formula
+
+
+def _packed_weight(rows_at: int, per_row: int) -> Formula:
+    """Return the formula of a product with a weight stored by rows, `per_row` rows of the result in each."""
+
+    def formula(call: OpCall) -> Work | None:
+        a, weight = call.tensor(0), call.tensor(1)
+        if a is None or weight is None or len(a.shape) != 2 or len(weight.shape) <= rows_at:
+            return None
+        return _of_product(call, a, weight, a.shape[0] * weight.shape[rows_at] * per_row, a.shape[1])
+
+    return formula
+
+
+def _times_transposed(first: int) -> Formula:
+    """Return the formula of [M, K] times the transpose of [N, K]."""
+
+    def formula(call: OpCall) -> Work | None:
+        a, b = call.tensor(first), call.tensor(first + 1)
+        if a is None or b is None or len(b.shape) != 2 or a.shape[-1:] != b.shape[-1:]:
+            return None
+        return _of_product(call, a, b, prod(a.shape[:-1]) * b.shape[0], b.shape[1])
+
+    return formula
+
+
+# ---- convolutions: 2 N prod(spatial sizes of the result; transposed: of the input) prod(weight), which has the groups
+
+
+def _convolution(stride: int, padding: int, dilation: int, transposed: int | bool = False, groups: int = 8) -> Formula:
+    """Return the formula of a forward convolution, with the positions of its arguments."""
+
+    def formula(call: OpCall) -> Work | None:
+        x, weight = call.tensor(0), call.tensor(1)
+        if x is None or weight is None or len(x.shape) < 3 or len(x.shape) != len(weight.shape):
+            return None
+        is_transposed = transposed if isinstance(transposed, bool) else call.value(transposed)
+        pad, output_padding = call.value(padding), None
+        if is_transposed:
+            output_padding = call.value(transposed + 1 if type(transposed) is int else padding + 1)
+        out = _spatial(x, weight, call.value(stride), pad, call.value(dilation), output_padding, is_transposed)
+        if out is None:
+            grad = call.partner[1] if len(call.partner) > 1 else None
+            out = grad.shape[2:] if isinstance(grad, Tensor) and grad.shape[:1] == x.shape[:1] else None
+        if out is None or len(out) != len(x.shape) - 2:
+            return None
+        channels = weight.shape[1] * _groups(call, groups) if is_transposed else weight.shape[0]
+        result = Tensor((x.shape[0], channels, *out), x.dtype)
+        over = x.shape[2:] if is_transposed else out
+        moved = total_bytes([x, weight, result])
+        return Work(Kind.CONTRACTION, moved, x.dtype, 2 * x.shape[0] * prod(over) * weight.numel)
+
+    return formula
+
+
+def _groups(call: OpCall, position: int) -> int:
+    """Return the groups of a transposed convolution, whose weight is [in, out / groups, ...]."""
+    groups = call.value(position)
+    return groups if type(groups) is int else 1
+
+
+def _spatial(
+    x: Tensor, weight: Tensor, stride: object, padding: object, dilation: object, extra: object, is_transposed: object
+) -> tuple[int, ...] | None:
+    """Return the spatial sizes of the result; None without the arguments that decide them."""
+    dims = len(x.shape) - 2
+    steps, pads, gaps = (_per_dimension(value, dims) for value in (stride, padding, dilation))
+    if steps is None or pads is None or gaps is None or 0 in steps:
+        return None
+    more = _per_dimension(extra, dims) or (0,) * dims
+    sizes = []
+    for size, kernel, step, pad, gap, extra_size in zip(
+        x.shape[2:], weight.shape[2:], steps, pads, gaps, more, strict=True
+    ):
+        reach = gap * (kernel - 1) + 1
+        sizes.append(
+            (size - 1) * step - 2 * pad + reach + extra_size if is_transposed else (size + 2 * pad - reach) // step + 1
+        )
+    return tuple(sizes)
+
+
+def _per_dimension(value: object, dims: int) -> tuple[int, ...] | None:
+    if not isinstance(value, list | tuple) or not all(type(each) is int for each in value):
+        return None
+    return tuple(value) * dims if len(value) == 1 else tuple(value) if len(value) == dims else None
+
+
+def _convolution_backward(call: OpCall) -> Work | None:
+    """Return the work of the gradients that `output_mask` asks for; the bias's has no FLOPs."""
+    grad, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
+    mask = call.value(10)
+    if grad is None or x is None or weight is None or not isinstance(mask, list) or len(mask) != 3:
+        return None
+    over = x.shape[2:] if call.value(7) else grad.shape[2:]
+    each = 2 * grad.shape[0] * prod(over) * weight.numel
+    moved = total_bytes([grad]) + sum(
+        total_bytes(tensors) for is_wanted, tensors in zip(mask, ([weight, x], [x, weight]), strict=False) if is_wanted
+    )
+    return Work(Kind.CONTRACTION, moved, grad.dtype, each * (bool(mask[0]) + bool(mask[1])))
+
+
+def _convolution_backward_input(call: OpCall) -> Work | None:
+    """Return the work of cuDNN's op for the gradient of the input (2021): sizes of the input, gradient, weight."""
+    grad, weight = call.tensor(1), call.tensor(2)
+    x = next(iter(call.partner), None)
+    if grad is None or weight is None:
+        return None
+    moved = total_bytes([grad, weight]) + (grad.sized(x.numel) if isinstance(x, Tensor) else 0)
+    return Work(Kind.CONTRACTION, moved, grad.dtype, 2 * grad.shape[0] * prod(grad.shape[2:]) * weight.numel)
+
+
+def _convolution_backward_weight(call: OpCall) -> Work | None:
+    """Return the work of cuDNN's op for the gradient of the weight (2021), whose size only its parent records."""
+    grad, x = call.tensor(1), call.tensor(2)
+    weight = call.partner[2] if len(call.partner) > 2 else None
+    if grad is None or x is None or not isinstance(weight, Tensor):
+        return None
+    moved = total_bytes([grad, x]) + grad.sized(weight.numel)
+    return Work(Kind.CONTRACTION, moved, grad.dtype, 2 * grad.shape[0] * prod(grad.shape[2:]) * weight.numel)
+
+
+# ---- recurrent layers
+
+
+def _recurrent(factor: int, *, in_list: bool) -> Formula:
+    """Return the formula of a fused recurrent layer: each weight matrix times each of the T B inputs."""
+
+    def formula(call: OpCall) -> Work | None:
+        x = call.tensor(0)
+        if x is None or len(x.shape) != 3:
+            return None
+        weights = call.list_of(1) if in_list else tuple(filter(None, (call.tensor(index) for index in (1, 2))))
+        matrices = [weight for weight in weights if len(weight.shape) == 2]
+        flops = 2 * x.shape[0] * x.shape[1] * sum(weight.numel for weight in matrices) * factor
+        return Work(Kind.CONTRACTION, total_bytes([x, *matrices]), x.dtype, flops) if matrices else None
+
+    return formula
+
+
+CONVOLUTION_BACKWARDS = (
+    "aten::cudnn_convolution_backward",
+    "aten::convolution_backward",
+    "aten::miopen_convolution_backward",
+)
+CONVOLUTION_FORWARDS = (
+    "aten::convolution",
+    "aten::_convolution",
+    "aten::cudnn_convolution",
+    "aten::miopen_convolution",
+)
+CONTRACTIONS: dict[str, Formula] = {
+    "aten::mm": _product(0),
+    "aten::bmm": _product(0),
+    "aten::addmm": _product(1),
+    "aten::_addmm_activation": _product(1),
+    "aten::baddbmm": _product(1),
+    "aten::addbmm": _product(1),
+    "aten::_int_mm": _product(0),
+    "aten::_scaled_mm": _product(0, out_dtype=6),
+    "aten::_weight_int8pack_mm": _packed_weight(0, 1),
+    "aten::_weight_int4pack_mm": _packed_weight(0, 8),
+    "aten::_grouped_mm": _grouped,
+    "aten::_scaled_grouped_mm": _grouped,
+    "aten::mv": _vector_product(0),
+    "aten::addmv": _vector_product(1),
+    "aten::dot": _vector_product(0),
+    "aten::vdot": _vector_product(0),
+    "mkldnn::_linear_pointwise": _times_transposed(0),
+    "aten::mkldnn_linear": _times_transposed(0),
+    "vllm::rocm_unquantized_gemm": _times_transposed(0),
+    "_C::cutlass_scaled_mm": _product(1),
+    "aten::convolution": _convolution(3, 4, 5, 6),
+    "aten::_convolution": _convolution(3, 4, 5, 6),
+    "aten::cudnn_convolution": _convolution(3, 2, 4),
+    "aten::cudnn_convolution_transpose": _convolution(4, 2, 5, transposed=True, groups=6),
+    "aten::miopen_convolution": _convolution(4, 3, 5),
+    "aten::miopen_depthwise_convolution": _convolution(4, 3, 5),
+    "aten::mkldnn_convolution": _convolution(4, 3, 5),
+    "aten::cudnn_convolution_relu": _convolution(3, 4, 5),
+    "aten::_conv_depthwise2d": _convolution(4, 5, 6),
+    "aten::convolution_backward": _convolution_backward,
+    "aten::cudnn_convolution_backward_input": _convolution_backward_input,
+    "aten::cudnn_convolution_backward_weight": _convolution_backward_weight,
+    "aten::miopen_convolution_backward_input": _convolution_backward_input,
+    "aten::miopen_convolution_backward_weight": _convolution_backward_weight,
+    "aten::_cudnn_rnn": _recurrent(1, in_list=True),
+    "aten::_cudnn_rnn_backward": _recurrent(2, in_list=True),
+    "aten::mkldnn_rnn_layer": _recurrent(1, in_list=False),
+    "aten::mkldnn_rnn_layer_backward": _recurrent(2, in_list=False),
+}
+"""Formula of each op whose FLOPs are those of contractions, by its name in a trace."""
