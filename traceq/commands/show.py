@@ -40,6 +40,12 @@ def command(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
     ] = None,
+    peak: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=RATE", help="Peak of the device: bf16=989 (TFLOP/s), memory=3350 (GB/s); repeatable."
+        ),
+    ] = None,
     to: Annotated[
         str | None, typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
     ] = None,
@@ -54,6 +60,7 @@ def command(
     from traceq.commands._ranks import parse_ranks
     from traceq.display import RenderOptions
     from traceq.engines.analyze_path import first_rank, sheet_of
+    from traceq.facts.roofline.peaks import replaced_peaks
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None and len(paths) > 1:
@@ -62,7 +69,7 @@ def command(
         refuse_input(html, paths)
     chosen, engine = parse_ranks(ranks), engine_for(memory, cluster)
     for path in map(engine.path, paths):
-        with shown_ranks() as on_progress:
+        with shown_ranks() as on_progress, replaced_peaks(peak or ()):
             sheet, run = sheet_of(
                 path,
                 only or (),

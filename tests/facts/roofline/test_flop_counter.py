@@ -51,9 +51,8 @@ def _counted(step: object) -> int:
 
 def test_flops_of_recorded_models_equal_those_that_torch_counts_while_they_run(tmp_path: Path) -> None:
     import torch
+    from cpu_models import MODELS
     from torch.utils.checkpoint import set_checkpoint_early_stop
-
-    from tests.support.cpu_models import MODELS
 
     assert len(MODELS) >= 30
     differ = {}
@@ -70,9 +69,8 @@ def test_flops_of_recorded_models_equal_those_that_torch_counts_while_they_run(t
 @pytest.mark.parametrize("kind", ["GPT with checkpoints", "GPT with reentrant checkpoints"])
 def test_recomputed_flops_are_told_apart(kind: str, tmp_path: Path) -> None:
     import torch
+    from cpu_models import MODELS
     from torch.utils.checkpoint import set_checkpoint_early_stop
-
-    from tests.support.cpu_models import MODELS
 
     with set_checkpoint_early_stop(False):
         trace = _record(MODELS[kind](), tmp_path / "trace.json")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.builder import AUTOGRAD, build, kernel, launch, op
+from builder import AUTOGRAD, build, kernel, launch, op
+
 from traceq.facts.roofline.modelled_ops import TimeKind, modelled_ops
 
 MM = {"Input Dims": [[8, 16], [16, 4]], "Input type": ["float", "float"]}

@@ -252,7 +252,7 @@ def _partners(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     if len(bare):
         number, shapes = _recorded_gradients(trace)
         place = np.searchsorted(number, events.sequence[rows[bare]])
-        is_same = np.r_[number, -1][place] == events.sequence[rows[bare]]
+        is_same = np.r_[number, -2][place] == events.sequence[rows[bare]]
         partner[bare[is_same]] = shapes[place[is_same]]
     return partner
 

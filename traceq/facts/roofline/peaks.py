@@ -7,12 +7,14 @@ clock, as datasheets give them, so a share of a peak is a share of what the vend
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 from traceq.errors import UsageFault
 
-__all__ = ["Peaks", "overridden", "peaks_of"]
+__all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks"]
 
 _TERA = 1e12
 _GIGA = 1e9
@@ -150,9 +152,27 @@ _BANDWIDTH = ("memory", "hbm", "bandwidth")
 _VALUE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[GTP])?(?:FLOPS?|OPS?|B)?(?:/s)?", re.IGNORECASE)
 
 
+_SETTINGS: ContextVar[tuple[str, ...]] = ContextVar("settings", default=())
+
+
 def peaks_of(device: str) -> Peaks | None:
-    """Return the peaks of a device by the name that traces give it; None for one that is not in the table."""
-    return next((peaks for pattern, peaks in _COMPILED if pattern.search(device)), None)
+    """Return the peaks of a device by the name that traces give it, with those of `replaced_peaks`.
+
+    None for a device that is not in the table, without settings.
+    """
+    peaks = next((peaks for pattern, peaks in _COMPILED if pattern.search(device)), None)
+    return overridden(peaks, _SETTINGS.get(), device)
+
+
+@contextmanager
+def replaced_peaks(settings: Sequence[str]) -> Iterator[None]:
+    """Replace figures of the table meanwhile, as `--peak` gives them. Raises UsageFault."""
+    overridden(None, settings)
+    token = _SETTINGS.set(tuple(settings))
+    try:
+        yield
+    finally:
+        _SETTINGS.reset(token)
 
 
 def overridden(peaks: Peaks | None, settings: Sequence[str], device: str = "") -> Peaks | None:

@@ -1,0 +1,83 @@
+"""MFU, the ledger of device time and ops against their roofs, on traces with a few kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builder import build, kernel, launch, op, step
+
+from traceq.analysis.registry import analyze
+from traceq.facts.roofline.peaks import replaced_peaks
+from traceq.model import Run, Trace
+from traceq.report import Report
+
+MM = {"Input Dims": [[1000, 500], [500, 1000]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+"""1 GFLOP, 4 MB: 1 ms at 1 TFLOP/s."""
+
+
+def made(*, long: bool = False) -> Trace:
+    """One step of 10 ms with a product that takes 2 ms (or 8) and a replayed kernel of 1 ms."""
+    ms = 8000 if long else 2000
+    return build(
+        step(0, 10_000),
+        op("aten::mm", 0, 10, **MM),
+        launch(1, 1, corr=1),
+        launch(20, 1, corr=2),
+        kernel("gemm", 100, ms, corr=1),
+        kernel("replayed", 9000, 1000, corr=2),
+    )
+
+
+def analyzed(trace: Trace, *peaks: str) -> Report:
+    with replaced_peaks(peaks):
+        return analyze(Run("made", (trace,)), "efficiency")
+
+
+def rows(report: Report, key: str) -> list[dict[str, Any]]:
+    return report.table(key).to_dicts()
+
+
+def test_mfu_is_the_time_of_the_flops_at_their_peak_of_the_step() -> None:
+    (rank,) = rows(analyzed(made(), "bf16=1", "memory=100"), "efficiency")
+    assert (rank["model_flops"], rank["window_ns"]) == (10**9, 10_000_000)
+    assert rank["mfu_pct"] == rank["hfu_pct"] == pytest.approx(10.0)
+
+
+def test_an_op_has_a_share_of_the_roof_that_binds_and_the_time_above_it() -> None:
+    (row,) = rows(analyzed(made(), "bf16=1", "memory=100"), "efficiency_ops")
+    assert (row["flops"], row["bytes"], row["gpu_ns"]) == (10**9, 4 * 10**6, 2_000_000)
+    assert (row["tflops"], row["gbps"], row["intensity"]) == (0.5, 2.0, 250.0)
+    assert (row["roof"], row["roof_pct"], row["lost_ns"]) == ("compute", pytest.approx(50), 1_000_000)
+    (row,) = rows(analyzed(made(), "bf16=1", "memory=2.5"), "efficiency_ops")
+    assert (row["roof"], row["roof_pct"], row["lost_ns"]) == ("memory", pytest.approx(80), 400_000)
+
+
+def test_more_than_a_roof_is_no_result() -> None:
+    report = analyzed(made(), "bf16=0.1", "memory=100")
+    (row,) = rows(report, "efficiency_ops")
+    assert (row["roof_pct"], row["lost_ns"], row["tflops"]) == (None, None, None)
+    assert row["doubt"] == "model or peak is wrong"
+    assert rows(analyzed(made(), "bf16=0.05", "memory=100"), "efficiency")[0]["mfu_pct"] is None
+    assert "%" not in str(report.views[0]).split("is modelled")[0].split("\n", 1)[1].rsplit("\n", 1)[0]
+
+
+def test_the_shares_of_the_ledger_add_up_to_all_device_time() -> None:
+    ledger = rows(analyzed(made()), "efficiency_ledger")
+    assert sum(row["share_pct"] for row in ledger) == pytest.approx(100)
+    assert {row["kind"]: row["gpu_ns"] for row in ledger if row["gpu_ns"]} == {
+        "modelled": 2_000_000,
+        "no_op": 1_000_000,
+    }
+
+
+def test_a_finding_names_an_op_that_takes_much_of_the_step_and_is_far_below_its_roof() -> None:
+    (finding,) = analyzed(made(long=True), "bf16=1", "memory=100").findings
+    assert "aten::mm in forward reaches 12.5 % of its compute roof" in finding.text
+    assert finding.ns == pytest.approx(8_000_000 - 1_000_000 / 0.7, abs=1)
+    assert not analyzed(made(), "bf16=1", "memory=100").findings
+
+
+def test_without_peaks_there_are_rates_but_no_shares() -> None:
+    (row,) = rows(analyzed(made()), "efficiency_ops")
+    assert (row["tflops"], row["roof"], row["roof_pct"], row["lost_ns"]) == (0.5, "", None, None)

@@ -1,0 +1,86 @@
+"""On real traces: how much of the device's time has a model, and that nothing exceeds a roof."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from catalogue import FILES
+from paths import TRACES
+
+from traceq.analysis.registry import analyze
+from traceq.facts.roofline.modelled_ops import TimeKind, modelled_ops
+from traceq.runs.read import read
+
+
+def shares(name: str) -> dict[TimeKind, float]:
+    """Percent of all device time of each kind."""
+    path = TRACES / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    (trace,) = read(path).traces
+    ops = modelled_ops(trace)
+    ns = np.bincount(ops.unit_kind, ops.unit_ns, len(TimeKind))
+    return {kind: 100 * float(ns[kind] / ns.sum()) for kind in TimeKind}
+
+
+def test_of_the_linked_time_of_a_language_model_99_percent_are_modelled() -> None:
+    parts = shares("qwen-h100/qwen1.5-0.5b")
+    assert 100 * parts[TimeKind.MODELLED] / (100 - parts[TimeKind.NO_OP]) >= 99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["owlv2/h100", "owlv2/mi300", "resnet50-2021/workers0"])
+def test_of_models_of_images_97_percent_are_modelled(name: str) -> None:
+    assert shares(name)[TimeKind.MODELLED] >= 97
+
+
+BEST_OF_OTHERS = {
+    "qwen-h100/qwen1.5-0.5b": 65.3,
+    "owlv2/h100": 53.5,
+    "owlv2/mi300": 53.3,
+    "nanogpt-h100-8r/rank0": 62.0,
+    "ep-moe-b200-ab/ref": 26.1,
+    "ep-moe-b200-ab/syncless": 24.8,
+    "inference/sglang-prefill-decode-mi300": 99.9,
+}
+"""Percent of all device time that the best other program models, without communication."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BEST_OF_OTHERS)
+def test_more_is_modelled_than_any_other_program_does(name: str) -> None:
+    assert shares(name)[TimeKind.MODELLED] > BEST_OF_OTHERS[name]
+
+
+def test_products_of_a_language_model_run_at_632_tflops() -> None:
+    path = TRACES / "qwen-h100/qwen1.5-0.5b.json.gz"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    rows = [
+        row for row in analyze(read(path), "efficiency").table("efficiency_ops").to_dicts() if row["op"] == "aten::mm"
+    ]
+    flops, ns = sum(row["flops"] for row in rows), sum(row["gpu_ns"] for row in rows)
+    assert round(flops / 1e9, 2) == 4164.04
+    assert round(flops / ns / 1e3, 1) == 632.0
+
+
+@pytest.mark.slow
+def test_flops_are_the_same_on_both_accelerators() -> None:
+    both = [TRACES / "owlv2" / f"{name}.json.gz" for name in ("h100", "mi300")]
+    if not both[0].exists():
+        pytest.skip("no owlv2")
+    h100, mi300 = (analyze(read(path), "efficiency").table("efficiency").to_dicts()[0] for path in both)
+    assert h100["model_flops"] == mi300["model_flops"] > 10**12
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_no_row_exceeds_a_roof_and_the_ledger_is_closed(path: object) -> None:
+    report = analyze(read(str(path)), "efficiency")
+    for row in report.table("efficiency_ops").to_dicts():
+        assert row["roof_pct"] is None or 0 <= row["roof_pct"] <= 100
+        assert bool(row["doubt"]) == (row["roof"] != "" and row["roof_pct"] is None)
+    for rank in report.table("efficiency").to_dicts():
+        assert rank["mfu_pct"] is None or 0 <= rank["mfu_pct"] <= rank["hfu_pct"] <= 100
+    ledger = report.table("efficiency_ledger").to_dicts()
+    for number in {row["rank"] for row in ledger}:
+        assert sum(row["share_pct"] for row in ledger if row["rank"] == number) == pytest.approx(100)
