@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from builder import annotation, build, call, comms, frame, kernel, launch, memcpy, op, step, world, write
 from paths import DOCS, TRACES
+from terminal import traceq
 
 from traceq.cli import main
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
@@ -509,3 +510,31 @@ def test_the_textbook_removal_of_syncs_is_seen(shell: Shell) -> None:
         [f"BROKEN dtoh in forward == 0: 20 on rank 0 ({causes})", "ok     dtoh_copies == 30"],
     )
     assert shell(folder / "syncless.json.gz", "--rule", "dtoh in forward == 0")[0] == 0
+
+
+PRODUCT = {"Input Dims": [[1000, 500], [500, 1000]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "text"),
+    [
+        ("mfu >= 0.1", 0, "ok     mfu >= 0.1"),
+        ("mfu >= 9 %", 0, "ok     mfu >= 9 %"),
+        ("hfu < 0.4", 0, "ok     hfu < 0.4"),
+        ("mfu >= 0.4", 3, "BROKEN mfu >= 0.4: 10.0 % on rank 0"),
+    ],
+)
+def test_utilisation_is_checked_as_a_share_of_the_peak(rule: str, code: int, text: str, tmp_path: Path) -> None:
+    rows = step(0, 10_000), op("aten::mm", 0, 10, **PRODUCT), launch(1, 1, corr=1), kernel("gemm", 100, 2000, corr=1)
+    path = write(tmp_path / "trace.json", *rows)
+    done = traceq("check", str(path), "--rule", rule, "--peak", "bf16=0.99999999", "--peak", "memory=100")
+    assert (done.code, done.out.splitlines()[0]) == (code, text)
+
+
+def test_utilisation_without_peaks_or_shapes_has_no_answer(tmp_path: Path) -> None:
+    rows = step(0, 10_000), op("aten::mm", 0, 10, **PRODUCT), launch(1, 1, corr=1), kernel("gemm", 100, 2000, corr=1)
+    done = traceq("check", str(write(tmp_path / "trace.json", *rows)), "--rule", "mfu >= 0.1")
+    assert (done.code, "give them with --peak" in done.err) == (1, True)
+    bare = write(tmp_path / "bare.json", step(0, 10_000), launch(1, 1, corr=1), kernel("gemm", 100, 2000, corr=1))
+    done = traceq("check", str(bare), "--rule", "mfu >= 0.1", "--peak", "bf16=1")
+    assert (done.code, "record_shapes=True" in done.err) == (1, True)

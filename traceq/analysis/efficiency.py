@@ -32,7 +32,7 @@ _MIN_SHARE = 0.001
 """Part of a rank's modelled time from which calls of one shape are a row; the others are one row without shapes."""
 _REACHED, _LARGE = 0.7, 0.1
 """Share of a roof that well-tuned kernels reach; part of a step from which time above that is worth a finding."""
-_COVERED_PCT = 90.0
+COVERED_PCT = 90.0
 """Share of a rank's time without communication that has a model, below which FLOPs may be missing."""
 _SMALL_FLOPS = 0.01
 """Part of the FLOPs that may have a dtype without a peak."""
@@ -424,7 +424,7 @@ def _headline(parts: Sequence[RankPart], peaks: dict[int, Peaks | None], ranks: 
     device = f"{first.name}: {rates}{format_value(first.bandwidth / 1e9, Unit.NUMBER)} GB/s"
     if mfu is None or hfu is None:
         return f"Ops against the roofs of {device}"
-    is_bound, is_partial = any(rank.is_bound for rank in ranks), any(rank.modelled_pct < _COVERED_PCT for rank in ranks)
+    is_bound, is_partial = any(rank.is_bound for rank in ranks), any(rank.modelled_pct < COVERED_PCT for rank in ranks)
     most = "about " if is_bound and is_partial else "at most " if is_bound else "at least " if is_partial else ""
     again = f", HFU {format_value(hfu, Unit.PERCENT)}" if hfu - mfu >= 0.05 else ""
     return f"MFU {most}{format_value(mfu, Unit.PERCENT)}{again} of {device}"

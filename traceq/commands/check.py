@@ -25,6 +25,10 @@ def command(
     rules: Annotated[
         Path | None, typer.Option(metavar="FILE.toml", help="A list `rules`, and tables `rule` with rule and why.")
     ] = None,
+    peak: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=RATE", help="Peak of the device, for mfu and hfu: bf16=989 (TFLOP/s); repeatable."),
+    ] = None,
 ) -> None:
     """Check that rules hold on every rank; exit 3 when one is broken, 1 when the trace cannot answer it.
 
@@ -33,9 +37,10 @@ def command(
     Counts: dtoh htod stream event device alloc scalar and all syncs (the host waited); dtoh_copies htod_copies
     dtod_copies ptop_copies and all copies (waited for or not); all_gather reduce_scatter all_reduce ... and all
     collectives; kernels, gpu_ops. Times of a step: step, gpu_busy, sync_cost, and the parts of the step: exposed_comm,
-    host_bound, ... (docs/check.md). One more rule: collectives identical across ranks.
+    host_bound, ... (docs/check.md). Shares of the peak: mfu, hfu. One more rule: collectives identical across ranks.
     """
     from traceq.commands._output import print_caveats
+    from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
     from traceq.rules.evaluate import judge
     from traceq.rules.messages import annotation, line
@@ -53,7 +58,9 @@ def command(
         if len(run.traces) < num_ranks:
             raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
         print_caveats(run.caveats)
-        for outcome in judge(run, checked):
+        with replaced_peaks(peak or ()):
+            outcomes = judge(run, checked)
+        for outcome in outcomes:
             typer.echo(line(outcome, path if len(paths) > 1 else ""))
             num_broken += not outcome.holds
             if not outcome.holds and os.environ.get("GITHUB_ACTIONS") == "true":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
+from traceq.analysis.efficiency import COVERED_PCT
 from traceq.analysis.registry import analyze
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
@@ -14,7 +16,7 @@ from traceq.report import Cell
 from traceq.rules.metrics import METRICS, Measure, Needs
 from traceq.rules.parse import Rule, closest_name
 
-__all__ = ["RankRows", "TableRow", "collect_rows", "integer", "select"]
+__all__ = ["RankRows", "TableRow", "collect_rows", "integer", "ratio", "select"]
 
 _WAITS = ("dtoh", "htod", "stream", "event", "device")
 
@@ -118,6 +120,25 @@ def _phases_named(rule: Rule, rank_rows: RankRows) -> set[str]:
 
 def _bare(name: str) -> str:
     return re.sub(r"^\W+|\W+$", "", name) or name
+
+
+def ratio(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fraction:
+    """Return the share of 1 that the only row has. Raises TraceqError where the trace leaves it open.
+
+    A bound from above cannot prove that a share is large, nor FLOPs that are missing that it is small.
+    """
+    value, row = rows[0][METRICS[rule.metric].columns[rule.measure]], rows[0]
+    if not isinstance(value, int | float):
+        reason = "no shapes of matrix products are recorded (record_shapes=True)"
+        if row["model_flops"]:
+            reason = f"the peaks of '{row['device']}' are not known, or wrong; give them with --peak"
+        raise rank_rows.refuse(rule, reason)
+    if rule.comparison not in ("<", "<=") and row["is_bound"]:
+        raise rank_rows.refuse(rule, "it is at most so large: lengths of sequences or groups are not recorded")
+    modelled = row["modelled_pct"]
+    if rule.comparison not in (">", ">=") and isinstance(modelled, int | float) and modelled < COVERED_PCT:
+        raise rank_rows.refuse(rule, f"it is at least so large: only {modelled:.1f} % of the time has a model")
+    return Fraction(value) / 100
 
 
 def integer(row: TableRow, key: str) -> int:

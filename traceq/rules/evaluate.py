@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from traceq.model import Run
-from traceq.rules.collect_rows import RankRows, TableRow, collect_rows, integer, select
+from traceq.rules.collect_rows import RankRows, TableRow, collect_rows, integer, ratio, select
 from traceq.rules.identical_collectives import IDENTICAL, first_mismatch
 from traceq.rules.metrics import METRICS, Measure
 from traceq.rules.parse import Rule
@@ -75,6 +75,8 @@ def _outcome(rule: Rule, ranks: Sequence[RankRows]) -> RuleOutcome:
 def _value(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fraction:
     """Return the sum of the rows, or a statistic over the counted steps; exact."""
     metric = METRICS[rule.metric]
+    if metric.is_ratio:
+        return ratio(rule, rank_rows, rows)
     if metric.by_step:
         windows = rank_rows.counted
         ns = dict.fromkeys(windows, 0)
@@ -91,7 +93,7 @@ def _value(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> Fractio
 def _causes(rule: Rule, rank_rows: RankRows, rows: Sequence[TableRow]) -> list[Contribution]:
     """Return parts of a value by source, the largest first; none where that only repeats the metric."""
     by_name: dict[str, list[TableRow]] = {}
-    for row in rows:
+    for row in () if METRICS[rule.metric].is_ratio else rows:
         by_name.setdefault(_name(rule, row), []).append(row)
     causes = [Contribution(name, _value(rule, rank_rows, same)) for name, same in by_name.items()]
     causes = sorted((cause for cause in causes if cause.value), key=lambda cause: (-cause.value, cause.name))

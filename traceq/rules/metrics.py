@@ -34,7 +34,8 @@ class Needs(Enum):
 class Metric:
     """Rows of `table` whose `key` is one of `values` (all rows without a key), and the column to sum for each measure.
 
-    `phase_key` is the column that names the phase, "" where rows have none.
+    `phase_key` is the column that names the phase, "" where rows have none. `is_ratio`: the only row has the value
+    itself, in percent, and a bound without a unit is a share of 1.
     """
 
     table: str
@@ -43,6 +44,7 @@ class Metric:
     values: tuple[str, ...] = ()
     needs: Needs = Needs.NOTHING
     phase_key: str = "phase"
+    is_ratio: bool = False
 
     @property
     def by_step(self) -> bool:
@@ -65,6 +67,10 @@ def _sync(kind: str) -> Metric:
     return Metric("syncs", _SIZED, "kind", (kind,), Needs.CPU_ONLY if kind == "scalar" else Needs.DEVICE)
 
 
+def _utilisation(column: str) -> Metric:
+    return Metric("efficiency", {Measure.SHARE: column}, phase_key="", is_ratio=True)
+
+
 def _time(*categories: TimeCategory) -> Metric:
     """Return the time of each step in some categories; only exposed communication exists with and without a device."""
     needs = Needs.CPU_ONLY if set(categories) <= set(_ON_CPU_ONLY) else Needs.DEVICE
@@ -85,6 +91,8 @@ METRICS: Mapping[str, Metric] = {
     "copies": Metric("memcpy", _SIZED, needs=Needs.DEVICE, phase_key=""),
     "kernels": Metric("kernels", {Measure.COUNT: "num"}, needs=Needs.DEVICE),
     "gpu_ops": Metric("phases", {Measure.COUNT: "num_gpu_ops"}, needs=Needs.DEVICE, phase_key="name"),
+    "mfu": _utilisation("mfu_pct"),
+    "hfu": _utilisation("hfu_pct"),
     "step": Metric("partition", _TIMED),
     "gpu_busy": _time(*BUSY),
     **{category.name.lower(): _time(category) for category in TimeCategory},

@@ -91,7 +91,8 @@ def parse(text: str, why: str = "") -> Rule:
     if statistic and not metric.by_step:
         _refuse(text, f"'{statistic}'", f"none: {name} is a sum, only times of the step have one value per step")
     if phase and not metric.phase_key:
-        _refuse(text, f"'in {phase}'", f"none: {name} has no phases; dtoh and htod, the copies waited for, have")
+        instead = "it is of the whole step" if metric.is_ratio else "dtoh and htod, the copies waited for, have"
+        _refuse(text, f"'in {phase}'", f"none: {name} has no phases; {instead}")
     bound, measure = _bound(text, number, metric)
     return Rule(text, name, statistic or "mean", phase, per_step, comparison, bound, measure, why)
 
@@ -119,7 +120,7 @@ def _bound(text: str, number: str, metric: Metric) -> tuple[Fraction, Measure]:
         _refuse(text, f"'{unit}'", _choice("a unit", unit, filter(None, _UNITS)))
     measure, size = _UNITS[unit]
     bound = Fraction(parsed["number"]) * size
-    if measure is Measure.COUNT and bound == 0:
+    if measure is Measure.COUNT and (bound == 0 or metric.is_ratio):
         measure = next(iter(metric.columns))
     if measure not in metric.columns:
         _refuse(text, f"'{number}'", metric.accepts)
