@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from traceq.compare.collective_volumes import Exchange
 from traceq.compare.inference import InferenceDelta
+from traceq.compare.work_deltas import WorkDelta
 from traceq.display import to_html, to_text
 from traceq.model import Caveat, Pairs
 from traceq.report import Source, Table
@@ -243,8 +244,8 @@ class Diff:
     `ranks` are those of both sides. `words` is the answer, one sentence per line. `free` says whether the change costs
     A anything when off, "" without a traced reference. `doubt` says why durations of traced steps are no evidence, ""
     where they are. `cpu` compares the main thread's CPU time per step where pairs have it. `inference` compares the
-    kinds of step of an inference engine. If one side is a data loader alone, `feeding` is the answer and the rest is
-    empty.
+    kinds of step of an inference engine, `work` what ops of the explained rank do and how fast. If one side is a data
+    loader alone, `feeding` is the answer and the rest is empty.
     """
 
     a: Source
@@ -265,6 +266,7 @@ class Diff:
     caveats: tuple[Caveat, ...] = ()
     feeding: Feeding | None = None
     inference: tuple[InferenceDelta, ...] = ()
+    work: tuple[WorkDelta, ...] = ()
 
     @property
     def verdict_name(self) -> VerdictName:

@@ -19,11 +19,14 @@ __all__ = [
     "matrix",
     "ranks_table",
     "waterfall",
+    "work_table",
 ]
 
 _TOP = 12
 _TOP_RANKS = 8
 _CANCELS = 2
+_LEAST_WORK, _SAME_WORK = 0.01, 0.01
+"""Part of a delta from which ops are worth a table; part of the FLOPs by which both sides may differ."""
 _SIDE = 32
 _WIDE, _NARROW = 120, 80
 _CAUSES = (
@@ -155,6 +158,55 @@ def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
         )
     where_only = diff.traced is not None and diff.traced.says_where_only
     return Table("causes", "Delta by account" if where_only else "Causes of the delta", columns, rows, note=note)
+
+
+def work_table(diff: Diff, *, top: int = _TOP) -> Table:
+    """Return the `top` kinds of work whose time differs most, divided in more work and slower work, then the total.
+
+    No rows where nothing has a model, or no more than a hundredth of the delta differs.
+    """
+    columns = (
+        Column("role", "work"),
+        Column("phase", "phase"),
+        Column("a_ns", diff.a_name, Unit.NS),
+        Column("b_ns", diff.b_name, Unit.NS),
+        Column("delta_ns", "delta", Unit.DELTA_NS),
+        Column("more_ns", "more work", Unit.DELTA_NS),
+        Column("slower_ns", "slower work", Unit.DELTA_NS),
+        Column("work_pct", "FLOPs or bytes", Unit.DELTA_PERCENT),
+    )
+    changed = sum(abs(work.delta_ns) for work in diff.work)
+    whole = abs(diff.traced.delta_ns) if diff.traced is not None else 0
+    if not changed or changed < _LEAST_WORK * whole:
+        return Table("work", "", columns, ())
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{work.role} (at most)" if work.is_bound else work.role,
+            work.phase,
+            work.a_ns,
+            work.b_ns,
+            work.delta_ns,
+            work.more_ns,
+            work.slower_ns,
+            share(work.b_work - work.a_work, work.a_work),
+        )
+        for work in diff.work[:top]
+    ]
+    sums = [
+        sum(getattr(work, key) for work in diff.work) for key in ("a_ns", "b_ns", "delta_ns", "more_ns", "slower_ns")
+    ]
+    rows.append(("total", "", *sums, None))
+    flops = [
+        sum(getattr(work, key) for work in diff.work if work.is_flops and not work.is_bound)
+        for key in ("a_work", "b_work")
+    ]
+    note = ""
+    if flops[0] and abs(flops[1] - flops[0]) > _SAME_WORK * flops[0]:
+        tera = (f"{format_value(each / 1e12, Unit.NUMBER)} TFLOP" for each in flops)
+        note = f"The sides do not do the same work: {' against '.join(tera)}."
+    rest = len(diff.work) - top
+    note = f"{note} {rest} more in --json.".strip() if rest > 0 else note
+    return Table("work", "Device time of ops by work: more, or slower", columns, tuple(rows), note=note)
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:

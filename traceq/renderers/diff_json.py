@@ -86,6 +86,7 @@ def _diff(diff: Diff) -> dict[str, object]:
         ],
         "residual_ns": diff.residual_ns,
         "causes": [_cause(cause) for cause in diff.causes],
+        "work": diff.work,
         "words": diff.words,
         "free": diff.free or None,
         "feeding": _feeding(diff.feeding),

@@ -13,6 +13,7 @@ from traceq.compare.tables import (
     matrix,
     ranks_table,
     waterfall,
+    work_table,
 )
 from traceq.display import RenderOptions
 from traceq.renderers.markdown import safe, table_to_markdown
@@ -42,7 +43,13 @@ def _diff(diff: Diff, *, full: bool) -> list[str]:
     if diff.traced is not None and (full or not diff.doubt):
         parts += [
             table_to_markdown(table)
-            for table in (inference_table(diff), waterfall(diff), ranks_table(diff), causes_table(diff))
+            for table in (
+                inference_table(diff),
+                waterfall(diff),
+                ranks_table(diff),
+                causes_table(diff),
+                work_table(diff),
+            )
             if table.rows
         ]
     if diff.caveats:

@@ -18,6 +18,7 @@ from traceq.compare.tables import (
     matrix,
     ranks_table,
     waterfall,
+    work_table,
 )
 from traceq.display import RenderOptions
 from traceq.renderers.one_screen import MOST_LINES, num_lines
@@ -106,7 +107,8 @@ def _tables(diff: Diff, width: int, num_rows: int) -> Iterator[Table]:
     if diff.traced is None:
         return
     where, why = waterfall(diff, top=num_rows), causes_table(diff, width=width, top=num_rows)
-    yield from (table for table in (inference_table(diff), where, ranks_table(diff), why) if table.rows)
+    work = work_table(diff, top=num_rows)
+    yield from (table for table in (inference_table(diff), where, ranks_table(diff), why, work) if table.rows)
 
 
 def _print_table(table: Table, console: Console) -> None:

@@ -15,6 +15,7 @@ from traceq.compare.tables import (
     matrix,
     ranks_table,
     waterfall,
+    work_table,
 )
 from traceq.display import RenderOptions
 from traceq.renderers.notebook import caveats_list, folded, table_fragment
@@ -43,7 +44,7 @@ def _fragments(diff: Diff) -> Iterator[str]:
     yield f"<p><b>{escape(diff.words[0])}</b></p>"
     yield from (f"<p>{escape(line)}</p>" for line in diff.words[1:])
     if diff.traced is not None:
-        tables = (inference_table(diff), waterfall(diff), ranks_table(diff), causes_table(diff))
+        tables = (inference_table(diff), waterfall(diff), ranks_table(diff), causes_table(diff), work_table(diff))
         title = f"{diff.b_name} against {diff.a_name}, part by part"
         yield folded(title, (table_fragment(table) for table in tables if table.rows))
     yield caveats_list(diff.caveats)

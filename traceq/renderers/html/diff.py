@@ -15,6 +15,7 @@ from traceq.compare.tables import (
     matrix,
     ranks_table,
     waterfall,
+    work_table,
 )
 from traceq.display import RenderOptions
 from traceq.model import Pairs
@@ -83,7 +84,9 @@ def _durations(diff: Diff) -> Iterator[str]:
     cells = waterfall(diff)
     yield figure(_waterfall(cells), cells.title)
     yield from (
-        table(rows) for rows in (inference_table(diff), cells, ranks_table(diff), causes_table(diff)) if rows.rows
+        table(rows)
+        for rows in (inference_table(diff), cells, ranks_table(diff), causes_table(diff), work_table(diff))
+        if rows.rows
     )
 
 
