@@ -4,66 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
+from traceq.analysis._below_roof import below_roof, counted_steps
+from traceq.analysis._op_work import OpWork, RankWork, rank_work
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._roofs import against_roofs
-from traceq.analysis._wording import more_rows, over_ranks, per_step
-from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import tracks
+from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.ranks.job import Job
-from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_ops
+from traceq.facts.roofline.modelled_ops import TimeKind
 from traceq.facts.roofline.peaks import Peaks, peaks_of
-from traceq.facts.roofline.work import Kind
-from traceq.facts.timeline.phases import phases
-from traceq.facts.timeline.steps import steps
-from traceq.grouping import group
-from traceq.intervals import span_index
 from traceq.model import Trace
-from traceq.report import Finding, Report, Table, column
+from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
+
+__all__ = ["COVERED_PCT", "merge", "summarize"]
 
 POSITION = 69
 
 _TOP = 8
 _MIN_SHARE = 0.001
-"""Part of a rank's modelled time from which calls of one shape are a row; the others are one row without shapes."""
-_REACHED, _LARGE = 0.7, 0.1
-"""Share of a roof that well-tuned kernels reach; part of a step from which time above that is worth a finding."""
+"""Part of the time from which what has no model is named."""
 COVERED_PCT = 90.0
 """Share of a rank's time without communication that has a model, below which FLOPs may be missing."""
 _SMALL_FLOPS = 0.01
 """Part of the FLOPs that may have a dtype without a peak."""
-_KINDS = {Kind.CONTRACTION: "FLOPs", Kind.BYTES: "bytes", Kind.ARGUMENTS: "arguments"}
-
-
-@dataclass(frozen=True, slots=True)
-class OpWork:
-    """Calls of one op with one set of shapes, in one phase of one rank, over the whole trace.
-
-    `flops` as executed, without masked pairs of attention; `model_flops` without what is computed twice; `full_flops`
-    with masked pairs, as torch.utils.flop_counter counts. The last four are of the counted steps alone.
-    """
-
-    rank: int
-    phase: str
-    op: str
-    shapes: str
-    dtype: str
-    model: str
-    is_bound: bool
-    num: int
-    ns: int
-    flops: int
-    model_flops: int
-    full_flops: int
-    bytes: int
-    step_ns: int
-    step_flops: int
-    step_model_flops: int
-    step_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +85,6 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RankPart:
-    """One rank's work, and ns by TimeKind."""
-
-    rank: int
-    rows: tuple[OpWork, ...]
-    ns_of_kind: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Sum:
     """Calls of one op in one phase, over all shapes and ranks."""
 
@@ -145,15 +100,12 @@ class _Sum:
     lost_ns: int | None = column("above roof", Unit.NS)
 
 
-def summarize(trace: Trace) -> RankPart:
+def summarize(trace: Trace) -> RankWork:
     """Return the work of each op by phase and shapes, and what is known of the device's time."""
-    ops = modelled_ops(trace)
-    of_kind = np.zeros(len(TimeKind), np.int64)
-    np.add.at(of_kind, ops.unit_kind, ops.unit_ns)
-    return RankPart(trace.rank, tuple(_op_rows(trace, ops)), tuple(of_kind.tolist()))
+    return rank_work(trace)
 
 
-def merge(job: Job, parts: Sequence[RankPart]) -> Report:
+def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     """Return MFU of each rank, the ledger of its device time, and its ops against their roofs."""
     devices = {rank.rank: rank.device for rank in job.ranks}
     peaks = {rank: peaks_of(device) for rank, device in devices.items()}
@@ -168,93 +120,11 @@ def merge(job: Job, parts: Sequence[RankPart]) -> Report:
     has_device = any(rank.has_device for rank in job.ranks)
     if not any(part.rows for part in parts) or not (has_device or any(peaks.values())):
         return Report("efficiency", tables)
-    findings = _findings(job, parts, peaks)
+    findings = below_roof(job, parts, peaks)
     return Report("efficiency", tables, _views(job, parts, peaks, ranks), findings)
 
 
-# ---- one rank
-
-
-def _op_rows(trace: Trace, ops: ModelledOps) -> list[OpWork]:
-    if len(ops.row) == 0:
-        return []
-    events, works = trace.events, ops.works
-    dtypes = ["tf32", *sorted({work.dtype for work in works})]
-    dtype = np.array([dtypes.index(work.dtype, 1) for work in works], np.int64)[ops.work]
-    is_float32 = np.array([work.dtype == "float32" and work.flops > 0 for work in works], np.bool_)[ops.work]
-    dtype[ops.tf32 & is_float32] = 0
-    phase, names = _phase_of(trace, ops)
-    is_small = _is_small(trace, ops)
-    shapes = np.where(is_small, -1, events.shapes[ops.row])
-    kind = np.array([work.kind for work in works], np.int64)[ops.work]
-    bound = np.array([work.is_bound for work in works], np.int64)[ops.work]
-    groups = group([phase, events.name[ops.row], shapes, dtype, kind, bound])
-    counted = _in_counted_steps(trace, ops)
-    full, executed, model, moved = (
-        np.array([getattr(work, name) for work in works], np.float64)[ops.work]
-        for name in ("flops", "executed", "model", "bytes")
-    )
-    model[ops.repeats] = 0
-    zero = np.zeros(len(groups.keys))
-
-    def total(values: np.ndarray) -> list[int]:
-        sums = zero.copy()
-        np.add.at(sums, groups.group_ids, values)
-        return [round(value) for value in sums.tolist()]
-
-    numbers = zip(
-        groups.keys.tolist(),
-        groups.count(),
-        groups.sum(ops.ns),
-        total(executed),
-        total(model),
-        total(full),
-        total(moved),
-        total(np.where(counted, ops.ns, 0)),
-        total(np.where(counted, executed, 0)),
-        total(np.where(counted, model, 0)),
-        total(np.where(counted, moved, 0)),
-        strict=True,
-    )
-    rows = [
-        OpWork(
-            trace.rank,
-            names[key[0]],
-            events.strings[key[1]],
-            "".join(events.strings[key[2]].split()) if key[2] >= 0 else "",
-            dtypes[key[3]],
-            _KINDS[Kind(key[4])],
-            bool(key[5]),
-            *sums,
-        )
-        for key, *sums in numbers
-    ]
-    return sorted(rows, key=lambda row: -row.ns)
-
-
-def _phase_of(trace: Trace, ops: ModelledOps) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return (phase of each op, names of the phases)."""
-    labels, events = phases(trace), trace.events
-    if len(device_work(trace)):
-        return labels.work_phase[ops.first], labels.names
-    return labels.phase_at(tracks(trace)[ops.row], events.ts[ops.row]), labels.names
-
-
-def _in_counted_steps(trace: Trace, ops: ModelledOps) -> np.ndarray:
-    """Return which ops begin, on the device if there is one, in a counted step: bool[O]."""
-    all_steps = steps(trace)
-    start = trace.events.ts[ops.unit_row[ops.first]]
-    return span_index(all_steps.window[all_steps.counted], start) >= 0
-
-
-def _is_small(trace: Trace, ops: ModelledOps) -> np.ndarray:
-    """Return which ops have shapes whose calls together take little time: bool[O]."""
-    groups = group([trace.events.name[ops.row], trace.events.shapes[ops.row]])
-    ns = np.array(groups.sum(ops.ns), np.int64)
-    return np.asarray((ns < _MIN_SHARE * int(ops.ns.sum()))[groups.group_ids])
-
-
-def _ledger(part: RankPart) -> tuple[LedgerRow, ...]:
+def _ledger(part: RankWork) -> tuple[LedgerRow, ...]:
     total_ns = sum(part.ns_of_kind)
     if not total_ns:
         return ()
@@ -318,8 +188,8 @@ def _utilisation(rows: Sequence[OpWork], peaks: Peaks | None, name: str) -> floa
     return sum(amount / peaks.rate(dtype) for dtype, amount in flops.items() if peaks.rate(dtype))
 
 
-def _rank_row(job: Job, part: RankPart, peaks: Peaks | None, index: int) -> RankRow:
-    num_steps, window_ns = _counted(job, index)
+def _rank_row(job: Job, part: RankWork, peaks: Peaks | None, index: int) -> RankRow:
+    num_steps, window_ns = counted_steps(job, index)
     used = [_utilisation(part.rows, peaks, name) for name in ("step_model_flops", "step_flops")]
     mfu, hfu = (None if seconds is None or not window_ns else 100 * seconds * 1e9 / window_ns for seconds in used)
     total_ns = sum(part.ns_of_kind) - part.ns_of_kind[TimeKind.COMMUNICATION]
@@ -339,13 +209,6 @@ def _rank_row(job: Job, part: RankPart, peaks: Peaks | None, index: int) -> Rank
     )
 
 
-def _counted(job: Job, index: int) -> tuple[int, int]:
-    """Return (number of counted steps of a rank, their length together)."""
-    all_steps = job.ranks[index].steps
-    counted = all_steps.window[all_steps.counted]
-    return max(len(counted), 1), int((counted[:, 1] - counted[:, 0]).sum())
-
-
 def _job_share(ranks: Sequence[RankRow], name: str) -> float | None:
     """Return MFU or HFU of the job: what all ranks did, over what they could have done in the slowest one's step."""
     shares = [getattr(rank, name) for rank in ranks]
@@ -360,7 +223,7 @@ def _job_share(ranks: Sequence[RankRow], name: str) -> float | None:
 # ---- what people see
 
 
-def _sums(parts: Sequence[RankPart], peaks: dict[int, Peaks | None]) -> list[_Sum]:
+def _sums(parts: Sequence[RankWork], peaks: dict[int, Peaks | None]) -> list[_Sum]:
     """Return ops by phase, those that lose most first; without peaks those that take longest."""
     by_op: dict[tuple[str, str, str], list[OpWork]] = {}
     for part in parts:
@@ -401,7 +264,7 @@ def _sum(key: tuple[str, str, str], rows: Sequence[OpWork], peaks: dict[int, Pea
 
 
 def _views(
-    job: Job, parts: Sequence[RankPart], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]
+    job: Job, parts: Sequence[RankWork], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]
 ) -> tuple[Table, ...]:
     sums = _sums(parts, peaks)
     title = f"{_headline(parts, peaks, ranks)} ({over_ranks(job)})"
@@ -409,7 +272,7 @@ def _views(
     return (Table.of("efficiency", title, _Sum, sums[:_TOP], note=note),)
 
 
-def _headline(parts: Sequence[RankPart], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]) -> str:
+def _headline(parts: Sequence[RankWork], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]) -> str:
     """Return `MFU 23.1 %, HFU 30.0 % of H100 SXM: bfloat16 989 TFLOP/s, 3,350 GB/s`."""
     first = next(filter(None, peaks.values()), None)
     if first is None:
@@ -430,7 +293,7 @@ def _headline(parts: Sequence[RankPart], peaks: dict[int, Peaks | None], ranks: 
     return f"MFU {most}{format_value(mfu, Unit.PERCENT)}{again} of {device}"
 
 
-def _coverage(parts: Sequence[RankPart]) -> str:
+def _coverage(parts: Sequence[RankWork]) -> str:
     """Return what of the device's time the models cover, and the largest part that they do not."""
     ns = [sum(part.ns_of_kind[kind] for part in parts) for kind in TimeKind]
     total_ns = sum(ns) or 1
@@ -453,69 +316,3 @@ def _coverage(parts: Sequence[RankPart]) -> str:
 def _attention(ranks: Sequence[RankRow]) -> str:
     """Return how attention counts, where FLOPs count at all."""
     return "Attention counts unmasked pairs." if any(rank.model_flops for rank in ranks) else ""
-
-
-# ---- findings
-
-
-def _findings(job: Job, parts: Sequence[RankPart], peaks: dict[int, Peaks | None]) -> tuple[Finding, ...]:
-    """Return the op that would gain most if it came as close to its roof as well-tuned kernels do."""
-    findings: list[Finding] = []
-    for index, part in enumerate(parts):
-        num_steps, window_ns = _counted(job, index)
-        by_op: dict[tuple[str, str, str], list[OpWork]] = {}
-        for row in part.rows:
-            if row.model != _KINDS[Kind.ARGUMENTS] and not row.is_bound and row.step_ns:
-                by_op.setdefault((row.op, row.phase, row.dtype), []).append(row)
-        for key, rows in by_op.items():
-            rank_peaks = peaks[part.rank]
-            gain_ns = sum(_gain_ns(row, rank_peaks) for row in rows)
-            if rank_peaks is not None and gain_ns >= _LARGE * window_ns > 0:
-                text = _sentence(job, key, rows, rank_peaks, num_steps, gain_ns)
-                findings.append(Finding("below_roof", "medium", text, round(gain_ns / num_steps)))
-    return tuple(sorted(findings, key=lambda finding: -finding.ns)[:1])
-
-
-def _target(row: OpWork, peaks: Peaks) -> str:
-    """Return the dtype in which a call could multiply: TF32 instead of float32, where the device has it."""
-    is_slower = row.dtype == "float32" and row.step_flops and peaks.rate("tf32") > peaks.rate("float32")
-    return "tf32" if is_slower else row.dtype
-
-
-def _gain_ns(row: OpWork, peaks: Peaks | None) -> float:
-    """Return by how much the calls of the counted steps exceed the time at `_REACHED` of the roof they could have."""
-    if peaks is None:
-        return 0.0
-    amounts: dict[str, Any] = {"flops": row.step_flops, "size_bytes": row.step_bytes, "ns": row.step_ns}
-    if against_roofs(peaks, dtype=row.dtype, **amounts).doubt:
-        return 0.0
-    roofed = against_roofs(peaks, dtype=_target(row, peaks), **amounts)
-    return max(row.step_ns - roofed.least_ns / _REACHED, 0.0) if roofed.roof else 0.0
-
-
-def _sentence(
-    job: Job, key: tuple[str, str, str], rows: Sequence[OpWork], peaks: Peaks, num_steps: int, gain_ns: float
-) -> str:
-    """Return what an op reaches of its roof, and how long it would take at `_REACHED` of the roof it could have."""
-    op, phase, dtype = key
-    ns = sum(row.step_ns for row in rows)
-    flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
-    roofed = against_roofs(peaks, flops=flops, size_bytes=moved, dtype=dtype, ns=ns)
-    share = format_value(100 * roofed.least_ns / ns, Unit.PERCENT)
-    if roofed.roof == "compute":
-        rate, peak = flops / ns * 1e-3, peaks.rate(dtype) * 1e-12
-        of_peak = f"{format_value(rate, Unit.NUMBER)} of {format_value(peak, Unit.NUMBER)} TFLOP/s in {dtype}"
-    else:
-        rate, peak = moved / ns, peaks.bandwidth * 1e-9
-        of_peak = f"{format_value(rate, Unit.NUMBER)} of {format_value(peak, Unit.NUMBER)} GB/s"
-    takes = format_value(ns / num_steps, Unit.NS)
-    text = f"{op} in {phase} reaches {share} of its {roofed.roof} roof ({of_peak})"
-    text = f"{text} and takes {takes} {per_step(job.ranks[0].steps)}"
-    least = format_value((ns - gain_ns) / num_steps, Unit.NS)
-    if any(_target(row, peaks) != dtype for row in rows):
-        peak = peaks.rate("tf32") * 1e-12
-        return (
-            f"{text}; in TF32, which has {format_value(peak, Unit.NUMBER)} TFLOP/s, about {least}: "
-            "torch.set_float32_matmul_precision('high'), if that precision is enough"
-        )
-    return f"{text}; at {100 * _REACHED:.0f} %, which well-tuned kernels reach, it would take {least}"

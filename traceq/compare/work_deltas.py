@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
-from traceq.analysis.efficiency import OpWork, summarize
+from traceq.analysis._op_work import OpWork, rank_work
 from traceq.facts.events.device_work import device_work
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
@@ -88,7 +88,7 @@ def work_deltas(a: Trace, b: Trace) -> tuple[WorkDelta, ...]:
     """
     if not len(device_work(a)) or not len(device_work(b)):
         return ()
-    sides = _by_shapes(summarize(a).rows), _by_shapes(summarize(b).rows)
+    sides = _by_shapes(rank_work(a).rows), _by_shapes(rank_work(b).rows)
     num = int(steps(a).counted.sum()), int(steps(b).counted.sum())
     of_role: dict[tuple[str, str, bool], list[tuple[_Sums, _Sums]]] = defaultdict(list)
     rest: dict[tuple[str, str, bool], tuple[_Sums, _Sums]] = defaultdict(lambda: (_Sums(), _Sums()))

@@ -15,7 +15,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op
 from traceq.facts.events.id_lookup import first_index
 from traceq.facts.events.kernels import launched_kernels
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.name_patterns import matching, unique_inverse, unique_names
 from traceq.facts.events.nesting import Nest, host_ops, tracks
 from traceq.facts.events.self_time import self_ns
 from traceq.facts.memo import once_per_trace
@@ -25,6 +25,7 @@ from traceq.facts.roofline.formulas import has_formula, is_opaque_kernel, needs_
 from traceq.facts.roofline.op_calls import parse_call
 from traceq.facts.roofline.work import Kind, Work
 from traceq.grouping import group
+from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["ModelledOps", "TimeKind", "modelled_ops"]
@@ -97,13 +98,15 @@ def modelled_ops(trace: Trace) -> ModelledOps:
     twice; else to the innermost one with a formula of bytes; else to the innermost library kernel with its arguments.
     """
     units = _of_device(trace) if len(device_work(trace)) else _of_host(trace)
-    launching = np.unique(units.op[units.op >= 0])
+    launching = sorted_unique(units.op[units.op >= 0])
     visited = _with_ancestors(trace, launching)
     candidates, work_id, works = _works(trace, visited, units)
     owner_of = _owners(trace, launching, candidates, work_id, works)
     owner = np.r_[owner_of, -1][np.where(units.op >= 0, np.searchsorted(launching, units.op), -1)]
     owned = np.flatnonzero(owner >= 0)
-    row, first, of = np.unique(owner[owned], return_index=True, return_inverse=True)
+    row, of = unique_inverse(owner[owned], len(trace.events))
+    first = np.zeros(len(row), np.int64)
+    first[of[::-1]] = np.arange(len(of))[::-1]  # the last assignment wins, which is that of the first
     ns, tf32, unit_op = np.zeros(len(row), np.int64), np.zeros(len(row), np.bool_), np.full(len(units.op), -1)
     np.add.at(ns, of, units.ns[owned])
     np.logical_or.at(tf32, of, matching(trace.events, units.row[owned], _TF32))
@@ -212,7 +215,7 @@ def _works(
 
 def _named(trace: Trace, rows: NDArray[np.int64], holds: Callable[[str], bool]) -> NDArray[np.bool_]:
     """Return which rows have a name for which something holds; each distinct name is asked once."""
-    names, ids = np.unique(trace.events.name[rows], return_inverse=True)
+    names, ids = unique_names(trace.events, rows)
     return np.array([holds(trace.events.strings[name]) for name in names.tolist()], np.bool_)[ids]
 
 
@@ -226,7 +229,7 @@ def _dtypes_of_lists(trace: Trace, rows: NDArray[np.int64], units: _Units) -> tu
     place = np.searchsorted(units.op[order], rows[listed])
     has_kernel = np.r_[units.op[order], -1][place] == rows[listed]
     kernel_rows = units.row[order[place[has_kernel]]]
-    names, ids = np.unique(events.name[kernel_rows], return_inverse=True)
+    names, ids = unique_names(events, kernel_rows)
     shown = [dtypes.index(dtype_in_kernel(events.strings[name])) for name in names.tolist()]
     number[listed[has_kernel]] = np.array(shown, np.int64)[ids]
     return dtypes, number
@@ -270,8 +273,10 @@ def _recorded_gradients(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int
         number[which[new]] = events.sequence[of_forward[new]]
 
     _climb(trace, backward, visit)
-    numbers, first = np.unique(number[number >= 0], return_index=True)
-    return numbers, events.shapes[backward[number >= 0][first]].astype(np.int64)
+    order = np.argsort(number, kind="stable")
+    order = order[number[order] >= 0]
+    first = np.r_[True, number[order[1:]] != number[order[:-1]]][: len(order)]
+    return number[order[first]], events.shapes[backward[order[first]]].astype(np.int64)
 
 
 def _owners(

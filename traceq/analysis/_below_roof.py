@@ -1,0 +1,90 @@
+"""The op that would gain most if it came as close to its roof as well-tuned kernels do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from traceq.analysis._op_work import KINDS, OpWork, RankWork
+from traceq.analysis._roofs import against_roofs
+from traceq.analysis._wording import per_step
+from traceq.facts.ranks.job import Job
+from traceq.facts.roofline.peaks import Peaks
+from traceq.facts.roofline.work import Kind
+from traceq.report import Finding
+from traceq.units import Unit, format_value
+
+__all__ = ["below_roof", "counted_steps"]
+
+_REACHED, _LARGE = 0.7, 0.1
+"""Share of a roof that well-tuned kernels reach; part of a step from which time above that is worth a finding."""
+
+
+def counted_steps(job: Job, index: int) -> tuple[int, int]:
+    """Return (number of counted steps of a rank, their length together in ns)."""
+    all_steps = job.ranks[index].steps
+    counted = all_steps.window[all_steps.counted]
+    return max(len(counted), 1), int((counted[:, 1] - counted[:, 0]).sum())
+
+
+def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | None]) -> tuple[Finding, ...]:
+    """Return the op that would gain most if it came as close to its roof as well-tuned kernels do."""
+    findings: list[Finding] = []
+    for index, part in enumerate(parts):
+        num_steps, window_ns = counted_steps(job, index)
+        by_op: dict[tuple[str, str, str], list[OpWork]] = {}
+        for row in part.rows:
+            if row.model != KINDS[Kind.ARGUMENTS] and not row.is_bound and row.step_ns:
+                by_op.setdefault((row.op, row.phase, row.dtype), []).append(row)
+        for key, rows in by_op.items():
+            rank_peaks = peaks[part.rank]
+            gain_ns = sum(_gain_ns(row, rank_peaks) for row in rows)
+            if rank_peaks is not None and gain_ns >= _LARGE * window_ns > 0:
+                text = _sentence(job, key, rows, rank_peaks, num_steps, gain_ns)
+                findings.append(Finding("below_roof", "medium", text, round(gain_ns / num_steps)))
+    return tuple(sorted(findings, key=lambda finding: -finding.ns)[:1])
+
+
+def _target(row: OpWork, peaks: Peaks) -> str:
+    """Return the dtype in which a call could multiply: TF32 instead of float32, where the device has it."""
+    is_slower = row.dtype == "float32" and row.step_flops and peaks.rate("tf32") > peaks.rate("float32")
+    return "tf32" if is_slower else row.dtype
+
+
+def _gain_ns(row: OpWork, peaks: Peaks | None) -> float:
+    """Return by how much the calls of the counted steps exceed the time at `_REACHED` of the roof they could have."""
+    if peaks is None:
+        return 0.0
+    amounts: dict[str, Any] = {"flops": row.step_flops, "size_bytes": row.step_bytes, "ns": row.step_ns}
+    if against_roofs(peaks, dtype=row.dtype, **amounts).doubt:
+        return 0.0
+    roofed = against_roofs(peaks, dtype=_target(row, peaks), **amounts)
+    return max(row.step_ns - roofed.least_ns / _REACHED, 0.0) if roofed.roof else 0.0
+
+
+def _sentence(
+    job: Job, key: tuple[str, str, str], rows: Sequence[OpWork], peaks: Peaks, num_steps: int, gain_ns: float
+) -> str:
+    """Return what an op reaches of its roof, and how long it would take at `_REACHED` of the roof it could have."""
+    op, phase, dtype = key
+    ns = sum(row.step_ns for row in rows)
+    flops, moved = sum(row.step_flops for row in rows), sum(row.step_bytes for row in rows)
+    roofed = against_roofs(peaks, flops=flops, size_bytes=moved, dtype=dtype, ns=ns)
+    share = format_value(100 * roofed.least_ns / ns, Unit.PERCENT)
+    if roofed.roof == "compute":
+        rate, peak = flops / ns * 1e-3, peaks.rate(dtype) * 1e-12
+        of_peak = f"{format_value(rate, Unit.NUMBER)} of {format_value(peak, Unit.NUMBER)} TFLOP/s in {dtype}"
+    else:
+        rate, peak = moved / ns, peaks.bandwidth * 1e-9
+        of_peak = f"{format_value(rate, Unit.NUMBER)} of {format_value(peak, Unit.NUMBER)} GB/s"
+    takes = format_value(ns / num_steps, Unit.NS)
+    text = f"{op} in {phase} reaches {share} of its {roofed.roof} roof ({of_peak})"
+    text = f"{text} and takes {takes} {per_step(job.ranks[0].steps)}"
+    least = format_value((ns - gain_ns) / num_steps, Unit.NS)
+    if any(_target(row, peaks) != dtype for row in rows):
+        peak = peaks.rate("tf32") * 1e-12
+        return (
+            f"{text}; in TF32, which has {format_value(peak, Unit.NUMBER)} TFLOP/s, about {least}: "
+            "torch.set_float32_matmul_precision('high'), if that precision is enough"
+        )
+    return f"{text}; at {100 * _REACHED:.0f} %, which well-tuned kernels reach, it would take {least}"
