@@ -17,6 +17,7 @@ from paths import FIXTURES
 from terminal import traceq
 
 from traceq.analysis.registry import analyze
+from traceq.facts.roofline.peaks import replaced_peaks
 from traceq.model import Arm, Manifest, Pairs, Run, Trace
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
@@ -226,3 +227,14 @@ def test_a_trace_without_unprofiled_steps_says_nothing_of_the_profilers_cost() -
     run = Run("a.json", (build(*STEPS),))
     assert table(run, "perturbation") == []
     assert "Profiler" not in analyze(run, "steps").views[0].note
+
+
+def test_mfu_is_that_of_the_unprofiled_step() -> None:
+    run = read(FIXTURES / "outlier_ab" / "on")
+    with replaced_peaks(["fp32=0.2", "memory=20"]):
+        report, traced = (analyze(run, name) for name in ("step_profile", "efficiency"))
+    (profile,) = report.table("step_profile").to_dicts()
+    flops = sum(row["model_flops"] for row in traced.table("efficiency").to_dicts()) / 2
+    assert profile["mfu_pct"] == pytest.approx(100 * flops / 0.2e12 / profile["global_step_time_s"], rel=1e-6)
+    assert f"MFU {profile['mfu_pct']:.1f} %" in str(report.views[0].note)
+    assert analyze(run, "step_profile").table("step_profile").to_dicts()[0]["mfu_pct"] is None

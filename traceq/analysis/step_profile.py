@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._op_work import rank_work
 from traceq.analysis.loader import is_loader_alone
 from traceq.facts.comm.parallelism import strategy_of
 from traceq.facts.ranks.job import Job
+from traceq.facts.roofline.peaks import peaks_of
+from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.model import Manifest, Timings, Trace
 from traceq.report import Report, Table, column
@@ -63,7 +66,16 @@ class _Profile:
     peak_alloc_gb_worst: float | None = column()
     peak_reserved_gb_worst: float | None = column()
     peak_rss_gb_worst: float | None = column()
+    mfu_pct: float | None = column()
     note: str = column()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """What a rank's trace shows: its strategy, and the model FLOPs of a mean counted step by dtype."""
+
+    strategy: str
+    model_flops: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +86,16 @@ class _Seconds:
     s: float = column()
 
 
-def summarize(trace: Trace) -> str:
-    """Return the strategy that the rank's trace shows."""
-    return strategy_of(trace)[0]
+def summarize(trace: Trace) -> _Rank:
+    """Return the strategy that the rank's trace shows, and what its step computes."""
+    flops: dict[str, float] = {}
+    num_steps = int(steps(trace).counted.sum())
+    for row in rank_work(trace).rows:
+        flops[row.dtype] = flops.get(row.dtype, 0.0) + row.step_model_flops / num_steps
+    return _Rank(strategy_of(trace)[0], flops)
 
 
-def merge(job: Job, parts: Sequence[str]) -> Report:
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return phases of the unprofiled steps of the run's arm, and the job's pace; nothing where none were recorded."""
     timings, manifest = job.timings, job.manifest
     if timings is None or manifest is None:
@@ -87,10 +103,11 @@ def merge(job: Job, parts: Sequence[str]) -> Report:
     times = unprofiled_phases(timings)
     ranks = range(len(timings.step_ns))
     rows = tuple(row for rank in ranks for row in _rows([phase.of(rank) for phase in times], rank))
-    distributed = _distributed(manifest, job.arm, parts)
+    distributed = _distributed(manifest, job.arm, [part.strategy for part in parts])
+    mfu_pct = _mfu(job, timings, manifest, [part.model_flops for part in parts])
     parts_ = _parts(times, timings.step_ns.mean(axis=1).tolist())
-    profile = _profile((_figures(job, timings, manifest, distributed),), parts_)
-    views = () if is_loader_alone(manifest) else (_view(job, timings, distributed, times),)
+    profile = _profile((_figures(job, timings, manifest, distributed, mfu_pct),), parts_)
+    views = () if is_loader_alone(manifest) else (_view(job, timings, distributed, times, mfu_pct),)
     return Report("step_profile", (profile, _by_rank(rows)), views)
 
 
@@ -118,7 +135,7 @@ def _rows(times: Sequence[UnprofiledPhase], rank: int | None = None) -> list[Pha
     ]
 
 
-def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str) -> _Profile:
+def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str, mfu_pct: float | None) -> _Profile:
     pace, arm = pace_of(manifest, job.arm, timings), manifest.arm(job.arm)
     parameters = {**manifest.parameters, **(arm.varied if arm else {})}
     return _Profile(
@@ -139,6 +156,7 @@ def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str) -
         peak_alloc_gb_worst=_gigabytes(timings.peak_allocated),
         peak_reserved_gb_worst=_gigabytes(timings.peak_reserved),
         peak_rss_gb_worst=_gigabytes(timings.peak_process),
+        mfu_pct=mfu_pct,
         note=" ".join(_doubts(distributed, timings)),
     )
 
@@ -165,14 +183,17 @@ def _seconds(key: str, times_ns: Mapping[str, float]) -> Table:
     return Table.of(key, "", _Seconds, [_Seconds(name, ns * _PER_NS) for name, ns in times_ns.items()])
 
 
-def _view(job: Job, timings: Timings, distributed: str, times: Sequence[UnprofiledPhase]) -> Table:
+def _view(
+    job: Job, timings: Timings, distributed: str, times: Sequence[UnprofiledPhase], mfu_pct: float | None
+) -> Table:
     num_ranks, num_steps = timings.step_ns.shape
     total = UnprofiledPhase("total", timings.step_ns, np.sum([phase.host_ns for phase in times], axis=0))
     rows = [row for row in _rows(times) if row.mean_ns] + _rows([total])
     ranks = f"mean of {num_ranks} ranks, " if num_ranks > 1 else ""
     clock = ", by the device's clock" if timings.by_device else ""
     title = f"An unprofiled step, by phase ({ranks}{num_steps:,} steps{clock})"
-    note = " ".join([_pace(job, timings), *_memory(timings), *_doubts(distributed, timings)])
+    mfu = [f"MFU {format_value(mfu_pct, Unit.PERCENT)}."] if mfu_pct is not None else []
+    note = " ".join([_pace(job, timings), *mfu, *_memory(timings), *_doubts(distributed, timings)])
     view = Table.of("step_phases", title, PhaseTimesRow, rows, note=note).visible
     return view if timings.by_device else view.without("host_ns")
 
@@ -185,6 +206,23 @@ def _pace(job: Job, timings: Timings) -> str:
     rate = pace.samples_per_second
     samples = f": {format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN)} samples/s" if rate else ""
     return f"The job's step takes {step}{spread}{samples}."
+
+
+def _mfu(job: Job, timings: Timings, manifest: Manifest, flops: Sequence[dict[str, float]]) -> float | None:
+    """Return the share of the job's unprofiled step that the FLOPs of a traced one take at peak speed, in percent.
+
+    None where a rank's trace, its shapes or the peaks of its device are missing, and where it would exceed 100.
+    """
+    all_peaks = [peaks_of(rank.device) for rank in job.ranks]
+    if len(flops) < len(timings.step_ns) or not all(flops):
+        return None
+    seconds = 0.0
+    for peaks, of_rank in zip(all_peaks, flops, strict=True):
+        if peaks is None or any(amount and not peaks.rate(dtype) for dtype, amount in of_rank.items()):
+            return None
+        seconds += sum(amount / peaks.rate(dtype) for dtype, amount in of_rank.items() if amount)
+    mfu_pct = 100 * seconds / len(flops) / (pace_of(manifest, job.arm, timings).step_ns * _PER_NS)
+    return mfu_pct if 0 < mfu_pct <= 100 else None
 
 
 def _memory(timings: Timings) -> list[str]:
