@@ -56,6 +56,7 @@ bench: $(VENV)/.test ## the figures that the docs quote
 	$(BIN)/python benchmarks/stats.py
 	$(BIN)/python benchmarks/read.py
 	$(BIN)/python benchmarks/show.py
+	$(BIN)/python benchmarks/roofline.py $(TRACES)
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/scale.py
 	PYTHONPATH=tests/support $(BIN)/python benchmarks/growth.py
 

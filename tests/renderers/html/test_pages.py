@@ -273,3 +273,15 @@ def test_intervals_of_arms_with_other_numbers_of_samples_are_for_as_many_as_the_
     caption = "Cost {} against off, unprofiled, with 95 % CI"
     assert caption.format("per step") in (folder / "diff.html").read_text("utf-8")
     assert caption.format("for the samples of one step of off") in (tmp_path / "diff.html").read_text("utf-8")
+
+
+def test_the_roofline_has_a_point_for_each_op_below_the_roof(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[1000, 500], [500, 1000]], "Input type": ["float", "float"]}
+    rows = (op("aten::mm", 0, 10, **shapes), launch(1, 1, corr=1), kernel("gemm", 100, 2000, corr=1))
+    path, page = write(tmp_path / "trace.json", builder.step(0, 3000), *rows), tmp_path / "page.html"
+    run("show", str(path), "--html", str(page), "--peak", "fp32=1", "--peak", "memory=100")
+    text = page.read_text()
+    assert "FLOPs per byte" in text
+    assert "aten::mm [[1000,500],[500,1000]], 50 %: 2.00 ms" in unescape(text)
+    run("show", str(path), "--html", str(page))
+    assert "FLOPs per byte" not in page.read_text()  # without a peak there is no roof

@@ -12,12 +12,14 @@ from traceq.renderers.html.drawing import draw
 from traceq.renderers.html.markup import element
 from traceq.units import Unit, format_value
 
-__all__ = ["Mark", "bars", "heatmap", "intervals", "mark_label", "points", "timeline", "waterfall"]
+__all__ = ["Mark", "bars", "heatmap", "intervals", "mark_label", "points", "roofline", "timeline", "waterfall"]
 
 Mark = Mapping[str, str | float | bool]
 """Data of one mark of a chart: its row, its length, and `label`, the tooltip."""
 
 _WIDTH, _ROW = 760, 26
+_SQUARE = 12
+"""Rows whose height a chart without rows has."""
 _COLOURS = {  # Okabe and Ito, 2008: eight colours that the colour-blind can distinguish
     "compute": "#0072B2",
     "exposed_comm": "#CC79A7",
@@ -92,6 +94,21 @@ def points(marks: Sequence[Mark], rows: Sequence[str], title: str) -> str:
         )
     )
     return _svg(chart, len(rows))
+
+
+def roofline(marks: Sequence[Mark], roofs: Sequence[Mark]) -> str:
+    """Return points below roofs on logarithmic axes. Marks have `x` FLOP/byte, `y` TFLOP/s, `ms`, `dtype`."""
+    alt = _altair()
+    scale = alt.Scale(type="log", nice=False)
+    x = alt.X("x:Q", title="FLOPs per byte", scale=scale)
+    y = alt.Y("y:Q", title="TFLOP/s", scale=scale)
+    colours = list(dict.fromkeys((_COLOURS["compute"], _MORE, _LESS, *_COLOURS.values())))
+    dtypes = list(dict.fromkeys(str(mark["dtype"]) for mark in marks))
+    colour = alt.Color("dtype:N", title=None, scale=alt.Scale(domain=dtypes, range=colours[: len(dtypes)]))
+    lines = alt.Chart(_data(roofs)).mark_line(strokeWidth=1.5).encode(x=x, y=y, color=colour)
+    size = alt.Size("ms:Q", legend=None, scale=alt.Scale(range=[15, 400]))
+    dots = alt.Chart(_data(marks)).mark_point(filled=True, opacity=0.6)
+    return _svg(lines + dots.encode(x=x, y=y, color=colour, size=size, description="label:N"), _SQUARE)
 
 
 def waterfall(marks: Sequence[Mark], rows: Sequence[str]) -> str:

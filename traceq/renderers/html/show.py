@@ -14,6 +14,7 @@ from traceq.renderers.html.charts import Mark, mark_label
 from traceq.renderers.html.markup import element, figure, table
 from traceq.renderers.html.page import page
 from traceq.renderers.html.rank_heatmap import rank_heatmap
+from traceq.renderers.html.roofline import roofline_chart
 from traceq.renderers.html.step_timeline import step_timeline
 from traceq.renderers.text import MOST_FINDINGS, source_summary
 from traceq.report import Report, Sheet, Table
@@ -78,6 +79,9 @@ def _charts(report: Report) -> Iterator[str]:
     if report.name == "steps":
         tables = [table for table in report.tables if table.key == "steps" and len(table.rows) > 1]
         yield from (figure(_points(steps), "Durations of all steps") for steps in tables)
+    if report.name == "efficiency":
+        drawn = (roofline_chart(table) for table in report.tables if table.key == "efficiency_ops")
+        yield from (figure(svg, "Roofline: ops with FLOPs, by time") for svg in drawn if svg)
     if report.name == "clusters":
         tables = [table for table in report.tables if table.key == "rank_phases" and table.rows]
         caption = "Time per step without exposed communication, over the median of each phase"

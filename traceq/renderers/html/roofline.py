@@ -1,0 +1,72 @@
+"""Roofline of a run: FLOP/s of its ops over their arithmetic intensity, below the roofs of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log10
+
+from traceq.renderers.html import charts
+from traceq.renderers.html.charts import Mark, mark_label
+from traceq.report import Cell, Table
+
+__all__ = ["roofline_chart"]
+
+_MOST = 200
+_LEAST = 0.001
+"""Part of their time from which ops are drawn."""
+_STEPS = 40
+_MS = 1e6
+
+Row = Mapping[str, Cell]
+
+
+def roofline_chart(ops: Table) -> str:
+    """Return the chart of the ops with FLOPs that take most of the time, "" where none has a share of a roof."""
+    rows = [row for row in ops.to_dicts() if row["roof_pct"] and row["tflops"] and row["intensity"]]
+    least_ns = _LEAST * sum(_number(row, "gpu_ns") for row in rows)
+    rows = [row for row in rows if _number(row, "gpu_ns") >= least_ns]
+    rows = sorted(rows, key=lambda row: -_number(row, "gpu_ns"))[:_MOST]
+    if not rows:
+        return ""
+    marks: list[Mark] = [
+        {
+            "x": _number(row, "intensity"),
+            "y": _number(row, "tflops"),
+            "ms": _number(row, "gpu_ns") / _MS,
+            "dtype": str(row["dtype"]),
+            "label": mark_label(
+                f"{row['op']} {row['shapes']}, {_number(row, 'roof_pct'):.0f} %", _number(row, "gpu_ns")
+            ),
+        }
+        for row in rows
+    ]
+    return charts.roofline(marks, _roofs(rows))
+
+
+def _roofs(rows: list[dict[str, Cell]]) -> list[Mark]:
+    """Return points of the roof of each dtype: the memory's up to the peak, both as the rows below them reveal.
+
+    The roof of a dtype whose ops are all bound by the memory ends at the last of them.
+    """
+    peaks: dict[str, float] = {}
+    bandwidth = 0.0  # TB/s
+    for row in rows:
+        if row["roof"] == "compute":
+            peaks[str(row["dtype"])] = 100 * _number(row, "tflops") / _number(row, "roof_pct")
+        else:
+            bandwidth = 100 * _number(row, "tflops") / _number(row, "intensity") / _number(row, "roof_pct")
+    least, most = (log10(bound(_number(row, "intensity") for row in rows)) for bound in (min, max))
+    points: list[Mark] = []
+    for dtype in dict.fromkeys(str(row["dtype"]) for row in rows):
+        peak = peaks.get(dtype, bandwidth * max(_number(row, "intensity") for row in rows if row["dtype"] == dtype))
+        for step in range(_STEPS + 1):
+            intensity = 10 ** (least - 0.3 + (most - least + 0.6) * step / _STEPS)
+            height = min(peak, bandwidth * intensity if bandwidth else peak)
+            if dtype in peaks or bandwidth * intensity <= peak:
+                points.append({"x": intensity, "y": height, "dtype": dtype})
+    return points
+
+
+def _number(row: Row, key: str) -> float:
+    value = row[key]
+    return float(value) if isinstance(value, int | float) else 0.0
