@@ -19,6 +19,7 @@ from traceq.recorder.spec.parameters import with_changes
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.recipe import Step
+from traceq.recorder.spec.varied_facts import VariedFacts
 from traceq.recorder.timing.timed_steps import num_timed_steps, timed_steps
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.step_log import pairs_of
@@ -89,11 +90,14 @@ def _build_steps(plan: Plan, entry: Entry, context: Context) -> dict[str, Step]:
     """
     builds: list[tuple[Any, Step]] = []
     steps: dict[str, Step] = {}
+    is_varied = any(planned.arm.name != planned.runs for planned in plan.arms)
     for planned in plan.arms:
         parameters = with_changes(entry.recipe.parameters, planned.parameters)
         step = next((step for built, step in builds if built == parameters), None)
         if step is None:
-            step = entry.recipe.build(context, parameters)
+            alike = [other for other in plan.arms if other.parameters == planned.parameters]
+            facts = VariedFacts(context.facts, entry.recipe, alike, is_isolated=plan.process >= 0)
+            step = entry.recipe.build(replace(context, facts=facts) if is_varied else context, parameters)
             builds.append((parameters, step))
         steps[planned.arm.name] = _step_of_arm(step, planned.runs)
     if len(builds) > 1:

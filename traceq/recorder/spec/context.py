@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class Context:
     device: torch.device
     phase: Phases
     steps_per_half: int = 1
-    facts: dict[str, str | int | float] = field(default_factory=dict)
+    facts: MutableMapping[str, str | int | float] = field(default_factory=dict)
     say: Callable[[str], None] = print  # into the rank's log
     arm: str = ""
     loaders: dict[Hashable, Iterator[Any]] = field(default_factory=dict)
