@@ -56,6 +56,20 @@ def test_every_rank_leaves_every_file(folder: RunFolder) -> None:
     assert not list(folder.path.rglob("*.part"))
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_traced_steps_of_the_arms_take_turns(folder: RunFolder, rank: int) -> None:
+    """Recorded arm after arm, what drifts between them would be taken for their difference."""
+    marks = [
+        (event["ts"], arm)
+        for arm in ARMS
+        for event in trace(folder, arm, rank)["traceEvents"]
+        if event.get("name", "").startswith("ProfilerStep#")
+    ]
+    order = [arm for _, arm in sorted(marks)]
+    assert order == [*order[: len(order) // 2]] * 2
+    assert set(order) == set(ARMS)
+
+
 def test_it_ends_by_printing_what_to_type_next(recording: Recording) -> None:
     out = recording.out
     assert recording.stdout.splitlines() == [

@@ -35,7 +35,7 @@ def isolated_steps(rank: Rank) -> Generator[str, None, None]:
     rank.facts.update(wrapper_facts(rank.facts))
     manifest = _publish(rank, arm, device_facts)
     if rank.plan.trace_steps:
-        yield from traced_steps(rank, arm.name, manifest, processes=read_processes(rank.plan.folder.steps, manifest))
+        yield from traced_steps(rank, manifest, processes=read_processes(rank.plan.folder.steps, manifest))
         _publish(rank, arm, device_facts)
 
 

@@ -71,8 +71,8 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]
         rank.say(f"traceq: note: {warning}")
     rank.progress.plan_steps(num_traced_steps(rank.plan))
     published = rank.publish(manifest)
-    for planned in rank.plan.arms if rank.plan.trace_steps else ():
-        yield from traced_steps(rank, planned.arm.name, published, pairs)
+    if rank.plan.trace_steps:
+        yield from traced_steps(rank, published, pairs)
     rank.publish(replace(manifest, status="complete"))
     rank.world.barrier()  # so that every rank reads a complete run from here on
 

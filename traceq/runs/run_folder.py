@@ -63,8 +63,12 @@ class RunFolder:
         return self.path / "logs" / f"rank{rank}.log"
 
     def trace(self, arm: str, rank: int) -> Path:
-        """Return the path of the Kineto trace of one arm's profiled window."""
+        """Return the path of the Kineto trace of one arm's profiled steps."""
         return self.path / arm / f"rank{rank}.json.gz"
+
+    def window(self, arm: str, rank: int, turn: int) -> Path:
+        """Return the path of one of several profiled windows, until they are joined to the trace."""
+        return self.path / arm / f".rank{rank}.window{turn}.part"
 
     def stacks(self, arm: str, rank: int) -> Path:
         """Return the path of the Kineto trace of one step with Python frames."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,25 @@ import torch
 
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["dump_flight", "dump_stalled"]
+__all__ = ["Entry", "dump_stalled", "flight_entries", "write_flight"]
 
 
-def dump_flight(path: Path, since_ns: int) -> Counter[str]:
-    """Write the entries created since `since_ns` (ns since the epoch) and return the collectives by name.
+Entry = dict[str, Any]
+
+
+def flight_entries(since_ns: int) -> list[Entry]:
+    """Return the entries created since `since_ns` (ns since the epoch), oldest first."""
+    entries: list[Entry] = _flight_record().get("entries", [])
+    return [entry for entry in entries if int(entry.get("time_created_ns", 0)) >= since_ns]
+
+
+def write_flight(path: Path, entries: Sequence[Entry]) -> Counter[str]:
+    """Write a dump with these entries and return the collectives by name.
 
     The counter is empty where torch has no flight recorder.
     """
-    document = _flight_record()
-    entries = [entry for entry in document.get("entries", []) if int(entry.get("time_created_ns", 0)) >= since_ns]
     if entries:
-        _write(path, {**document, "entries": entries})
+        _write(path, {**_flight_record(), "entries": entries})
     return Counter(str(entry.get("profiling_name", "")).partition(":")[2] for entry in entries)
 
 

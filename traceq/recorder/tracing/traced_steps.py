@@ -1,48 +1,88 @@
-"""Profiled windows of one arm on one rank: one step with stacks, then the window that embeds its source lines."""
+"""Profiled windows of the arms on one rank: a step with stacks each, then windows in turns, with its source lines."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from traceq.errors import RecordingFailed
 from traceq.model import Manifest, Pairs, Processes
-from traceq.recorder.process.flight_recorder import dump_flight
+from traceq.recorder.process.flight_recorder import Entry, flight_entries, write_flight
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
+from traceq.recorder.tracing.joined_windows import write_joined
 from traceq.recorder.tracing.line_table import TraceRow, read_rows, source_lines
 from traceq.recorder.tracing.profiler_window import WARMUP_STEPS, Window, profiled_steps
 from traceq.recorder.tracing.trace_size import forecast_bytes, forecast_text, is_large
 from traceq.runs.embedded_recording import Embedded, encode
 
-__all__ = ["num_traced_steps", "traced_steps"]
+__all__ = ["num_traced_steps", "traced_steps", "window_sizes"]
 
 _MAX_ATTEMPTS = 6
 
 
+@dataclass(slots=True)
+class _Traced:
+    """What the windows of one arm leave: their files, and the entries of the flight recorder made meanwhile."""
+
+    embedded: str
+    windows: list[Path] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+
 def traced_steps(
-    rank: Rank, arm: str, manifest: Manifest, pairs: tuple[Pairs, ...] = (), processes: tuple[Processes, ...] = ()
+    rank: Rank, manifest: Manifest, pairs: tuple[Pairs, ...] = (), processes: tuple[Processes, ...] = ()
 ) -> Iterator[str]:
-    """Yield the arm once per step to run; the traces, with embedded samples, are on disk when the iterator ends."""
-    folder, number = rank.plan.folder, rank.world.rank
-    stacks = folder.stacks(arm, number)
-    rank.control.set_arm(arm)
-    yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
-    rank.world.barrier()  # exporting stalls ranks unequally
-    rows = read_rows(stacks)
-    _report_size(rank, arm, rows)
-    lines = source_lines(rows, rank.phases.names)
-    embedded = encode(Embedded(replace(manifest, status="complete"), arm, pairs, lines, processes))
-    since_ns = yield from _window(rank, arm, Window(folder.trace(arm, number), rank.plan.trace_steps, embedded))
-    _note_collectives(rank, arm, dump_flight(folder.flight(arm, number), since_ns))
+    """Yield the arm of each step to run; the traces, with embedded samples, are on disk when the iterator ends.
+
+    After a step with stacks of each arm, the arms take turns (A B A B, `window_sizes`), so that what drifts meanwhile
+    is not taken for their difference. The windows of an arm become one trace.
+    """
+    folder, number, complete = rank.plan.folder, rank.world.rank, replace(manifest, status="complete")
+    traced: dict[str, _Traced] = {}
+    for arm in (planned.arm.name for planned in rank.plan.arms):
+        stacks = folder.stacks(arm, number)
+        rank.control.set_arm(arm)
+        yield from _window(rank, arm, Window(stacks, 1, stacks=True, marks=True))
+        rank.world.barrier()  # exporting stalls ranks unequally
+        rows = read_rows(stacks)
+        _report_size(rank, arm, rows)
+        lines = source_lines(rows, rank.phases.names)
+        traced[arm] = _Traced(encode(Embedded(complete, arm, pairs, lines, processes)))
+    sizes = window_sizes(rank.plan)
+    for turn, num_steps in enumerate(sizes):
+        for arm, of_arm in traced.items():
+            path = folder.window(arm, number, turn) if len(sizes) > 1 else folder.trace(arm, number)
+            window = Window(path, num_steps, "" if len(sizes) > 1 else of_arm.embedded)
+            rank.control.set_arm(arm)
+            since_ns = yield from _window(rank, arm, window)
+            of_arm.windows.append(path)
+            of_arm.entries += flight_entries(since_ns)
+            rank.world.barrier()
+    for arm, of_arm in traced.items():
+        if len(sizes) > 1:
+            write_joined(of_arm.windows, folder.trace(arm, number), of_arm.embedded)
+        _note_collectives(rank, arm, write_flight(folder.flight(arm, number), of_arm.entries))
     rank.world.barrier()
 
 
 def num_traced_steps(plan: Plan) -> int:
     """Return the number of steps in the windows of all arms."""
-    return (2 * WARMUP_STEPS + 1 + plan.trace_steps) * len(plan.arms) if plan.trace_steps else 0
+    sizes = [1, *window_sizes(plan)]
+    return (len(sizes) * WARMUP_STEPS + sum(sizes)) * len(plan.arms) if plan.trace_steps else 0
+
+
+def window_sizes(plan: Plan) -> list[int]:
+    """Return the profiled steps of each window of an arm: one where arms take turns, else all in one window.
+
+    On CUDA they do not: the device lags behind the host, so that the first step of a window holds work launched before
+    it, and windows of one step would have no whole one.
+    """
+    takes_turns = len(plan.arms) > 1 and plan.device == "cpu"
+    return [1] * plan.trace_steps if takes_turns else [plan.trace_steps]
 
 
 def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
