@@ -35,7 +35,7 @@ def cause(
 
 
 def words_of(delta_us: float, *causes: Cause) -> tuple[str, ...]:
-    return cause_words("on", Traced(0, 1000 * US, round((1000 + delta_us) * US), 3, 3), causes)
+    return cause_words("A", "on", Traced(0, 1000 * US, round((1000 + delta_us) * US), 3, 3), causes)
 
 
 def comparison_of(delta_us: float, name: Any, **more: Any) -> Comparison:
@@ -87,7 +87,7 @@ def test_the_noise_of_the_baseline_against_itself_is_told() -> None:
 
 def test_traced_times_that_the_unprofiled_ones_deny_are_not_told_as_causes() -> None:
     causes = (cause("aten::item", 5, 1, line="a.py:1 f"), cause("aten::mm", 900))
-    words = cause_words("on", Traced(0, 1000 * US, 1905 * US, 3, 3), causes, doubt="No evidence.")
+    words = cause_words("A", "on", Traced(0, 1000 * US, 1905 * US, 3, 3), causes, doubt="No evidence.")
     assert words == ("on adds at a.py:1 f in fwd: 1 aten::item.", "No evidence.")
 
 
@@ -209,12 +209,12 @@ def test_the_pace_of_all_work_is_a_cause_without_a_phase() -> None:
 
 def test_sides_with_little_in_common_are_told_where_not_why() -> None:
     traced = Traced(0, 1000 * US, 1100 * US, 3, 3, matched_pct=37.6)
-    assert cause_words("on", traced, (cause("aten::mm", 90),)) == (
+    assert cause_words("A", "on", traced, (cause("aten::mm", 90),)) == (
         "Differences in the traced +100 us per step: +90.0 us aten::mm in fwd.",
         "Only 38 % of the host's calls are on both sides: the table shows where the time went, not why.",
     )
-    assert len(cause_words("on", replace(traced, matched_pct=70.0), (cause("aten::mm", 90),))) == 1
-    assert len(cause_words("on", replace(traced, matched_pct=None), (cause("aten::mm", 90),))) == 1
+    assert len(cause_words("A", "on", replace(traced, matched_pct=70.0), (cause("aten::mm", 90),))) == 1
+    assert len(cause_words("A", "on", replace(traced, matched_pct=None), (cause("aten::mm", 90),))) == 1
 
 
 def test_occasional_allocations_on_a_rank_are_noise_as_well() -> None:
@@ -245,8 +245,8 @@ def test_syncs_that_cost_less_although_they_are_more_are_told_together() -> None
 def test_between_sides_that_are_not_alike_only_large_changes_are_told() -> None:
     causes = (cause("aten::mm", 90, line="a.py:1 a"), cause("Memset", 1, -5, line="b.py:1 b"))
     traced = Traced(0, 1000 * US, 1091 * US, 3, 3)
-    assert cause_words("on", traced, causes)[1].startswith("on removes at b.py:1 b in fwd: 5 Memset")
-    assert cause_words("on", traced, causes, same_work=False) == (
+    assert cause_words("A", "on", traced, causes)[1].startswith("on removes at b.py:1 b in fwd: 5 Memset")
+    assert cause_words("A", "on", traced, causes, same_work=False) == (
         "Causes of the traced +91.0 us per step: +90.0 us aten::mm at a.py:1 a in fwd.",
     )
 
@@ -403,16 +403,13 @@ def test_traces_without_steps_are_compared_as_wholes() -> None:
 def test_of_sides_with_little_in_common_syncs_cost_what_their_own_side_saves_without_them() -> None:
     replays = SideReplay(2, 70 * US, 70 * US, 30 * US, 45 * US), SideReplay(0, 0, 0, 90 * US, 91 * US)
     traced = Traced(0, 1000 * US, 950 * US, 3, 3, matched_pct=37.6, replays=replays)
-    words = cause_words("on", traced, (cause("dtoh aten::item", -20, -2, kind="sync"),))
+    words = cause_words("A", "on", traced, (cause("dtoh aten::item", -20, -2, kind="sync"),))
     assert words[:-1] == (
         (
-            "on removes 2 syncs per step (2 dtoh aten::item in fwd): the side that has them, replayed without, is "
-            "70.0 us faster per step; the traced delta is -50.0 us."
+            "on removes 2 syncs per step (2 dtoh aten::item in fwd): without them A would be 70.0 us faster per step "
+            "by replay; all differences together make the traced -50.0 us."
         ),
-        (
-            "With a host that takes no time, on would be 90.0 us faster per step by replay; the other side, "
-            "30.0 us to 45.0 us."
-        ),
+        ("With a host that takes no time, on would be 90.0 us faster per step by replay, A 30.0 us to 45.0 us."),
     )
-    others = cause_words("on", traced, (cause("dtoh aten::item", -20, -1, kind="sync"),))
+    others = cause_words("A", "on", traced, (cause("dtoh aten::item", -20, -1, kind="sync"),))
     assert others[0].endswith("-20.0 us per step including the idle time it causes, 40.0 % of the traced -50.0 us.")

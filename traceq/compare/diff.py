@@ -153,7 +153,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
         if not doubt:
             waited_in = collective_waited_in(a.run, b.run, ranks, traced.rank) if only_changed_rank(ranks) else ""
             words = (*words, *rank_words(traced, ranks, cells, waited_in))
-        words = (*words, *cause_words(b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
+        words = (*words, *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
         if not doubt:
             words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))
     of_sides = (*side_caveats(a), *side_caveats(b), *unrecorded_work(a.run, b.run), *confounders(a, b))

@@ -107,7 +107,7 @@ def cpu_words(comparison: Comparison | None) -> tuple[str, ...]:
 
 
 def cause_words(
-    b_name: str, traced: Traced, causes: Sequence[Cause], *, doubt: str = "", same_work: bool = True
+    a_name: str, b_name: str, traced: Traced, causes: Sequence[Cause], *, doubt: str = "", same_work: bool = True
 ) -> tuple[str, ...]:
     """Return the largest causes, largest first: lines whose ops were added or removed, other such syncs, the rest.
 
@@ -120,9 +120,12 @@ def cause_words(
     changed = [cause for cause in causes if cause.kind == "sync" and cause.delta_num and cause.key not in listed]
     syncs = [cause for cause in changed if _is_notable(cause, traced)]
     if doubt:
-        changes = [*_line_words(b_name, traced, by_line, timed=False), *_sync_words(b_name, traced, syncs, timed=False)]
+        changes = [
+            *_line_words(b_name, traced, by_line, timed=False),
+            *_sync_words(a_name, b_name, traced, syncs, timed=False),
+        ]
         return (*changes, doubt)
-    lines, of_syncs = _line_words(b_name, traced, by_line), _sync_words(b_name, traced, syncs)
+    lines, of_syncs = _line_words(b_name, traced, by_line), _sync_words(a_name, b_name, traced, syncs)
     sized = list(zip((abs(_sum(members)) for _, members in by_line), lines, strict=True))
     replayed_ns = max((replay.syncs_ns for replay in traced.replays or ()), default=0)
     sized += [(max(abs(_sum(syncs)), replayed_ns), text) for text in of_syncs]
@@ -137,7 +140,7 @@ def cause_words(
         texts = (f"{_delta(cause.delta_ns)} {cause_text(cause, traced.per)}" for cause in large)
         sized.append((size, f"{label}: {'; '.join(texts)}."))
     sized.sort(key=lambda each: -each[0])
-    where_only = [*_host_words(b_name, traced), *_unmatched_words(traced)]
+    where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
     return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes))
 
 
@@ -237,7 +240,7 @@ def _sync_mark(cause: Cause) -> str:
     return "" if cause.kind != "sync" else " (sync)" if abs(cause.delta_num) == 1 else " (syncs)"
 
 
-def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause], *, timed: bool = True) -> list[str]:
+def _sync_words(a_name: str, b_name: str, traced: Traced, syncs: Sequence[Cause], *, timed: bool = True) -> list[str]:
     """Return the changes of the syncs without a source line."""
     removed, added = _by_sign(syncs)
     changes = [(verb, changed) for verb, changed in (("removes", removed), ("adds", added)) if changed]
@@ -253,31 +256,33 @@ def _sync_words(b_name: str, traced: Traced, syncs: Sequence[Cause], *, timed: b
     words = []
     for verb, changed in changes:
         idle = "the idle time it causes" if _total(changed) == "1" else "the idle time they cause"
-        cost = _replayed(verb, changed, traced) or _amount(_sum(changed), traced, _chain(changed, f" including {idle}"))
+        replayed = _replayed(a_name if verb == "removes" else b_name, verb, changed, traced)
+        cost = replayed or _amount(_sum(changed), traced, _chain(changed, f" including {idle}"))
         words.append(f"{b_name} {_counted(verb, changed, traced.per)}: {cost}.")
     return words
 
 
-def _replayed(verb: str, changed: Sequence[Cause], traced: Traced) -> str:
-    """Return what syncs cost by replay of the side that has them, if no causes can be told; "" where it has others."""
+def _replayed(name: str, verb: str, changed: Sequence[Cause], traced: Traced) -> str:
+    """Return what syncs cost by replay of the side that has them, if no causes can be told; "" where it has others.
+
+    `name`: that side.
+    """
     if traced.replays is None:
         return ""
     replay = traced.replays[0] if verb == "removes" else traced.replays[1]
     if replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
         return ""
     saved = _saved(replay.syncs_ns, replay.syncs_most_ns, traced)
-    traced_delta = f"the traced delta is {_delta(traced.delta_ns)}"
-    return f"the side that has them, replayed without, is {saved} faster {traced.per}; {traced_delta}"
+    together = f"all differences together make the traced {_delta(traced.delta_ns)}"
+    return f"without them {name} would be {saved} faster {traced.per} by replay; {together}"
 
 
-def _host_words(b_name: str, traced: Traced) -> list[str]:
+def _host_words(a_name: str, b_name: str, traced: Traced) -> list[str]:
     """Return how far B waits for its host, by replay, if no causes can be told."""
     if traced.replays is None or traced.replays[1].host_ns < _LARGE_SHARE * traced.b_ns:
         return []
     a, b = (_saved(replay.host_ns, replay.host_most_ns, traced) for replay in traced.replays)
-    return [
-        f"With a host that takes no time, {b_name} would be {b} faster {traced.per} by replay; the other side, {a}."
-    ]
+    return [f"With a host that takes no time, {b_name} would be {b} faster {traced.per} by replay, {a_name} {a}."]
 
 
 def _saved(least_ns: int, most_ns: int, traced: Traced) -> str:

@@ -1,0 +1,316 @@
+"""What a comparison claims, walked: numbers of sentences found again in its rows, and rows that agree with each other.
+
+Each function yields sentences, one per contradiction.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from io import StringIO
+from statistics import median
+
+from rich.console import Console
+
+from traceq.compare.attribution import line_function
+from traceq.compare.result import Cause, Diff, Diffs
+from traceq.compare.sentences import cause_text
+from traceq.compare.tables import causes_table, inference_table, matrix, ranks_table, waterfall
+from traceq.renderers.diff_json import diffs_to_json
+from traceq.renderers.diff_markdown import diffs_to_markdown
+from traceq.renderers.diff_text import print_diffs
+from traceq.units import Unit, format_range, format_value
+
+__all__ = ["contradictions_of_diffs"]
+
+TIME = r"(?:[\d.,]+ (?:ns|us|ms|s))"
+DELTA = rf"(?:[+-]{TIME}|0)"
+PER = r"(?:per step|in the trace)"
+
+
+def contradictions_of_diffs(diffs: Diffs) -> Iterator[str]:
+    """Every contradiction of a comparison, each with its two sides."""
+    for diff in diffs.diffs:
+        for text in (*of_rows(diff), *of_tables(diff), *of_words(diff), *of_traced(diff)):
+            yield f"{diff.b_name} against {diff.a_name}: {text}"
+    yield from of_overview(diffs)
+    yield from of_renderers(diffs)
+
+
+def of_rows(diff: Diff) -> Iterator[str]:
+    """Cells and causes add up to the traced delta, and the parts of a cause to it."""
+    if diff.traced is None:
+        if diff.cells or diff.causes:
+            yield "rows of no trace"
+        return
+    whole = diff.traced.delta_ns
+    for side in ("a_ns", "b_ns"):
+        cells_ns, step_ns = sum(getattr(cell, side) for cell in diff.cells), getattr(diff.traced, side)
+        if abs(cells_ns - step_ns) > len(diff.cells) + 1:
+            yield f"cells make {cells_ns} ns, {side} is {step_ns}"
+    if diff.residual_ns:
+        yield f"a residual of {diff.residual_ns}"
+    if diff.causes and sum(cause.delta_ns for cause in diff.causes) != whole:
+        yield f"causes make {sum(cause.delta_ns for cause in diff.causes)} ns, the traced delta is {whole}"
+    for cause in diff.causes:
+        if cause.count_ns + cause.dur_ns != cause.delta_ns:
+            yield f"cause {cause.key}: {cause.count_ns} + {cause.dur_ns} is not {cause.delta_ns}"
+        if cause.chain and cause.chain.copied_ns + cause.chain.waited_ns + cause.chain.rest_ns != cause.delta_ns:
+            yield f"cause {cause.key}: its chain is not {cause.delta_ns}"
+        if whole and cause.share_pct is not None and abs(cause.share_pct - 100 * cause.delta_ns / whole) > 1e-6:
+            yield f"cause {cause.key}: {cause.share_pct} % is not {cause.delta_ns} of {whole}"
+    for rank in diff.ranks:
+        if rank.rank == diff.traced.rank and (rank.a_ns, rank.b_ns) != (diff.traced.a_ns, diff.traced.b_ns):
+            yield f"rank {rank.rank}: {rank.a_ns} and {rank.b_ns}, traced {diff.traced.a_ns} and {diff.traced.b_ns}"
+        if not (0 <= rank.own_a_ns <= rank.a_ns and 0 <= rank.own_b_ns <= rank.b_ns):
+            yield f"rank {rank.rank}: own time outside its step"
+
+
+def of_tables(diff: Diff) -> Iterator[str]:
+    """The rows that are shown, and what they leave out, make the total."""
+    if diff.traced is None:
+        return
+    for top in (5, 12):
+        table = waterfall(diff, top=top)
+        *parts, total = table.rows
+        for index in (2, 3, 4):
+            shown = sum(int(row[index] or 0) for row in parts)
+            if abs(shown - int(total[index] or 0)) > len(diff.cells) + 1:
+                yield f"{table.title}: {table.columns[index].heading}: {shown}, total {total[index]}"
+        shares = [float(row[5]) for row in parts if row[5] is not None]
+        if shares and abs(sum(shares) - 100) > 0.01:
+            yield f"{table.title}: shares make {sum(shares)} %"
+        causes = causes_table(diff, top=top)
+        column = next((index for index, each in enumerate(causes.columns) if each.key == "delta_ns"), None)
+        if column is not None:
+            rest_ns = sum(cause.delta_ns for cause in diff.causes[top:])
+            said = re.search(rf"(\d+) more causes in --json: net ({DELTA}),", causes.note)
+            if (len(diff.causes) > top) != bool(said):
+                yield f"{causes.title}: {len(diff.causes)} causes, note {causes.note!r}"
+            if said and (int(said[1]), said[2]) != (len(diff.causes) - top, delta_text(rest_ns)):
+                yield f"{causes.title}: {causes.note!r}, the rest is {rest_ns}"
+    for row, each in zip(inference_table(diff).rows, diff.inference, strict=False):
+        if row[6] != each.delta_ns or each.b_ns - each.a_ns != each.delta_ns:
+            yield f"inference: {row}"
+    for table_row in ranks_table(diff).rows:
+        a, b, delta, own_a, own_b, own_delta = (int(value or 0) for value in table_row[1:])
+        if (b - a, own_b - own_a) != (delta, own_delta):
+            yield f"ranks: {table_row}"
+
+
+def of_words(diff: Diff) -> Iterator[str]:
+    """Each sentence is one of a known kind, and says the numbers of its rows."""
+    known = [re.compile(pattern) for pattern in (*OF_COMPARISON, *OF_TRACED)]
+    for line in diff.words:
+        if not any(pattern.match(line) for pattern in known):
+            yield f"a sentence of no known kind: {line}"
+    first, comparison = diff.words[0], diff.comparison
+    if comparison is None:
+        return
+    if (
+        size := re.match(rf"(.*?) (costs|saves) (nothing|{TIME}) (per step|per sample|in the trace) \(([^,)]+)", first)
+    ) is None:
+        if diff.comparable.ok:
+            yield f"no size: {first}"
+        return
+    each_ns = comparison.each(comparison.delta_ns)
+    verb = {1: "costs", -1: "saves"}.get((each_ns > 0) - (each_ns < 0), "costs")
+    expected = (diff.b_name, verb, "nothing" if not each_ns else format_value(abs(each_ns), Unit.NS))
+    if size.groups()[:3] != expected:
+        yield f"{size.groups()[:3]}, the comparison has {expected}"
+    if size[5] != format_value(comparison.delta_pct, Unit.DELTA_PERCENT):
+        yield f"{size[5]}, the comparison has {comparison.delta_pct}"
+    if comparison.unprofiled and f": {comparison.verdict.text} at the " not in first:
+        yield f"the verdict is {comparison.verdict.text}: {first}"
+    if comparison.ci95_ns is not None:
+        ends = " to ".join(delta_text(comparison.each(end)) for end in comparison.ci95_ns)
+        if f"95 % CI {ends}" not in first:
+            yield f"the interval is {ends}: {first}"
+    is_one_rank = diff.traced is not None and not diff.ranks  # of several, the slowest decides
+    if diff.traced and is_one_rank and not comparison.unprofiled and comparison.delta_ns != diff.traced.delta_ns:
+        yield f"two sizes: {comparison.delta_ns}, traced {diff.traced.delta_ns}"
+
+
+def of_traced(diff: Diff) -> Iterator[str]:
+    """Sentences on the traced delta name rows with their numbers."""
+    if diff.traced is None:
+        return
+    whole = diff.traced.delta_ns
+    texts = {f"{delta_text(cause.delta_ns)} {cause_text(cause, diff.traced.per)}" for cause in diff.causes}
+    for line in diff.words:
+        for said in re.findall(rf"(?:the traced|The traced delta is|the traced delta is) ({DELTA})", line):
+            if said != delta_text(whole):
+                yield f"a traced delta of {said}, it is {whole}: {line}"
+        for amount, percent in re.findall(rf"({DELTA}) {PER}[^,]*, ([\d.,]+ %|-[\d.,]+ %) of the traced", line):
+            if not any(abs(sum_ns - in_ns(amount)) <= 0.006 * abs(sum_ns) + 1 for sum_ns in sums(diff)):
+                yield f"{amount} is no sum of causes: {line}"
+            if (
+                abs(100 * in_ns(amount) / whole - float(percent[:-2].replace(",", "")))
+                > 0.06 + 0.01 * abs(in_ns(amount) / whole) * 100
+            ):
+                yield f"{amount} is not {percent} of {whole}: {line}"
+        if listed := re.match(
+            rf"(?:Causes of|Differences in|Other causes|Other differences)(?: the traced {DELTA} {PER})?: (.*)\.$", line
+        ):
+            remaining = listed[1]
+            while remaining:
+                text = next((text for text in sorted(texts, key=len, reverse=True) if remaining.startswith(text)), None)
+                if text is None:
+                    yield f"no row says {remaining!r}"
+                    break
+                remaining = remaining[len(text) :].removeprefix("; ")
+        for verb, number in re.findall(r"\b(adds|removes) ([\d.,]+) syncs? (?:per step|in the trace)", line):
+            sign = 1 if verb == "adds" else -1
+            nums = [cause.delta_num for cause in diff.causes if cause.kind == "sync" and sign * cause.delta_num > 0]
+            if float(number.replace(",", "")) > sum(map(abs, nums)) + 0.01:
+                yield f"{verb} {number}, rows have {sum(nums)}: {line}"
+        if part := re.match(r"(\d+) % of the difference is in (.*)\.$", line):
+            phase_ns = sum(cell.delta_ns for cell in diff.cells if cell.phase == part[2])
+            if abs(100 * phase_ns / whole - int(part[1])) > 0.51:
+                yield f"{phase_ns} of {whole}: {line}"
+        if shown := re.match(rf"It shows as ({DELTA}) of host-bound time in ([^,]*),", line):
+            cells = [c.delta_ns for c in diff.cells if (c.phase, c.category) == (shown[2], "host_bound")]
+            if [delta_text(ns) for ns in cells] != [shown[1]]:
+                yield f"{cells}: {line}"
+        if only := re.match(rf"Only rank (\d+) is (slower|faster), by ({TIME}) {PER}", line):
+            own = [rank.own_delta_ns for rank in diff.ranks if rank.rank == int(only[1])]
+            if [(ns > 0, format_value(abs(ns), Unit.NS)) for ns in own] != [(only[2] == "slower", only[3])]:
+                yield f"{own}: {line}"
+        yield from of_replays(diff, line)
+        matched = re.match(r"Only (\d+) % of the host's calls are on both sides", line)
+        if matched and round(diff.traced.matched_pct or 0) != int(matched[1]):
+            yield f"{diff.traced.matched_pct} %: {line}"
+        if late := re.match(rf"Straggler on both sides: rank (\d+), .* is ({TIME}) and ({TIME});", line):
+            own_ns = [(rank.own_a_ns, rank.own_b_ns) for rank in diff.ranks if rank.rank == int(late[1])]
+            if [tuple(format_value(ns, Unit.NS) for ns in pair) for pair in own_ns] != [(late[2], late[3])]:
+                yield f"{own_ns}: {line}"
+            others = [rank for rank in diff.ranks if rank.rank != int(late[1])]
+            medians = " and ".join(
+                format_value(median(own), Unit.NS)
+                for own in ([rank.own_a_ns for rank in others], [rank.own_b_ns for rank in others])
+            )
+            if not line.split("the median of the others is ")[1].startswith(f"{medians}."):
+                yield f"{medians}: {line}"
+
+
+def of_replays(diff: Diff, line: str) -> Iterator[str]:
+    """Sentences on a side alone, replayed, name it with what its replay saves."""
+    if diff.traced is None or "by replay" not in line:
+        return
+    if diff.traced.replays is None:
+        yield f"no replays: {line}"
+        return
+    a, b = diff.traced.replays
+    replays = {diff.a_name: a, diff.b_name: b}
+    expected = [(name, each.host_ns, each.host_most_ns) for name, each in replays.items()]
+    if " syncs " in line:
+        expected = [(name, each.syncs_ns, each.syncs_most_ns) for name, each in replays.items() if each.num_syncs]
+        expected = [each for each in expected if f"without them {each[0]} would be " in line]
+    found = [
+        any(
+            f"{name}{verb} {format_range(least, most, Unit.NS, grain=0.01 * diff.traced.a_ns)}" in line
+            for verb in (" would be", "")
+        )
+        for name, least, most in expected
+    ]
+    if not found or not all(found):
+        yield f"{expected}: {line}"
+
+
+def of_overview(diffs: Diffs) -> Iterator[str]:
+    """The table of arms has each arm's numbers."""
+    table = matrix(diffs)
+    keys = [column.key for column in table.columns]
+    for row, diff in zip(table.rows, diffs.diffs, strict=True):
+        values, comparison = dict(zip(keys, row, strict=True)), diff.comparison
+        if comparison is not None and (
+            values["delta"] != comparison.each(comparison.delta_ns)
+            or values["pct"] != comparison.delta_pct
+            or values["verdict"] != comparison.verdict.text
+        ):
+            yield f"matrix: {values}"
+
+
+def of_renderers(diffs: Diffs) -> Iterator[str]:
+    """Text, Markdown and JSON have each sentence, and JSON the rows."""
+    file = StringIO()
+    print_diffs(diffs, Console(file=file, width=100_000, no_color=True))
+    markdown = re.sub(r"\\(.)", r"\1", diffs_to_markdown(diffs))
+    documents = json.loads(diffs_to_json(diffs))
+    documents = [documents] if len(diffs.diffs) == 1 else documents["diffs"]
+    for diff, document in zip(diffs.diffs, documents, strict=True):
+        for line in diff.words:
+            if line not in file.getvalue():
+                yield f"text: lacks {line}"
+            if line not in markdown:
+                yield f"Markdown: lacks {line}"
+        if document["words"] != list(diff.words):
+            yield "JSON: other words"
+        if [cause["delta_ns"] for cause in document["causes"]] != [cause.delta_ns for cause in diff.causes]:
+            yield "JSON: other causes"
+        if diff.traced and document["traced"]["delta_ns"] != diff.traced.delta_ns:
+            yield "JSON: another traced delta"
+        if document["verdict"]["name"] != diff.verdict_name:
+            yield "JSON: another verdict"
+
+
+OF_COMPARISON = (
+    r".* (costs|saves) .*(, no interval|: .* at the .* threshold.*)\.$",
+    r".* costs nothing per",
+    r"Not comparable \(.*\): ",
+    r"Nothing to compare: ",
+    r"Why: ",
+    r"CPU time of the main thread ",
+    r"A step trains on ",
+    r"Differs: ",
+)
+OF_TRACED = (
+    r".* (adds|removes) ",
+    r"(Causes of|Differences in) the traced ",
+    r"Other (causes|differences): ",
+    r"Only rank \d+ is ",
+    r"Straggler on both sides: ",
+    r"It shows as ",
+    r"\d+ % of the difference is in ",
+    r"Most of the traced ",
+    r"The traced delta, ",
+    r"The unprofiled steps show no difference ",
+    r"With a host that takes no time, ",
+    r".*: the table shows where the time went, not why\.$",
+)
+
+
+def sums(diff: Diff) -> list[int]:
+    """The sums of causes that a sentence may speak of: a line, the syncs without one, those of one direction."""
+    by_function: dict[str, int] = {}
+    for cause in diff.causes:
+        if cause.line and cause.delta_num and not cause.is_replacement:
+            function = line_function(cause.line)
+            by_function[function] = by_function.get(function, 0) + cause.delta_ns
+    syncs = [cause for cause in diff.causes if cause.kind == "sync" and cause.delta_num]
+    return [*by_function.values(), *(ns for some in _subsets(syncs) for ns in some)]
+
+
+def _subsets(syncs: list[Cause]) -> Iterator[list[int]]:
+    """Sums of syncs with and without those of listed lines and small allocations, by direction."""
+    for chosen in (
+        syncs,
+        [cause for cause in syncs if not cause.work.startswith("alloc")],
+        [cause for cause in syncs if not cause.line],
+        [cause for cause in syncs if not cause.line and not cause.work.startswith("alloc")],
+    ):
+        yield [sum(c.delta_ns for c in chosen if sign * c.delta_num > 0) for sign in (1, -1)]
+        yield [sum(c.delta_ns for c in chosen)]
+
+
+def delta_text(ns: float) -> str:
+    return format_value(ns, Unit.DELTA_NS)
+
+
+def in_ns(time: str) -> float:
+    """`+1.19 s` in ns."""
+    if time == "0":
+        return 0
+    number, unit = time.replace(",", "").split()
+    return float(number) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
