@@ -263,7 +263,7 @@ OF_COMPARISON = (
     r"Why: ",
     r"CPU time of the main thread ",
     r"A step trains on ",
-    r"Differs: ",
+    r"The sides differ in what they compute: (dtype|shapes): ",
 )
 OF_TRACED = (
     r".* (adds|removes) ",

@@ -10,7 +10,7 @@ from traceq.compare.side import Side
 from traceq.facts.timeline.phases import phases
 from traceq.model import Caveat, Run
 
-__all__ = ["confounders"]
+__all__ = ["confounders", "work_words"]
 
 _ENVIRONMENT_KEYS = dict.fromkeys(
     ("host", "cpu", "device_name", "driver", "cuda", "nccl", "torch", "accelerate", "python", "backend", "num_threads"),
@@ -30,16 +30,27 @@ def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
     texts: list[str] = []
     if not _is_one_recording(a, b):
         texts += _recording_differences(a, b)
-        if a.run.traces and b.run.traces:
-            ours, theirs = a.run.traces[0], b.run.traces[0]
-            texts += filter(None, [dtype_difference(ours, theirs)])
-            texts += filter(None, [shape_difference(ours, theirs)] if a.samples == b.samples else ())
+        texts += _work_differences(a, b)
     if a.run.traces and b.run.traces:
         texts += _trace_differences(a.run, b.run)
     confounded = [Caveat("confounded", f"possible confounder: {text}") for text in texts]
     reasons = {str(reason) for side in (a, b) for run in side.runs if (reason := _environment(run).get("throttled"))}
     throttled = [Caveat("throttled", f"clocks were throttled during recording: {text}") for text in sorted(reasons)]
     return (*confounded, *throttled)
+
+
+def work_words(a: Side, b: Side) -> tuple[str, ...]:
+    """Return `The sides differ in what they compute: dtype: ...`, where separate recordings multiply other tensors."""
+    texts = [] if _is_one_recording(a, b) else list(_work_differences(a, b))
+    return (f"The sides differ in what they compute: {'; '.join(texts)}.",) if texts else ()
+
+
+def _work_differences(a: Side, b: Side) -> Iterator[str]:
+    """Yield the differences in dtypes and shapes between the traces."""
+    if a.run.traces and b.run.traces:
+        ours, theirs = a.run.traces[0], b.run.traces[0]
+        yield from filter(None, [dtype_difference(ours, theirs)])
+        yield from filter(None, [shape_difference(ours, theirs)] if a.samples == b.samples else ())
 
 
 def _is_one_recording(a: Side, b: Side) -> bool:

@@ -20,7 +20,7 @@ from traceq.compare.caveats import (
 )
 from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import comparable
-from traceq.compare.confounders import confounders
+from traceq.compare.confounders import confounders, work_words
 from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.explain import explain
 from traceq.compare.exposed_cells import waits_apart
@@ -147,7 +147,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
     words = verdict_words(
         a_name, b_name, comparability, comparison, missing=_missing(a, b), control=_control(a), per=per
     )
-    words = (*words, *cpu_words(cpu), *sample_words(comparison, steps))
+    words = (words[0], *work_words(a, b), *words[1:], *cpu_words(cpu), *sample_words(comparison, steps))
     doubt = _doubt(traced, comparison, is_outside=bool(disagrees)) if traced else ""
     if traced is not None:
         if not doubt:
