@@ -90,6 +90,23 @@ def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
     assert findings(cold(90, 80)) == [("cold_start", 80_000_000)]
 
 
+def test_a_library_that_starts_by_a_free_is_a_cold_start_and_no_allocation() -> None:
+    """CuDNN and cuBLAS free nothing at first; an allocator that frees because it must waits for the device first."""
+
+    def freeing(first_kernel_us: float) -> Trace:
+        rows = [op("aten::add", 1, 30), launch(2, 3, 1), kernel("add", 6, first_kernel_us, 1)]
+        rows += [op("aten::cudnn_convolution", 100, 400_200), call("cudaFree", 150, 400_000)]
+        return build(step(0, 400_500), *rows, launch(400_200, 5, 2), kernel("conv", 400_210, 10, 2))
+
+    starts, waits = freeing(20), freeing(300_000)
+    (finding,) = analyze(Run("", (starts,)), "launches").findings
+    assert (finding.code, finding.ns) == ("cold_start", 400_000_000)
+    assert "starting libraries (cudaFree) 400 ms" in finding.text
+    assert table(starts, "syncs") == []
+    assert findings(waits) == []
+    assert [(row["kind"], row["blocked_ns"]) for row in table(waits, "syncs")] == [("alloc", 400_000_000)]
+
+
 def test_a_launch_that_takes_long_each_time_or_behind_a_full_queue_loads_nothing() -> None:
     rows = [step(0, 400_000)]
     for n in range(60):

@@ -14,6 +14,7 @@ from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
+from traceq.facts.events.library_loading import library_loading_calls
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import syncs
@@ -130,17 +131,21 @@ def _cold_start(trace: Trace) -> Finding | None:
     """Return a finding where the counted steps hold a good deal of what a process does once."""
     events, all_steps = trace.events, steps(trace)
     window = all_steps.window[all_steps.counted]
-    first_use, loads = _cold_calls(trace)
-    took_ns = [int(events.dur[rows].sum()) for rows in (first_use, loads)]
+    first_use, libraries, loads = _cold_calls(trace)
+    took_ns = [int(events.dur[rows].sum()) for rows in (first_use, libraries, loads)]
     if 100 * sum(took_ns) < _COLD_PCT * int((window[:, 1] - window[:, 0]).sum()):
         return None
     parts = []
     if len(first_use):
         name = events.strings[events.name[first_use[0]]]
         parts.append(f"the first use of the device ({name}) takes {format_value(took_ns[0], Unit.NS)}")
+    if len(libraries):
+        name = events.strings[events.name[libraries[0]]]
+        num = name if len(libraries) == 1 else f"{len(libraries)} times {name}"
+        parts.append(f"starting libraries ({num}) {format_value(took_ns[1], Unit.NS)}")
     if len(loads):
         num = "1 kernel" if len(loads) == 1 else f"{len(loads)} kernels"
-        parts.append(f"loading {num} at the first launch {format_value(took_ns[1], Unit.NS)}")
+        parts.append(f"loading {num} at the first launch {format_value(took_ns[2], Unit.NS)}")
     text = (
         f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process: {', '.join(parts)}; "
         "trace steps after a warm-up"
@@ -148,12 +153,18 @@ def _cold_start(trace: Trace) -> Finding | None:
     return Finding("cold_start", "high", text, sum(took_ns), instead_of=("host_bound", "launch_bound"))
 
 
-def _cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of counted steps with (the first use of the device, the launches that load their kernel)."""
-    counted = steps(trace).host[steps(trace).counted]
-    first_use, loads = _first_use(trace), kernel_loading_calls(trace)
-    inside = (span_index(counted, trace.events.ts[rows]) >= 0 for rows in (first_use, loads))
-    return first_use[next(inside)], loads[next(inside)]
+def _cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of counted steps with (the first use of the device, the start of libraries, loading launches).
+
+    What runs inside the first use is part of it.
+    """
+    counted, events = steps(trace).host[steps(trace).counted], trace.events
+    first_use, libraries = _first_use(trace), library_loading_calls(trace)
+    if len(first_use):
+        libraries = libraries[events.ts[libraries] >= events.end[first_use[0]]]
+    found = (first_use, libraries, kernel_loading_calls(trace))
+    first_use, libraries, loads = (rows[span_index(counted, events.ts[rows]) >= 0] for rows in found)
+    return first_use, libraries, loads
 
 
 def _first_use(trace: Trace) -> NDArray[np.int64]:

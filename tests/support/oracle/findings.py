@@ -13,7 +13,7 @@ from .phases import Phases
 from .reader import Event, Trace, read
 from .spans import Span, clip, inside, union
 from .steps import windows
-from .syncs import Sync, find_syncs
+from .syncs import Sync, find_syncs, starts_a_library
 from .unrecorded import gaps, opening
 
 __all__ = ["finding_times"]
@@ -101,9 +101,12 @@ def cold_start(trace: Trace, steps: list[dict[str, Any]]) -> int:
         if event.cat == "cpu_op" and event.thread == first.thread and event.start <= first.start < event.end
     ]
     outer = min(around, key=lambda event: event.start, default=None)
+    begun = 0
     if outer and outer.end - outer.start >= 100_000_000 and outer.start <= min(op.start for op in trace.device_ops):
+        begun = outer.end
         ns += outer.end - outer.start
-    return ns
+    frees = (event for event in trace.events if event.cat == "runtime" and starts_a_library(event, trace))
+    return ns + sum(free.end - free.start for free in frees if free.start >= begun)
 
 
 def long_backward(parts: list[Piece]) -> int:

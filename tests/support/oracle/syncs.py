@@ -83,12 +83,19 @@ def find_syncs(trace: Trace) -> list[Sync]:
         previous: Event | None = None
         for index, call in enumerate(calls):
             following = calls[index + 1] if index + 1 < len(calls) else None
-            if call.row != local:
+            if call.row != local and not starts_a_library(call, trace):
                 sync = read_call(call, previous, following, copies, streams, records, ends)
                 if sync:
                     result.append(sync)
             previous = call
     return result
+
+
+def starts_a_library(call: Event, trace: Trace) -> bool:
+    """Whether a free takes 100 ms although nothing runs on the device meanwhile."""
+    if not re.match("(cuda|hip)Free$|cuMemFree(_v2)?$", call.name) or call.end - call.start < 100_000_000:
+        return False
+    return not any(op.start < call.end and op.end > call.start for op in trace.device_ops)
 
 
 def read_call(

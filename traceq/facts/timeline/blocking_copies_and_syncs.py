@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.library_loading import library_loading_calls
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.sync_rows import recorded_events, synced_stream
@@ -120,10 +121,14 @@ def _launched_copies(trace: Trace, work: DeviceWork, calls: NDArray[np.int64]) -
 
 
 def _synchronize_kinds(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return the kind of each call that is a synchronize or an allocation by its name; -1 for others."""
+    """Return the kind of each call that is a synchronize or an allocation by its name; -1 for others.
+
+    A free that loads a library is host time, of a cold start.
+    """
     kind = np.full(len(calls), -1, np.int8)
     for code, pattern in _WAITS.items():
         kind[matching(trace.events, calls, pattern)] = code
+    kind[np.isin(calls, library_loading_calls(trace))] = -1
     return kind
 
 
