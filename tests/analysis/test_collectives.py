@@ -7,11 +7,21 @@ from typing import Any
 import pytest
 from builder import AUTOGRAD, Event, annotation, build, comms, kernel, launch, op, row, step, table, world
 
+from traceq.analysis.registry import analyze
+from traceq.model import Run
+
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def collectives(*events: Event, **metadata: Any) -> list[dict[str, Any]]:
     return table(build(step(0, 200), *events, **metadata), "collectives")
+
+
+def on_thread(*events: Event) -> list[Any]:
+    """The host time of each row that people see."""
+    (view,) = analyze(Run("", (build(step(0, 200), *events),)), "collectives").views
+    index = [column.key for column in view.columns].index("host_ns")
+    return [row[index] for row in view.rows]
 
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
@@ -34,6 +44,12 @@ def test_a_call_and_its_kernel_are_one_row() -> None:
     )
     assert (row["num"], row["num_kernels"], row["bytes"]) == (1, 1, 4000)
     assert (row["gpu_ns"], row["exposed_ns"], row["phase"]) == (20_000, 20_000, "forward")
+
+
+def test_a_range_left_open_for_asynchronous_work_takes_the_thread_no_longer_than_its_op() -> None:
+    issued = op("c10d::alltoall_base_", 10, 9), annotation("hccl:all_to_all", 15, 150)
+    assert on_thread(*issued, op("aten::mm", 30, 100)) == [4_000]
+    assert on_thread(annotation("hccl:all_to_all", 15, 150)) == [150_000]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,14 @@ from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import over_ranks
 from traceq.facts.comm.collective_roles import ROLES, Role, collective_roles
-from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, Kernels, collective_calls, collective_kernels
+from traceq.facts.comm.collectives import (
+    COLLECTIVE_NAMES,
+    Calls,
+    Kernels,
+    collective_calls,
+    collective_kernels,
+    time_on_thread,
+)
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
@@ -105,7 +112,7 @@ def _rows(trace: Trace) -> list[CollectiveRow]:
         groups.sum(np.r_[calls.size < 0, no_kernel]),
         groups.sum(np.r_[no_call, duration]),
         groups.sum(np.r_[_exposed_on_cpu(trace, calls), exposed]),
-        groups.sum(np.r_[trace.events.dur[calls.rows], no_kernel]),
+        groups.sum(np.r_[time_on_thread(trace, calls), no_kernel]),
         strict=True,
     )
     return [_row(trace, identity, *values) for identity, *values in sums]

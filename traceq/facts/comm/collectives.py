@@ -18,7 +18,7 @@ from traceq.facts.comm.group_sizes import group_sizes
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import nest, tracks
+from traceq.facts.events.nesting import host_ops, nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.intervals import sorted_unique
@@ -33,6 +33,7 @@ __all__ = [
     "message_index",
     "name_number",
     "name_numbers",
+    "time_on_thread",
 ]
 
 COLLECTIVE_NAMES = (
@@ -159,6 +160,22 @@ def collective_kernels(trace: Trace) -> Kernels:
     by_family = np.where(by_family >= 0, by_family, COLLECTIVE_NAMES.index("unknown"))  # a barrier's kernel
     name = np.where(by_arguments >= 0, by_arguments, by_family)
     return Kernels(kernels, call, np.where(call >= 0, calls.name[call] if len(calls) else 0, name), is_copy)
+
+
+def time_on_thread(trace: Trace, calls: Calls) -> NDArray[np.int64]:
+    """Return the time of each call on its thread: int64[C] ns.
+
+    A range that outlasts the op in which it begins is that of asynchronous work, which some backends leave open until
+    someone waits for it: the thread is free once the op returns.
+    """
+    events, row_track = trace.events, tracks(trace)[calls.rows]
+    start, end = events.ts[calls.rows], events.end[calls.rows]
+    for track, ops in host_ops(trace).items():
+        on_track = np.flatnonzero(row_track == track)
+        op = ops.innermost_at(start[on_track])
+        inside, op = on_track[op >= 0], op[op >= 0]
+        end[inside] = np.minimum(end[inside], events.end[ops.rows[op]])
+    return np.asarray(end - start)
 
 
 def _copies(trace: Trace, calls: Calls, of_kernels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
