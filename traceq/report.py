@@ -274,9 +274,13 @@ class Sheet:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings of all reports: errors, which have no cost in time, then the costliest first."""
-        findings = [finding for report in self.reports for finding in report.findings]
-        return tuple(sorted(findings, key=lambda finding: (finding.ns > 0 or finding.severity != "high", -finding.ns)))
+        """Findings of all reports: errors, which have no cost in time, then the costliest; last what saves nothing."""
+
+        def order(finding: Finding) -> tuple[bool, bool, int]:
+            is_error = finding.ns == 0 and finding.severity == "high"
+            return not is_error, finding.severity == "low", -finding.ns
+
+        return tuple(sorted((finding for report in self.reports for finding in report.findings), key=order))
 
     @property
     def top_findings(self) -> tuple[Finding, ...]:

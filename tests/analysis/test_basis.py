@@ -46,6 +46,8 @@ def codes(run: Run, *names: str) -> set[str]:
         ((300, 20, 300), False),
         ((60, 60, 60), True),
         ((40, 40, 40), False),
+        ((190, 260), True),  # the interval of two such steps includes 0, of one alone there is none
+        ((440, 40), False),
     ],
 )
 def test_starved_holds_in_most_steps_and_beyond_their_scatter(waits_us: Sequence[float], is_finding: bool) -> None:

@@ -24,6 +24,11 @@ def contradictions(sheet: Sheet) -> Iterator[str]:
     """Every contradiction of a sheet of all analyses."""
     for finding in sheet.findings:
         yield from of_finding(sheet, finding)
+        yield from of_savings(finding)
+    if [finding.severity == "low" for finding in sheet.findings if finding.ns] != sorted(
+        finding.severity == "low" for finding in sheet.findings if finding.ns
+    ):
+        yield "a finding that saves nothing stands before one that does"
     for report in sheet.reports:
         for view in report.views:
             yield from of_view(view)
@@ -47,6 +52,14 @@ def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
             step_ns = [*of_ranks, sum(of_ranks) / len(of_ranks)]
         if not any(abs(100 * in_ns(time) / ns - float(share)) <= 0.06 + 0.006 * float(share) for ns in step_ns):
             yield f"{finding.code}: {time} is not {share} % of a step of {step_ns}: {finding.text}"
+
+
+def of_savings(finding: Finding) -> Iterator[str]:
+    """What taking a time away saves is no more than it, unless the text says that other work waits for it."""
+    saved = re.search(r"saves ([\d.,]+ (?:ns|us|ms|s))\b", finding.text)
+    own = re.search(r"(?:^[a-z -]+, |waits )([\d.,]+ (?:ns|us|ms|s)) (?:per step|of the trace|\()", finding.text)
+    if saved and own and in_ns(saved[1]) > 1.01 * in_ns(own[1]) and "with what waits for it" not in finding.text:
+        yield f"{finding.code}: saves {saved[1]} of {own[1]}: {finding.text}"
 
 
 def of_view(view: Table) -> Iterator[str]:

@@ -15,6 +15,9 @@ __all__ = ["UnprofiledShare", "holds_in_steps", "unprofiled_phase_ns", "unprofil
 
 Times = NDArray[np.float64]
 
+_LEAST_STEPS = 3
+"""Steps from which their scatter can be told."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnprofiledShare:
@@ -63,7 +66,8 @@ def unprofiled_phase_ns(job: Job, phase: re.Pattern[str]) -> Times | None:
 def holds_in_steps(ns: Times, step_ns: Times, least_pct: float) -> bool:
     """Return whether a time is at least this percentage of most steps, and its share above 0 beyond their scatter.
 
-    `ns`, `step_ns` float64[K] of the counted steps; a single one has no scatter, and its finding says that it is one.
+    `ns`, `step_ns` float64[K] of the counted steps. One or two have no scatter to speak of (the interval of two that
+    differ by a third includes 0): all of them have to reach the percentage, and the finding says how many they are.
     """
     in_most = 2 * int(np.count_nonzero(100 * ns >= least_pct * step_ns)) > len(ns)
-    return in_most and (len(ns) < 2 or lowest_mean(ns / step_ns) > 0)
+    return in_most and (len(ns) < _LEAST_STEPS or lowest_mean(ns / step_ns) > 0)

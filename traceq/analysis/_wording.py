@@ -16,6 +16,7 @@ from traceq.units import Unit, format_range, format_value
 __all__ = [
     "MOST_RANKS",
     "a_step",
+    "and_followers",
     "category_term",
     "in_traced_steps",
     "more_rows",
@@ -93,6 +94,11 @@ def category_term(category: str) -> str:
 def saving_words(saving: Saving, step_ns: float) -> str:
     """Return `2.60 ms to 64.8 ms`, or one time where a saving is known to 1 % of the step."""
     return format_range(saving.least_ns, saving.most_ns, Unit.NS, grain=_RANGE * step_ns)
+
+
+def and_followers(saving: Saving, own_ns: float) -> str:
+    """Return `, with what waits for it` where taking a time away saves more than that time; "" else."""
+    return ", with what waits for it" if saving.least_ns > own_ns + 1 else ""
 
 
 def python_place(annotation: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._removed_waits import saved_without_loader
-from traceq.analysis._wording import saving_words
+from traceq.analysis._wording import and_followers, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
@@ -106,7 +106,9 @@ def _starved(trace: Trace) -> Finding | None:
     if 100 * saving.least_ns * len(window) <= _STARVED_PCT * total_ns:
         return None
     saved = saving_words(saving, total_ns / len(window))
-    return _finding(f"{waits}; removing this wait saves {saved} (replay)", saving.least_ns)
+    return _finding(
+        f"{waits}; removing this wait saves {saved} (replay{and_followers(saving, step_idle_ns)})", saving.least_ns
+    )
 
 
 def _starved_unprofiled(share: UnprofiledShare) -> Finding:

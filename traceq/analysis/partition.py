@@ -15,6 +15,7 @@ from traceq.analysis._removed_waits import saved_without_syncs
 from traceq.analysis._wording import (
     MOST_RANKS,
     a_step,
+    and_followers,
     category_term,
     in_traced_steps,
     more_rows,
@@ -219,7 +220,8 @@ def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[Savi
             saving, step_ns = _mean_saving(saved[category]), float(whole.mean())
             is_vain = saving.most_ns < _LEAST_SAVED * step_ns
             of_ranks = ", mean of ranks" if len(job.ranks) > 1 else ""
-            saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)} (replay{of_ranks})"
+            basis_of_saving = f"replay{of_ranks}{and_followers(saving, mean_ns)}"
+            saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)} ({basis_of_saving})"
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
         joined = ", but " if is_vain else ": "
         text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}{joined}{meaning}"
