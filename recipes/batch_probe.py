@@ -5,7 +5,8 @@ is known to one eighth. Each attempt is an arm in its own processes, so no attem
 step on one sample, two steps whose memory is measured, then a few timed ones. On CUDA each backend is also tried with
 expandable segments. `memory_limit` is the memory of a rank in MiB; 0 means all of a CUDA device, and 128 on a CPU,
 where it limits the process (RLIMIT_DATA) on top of what it used before the model was built, so that the machine stays
-usable. On one rank `ddp` is the bare model, and the other backends are skipped.
+usable. There each thread of a rank has memory of its own as well (20 MiB of `size=tiny`): compare with equal numbers.
+On one rank `ddp` is the bare model, and the other backends are skipped.
 
 Result, printed at the end of the recording and by `traceq show RUN`: a table of backends by batch, with samples per
 second or `out of memory`; then for each backend the largest batch, the fastest batch and, for the largest, the memory
