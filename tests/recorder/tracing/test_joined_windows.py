@@ -70,9 +70,15 @@ def test_windows_of_different_clocks_are_refused() -> None:
 def test_the_trace_replaces_the_files_of_the_windows(tmp_path: Path) -> None:
     windows = [tmp_path / f".rank0.window{turn}.part" for turn in range(2)]
     for turn, window in enumerate(windows):
-        window.write_bytes(gzip.compress(json.dumps(session(1000 * turn)).encode()))
+        window.write_text(json.dumps(session(1000 * turn)))
     write_joined(windows, tmp_path / "rank0.json.gz", "samples")
     document = json.loads(gzip.decompress((tmp_path / "rank0.json.gz").read_bytes()))
     assert document.pop("traceq") == "samples"
     assert document == join_windows([session(0), session(1000)])
     assert [path.name for path in tmp_path.iterdir()] == ["rank0.json.gz"]
+
+
+def test_invalid_json_of_the_profiler_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "window").write_text('{"traceEvents": [{"name": "a"b"}]}')
+    with pytest.raises(RecordingFailed, match="window: the profiler wrote invalid JSON"):
+        write_joined([tmp_path / "window"], tmp_path / "rank0.json.gz", "")

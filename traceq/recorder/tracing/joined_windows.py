@@ -22,8 +22,11 @@ Event = dict[str, Any]
 
 
 def write_joined(windows: Sequence[Path], path: Path, embedded: str) -> None:
-    """Write the windows as one compressed trace that carries `embedded`, and remove them."""
-    joined = join_windows([json.loads(gzip.decompress(window.read_bytes())) for window in windows])
+    """Write the windows, files of plain JSON, as one compressed trace that carries `embedded`, and remove them.
+
+    Raises RecordingFailed if the profiler wrote invalid JSON.
+    """
+    joined = join_windows([_document(window) for window in windows])
     events = joined.pop("traceEvents")
     head = json.dumps({**joined, KEY: embedded}, indent=1)[:-2]
     with atomic_write(path) as part, gzip.open(part, "wt", 5) as file:
@@ -32,6 +35,14 @@ def write_joined(windows: Sequence[Path], path: Path, embedded: str) -> None:
         file.write("\n]}\n")
     for window in windows:
         window.unlink()
+
+
+def _document(window: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(window.read_bytes())
+    except ValueError as error:
+        raise RecordingFailed(f"{window}: the profiler wrote invalid JSON: {error}") from error
+    return document
 
 
 def join_windows(windows: Sequence[dict[str, Any]]) -> dict[str, Any]:

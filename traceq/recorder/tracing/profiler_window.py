@@ -32,7 +32,8 @@ _SETTLE_S = 0.05
 class Window:
     """Settings of one trace. `embedded`: the text that the trace carries under the key `traceq`.
 
-    `stacks`: record Python functions; `marks`: record Python lines (`line_marks`).
+    `stacks`: record Python functions; `marks`: record Python lines (`line_marks`). `is_part`: the file is plain JSON,
+    as the profiler writes it, to be joined with others.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class Window:
     embedded: str = ""
     stacks: bool = False
     marks: bool = False
+    is_part: bool = False
 
     @property
     def total_steps(self) -> int:
@@ -121,6 +123,9 @@ def _export(profiler: profile, window: Window) -> None:
     with tempfile.TemporaryDirectory(prefix="traceq-") as folder:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
+        if window.is_part:
+            shutil.move(plain, window.path)
+            return
         _validate(plain, window)
         with atomic_write(window.path) as part, plain.open("rb") as source, gzip.open(part, "wb", 5) as target:
             shutil.copyfileobj(source, target, 1 << 20)

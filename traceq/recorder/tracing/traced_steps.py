@@ -55,11 +55,13 @@ def traced_steps(
     sizes = window_sizes(rank.plan)
     for turn, num_steps in enumerate(sizes):
         for arm, of_arm in traced.items():
-            path = folder.window(arm, number, turn) if len(sizes) > 1 else folder.trace(arm, number)
-            window = Window(path, num_steps, "" if len(sizes) > 1 else of_arm.embedded)
+            if len(sizes) > 1:
+                window = Window(folder.window(arm, number, turn), num_steps, is_part=True)
+            else:
+                window = Window(folder.trace(arm, number), num_steps, of_arm.embedded)
             rank.control.set_arm(arm)
             since_ns = yield from _window(rank, arm, window)
-            of_arm.windows.append(path)
+            of_arm.windows.append(window.path)
             of_arm.entries += flight_entries(since_ns)
             rank.world.barrier()
     for arm, of_arm in traced.items():
