@@ -26,6 +26,7 @@ def shown(folder: Path, *events: Event, ranks: int = 1) -> tuple[str, str]:
 def test_it_is_said_once_for_all_ranks(sign: Event, tmp_path: Path) -> None:
     text, notes = shown(tmp_path, sign, ranks=3)
     assert notes.count(NOTE) == 1
+    assert "cpu" not in text.splitlines()[0]
     assert "without device rows it is not known what they cost" in text
     assert "harmless" not in text
     assert "saves" not in text
@@ -34,4 +35,5 @@ def test_it_is_said_once_for_all_ranks(sign: Event, tmp_path: Path) -> None:
 def test_a_job_without_a_device_is_no_such_job(tmp_path: Path) -> None:
     text, notes = shown(tmp_path, annotation("gloo:all_reduce", 50, 4))
     assert NOTE not in notes
+    assert " · cpu · " in text.splitlines()[0]
     assert "on an accelerator each is a device-to-host sync" in text

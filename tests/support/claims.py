@@ -33,6 +33,7 @@ def contradictions(sheet: Sheet) -> Iterator[str]:
         for view in report.views:
             yield from of_view(view)
     yield from of_labels(sheet)
+    yield from of_late_savings(sheet)
     yield from of_ranks(sheet)
     yield from of_times(sheet)
 
@@ -60,6 +61,20 @@ def of_savings(finding: Finding) -> Iterator[str]:
     own = re.search(r"(?:^[a-z -]+, |waits )([\d.,]+ (?:ns|us|ms|s)) (?:per step|of the trace|\()", finding.text)
     if saved and own and in_ns(saved[1]) > 1.01 * in_ns(own[1]) and "with what waits for it" not in finding.text:
         yield f"{finding.code}: saves {saved[1]} of {own[1]}: {finding.text}"
+
+
+def of_late_savings(sheet: Sheet) -> Iterator[str]:
+    """A sync that saves less than its rank waits for others, beyond what the last one waits, shortens no job."""
+    waits = {
+        row["rank"]: row["wait_ns"] / row["num_steps"] for row in rows_of(sheet, "ranks") if row["wait_ns"] is not None
+    }
+    for finding in sheet.findings:
+        named = re.search(r" on rank (\d+) ", finding.text)
+        if finding.code != "costly_sync" or not named:
+            continue
+        slack = waits.get(int(named[1]), 0) - min(waits.values(), default=0)
+        if abs(slack - finding.ns) > 2 and (slack > finding.ns) != ("it would wait longer" in finding.text):
+            yield f"costly_sync: {slack:.0f} ns of slack: {finding.text}"
 
 
 def of_view(view: Table) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from traceq import analysis as package
 from traceq.analysis._plugins import PluginAnalysis, plugin_analyses
 from traceq.errors import UsageFault
+from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job, job_of
 from traceq.model import Caveat, Run, Trace
 from traceq.report import Report, Sheet, Source
@@ -121,7 +122,7 @@ def analyze_all(run: Run, only: Sequence[str] = ()) -> tuple[Report, ...]:
 
 
 def describe(run: Run) -> Source:
-    """Return what was read, for the first line of a report."""
+    """Return what was read, for the first line of a report; no device for a trace that lacks the rows of its own."""
     environment = run.manifest.environment if run.manifest is not None else {}
     first = run.traces[0] if run.traces else None
     return Source(
@@ -129,7 +130,7 @@ def describe(run: Run) -> Source:
         num_events=sum(len(trace.events) for trace in run.traces),
         ranks=run.ranks,
         world_size=first.world_size if first else run.manifest.num_ranks if run.manifest else 0,
-        device=first.device if first else "",
+        device="" if first is None or (first.device == "cpu" and lacks_device_rows(first)) else first.device,
         torch=str(environment.get("torch", "")),
         arm=run.arm,
         step=first.only.number if first and first.only else None,

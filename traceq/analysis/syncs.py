@@ -13,6 +13,7 @@ from traceq.analysis._wording import more_rows, over_ranks, per_step, saving_wor
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.events.nesting import tracks
+from traceq.facts.ranks.exposed_waits import waiting_times
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -201,7 +202,8 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
     blocking = sorted(worst, key=lambda row: -row.step_blocked_ns)
     replayed = (row for row in blocking if row.kind != _SCALAR and row not in saving)  # without a device none is
     free = [row for row in replayed if row.step_blocked_ns >= _LONG * step_ns[row.rank] and row.label != _MAY_COST]
-    costly = (_costly(job, row, step_ns[row.rank]) for row in saving[:_MOST_FINDINGS])
+    slack_ns = _slack_ns(job)
+    costly = (_costly(job, row, step_ns[row.rank], slack_ns.get(row.rank, 0.0)) for row in saving[:_MOST_FINDINGS])
     return [*costly, *(_free(job, row) for row in free[:1])]
 
 
@@ -210,9 +212,23 @@ def _step_ns(steps: Steps) -> float:
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
-def _costly(job: Job, row: SyncRow, step_ns: float) -> Finding:
+def _slack_ns(job: Job) -> dict[int, float]:
+    """Return, by rank, how much longer than the rank that waits least it waits for others in its mean counted step."""
+    waits_ns: dict[int, float] = {}
+    for number, waiting in waiting_times(job).items():
+        rank_steps = next(rank.steps for rank in job.ranks if rank.rank == number)
+        windows = rank_steps.window[rank_steps.counted]
+        waits_ns[number] = float(measure_within(waiting, windows[:, 0], windows[:, 1]).mean())
+    least_ns = min(waits_ns.values(), default=0.0)
+    return {rank: ns - least_ns for rank, ns in waits_ns.items()}
+
+
+def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
+    """Return the finding on a sync; a rank that others do not wait for would only wait longer itself."""
     saved = saving_words(Saving(row.replay_ns, row.most_replay_ns), step_ns)
     text = f"{_blocks(job, row)}; removing it saves {saved} (replay)"
+    if slack_ns >= row.replay_ns:
+        text += f" of a rank that waits {format_value(slack_ns, Unit.NS)} more than the last one: it would wait longer"
     return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
 
 
