@@ -91,8 +91,8 @@ def test_matmuls_of_another_type_are_other_work(ours: list[object], theirs: list
     result = diff_runs(typed(("aten::mm", ours)), typed(("aten::mm", theirs)))
     texts = [caveat.text for caveat in result.caveats if caveat.code == "confounded"]
     assert texts == [f"possible confounder: {text}" for text in reported]
-    said = [line for line in result.words[:2] if line.startswith("The sides differ in what they compute")]
-    assert said == [f"The sides differ in what they compute: {text}." for text in reported]  # among the first lines
+    lines = [line for line in result.words[:2] if line.startswith("The sides differ in what they compute")]
+    assert lines == [f"The sides differ in what they compute: {text}." for text in reported]  # among the first lines
 
 
 def test_a_change_that_replaces_one_op_of_several_is_no_other_work() -> None:

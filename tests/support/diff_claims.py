@@ -85,10 +85,10 @@ def of_tables(diff: Diff) -> Iterator[str]:
         column = next((index for index, each in enumerate(causes.columns) if each.key == "delta_ns"), None)
         if column is not None:
             rest_ns = sum(cause.delta_ns for cause in diff.causes[top:])
-            said = re.search(rf"(\d+) more causes in --json: net ({DELTA}),", causes.note)
-            if (len(diff.causes) > top) != bool(said):
+            note = re.search(rf"(\d+) more causes in --json: net ({DELTA}),", causes.note)
+            if (len(diff.causes) > top) != bool(note):
                 yield f"{causes.title}: {len(diff.causes)} causes, note {causes.note!r}"
-            if said and (int(said[1]), said[2]) != (len(diff.causes) - top, delta_text(rest_ns)):
+            if note and (int(note[1]), note[2]) != (len(diff.causes) - top, delta_text(rest_ns)):
                 yield f"{causes.title}: {causes.note!r}, the rest is {rest_ns}"
     for row, each in zip(inference_table(diff).rows, diff.inference, strict=False):
         if row[6] != each.delta_ns or each.b_ns - each.a_ns != each.delta_ns:
@@ -101,9 +101,9 @@ def of_tables(diff: Diff) -> Iterator[str]:
 
 def of_words(diff: Diff) -> Iterator[str]:
     """Each sentence is one of a known kind, and says the numbers of its rows."""
-    known = [re.compile(pattern) for pattern in (*OF_COMPARISON, *OF_TRACED)]
+    kinds = [re.compile(pattern) for pattern in (*OF_COMPARISON, *OF_TRACED)]
     for line in diff.words:
-        if not any(pattern.match(line) for pattern in known):
+        if not any(pattern.match(line) for pattern in kinds):
             yield f"a sentence of no known kind: {line}"
     first, comparison = diff.words[0], diff.comparison
     if comparison is None:
@@ -139,9 +139,9 @@ def of_traced(diff: Diff) -> Iterator[str]:
     whole = diff.traced.delta_ns
     texts = {f"{delta_text(cause.delta_ns)} {cause_text(cause, diff.traced.per)}" for cause in diff.causes}
     for line in diff.words:
-        for said in re.findall(rf"(?:the traced|The traced delta is|the traced delta is) ({DELTA})", line):
-            if said != delta_text(whole):
-                yield f"a traced delta of {said}, it is {whole}: {line}"
+        for text in re.findall(rf"(?:the traced|The traced delta is|the traced delta is) ({DELTA})", line):
+            if text != delta_text(whole):
+                yield f"a traced delta of {text}, it is {whole}: {line}"
         for amount, percent in re.findall(rf"({DELTA}) {PER}[^,]*, ([\d.,]+ %|-[\d.,]+ %) of the traced", line):
             if not any(abs(sum_ns - in_ns(amount)) <= 0.006 * abs(sum_ns) + 1 for sum_ns in sums(diff)):
                 yield f"{amount} is no sum of causes: {line}"
@@ -174,9 +174,9 @@ def of_traced(diff: Diff) -> Iterator[str]:
             if [delta_text(ns) for ns in cells] != [shown[1]]:
                 yield f"{cells}: {line}"
         if only := re.match(rf"Only rank (\d+) is (slower|faster), by ({TIME}) {PER}", line):
-            own = [rank.own_delta_ns for rank in diff.ranks if rank.rank == int(only[1])]
-            if [(ns > 0, format_value(abs(ns), Unit.NS)) for ns in own] != [(only[2] == "slower", only[3])]:
-                yield f"{own}: {line}"
+            own_ns = [rank.own_delta_ns for rank in diff.ranks if rank.rank == int(only[1])]
+            if [(ns > 0, format_value(abs(ns), Unit.NS)) for ns in own_ns] != [(only[2] == "slower", only[3])]:
+                yield f"{own_ns}: {line}"
         yield from of_replays(diff, line)
         matched = re.match(r"Only (\d+) % of the host's calls are on both sides", line)
         if matched and round(diff.traced.matched_pct or 0) != int(matched[1]):
@@ -187,8 +187,8 @@ def of_traced(diff: Diff) -> Iterator[str]:
                 yield f"{own_ns}: {line}"
             others = [rank for rank in diff.ranks if rank.rank != int(late[1])]
             medians = " and ".join(
-                format_value(median(own), Unit.NS)
-                for own in ([rank.own_a_ns for rank in others], [rank.own_b_ns for rank in others])
+                format_value(median(times_ns), Unit.NS)
+                for times_ns in ([rank.own_a_ns for rank in others], [rank.own_b_ns for rank in others])
             )
             if not line.split("the median of the others is ")[1].startswith(f"{medians}."):
                 yield f"{medians}: {line}"
@@ -207,14 +207,14 @@ def of_replays(diff: Diff, line: str) -> Iterator[str]:
     if " syncs " in line:
         expected = [(name, each.syncs_ns, each.syncs_most_ns) for name, each in replays.items() if each.num_syncs]
         expected = [each for each in expected if f"without them {each[0]} would be " in line]
-    found = [
+    matches = [
         any(
             f"{name}{verb} {format_range(least, most, Unit.NS, grain=0.01 * diff.traced.a_ns)}" in line
             for verb in (" would be", "")
         )
         for name, least, most in expected
     ]
-    if not found or not all(found):
+    if not matches or not all(matches):
         yield f"{expected}: {line}"
 
 

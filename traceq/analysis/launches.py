@@ -162,8 +162,8 @@ def _cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
     first_use, libraries = _first_use(trace), library_loading_calls(trace)
     if len(first_use):
         libraries = libraries[events.ts[libraries] >= events.end[first_use[0]]]
-    found = (first_use, libraries, kernel_loading_calls(trace))
-    first_use, libraries, loads = (rows[span_index(counted, events.ts[rows]) >= 0] for rows in found)
+    calls = (first_use, libraries, kernel_loading_calls(trace))
+    first_use, libraries, loads = (rows[span_index(counted, events.ts[rows]) >= 0] for rows in calls)
     return first_use, libraries, loads
 
 
