@@ -46,6 +46,18 @@ def test_a_call_and_its_kernel_are_one_row() -> None:
     assert (row["gpu_ns"], row["exposed_ns"], row["phase"]) == (20_000, 20_000, "forward")
 
 
+@pytest.mark.parametrize("beside", [(), carried("allreduce", (1000, 1000))], ids=["alone", "beside NCCL"])
+def test_an_all_reduce_through_symmetric_memory_is_a_call_with_its_kernel(beside: tuple[Event, ...]) -> None:
+    ran = (
+        op("symm_mem::multimem_all_reduce_", 100, 10),
+        launch(102, 2, 7),
+        kernel("void multimem_all_reduce_kernel<c10::BFloat16, 16>(...)", 120, 20, 7),
+    )
+    rows = collectives(*beside, *ran)
+    assert [(one["name"], one["num"], one["num_kernels"]) for one in rows] == [("all_reduce", 1, 1)] * len(rows)
+    assert len(rows) == 1 + bool(beside)
+
+
 def test_a_range_left_open_for_asynchronous_work_takes_the_thread_no_longer_than_its_op() -> None:
     issued = op("c10d::alltoall_base_", 10, 9), annotation("hccl:all_to_all", 15, 150)
     assert on_thread(*issued, op("aten::mm", 30, 100)) == [4_000]

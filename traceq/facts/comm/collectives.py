@@ -55,6 +55,8 @@ COLLECTIVE_NAMES = (
 _RECORDED = re.compile(r"^record_param_comms$")
 _ANNOTATED = re.compile(r"^(nccl|gloo|hccl|xccl):")
 _DISPATCHED = re.compile(r"^c10d::")
+_SYMMETRIC = re.compile(r"^symm_mem::(multimem|one_shot|two_shot)_\w*(all_reduce|all_gather|reduce_scatter)")
+"""Ops of torch's symmetric memory, which is no process group: nothing else records these calls."""
 _BOTH_SIDES = re.compile(r"^c10d::.*(base|into_tensor)")
 _COALESCED = re.compile(r"^[nhx]ccl:coalesced$")
 _NO_DATA = re.compile(r"wait|barrier|^([nhx]ccl:)?coalesced$")
@@ -207,14 +209,15 @@ def _rows_and_names(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64],
     """Return (rows, rows that issued them, name numbers) of the calls."""
     events = trace.events
     host = events.rows(Category.CPU_OP, Category.ANNOTATION)
-    recorded = host[matching(events, host, _RECORDED)]
+    recorded, symmetric = (host[matching(events, host, pattern)] for pattern in (_RECORDED, _SYMMETRIC))
     message = message_index(trace, recorded)
     has_name = (message >= 0) & ((events.messages.name[message] >= 0) if len(events.messages.row) else False)
     if has_name.any():
-        rows, name = _moving_data(trace, recorded[has_name], events.messages.name[message[has_name]])
+        names = np.r_[events.messages.name[message[has_name]], events.name[symmetric]]
+        rows, name = _moving_data(trace, np.r_[recorded[has_name], symmetric], names)
         return rows, rows, name
     annotated = host[matching(events, host, _ANNOTATED)]
-    candidates = annotated if len(annotated) else host[matching(events, host, _DISPATCHED)]
+    candidates = np.r_[annotated if len(annotated) else host[matching(events, host, _DISPATCHED)], symmetric]
     rows, name = _moving_data(trace, candidates, events.name[candidates])
     pairs = gloo_pairs(trace, rows) if len(annotated) and trace.backend == "gloo" else None
     if pairs is None:
