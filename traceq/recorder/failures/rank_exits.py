@@ -99,8 +99,8 @@ def _logged_exception(plan: Plan, rank: int) -> str:
 
 def _terminate_message(plan: Plan, rank: int, text: str) -> str:
     """Return `: its message`, of the C++ exception that ended a rank."""
-    found = _WHAT.findall(_read_log(plan, rank)) if ABORTED in text else ()
-    return f": {found[-1].strip()[:_LINE_CHARACTERS]}" if found else ""
+    messages = _WHAT.findall(_read_log(plan, rank)) if ABORTED in text else ()
+    return f": {messages[-1].strip()[:_LINE_CHARACTERS]}" if messages else ""
 
 
 def _read_log(plan: Plan, rank: int) -> str:
