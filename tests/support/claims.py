@@ -58,7 +58,9 @@ def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
 def of_savings(finding: Finding) -> Iterator[str]:
     """What taking a time away saves is no more than it, unless the text says that other work waits for it."""
     saved = re.search(r"saves ([\d.,]+ (?:ns|us|ms|s))\b", finding.text)
-    lost = re.search(r"(?:^[a-z -]+, |waits )([\d.,]+ (?:ns|us|ms|s)) (?:per step|of the trace|\()", finding.text)
+    lost = re.search(
+        r"(?:^[a-z -]+, |waits |blocks the host )([\d.,]+ (?:ns|us|ms|s)) (?:per step|of the trace|\()", finding.text
+    )
     if saved and lost and in_ns(saved[1]) > 1.01 * in_ns(lost[1]) and "with what waits for it" not in finding.text:
         yield f"{finding.code}: saves {saved[1]} of {lost[1]}: {finding.text}"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import more_rows, over_ranks, per_step, saving_words, with_step_headings
+from traceq.analysis._wording import and_followers, more_rows, over_ranks, per_step, saving_words, with_step_headings
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.events.nesting import tracks
@@ -226,7 +226,8 @@ def _slack_ns(job: Job) -> dict[int, float]:
 def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
     """Return the finding on a sync; a rank that others do not wait for would only wait longer itself."""
     saved = saving_words(Saving(row.replay_ns, row.most_replay_ns), step_ns)
-    text = f"{_blocks(job, row)}; removing it saves {saved} (replay)"
+    more = and_followers(Saving(row.replay_ns, row.most_replay_ns), row.step_blocked_ns)
+    text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more})"
     if slack_ns >= row.replay_ns:
         text += f" of a rank that waits {format_value(slack_ns, Unit.NS)} more than the last one: it would wait longer"
     return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
@@ -242,4 +243,6 @@ def _blocks(job: Job, row: SyncRow) -> str:
     place = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
     on_rank = f" on rank {row.rank}" if len(job.ranks) > 1 else ""
     blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
+    if any(rank.steps.opens_ns is not None for rank in job.ranks if rank.rank == row.rank):
+        blocked += ", besides waits for unrecorded work"
     return f"{row.kind} sync at {place} in {row.phase}{on_rank} blocks the host {blocked}"
