@@ -33,14 +33,16 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 # MINUTES of damaged traces through both readers: first the scanner as it is installed, then, where there is a gcc, one
-# built with sanitizers. What is read differently is added to tests/corpus.
+# built with sanitizers. What is read differently is added to tests/corpus. Half of the time whole commands run on traces,
+# recordings and dumps whose structure was changed, in processes of limited memory.
 MINUTES ?= 10
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g
 fuzz: $(VENV)/.test
-	PYTHONPATH=tests/support $(BIN)/python tests/support/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 ))
+	PYTHONPATH=tests/support $(BIN)/python tests/support/fuzz_commands.py --minutes $$(( ($(MINUTES) + 1) / 2 ))
+	PYTHONPATH=tests/support $(BIN)/python tests/support/fuzz.py --minutes $$(( ($(MINUTES) + 3) / 4 ))
 	CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py -q build_ext --force --build-lib build/asan --build-temp build/asan
 	PYTHONPATH=tests/support LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/support/fuzz.py --minutes $$(( ($(MINUTES) + 1) / 2 )) \
+	  ASAN_OPTIONS=detect_leaks=0 $(BIN)/python tests/support/fuzz.py --minutes $$(( ($(MINUTES) + 3) / 4 )) \
 	  --library build/asan/traceq/kineto/_scan.abi3.so
 
 recipes: $(VENV)/.test ## does each recipe show what it says it shows?

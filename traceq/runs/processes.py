@@ -45,7 +45,7 @@ def split_by_rank(trace: Trace, path: Place) -> tuple[Trace, ...]:
     events, rank_of = trace.events, _ranks_of_processes(path)
     processes = sorted_unique(events.pid).tolist()
     ranks = {process: rank_of.get(events.strings[process], -1) for process in processes}
-    unknown = [events.strings[process] for process, rank in ranks.items() if rank < 0]
+    unknown = sorted(events.strings[process] for process, rank in ranks.items() if rank < 0)
     if unknown:
         listed = ", ".join(unknown[:4]) + (", ..." if len(unknown) > 4 else "")
         content = f"events of {num_processes(trace)} processes in one file; {listed} do not tell their rank"
