@@ -75,7 +75,7 @@ def _rows(issued: JobCollectives, waits: ArrivalWaits) -> list[SkewRow]:
     size, last = issued.columns.size[call], latest_rank(waits)
     sizes, num_unsized = groups.sum(np.maximum(size, 0)), groups.sum(size < 0)
     sums = zip(groups.keys.tolist(), groups.count(), groups.sum(waits.shortest), groups.sum(waits.skew), strict=True)
-    rows = []
+    rows: dict[tuple[int, int, str, int], SkewRow] = {}
     for index, ((number, name, dtype, phase), num, shortest_ns, skew_ns) in enumerate(sums):
         names = (
             COLLECTIVE_NAMES[name],
@@ -90,23 +90,21 @@ def _rows(issued: JobCollectives, waits: ArrivalWaits) -> list[SkewRow]:
         ranks = int(num_ranks[selected].max())
         # not all ranks of a group need to be read
         members = max(int(issued.columns.group_size[call[selected]].max()), ranks)
-        rows.append(
-            SkewRow(
-                "|".join(names),
-                *names,
-                num_ranks=ranks,
-                num=num,
-                bytes=size_bytes,
-                shortest_ns=shortest_ns,
-                algbw_gbps=algbw,
-                busbw_gbps=busbw_gbps(algbw, names[0], members),
-                skew_ns=skew_ns,
-                skew_max_ns=int(waits.skew[selected].max()),
-                last_rank=issued.ranks[int(num_last.argmax())],
-                num_last=int(num_last.max()),
-            )
+        rows[number, name, names[2], phase] = SkewRow(
+            "|".join(names),
+            *names,
+            num_ranks=ranks,
+            num=num,
+            bytes=size_bytes,
+            shortest_ns=shortest_ns,
+            algbw_gbps=algbw,
+            busbw_gbps=busbw_gbps(algbw, names[0], members),
+            skew_ns=skew_ns,
+            skew_max_ns=int(waits.skew[selected].max()),
+            last_rank=issued.ranks[int(num_last.argmax())],
+            num_last=int(num_last.max()),
         )
-    return rows
+    return [row for _, row in sorted(rows.items())]  # the number of a dtype depends on what is read first
 
 
 def _first_present(waits: ArrivalWaits) -> NDArray[np.int64]:
