@@ -93,25 +93,25 @@ def dump(rank: int) -> dict[str, Any]:
 
 def places(value: Any) -> list[tuple[Any, Any]]:
     """(container, key) of every member of a tree."""
-    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, member in members for place in ((value, key), *places(member))]
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, member in inside for place in ((value, key), *places(member))]
 
 
 def mutated(value: Any, dice: random.Random) -> Any:
     """The tree with a few members changed."""
     value = copy.deepcopy(value)
     for _ in range(dice.choice([0, 1, 1, 2, 5, 20])):
-        found = places(value)
-        if not found:
+        members = places(value)
+        if not members:
             break
-        holder, key = dice.choice(found)
+        holder, key = dice.choice(members)
         match dice.randrange(5):
             case 0:
                 del holder[key]
             case 1 if isinstance(holder, list):
                 holder.insert(dice.randrange(len(holder) + 1), copy.deepcopy(holder[key]))
             case 2:
-                other, place = dice.choice(found)
+                other, place = dice.choice(members)
                 if isinstance(place, str) == isinstance(key, str):
                     holder[key] = copy.deepcopy(other[place]) if not isinstance(other[place], dict | list) else 0
             case _:
