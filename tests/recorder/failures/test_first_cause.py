@@ -23,6 +23,7 @@ from traceq.recorder.failures import stall_watch
 from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
 from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.failures.stall_watch import StallWatch, is_stopped
+from traceq.recorder.process.child_processes import kill_group
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
 from traceq.recorder.spec.plan import Plan
 
@@ -137,8 +138,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[
     running: list[subprocess.Popen[bytes]] = []
     yield running
     for process in running:
-        process.kill()
-        process.wait()
+        kill_group(process)
 
 
 def ranks(running: list[subprocess.Popen[bytes]], *words: list[str]) -> list[subprocess.Popen[bytes]]:
