@@ -29,7 +29,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.skipif(torch.cuda.is_available(), r
 OPTIONS: dict[str, Any] = {"steps": 8, "trace_steps": 2}
 NUM_STEPS = 8 + 2 + 8 + 3 + 4  # timed, a settling pair, warm-up, the window with stacks, the window
 STAGES = {"warm-up": 3, "timing": 14, "stacks": NUM_STEPS - 4, "window": NUM_STEPS - 1, "after": NUM_STEPS + 3}
-AT_STAGES = pytest.mark.parametrize("stage", STAGES)
+AT_STAGES = pytest.mark.parametrize(
+    "stage",
+    [stage if stage in ("stacks", "window") else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES],
+)
 ENOUGH = NUM_STEPS + 9
 WAYS = ("break", "raise", "fewer")
 
@@ -125,6 +128,7 @@ def test_a_stepper(how: str, stage: str, config: SimpleNamespace, tmp_path: Path
     check(tmp_path / "run", STAGES[stage] + (how == "fewer"), fault="Ended" if how == "raise" else "")
 
 
+@pytest.mark.slow
 @AT_STAGES
 @pytest.mark.parametrize("how", WAYS)
 def test_a_loop_of_accelerate(how: str, stage: str, config: SimpleNamespace, tmp_path: Path) -> None:
