@@ -20,6 +20,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[1]
+ELF, MACH_O = b"\x7fELF\x02", b"\xcf\xfa\xed\xfe"
 EXTENSIONS = ("traceq/kineto/_scan.abi3.so", "traceq/causes/_paths.abi3.so")
 
 
@@ -77,7 +78,9 @@ def build_wheel(sdist: Path, platform: Platform, work: Path, out: Path) -> Path:
     (source,) = work.iterdir()
     compiler = work / "c++"
     write_compiler(compiler, platform)
-    kind = "-bundle -undefined dynamic_lookup" if platform.python.startswith("macosx") else "-shared"
+    kind = "-shared"
+    if platform.python.startswith("macosx"):
+        kind += " -undefined dynamic_lookup"  # with -bundle zig writes a file of zeros
     environment = {
         **os.environ,
         "CC": str(compiler),
@@ -117,10 +120,14 @@ done
 
 
 def verify(wheel: Path, platform: Platform) -> None:
-    """Exit unless the wheel holds both extensions and, on Linux, auditwheel finds that its tag is true."""
+    """Exit unless the wheel holds both extensions, as libraries of its system, and, on Linux, auditwheel finds that its tag is true."""
     names = ZipFile(wheel).namelist()
     if missing := [name for name in EXTENSIONS if name not in names]:
         sys.exit(f"{wheel}: no {', '.join(missing)}")
+    magic = MACH_O if "macosx" in platform.tag else ELF
+    for name in EXTENSIONS:
+        if not ZipFile(wheel).read(name).startswith(magic):
+            sys.exit(f"{wheel}: {name} is no library of {platform.tag}")
     if "linux" not in platform.tag:
         return
     shown = subprocess.run(
