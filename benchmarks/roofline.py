@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from traceq.analysis._op_work import rank_work
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.roofline.modelled_ops import TimeKind, modelled_ops
+from traceq.facts.roofline.op_work import rank_work
 from traceq.facts.timeline.phases import phases
 from traceq.model import Trace
 from traceq.runs.read import read

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traceq.analysis._op_work import KINDS, OpWork, RankWork
 from traceq.analysis._roofs import against_roofs
 from traceq.analysis._wording import per_step
 from traceq.facts.ranks.job import Job
+from traceq.facts.roofline.op_work import KINDS, OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
 from traceq.facts.roofline.work import Kind
 from traceq.report import Finding

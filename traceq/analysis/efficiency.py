@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceq.analysis._below_roof import below_roof, counted_steps
-from traceq.analysis._op_work import OpWork, RankWork, rank_work
 from traceq.analysis._rank_rows import each_of
 from traceq.analysis._roofs import against_roofs
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.modelled_ops import TimeKind
+from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.roofline.peaks import Peaks, peaks_of
 from traceq.model import Trace
 from traceq.report import Report, Table, column

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._op_work import rank_work
 from traceq.analysis.loader import is_loader_alone
 from traceq.facts.comm.parallelism import strategy_of
 from traceq.facts.ranks.job import Job
+from traceq.facts.roofline.op_work import rank_work
 from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases

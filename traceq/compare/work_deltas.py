@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
-from traceq.analysis._op_work import OpWork, rank_work
 from traceq.facts.events.device_work import device_work
+from traceq.facts.roofline.op_work import OpWork, rank_work
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
