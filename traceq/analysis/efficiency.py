@@ -108,7 +108,8 @@ def summarize(trace: Trace) -> RankWork:
 def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     """Return MFU of each rank, the ledger of its device time, and its ops against their roofs."""
     devices = {rank.rank: rank.device for rank in job.ranks}
-    peaks = {rank: peaks_of(device) for rank, device in devices.items()}
+    measured = job.manifest.facts_for(job.arm) if job.manifest is not None else None
+    peaks = {rank: peaks_of(device, measured) for rank, device in devices.items()}
     rows = each_of(parts, lambda part: tuple(_roofed(row, peaks[row.rank]) for row in part.rows))
     ranks = [_rank_row(job, part, peaks[part.rank], index) for index, part in enumerate(parts)]
     ledger = each_of(parts, _ledger)
@@ -120,7 +121,7 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     has_device = any(rank.has_device for rank in job.ranks)
     if not any(part.rows for part in parts) or not (has_device or any(peaks.values())):
         return Report("efficiency", tables)
-    findings = below_roof(job, parts, peaks)
+    findings = below_roof(job, parts, peaks) if has_device else ()
     return Report("efficiency", tables, _views(job, parts, peaks, ranks), findings)
 
 

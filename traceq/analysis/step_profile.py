@@ -213,7 +213,8 @@ def _mfu(job: Job, timings: Timings, manifest: Manifest, flops: Sequence[dict[st
 
     None where a rank's trace, its shapes or the peaks of its device are missing, and where it would exceed 100.
     """
-    all_peaks = [peaks_of(rank.device) for rank in job.ranks]
+    measured = manifest.facts_for(job.arm)
+    all_peaks = [peaks_of(rank.device, measured) for rank in job.ranks]
     if len(flops) < len(timings.step_ns) or not all(flops):
         return None
     seconds = 0.0

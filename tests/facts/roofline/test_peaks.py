@@ -56,3 +56,11 @@ def test_options_replace_single_figures_or_make_peaks_of_an_unknown_device() -> 
 def test_other_options_are_refused(setting: str) -> None:
     with pytest.raises(UsageFault, match="expected NAME=TFLOP/s"):
         overridden(None, [setting])
+
+
+def test_a_cpu_has_the_peaks_that_its_recording_measured() -> None:
+    peaks = peaks_of("cpu", {"cpu_peak_flops": 10**11, "cpu_peak_bandwidth": 2 * 10**10})
+    assert peaks is not None
+    assert (peaks.rate("float32"), peaks.rate("bfloat16"), peaks.bandwidth) == (1e11, 0.0, 2e10)
+    assert peaks_of("cpu", {}) is None
+    assert peaks_of("cpu") is None

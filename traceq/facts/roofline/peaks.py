@@ -155,12 +155,17 @@ _VALUE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[GTP])?(?:FLOPS?|OP
 _SETTINGS: ContextVar[tuple[str, ...]] = ContextVar("settings", default=())
 
 
-def peaks_of(device: str) -> Peaks | None:
+def peaks_of(device: str, measured: Mapping[str, str | int | float] | None = None) -> Peaks | None:
     """Return the peaks of a device by the name that traces give it, with those of `replaced_peaks`.
 
-    None for a device that is not in the table, without settings.
+    Of a CPU those that the environment of its recording has `measured`. None for any other device that is not in the
+    table, without settings.
     """
     peaks = next((peaks for pattern, peaks in _COMPILED if pattern.search(device)), None)
+    if device == "cpu" and measured is not None:
+        flops, bandwidth = (measured.get(key) for key in ("cpu_peak_flops", "cpu_peak_bandwidth"))
+        if isinstance(flops, int | float) and isinstance(bandwidth, int | float) and flops > 0 and bandwidth > 0:
+            peaks = Peaks("this CPU, as measured", "measured by the recording", bandwidth, {"float32": flops})
     return overridden(peaks, _SETTINGS.get(), device)
 
 
