@@ -97,8 +97,8 @@ def saving_words(saving: Saving, step_ns: float) -> str:
 
 
 def and_followers(saving: Saving, own_ns: float) -> str:
-    """Return `, with what waits for it` where taking a time away saves more than that time; "" else."""
-    return ", with what waits for it" if saving.least_ns > own_ns + 1 else ""
+    """Return `, as later waits shrink, too` where taking a time away saves more than that time; "" else."""
+    return ", as later waits shrink, too" if saving.least_ns > own_ns + 1 else ""
 
 
 def python_place(annotation: str) -> str:
