@@ -50,9 +50,16 @@ def test_other_shapes_are_compared_by_their_flops() -> None:
 
 
 def test_work_of_one_side_alone_is_added_or_removed() -> None:
-    a, b = made((8, 100)), build(step(0, 1000), launch(20, 1, corr=9), kernel("other", 100, 50, corr=9))
-    (removed,) = work_deltas(a, b)
+    rows = {"Input Dims": [[64]], "Input type": ["float"]}
+    other = [op("aten::relu", 0, 10, **rows), launch(1, 1, corr=9), kernel("other", 20, 50, corr=9)]
+    removed, added = work_deltas(made((8, 100)), build(step(0, 1000), *other))
     assert (removed.delta_ns, removed.more_ns, removed.slower_ns, removed.b_work) == (-100_000, -100_000, 0, 0)
+    assert (added.role, added.delta_ns, added.more_ns, added.a_work) == ("aten::relu", 50_000, 50_000, 0)
+
+
+def test_what_runs_in_ops_without_a_model_is_not_taken_for_work_that_is_gone() -> None:
+    compiled = build(step(0, 1000), launch(20, 1, corr=9), kernel("triton_fused", 100, 50, corr=9))
+    assert work_deltas(made((8, 100)), compiled) == ()
 
 
 def test_a_product_under_another_name_is_the_same_kind_of_work() -> None:

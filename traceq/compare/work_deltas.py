@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import log
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.roofline.op_work import OpWork, rank_work
+from traceq.facts.roofline.modelled_ops import TimeKind
+from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
@@ -30,6 +31,9 @@ _ROLES = {
     "_addmm_activation": "matrix products",
 }
 """Ops that do the same kind of work under several names, without `aten::`."""
+
+_MODELLED_SHARE = 0.95
+"""Part of the time of ops that must have a model on both sides."""
 
 _Side = Mapping[tuple[str, str, bool, str], "_Sums"]
 
@@ -84,9 +88,13 @@ def split(a_ns: float, b_ns: float, a_work: float, b_work: float) -> tuple[float
 def work_deltas(a: Trace, b: Trace) -> tuple[WorkDelta, ...]:
     """Return ops with a model by phase and role, those whose time differs most first; none without a device.
 
-    Calls with the same shapes on both sides are compared with each other, all others of a role together.
+    None, too, where 5 % of the time of either side's ops has no model: what one side does in them (a compiled region,
+    an attention of one's own) the other may do in ops that have one. Calls with the same shapes on both sides are
+    compared with each other, all others of a role together.
     """
     if not len(device_work(a)) or not len(device_work(b)):
+        return ()
+    if min(_modelled_share(rank_work(side)) for side in (a, b)) < _MODELLED_SHARE:
         return ()
     sides = _by_shapes(rank_work(a).rows), _by_shapes(rank_work(b).rows)
     num = int(steps(a).counted.sum()), int(steps(b).counted.sum())
@@ -106,6 +114,13 @@ def work_deltas(a: Trace, b: Trace) -> tuple[WorkDelta, ...]:
         of_role[role].append(pair)
     deltas = [_delta(role, pairs, num) for role, pairs in of_role.items()]
     return tuple(sorted(deltas, key=lambda delta: -abs(delta.delta_ns)))
+
+
+def _modelled_share(work: RankWork) -> float:
+    """Return the part of the device time of computing work whose FLOPs or bytes are known."""
+    kinds = (TimeKind.MODELLED, TimeKind.NO_MODEL, TimeKind.NO_SHAPE, TimeKind.NO_OP)
+    computing = [work.ns_of_kind[kind] for kind in kinds]
+    return computing[0] / sum(computing) if sum(computing) else 0.0
 
 
 def _by_shapes(rows: Sequence[OpWork]) -> _Side:
