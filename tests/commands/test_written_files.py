@@ -95,12 +95,16 @@ def test_tables_are_not_written_into_a_pipe(trace: Path, tmp_path: Path) -> None
 def test_open_leaves_nothing_behind_when_a_signal_ends_it(trace: Path, tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "temporary").mkdir()
     environment = os.environ | {"TMPDIR": str(tmp_path / "temporary"), "SSH_CONNECTION": ""}
-    program = "import traceq.viewer; traceq.viewer.PORT = 0; " + PROGRAM
+    as_in_a_terminal = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # nohup ignores it
+    program = as_in_a_terminal + "import traceq.viewer; traceq.viewer.PORT = 0; " + PROGRAM
     command = [sys.executable, "-c", program, "open", str(trace), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
-        assert process.stdout
-        assert process.stdout.readline().startswith(b"https://ui.perfetto.dev")
-        assert any((tmp_path / "temporary").iterdir())
-        process.send_signal(number)
-        assert process.wait(timeout=patient(20)) == (0 if number == signal.SIGINT else 128 + number)
+        try:
+            assert process.stdout
+            assert process.stdout.readline().startswith(b"https://ui.perfetto.dev")
+            assert any((tmp_path / "temporary").iterdir())
+            process.send_signal(number)
+            assert process.wait(timeout=patient(20)) == (0 if number == signal.SIGINT else 128 + number)
+        finally:
+            process.kill()
     assert not any((tmp_path / "temporary").iterdir())
