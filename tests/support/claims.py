@@ -335,6 +335,16 @@ def by_cluster(sheet: Sheet, finding: Finding) -> float:
     return next(row["late_ns"] for row in rows_of(sheet, "clusters") if row["key"] == finding.key)
 
 
+def by_roof(sheet: Sheet, finding: Finding) -> float:
+    """The time of the op in the phase that the finding names."""
+    op, _, phase = finding.text.partition(" reaches ")[0].partition(" in ")
+    ns: dict[int, float] = defaultdict(float)
+    for row in rows_of(sheet, "efficiency_ops"):
+        if (row["op"], row["phase"]) == (op, phase):
+            ns[row["rank"]] += row["gpu_ns"] / len(counted(sheet)[row["rank"]])
+    return max(ns.values())
+
+
 def no_time(sheet: Sheet, finding: Finding) -> float:
     return 0
 
@@ -350,6 +360,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "launch_bound": at_most(by_launches),
     "cold_start": by_cold_calls,
     "expert_imbalance": by_experts,
+    "below_roof": at_most(by_roof),
     "unfused_optimizer": by_optimizer,
     "long_backward": by_passes,
     "metric_gathers": by_metrics,

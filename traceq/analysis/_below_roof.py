@@ -80,11 +80,11 @@ def _sentence(
     takes = format_value(ns / num_steps, Unit.NS)
     text = f"{op} in {phase} reaches {share} of its {roofed.roof} roof ({of_peak})"
     text = f"{text} and takes {takes} {per_step(job.ranks[0].steps)}"
-    least = format_value((ns - gain_ns) / num_steps, Unit.NS)
+    least, gain = (format_value(each / num_steps, Unit.NS) for each in (ns - gain_ns, gain_ns))
     if any(_target(row, peaks) != dtype for row in rows):
         peak = peaks.rate("tf32") * 1e-12
         return (
-            f"{text}; in TF32, which has {format_value(peak, Unit.NUMBER)} TFLOP/s, about {least}: "
+            f"{text}; in TF32, which has {format_value(peak, Unit.NUMBER)} TFLOP/s, about {least}, {gain} less: "
             "torch.set_float32_matmul_precision('high'), if that precision is enough"
         )
-    return f"{text}; at {100 * _REACHED:.0f} %, which well-tuned kernels reach, it would take {least}"
+    return f"{text}; at {100 * _REACHED:.0f} %, which well-tuned kernels reach, it would take {least}, {gain} less"
