@@ -78,7 +78,7 @@ def _waits(job: Job) -> dict[int, int]:
     """Return ns of a counted step in which each rank waits in collectives."""
     counted = {rank.rank: rank.steps for rank in job.ranks}
     result = {}
-    for rank, waiting in waiting_times(job).items():
+    for rank, waiting in waiting_times(job, with_first=False).items():
         windows = spans(*counted[rank].window[counted[rank].counted].T)
         result[rank] = round(measure_common(waiting, windows) / max(int(counted[rank].counted.sum()), 1))
     return result

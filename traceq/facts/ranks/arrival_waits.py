@@ -18,12 +18,13 @@ __all__ = ["ArrivalWaits", "arrival_waits", "latest_rank"]
 class ArrivalWaits:
     """Waits in B collectives that need all ranks, among R ranks, each run by at least two of them.
 
-    `instances` of B; `counted` bool[B]: run by all ranks of the group, so that waits are comparable, except the first
-    of them, which starts when the last profiler does; `duration` int64[B, R] ns, -1 where a rank has none; `wait`
-    int64[B, R] ns, at most the duration.
+    `instances` of B; `complete` bool[B]: run by all ranks of the group, so that waits are comparable; `counted`
+    bool[B]: those but the first of each group, in which a rank is late if its profiler starts late; `duration`
+    int64[B, R] ns, -1 where a rank has none; `wait` int64[B, R] ns, at most the duration.
     """
 
     instances: Instances
+    complete: NDArray[np.bool_]
     counted: NDArray[np.bool_]
     wait: NDArray[np.int64]
     duration: NDArray[np.int64]
@@ -60,7 +61,8 @@ def arrival_waits(issued: JobCollectives, instances: Instances, clocks: Clocks) 
     by_duration = duration - np.where(ran, duration, most).min(axis=1, keepdims=True, initial=most)
     wait = np.where(clocks.is_known[instances.group][:, None], by_start, by_duration)
     wait = np.where(ran, np.clip(wait, 0, np.maximum(duration, 0)), -1)
-    return ArrivalWaits(instances, _counted(issued, instances, ran), wait, duration)
+    complete = np.asarray(ran.sum(axis=1) == issued.active.sum(axis=1)[instances.group])
+    return ArrivalWaits(instances, complete, complete & ~_is_first(instances, complete), wait, duration)
 
 
 def latest_rank(waits: ArrivalWaits) -> NDArray[np.int64]:
@@ -70,9 +72,8 @@ def latest_rank(waits: ArrivalWaits) -> NDArray[np.int64]:
     return latest
 
 
-def _counted(issued: JobCollectives, instances: Instances, ran: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool[B]: all ranks of the group ran it, and an earlier one."""
-    on_all_ranks = ran.sum(axis=1) == issued.active.sum(axis=1)[instances.group]
-    complete = np.flatnonzero(on_all_ranks)
-    on_all_ranks[complete[np.unique(instances.group[complete], return_index=True)[1]]] = False
-    return np.asarray(on_all_ranks)
+def _is_first(instances: Instances, complete: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool[B]: the first complete collective of its group."""
+    rows, is_first = np.flatnonzero(complete), np.zeros(len(complete), np.bool_)
+    is_first[rows[np.unique(instances.group[rows], return_index=True)[1]]] = True
+    return is_first
