@@ -12,16 +12,20 @@ from traceq.facts.roofline.peaks import replaced_peaks
 from traceq.model import Run, Trace
 from traceq.report import Report
 
-MM = {"Input Dims": [[1000, 500], [500, 1000]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+MM: dict[str, Any] = {"Input Dims": [[1000, 500], [500, 1000]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
 """1 GFLOP, 4 MB: 1 ms at 1 TFLOP/s."""
 
 
-def made(*, long: bool = False) -> Trace:
+GROUPED: dict[str, Any] = {"Input Dims": [[1000, 500], [3, 500, 1000], [3]], "Input type": [*MM["Input type"], "int"]}
+"""At most 1 GFLOP."""
+
+
+def made(*, long: bool = False, name: str = "aten::mm", **args: Any) -> Trace:
     """One step of 10 ms with a product that takes 2 ms (or 8) and a replayed kernel of 1 ms."""
     ms = 8000 if long else 2000
     return build(
         step(0, 10_000),
-        op("aten::mm", 0, 10, **MM),
+        op(name, 0, 10, **(args or MM)),
         launch(1, 1, corr=1),
         launch(20, 1, corr=2),
         kernel("gemm", 100, ms, corr=1),
@@ -60,6 +64,27 @@ def test_more_than_a_roof_is_no_result() -> None:
     assert row["doubt"] == "model or peak is wrong"
     assert rows(analyzed(made(), "bf16=0.05", "memory=100"), "efficiency")[0]["mfu_pct"] is None
     assert "%" not in str(report.views[0]).split("is modelled")[0].split("\n", 1)[1].rsplit("\n", 1)[0]
+
+
+@pytest.mark.parametrize(("name", "args"), [("aten::_grouped_mm", GROUPED), ("fbgemm::lookup", MM)])
+def test_what_is_a_bound_or_known_by_its_arguments_has_neither_rate_nor_roof(name: str, args: dict[str, Any]) -> None:
+    for peaks in (("bf16=1", "memory=100"), ("bf16=0.1", "memory=1"), ()):
+        report = analyzed(made(name=name, **args), *peaks)
+        (row,) = rows(report, "efficiency_ops")
+        assert row["bytes"] > 0
+        assert [row[key] for key in ("tflops", "gbps", "roof_pct", "lost_ns")] == [None] * 4
+        assert bool(row["doubt"]) == bool(peaks)
+        (shown,) = report.views[0].to_dicts()
+        assert (shown["op"], shown["ns"], shown["roof"]) == (name, 2_000_000, "")
+        assert [shown[key] for key in ("tflops", "gbps", "roof_pct", "lost_ns")] == [None] * 4
+        assert "No rate where" in str(report.views[0])
+
+
+def test_a_bound_counts_in_mfu_at_most_the_time_of_its_kernels() -> None:
+    for peak, share in (("bf16=1", 10.0), ("bf16=0.1", 20.0)):
+        (rank,) = rows(analyzed(made(name="aten::_grouped_mm", **GROUPED), peak, "memory=100"), "efficiency")
+        assert rank["is_bound"]
+        assert rank["mfu_pct"] == rank["hfu_pct"] == pytest.approx(share)
 
 
 def test_the_shares_of_the_ledger_add_up_to_all_device_time() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 from traceq.analysis._roofs import against_roofs
 from traceq.analysis._wording import per_step
 from traceq.facts.ranks.job import Job
-from traceq.facts.roofline.op_work import KINDS, OpWork, RankWork
+from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
-from traceq.facts.roofline.work import Kind
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
@@ -34,7 +33,7 @@ def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | 
         num_steps, window_ns = counted_steps(job, index)
         by_op: dict[tuple[str, str, str], list[OpWork]] = {}
         for row in part.rows:
-            if row.model != KINDS[Kind.ARGUMENTS] and not row.is_bound and row.step_ns:
+            if not row.unsure and row.step_ns:
                 by_op.setdefault((row.op, row.phase, row.dtype), []).append(row)
         for key, rows in by_op.items():
             rank_peaks = peaks[part.rank]

@@ -136,9 +136,8 @@ def _ledger(part: RankWork) -> tuple[LedgerRow, ...]:
 
 
 def _roofed(row: OpWork, peaks: Peaks | None) -> OpRow:
-    roofed = against_roofs(
-        peaks, flops=row.flops, size_bytes=row.bytes, dtype=row.dtype, ns=row.ns, is_bound=row.is_bound
-    )
+    roofed = against_roofs(peaks, flops=row.flops, size_bytes=row.bytes, dtype=row.dtype, ns=row.ns, unsure=row.unsure)
+    is_fast = roofed.doubt and not row.unsure
     return OpRow(
         key=f"{row.phase}|{row.op}|{row.dtype}|{row.shapes}",
         rank=row.rank,
@@ -155,17 +154,15 @@ def _roofed(row: OpWork, peaks: Peaks | None) -> OpRow:
         full_flops=row.full_flops,
         bytes=row.bytes,
         intensity=row.flops / row.bytes if row.flops and row.bytes else None,
-        tflops=_rate(row.flops, row.ns, 1e-3) if not _exceeds(roofed.roof, roofed.doubt, "compute") else None,
-        gbps=_rate(row.bytes, row.ns, 1.0) if not _exceeds(roofed.roof, roofed.doubt, "memory") else None,
+        tflops=_rate(row.flops, row.ns, 1e-3)
+        if not row.unsure and not (is_fast and roofed.roof == "compute")
+        else None,
+        gbps=_rate(row.bytes, row.ns, 1.0) if not row.unsure and not (is_fast and roofed.roof == "memory") else None,
         roof=roofed.roof,
         roof_pct=roofed.share(row.ns),
         lost_ns=roofed.lost_ns(row.ns),
         doubt=roofed.doubt,
     )
-
-
-def _exceeds(roof: str, doubt: str, kind: str) -> bool:
-    return bool(doubt) and roof == kind
 
 
 def _rate(amount: int, ns: int, per_ns: float) -> float | None:
@@ -180,13 +177,19 @@ def _utilisation(rows: Sequence[OpWork], peaks: Peaks | None, name: str) -> floa
     """Return the seconds that the FLOPs of the counted steps take at the peak of their dtype; None without a peak."""
     if peaks is None:
         return None
-    flops: dict[str, int] = {}
+    flops: dict[str, float] = {}
     for row in rows:
-        flops[row.dtype] = flops.get(row.dtype, 0) + int(getattr(row, name))
+        flops[row.dtype] = flops.get(row.dtype, 0.0) + _flops(row, peaks, name)
     unknown = sum(amount for dtype, amount in flops.items() if not peaks.rate(dtype))
     if not sum(flops.values()) or unknown > _SMALL_FLOPS * sum(flops.values()):
         return None
     return sum(amount / peaks.rate(dtype) for dtype, amount in flops.items() if peaks.rate(dtype))
+
+
+def _flops(row: OpWork, peaks: Peaks, name: str) -> float:
+    """Return FLOPs of the counted steps; of a bound no more than the device can do in the time of the calls."""
+    amount, rate = float(getattr(row, name)), peaks.rate(row.dtype)
+    return min(amount, rate * row.step_ns * 1e-9) if row.is_bound and rate else amount
 
 
 def _rank_row(job: Job, part: RankWork, peaks: Peaks | None, index: int) -> RankRow:
@@ -226,15 +229,24 @@ def _job_share(ranks: Sequence[RankRow], name: str) -> float | None:
 
 def _sums(parts: Sequence[RankWork], peaks: dict[int, Peaks | None]) -> list[_Sum]:
     """Return ops by phase, those that lose most first; without peaks those that take longest."""
-    by_op: dict[tuple[str, str, str], list[OpWork]] = {}
+    by_op: dict[tuple[str, str, str, bool], list[OpWork]] = {}
     for part in parts:
         for row in part.rows:
-            by_op.setdefault((row.op, row.phase, row.dtype), []).append(row)
-    sums = [_sum(key, rows, peaks) for key, rows in by_op.items()]
+            by_op.setdefault((row.op, row.phase, row.dtype, bool(row.unsure)), []).append(row)
+    sums = [
+        _unsure_sum(key, rows) if is_unsure else _sum(key, rows, peaks) for (*key, is_unsure), rows in by_op.items()
+    ]
     return sorted(sums, key=lambda each: (-(each.lost_ns or 0), -each.ns))
 
 
-def _sum(key: tuple[str, str, str], rows: Sequence[OpWork], peaks: dict[int, Peaks | None]) -> _Sum:
+def _unsure_sum(key: Sequence[str], rows: Sequence[OpWork]) -> _Sum:
+    """Return calls whose work may not be what the device did: their time, without rates and a roof."""
+    op, phase, dtype = key
+    num, ns = sum(row.num for row in rows), sum(row.ns for row in rows)
+    return _Sum(op, phase, dtype, num, ns, tflops=None, gbps=None, roof="", roof_pct=None, lost_ns=None)
+
+
+def _sum(key: Sequence[str], rows: Sequence[OpWork], peaks: dict[int, Peaks | None]) -> _Sum:
     roofed = [
         against_roofs(
             peaks[row.rank],
@@ -242,7 +254,6 @@ def _sum(key: tuple[str, str, str], rows: Sequence[OpWork], peaks: dict[int, Pea
             size_bytes=row.bytes,
             dtype=row.dtype,
             ns=row.ns,
-            is_bound=row.is_bound,
         )
         for row in rows
     ]
@@ -252,8 +263,11 @@ def _sum(key: tuple[str, str, str], rows: Sequence[OpWork], peaks: dict[int, Pea
     is_sure = 2 * sure_ns > ns
     shown = [row for row, _ in pairs] if is_sure else list(rows) if not any(by_roof.values()) else []
     shown_ns = sum(row.ns for row in shown)
+    op, phase, dtype = key
     return _Sum(
-        *key,
+        op,
+        phase,
+        dtype,
         num=sum(row.num for row in rows),
         ns=ns,
         tflops=_rate(sum(row.flops for row in shown), shown_ns, 1e-3),
@@ -269,8 +283,9 @@ def _views(
 ) -> tuple[Table, ...]:
     sums = _sums(parts, peaks)
     title = f"{_headline(parts, peaks, ranks)} ({over_ranks(job)})"
-    note = " ".join(filter(None, [_coverage(parts), _attention(ranks), more_rows(len(sums) - _TOP)]))
-    return (Table.of("efficiency", title, _Sum, sums[:_TOP], note=note),)
+    shown = sums[:_TOP]
+    notes = [_coverage(parts), _attention(ranks), _without_rates(shown, parts), more_rows(len(sums) - _TOP)]
+    return (Table.of("efficiency", title, _Sum, shown, note=" ".join(filter(None, notes))),)
 
 
 def _headline(parts: Sequence[RankWork], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]) -> str:
@@ -312,6 +327,18 @@ def _coverage(parts: Sequence[RankWork]) -> str:
         if ns[kind] >= _MIN_SHARE * total_ns
     ]
     return f"{modelled} of the time is modelled; {', '.join(rest)}." if rest else f"{modelled} of the time is modelled."
+
+
+def _without_rates(shown: Sequence[_Sum], parts: Sequence[RankWork]) -> str:
+    """Return why ops among those shown have a time alone."""
+    keys = {(each.op, each.phase, each.dtype) for each in shown if each.tflops is each.gbps is None}
+    rows = [row for part in parts for row in part.rows if row.unsure and (row.op, row.phase, row.dtype) in keys]
+    reasons = {
+        "an upper bound (lengths of sequences or groups are not recorded)": any(row.is_bound for row in rows),
+        "the bytes of all arguments of a kernel": not all(row.is_bound for row in rows),
+    }
+    either = " or ".join(reason for reason, is_one in reasons.items() if is_one)
+    return f"No rate where of the work only {either} is known." if either else ""
 
 
 def _attention(ranks: Sequence[RankRow]) -> str:

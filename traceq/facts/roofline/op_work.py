@@ -17,9 +17,9 @@ from traceq.grouping import group
 from traceq.intervals import span_index
 from traceq.model import Trace
 
-__all__ = ["KINDS", "OpWork", "RankWork", "rank_work"]
+__all__ = ["OpWork", "RankWork", "rank_work"]
 
-KINDS = {Kind.CONTRACTION: "FLOPs", Kind.BYTES: "bytes", Kind.ARGUMENTS: "arguments"}
+_KINDS = {Kind.CONTRACTION: "FLOPs", Kind.BYTES: "bytes", Kind.ARGUMENTS: "arguments"}
 """How tables call the kinds of models."""
 _MIN_SHARE = 0.001
 """Part of a rank's modelled time from which calls of one shape are a row; the others are one row without shapes."""
@@ -50,6 +50,13 @@ class OpWork:
     step_flops: int
     step_model_flops: int
     step_bytes: int
+
+    @property
+    def unsure(self) -> str:
+        """Why rates of the work would not be those of the device; "" where they are."""
+        if self.is_bound:
+            return "work is a bound"
+        return "bytes of all arguments" if self.model == _KINDS[Kind.ARGUMENTS] else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,7 @@ def _op_rows(trace: Trace, ops: ModelledOps) -> list[OpWork]:
             events.strings[key[1]],
             "".join(events.strings[key[2]].split()) if key[2] >= 0 else "",
             dtypes[key[3]],
-            KINDS[Kind(key[4])],
+            _KINDS[Kind(key[4])],
             bool(key[5]),
             *sums,
         )
