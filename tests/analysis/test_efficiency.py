@@ -87,6 +87,27 @@ def test_a_bound_counts_in_mfu_at_most_the_time_of_its_kernels() -> None:
         assert rank["mfu_pct"] == rank["hfu_pct"] == pytest.approx(share)
 
 
+def test_calls_above_the_roof_count_in_the_rate_of_all_calls_and_as_at_the_roof() -> None:
+    small = {"Input Dims": [[100, 500], [500, 1000]], "Input type": MM["Input type"]}
+    trace = build(
+        step(0, 10_000),
+        op("aten::mm", 0, 10, **MM),
+        op("aten::mm", 20, 10, **small),
+        launch(1, 1, corr=1),
+        launch(21, 1, corr=2),
+        kernel("gemm", 100, 3900, corr=1),
+        kernel("gemm", 4000, 50, corr=2),
+    )
+    report = analyzed(trace, "bf16=1", "memory=1000")
+    (row,) = report.views[0].to_dicts()
+    assert row["tflops"] == pytest.approx(1.1 / 3.95)
+    assert (row["num"], row["ns"], row["lost_ns"]) == (2, 3_950_000, 2_900_000)
+    assert row["roof_pct"] == pytest.approx(100 * (1 - row["lost_ns"] / row["ns"]))
+    assert "1 call exceeds the compute roof, and counts as at it: the model or the peak is wrong" in str(
+        report.views[0]
+    )
+
+
 def test_the_shares_of_the_ledger_add_up_to_all_device_time() -> None:
     ledger = rows(analyzed(made()), "efficiency_ledger")
     assert sum(row["share_pct"] for row in ledger) == pytest.approx(100)

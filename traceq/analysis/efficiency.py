@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceq.analysis._below_roof import below_roof, counted_steps
 from traceq.analysis._rank_rows import each_of
-from traceq.analysis._roofs import against_roofs
+from traceq.analysis._roofs import Roofed, against_roofs
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.modelled_ops import TimeKind
@@ -136,7 +136,7 @@ def _ledger(part: RankWork) -> tuple[LedgerRow, ...]:
 
 
 def _roofed(row: OpWork, peaks: Peaks | None) -> OpRow:
-    roofed = against_roofs(peaks, flops=row.flops, size_bytes=row.bytes, dtype=row.dtype, ns=row.ns, unsure=row.unsure)
+    roofed = _against(row, peaks)
     is_fast = roofed.doubt and not row.unsure
     return OpRow(
         key=f"{row.phase}|{row.op}|{row.dtype}|{row.shapes}",
@@ -247,22 +247,14 @@ def _unsure_sum(key: Sequence[str], rows: Sequence[OpWork]) -> _Sum:
 
 
 def _sum(key: Sequence[str], rows: Sequence[OpWork], peaks: dict[int, Peaks | None]) -> _Sum:
-    roofed = [
-        against_roofs(
-            peaks[row.rank],
-            flops=row.flops,
-            size_bytes=row.bytes,
-            dtype=row.dtype,
-            ns=row.ns,
-        )
-        for row in rows
-    ]
-    pairs = [(row, each) for row, each in zip(rows, roofed, strict=True) if each.roof and not each.doubt]
-    ns, sure_ns = sum(row.ns for row in rows), sum(row.ns for row, _ in pairs)
+    """Return all calls together. Those above their roof count as at it; no rate and share where most of them are."""
+    roofed = [_against(row, peaks[row.rank]) for row in rows]
     by_roof = {kind: sum(each.least_ns for each in roofed if each.roof == kind) for kind in ("compute", "memory")}
-    is_sure = 2 * sure_ns > ns
-    shown = [row for row, _ in pairs] if is_sure else list(rows) if not any(by_roof.values()) else []
-    shown_ns = sum(row.ns for row in shown)
+    ns, least_ns = sum(row.ns for row in rows), sum(by_roof.values())
+    fast_ns = sum(row.ns for row, each in zip(rows, roofed, strict=True) if each.doubt)
+    is_doubtful = 2 * fast_ns > ns or least_ns > ns
+    has_share = all(each.roof for each in roofed) and ns > 0 and not is_doubtful
+    lost_ns = sum(max(row.ns - each.least_ns, 0.0) for row, each in zip(rows, roofed, strict=True))
     op, phase, dtype = key
     return _Sum(
         op,
@@ -270,12 +262,16 @@ def _sum(key: Sequence[str], rows: Sequence[OpWork], peaks: dict[int, Peaks | No
         dtype,
         num=sum(row.num for row in rows),
         ns=ns,
-        tflops=_rate(sum(row.flops for row in shown), shown_ns, 1e-3),
-        gbps=_rate(sum(row.bytes for row in shown), shown_ns, 1.0),
-        roof=max(by_roof, key=lambda kind: by_roof[kind]) if any(by_roof.values()) else "",
-        roof_pct=100 * sum(each.least_ns for _, each in pairs) / sure_ns if is_sure else None,
-        lost_ns=sum(each.lost_ns(row.ns) or 0 for row, each in pairs) if is_sure else None,
+        tflops=None if is_doubtful else _rate(sum(row.flops for row in rows), ns, 1e-3),
+        gbps=None if is_doubtful else _rate(sum(row.bytes for row in rows), ns, 1.0),
+        roof=max(by_roof, key=lambda kind: by_roof[kind]) if any(each.roof for each in roofed) else "",
+        roof_pct=100 * (1 - lost_ns / ns) if has_share else None,
+        lost_ns=round(lost_ns) if has_share else None,
     )
+
+
+def _against(row: OpWork, peaks: Peaks | None) -> Roofed:
+    return against_roofs(peaks, flops=row.flops, size_bytes=row.bytes, dtype=row.dtype, ns=row.ns, unsure=row.unsure)
 
 
 def _views(
@@ -284,7 +280,13 @@ def _views(
     sums = _sums(parts, peaks)
     title = f"{_headline(parts, peaks, ranks)} ({over_ranks(job)})"
     shown = sums[:_TOP]
-    notes = [_coverage(parts), _attention(ranks), _without_rates(shown, parts), more_rows(len(sums) - _TOP)]
+    notes = [
+        _coverage(parts),
+        _attention(ranks),
+        _own_roofs(shown, parts, peaks),
+        _without_rates(shown, parts),
+        more_rows(len(sums) - _TOP),
+    ]
     return (Table.of("efficiency", title, _Sum, shown, note=" ".join(filter(None, notes))),)
 
 
@@ -327,6 +329,29 @@ def _coverage(parts: Sequence[RankWork]) -> str:
         if ns[kind] >= _MIN_SHARE * total_ns
     ]
     return f"{modelled} of the time is modelled; {', '.join(rest)}." if rest else f"{modelled} of the time is modelled."
+
+
+def _own_roofs(shown: Sequence[_Sum], parts: Sequence[RankWork], peaks: dict[int, Peaks | None]) -> str:
+    """Return what the shares of those shown are of, and how many of their calls exceed it."""
+    keys = {(each.op, each.phase, each.dtype) for each in shown if each.roof_pct is not None}
+    if not keys:
+        return ""
+    rows = [row for part in parts for row in part.rows if (row.op, row.phase, row.dtype) in keys and not row.unsure]
+    least_ns = _MIN_SHARE * sum(row.ns for row in rows)
+    words = {
+        "compute": "the model or the peak is wrong for them, as for Winograd and FFT convolutions",
+        "memory": "their data is in a cache, or the model is wrong for them",
+    }
+    sentences = ["Each set of shapes against its own roof."]
+    for kind, reason in words.items():
+        roofed = [(row, _against(row, peaks[row.rank])) for row in rows]
+        fast = [row for row, each in roofed if each.doubt and each.roof == kind]
+        if fast and sum(row.ns for row in fast) >= least_ns:
+            num = sum(row.num for row in fast)
+            exceed = "1 call exceeds" if num == 1 else f"{num:,} calls exceed"
+            counts = "counts" if num == 1 else "count"
+            sentences.append(f"{exceed} the {kind} roof, and {counts} as at it: {reason}.")
+    return " ".join(sentences)
 
 
 def _without_rates(shown: Sequence[_Sum], parts: Sequence[RankWork]) -> str:
