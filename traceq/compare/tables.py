@@ -173,7 +173,7 @@ def work_table(diff: Diff, *, top: int = _TOP) -> Table:
         Column("delta_ns", "delta", Unit.DELTA_NS),
         Column("more_ns", "more work", Unit.DELTA_NS),
         Column("slower_ns", "slower work", Unit.DELTA_NS),
-        Column("work_pct", "FLOPs or bytes", Unit.DELTA_PERCENT),
+        Column("work_pct", "change of work", Unit.DELTA_PERCENT),
     )
     changed = sum(abs(work.delta_ns) for work in diff.work)
     whole = abs(diff.traced.delta_ns) if diff.traced is not None else 0
