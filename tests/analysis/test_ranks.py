@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 from builder import Event, annotation, build, comms, kernel, launch, op, step, table, world
 
+from traceq.analysis._slack import slack_by_rank
+from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.registry import analyze
+from traceq.facts.ranks.job import job_of
 from traceq.model import Run, Timings, Trace
+from traceq.report import Finding
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 Row = dict[str, Any]
@@ -359,3 +363,31 @@ def test_traces_that_were_recorded_minutes_apart_are_not_compared() -> None:
     assert [[row["wait_ns"] for row in table(run, "ranks")] for run in runs] == [[210_000, 0], [None, None]]
     assert [[one.code for one in analyze(run, "ranks").caveats] for run in runs] == [[], ["not_one_job"]]
     assert table(runs[1], "desync") == []
+
+
+IN_VAIN = ", but rank 0 waits for others anyway (210 us more than the last one): the step gains nothing"
+
+
+def saving(ns: int) -> Finding:
+    return Finding("starved", "high", f"removing this wait saves {ns // 1000} us", ns)
+
+
+@pytest.mark.parametrize(
+    ("ns", "text", "severity"),
+    [
+        ((250_000, 30_000), "saves 250 us (in this one traced step, rank 0)", "high"),
+        ((200_000, 30_000), "saves 30 us (in this one traced step, rank 1)", "high"),
+        (
+            (200_000, None),
+            f"saves 200 us (in this one traced step, rank 0){IN_VAIN}",
+            "low",
+        ),
+    ],
+)
+def test_what_a_rank_saves_counts_beyond_what_it_waits_for_others(
+    ns: tuple[int, int | None], text: str, severity: str
+) -> None:
+    job = job_of(Run("job", (rank(0, *FIRST), rank(1, *SECOND))))
+    assert slack_by_rank(job) == {0: 210_000, 1: 0}
+    (finding,) = on_the_worst_rank(job, (saving(each) if each else None for each in ns), slack_by_rank(job))
+    assert (finding.text, finding.severity) == (f"removing this wait {text}", severity)

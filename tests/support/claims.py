@@ -61,6 +61,8 @@ def of_savings(finding: Finding) -> Iterator[str]:
     lost = re.search(
         r"(?:^[a-z -]+, |waits |blocks the host )([\d.,]+ (?:ns|us|ms|s)) (?:per step|of the trace|\()", finding.text
     )
+    on_rank = re.search(r" of ([\d.,]+ (?:ns|us|ms|s)) on rank ", finding.text)
+    lost = on_rank or lost
     if saved and lost and in_ns(saved[1]) > 1.01 * in_ns(lost[1]) and "as later waits shrink, too" not in finding.text:
         yield f"{finding.code}: saves {saved[1]} of {lost[1]}: {finding.text}"
 
@@ -75,7 +77,7 @@ def of_late_savings(sheet: Sheet) -> Iterator[str]:
         if finding.code != "costly_sync" or not named:
             continue
         slack = waits.get(int(named[1]), 0) - min(waits.values(), default=0)
-        if abs(slack - finding.ns) > 2 and (slack > finding.ns) != ("it would wait longer" in finding.text):
+        if abs(slack - finding.ns) > 2 and (slack > finding.ns) != ("the step gains nothing" in finding.text):
             yield f"costly_sync: {slack:.0f} ns of slack: {finding.text}"
 
 
@@ -245,20 +247,22 @@ def by_category(sheet: Sheet, finding: Finding) -> float:
 
 
 def by_sync(sheet: Sheet, finding: Finding) -> float:
-    return max(row["replay_ns"] for row in rows_of(sheet, "syncs") if row["key"] == finding.key)
+    rows = [row for row in rows_of(sheet, "syncs") if row["key"] == finding.key]
+    return max(row["replay_ns"] for row in on_named_rank(rows, finding))
 
 
-def by_replay(*removed: str, slowest: bool = False) -> Callable[[Sheet, Finding], float]:
+def by_replay(*removed: str) -> Callable[[Sheet, Finding], float]:
     def largest(sheet: Sheet, finding: Finding) -> float:
-        rows = rows_of(sheet, "replay")
-        as_is = {row["rank"]: row["saved_ns"] + row["step_ns"] for row in rows if row["removed"] == "nothing"}
-        chosen = [row for row in rows if row["removed"] in removed]
-        if slowest:
-            most = max(as_is[row["rank"]] for row in chosen)
-            chosen = [row for row in chosen if as_is[row["rank"]] == most]
-        return max(row["saved_ns"] for row in chosen)
+        rows = [row for row in rows_of(sheet, "replay") if row["removed"] in removed]
+        return max(row["saved_ns"] for row in on_named_rank(rows, finding))
 
     return largest
+
+
+def on_named_rank(rows: list[Row], finding: Finding) -> list[Row]:
+    """The rows of the rank that the text names; of all ranks if it names none."""
+    named = re.search(r"\brank (\d+)\b", finding.text)
+    return [row for row in rows if not named or row["rank"] == int(named[1])]
 
 
 def by_loader(sheet: Sheet, finding: Finding) -> float:
@@ -353,7 +357,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
     **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait", "spin_wait"), by_category),
     **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
-    "joint_syncs": by_replay("all syncs", slowest=True),
+    "joint_syncs": by_replay("all syncs"),
     "pageable_copies": at_most(by_replay("htod syncs")),
     "allocator_retries": by_replay("alloc syncs"),
     "starved": by_loader,

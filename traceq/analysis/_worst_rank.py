@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from traceq.analysis._slack import in_vain
 from traceq.analysis._wording import in_traced_steps
 from traceq.facts.ranks.job import Job
 from traceq.report import Finding
@@ -12,15 +13,21 @@ from traceq.report import Finding
 __all__ = ["on_the_worst_rank"]
 
 
-def on_the_worst_rank(job: Job, findings: Iterable[Finding | None]) -> tuple[Finding, ...]:
+def on_the_worst_rank(
+    job: Job, findings: Iterable[Finding | None], slack_ns: Mapping[int, float] | None = None
+) -> tuple[Finding, ...]:
     """Return the finding with the most time over all ranks, or nothing where no rank has one.
 
-    `findings` in the order of the ranks. The text names the steps that it rests on, and the rank of several.
+    `findings` in the order of the ranks. The text names the steps that it rests on, and the rank of several. With
+    `slack_ns`, by rank, time counts as far as it exceeds what the rank waits for others anyway.
     """
+    slack_ns = slack_ns or {}
     by_rank = [(finding, rank.rank) for finding, rank in zip(findings, job.ranks, strict=True) if finding is not None]
     if not by_rank:
         return ()
-    finding, rank = max(by_rank, key=lambda pair: pair[0].ns)
+    finding, rank = max(by_rank, key=lambda pair: pair[0].ns - slack_ns.get(pair[1], 0.0))
     basis = [in_traced_steps(job)] if job.ranks[0].steps.marked else []
     notes = [*basis, *([f"rank {rank}"] if len(job.ranks) > 1 else [])]
-    return (replace(finding, text=f"{finding.text} ({', '.join(notes)})") if notes else finding,)
+    noted = replace(finding, text=f"{finding.text} ({', '.join(notes)})") if notes else finding
+    own_slack_ns = slack_ns.get(rank, 0.0)
+    return (in_vain(noted, rank, own_slack_ns) if own_slack_ns >= finding.ns > 0 else noted,)

@@ -11,6 +11,7 @@ import numpy as np
 from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_share
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._removed_waits import saved_without_loader
+from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import and_followers, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.device_work import device_work
@@ -53,7 +54,8 @@ def merge(job: Job, parts: Sequence[Part[DataloadRow]]) -> Report:
     table = Table.of("dataload", "Data loader", DataloadRow, of_all(parts))
     share = unprofiled_share(job, _WAIT, _STARVED_PCT)
     if share is None:
-        return Report("dataload", (table,), findings=on_the_worst_rank(job, (part.finding for part in parts)))
+        findings = on_the_worst_rank(job, (part.finding for part in parts), slack_by_rank(job))
+        return Report("dataload", (table,), findings=findings)
     return Report("dataload", (table,), findings=(_starved_unprofiled(share),) if share.exceeds else ())
 
 

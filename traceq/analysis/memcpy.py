@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import over_ranks, per_step, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.causes.replay import replay_of
@@ -58,7 +59,7 @@ def merge(job: Job, parts: Sequence[Part[CopyRow]]) -> Report:
     """Return the rows of all ranks; people see sums over them."""
     rows = of_all(parts)
     table = Table.of("memcpy", "Copies", CopyRow, rows)
-    findings = on_the_worst_rank(job, (part.finding for part in parts))
+    findings = on_the_worst_rank(job, (part.finding for part in parts), slack_by_rank(job))
     return Report("memcpy", (table,), (_view(job, rows),) if rows else (), findings)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._removed_waits import saved_without_syncs
+from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import per_step, saving_words, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.name_patterns import matching
@@ -85,7 +86,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         Table.of("memory", "Memory", MemoryRow, of_all(parts)),
         Table.of("memory_peaks", "Peaks", PeakRow, peaks),
     )
-    findings = on_the_worst_rank(job, (part.finding for part in parts))
+    findings = on_the_worst_rank(job, (part.finding for part in parts), slack_by_rank(job))
     unknown = () if peaks else (Unknown("memory", "profile_memory=True"),)
     views = (_view(job, parts, peaks),) if peaks else ()
     return Report("memory", tables, views, findings, unknown=unknown)

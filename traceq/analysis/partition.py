@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, unprofiled_share
 from traceq.analysis._removed_waits import saved_without_syncs
+from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
     MOST_RANKS,
     a_step,
@@ -152,8 +153,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     table = Table.of("partition", "Partition", PartitionRow, rows)
     order = list(dict.fromkeys(name for part in parts for name in part.in_order))
     views = (_by_phase(job, means, order), *_by_rank(job, means)) if rows else ()
-    saved = {category: [part.saved[category] for part in parts if part.saved] for category in _FREE}
-    return Report("partition", (table,), views, tuple(_findings(job, rows, saved)))
+    last, by_rank = least_waiting_rank(slack_by_rank(job)), zip(job.ranks, parts, strict=True)
+    chosen = [part for rank, part in by_rank if part.saved and last in (None, rank.rank)]
+    saved = {category: [part.saved[category] for part in chosen] for category in _FREE}
+    return Report("partition", (table,), views, tuple(_findings(job, rows, saved, last)))
 
 
 def _waits_apart(job: Job, parts: Sequence[_Rank]) -> tuple[PartitionRow, ...]:
@@ -194,10 +197,13 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
     return [_Mean(rank, phase, category, ns / len(counted[rank])) for (rank, phase, category), ns in sums.items()]
 
 
-def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[Saving]]) -> list[Finding]:
+def _findings(
+    job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[Saving]], last: int | None
+) -> list[Finding]:
     """Return the categories of lost time that take a large share of most counted steps, mean over ranks.
 
-    Of some it is known what replay saves if the resource were free, ns on each rank.
+    Of some it is known what replay saves if the resource were free: on the rank `last`, which waits least for others
+    (they would only wait longer), else on each.
     """
     by_step = _by_step(job, rows)
     whole = np.sum(list(by_step.values()), axis=0) if by_step else np.zeros(0)
@@ -219,14 +225,22 @@ def _findings(job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[Savi
         if saved.get(category):
             saving, step_ns = _mean_saving(saved[category]), float(whole.mean())
             is_vain = saving.most_ns < _LEAST_SAVED * step_ns
-            of_ranks = ", mean of ranks" if len(job.ranks) > 1 else ""
-            basis_of_saving = f"replay{of_ranks}{and_followers(saving, mean_ns)}"
-            saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)} ({basis_of_saving})"
+            own_ns, on_rank, of_ranks = mean_ns, "", ", mean of ranks" if len(job.ranks) > 1 else ""
+            if last is not None:
+                own_ns, of_ranks = _own_ns(job, rows, category, last), ""
+                on_rank = f" of {format_value(own_ns, Unit.NS)} on rank {last}, which waits least for others"
+            basis_of_saving = f"replay{of_ranks}{and_followers(saving, own_ns)}"
+            saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"
         joined = ", but " if is_vain else ": "
         text = f"{category_term(category)}, {time} ({format_value(pct, Unit.PERCENT)}){basis}{joined}{meaning}"
         findings.append(Finding(category, "low" if is_vain else "medium", text, round(mean_ns)))
     return findings
+
+
+def _own_ns(job: Job, rows: Sequence[PartitionRow], category: str, rank: int) -> float:
+    """Return the time of a category in the mean counted step of one rank."""
+    return sum(mean.ns for mean in _means(job, rows) if (mean.rank, mean.category) == (rank, category))
 
 
 def _mean_saving(savings: Sequence[Saving]) -> Saving:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._removed_waits import LOADER, kinds_of_waits
+from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
@@ -64,14 +66,20 @@ def summarize(trace: Trace) -> Part[ReplayRow]:
 
 
 def merge(job: Job, parts: Sequence[Part[ReplayRow]]) -> Report:
-    """Return the rows of all ranks; people see the slowest of those on which removing something saves time."""
+    """Return the rows of all ranks; people see one of those on which removing something saves time.
+
+    It is the one that waits least for others, whose own work makes the step as long as it is; where the waits are not
+    known, the slowest.
+    """
     table = Table.of("replay", "Replay", ReplayRow, of_all(parts))
     ranks = [(rank, part.rows) for rank, part in zip(job.ranks, parts, strict=True)]
     saving = [(rank, rows) for rank, rows in ranks if any(row.saved_ns >= _SHOWN * row.observed_ns for row in rows[1:])]
     if not saving:
         return Report("replay", (table,))
-    rank, slowest = max(saving, key=lambda pair: pair[1][0].observed_ns)
-    return Report("replay", (table,), (_view(job, rank, slowest),), tuple(_findings(job, rank, slowest)))
+    slack_ns = slack_by_rank(job)
+    rank, rows = min(saving, key=lambda pair: (slack_ns.get(pair[0].rank, inf), -pair[1][0].observed_ns))
+    findings = _findings(job, rank, rows, slack_ns)
+    return Report("replay", (table,), (_view(job, rank, rows, slack_ns),), tuple(findings))
 
 
 def _rows(trace: Trace) -> list[ReplayRow]:
@@ -106,7 +114,7 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     return [*kinds, *together, *loader]
 
 
-def _findings(job: Job, rank: Outline, rows: Sequence[ReplayRow]) -> list[Finding]:
+def _findings(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[int, float]) -> list[Finding]:
     """Return a finding if syncs save time only together: without one, the host waits for the same work in the next."""
     saved = {row.removed: row.saved_ns for row in rows[1:]}
     alone_ns = sum(saved_ns for name, saved_ns in saved.items() if name.endswith("syncs") and name != _ALL)
@@ -114,16 +122,27 @@ def _findings(job: Job, rank: Outline, rows: Sequence[ReplayRow]) -> list[Findin
     if together_ns < _LEAST_SHARE * rows[0].observed_ns or together_ns < _FAR_MORE * alone_ns:
         return []
     together, alone = format_value(together_ns, Unit.NS), format_value(alone_ns, Unit.NS)
-    on_rank = f" of rank {rank.rank}, the slowest," if len(job.ranks) > 1 else ""
+    on_rank = f" of rank {rank.rank}, {_which(rank, slack_ns)}," if len(job.ranks) > 1 else ""
     text = (
         f"removing all syncs shortens {the_step(rank.steps)}{on_rank} by {together} (replay), removing them kind by "
         f"kind only by {alone}: each hides behind the next"
     )
-    return [Finding("joint_syncs", "medium", text, together_ns)]
+    finding, own_slack_ns = Finding("joint_syncs", "medium", text, together_ns), slack_ns.get(rank.rank, 0.0)
+    return [in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]
 
 
-def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow]) -> Table:
-    on_rank = f" (rank {rank.rank}, the slowest)" if len(job.ranks) > 1 else ""
+def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:
+    """Return why people see this rank: `which waits least for others`, or where that is not so, `the slowest`."""
+    if not slack_ns:
+        return "the slowest"
+    slack = slack_ns.get(rank.rank)
+    if slack == 0:
+        return "which waits least for others"
+    return "whose waits are not known" if slack is None else "on which that saves time"
+
+
+def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[int, float]) -> Table:
+    on_rank = f" (rank {rank.rank}, {_which(rank, slack_ns)})" if len(job.ranks) > 1 else ""
     title = f"{a_step(rank.steps).capitalize()} without some of its time{on_rank}"
     view = Table.of("replay", title, ReplayRow, rows[1:], note=_note(rank, rows)).visible
     return view if _is_range(rows) else view.without("most_saved_ns")

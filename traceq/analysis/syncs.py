@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import and_followers, more_rows, over_ranks, per_step, saving_words, with_step_headings
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.events.nesting import tracks
-from traceq.facts.ranks.exposed_waits import waiting_times
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
@@ -173,10 +173,17 @@ def _view(job: Job, rows: Sequence[SyncRow]) -> Table:
     return with_step_headings(view.without(*hidden), job)
 
 
-def _worst(rows: Sequence[SyncRow]) -> list[SyncRow]:
-    """Return the row of each key on the rank where it saves most, by savings, then by the time it blocks."""
-    worst: dict[str, SyncRow] = {}
-    for row in sorted(rows, key=lambda row: (-row.replay_ns, -row.step_blocked_ns, row.key, row.rank)):
+def _worst(rows: Iterable[SyncRow], slack_ns: Mapping[int, float] | None = None) -> list[SyncRow]:
+    """Return the row of each key on the rank where it saves most, by savings, then by the time it blocks.
+
+    With `slack_ns`, by rank, savings count as far as they exceed what the rank waits for others anyway.
+    """
+    worst, slack_ns = dict[str, SyncRow](), slack_ns or {}
+
+    def order(row: SyncRow) -> tuple[float, int, str, int]:
+        return slack_ns.get(row.rank, 0.0) - row.replay_ns, -row.step_blocked_ns, row.key, row.rank
+
+    for row in sorted(rows, key=order):
         worst.setdefault(row.key, row)
     return list(worst.values())
 
@@ -197,12 +204,12 @@ def _note(job: Job, num: int, num_rows: int, is_cpu_only: bool, *, is_lost: bool
 def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
     """Return syncs whose removal shortens a step, then a long wait that may stay; each on its worst rank."""
     step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
-    worst = _worst(rows)
-    saving = [row for row in worst if row.replay_ns >= _THRESHOLD * step_ns[row.rank]]
-    blocking = sorted(worst, key=lambda row: -row.step_blocked_ns)
-    replayed = (row for row in blocking if row.kind != _SCALAR and row not in saving)  # without a device none is
+    slack_ns = slack_by_rank(job)
+    saving = _worst((row for row in rows if row.replay_ns >= _THRESHOLD * step_ns[row.rank]), slack_ns)
+    costly_keys = {row.key for row in saving}
+    blocking = sorted(_worst(rows), key=lambda row: -row.step_blocked_ns)
+    replayed = (row for row in blocking if row.kind != _SCALAR and row.key not in costly_keys)  # not without a device
     free = [row for row in replayed if row.step_blocked_ns >= _LONG * step_ns[row.rank] and row.label != _MAY_COST]
-    slack_ns = _slack_ns(job)
     costly = (_costly(job, row, step_ns[row.rank], slack_ns.get(row.rank, 0.0)) for row in saving[:_MOST_FINDINGS])
     return [*costly, *(_free(job, row) for row in free[:1])]
 
@@ -212,25 +219,16 @@ def _step_ns(steps: Steps) -> float:
     return float((windows[:, 1] - windows[:, 0]).mean())
 
 
-def _slack_ns(job: Job) -> dict[int, float]:
-    """Return, by rank, how much longer than the rank that waits least it waits for others in its mean counted step."""
-    waits_ns: dict[int, float] = {}
-    for number, waiting in waiting_times(job).items():
-        rank_steps = next(rank.steps for rank in job.ranks if rank.rank == number)
-        windows = rank_steps.window[rank_steps.counted]
-        waits_ns[number] = float(measure_within(waiting, windows[:, 0], windows[:, 1]).mean())
-    least_ns = min(waits_ns.values(), default=0.0)
-    return {rank: ns - least_ns for rank, ns in waits_ns.items()}
-
-
 def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
     """Return the finding on a sync; a rank that others do not wait for would only wait longer itself."""
+    site = SyncSite(row.kind, row.op, row.line)
     saved = saving_words(Saving(row.replay_ns, row.most_replay_ns), step_ns)
     more = and_followers(Saving(row.replay_ns, row.most_replay_ns), row.step_blocked_ns)
-    text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more})"
-    if slack_ns >= row.replay_ns:
-        text += f" of a rank that waits {format_value(slack_ns, Unit.NS)} more than the last one: it would wait longer"
-    return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=SyncSite(row.kind, row.op, row.line))
+    if slack_ns < row.replay_ns:
+        text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more})"
+        return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=site)
+    text = f"{_blocks(job, row)}; removing it shortens that rank's own work by {saved} (replay{more})"
+    return in_vain(Finding("costly_sync", "low", text, row.replay_ns, row.key, site=site), row.rank, slack_ns)
 
 
 def _free(job: Job, row: SyncRow) -> Finding:

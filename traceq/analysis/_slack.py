@@ -1,0 +1,39 @@
+"""How long does a rank wait for others anyway? What shortens its own work by less makes no step shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from traceq.facts.ranks.exposed_waits import waiting_times
+from traceq.facts.ranks.job import Job
+from traceq.intervals import measure_within
+from traceq.report import Finding
+from traceq.units import Unit, format_value
+
+__all__ = ["in_vain", "least_waiting_rank", "slack_by_rank"]
+
+
+def slack_by_rank(job: Job) -> dict[int, float]:
+    """Return, by rank, how much longer than the rank that waits least it waits for others in its mean counted step, ns.
+
+    Empty where the waits are not known; without ranks of which they are not.
+    """
+    steps_of, waits_ns = {rank.rank: rank.steps for rank in job.ranks}, dict[int, float]()
+    for rank, waiting in waiting_times(job).items():
+        windows = steps_of[rank].window[steps_of[rank].counted]
+        waits_ns[rank] = float(measure_within(waiting, windows[:, 0], windows[:, 1]).mean())
+    least_ns = min(waits_ns.values(), default=0.0)
+    return {rank: ns - least_ns for rank, ns in waits_ns.items()}
+
+
+def least_waiting_rank(slack_ns: Mapping[int, float]) -> int | None:
+    """Return the rank for which the others wait more than it waits for them; None where the waits are not known."""
+    return min(slack_ns, key=lambda rank: slack_ns[rank], default=None)
+
+
+def in_vain(finding: Finding, rank: int, slack_ns: float) -> Finding:
+    """Return the finding that something shortens a rank's own work, as one of no use to the step."""
+    waits = format_value(slack_ns, Unit.NS)
+    but = f"but rank {rank} waits for others anyway ({waits} more than the last one): the step gains nothing"
+    return replace(finding, severity="low", text=f"{finding.text}, {but}")
