@@ -304,3 +304,18 @@ def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> Non
     alone = analyze(Run("one", (rank(0, 0),)), "partition")
     (lost,) = (finding.text for finding in alone.findings if "exposed" in finding.code)
     assert "collectives run while nothing computes; traces of all ranks tell waiting from transfer; " in lost
+
+
+def test_exposed_copies_within_the_device_are_told_from_those_that_can_overlap() -> None:
+    """Of 40 us exposed, 30 us copy within the device: on the stream that computes nothing can run beside them."""
+
+    def finding(direction: str, stream: int = 7) -> str:
+        copy = op("aten::copy_", 20, 8), call("cudaMemcpyAsync", 22, 4, 2), memcpy(direction, 50, 30, 2, stream=stream)
+        work = launch(1, 5, 1), kernel("gemm", 10, 40, 1), launch(30, 5, 3), memset(80, 10, 3)
+        trace = build(step(0, 100), *work, *copy)
+        return next(each.text for each in analyze(Run("", (trace,)), "partition").findings if "copies" in each.text)
+
+    within = "30.0 us are device-to-device copies by aten::copy_: avoid contiguous(), clone() and layout changes"
+    assert finding("DtoD (Device -> Device)").endswith(f": {within}")
+    assert "; overlap them, or copy less" in finding("DtoD (Device -> Device)", stream=9)
+    assert "; overlap them, or copy less" in finding("HtoD (Pinned -> Device)")

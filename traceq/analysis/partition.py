@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, unprofiled_share
+from traceq.analysis._device_copies import exposed_device_copies
 from traceq.analysis._removed_waits import saved_without_syncs
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
@@ -51,6 +52,7 @@ _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 _IN_ORDER = tuple(
     each for name in _CATEGORIES for each in ((name, EXPOSED_WAIT, EXPOSED_TRANSFER) if name == _EXPOSED else (name,))
 )
+_COPIES = TimeCategory.EXPOSED_MEMCPY.name.lower()
 _HOST_BOUND = TimeCategory.HOST_BOUND.name.lower()
 _SYNC, _ALLOC = TimeCategory.SYNC_WAIT.name.lower(), TimeCategory.ALLOC_WAIT.name.lower()
 _FREE = {
@@ -67,7 +69,7 @@ _LOST = {
     _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
     EXPOSED_WAIT: (5.0, "ranks wait for the last one to arrive; see which are late, and why, in `ranks`"),
     EXPOSED_TRANSFER: (5.0, "ranks exchange data while nothing computes; overlap it, or exchange less"),
-    "exposed_memcpy": (5.0, "copies run while nothing computes; overlap them, or copy less"),
+    _COPIES: (5.0, "copies run while nothing computes; overlap them, or copy less"),
     _SYNC: (2.0, "the host waits for the device, which then idles"),
     "spin_wait": (5.0, "kernels hold their stream and only wait, for a time or a flag"),
     _ALLOC: (2.0, "the allocator asks the driver for memory"),
@@ -103,12 +105,16 @@ class _Mean:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource."""
+    """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
+
+    `device_copies` is by op the ns per step of exposed copies that no overlap can hide.
+    """
 
     rows: tuple[PartitionRow, ...]
     in_order: tuple[str, ...]
     exposed: ExposedPieces
     saved: dict[str, Saving]
+    device_copies: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +139,8 @@ class _Matrix:
 
 def summarize(trace: Trace) -> _Rank:
     """Return the exact partition of every window by phase and category."""
-    return _Rank(tuple(_rows(trace)), phases(trace).in_order, exposed_pieces(trace), _saved(trace))
+    rows, order = tuple(_rows(trace)), phases(trace).in_order
+    return _Rank(rows, order, exposed_pieces(trace), _saved(trace), exposed_device_copies(trace))
 
 
 def _saved(trace: Trace) -> dict[str, Saving]:
@@ -156,7 +163,16 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     last, by_rank = least_waiting_rank(slack_by_rank(job)), zip(job.ranks, parts, strict=True)
     chosen = [part for rank, part in by_rank if part.saved and last in (None, rank.rank)]
     saved = {category: [part.saved[category] for part in chosen] for category in _FREE}
-    return Report("partition", (table,), views, tuple(_findings(job, rows, saved, last)))
+    return Report("partition", (table,), views, tuple(_findings(job, rows, saved, last, _device_copies(parts))))
+
+
+def _device_copies(parts: Sequence[_Rank]) -> dict[str, float]:
+    """Return by op the ns per step of exposed copies that no overlap can hide, mean over ranks."""
+    sums: dict[str, float] = defaultdict(float)
+    for part in parts:
+        for op, ns in part.device_copies.items():
+            sums[op] += ns / len(parts)
+    return sums
 
 
 def _waits_apart(job: Job, parts: Sequence[_Rank]) -> tuple[PartitionRow, ...]:
@@ -198,7 +214,11 @@ def _means(job: Job, rows: Sequence[PartitionRow]) -> list[_Mean]:
 
 
 def _findings(
-    job: Job, rows: Sequence[PartitionRow], saved: dict[str, list[Saving]], last: int | None
+    job: Job,
+    rows: Sequence[PartitionRow],
+    saved: dict[str, list[Saving]],
+    last: int | None,
+    device_copies: dict[str, float],
 ) -> list[Finding]:
     """Return the categories of lost time that take a large share of most counted steps, mean over ranks.
 
@@ -221,6 +241,8 @@ def _findings(
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
         if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
+        if category == _COPIES and 2 * sum(device_copies.values()) >= mean_ns:
+            meaning = _copies_of_device(device_copies)
         is_vain = False
         if saved.get(category):
             saving, step_ns = _mean_saving(saved[category]), float(whole.mean())
@@ -241,6 +263,15 @@ def _findings(
 def _own_ns(job: Job, rows: Sequence[PartitionRow], category: str, rank: int) -> float:
     """Return the time of a category in the mean counted step of one rank."""
     return sum(mean.ns for mean in _means(job, rows) if (mean.rank, mean.category) == (rank, category))
+
+
+def _copies_of_device(copies: dict[str, float]) -> str:
+    """Return `14.5 ms are device-to-device copies by aten::copy_: avoid contiguous(), clone() and layout changes`."""
+    largest = max(copies, key=lambda op: copies[op])
+    by = f", most of them by {largest}" if len(copies) > 1 else f" by {largest}"
+    of_op = by if largest and 2 * copies[largest] >= sum(copies.values()) else ""
+    time = format_value(sum(copies.values()), Unit.NS)
+    return f"{time} are device-to-device copies{of_op}: avoid contiguous(), clone() and layout changes"
 
 
 def _mean_saving(savings: Sequence[Saving]) -> Saving:

@@ -12,7 +12,7 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.model import Category, Trace
 
-__all__ = ["LaunchedKernels", "launched_kernels"]
+__all__ = ["LaunchedKernels", "innermost_ops", "launched_kernels"]
 
 _TINY_NS = 10_000
 
@@ -42,10 +42,10 @@ def launched_kernels(trace: Trace) -> LaunchedKernels:
     alone = (call >= 0) & (num_launched[call] == 1)
     waited = work.end[kernels] <= events.end[call]  # a call that lasts until its kernel is done is not a slow launch
     tiny = (ns < _TINY_NS) | (alone & ~waited & (ns < events.dur[call]))
-    return LaunchedKernels(kernels, ns, _innermost_ops(trace, call), tiny)
+    return LaunchedKernels(kernels, ns, innermost_ops(trace, call), tiny)
 
 
-def _innermost_ops(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
+def innermost_ops(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the row of the innermost op that is open when each call starts, on the call's thread; -1 without one."""
     op = np.full(len(calls), -1)
     track = np.where(calls >= 0, tracks(trace)[calls], -1)
