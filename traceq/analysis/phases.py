@@ -127,9 +127,10 @@ def _long_backward(trace: Trace) -> Finding | None:
         "recomputes (checkpointing), or its kernels are slow" if ratio > _RECOMPUTES else "has hooks or other host work"
     )
     step_ns = round(excess_ns / int(trace_steps.counted.sum()))
+    excess = f"{format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
     text = (
-        f"backward takes {backward_ns / forward_ns:.1f}x as long as forward and computes {ratio:.1f}x as long, where "
-        f"2x is usual: it {why}; the excess is {format_value(step_ns, Unit.NS)} {per_step(trace_steps)}"
+        f"backward takes {backward_ns / forward_ns:.1f}x as long as forward without communication, and computes "
+        f"{ratio:.1f}x as long, where 2x is usual: it {why}; the excess is {excess}"
     )
     return Finding("long_backward", "medium", text, step_ns)
 
