@@ -60,6 +60,32 @@ def test_many_short_gaps_between_tiny_kernels_are_launch_bound() -> None:
     assert findings(build(*steady(20))) == [("launch_bound", 190_000)]
 
 
+def test_a_launch_bound_step_is_advised_only_what_it_can_use() -> None:
+    def advice(*more: Event, runtime: str = "cuda") -> str:
+        rows = [row | {"name": row["name"].replace("cuda", runtime)} for row in (*steady(20), *more)]
+        (finding,) = analyze(Run("", (build(*rows),)), "launches").findings
+        return finding.text.partition("; try ")[2].removesuffix(" (in this one traced step)")
+
+    assert advice() == advice(runtime="hip") == "CUDA graphs, torch.compile or larger batches"
+    assert advice(runtime="runFunction - ") == "torch.compile or larger batches"
+    assert advice(op("Torch-Compiled Region: 0/0", 20, 1)) == "CUDA graphs or larger batches"
+    sync = call("cudaStreamSynchronize", 29, 2)
+    assert advice(sync) == "CUDA graphs (once the syncs are gone), torch.compile or larger batches"
+    assert advice(call("cudaMalloc", 29, 2)) == advice()
+
+
+def test_a_launch_bound_step_names_its_phase_and_the_gaps_that_count() -> None:
+    def wait(*more: Event) -> str:
+        (finding,) = analyze(Run("", (build(*more),)), "launches").findings
+        return finding.text.partition("; try ")[0]
+
+    assert wait(*steady(20)) == (
+        "launch-bound: the device waits 190 us per step for launches in forward (100.0 % of the kernels are tiny)"
+    )
+    rows = [step(0, 4_000), *steady(100)[1:], launch(3_000, 2, 11), kernel("add", 3_003, 900, 11)]
+    assert wait(*rows).endswith("; of 2.91 ms host-bound only gaps up to 1 ms that no sync causes count)")
+
+
 def test_long_kernels_short_gaps_long_pauses_and_syncs_are_not_launch_bound() -> None:
     assert findings(build(*steady(20, dur=12))) == []
     assert findings(build(*steady(1))) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,13 +12,15 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.facts.events.compiled_code import runs_compiled
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.library_loading import library_loading_calls
+from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.syncs import syncs
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
@@ -31,6 +34,12 @@ POSITION = 72
 _BOUND_PCT, _TINY_PCT, _COLD_PCT = 10.0, 25.0, 10.0
 _LONGEST_GAP_NS = 1_000_000
 """A longer gap is not caused by launch latency: the host does something else."""
+_NEARLY_ALL = 0.9
+"""Part of the host-bound time from which the gaps that count are all of it."""
+_HAS_GRAPHS = re.compile(r"^(cuda|cu|hip)[A-Z]")
+"""Calls of a runtime that captures graphs."""
+_CAN_BE_CAPTURED = (SYNC_KINDS.index("alloc"),)
+"""Kinds of blocking calls that capturing a graph avoids: its memory comes from a pool of its own."""
 _FIRST_USE_NS = 100_000_000
 """An op with the first call of the runtime that takes longer starts the device: its context, its libraries."""
 
@@ -111,7 +120,10 @@ def _launch_bound(trace: Trace) -> Finding | None:
     gaps = gaps[gaps[:, 1] - gaps[:, 0] <= _LONGEST_GAP_NS]
     after_sync = span_index(gaps, syncs(trace).start + syncs(trace).blocked)
     gaps = np.delete(gaps, after_sync[after_sync >= 0], axis=0)
-    counted = steps_.window[steps_.counted]
+    counted, host_bound = (
+        steps_.window[steps_.counted],
+        in_counted_steps(trace) & partition.among(TimeCategory.HOST_BOUND),
+    )
     waited = np.where(span_index(gaps, partition.parts[:, 0]) >= 0, partition.ns, 0)
     waited[~in_counted_steps(trace)] = 0
     total_ns, waited_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
@@ -119,12 +131,35 @@ def _launch_bound(trace: Trace) -> Finding | None:
         return None
     names, by_phase = phases(trace).names, np.bincount(partition.phase, waited, len(phases(trace).names))
     main = [phase for phase in np.argsort(-by_phase)[:2].tolist() if by_phase[phase] >= waited_ns / 5]
-    step_ns, main_ns = round(waited_ns / len(counted)), float(by_phase[main].sum()) / len(counted)
-    where = f"{format_value(main_ns, Unit.NS)} of it in {' and '.join(names[phase] for phase in main)}"
-    waits = f"the device waits {format_value(step_ns, Unit.NS)} {per_step(steps_)} for launches, {where}"
+    step_ns = round(waited_ns / len(counted))
+    time, of_main, of_all = (
+        format_value(int(ns) / len(counted), Unit.NS)
+        for ns in (waited_ns, by_phase[main].sum(), partition.ns[host_bound].sum())
+    )
+    where = f"in {' and '.join(names[phase] for phase in main)}"
+    where = f" {where}" if time == of_main else f", {of_main} of it {where}"
     tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny"
-    text = f"launch-bound: {waits} ({tiny}); try CUDA graphs, torch.compile, or larger batches"
+    if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()):
+        tiny += f"; of {of_all} host-bound only gaps up to 1 ms that no sync causes count"
+    waits = f"the device waits {time} {per_step(steps_)} for launches{where} ({tiny})"
+    text = f"launch-bound: {waits}; try {_remedies(trace, main)}"
     return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))
+
+
+def _remedies(trace: Trace, waits_in: Sequence[int]) -> str:
+    """Return `CUDA graphs, torch.compile or larger batches`, without what the device lacks or the trace already has.
+
+    A sync cannot be captured in a graph: those of the phases in which the device waits have to go first.
+    """
+    calls, waits = trace.events.rows(Category.RUNTIME), syncs(trace)
+    in_steps = span_index(steps(trace).host[steps(trace).counted], waits.start) >= 0
+    prevents = in_steps & np.isin(waits.phase, waits_in) & ~np.isin(waits.kind, _CAN_BE_CAPTURED)
+    remedies = []
+    if matching(trace.events, calls, _HAS_GRAPHS).any():
+        remedies.append("CUDA graphs (once the syncs are gone)" if prevents.any() else "CUDA graphs")
+    if not runs_compiled(trace):
+        remedies.append("torch.compile")
+    return " or ".join(filter(None, (", ".join(remedies), "larger batches")))
 
 
 def _cold_start(trace: Trace) -> Finding | None:

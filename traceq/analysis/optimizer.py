@@ -13,6 +13,7 @@ from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_s
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.facts.events.compiled_code import COMPILED
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
@@ -34,7 +35,7 @@ _PHASE = re.compile("optim", re.IGNORECASE)
 _STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _IMPLEMENTATIONS = (
     ("fused", re.compile(r"^aten::_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
-    ("compiled", re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|^triton_")),
+    ("compiled", COMPILED),
     ("foreach", re.compile(r"^aten::_foreach_")),
 )
 _UNFUSED = ("foreach", "for-loop")
