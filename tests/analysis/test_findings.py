@@ -332,3 +332,27 @@ def test_phases_without_anything_are_no_rows_and_work_without_a_launch_is() -> N
     assert names(*work) == ["forward"]
     assert names(*work, kernel("b", 5, 2)) == ["forward", "before_window"]
     assert names(*work, kernel("b", 50, 2)) == ["forward", "unattributed"]
+
+
+def test_syncs_of_one_kind_that_hide_behind_each_other_are_told_together() -> None:
+    """Without the first copy the host waits in the second for the same kernel; then it launches too late."""
+
+    def rows(*copies: str) -> list[Event]:
+        events = [step(0, 1_400), launch(2, 2, 1), kernel("gemm", 10, 500, 1)]
+        for n, name in enumerate(copies):
+            start = 20 if n == 0 else 512 + 10 * n
+            dur = 500 if n == 0 else 8
+            events += [op(name, start, dur), call("cudaStreamSynchronize", start + 1, dur - 2)]
+        for n in range(6):
+            events += [op("aten::add", 540 + 100 * n, 90), launch(541 + 100 * n, 80, 10 + n)]
+            events.append(kernel("add", 625 + 100 * n, 50, 10 + n))
+        return events
+
+    def joint(*copies: str) -> list[str]:
+        found = analyze(Run("", (build(*rows(*copies)),)), "replay").findings
+        return [finding.text for finding in found if finding.code == "joint_syncs"]
+
+    (text,) = joint("aten::item", "aten::nonzero")
+    assert text.startswith("removing all syncs shortens the step by ")
+    assert text.endswith(": remove them together")
+    assert joint("aten::item") == []

@@ -6,11 +6,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.replay import Saving, replay_of
+from traceq.facts.events.nesting import tracks
+from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
+from traceq.facts.timeline.modules import modules_at
+from traceq.grouping import Groups, group
 from traceq.model import Trace
 
-__all__ = ["LOADER", "kinds_of_waits", "saved_without_loader", "saved_without_syncs"]
+__all__ = [
+    "LOADER",
+    "alike_syncs",
+    "kinds_of_waits",
+    "saved_without_alike",
+    "saved_without_loader",
+    "saved_without_syncs",
+]
 
 LOADER = -1
 """Kind of a wait for the data loader."""
@@ -29,6 +41,24 @@ def saved_without_syncs(trace: Trace, *kinds: int) -> Saving:
     """
     of_wait = kinds_of_waits(trace)
     return _saved(trace, np.isin(of_wait, kinds) if kinds else of_wait != LOADER)
+
+
+@once_per_trace
+def alike_syncs(trace: Trace) -> Groups:
+    """Return the syncs by (kind, op, line, module, phase): a group for each row of the table `syncs`."""
+    waits = syncs(trace)
+    module = modules_at(trace, tracks(trace)[waits.rows], waits.start + waits.blocked // 2)
+    return group([waits.kind, waits.origin.op, waits.origin.line, module, waits.phase])
+
+
+@once_per_trace
+def saved_without_alike(trace: Trace) -> list[Saving]:
+    """Return by how much replay shortens the mean counted step without each group of syncs but with all others."""
+    groups, call = alike_syncs(trace), host_waits(trace).call
+    removed = np.zeros((len(groups.keys), len(call)), np.bool_)
+    blocks = np.flatnonzero(call >= 0)
+    removed[groups.group_ids[call[blocks]], blocks] = True
+    return replay_of(trace).saved_per_step(removed)
 
 
 def saved_without_loader(trace: Trace) -> Saving:

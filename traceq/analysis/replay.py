@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._removed_waits import LOADER, kinds_of_waits
+from traceq.analysis._rank_rows import of_all
+from traceq.analysis._removed_waits import LOADER, kinds_of_waits, saved_without_alike
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import a_step, the_step, until_done
 from traceq.causes.replay import Saving, replay_of
@@ -36,7 +36,7 @@ _UNEXPLAINED = 0.01
 """Part of a step that replay cannot explain from which the note says so."""
 _RANGE = "At most: if streams waited only where that delayed them, and delays without a recorded reason shrink."
 _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
-"""Part of a step, and multiple of what the kinds save one by one, from which the sum of all is a finding."""
+"""Part of a step, and multiple of what any row of syncs saves alone, from which the sum of all is a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +60,37 @@ class ReplayRow:
         return self.saved_ns + self.step_ns
 
 
-def summarize(trace: Trace) -> Part[ReplayRow]:
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's rows, and ns by which its step is shorter without the one row of `syncs` that saves most."""
+
+    rows: tuple[ReplayRow, ...]
+    largest_alone_ns: int
+
+
+def summarize(trace: Trace) -> _Rank:
     """Return step times by replay; the first row removes `nothing` and shows how well replay explains the trace."""
-    return Part(tuple(_rows(trace)))
+    return _Rank(tuple(_rows(trace)), max((saving.least_ns for saving in saved_without_alike(trace)), default=0))
 
 
-def merge(job: Job, parts: Sequence[Part[ReplayRow]]) -> Report:
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks; people see one of those on which removing something saves time.
 
     It is the one that waits least for others, whose own work makes the step as long as it is; where the waits are not
     known, the slowest.
     """
     table = Table.of("replay", "Replay", ReplayRow, of_all(parts))
-    ranks = [(rank, part.rows) for rank, part in zip(job.ranks, parts, strict=True)]
-    saving = [(rank, rows) for rank, rows in ranks if any(row.saved_ns >= _SHOWN * row.observed_ns for row in rows[1:])]
+    saving = [
+        (rank, part)
+        for rank, part in zip(job.ranks, parts, strict=True)
+        if any(row.saved_ns >= _SHOWN * row.observed_ns for row in part.rows[1:])
+    ]
     if not saving:
         return Report("replay", (table,))
     slack_ns = slack_by_rank(job)
-    rank, rows = min(saving, key=lambda pair: (slack_ns.get(pair[0].rank, inf), -pair[1][0].observed_ns))
-    findings = _findings(job, rank, rows, slack_ns)
-    return Report("replay", (table,), (_view(job, rank, rows, slack_ns),), tuple(findings))
+    rank, part = min(saving, key=lambda pair: (slack_ns.get(pair[0].rank, inf), -pair[1].rows[0].observed_ns))
+    findings = _findings(job, rank, part, slack_ns)
+    return Report("replay", (table,), (_view(job, rank, part.rows, slack_ns),), tuple(findings))
 
 
 def _rows(trace: Trace) -> list[ReplayRow]:
@@ -114,18 +125,20 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     return [*kinds, *together, *loader]
 
 
-def _findings(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[int, float]) -> list[Finding]:
-    """Return a finding if syncs save time only together: without one, the host waits for the same work in the next."""
-    saved = {row.removed: row.saved_ns for row in rows[1:]}
-    alone_ns = sum(saved_ns for name, saved_ns in saved.items() if name.endswith("syncs") and name != _ALL)
-    together_ns = saved.get(_ALL, 0)
-    if together_ns < _LEAST_SHARE * rows[0].observed_ns or together_ns < _FAR_MORE * alone_ns:
+def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float]) -> list[Finding]:
+    """Return a finding if all syncs together save far more than any row of `syncs` alone.
+
+    Often the host waits, without one, for the same work in the next.
+    """
+    saved = [row.saved_ns for row in part.rows[1:] if row.removed.endswith("syncs")]  # of all, the last row
+    together_ns = saved[-1] if saved else 0
+    if together_ns < _LEAST_SHARE * part.rows[0].observed_ns or together_ns < _FAR_MORE * part.largest_alone_ns:
         return []
-    together, alone = format_value(together_ns, Unit.NS), format_value(alone_ns, Unit.NS)
+    together, alone = format_value(together_ns, Unit.NS), format_value(part.largest_alone_ns, Unit.NS)
     on_rank = f" of rank {rank.rank}, {_which(rank, slack_ns)}," if len(job.ranks) > 1 else ""
     text = (
-        f"removing all syncs shortens {the_step(rank.steps)}{on_rank} by {together} (replay), removing them kind by "
-        f"kind only by {alone}: each hides behind the next"
+        f"removing all syncs shortens {the_step(rank.steps)}{on_rank} by {together} (replay), no row of them alone by "
+        f"more than {alone}: remove them together"
     )
     finding, own_slack_ns = Finding("joint_syncs", "medium", text, together_ns), slack_ns.get(rank.rank, 0.0)
     return [in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]

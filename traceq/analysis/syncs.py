@@ -9,19 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._removed_waits import alike_syncs, saved_without_alike
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import and_followers, more_rows, over_ranks, per_step, saving_words, with_step_headings
-from traceq.causes.replay import Saving, replay_of
+from traceq.causes.replay import Saving
 from traceq.facts.events.device_work import lacks_device_rows
-from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
-from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
-from traceq.facts.timeline.modules import modules, modules_at
+from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.facts.timeline.time_partition import unrecorded
-from traceq.grouping import Groups, group
 from traceq.intervals import measure_within, span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, SyncSite, Table, column
@@ -88,11 +86,10 @@ def merge(job: Job, parts: Sequence[Part[SyncRow]]) -> Report:
 def _rows(trace: Trace) -> list[SyncRow]:
     waits, names, strings = syncs(trace), phases(trace).names, trace.events.strings
     texts, paths = waits.origin.texts, modules(trace).paths
-    module = modules_at(trace, tracks(trace)[waits.rows], waits.start + waits.blocked // 2)
-    groups = group([waits.kind, waits.origin.op, waits.origin.line, module, waits.phase])
+    groups = alike_syncs(trace)
     host = steps(trace).host[steps(trace).counted]
     in_steps = span_index(host, waits.start) >= 0
-    num, size, savings = groups.count(), groups.sum(waits.bytes), _savings(trace, groups)
+    num, size, savings = groups.count(), groups.sum(waits.bytes), saved_without_alike(trace)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
     on_record = waits.blocked - measure_within(unrecorded(trace), waits.start, waits.start + waits.blocked)
@@ -127,15 +124,6 @@ def _rows(trace: Trace) -> list[SyncRow]:
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
-
-
-def _savings(trace: Trace, groups: Groups) -> list[Saving]:
-    """Return by how much a step becomes shorter without the syncs of each group but with all others."""
-    call = host_waits(trace).call
-    removed = np.zeros((len(groups.keys), len(call)), np.bool_)
-    blocks = np.flatnonzero(call >= 0)
-    removed[groups.group_ids[call[blocks]], blocks] = True
-    return replay_of(trace).saved_per_step(removed)
 
 
 def _label(trace: Trace, wait_ns: int, saving: Saving) -> str:
