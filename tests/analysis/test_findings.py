@@ -349,8 +349,8 @@ def test_syncs_of_one_kind_that_hide_behind_each_other_are_told_together() -> No
         return events
 
     def joint(*copies: str) -> list[str]:
-        found = analyze(Run("", (build(*rows(*copies)),)), "replay").findings
-        return [finding.text for finding in found if finding.code == "joint_syncs"]
+        findings = analyze(Run("", (build(*rows(*copies)),)), "replay").findings
+        return [finding.text for finding in findings if finding.code == "joint_syncs"]
 
     (text,) = joint("aten::item", "aten::nonzero")
     assert text.startswith("removing all syncs shortens the step by ")

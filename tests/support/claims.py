@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.report import Finding, Sheet, Table
 from traceq.units import Unit, format_value
 
@@ -357,7 +358,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     **dict.fromkeys(("host_bound", "exposed_comm", "exposed_wait", "exposed_transfer", "exposed_memcpy"), by_category),
     **dict.fromkeys(("sync_wait", "alloc_wait", "dataload_wait", "spin_wait"), by_category),
     **dict.fromkeys(("costly_sync", "free_sync"), by_sync),
-    "joint_syncs": by_replay("all syncs"),
+    "joint_syncs": by_replay("all syncs", *(f"{kind} syncs" for kind in SYNC_KINDS)),  # one kind has no row of all
     "pageable_copies": at_most(by_replay("htod syncs")),
     "allocator_retries": by_replay("alloc syncs"),
     "starved": by_loader,

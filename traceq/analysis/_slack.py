@@ -20,7 +20,7 @@ def slack_by_rank(job: Job) -> dict[int, float]:
     Empty where the waits are not known; without ranks of which they are not.
     """
     steps_of, waits_ns = {rank.rank: rank.steps for rank in job.ranks}, dict[int, float]()
-    for rank, waiting in waiting_times(job).items():
+    for rank, waiting in waiting_times(job, with_first=False).items():
         windows = steps_of[rank].window[steps_of[rank].counted]
         waits_ns[rank] = float(measure_within(waiting, windows[:, 0], windows[:, 1]).mean())
     least_ns = min(waits_ns.values(), default=0.0)
