@@ -108,6 +108,30 @@ def test_calls_above_the_roof_count_in_the_rate_of_all_calls_and_as_at_the_roof(
     )
 
 
+def test_mfu_is_unknown_where_much_is_a_bound_and_much_has_no_model() -> None:
+    title = analyzed(made(name="aten::_grouped_mm", **GROUPED), "bf16=1", "memory=100").views[0].title
+    assert title.startswith("MFU unknown: 66.7 % of the time is modelled; ops against the roofs of ")
+    title = analyzed(made(), "bf16=1", "memory=100").views[0].title
+    assert title.startswith("MFU at least 10.0 % (1 counted step) of ")
+    assert title.endswith("bfloat16 1 TFLOP/s, 100 GB/s; ops: whole trace")
+
+
+def test_each_dtype_with_a_tenth_of_the_flops_is_named_with_its_peak() -> None:
+    tenth = {"Input Dims": [[125, 500], [500, 1000]], "Input type": ["float", "float"]}
+    for other, is_named in ((tenth, True), ({**tenth, "Input Dims": [[100, 500], [500, 1000]]}, False)):
+        trace = build(
+            step(0, 10_000),
+            op("aten::mm", 0, 10, **MM),
+            op("aten::mm", 20, 10, **other),
+            launch(1, 1, corr=1),
+            launch(21, 1, corr=2),
+            kernel("gemm", 100, 3900, corr=1),
+            kernel("gemm", 4000, 4000, corr=2),
+        )
+        title = analyzed(trace, "bf16=1", "fp32=0.5", "memory=1000").views[0].title
+        assert ("bfloat16 1 TFLOP/s, float32 0.5 TFLOP/s" in title) == is_named
+
+
 def test_the_shares_of_the_ledger_add_up_to_all_device_time() -> None:
     ledger = rows(analyzed(made()), "efficiency_ledger")
     assert sum(row["share_pct"] for row in ledger) == pytest.approx(100)

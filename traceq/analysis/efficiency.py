@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceq.analysis._below_roof import below_roof, counted_steps
+from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
 from traceq.analysis._rank_rows import each_of
-from traceq.analysis._roofs import Roofed, against_roofs
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.modelled_ops import TimeKind
@@ -26,6 +26,8 @@ _MIN_SHARE = 0.001
 """Part of the time from which what has no model is named."""
 COVERED_PCT = 90.0
 """Share of a rank's time without communication that has a model, below which FLOPs may be missing."""
+_MATERIAL, _MUCH = 0.05, 0.1
+"""Part of the FLOPs that may be a bound where others are missing; from which the peak of a dtype is named."""
 _SMALL_FLOPS = 0.01
 """Part of the FLOPs that may have a dtype without a peak."""
 
@@ -84,22 +86,6 @@ class RankRow:
     modelled_pct: float = column("modelled", Unit.PERCENT)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """Calls of one op in one phase, over all shapes and ranks."""
-
-    op: str = column("op")
-    phase: str = column("phase")
-    dtype: str = column("dtype")
-    num: int = column("num", Unit.COUNT)
-    ns: int = column("time", Unit.NS)
-    tflops: float | None = column("TFLOP/s", Unit.NUMBER)
-    gbps: float | None = column("GB/s", Unit.NUMBER)
-    roof: str = column("roof")
-    roof_pct: float | None = column("of roof", Unit.PERCENT)
-    lost_ns: int | None = column("above roof", Unit.NS)
-
-
 def summarize(trace: Trace) -> RankWork:
     """Return the work of each op by phase and shapes, and what is known of the device's time."""
     return rank_work(trace)
@@ -136,7 +122,7 @@ def _ledger(part: RankWork) -> tuple[LedgerRow, ...]:
 
 
 def _roofed(row: OpWork, peaks: Peaks | None) -> OpRow:
-    roofed = _against(row, peaks)
+    roofed = against(row, peaks)
     is_fast = roofed.doubt and not row.unsure
     return OpRow(
         key=f"{row.phase}|{row.op}|{row.dtype}|{row.shapes}",
@@ -154,20 +140,13 @@ def _roofed(row: OpWork, peaks: Peaks | None) -> OpRow:
         full_flops=row.full_flops,
         bytes=row.bytes,
         intensity=row.flops / row.bytes if row.flops and row.bytes else None,
-        tflops=_rate(row.flops, row.ns, 1e-3)
-        if not row.unsure and not (is_fast and roofed.roof == "compute")
-        else None,
-        gbps=_rate(row.bytes, row.ns, 1.0) if not row.unsure and not (is_fast and roofed.roof == "memory") else None,
+        tflops=rate(row.flops, row.ns, 1e-3) if not row.unsure and not (is_fast and roofed.roof == "compute") else None,
+        gbps=rate(row.bytes, row.ns, 1.0) if not row.unsure and not (is_fast and roofed.roof == "memory") else None,
         roof=roofed.roof,
         roof_pct=roofed.share(row.ns),
         lost_ns=roofed.lost_ns(row.ns),
         doubt=roofed.doubt,
     )
-
-
-def _rate(amount: int, ns: int, per_ns: float) -> float | None:
-    """Return an amount per ns in units of `1 / per_ns`; None for nothing, or no time."""
-    return amount * per_ns / ns if amount and ns else None
 
 
 # ---- MFU
@@ -227,88 +206,85 @@ def _job_share(ranks: Sequence[RankRow], name: str) -> float | None:
 # ---- what people see
 
 
-def _sums(parts: Sequence[RankWork], peaks: dict[int, Peaks | None]) -> list[_Sum]:
-    """Return ops by phase, those that lose most first; without peaks those that take longest."""
-    by_op: dict[tuple[str, str, str, bool], list[OpWork]] = {}
-    for part in parts:
-        for row in part.rows:
-            by_op.setdefault((row.op, row.phase, row.dtype, bool(row.unsure)), []).append(row)
-    sums = [
-        _unsure_sum(key, rows) if is_unsure else _sum(key, rows, peaks) for (*key, is_unsure), rows in by_op.items()
-    ]
-    return sorted(sums, key=lambda each: (-(each.lost_ns or 0), -each.ns))
-
-
-def _unsure_sum(key: Sequence[str], rows: Sequence[OpWork]) -> _Sum:
-    """Return calls whose work may not be what the device did: their time, without rates and a roof."""
-    op, phase, dtype = key
-    num, ns = sum(row.num for row in rows), sum(row.ns for row in rows)
-    return _Sum(op, phase, dtype, num, ns, tflops=None, gbps=None, roof="", roof_pct=None, lost_ns=None)
-
-
-def _sum(key: Sequence[str], rows: Sequence[OpWork], peaks: dict[int, Peaks | None]) -> _Sum:
-    """Return all calls together. Those above their roof count as at it; no rate and share where most of them are."""
-    roofed = [_against(row, peaks[row.rank]) for row in rows]
-    by_roof = {kind: sum(each.least_ns for each in roofed if each.roof == kind) for kind in ("compute", "memory")}
-    ns, least_ns = sum(row.ns for row in rows), sum(by_roof.values())
-    fast_ns = sum(row.ns for row, each in zip(rows, roofed, strict=True) if each.doubt)
-    is_doubtful = 2 * fast_ns > ns or least_ns > ns
-    has_share = all(each.roof for each in roofed) and ns > 0 and not is_doubtful
-    lost_ns = sum(max(row.ns - each.least_ns, 0.0) for row, each in zip(rows, roofed, strict=True))
-    op, phase, dtype = key
-    return _Sum(
-        op,
-        phase,
-        dtype,
-        num=sum(row.num for row in rows),
-        ns=ns,
-        tflops=None if is_doubtful else _rate(sum(row.flops for row in rows), ns, 1e-3),
-        gbps=None if is_doubtful else _rate(sum(row.bytes for row in rows), ns, 1.0),
-        roof=max(by_roof, key=lambda kind: by_roof[kind]) if any(each.roof for each in roofed) else "",
-        roof_pct=100 * (1 - lost_ns / ns) if has_share else None,
-        lost_ns=round(lost_ns) if has_share else None,
-    )
-
-
-def _against(row: OpWork, peaks: Peaks | None) -> Roofed:
-    return against_roofs(peaks, flops=row.flops, size_bytes=row.bytes, dtype=row.dtype, ns=row.ns, unsure=row.unsure)
-
-
 def _views(
     job: Job, parts: Sequence[RankWork], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]
 ) -> tuple[Table, ...]:
-    sums = _sums(parts, peaks)
-    title = f"{_headline(parts, peaks, ranks)} ({over_ranks(job)})"
+    sums = op_sums(parts, peaks)
+    title = _headline(job, parts, peaks, ranks)
     shown = sums[:_TOP]
     notes = [
         _coverage(parts),
         _attention(ranks),
-        _own_roofs(shown, parts, peaks),
-        _without_rates(shown, parts),
+        own_roofs(shown, parts, peaks),
+        without_rates(shown, parts),
         more_rows(len(sums) - _TOP),
     ]
-    return (Table.of("efficiency", title, _Sum, shown, note=" ".join(filter(None, notes))),)
+    return (Table.of("efficiency", title, OpSum, shown, note=" ".join(filter(None, notes))),)
 
 
-def _headline(parts: Sequence[RankWork], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]) -> str:
-    """Return `MFU 23.1 %, HFU 30.0 % of H100 SXM: bfloat16 989 TFLOP/s, 3,350 GB/s`."""
+def _headline(job: Job, parts: Sequence[RankWork], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]) -> str:
+    """Return `MFU 23.1 %, HFU 30.0 % (3 counted steps, mean of 8 ranks) of H100 SXM: bfloat16 989 TFLOP/s, 3,350 GB/s`.
+
+    What follows the semicolon is what the rows are of, which is not what MFU is of.
+    """
     first = next(filter(None, peaks.values()), None)
     if first is None:
-        return "Work of ops; no peaks are known for this device (--peak)"
+        return f"Work of ops; no peaks are known for this device (--peak) ({over_ranks(job)})"
     mfu, hfu = _job_share(ranks, "mfu_pct"), _job_share(ranks, "hfu_pct")
+    rates = [*_compute_peaks(parts, first), f"{format_value(first.bandwidth / 1e9, Unit.NUMBER)} GB/s"]
+    device = f"{first.name}: {', '.join(rates)}"
+    if mfu is None or hfu is None:
+        return f"Ops against the roofs of {device} ({over_ranks(job)})"
+    is_bound, is_partial = any(rank.is_bound for rank in ranks), any(rank.modelled_pct < COVERED_PCT for rank in ranks)
+    if is_partial and _bound_share(parts, peaks) > _MATERIAL:
+        return f"MFU unknown: {_modelled(parts)}; ops against the roofs of {device} ({over_ranks(job)})"
+    most = "about " if is_bound and is_partial else "at most " if is_bound else "at least " if is_partial else ""
+    again = f", HFU {format_value(hfu, Unit.PERCENT)}" if hfu - mfu >= 0.05 else ""
+    return f"MFU {most}{format_value(mfu, Unit.PERCENT)}{again} ({_counted(job)}) of {device}; ops: {over_ranks(job)}"
+
+
+def _counted(job: Job) -> str:
+    """Return `3 counted steps, mean of 8 ranks`: what MFU is of."""
+    if not job.ranks[0].steps.marked:
+        steps = "whole trace"
+    else:
+        num = min(counted_steps(job, index)[0] for index in range(len(job.ranks)))
+        steps = f"{num:,} counted steps" if num > 1 else "1 counted step"
+    return f"{steps}, mean of {len(job.ranks)} ranks" if len(job.ranks) > 1 else steps
+
+
+def _compute_peaks(parts: Sequence[RankWork], peaks: Peaks) -> list[str]:
+    """Return `bfloat16 989.4 TFLOP/s` for each dtype with a peak that has much of the FLOPs, that with most first."""
     flops: dict[str, int] = {}
     for part in parts:
         for row in part.rows:
-            flops[row.dtype] = flops.get(row.dtype, 0) + row.flops
-    main = max(flops, key=lambda dtype: flops[dtype])
-    rates = f"{main} {format_value(first.rate(main) / 1e12, Unit.NUMBER)} TFLOP/s, " if first.rate(main) else ""
-    device = f"{first.name}: {rates}{format_value(first.bandwidth / 1e9, Unit.NUMBER)} GB/s"
-    if mfu is None or hfu is None:
-        return f"Ops against the roofs of {device}"
-    is_bound, is_partial = any(rank.is_bound for rank in ranks), any(rank.modelled_pct < COVERED_PCT for rank in ranks)
-    most = "about " if is_bound and is_partial else "at most " if is_bound else "at least " if is_partial else ""
-    again = f", HFU {format_value(hfu, Unit.PERCENT)}" if hfu - mfu >= 0.05 else ""
-    return f"MFU {most}{format_value(mfu, Unit.PERCENT)}{again} of {device}"
+            flops[row.dtype] = flops.get(row.dtype, 0) + row.model_flops
+    least = _MUCH * sum(flops.values())
+    dtypes = [dtype for dtype in sorted(flops, key=lambda dtype: -flops[dtype]) if flops[dtype] >= max(least, 1)]
+    return [
+        f"{dtype} {format_value(peaks.rate(dtype) / 1e12, Unit.NUMBER)} TFLOP/s"
+        for dtype in dtypes
+        if peaks.rate(dtype)
+    ]
+
+
+def _bound_share(parts: Sequence[RankWork], peaks: dict[int, Peaks | None]) -> float:
+    """Return which part of the FLOPs of the counted steps is an upper bound."""
+    flops = [
+        (row.is_bound, _flops(row, rank_peaks, "step_model_flops"))
+        for part in parts
+        if (rank_peaks := peaks[part.rank]) is not None
+        for row in part.rows
+    ]
+    total = sum(amount for _, amount in flops)
+    return sum(amount for is_bound, amount in flops if is_bound) / total if total else 0.0
+
+
+def _modelled(parts: Sequence[RankWork]) -> str:
+    """Return `53.0 % of the time is modelled`."""
+    total_ns = sum(sum(part.ns_of_kind) for part in parts) or 1
+    modelled_ns = sum(part.ns_of_kind[TimeKind.MODELLED] for part in parts)
+    return f"{format_value(100 * modelled_ns / total_ns, Unit.PERCENT)} of the time is modelled"
 
 
 def _coverage(parts: Sequence[RankWork]) -> str:
@@ -322,48 +298,12 @@ def _coverage(parts: Sequence[RankWork]) -> str:
         TimeKind.COMMUNICATION: "is communication",
         TimeKind.COPY: "is copies and memsets",
     }
-    modelled = format_value(100 * ns[TimeKind.MODELLED] / total_ns, Unit.PERCENT)
     rest = [
         f"{format_value(100 * ns[kind] / total_ns, Unit.PERCENT)} {words[kind]}"
         for kind in sorted(words, key=lambda kind: -ns[kind])
         if ns[kind] >= _MIN_SHARE * total_ns
     ]
-    return f"{modelled} of the time is modelled; {', '.join(rest)}." if rest else f"{modelled} of the time is modelled."
-
-
-def _own_roofs(shown: Sequence[_Sum], parts: Sequence[RankWork], peaks: dict[int, Peaks | None]) -> str:
-    """Return what the shares of those shown are of, and how many of their calls exceed it."""
-    keys = {(each.op, each.phase, each.dtype) for each in shown if each.roof_pct is not None}
-    if not keys:
-        return ""
-    rows = [row for part in parts for row in part.rows if (row.op, row.phase, row.dtype) in keys and not row.unsure]
-    least_ns = _MIN_SHARE * sum(row.ns for row in rows)
-    words = {
-        "compute": "the model or the peak is wrong for them, as for Winograd and FFT convolutions",
-        "memory": "their data is in a cache, or the model is wrong for them",
-    }
-    sentences = ["Each set of shapes against its own roof."]
-    for kind, reason in words.items():
-        roofed = [(row, _against(row, peaks[row.rank])) for row in rows]
-        fast = [row for row, each in roofed if each.doubt and each.roof == kind]
-        if fast and sum(row.ns for row in fast) >= least_ns:
-            num = sum(row.num for row in fast)
-            exceed = "1 call exceeds" if num == 1 else f"{num:,} calls exceed"
-            counts = "counts" if num == 1 else "count"
-            sentences.append(f"{exceed} the {kind} roof, and {counts} as at it: {reason}.")
-    return " ".join(sentences)
-
-
-def _without_rates(shown: Sequence[_Sum], parts: Sequence[RankWork]) -> str:
-    """Return why ops among those shown have a time alone."""
-    keys = {(each.op, each.phase, each.dtype) for each in shown if each.tflops is each.gbps is None}
-    rows = [row for part in parts for row in part.rows if row.unsure and (row.op, row.phase, row.dtype) in keys]
-    reasons = {
-        "an upper bound (lengths of sequences or groups are not recorded)": any(row.is_bound for row in rows),
-        "the bytes of all arguments of a kernel": not all(row.is_bound for row in rows),
-    }
-    either = " or ".join(reason for reason, is_one in reasons.items() if is_one)
-    return f"No rate where of the work only {either} is known." if either else ""
+    return f"{'; '.join(filter(None, [_modelled(parts), ', '.join(rest)]))}."
 
 
 def _attention(ranks: Sequence[RankRow]) -> str:
