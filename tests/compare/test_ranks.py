@@ -174,13 +174,15 @@ def test_a_rank_changed_alone_if_no_other_did_a_quarter_as_much(
     assert (result and result.rank) == expected
 
 
-def test_the_straggler_of_both_sides_is_named() -> None:
+def test_the_rank_with_the_most_own_time_on_both_sides_is_named() -> None:
     deltas = [rank(0, 500, 550), rank(1, 900, 990), rank(2, 510, 570)]
     (sentence,) = rank_words(traced(1), deltas, (), "")
     assert sentence == (
-        "Straggler on both sides: rank 1, whose step minus exposed communication is 900 ns and 990 ns; "
-        "the median of the others is 505 ns and 560 ns. The step of this rank is explained."
+        "The same rank has the most own time on both sides: rank 1, whose step minus exposed communication is 900 ns "
+        "and 990 ns; the median of the others is 505 ns and 560 ns. The step of this rank is explained."
     )
+    apart = [rank(0, 700, 960), rank(1, 800, 950), rank(2, 510, 570), rank(3, 510, 570)]
+    assert rank_words(traced(1), apart, (), "")[0].startswith("Most own time of both sides together: rank 1, ")
     assert rank_words(traced(0), [rank(0, 500, 550), rank(1, 495, 549)], (), "") == ()
     assert rank_words(traced(1), [rank(0, 500, 500), rank(1, 900, 900)], (), "") == ()
 

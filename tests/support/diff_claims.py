@@ -181,7 +181,8 @@ def of_traced(diff: Diff) -> Iterator[str]:
         matched = re.match(r"Only (\d+) % of the host's calls are on both sides", line)
         if matched and round(diff.traced.matched_pct or 0) != int(matched[1]):
             yield f"{diff.traced.matched_pct} %: {line}"
-        if late := re.match(rf"Straggler on both sides: rank (\d+), .* is ({TIME}) and ({TIME});", line):
+        lead = "(?:The same rank has the most own time on both sides|Most own time of both sides together)"
+        if late := re.match(rf"{lead}: rank (\d+), .* is ({TIME}) and ({TIME});", line):
             own_ns = [(rank.own_a_ns, rank.own_b_ns) for rank in diff.ranks if rank.rank == int(late[1])]
             if [tuple(format_value(ns, Unit.NS) for ns in pair) for pair in own_ns] != [(late[2], late[3])]:
                 yield f"{own_ns}: {line}"
@@ -270,7 +271,8 @@ OF_TRACED = (
     r"(Causes of|Differences in) the traced ",
     r"Other (causes|differences): ",
     r"Only rank \d+ is ",
-    r"Straggler on both sides: ",
+    r"The same rank has the most own time on both sides: ",
+    r"Most own time of both sides together: ",
     r"It shows as ",
     r"\d+ % of the difference is in ",
     r"Most of the traced ",

@@ -17,7 +17,7 @@ _STRAGGLES = 1.02
 def rank_words(
     traced: Traced, deltas: Sequence[RankDelta], cells: Sequence[CellDelta], waited_in: str
 ) -> tuple[str, ...]:
-    """Return one line or none: the only rank that changed, else the straggler of both sides.
+    """Return one line or none: the only rank that changed, else the one with the most own time on both sides.
 
     Of the only rank that changed, the line has the largest of its `cells` and the collective in which others wait.
     """
@@ -33,9 +33,12 @@ def rank_words(
     pairs = ((explained.own_a_ns, explained.own_b_ns), (others_a, others_b))
     times, others_times = (" and ".join(_time(ns) for ns in pair) for pair in pairs)
     window = "step" if traced.marked else "trace"
-    straggler = f"rank {traced.rank}, whose {window} minus exposed communication is {times}"
-    median_of_others = f"the median of the others is {others_times}"
-    return (f"Straggler on both sides: {straggler}; {median_of_others}. The step of this rank is explained.",)
+    is_most = explained.own_a_ns >= max(rank.own_a_ns for rank in others) and explained.own_b_ns >= max(
+        rank.own_b_ns for rank in others
+    )
+    lead = "The same rank has the most own time on both sides" if is_most else "Most own time of both sides together"
+    most = f"rank {traced.rank}, whose {window} minus exposed communication is {times}"
+    return (f"{lead}: {most}; the median of the others is {others_times}. The step of this rank is explained.",)
 
 
 def _only_rank_text(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str, per: str) -> str:
