@@ -49,9 +49,9 @@ def test_a_rank_that_is_slower_is_named_with_what_it_does(in_kernel: bool) -> No
     assert first.delta_ns == pytest.approx(DELAY, rel=0.02)
     assert abs(sum(cause.delta_ns for cause in others)) < 0.01 * DELAY
     assert result.residual_ns == 0
-    category = "compute" if in_kernel else "host_bound"
+    category = "compute" if in_kernel else "host-bound"
     assert result.words[1] == (
-        f"Only rank 3 is slower, by 4.00 ms per step: +4.00 ms {category} in backward; "
+        f"Only rank 3 is slower, by 4.00 ms per step of its own time: +4.00 ms of {category} time in backward; "
         "the other ranks wait for it in all_gather for activation exchange."
     )
 
@@ -72,7 +72,7 @@ def test_the_other_way_around_it_is_faster_by_as_much(slowed: Diff) -> None:
         (cause.key, -cause.delta_ns) for cause in slowed.causes
     ]
     assert back.words[1].startswith(
-        "Only rank 3 is faster, by 4.00 ms per step: -4.00 ms host_bound in backward; the other ranks"
+        "Only rank 3 is faster, by 4.00 ms per step of its own time: -4.00 ms of host-bound time in backward; the other"
     )
 
 
@@ -190,7 +190,7 @@ def test_the_rank_with_the_most_own_time_on_both_sides_is_named() -> None:
 def test_without_a_collective_to_wait_in_none_is_named() -> None:
     deltas, cells = [rank(0, 500, 500), rank(1, 500, 900)], (CellDelta("forward", "compute", 0, 400),)
     assert rank_words(traced(1), deltas, cells, "") == (
-        "Only rank 1 is slower, by 400 ns per step: +400 ns compute in forward.",
+        "Only rank 1 is slower, by 400 ns per step of its own time: +400 ns of compute time in forward.",
     )
 
 

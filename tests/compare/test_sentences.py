@@ -106,6 +106,10 @@ def test_the_phase_with_most_of_a_difference_is_named() -> None:
     cells = (CellDelta("fwd", "compute", 100, 100 + 12 * US), CellDelta("bwd", "compute", 0, 88 * US))
     assert phase_words(traced, cells) == ("88 % of the difference is in bwd.",)
     assert phase_words(traced, cells[1:]) == ()
+    early = replace(cells[1], phase="before_window")
+    assert phase_words(traced, (cells[0], early)) == (
+        "88 % of the difference is in work launched before the trace began.",
+    )
     assert phase_words(traced, (*cells, CellDelta("bwd", "tail", 0, 30 * US))) == ()
 
 
@@ -132,6 +136,10 @@ def test_profiled_steps_lead_with_what_is_known() -> None:
     profiled = replace(comparison_of(459, "inconclusive", ci95_ns=None), unprofiled=False, num_a=3, num_b=4)
     assert verdict_words("off", "on", OK, profiled) == (
         "on costs 459 us per step (+45.9 %), from 3 and 4 profiled steps, no interval.",
+    )
+    same = replace(profiled, delta_ns=0)
+    assert verdict_words("off", "on", OK, same) == (
+        "No difference seen between off and on, from 3 and 4 profiled steps.",
     )
 
 
@@ -267,6 +275,17 @@ def test_a_line_comes_with_its_ops_its_sync_first() -> None:
     assert words[0] == (
         "on adds at check.py:41 check in fwd: 1 dtoh aten::item (sync), 1 aten::any, 2 aten::abs: "
         "+95.0 us per step, 95.0 % of the traced +100 us."
+    )
+
+
+def test_a_synchronize_is_not_named_as_the_op_around_it() -> None:
+    words = words_of(
+        100,
+        cause("device aten::matmul", 80, 1, kind="sync", line="check.py:41 check"),
+        cause("aten::any", 10, 1, line="check.py:41 check"),
+    )
+    assert words[0].startswith(
+        "on adds at check.py:41 check in fwd: 1 device synchronize in aten::matmul, 1 aten::any:"
     )
 
 

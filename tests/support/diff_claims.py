@@ -166,7 +166,8 @@ def of_traced(diff: Diff) -> Iterator[str]:
             if float(number.replace(",", "")) > sum(map(abs, nums)) + 0.01:
                 yield f"{verb} {number}, rows have {sum(nums)}: {line}"
         if part := re.match(r"(\d+) % of the difference is in (.*)\.$", line):
-            phase_ns = sum(cell.delta_ns for cell in diff.cells if cell.phase == part[2])
+            phase = "before_window" if part[2] == "work launched before the trace began" else part[2]
+            phase_ns = sum(cell.delta_ns for cell in diff.cells if cell.phase == phase)
             if abs(100 * phase_ns / whole - int(part[1])) > 0.51:
                 yield f"{phase_ns} of {whole}: {line}"
         if shown := re.match(rf"It shows as ({DELTA}) of host-bound time in ([^,]*),", line):
@@ -259,6 +260,7 @@ def of_renderers(diffs: Diffs) -> Iterator[str]:
 OF_COMPARISON = (
     r".* (costs|saves) .*(, no interval|: .* at the .* threshold.*)\.$",
     r".* costs nothing per",
+    r"No difference seen between ",
     r"Not comparable \(.*\): ",
     r"Nothing to compare: ",
     r"Why: ",

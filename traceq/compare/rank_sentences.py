@@ -48,9 +48,9 @@ def _only_rank_text(delta: RankDelta, cells: Sequence[CellDelta], waited_in: str
         cell for cell in cells if not cell.category.startswith("exposed_") or cell.category == "exposed_memcpy"
     ]
     most = max(own_cells, key=lambda cell: sign * cell.delta_ns)
-    part = f"{format_value(most.delta_ns, Unit.DELTA_NS)} {most.category} in {most.phase}"
+    part = f"{format_value(most.delta_ns, Unit.DELTA_NS)} of {most.category.replace('_', '-')} time in {most.phase}"
     change = f"{'slower' if is_slower else 'faster'}, by {_time(abs(delta.own_delta_ns))} {per}"
-    text = f"Only rank {delta.rank} is {change}: {part}"
+    text = f"Only rank {delta.rank} is {change} of its own time: {part}"
     wait = "wait for it" if is_slower else "wait that much less for it"
     return f"{text}; the other ranks {wait} in {waited_in}." if waited_in else f"{text}."
 

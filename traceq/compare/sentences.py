@@ -24,6 +24,10 @@ __all__ = [
 
 _LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
 _MOST_LINES = 2
+_SEEN_PCT = 0.005
+"""Percent of a step below which profiled steps, which have no interval, show no difference."""
+_SYNCHRONIZES = ("device", "stream", "event")
+"""Kinds of sync that are calls of their own, not an effect of the op around them."""
 _MOST_OPS = 6
 _MOST_CAUSES = 3
 _MAJORITY = 2
@@ -59,6 +63,8 @@ def verdict_words(
         steps = (
             f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
         )
+        if abs(comparison.delta_pct) < _SEEN_PCT:
+            return (f"No difference seen between {a_name} and {b_name}, from {steps}.",)
         return (f"{b_name} {cost}, from {steps}, no interval.",)
     threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
     control = control or a_name
@@ -231,9 +237,17 @@ def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:
 
 def _listed(causes: Sequence[Cause]) -> str:
     """Return `10 dtoh aten::item (syncs), 1 aten::any and 3 more`."""
-    each = [f"{_number(c)} {_cut_name(c.name)}{_sync_mark(c)}" for c in causes[:_MOST_OPS]]
+    each = [f"{_number(c)} {_what(c)}" for c in causes[:_MOST_OPS]]
     rest = len(causes) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _what(cause: Cause) -> str:
+    """Return `aten::any`, `dtoh aten::item (sync)`, `device synchronize in aten::matmul`."""
+    kind, _, op = cause.name.partition(" ")
+    if cause.kind == "sync" and kind in _SYNCHRONIZES and "::" in op:
+        return f"{kind} synchronize in {_cut_name(op)}"
+    return f"{_cut_name(cause.name)}{_sync_mark(cause)}"
 
 
 def _sync_mark(cause: Cause) -> str:

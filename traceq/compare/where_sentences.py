@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.compare.sentences import cause_name
+from traceq.facts.timeline.phases import BEFORE_WINDOW
 from traceq.units import Unit, format_value
 
 __all__ = ["elsewhere_words", "phase_words"]
@@ -27,7 +28,8 @@ def phase_words(traced: Traced, cells: Sequence[CellDelta]) -> tuple[str, ...]:
     percent = 100 * by_phase[phase] / traced.delta_ns
     if not _MOST_PCT <= percent <= _ALL_PCT:
         return ()
-    return (f"{percent:.0f} % of the difference is in {phase}.",)
+    where = "work launched before the trace began" if phase == BEFORE_WINDOW else phase
+    return (f"{percent:.0f} % of the difference is in {where}.",)
 
 
 def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence[Cause]) -> tuple[str, ...]:
