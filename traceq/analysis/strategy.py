@@ -148,10 +148,24 @@ def _view(parts: Sequence[_Rank]) -> Table:
 
 def _findings(parts: Sequence[_Rank]) -> list[Finding]:
     """Return one finding for all ranks that issue calls which their strategy does not predict."""
-    unexplained = [part.row for part in parts if part.row.verdict == UNEXPLAINED]
+    unexplained = [part for part in parts if part.row.verdict == UNEXPLAINED]
     if not unexplained:
         return []
-    first = unexplained[0]
+    first = unexplained[0].row
     ranks = f"rank {first.rank}" + (f" and {len(unexplained) - 1} more" if len(unexplained) > 1 else "")
-    text = f"{ranks}: {first.strategy} does not predict all that was issued: {first.reason}"
+    wrong = (_wrong(check) for check in unexplained[0].checks if check.verdict == UNEXPLAINED)
+    text = f"{ranks}: {first.strategy} predicts {'; '.join(wrong)}"
     return [Finding("strategy", "medium", text, 0, first.key)]
+
+
+def _wrong(check: Check) -> str:
+    """Return `2,560 elements for gradient reduction, 2,000 were issued (1 call short, in 1 of 2 steps)`."""
+    role = check.role.replace("_", " ")
+    num, elements = check.expected_num, check.expected_elements
+    if elements is not None and check.elements is not None and elements != check.elements:
+        predicted = f"{elements:,} elements for {role}, {check.elements:,} were issued"
+    elif num is not None and num != check.num:
+        predicted = f"{num:,} call{'' if num == 1 else 's'} for {role}, {check.num:,} were issued"
+    else:
+        predicted = f"other calls for {role}"
+    return f"{predicted} ({check.reason})"
