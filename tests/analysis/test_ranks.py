@@ -226,7 +226,7 @@ def test_unprofiled_steps_confirm_a_straggler() -> None:
     (finding,) = analyze(recorded(late_in_forward(), (40, 45)), "ranks").findings
     assert finding.text.startswith(
         "rank 1 is the straggler: it works 4.98 ms longer than the others, persistently in 400 unprofiled steps; "
-        "in these 3 traced steps the others wait 370 us per step for it"
+        "in these 2 traced steps the others wait 370 us per step for it"
     )
 
 
@@ -241,7 +241,7 @@ def test_what_unprofiled_steps_do_not_show_is_chance() -> None:
 
 def test_too_few_unprofiled_steps_decide_nothing() -> None:
     (finding,) = analyze(recorded(late_in_forward(), (40, 40), num=199), "ranks").findings
-    assert finding.text.startswith("rank 1 is the straggler: in these 3 traced steps the others wait 370 us")
+    assert finding.text.startswith("rank 1 is the straggler: in these 2 traced steps the others wait 370 us")
 
 
 def test_unprofiled_steps_name_a_rank_that_the_traced_ones_do_not() -> None:
@@ -250,7 +250,7 @@ def test_unprofiled_steps_name_a_rank_that_the_traced_ones_do_not() -> None:
     (finding,) = analyze(recorded(even, (45, 40)), "ranks").findings
     assert finding.text == (
         "rank 0 is the straggler: it works 5.01 ms longer than the others, persistently in 400 unprofiled steps; "
-        "in these 3 traced steps the others do not wait for it"
+        "in these 2 traced steps the others do not wait for it"
     )
 
 

@@ -48,13 +48,14 @@ class Stragglers:
     """Late ranks, the largest cause of waits first; `note` says what the traced steps show beyond them, and why not.
 
     `num_unprofiled` is the number of unprofiled steps that decided, 0 where the traced ones did. `unsteady` ranks cause
-    most of the waits, but too irregularly to be named.
+    most of the waits, but too irregularly to be named. `num_traced` steps have the waits, also steps cut off.
     """
 
     ranks: tuple[Straggler, ...]
     note: str
     num_unprofiled: int = 0
     unsteady: frozenset[int] = frozenset()
+    num_traced: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,13 +92,15 @@ def find_stragglers(
         if not is_steady:
             return Stragglers((), _not_steady(job, candidates), unsteady=frozenset(candidates))
         return Stragglers(
-            tuple(_straggler(ranks, waits, rank, causes[rank], None, num_steps) for rank in candidates), note=""
+            tuple(_straggler(ranks, waits, rank, causes[rank], None, num_steps) for rank in candidates),
+            note="",
+            num_traced=num_steps,
         )
     chosen = sorted(unprofiled.late_ranks, key=lambda rank: (*candidates, rank).index(rank))
     late_ns = {rank: round(float(np.median(unprofiled.late[rank]))) for rank in chosen}
     note = _not_confirmed(job, unprofiled, {rank: causes[rank] for rank in candidates if rank not in chosen})
     named = tuple(_straggler(ranks, waits, rank, causes.get(rank), late_ns.get(rank), num_steps) for rank in chosen)
-    return Stragglers(named, note, unprofiled.num_steps)
+    return Stragglers(named, note, unprofiled.num_steps, num_traced=num_steps)
 
 
 def straggler_finding(job: Job, late: Stragglers) -> tuple[Finding, ...]:
@@ -105,7 +108,7 @@ def straggler_finding(job: Job, late: Stragglers) -> tuple[Finding, ...]:
     if not late.ranks:
         return ()
     named, several = late.ranks[:_MOST_NAMED], len(late.ranks) > 1
-    basis = in_traced_steps(job)
+    basis = in_traced_steps(job, late.num_traced)
     numbers = format_ranks([each.rank for each in late.ranks])
     subject = f"ranks {numbers} are stragglers" if several else f"rank {numbers} is the straggler"
     texts = [_text(each, late.num_unprofiled, basis, named=several) for each in named]

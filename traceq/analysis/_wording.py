@@ -55,11 +55,14 @@ def a_step(steps: Steps) -> str:
     return "a step" if steps.marked else "the trace"
 
 
-def in_traced_steps(job: Job) -> str:
-    """Return `in these 3 traced steps`, on which a finding rests; `in this trace` where that has no steps."""
+def in_traced_steps(job: Job, num: int = 0) -> str:
+    """Return `in these 3 traced steps`, on which a finding rests; `in this trace` where that has no steps.
+
+    `num` steps; without, those that each rank counts.
+    """
     if not job.ranks or not job.ranks[0].steps.marked:
         return "in this trace"
-    num = min(int(rank.steps.counted.sum()) for rank in job.ranks)
+    num = num or min(int(rank.steps.counted.sum()) for rank in job.ranks)
     return "in this one traced step" if num == 1 else f"in these {num:,} traced steps"
 
 

@@ -113,7 +113,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         for rank in job.ranks
     ]
     skew = skew_table(job.issued, job.waits)
-    views = (_view(rows, late), skew_view(skew, scope(job))) if waits else ()
+    views = (_view(job, rows, late), skew_view(skew, scope(job))) if waits else ()
     caveats = _caveats(job) if job.is_concurrent else (_NOT_ONE_JOB,)
     return Report(
         "ranks", (Table.of("ranks", "Ranks", RankRow, rows), skew), views, straggler_finding(job, late), caveats
@@ -205,7 +205,7 @@ def _clock(job: Job, rank: int) -> tuple[int | None, int | None]:
     return round(float(clocks.offset[largest, index])), round(float(clocks.uncertainty[largest, index]))
 
 
-def _view(rows: Sequence[RankRow], late: Stragglers) -> Table:
+def _view(job: Job, rows: Sequence[RankRow], late: Stragglers) -> Table:
     """Return waits and transfers per step; the first collective of each group does not count."""
     longest = sorted(rows, key=lambda row: (row.verdict != _STRAGGLER, -(row.wait_ns or 0)))[:MOST_RANKS]
     shown = [row.per_step() for row in rows if row in longest]
@@ -216,7 +216,10 @@ def _view(rows: Sequence[RankRow], late: Stragglers) -> Table:
         "A wait is the time from a rank's start to the latest rank's, which causes it; it is exposed while nothing "
         "computes."
     )
-    note = " ".join(filter(None, (result, late.note, waits, more_rows(len(rows) - len(shown)))))
+    num_steps = max(row.num_steps for row in rows)
+    is_more = any(rank.steps.marked and num_steps > rank.steps.counted.sum() for rank in job.ranks)
+    means = f"Waits and transfers are means of {num_steps:,} steps, cut-off ones included." if is_more else ""
+    note = " ".join(filter(None, (result, late.note, waits, means, more_rows(len(rows) - len(shown)))))
     return Table.of("ranks", "Ranks (waits and transfers per step)", RankRow, shown, note=note).visible
 
 
