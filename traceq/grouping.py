@@ -32,10 +32,14 @@ class Groups:
         return counts
 
     def sum(self, values: NDArray[np.int64] | NDArray[np.bool_]) -> list[int]:
-        """Return the exact int64 sum of the values of each group."""
-        total = np.zeros(len(self.keys), np.int64)
-        np.add.at(total, self.group_ids, values)
-        totals: list[int] = total.tolist()
+        """Return the exact sum of the values of each group."""
+        sums: list[int] = self.totals(values).tolist()
+        return sums
+
+    def totals(self, values: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the exact sum of the values of each group: int64[G]."""
+        totals = np.zeros(len(self.keys), np.int64)
+        np.add.at(totals, self.group_ids, values)
         return totals
 
     def by_part(self, part: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[list[int], list[int]]:

@@ -101,29 +101,31 @@ def _step_shift(a: Steps, b: Steps) -> int:
 
 def _refined(pairs: Pairs, keys_a: NDArray[np.int64], keys_b: NDArray[np.int64]) -> Pairs:
     """Return the pairs with those of looser keys in the gaps between them."""
-    in_a, in_b = [pairs[0]], [pairs[1]]
-    for a_from, a_to, b_from, b_to in _gaps(pairs, len(keys_a), len(keys_b)):
+    gaps, in_a, in_b = _gaps(pairs, len(keys_a), len(keys_b)), [pairs[0]], [pairs[1]]
+    for a_from, a_to, b_from, b_to in gaps:
         more_a, more_b = common_subsequence(keys_a[a_from:a_to], keys_b[b_from:b_to])
         in_a.append(a_from + more_a)
         in_b.append(b_from + more_b)
-    return _sorted(in_a, in_b)
+    return _sorted(in_a, in_b) if gaps else pairs
 
 
 def _by_position(pairs: Pairs, kind_a: NDArray[np.int64], kind_b: NDArray[np.int64]) -> Pairs:
     """Return the pairs with those of gaps that hold equally many launches and nothing else."""
-    in_a, in_b = [pairs[0]], [pairs[1]]
-    for a_from, a_to, b_from, b_to in _gaps(pairs, len(kind_a), len(kind_b)):
+    gaps, in_a, in_b = _gaps(pairs, len(kind_a), len(kind_b)), [pairs[0]], [pairs[1]]
+    for a_from, a_to, b_from, b_to in gaps:
         only_launches = (kind_a[a_from:a_to] == AnchorKind.LAUNCH).all() and (
             kind_b[b_from:b_to] == AnchorKind.LAUNCH
         ).all()
         if a_to - a_from == b_to - b_from and only_launches:
             in_a.append(np.arange(a_from, a_to))
             in_b.append(np.arange(b_from, b_to))
-    return _sorted(in_a, in_b)
+    return _sorted(in_a, in_b) if gaps else pairs
 
 
 def _gaps(pairs: Pairs, size_a: int, size_b: int) -> list[tuple[int, int, int, int]]:
     """Return (from, to) of both sides between neighbouring pairs, where both sides have something."""
+    if len(pairs[0]) in (size_a, size_b):
+        return []
     starts, ends = (np.r_[-1, side] + 1 for side in pairs), (np.r_[pairs[0], size_a], np.r_[pairs[1], size_b])
     start_a, start_b = starts
     gaps = np.flatnonzero((start_a < ends[0]) & (start_b < ends[1]))

@@ -55,8 +55,8 @@ class CommonGraph:
     @property
     def first_edge(self) -> NDArray[np.int64]:
         """int64[N + 1]: the first edge into each node."""
-        first: NDArray[np.int64] = np.searchsorted(self.edges.target, np.arange(len(self.time_a) + 1), "left")
-        return first
+        num_into: NDArray[np.int64] = np.bincount(self.edges.target, minlength=len(self.time_a))
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(num_into)])
 
 
 def common_graph(

@@ -158,7 +158,7 @@ def _pieces(line: Anchors) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
         segment = num_before + np.searchsorted(time_ns, start, "right") - 1
         owner, of_chain = _owners(line.trace, start, threads)
         groups = group([segment, len(owners) + owner])
-        columns.append((groups.keys[:, 0], groups.keys[:, 1], np.array(groups.sum(length), np.int64)))
+        columns.append((groups.keys[:, 0], groups.keys[:, 1], groups.totals(length)))
         owners += of_chain
         num_before += len(time_ns)
     segment, owner, ns = map(np.concatenate, zip(*columns, strict=True))

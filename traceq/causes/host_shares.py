@@ -79,8 +79,8 @@ def host_shares(
     shares = HostShares(
         edge=groups.keys[:, 0],
         owner=groups.keys[:, 1],
-        a_ns=np.array(groups.sum(np.r_[whole[0].ns, zeros[1]]), np.int64),
-        b_ns=np.array(groups.sum(np.r_[zeros[0], whole[1].ns]), np.int64),
+        a_ns=groups.totals(np.r_[whole[0].ns, zeros[1]]),
+        b_ns=groups.totals(np.r_[zeros[0], whole[1].ns]),
         owners=tuple(numbers),
     )
     return shares, times[0], times[1]
@@ -140,7 +140,7 @@ def _largest(
     largest = segment.copy()
     if len(ns):
         groups = group([of_part, place])
-        totals = np.array(groups.sum(ns), np.int64)
+        totals = groups.totals(ns)
         order = np.lexsort((-groups.keys[:, 1], totals, groups.keys[:, 0]))  # the last of each segment is its largest
         largest[groups.keys[order, 0]] = groups.keys[order, 1]
     return largest

@@ -30,8 +30,10 @@ def path_shares(graph: CommonGraph, weights: Weights) -> NDArray[np.float64]:
     sinks = np.concatenate([np.r_[graph.windows[:, 1], graph.windows[:, 0]]])
     signs = np.repeat([1.0, -1.0], len(graph.windows))
     before: list[tuple[int, int, NDArray[np.int64]]] = []
-    for point in range(_POINTS + 1):
-        time, choice = longest_paths(first, graph.edges.source, (_POINTS - point) * weights.a + point * weights.b)
+    weight = _POINTS * weights.a
+    for _ in range(_POINTS + 1):
+        time, choice = longest_paths(first, graph.edges.source, weight)
+        weight += change
         now = []
         for sink in sinks.tolist():
             path = trace_back(sink, choice, graph.edges.source)

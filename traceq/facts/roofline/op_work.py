@@ -151,5 +151,5 @@ def _in_counted_steps(trace: Trace, ops: ModelledOps) -> NDArray[np.bool_]:
 def _is_small(trace: Trace, ops: ModelledOps) -> NDArray[np.bool_]:
     """Return which ops have shapes whose calls together take little time: bool[O]."""
     groups = group([trace.events.name[ops.row], trace.events.shapes[ops.row]])
-    ns = np.array(groups.sum(ops.ns), np.int64)
+    ns = groups.totals(ops.ns)
     return np.asarray((ns < _MIN_SHARE * int(ops.ns.sum()))[groups.group_ids])
