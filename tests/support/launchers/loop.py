@@ -22,4 +22,5 @@ with traceq.record(sys.argv[1], steps=num_steps, trace_steps=2) as recording:
         with recording.phase("optim_step"):
             optimizer.step()
             optimizer.zero_grad()
+model, optimizer = accelerator.free_memory(model, optimizer)  # else threads of the group may outlive Python, and abort
 accelerator.end_training()

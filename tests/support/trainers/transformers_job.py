@@ -3,6 +3,7 @@
 # mypy: ignore-errors
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -66,4 +67,5 @@ if __name__ == "__main__":
     )
     Trainer(model, arguments, train_dataset=Tokens(), callbacks=[Traced()]).train()
     torch.distributed.barrier()  # a rank that leaves first aborts the others' connections
+    gc.collect()  # the model and its reference to the group, whose threads may abort the process if they outlive it
     torch.distributed.destroy_process_group()

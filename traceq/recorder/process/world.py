@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Iterator
@@ -149,8 +150,13 @@ def world_of_job(device: torch.device) -> World:
 
 
 def leave_world() -> None:
-    """Destroy the process group, if there is one."""
+    """Destroy the process group, if there is one.
+
+    Its threads end with the last reference to it, which a wrapped model may hold. One that outlives the interpreter can
+    abort the process: a finished allreduce of DDP's backward is freed there, which needs the interpreter's lock.
+    """
     if dist.is_initialized():
+        gc.collect()
         dist.destroy_process_group()
 
 
