@@ -105,6 +105,10 @@ def _by_table(number: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], 
 
 
 def _by_sorting(number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the same as `_by_table`, by sorting."""
-    _, first, group_ids = np.unique(number, return_index=True, return_inverse=True)
-    return first, group_ids
+    """Return the same as `_by_table`, by sorting; np.unique takes twice as long."""
+    order = np.argsort(number, kind="stable")
+    in_order = number[order]
+    starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]][: len(number)])
+    group_ids = np.empty(len(number), np.int64)
+    group_ids[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(number)))
+    return order[starts], group_ids

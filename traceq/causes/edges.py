@@ -78,6 +78,8 @@ class Edges:
 
 def joined_edges(parts: Sequence[Edges]) -> Edges:
     """Return all edges of some parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
     return Edges(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Edges)))
 
 

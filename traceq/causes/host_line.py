@@ -18,7 +18,7 @@ from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.grouping import group
-from traceq.intervals import sorted_unique, span_index, spans
+from traceq.intervals import count_before, sorted_unique, span_index, spans
 from traceq.model import Trace
 
 __all__ = ["HostLine", "HostOwner", "host_lines"]
@@ -155,7 +155,7 @@ def _pieces(line: Anchors) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
         cuts = sorted_unique(boundaries, time_ns)
         cuts = cuts[(cuts >= time_ns[0]) & (cuts <= time_ns[-1])]
         start, length = cuts[:-1], np.diff(cuts)
-        segment = num_before + np.searchsorted(time_ns, start, "right") - 1
+        segment = num_before + count_before(time_ns, start) - 1
         owner, of_chain = _owners(line.trace, start, threads)
         groups = group([segment, len(owners) + owner])
         columns.append((groups.keys[:, 0], groups.keys[:, 1], groups.totals(length)))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
+from traceq.grouping import group
 from traceq.model import Category, Trace
 
 __all__ = ["kernel_loading_calls"]
@@ -35,6 +36,6 @@ def kernel_loading_calls(trace: Trace) -> NDArray[np.int64]:
     took = events.dur[calls]
     is_long = took > max(_LEAST_NS, _LEAST_MULTIPLE * float(np.median(took)))
     is_long &= np.arange(len(calls)) - num_done < _MOST_OUTSTANDING
-    _, first = np.unique(events.name[work.rows[kernels]], return_index=True)
+    first = group([events.name[work.rows[kernels]]]).first
     loading = calls[first[is_long[first]]]
     return np.sort(loading[matching(events, loading, _LAUNCH_KERNEL)])

@@ -104,11 +104,9 @@ def hand_overs(trace: Trace, chains: ThreadChains) -> HandOvers:
     A chain that resumes at most 100 us after another one fell silent was waiting for it. A chain other than the main
     one was waiting for work: for the main one, if for none that fell silent.
     """
-    silences = [_silences(trace, threads) for threads in chains]
+    silences = [_silences(trace, threads) for threads in chains] if len(chains) > 1 else [empty()]
     chain = np.repeat(np.arange(len(chains)), [len(parts) for parts in silences])
-    start, end = np.concatenate([empty(), *silences]).T if silences else empty().T
-    if len(chains) < 2:
-        return HandOvers(chain[:0], start[:0], end[:0], chain[:0])
+    start, end = np.concatenate(silences).T
     latest, giver = np.full(len(chain), np.iinfo(np.int64).min), np.full(len(chain), -1)
     for other, parts in enumerate(silences):
         index = np.searchsorted(parts[:, 0], end, "right") - 1
