@@ -99,10 +99,11 @@ def common_graph(
     rank_of_edge = np.r_[rank_of_edge, np.full(sum(map(len, extra)), explained)]
     number = _numbers(edges, len(times[0])) if len(ranks) > 1 else np.arange(len(times[0]))
     order = np.argsort(number[edges.target], kind="stable")
-    step = _steps_of_edges(edges, rank_windows, first_node, windows.steps[:, 0])
+    step = _renumbered(_steps_of_nodes(len(number), rank_windows, first_node, windows.steps[:, 0]), number)
     of_edge = np.empty(len(order), np.int64)
     of_edge[order] = np.arange(len(order))
-    edges = Edges(number[edges.source[order]], number[edges.target[order]], *(column[order] for column in _rest(edges)))
+    edges = edges.take(order)
+    edges = replace(edges, source=number[edges.source], target=number[edges.target])
     return CommonGraph(
         time_a=_renumbered(times[0], number),
         time_b=_renumbered(times[1], number),
@@ -111,7 +112,7 @@ def common_graph(
         host=_joined_shares([rank.host for rank in ranks], [of_edge[first:] for first in num_edges.tolist()]),
         windows=number[size + np.arange(len(sinks))].reshape(-1, 2),
         steps=windows.steps,
-        step=step[order],
+        step=step[edges.target],
         num_anchors=_num_anchors(ranks),
     )
 
@@ -137,13 +138,9 @@ def _shifted(edges: Edges, num_nodes: int) -> Edges:
     return replace(edges, source=edges.source + num_nodes, target=edges.target + num_nodes)
 
 
-def _rest(edges: Edges) -> tuple[NDArray[np.int64], ...]:
-    return edges.kind, edges.sides, edges.a, edges.b
-
-
-def _renumbered(time: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
-    renumbered = np.empty_like(time)
-    renumbered[number] = time
+def _renumbered(of_node: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    renumbered = np.empty_like(of_node)
+    renumbered[number] = of_node
     return renumbered
 
 
@@ -182,16 +179,17 @@ def _numbers(edges: Edges, size: int) -> NDArray[np.int64]:
     return number
 
 
-def _steps_of_edges(
-    edges: Edges, rank_windows: Sequence[StepWindows], first_node: NDArray[np.int64], paired: NDArray[np.int64]
+def _steps_of_nodes(
+    size: int, rank_windows: Sequence[StepWindows], first_node: NDArray[np.int64], paired: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return int64[E]: which of the `paired` steps of A each edge ends in, by its rank's windows, -1 in none."""
-    step = np.full(len(edges), -1)
+    """Return int64[size]: which of the `paired` steps of A each node is in, by its rank's windows, -1 in none."""
+    step = np.full(size, -1)
     for windows, first in zip(rank_windows, first_node.tolist(), strict=False):
         of_rank = windows.steps[:, 0]
-        index = np.r_[np.where(np.isin(of_rank, paired, kind="table"), np.searchsorted(paired, of_rank), -1), -1]
-        inside = span_index(windows.nodes + first, edges.target)
-        step = np.where((inside >= 0) & (edges.kind != EdgeKind.SINK), index[inside], step)
+        index = np.where(np.isin(of_rank, paired, kind="table"), np.searchsorted(paired, of_rank), -1)
+        window = span_index(windows.nodes + first, np.arange(size))
+        inside = np.flatnonzero(window >= 0)
+        step[inside] = index[window[inside]]
     return step
 
 

@@ -97,4 +97,7 @@ def _on_one_graph(
 
 def _digest(trace: Trace) -> bytes:
     """Return a digest of the times of all events."""
-    return sha256(np.concatenate([trace.events.ts, trace.events.dur]).tobytes()).digest()
+    digest = sha256()
+    for column in (trace.events.ts, trace.events.dur):
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.digest()

@@ -45,7 +45,7 @@ class EdgeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
-    """E edges: `source`, `target` int64[E] nodes; `kind` int64[E] of EdgeKind; `sides` int64[E] of IN_A, IN_B, IN_BOTH.
+    """E edges: `source`, `target` int64[E] nodes; `kind` int8[E] of EdgeKind; `sides` int8[E] of IN_A, IN_B, IN_BOTH.
 
     `a`, `b` int64[E]: the work (LAUNCH, STREAM, AWAIT, DURATION) or the hold (HOLD, SYNC) on either side, -1 where
     absent.
@@ -53,13 +53,17 @@ class Edges:
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    sides: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    sides: NDArray[np.int8]
     a: NDArray[np.int64]
     b: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def take(self, index: NDArray[np.int64]) -> Edges:
+        """Return the edges with some indices, in that order."""
+        return Edges(*(getattr(self, field.name)[index] for field in fields(self)))
 
     @classmethod
     def of(
@@ -72,8 +76,9 @@ class Edges:
         b: NDArray[np.int64] | int = -1,
     ) -> Edges:
         """Return edges of which some columns may be one value for all."""
-        columns = (np.full(len(source), column, np.int64) for column in (kind, sides, a, b))
-        return cls(source, target, *columns)
+        size = len(source)
+        kinds, of_sides = np.full(size, kind, np.int8), np.full(size, sides, np.int8)
+        return cls(source, target, kinds, of_sides, np.full(size, a), np.full(size, b))
 
 
 def joined_edges(parts: Sequence[Edges]) -> Edges:
@@ -148,9 +153,8 @@ def _await_edges(graph: RankGraph) -> Edges:
     on_other = np.where(sides == IN_A, graph.time_b[start] - graph.time_b[end], graph.time_a[start] - graph.time_a[end])
     is_paired = (work.a >= 0) & (work.b >= 0)
     coincides = (sides != IN_BOTH) & is_paired[waiting] & is_paired[on] & (on_other < -_COINCIDENCE_NS)
-    rest = ~coincides
     edges = Edges.of(end, start, EdgeKind.AWAIT, sides, work.a[waiting], work.b[waiting])
-    return Edges(*(getattr(edges, field.name)[rest] for field in fields(Edges)))
+    return edges.take(np.flatnonzero(~coincides))
 
 
 def _other_order_edges(graph: RankGraph) -> Edges:

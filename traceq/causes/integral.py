@@ -27,21 +27,22 @@ def path_shares(graph: CommonGraph, weights: Weights) -> NDArray[np.float64]:
     """
     first, change = graph.first_edge, weights.b - weights.a
     share = np.zeros(len(change))
-    sinks = np.concatenate([np.r_[graph.windows[:, 1], graph.windows[:, 0]]])
+    sinks = np.r_[graph.windows[:, 1], graph.windows[:, 0]]
     signs = np.repeat([1.0, -1.0], len(graph.windows))
-    before: list[tuple[int, int, NDArray[np.int64]]] = []
+    reached: dict[int, tuple[int, int, NDArray[np.int64], float]] = {}
     weight = _POINTS * weights.a
     for _ in range(_POINTS + 1):
         time, choice = longest_paths(first, graph.edges.source, weight)
         weight += change
-        now = []
-        for sink in sinks.tolist():
-            path = trace_back(sink, choice, graph.edges.source)
-            now.append((int(time[sink]), int(change[path].sum()), path))
-        for sign, (time_0, slope_0, path_0), (time_1, slope_1, path_1) in zip(signs, before, now, strict=False):
-            meets = (time_1 - time_0 - slope_0) / (slope_1 - slope_0) if slope_1 != slope_0 else 0.5
-            later = min(max(meets, 0.0), 1.0) / _POINTS
-            share[path_0] += sign * (1 / _POINTS - later)
-            share[path_1] += sign * later
-        before = now
+        for number, sink in enumerate(sinks.tolist()):
+            path, later = trace_back(sink, choice, graph.edges.source), 0.0
+            time_1, slope_1 = int(time[sink]), int(change[path].sum())
+            if number in reached:
+                time_0, slope_0, path_0, since = reached[number]
+                meets = (time_1 - time_0 - slope_0) / (slope_1 - slope_0) if slope_1 != slope_0 else 0.5
+                later = min(max(meets, 0.0), 1.0) / _POINTS
+                share[path_0] += signs[number] * (since + 1 / _POINTS - later)
+            reached[number] = time_1, slope_1, path, later
+    for sign, (_, _, path, since) in zip(signs, reached.values(), strict=True):
+        share[path] += sign * since
     return share

@@ -29,6 +29,9 @@ _USUAL_NS = {
 }
 """Usual ns of edges that wait; that of a launch is measured."""
 
+_WAITS = np.isin(list(EdgeKind), [EdgeKind.LAUNCH, *(kind for kind in _USUAL_NS if kind != EdgeKind.HOLD)])
+"""Whether edges of each kind wait for work or for another thread."""
+
 _MAX_LATENCY_NS, _USUAL_LATENCY_NS, _FEWEST_LAUNCHES = 20_000, 5_000, 5
 _EARLY_NS, _AT_ONCE_NS = 50_000, 20_000
 """A call that returned so long before the work was done did not wait for it; one that took less did not wait."""
@@ -142,7 +145,7 @@ def _binding(
     Absent work passes on the time of its stream, an absent hold that of the host.
     """
     present, kind = (graph.edges.sides & side) > 0, graph.edges.kind
-    waits = np.isin(kind, (*_USUAL_NS, EdgeKind.LAUNCH), kind="table") & (kind != EdgeKind.HOLD)
+    waits = _WAITS[kind]
     slack = np.where(present | ~waits, upper - np.minimum(nominal, upper), _FAR)
     may_be_early = (kind == EdgeKind.SYNC) | (kind == EdgeKind.STREAM)
     slack = np.where(may_be_early & present & (upper < 0), -upper, slack)  # clocks differ, or it did not wait

@@ -238,7 +238,7 @@ def _enclosing_ops(line: HostLine, hold: NDArray[np.int64], of_hold: NDArray[np.
 
 
 def _parts(
-    lines: tuple[HostLine, HostLine], kind: NDArray[np.int64], a: NDArray[np.int64], b: NDArray[np.int64]
+    lines: tuple[HostLine, HostLine], kind: NDArray[np.int8], a: NDArray[np.int64], b: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the Part of edges."""
     communicates = [np.r_[is_communication(line.trace), False] for line in lines]
@@ -251,7 +251,7 @@ def _parts(
 
 def _events(
     lines: tuple[HostLine, HostLine],
-    kind: NDArray[np.int64],
+    kind: NDArray[np.int8],
     a: NDArray[np.int64],
     b: NDArray[np.int64],
     is_copied: NDArray[np.bool_],
