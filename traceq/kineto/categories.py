@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceq.model import Category
 
-__all__ = ["BY_NAME", "RUNTIME_DEVICE", "categorise"]
+__all__ = ["BY_NAME", "RUNTIME_DEVICE", "categorise", "category_names"]
 
 _TABLE = {
     "cpu_op": Category.CPU_OP,
@@ -56,3 +56,8 @@ def categorise(cat: str, name: str) -> Category:
     if name == "dma_request" and category is Category.KERNEL:
         return Category.MEMCPY
     return category
+
+
+def category_names(*categories: Category) -> list[str]:
+    """Return Kineto's names of some categories, in lower case, also those that the name of an event decides."""
+    return [name for name, category in _TABLE.items() if category in categories]
