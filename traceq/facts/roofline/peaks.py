@@ -37,108 +37,92 @@ class Peaks:
         return self.flops.get(dtype, 0.0)
 
 
-def _peaks(name: str, source: str, gbps: float, **tflops: float) -> Peaks:
-    """Return the peaks from GB/s and TFLOP/s; `half` stands for float16 and bfloat16."""
-    half = tflops.pop("half", 0.0)
-    rates = {**tflops, **({"float16": half, "bfloat16": half} if half else {})}
-    return Peaks(name, source, gbps * _GIGA, {dtype: tera * _TERA for dtype, tera in rates.items()})
+def _rates(half: float = 0.0, **tflops: float) -> Mapping[str, float]:
+    """Return FLOP/s by dtype from TFLOP/s; `half` stands for float16 and bfloat16."""
+    halves = {"float16": half, "bfloat16": half} if half else {}
+    return {dtype: rate * _TERA for dtype, rate in {**tflops, **halves}.items()}
 
 
-_TABLE: tuple[tuple[str, Peaks], ...] = (
-    (
-        r"A100.*80 ?GB",
-        _peaks("A100 80GB", "NVIDIA A100 datasheet", 2039, half=312, tf32=156, float32=19.5, float64=19.5, int8=624),
-    ),
-    (
-        r"A100|PG509",
-        _peaks("A100 40GB", "NVIDIA A100 datasheet", 1555, half=312, tf32=156, float32=19.5, float64=19.5, int8=624),
-    ),
-    (
-        r"GH200",
-        _peaks(
-            "GH200", "NVIDIA GH200 datasheet", 4000,
-            half=989.5, tf32=494.7, float32=67, float64=67, float8=1979, int8=1979,
-        ),
-    ),
-    (
-        r"H200",
-        _peaks(
-            "H200", "NVIDIA H200 datasheet", 4800,
-            half=989.5, tf32=494.7, float32=67, float64=67, float8=1979, int8=1979,
-        ),
-    ),
-    (
-        r"H100.*PCIe",
-        _peaks(
-            "H100 PCIe", "NVIDIA H100 datasheet", 2000,
-            half=756, tf32=378, float32=51.2, float64=51.2, float8=1513, int8=1513,
-        ),
-    ),
-    (
-        r"H100|H800",
-        _peaks(
-            "H100 SXM", "NVIDIA H100 datasheet", 3350,
-            half=989.4, tf32=494.7, float32=67, float64=67, float8=1979, int8=1979,
-        ),
-    ),
-    (
-        r"GB200|B200",
-        _peaks(
-            "B200", "NVIDIA DGX B200 datasheet", 8000,
-            half=2250, tf32=1125, float32=80, float64=40, float8=4500, float4=9000, int8=4500,
-        ),
-    ),
-    (r"V100", _peaks("V100 SXM2", "NVIDIA V100 datasheet", 900, float16=125, float32=15.7, float64=7.8)),
-    (r"\bT4\b", _peaks("T4", "NVIDIA T4 datasheet", 320, float16=65, float32=8.1, int8=130)),
-    (r"A10G", _peaks("A10G", "AWS EC2 G5, NVIDIA A10G", 600, half=70, tf32=35, float32=31.2, int8=140)),
-    (r"L40S", _peaks("L40S", "NVIDIA L40S datasheet", 864, half=362, tf32=183, float32=91.6, float8=733, int8=733)),
-    (r"\bL4\b", _peaks("L4", "NVIDIA L4 datasheet", 300, half=121, tf32=60, float32=30.3, float8=242, int8=242)),
-    (
-        r"RTX 4090(?!.*Laptop)",
-        _peaks(
-            "RTX 4090", "NVIDIA Ada architecture whitepaper", 1008,
-            half=165.2, tf32=82.6, float32=82.6, float8=330, int8=661,
-        ),
-    ),
-    (
-        r"RTX 5090(?!.*Laptop)",
-        _peaks(
-            "RTX 5090", "NVIDIA Blackwell RTX whitepaper", 1792,
-            half=209.5, tf32=105, float32=105, float8=419, int8=838,
-        ),
-    ),
-    (
-        r"MI250",
-        _peaks("MI250X, one GCD", "AMD Instinct MI250X datasheet", 1600, half=191.5, float32=23.9, float64=23.9),
-    ),
-    (
-        r"MI325X?",
-        _peaks(
-            "MI325X", "AMD Instinct MI325X datasheet", 6000,
-            half=1307.4, tf32=653.7, float32=163.4, float64=163.4, float8=2614.9, int8=2614.9,
-        ),
-    ),
-    (
-        r"MI30[08]X?",
-        _peaks(
-            "MI300X", "AMD Instinct MI300X datasheet", 5300,
-            half=1307.4, tf32=653.7, float32=163.4, float64=163.4, float8=2614.9, int8=2614.9,
-        ),
-    ),
-    (
-        r"MI355X?",
-        _peaks(
-            "MI355X", "AMD Instinct MI355X datasheet", 8000,
-            half=2500, float32=157.3, float64=78.6, float8=5000, float4=10000, int8=5000,
-        ),
-    ),
-    (r"TPU ?v4", _peaks("TPU v4", "Google Cloud TPU v4 documentation", 1228, bfloat16=275, int8=275)),
-    (r"TPU ?v5 ?lite|TPU ?v5e", _peaks("TPU v5e", "Google Cloud TPU v5e documentation", 819, bfloat16=197, int8=393)),
-    (r"TPU ?v5p?", _peaks("TPU v5p", "Google Cloud TPU v5p documentation", 2765, bfloat16=459, int8=918)),
-)  # fmt: skip
-"""What occurs in the name of a device, and its peaks; the first that occurs is meant."""
+_A100 = _rates(half=312, tf32=156, float32=19.5, float64=19.5, int8=624)
+_H100_SXM = _rates(half=989.4, tf32=494.7, float32=67, float64=67, float8=1979, int8=1979)
+_H100_NVL = _rates(half=835.5, tf32=417.5, float32=60, float64=60, float8=1670.5, int8=1670.5)
+_H100_PCIE = _rates(half=756, tf32=378, float32=51.2, float64=51.2, float8=1513, int8=1513)
+_H800 = {dtype: rate for dtype, rate in _H100_SXM.items() if dtype != "float64"}  # of which it has 1 TFLOP/s
+_H20 = _rates(half=148, tf32=74, float32=44, float8=296, int8=296)
+_B200 = _rates(half=2250, tf32=1125, float32=75, float64=37, float8=4500, float4=9000, int8=4500)
+_GB200 = _rates(half=2500, tf32=1250, float32=80, float64=40, float8=5000, float4=10000, int8=5000)
+_V100_SXM2 = _rates(float16=125, float32=15.7, float64=7.8)
+_V100_PCIE = _rates(float16=112, float32=14, float64=7)
+_V100S = _rates(float16=130, float32=16.4, float64=8.2)
+_T4 = _rates(float16=65, float32=8.1, int8=130)
+_A10 = _rates(half=125, tf32=62.5, float32=31.2, int8=250)
+_A10G = _rates(half=70, tf32=35, int8=140)
+_A30 = _rates(half=165, tf32=82, float32=10.3, float64=10.3, int8=330)
+_A40 = _rates(half=149.7, tf32=74.8, float32=37.4, int8=299.3)
+_L4 = _rates(half=121, tf32=60, float32=30.3, float8=242, int8=242)
+_L40 = _rates(half=181, tf32=90.5, float32=90.5, float8=362, int8=362)
+_L40S = _rates(half=362, tf32=183, float32=91.6, float8=733, int8=733)
+_RTX_A6000 = _rates(half=154.8, tf32=77.4, float32=38.7, int8=309.7)
+_RTX_6000_ADA = _rates(half=364.2, tf32=182.1, float32=91.1, float8=728.5, int8=728.5)
+_RTX_4090 = _rates(half=165.2, tf32=82.6, float32=82.6, float8=330, int8=661)
+_RTX_5090 = _rates(half=209.5, tf32=105, float32=105, float8=419, int8=838)
+_MI250X = _rates(half=191.5, float32=47.85, float64=47.85, int8=191.5)
+_MI300A = _rates(half=980.6, tf32=490.3, float32=122.6, float64=122.6, float8=1961.2, int8=1961.2)
+_MI300X = _rates(half=1307.4, tf32=653.7, float32=163.4, float64=163.4, float8=2614.9, int8=2614.9)
+_MI355X = _rates(half=2500, float32=157.3, float64=78.6, float8=5000, float4=10000, int8=5000)
+_TPU_V4 = _rates(bfloat16=275, int8=275)
+_TPU_V5E = _rates(bfloat16=197, int8=393)
+_TPU_V5P = _rates(bfloat16=459, int8=918)
 
-_COMPILED = tuple((re.compile(pattern, re.IGNORECASE), peaks) for pattern, peaks in _TABLE)
+_TABLE = (
+    ("A100-SXM4-40GB|A100-PCIE-40GB|A100-PG509-200", "A100 40GB", "NVIDIA A100 datasheet", 1555, _A100),
+    ("A100-SXM4-80GB", "A100 80GB", "NVIDIA A100 datasheet", 2039, _A100),
+    ("A100 80GB PCIe", "A100 80GB PCIe", "NVIDIA A100 datasheet", 1935, _A100),
+    ("H100 80GB HBM3", "H100 SXM", "NVIDIA H100 datasheet", 3350, _H100_SXM),
+    ("H100 NVL", "H100 NVL", "NVIDIA H100 datasheet", 3900, _H100_NVL),
+    ("H100 PCIe", "H100 PCIe", "NVIDIA H100 datasheet", 2000, _H100_PCIE),
+    ("H200", "H200", "NVIDIA H200 datasheet", 4800, _H100_SXM),
+    ("H200 NVL", "H200 NVL", "NVIDIA H200 datasheet", 4800, _H100_NVL),
+    ("GH200 480GB", "GH200", "NVIDIA GH200 datasheet", 4000, _H100_SXM),  # the 480 GB are the CPU's
+    ("H800", "H800 SXM", "NVIDIA H800 datasheet", 3350, _H800),
+    ("H20", "H20", "NVIDIA H20 datasheet", 4000, _H20),
+    ("B200", "B200", "NVIDIA DGX B200 and HGX B200 datasheets", 8000, _B200),
+    ("GB200", "GB200", "NVIDIA GB200 NVL72 datasheet, one GPU", 8000, _GB200),
+    ("V100-SXM2-16GB|V100-SXM2-32GB", "V100 SXM2", "NVIDIA V100 datasheet", 900, _V100_SXM2),
+    ("V100-PCIE-16GB|V100-PCIE-32GB", "V100 PCIe", "NVIDIA V100 datasheet", 900, _V100_PCIE),
+    ("V100S-PCIE-32GB", "V100S", "NVIDIA V100 datasheet", 1134, _V100S),
+    ("T4", "T4", "NVIDIA Turing architecture whitepaper", 320, _T4),
+    ("A10", "A10", "NVIDIA A10 datasheet", 600, _A10),
+    ("A10G", "A10G", "AWS EC2 G5, NVIDIA A10G", 600, _A10G),  # its float32 rate: publications differ
+    ("A30", "A30", "NVIDIA A30 datasheet", 933, _A30),
+    ("A40", "A40", "NVIDIA A40 datasheet", 696, _A40),
+    ("L4", "L4", "NVIDIA L4 datasheet", 300, _L4),
+    ("L40", "L40", "NVIDIA L40 datasheet", 864, _L40),
+    ("L40S", "L40S", "NVIDIA L40S datasheet", 864, _L40S),
+    ("RTX A6000", "RTX A6000", "NVIDIA Ampere GA102 architecture whitepaper", 768, _RTX_A6000),
+    ("RTX 6000 Ada Generation", "RTX 6000 Ada", "NVIDIA Ada architecture whitepaper", 960, _RTX_6000_ADA),
+    ("RTX 4090", "RTX 4090", "NVIDIA Ada architecture whitepaper", 1008, _RTX_4090),
+    ("RTX 5090", "RTX 5090", "NVIDIA Blackwell RTX whitepaper", 1792, _RTX_5090),
+    ("MI250X", "MI250X, one GCD", "AMD Instinct MI250X datasheet", 1600, _MI250X),
+    ("MI300A", "MI300A", "AMD Instinct MI300A datasheet", 5300, _MI300A),
+    ("MI300X", "MI300X", "AMD Instinct MI300X datasheet", 5300, _MI300X),
+    ("MI325X", "MI325X", "AMD Instinct MI325X datasheet", 6000, _MI300X),
+    ("MI355X", "MI355X", "AMD Instinct MI355X datasheet", 8000, _MI355X),
+    ("TPU v4", "TPU v4", "Google Cloud TPU v4 documentation", 1228, _TPU_V4),
+    ("TPU v5 lite|TPU v5e", "TPU v5e", "Google Cloud TPU v5e documentation", 819, _TPU_V5E),
+    ("TPU v5|TPU v5p", "TPU v5p", "Google Cloud TPU v5p documentation", 2765, _TPU_V5P),
+)
+"""Names that traces give a device, without its maker; ours; the source; GB/s; FLOP/s by dtype.
+
+Names are matched as a whole: a letter more is another part (RTX 4090 D, H20-3e, MI300A, a MIG slice), with other peaks.
+"""
+
+_PEAKS = {
+    device.lower(): Peaks(name, source, gbps * _GIGA, rates)
+    for devices, name, source, gbps, rates in _TABLE
+    for device in devices.split("|")
+}
+_BESIDE_MODEL = re.compile(r"^((NVIDIA|Tesla|GeForce|AMD|Instinct) )+| VF$", re.IGNORECASE)  # VF: a virtual machine's
 _DTYPES = {
     "fp64": "float64",
     "fp32": "float32",
@@ -161,7 +145,7 @@ def peaks_of(device: str, measured: Mapping[str, str | int | float] | None = Non
     Of a CPU those that the environment of its recording has `measured`. None for any other device that is not in the
     table, without settings.
     """
-    peaks = next((peaks for pattern, peaks in _COMPILED if pattern.search(device)), None)
+    peaks = _PEAKS.get(_BESIDE_MODEL.sub("", device.strip()).lower())
     if device == "cpu" and measured is not None:
         flops, bandwidth = (measured.get(key) for key in ("cpu_peak_flops", "cpu_peak_bandwidth"))
         if isinstance(flops, int | float) and isinstance(bandwidth, int | float) and flops > 0 and bandwidth > 0:
