@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.grouping import group
+from traceq.grouping import absent, group, inverse
 
 near, far = st.integers(-2, 3), st.sampled_from([-(2**63), -1, 0, 7, 2**40, 2**62, 2**63 - 1])
 
@@ -34,3 +34,11 @@ def test_a_group_has_rows_in_some_parts_and_adds_up_to_most_in_one(rows: list[tu
         sums.setdefault(k, {})[p] = sums.get(k, {}).get(p, 0) + v
     assert num == [len(sums[k]) for k in sorted(sums)]
     assert largest == [max(sums[k].values()) for k in sorted(sums)]
+
+
+@given(st.permutations(range(8)), st.integers(0, 8), st.integers(0, 3))
+def test_positions_and_absent_numbers_are_those_of_a_search(numbers: list[int], num: int, num_none: int) -> None:
+    order = [*[-1] * num_none, *numbers[:num]]
+    positions = [order.index(number) if number in order else -1 for number in range(8)]
+    assert inverse(np.array(order, np.int64), 8).tolist() == positions
+    assert absent(np.array(numbers[:num], np.int64), 8).tolist() == sorted(numbers[num:])

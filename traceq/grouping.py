@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Groups", "absent", "group"]
+__all__ = ["Groups", "absent", "group", "inverse"]
 
 _WIDEST, _MOST = 2**31, 2**62
 """Ranges of one column, and of all columns combined, up to which values are used as numbers without sorting."""
@@ -78,6 +78,14 @@ def absent(chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     is_absent = np.ones(size, np.bool_)
     is_absent[chosen] = False
     return np.flatnonzero(is_absent)
+
+
+def inverse(order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return int64[size]: the position in `order` of each number below `size`, -1 without one. It may hold -1, too."""
+    position = np.full(size, -1)
+    present = np.flatnonzero(order >= 0)
+    position[order[present]] = present
+    return position
 
 
 def _digits(column: NDArray[np.int64]) -> tuple[NDArray[np.int64], int, int]:

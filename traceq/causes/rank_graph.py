@@ -18,10 +18,10 @@ from traceq.causes.host_line import HostLine
 from traceq.causes.host_shares import HostShares, host_shares, no_shares
 from traceq.causes.work_pairs import WorkPairs, paired_with_itself, work_pairs
 from traceq.facts.events.device_work import device_work
-from traceq.grouping import absent
+from traceq.grouping import absent, inverse
 from traceq.intervals import sorted_unique
 
-__all__ = ["RankGraph", "graph_of_one", "inverse", "rank_graph"]
+__all__ = ["RankGraph", "graph_of_one", "rank_graph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +65,7 @@ def rank_graph(a: HostLine, b: HostLine) -> RankGraph:
     chain = np.where(anchor_a >= 0, a.chain[anchor_a], b.chain[anchor_b])
     host, host_a, host_b = host_shares(a, b, in_a, in_b, kind == AnchorKind.HOLD_END)
     order = _in_time(a, b, anchor_a, anchor_b, chain)
-    place = inverse(order)
+    place = inverse(order, len(order))
     host, before = replace(host, edge=place[host.edge]), _before(place, chain)[order]
     anchor_a, anchor_b, kind, host_a, host_b = (column[order] for column in (anchor_a, anchor_b, kind, host_a, host_b))
     place_a, place_b = _places(anchor_a), _places(anchor_b)
@@ -104,7 +104,7 @@ def graph_of_one(line: Anchors) -> RankGraph:
         anchor_a=places,
         anchor_b=places,
         kind=line.kind,
-        before=_before(line.by_chain, line.chain[line.by_chain])[inverse(line.by_chain)],
+        before=_before(line.by_chain, line.chain[line.by_chain])[inverse(line.by_chain, len(line))],
         place_a=places,
         place_b=places,
         host=no_shares(),
@@ -122,13 +122,6 @@ def _nodes(num_places: int, work: WorkPairs) -> tuple[NDArray[np.int64], NDArray
     num_before[0] = 0  # work from before the window, of place -1, follows the first anchor
     host_node = 1 + np.arange(num_places) + 2 * num_before
     return host_node, 2 + np.maximum(work.place, 0) + 2 * np.arange(len(work))
-
-
-def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[K]: where each of K things is in some order."""
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return place
 
 
 def _places(anchor: NDArray[np.int64]) -> NDArray[np.int64]:

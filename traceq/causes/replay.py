@@ -13,7 +13,7 @@ from traceq.causes.common_graph import CommonGraph, RankClock, common_graph
 from traceq.causes.edges import EdgeKind
 from traceq.causes.holds import launch_queue_length
 from traceq.causes.longest_path import longest_paths, paths_to
-from traceq.causes.rank_graph import RankGraph, graph_of_one, inverse
+from traceq.causes.rank_graph import RankGraph, graph_of_one
 from traceq.causes.weights import edge_weights, idle_device_latency, measured_times
 from traceq.causes.windows import last_ends, opening
 from traceq.facts.events.communication_kernels import is_communication
@@ -22,6 +22,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.launch_threads import ThreadChains, thread_chains
 from traceq.facts.timeline.steps import steps
+from traceq.grouping import inverse
 from traceq.intervals import contains, span_index, spans
 from traceq.model import Trace
 
@@ -287,7 +288,7 @@ def _removable(rank: RankGraph, graph: CommonGraph) -> tuple[NDArray[np.int64], 
     """
     line, edges, waits = rank.a, graph.edges, host_waits(rank.a.trace)
     by_chain = line.by_chain
-    position = inverse(by_chain)
+    position = inverse(by_chain, len(line))
     begin, end = (position[anchor[: len(waits)]] for anchor in (line.hold_begins, line.hold_ends))
     is_end_of = np.full(len(line), -1)
     is_end_of[end] = np.arange(len(waits))

@@ -12,7 +12,7 @@ from traceq.causes.anchors import Anchors
 from traceq.causes.common_subsequence import common_subsequence
 from traceq.causes.host_line import HostLine
 from traceq.facts.events.device_work import device_work
-from traceq.grouping import absent, group
+from traceq.grouping import absent, group, inverse
 from traceq.intervals import sorted_unique
 
 __all__ = ["WorkPairs", "paired_with_itself", "work_pairs"]
@@ -82,8 +82,8 @@ def work_pairs(
         stream,
         _before(stream),
         has_call,
-        _inverse(unit_a, len(work_a)),
-        _inverse(unit_b, len(work_b)),
+        inverse(unit_a, len(work_a)),
+        inverse(unit_b, len(work_b)),
     )
 
 
@@ -94,20 +94,13 @@ def paired_with_itself(line: Anchors) -> WorkPairs:
     sequence, early = every.copy(), np.flatnonzero(place < 0)
     sequence[early] = _early_order(work.start[early], stream[early], early, early)
     units = np.lexsort((sequence, place))
-    unit_of = _inverse(units, len(units))
+    unit_of = inverse(units, len(units))
     before = _before(stream[units])
     return WorkPairs(units, units, place[units], stream[units], before, work.linked[units], unit_of, unit_of)
 
 
 def _category(line: HostLine) -> NDArray[np.int8]:
     return line.trace.events.category[device_work(line.trace).rows]
-
-
-def _inverse(units: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    inverse = np.full(size, -1)
-    present = np.flatnonzero(units >= 0)
-    inverse[units[present]] = present
-    return inverse
 
 
 def _before(stream: NDArray[np.int64]) -> NDArray[np.int64]:
