@@ -34,7 +34,6 @@ _ENGINE = re.compile(r"^autograd::engine::evaluate_function")
 _TF32 = re.compile(r"tf32|s1688", re.IGNORECASE)
 """Kernels that compute float32 with TF32: NVIDIA's instruction of 16x8x8 on float32 exists for nothing else."""
 _PARTS_OF_BACKWARD = re.compile(r"convolution_backward_(input|weight)$")
-_OUTER, _BYTES, _OPAQUE = 2, 1, 0
 
 
 class TimeKind(IntEnum):

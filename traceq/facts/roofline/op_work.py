@@ -13,7 +13,7 @@ from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_o
 from traceq.facts.roofline.work import Kind
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.grouping import group
+from traceq.grouping import Groups, group
 from traceq.intervals import span_index
 from traceq.model import Trace
 
@@ -77,60 +77,59 @@ def rank_work(trace: Trace) -> RankWork:
 
 
 def _op_rows(trace: Trace, ops: ModelledOps) -> list[OpWork]:
+    """Return the work by phase, op, shapes, dtype and model, what takes longest first."""
     if len(ops.row) == 0:
         return []
-    events, works = trace.events, ops.works
-    dtypes = ["tf32", *sorted({work.dtype for work in works})]
-    dtype = np.array([dtypes.index(work.dtype, 1) for work in works], np.int64)[ops.work]
-    is_float32 = np.array([work.dtype == "float32" and work.flops > 0 for work in works], np.bool_)[ops.work]
+    strings, (phase, phase_names), (dtype, dtypes) = trace.events.strings, _phase_of(trace, ops), _dtype_of(ops)
+    shapes = np.where(_is_small(trace, ops), -1, trace.events.shapes[ops.row])
+    kind, is_bound = (np.array([getattr(work, name) for work in ops.works], np.int64) for name in ("kind", "is_bound"))
+    groups = group([phase, trace.events.name[ops.row], shapes, dtype, kind[ops.work], is_bound[ops.work]])
+    sums = _sums(trace, ops, groups)
+    rows = [
+        OpWork(
+            rank=trace.rank,
+            phase=phase_names[in_phase],
+            op=strings[name],
+            shapes="".join(strings[text].split()) if text >= 0 else "",
+            dtype=dtypes[of_dtype],
+            model=_KINDS[Kind(of_kind)],
+            is_bound=bool(bound),
+            **{column: values[index] for column, values in sums.items()},
+        )
+        for index, (in_phase, name, text, of_dtype, of_kind, bound) in enumerate(groups.keys.tolist())
+    ]
+    return sorted(rows, key=lambda row: -row.ns)
+
+
+def _dtype_of(ops: ModelledOps) -> tuple[NDArray[np.int64], list[str]]:
+    """Return (dtype int64[O] of each op's operands, names of the dtypes): float32 computed with TF32 is `tf32`."""
+    dtypes = ["tf32", *sorted({work.dtype for work in ops.works})]
+    dtype = np.array([dtypes.index(work.dtype, 1) for work in ops.works], np.int64)[ops.work]
+    is_float32 = np.array([work.dtype == "float32" and work.flops > 0 for work in ops.works], np.bool_)[ops.work]
     dtype[ops.tf32 & is_float32] = 0
-    phase, names = _phase_of(trace, ops)
-    is_small = _is_small(trace, ops)
-    shapes = np.where(is_small, -1, events.shapes[ops.row])
-    kind = np.array([work.kind for work in works], np.int64)[ops.work]
-    bound = np.array([work.is_bound for work in works], np.int64)[ops.work]
-    groups = group([phase, events.name[ops.row], shapes, dtype, kind, bound])
-    counted = _in_counted_steps(trace, ops)
+    return dtype, dtypes
+
+
+def _sums(trace: Trace, ops: ModelledOps, groups: Groups) -> dict[str, list[int]]:
+    """Return the sums of each group by their name in OpWork, over the trace, then over the counted steps."""
     full, executed, model, moved = (
-        np.array([getattr(work, name) for work in works], np.float64)[ops.work]
+        np.array([getattr(work, name) for work in ops.works], np.float64)[ops.work]
         for name in ("flops", "executed", "model", "bytes")
     )
     model[ops.repeats] = 0
-    zero = np.zeros(len(groups.keys))
+    of_trace = {"flops": executed, "model_flops": model, "full_flops": full, "bytes": moved}
+    of_steps = {"step_ns": ops.ns, "step_flops": executed, "step_model_flops": model, "step_bytes": moved}
+    counted = _in_counted_steps(trace, ops)
 
-    def total(values: NDArray[np.float64]) -> list[int]:
-        sums = zero.copy()
-        np.add.at(sums, groups.group_ids, values)
-        return [round(value) for value in sums.tolist()]
+    def total(values: NDArray[np.float64] | NDArray[np.int64]) -> list[int]:
+        return [round(value) for value in np.bincount(groups.group_ids, values, len(groups.keys)).tolist()]
 
-    numbers = zip(
-        groups.keys.tolist(),
-        groups.count(),
-        groups.sum(ops.ns),
-        total(executed),
-        total(model),
-        total(full),
-        total(moved),
-        total(np.where(counted, ops.ns, 0)),
-        total(np.where(counted, executed, 0)),
-        total(np.where(counted, model, 0)),
-        total(np.where(counted, moved, 0)),
-        strict=True,
-    )
-    rows = [
-        OpWork(
-            trace.rank,
-            names[key[0]],
-            events.strings[key[1]],
-            "".join(events.strings[key[2]].split()) if key[2] >= 0 else "",
-            dtypes[key[3]],
-            _KINDS[Kind(key[4])],
-            bool(key[5]),
-            *sums,
-        )
-        for key, *sums in numbers
-    ]
-    return sorted(rows, key=lambda row: -row.ns)
+    return {
+        "num": groups.count(),
+        "ns": groups.sum(ops.ns),
+        **{name: total(values) for name, values in of_trace.items()},
+        **{name: total(np.where(counted, values, 0)) for name, values in of_steps.items()},
+    }
 
 
 def _phase_of(trace: Trace, ops: ModelledOps) -> tuple[NDArray[np.int64], tuple[str, ...]]:
