@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
 from traceq.analysis._roofs import against_roofs
 from traceq.analysis._wording import per_step
@@ -54,10 +54,10 @@ def _gain_ns(row: OpWork, peaks: Peaks | None) -> float:
     """Return by how much the calls of the counted steps exceed the time at `_REACHED` of the roof they could have."""
     if peaks is None:
         return 0.0
-    amounts: dict[str, Any] = {"flops": row.step_flops, "size_bytes": row.step_bytes, "ns": row.step_ns}
-    if against_roofs(peaks, dtype=row.dtype, **amounts).doubt:
+    in_dtype = partial(against_roofs, peaks, flops=row.step_flops, size_bytes=row.step_bytes, ns=row.step_ns)
+    if in_dtype(dtype=row.dtype).doubt:
         return 0.0
-    roofed = against_roofs(peaks, dtype=_target(row, peaks), **amounts)
+    roofed = in_dtype(dtype=_target(row, peaks))
     return max(row.step_ns - roofed.least_ns / _REACHED, 0.0) if roofed.roof else 0.0
 
 

@@ -34,10 +34,10 @@ from traceq.compare.sentences import cause_words, cpu_words, sample_words, verdi
 from traceq.compare.side import Side
 from traceq.compare.step_times import compare_cpu, compare_sides
 from traceq.compare.where_sentences import elsewhere_words, phase_words
-from traceq.compare.work_deltas import WorkDelta, work_deltas
+from traceq.compare.work_deltas import work_deltas
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
-from traceq.model import Manifest, Run
+from traceq.model import Manifest, Run, Trace
 from traceq.runs.read import read_arms
 from traceq.runs.run_folder import is_run, read_manifest
 from traceq.runs.sides import recordings_in
@@ -138,7 +138,7 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
     steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
     ranks = rank_deltas(a.run, b.run)
     traced, cells, causes = _explained(a.run, b.run, ranks)
-    work = _work(a.run, b.run, traced.rank) if traced is not None else ()
+    work = work_deltas(*_traces_of(traced.rank, a.run, b.run)) if traced is not None else ()
     a_name, b_name = _names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
     disagrees = traced_disagrees(traced, steps)
@@ -227,16 +227,17 @@ def _explained(
     rank = explained_rank(a, b, ranks)
     if rank is None:
         return None, (), ()
-    ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))
+    ours, theirs = _traces_of(rank, a, b)
     of_a, of_b = ({trace.rank: trace for trace in run.traces} for run in (a, b))
     others = sorted((delta for delta in ranks if delta.rank != rank), key=lambda delta: -abs(delta.own_delta_ns))
     traced, cells, causes = explain(ours, theirs, [(of_a[delta.rank], of_b[delta.rank]) for delta in others])
     return traced, waits_apart(cells, a, b, rank), causes
 
 
-def _work(a: Run, b: Run, rank: int) -> tuple[WorkDelta, ...]:
-    """Return the work of the explained rank on both sides."""
-    return work_deltas(*(next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b)))
+def _traces_of(rank: int, a: Run, b: Run) -> tuple[Trace, Trace]:
+    """Return the traces of a rank; of a side that lacks it the first one."""
+    ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))
+    return ours, theirs
 
 
 def _changed_phase(causes: tuple[Cause, ...]) -> str:
