@@ -215,6 +215,15 @@ def test_help_is_there_before_numpy_or_rich_could_be(arguments: str) -> None:
     assert (done.returncode, done.stderr) == (0, "set()\n")
 
 
+def test_the_launcher_of_a_job_does_not_wait_for_torch(tmp_path: Path) -> None:
+    run = f"sys.argv = ['traceq', 'record', '--out', {str(tmp_path / 'run')!r}, '--', 'true']"
+    seen = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
+    program = f"{seen}; {run}; from traceq.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[0].startswith("traceq: recording this job into ")
+    assert done.stderr.splitlines()[-1] == "False"
+
+
 def test_modules_open_with_a_docstring_and_fit_on_a_few_screens() -> None:
     sizes = {dotted(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES + RECIPES}
     assert [dotted(path) for path in MODULES + RECIPES if not ast.get_docstring(tree(path))] == []

@@ -36,15 +36,20 @@ def record_job(options: JobOptions, arms: Sequence[str] = (), replicates: int | 
     The code is 1 for a job that ended well without a complete recording. `arms`: the job runs several times, in each
     arm `replicates` times.
     """
-    from traceq.recorder.job_arms_launch import launch_job_arms
-    from traceq.recorder.job_launch import launch_job
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
     if arms and (options.toggles or options.tries_all or options.is_dry):
         raise UsageFault("--arm: an arm with processes of its own; not together with --toggle, --try or --dry-run")
-    result = launch_job_arms(options, arms, replicates or _REPLICATES, say) if arms else launch_job(options, say)
+    if arms:
+        from traceq.recorder.job_arms_launch import launch_job_arms
+
+        result = launch_job_arms(options, arms, replicates or _REPLICATES, say)
+    else:
+        from traceq.recorder.job_launch import launch_job
+
+        result = launch_job(options, say)
     if result.fault:
         say(f"traceq: {result.folder.path}: {result.fault}")
         raise typer.Exit(result.exit_code or 1)

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, find_desync, innermost_user_line
 from traceq.recorder.failures.rank_errors import error_text, read_error, write_error
@@ -18,9 +19,11 @@ from traceq.recorder.failures.root_cause import ABORTED, RankFailure, find_cause
 from traceq.recorder.failures.run_status import mark_ended, read_early_end, status_for
 from traceq.recorder.process.flight_recorder import dump_stalled
 from traceq.recorder.process.signals import Stopped, sigterm_deferred
-from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
 from traceq.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from traceq.recorder.process.world import World
 
 __all__ = ["cause_by_ranks", "note_abort", "note_end", "sigterm_noted"]
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from traceq.runs.run_folder import atomic_write
 
 __all__ = ["Entry", "dump_stalled", "flight_entries", "write_flight"]
@@ -51,6 +49,8 @@ def dump_stalled(path: Path, waits_at: str) -> bool:
 
 def _flight_record() -> dict[str, Any]:
     """Return the flight recorder's document; empty where this torch has no recorder."""
+    import torch  # not by the launcher of a job, which reads dumps alone
+
     dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace_json", None)
     document: dict[str, Any] = json.loads(dump()) if dump is not None else {}
     return document
