@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -64,13 +65,30 @@ def traceq(*arguments: str | Path, site: Path, cwd: Path | None = None) -> Outco
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
+def traceq_each(commands: Sequence[tuple[str | Path, ...]], site: Path, cwd: Path | None = None) -> list[Outcome]:
+    """Run commands one after the other in one process, as starting one takes longer than most commands."""
+    program = (
+        "import json, sys; from dataclasses import asdict; from terminal import traceq; "
+        "print(json.dumps([asdict(traceq(*words)) for words in json.load(sys.stdin)]))"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(site), str(ROOT), str(TESTS / "support")]),
+        "TRACEQ_CACHE": "0",
+    }
+    command, words = [sys.executable, "-c", program], json.dumps([list(map(str, words)) for words in commands])
+    done = subprocess.run(command, input=words, capture_output=True, text=True, check=True, env=environment, cwd=cwd)
+    return [Outcome(**outcome) for outcome in json.loads(done.stdout)]
+
+
 def test_an_installed_analysis_is_shown_like_any_other(installed: Path) -> None:
-    done = traceq("show", "--only", "toy", "--json", RUN / "on", site=installed)
+    done, text = traceq_each(
+        [("show", "--only", "toy", "--json", RUN / "on"), ("show", "--full", RUN / "on")], installed
+    )
     assert (done.code, done.err) == (0, "")
     shown = json.loads(done.out)
     assert [row["rank"] for row in shown["toy"]] == [0, 1]
     assert sum(row["num_events"] for row in shown["toy"]) == shown["source"]["num_events"]
-    text = traceq("show", "--full", RUN / "on", site=installed)
     assert (text.code, "plugin" in text.err) == (0, False)
     table = text.out[text.out.index("\nEvents\n") :].splitlines()
     assert [line.split()[0] for line in table[2:5]] == ["rank", "0", "1"]
@@ -86,10 +104,9 @@ def test_an_installed_analysis_reads_ranks_in_other_processes_too(installed: Pat
 
 
 def test_an_installed_recipe_is_listed_and_described(installed: Path) -> None:
-    listed = traceq("recipes", site=installed)
+    listed, described = traceq_each([("recipes",), ("recipes", "toy")], installed)
     assert (listed.code, listed.err) == (0, "")
     assert listed.out.splitlines()[-1].split(maxsplit=1) == ["toy", "What does one more addition cost a step?"]
-    described = traceq("recipes", "toy", site=installed)
     assert "size=64" in described.out
 
 
@@ -104,53 +121,44 @@ def test_an_installed_recipe_is_recorded(installed: Path, tmp_path: Path) -> Non
 
 
 def test_an_installed_renderer_is_chosen_on_the_command_line(installed: Path, tmp_path: Path) -> None:
-    shown = traceq("show", RUN / "on", "--to", "toy", site=installed)
+    commands = [(*command, "--to", "toy") for command in (("show", RUN / "on"), ("diff", RUN), ("export", RUN / "on"))]
+    shown, compared, exported = traceq_each(commands, installed, cwd=tmp_path)
     assert shown.code == 0
     assert all(line.endswith(" ns") for line in shown.out.splitlines())
-    assert traceq("diff", RUN, "--to", "toy", site=installed).out.splitlines()[-1].startswith("deferred: ")
-    exported = traceq("export", RUN / "on", "--to", "toy", site=installed, cwd=tmp_path)
+    assert compared.out.splitlines()[-1].startswith("deferred: ")
     assert (exported.code, exported.out) == (0, "on.tables\n")
     assert (tmp_path / "on.tables" / "steps.csv").read_text().startswith("rank,step,start_ns,dur_ns,")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "choices"),
-    [
-        (("show", RUN / "on", "--to", "tyo"), "for reports; choose from text, json, markdown, html, notebook, toy"),
-        (("show", RUN / "on", "--to", "parquet"), "for reports; choose from text, json, markdown, html, notebook, toy"),
-        (("diff", RUN, "--to", "tyo"), "for comparisons; choose from text, json, markdown, html, notebook, toy"),
-        (("export", RUN / "on", "--to", "json"), "for runs; choose from parquet, perfetto, toy"),
-        (("export", RUN / "on", RUN / "off", "--to", "toy"), "toy: tables are of one run"),
-    ],
-)
-def test_an_unknown_renderer_is_a_usage_fault_that_lists_them(
-    installed: Path, arguments: tuple[str | Path, ...], choices: str
-) -> None:
-    done = traceq(*arguments, site=installed)
-    assert (done.code, done.out) == (2, "")
-    assert choices in done.err
+def test_an_unknown_renderer_is_a_usage_fault_that_lists_them(installed: Path) -> None:
+    choices: dict[tuple[str | Path, ...], str] = {
+        ("show", RUN / "on", "--to", "tyo"): "for reports; choose from text, json, markdown, html, notebook, toy",
+        ("show", RUN / "on", "--to", "parquet"): "for reports; choose from text, json, markdown, html, notebook, toy",
+        ("diff", RUN, "--to", "tyo"): "for comparisons; choose from text, json, markdown, html, notebook, toy",
+        ("export", RUN / "on", "--to", "json"): "for runs; choose from parquet, perfetto, toy",
+        ("export", RUN / "on", RUN / "off", "--to", "toy"): "toy: tables are of one run",
+    }
+    for done, choice in zip(traceq_each(list(choices), installed), choices.values(), strict=True):
+        assert (done.code, done.out) == (2, "")
+        assert choice in done.err
 
 
-@pytest.mark.parametrize("name", BROKEN)
-@pytest.mark.parametrize(
-    "command", [("show", RUN / "on", "--only"), ("recipes",), ("show", RUN / "on", "--only", "steps", "--to")], ids=str
-)
-def test_a_broken_plugin_is_one_line_that_names_its_package(
-    broken: Path, name: str, command: tuple[str | Path, ...]
-) -> None:
-    done = traceq(*command, name, site=broken)
-    assert (done.code != 0, done.out) == (True, "")
-    assert done.err.count("\n") == 1
-    assert done.err.startswith("traceq: ")
-    if name != "empty":
-        assert done.err.startswith(f"traceq: plugin broken-{name} 2.1: traceq.")
-        assert done.err.endswith(f" {name}: {BROKEN[name][1]}\n")
+def test_a_broken_plugin_is_one_line_that_names_its_package(broken: Path) -> None:
+    asked = (("show", RUN / "on", "--only"), ("recipes",), ("show", RUN / "on", "--only", "steps", "--to"))
+    commands = [(*command, name) for command in asked for name in BROKEN]
+    for (*_, name), done in zip(commands, traceq_each(commands, broken), strict=True):
+        assert (done.code != 0, done.out) == (True, "")
+        assert done.err.count("\n") == 1
+        assert done.err.startswith("traceq: ")
+        if name != "empty":
+            assert done.err.startswith(f"traceq: plugin broken-{name} 2.1: traceq.")
+            assert done.err.endswith(f" {name}: {BROKEN[str(name)][1]}\n")
 
 
 def test_broken_plugins_leave_all_else_as_it_is(broken: Path) -> None:
-    whole, notes = traceq("show", RUN / "on", "--only", "steps", site=broken), broken.name
-    assert (whole.code, whole.err) == (0, ""), notes
-    listed = traceq("recipes", site=broken)
+    commands = [("show", RUN / "on", "--only", "steps"), ("recipes",), ("diff", RUN), ("--version",)]
+    whole, listed, diff, version = traceq_each(commands, broken)
+    assert (whole.code, whole.err) == (0, "")
     assert listed.code == 0
     assert "outlier_ab" in listed.out
     assert sorted(line.split()[3] for line in listed.err.splitlines()) == [
@@ -158,27 +166,27 @@ def test_broken_plugins_leave_all_else_as_it_is(broken: Path) -> None:
         "broken-fails",
         "broken-missing",
     ]
-    assert traceq("diff", RUN, site=broken).code == 0
-    assert traceq("--version", site=broken).err == ""
+    assert diff.code == 0
+    assert version.err == ""
 
 
 def test_what_fails_while_it_runs_names_its_package_too(broken: Path) -> None:
-    shown = traceq("show", RUN / "on", "--only", "later", site=broken)
+    failing = [("show", RUN / "on", "--only", "later"), ("show", RUN / "on", "--only", "steps", "--to", "later")]
+    shown, drawn = traceq_each(failing, broken)
     assert (shown.code, shown.out) == (1, "")
     assert shown.err == "traceq: plugin broken-later 2.1: traceq.analyses later: KeyError: 'toy'\n"
-    drawn = traceq("show", RUN / "on", "--only", "steps", "--to", "later", site=broken)
     assert drawn.err == "traceq: plugin broken-later 2.1: traceq.renderers later: ValueError: no form\n"
 
 
 def test_a_report_on_everything_says_what_it_lacks(broken: Path, tmp_path: Path) -> None:
     loads = tmp_path / "site"
     shutil.copytree(broken, loads, ignore=shutil.ignore_patterns("broken_later*"))
-    done = traceq("show", RUN / "on", site=loads)
+    done, as_json = traceq_each([("show", RUN / "on"), ("show", "--json", RUN / "on")], loads)
     assert done.code == 0
     assert done.out.startswith(f"{RUN / 'on'} · cpu · ranks 0-1 of 2 · ")
     notes = [line for line in done.err.splitlines() if "traceq: note: plugin" in line]
     assert len(notes) == len(BROKEN)
-    codes = [doubt["code"] for doubt in json.loads(traceq("show", "--json", RUN / "on", site=loads).out)["warnings"]]
+    codes = [doubt["code"] for doubt in json.loads(as_json.out)["warnings"]]
     assert codes.count("plugin") == len(BROKEN)
 
 
