@@ -1,8 +1,9 @@
-"""A browser, and a disk that is soon full, for the tests that need one."""
+"""What all tests share: settings, a browser, and a disk that is soon full."""
 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import subprocess
@@ -21,6 +22,14 @@ settings.load_profile("sample")
 os.environ["XDG_CACHE_HOME"] = mkdtemp(prefix="traceq-cache-")  # not the user's own
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ.pop("COLUMNS", None)  # pytest-xdist says how wide its terminal is; texts compared here are a pipe's
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collections_pass_over_what_other_modules_hold() -> Iterator[None]:
+    """Keep what is in memory from gc.collect(), which a recording calls between blocks: traces of other tests."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
