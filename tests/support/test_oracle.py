@@ -269,7 +269,7 @@ def test_ddp_backward_is_what_the_autograd_thread_launched() -> None:
     assert result["collectives"]["elements"]["all_reduce"] == 3 * 25_557_032
 
 
-@pytest.mark.parametrize("rank", range(8))
+@pytest.mark.parametrize("rank", [0, *(pytest.param(rank, marks=pytest.mark.slow) for rank in range(1, 8))])
 def test_nanogpt_has_as_many_gathers_as_scatters_and_no_copy_to_the_host(rank: int) -> None:
     result = answer(real(f"nanogpt-h100-8r/rank{rank}.json.gz"))
     assert result["collectives"]["calls"] == {"all_gather": 28, "reduce_scatter": 28}
@@ -292,7 +292,7 @@ def test_expert_parallel_without_syncs_has_none() -> None:
     assert result["collectives"]["calls"] == {"all_gather": 10}
 
 
-@pytest.mark.parametrize("name", ["control-a100-rank3", "test-v100-rank1"])
+@pytest.mark.parametrize("name", [pytest.param("control-a100-rank3", marks=pytest.mark.slow), "test-v100-rank1"])
 def test_the_wait_of_a_pageable_copy_is_inside_the_copy_call(name: str) -> None:
     path = real(f"hta-diff/{name}.json.gz")
     sync = answer(path)["syncs"]["dtoh"]
