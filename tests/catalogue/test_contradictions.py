@@ -6,12 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from catalogue import FILES, JOBS
+from catalogue import FILES, JOBS, sheet_of
 from claims import FOUND_IN, contradictions
 from paths import FIXTURES, ROOT
-
-from traceq.analysis.registry import sheet
-from traceq.runs.read import read
 
 OURS = [
     *sorted(FIXTURES.glob("strategies/*.json.gz")),
@@ -22,7 +19,7 @@ OURS = [
 
 @pytest.mark.parametrize("path", [*(pytest.param(path, id=path.stem) for path in OURS), *FILES, *JOBS])
 def test_a_sheet_does_not_contradict_itself(path: Path) -> None:
-    assert list(contradictions(sheet(read(path)))) == []
+    assert list(contradictions(sheet_of(path))) == []
 
 
 def test_every_finding_names_its_table() -> None:

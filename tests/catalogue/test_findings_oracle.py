@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from catalogue import FILES
+from catalogue import FILES, sheet_of
 from claims import FOUND_IN
 from oracle.findings import finding_times
 from paths import FIXTURES, TESTS
 
-from traceq.analysis.registry import sheet
 from traceq.report import Finding
-from traceq.runs.read import read
 from traceq.units import Unit, format_value
 
 BY_EVENTS = {
@@ -47,7 +45,7 @@ def expected_text(finding: Finding, times: dict[str, float]) -> float:
 
 @pytest.mark.parametrize("path", [*(pytest.param(path, id=f"{path.parent.name}/{path.stem}") for path in OURS), *FILES])
 def test_the_time_of_a_finding_is_that_of_its_events(path: Path) -> None:
-    findings = [finding for finding in sheet(read(path)).findings if finding.code in BY_EVENTS]
+    findings = [finding for finding in sheet_of(path).findings if finding.code in BY_EVENTS]
     times = finding_times(path) if findings else {}
     for finding in findings:
         ns = expected_text(finding, times)

@@ -7,18 +7,16 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from catalogue import FILES, JOBS
+from catalogue import FILES, JOBS, sheet_of
 from paths import FIXTURES, TRACES
 from terminal import on_terminal, traceq
 
-from traceq.analysis.registry import sheet
 from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
 from traceq.renderers.diff_text import print_diffs
 from traceq.renderers.one_screen import MOST_LINES, print_screen
 from traceq.renderers.text import open_console
 from traceq.report import Sheet
-from traceq.runs.read import read
 
 OURS = [pytest.param(path, id=path.name) for path in (*sorted(FIXTURES.glob("example/*")), FIXTURES / "outlier_ab")]
 PAIRS = [
@@ -38,7 +36,7 @@ def screen(result: Sheet, width: int) -> str:
 
 @pytest.mark.parametrize("path", [*(path for path in OURS if path.values[0].is_dir()), *FILES, *JOBS])
 def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
-    result = sheet(read(path))
+    result = sheet_of(path)
     assert screen(result, 100).count("\n") <= MOST_LINES
     narrow = screen(result, 80)
     assert max(map(len, narrow.splitlines())) <= 80 + 1  # a word as long as the path of a trace

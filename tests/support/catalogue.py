@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from paths import TRACES
 
-__all__ = ["FILES", "JOBS", "every_trace"]
+from traceq.analysis.registry import sheet
+from traceq.report import Sheet
+from traceq.runs.read import read
+
+__all__ = ["FILES", "JOBS", "every_trace", "sheet_of"]
 
 
 REPRESENTED = re.compile(
@@ -37,3 +43,9 @@ JOBS = [
     if (path.parent / "rank1.json.gz").exists()
 ]
 """The jobs of several ranks among them, none where there are no traces."""
+
+
+@cache
+def sheet_of(path: Path) -> Sheet:
+    """Every report on a trace or job, which several tests look at; the trace itself is not kept."""
+    return sheet(read(path))
