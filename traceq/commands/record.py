@@ -147,29 +147,36 @@ def command(
         return
     if toggles or job_arms or tries_all or is_dry or not recipe:
         raise UsageFault("expected the command of a job after --, or --recipe NAME")
-    from traceq.recorder.process.environment_variables import is_launched
     from traceq.recorder.spec.prepare import Request
 
-    joins = is_launched()
-    request = Request(
-        recipe=recipe,
-        ranks=ranks,
-        steps=steps,
-        until_decided=until is Until.decided,
-        max_minutes=max_minutes,
-        trace_steps=trace_steps,
-        changes=tuple(changes),
-        vary=tuple(vary),
-        device=device.value,
-        out=out,
-        replicates=replicates,
-        hang_s=hang_s,
+    _record_recipe(
+        Request(
+            recipe=recipe,
+            ranks=ranks,
+            steps=steps,
+            until_decided=until is Until.decided,
+            max_minutes=max_minutes,
+            trace_steps=trace_steps,
+            changes=tuple(changes),
+            vary=tuple(vary),
+            device=device.value,
+            out=out,
+            replicates=replicates,
+            hang_s=hang_s,
+        )
     )
+
+
+def _record_recipe(request: Request) -> None:
+    """Record the recipe, then print where its step's time goes and the commands that say more."""
+    from traceq.recorder.process.environment_variables import is_launched
+
+    joins = is_launched()
     entry, _, planned = request.check()
     if joins and entry.recipe.runs_apart(each.arm for each in planned):
         raise UsageFault(
-            f"--recipe {recipe}: each arm needs separate processes, and those of torchrun, accelerate launch or srun "
-            "cannot be started again; run traceq record without them: it starts the ranks itself"
+            f"--recipe {request.recipe}: each arm needs separate processes, and those of torchrun, accelerate launch "
+            "or srun cannot be started again; run traceq record without them: it starts the ranks itself"
         )
     plan = _join(request) if joins else _launch(request)
     if plan is None:
