@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import pytest
 from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step
 from item_trace import with_item
 from simulator import US, run_of
 from simulator.meetings import Late, Meetings
+from simulator.program import Instruction, Launch, Synchronize, item
 
 from traceq.causes.host_line import KERNEL_LOADING
 from traceq.compare.account_causes import account_causes
@@ -16,6 +18,7 @@ from traceq.compare.attribution import ledger
 from traceq.compare.explain import explain
 from traceq.compare.result import Cause
 from traceq.facts.timeline.active_thread import parallel_launches
+from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
 
@@ -399,6 +402,29 @@ def test_a_change_that_all_ranks_share_is_no_jitter() -> None:
     delta_ns, causes = job_causes(0, Late(3, 400 * US, 1), ahead=False)
     assert delta_ns > 300 * US
     assert causes[0].kind == "host"
+
+
+@dataclass
+class Lagging(Meetings):
+    """The device of rank 0 is done when a step ends, that of rank 1 is not; `asks`: rank 1 calls item() per step."""
+
+    asks: int = 0
+
+    def step(self, rng: random.Random, rank: int, step: int) -> list[Instruction]:
+        work = super().step(rng, rank, step)
+        if rank == 0:
+            return [*work, Synchronize("device")]
+        return [*work, *[item()] * self.asks, Launch("long", 500 * US)]
+
+
+def test_syncs_of_another_rank_count_by_the_steps_that_this_rank_counts() -> None:
+    """Rank 1 lags behind its host, so its first step is partial: two syncs in each of two steps, none in the third."""
+    a, b = (run_of(Lagging(PLAN, num_ranks=2, asks=asks).job(random.Random(1))).traces for asks in (0, 2))
+    assert [int(steps(trace).counted.sum()) for trace in b] == [3, 2]
+    _, _, causes = explain(a[0], b[0], [(a[1], b[1])])
+    assert {cause.name: cause.delta_num for cause in causes if cause.kind == "sync"} == {
+        "rank 1: dtoh aten::_local_scalar_dense": 2
+    }
 
 
 def test_without_a_device_causes_are_the_differences_of_accounts() -> None:

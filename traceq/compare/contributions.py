@@ -30,6 +30,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.steps import steps
 from traceq.grouping import group
+from traceq.intervals import sorted_unique
 
 __all__ = ["Contributions", "Part", "contributions"]
 
@@ -49,8 +50,9 @@ class Contributions:
     `label` int64[C] into `labels`; `lines` are these labels' lines with numbers; `edge`, `step` int64[C] as of the
     graph; `part` int64[C] of Part; `a_ns`, `b_ns` int64[C] on either side, in all steps; `share` float64[C]; `sides`
     int64[C] as of edges; `num` int64[C]: B's events minus A's in the paired steps; `moved` int64[C]: bytes,
-    likewise; `is_copied`, `is_waited` bool[C]: of a sync, its copy and its wait. `calls` float64[labels]: B's syncs per
-    step minus A's, on all threads.
+    likewise; `num_steps` int64[C]: of the paired steps, those that the rank counts, which may be fewer than the
+    explained one's; `is_copied`, `is_waited` bool[C]: of a sync, its copy and its wait. `calls` float64[labels]: B's
+    syncs per step minus A's, on all threads.
     """
 
     labels: tuple[Label, ...]
@@ -65,6 +67,7 @@ class Contributions:
     sides: NDArray[np.int64]
     num: NDArray[np.int64]
     moved: NDArray[np.int64]
+    num_steps: NDArray[np.int64]
     is_copied: NDArray[np.bool_]
     is_waited: NDArray[np.bool_]
     calls: NDArray[np.float64]
@@ -83,6 +86,7 @@ class _Columns:
     sides: NDArray[np.int64]
     num: NDArray[np.int64]
     moved: NDArray[np.int64]
+    num_steps: NDArray[np.int64]
     is_copied: NDArray[np.bool_]
     is_waited: NDArray[np.bool_]
 
@@ -135,6 +139,7 @@ def _of_rank(
     num, moved = _events(lines, kind, a, b, is_copied)
     num, moved = (np.where(graph.step[edges] >= 0, column, 0) for column in (num, moved))
     zeros = np.zeros(len(host.edge), np.int64)
+    num_steps = max(len(sorted_unique(graph.step[on_rank & (graph.step >= 0)])), 1)
     of_loader = _loader_labels(graph, labels, np.unique(host.owner), rank, of_owner)
     of_host = np.where(is_loader[host.edge], of_loader[host.owner], of_owner[host.owner])
     return _Columns(
@@ -146,6 +151,7 @@ def _of_rank(
         sides=np.r_[graph.edges.sides[edges], np.where(host.a_ns == 0, IN_B, np.where(host.b_ns == 0, IN_A, IN_BOTH))],
         num=np.r_[num, zeros],
         moved=np.r_[moved, zeros],
+        num_steps=np.full(len(label) + len(of_host), num_steps),
         is_copied=np.r_[is_copied & runs, zeros > 0],
         is_waited=np.r_[np.isin(kind, _OF_HOLD) | (is_copied & ~runs), zeros > 0],
     )
