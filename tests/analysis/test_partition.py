@@ -52,6 +52,21 @@ def test_compute_hides_communication_hides_copies() -> None:
     ) == {"host_bound": 1, "launch_latency": 9, "compute": 30, "exposed_comm": 20, "exposed_memcpy": 20, "tail": 20}
 
 
+def test_idle_time_before_work_launched_before_the_first_recorded_call_is_launch_latency() -> None:
+    """The host waits from 20 on for what was launched before; up to then it may still have launched unrecorded."""
+    opening = [kernel("early", begin, 8, corr) for begin, corr in ((15, 91), (25, 92), (35, 93))]
+    waits = call("cudaDeviceSynchronize", 20, 25)
+    assert cells(*opening, waits, launch(50, 2, 1), kernel("gemm", 60, 35, 1)) == {
+        "host_bound": 15 + 7,
+        "before_window:compute": 24,
+        "before_window:launch_latency": 2 + 2,
+        "sync_wait": 2,
+        "launch_latency": 8,
+        "compute": 35,
+        "tail": 5,
+    }
+
+
 SPINS = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 
 

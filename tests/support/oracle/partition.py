@@ -61,6 +61,9 @@ class Walk:
     def __init__(self, trace: Trace, phases: Phases, syncs: list[Sync], gaps: list[Span], linked: list[Event]) -> None:
         self.trace, self.phases, self.syncs, self.gaps, self.linked = trace, phases, syncs, gaps, linked
         self.starts = [op.start for op in linked]
+        self.first_call = min((event.start for event in trace.events if event.cat == "runtime"), default=0)
+        early = [op for op in trace.device_ops if phases.of_op[op.row] == "before_window"]
+        self.opened = max((op.start for op in early if self.first_call < op.start < self.starts[0]), default=0)
         self.pending_ops = sorted(trace.device_ops, key=lambda op: (op.start, op.row), reverse=True)
         self.pending_syncs = sorted(syncs, key=lambda sync: sync.start, reverse=True)
         self.running: list[Event] = []
@@ -71,6 +74,7 @@ class Walk:
         result = [edge for op in self.trace.device_ops for edge in (op.start, op.end)]
         result += [edge for sync in self.syncs for edge in (sync.start, sync.end)]
         result += [call.end for call in self.trace.launches.values()]
+        result += [self.first_call] if self.opened else []
         result += [edge for gap in self.gaps for edge in gap]
         return result + self.phases.changes
 
@@ -102,6 +106,8 @@ class Walk:
         return self._idle(instant)
 
     def _idle(self, instant: int) -> tuple[str, str]:
+        if self.first_call <= instant < self.opened:
+            return "before_window", "launch_latency"
         index = bisect_left(self.starts, instant + 1)
         if index == len(self.linked):
             return self.phases.main_at(instant), "tail"

@@ -91,6 +91,7 @@ def idleness(trace: Trace) -> Idleness:
     waits = np.flatnonzero(partition.call[piece] >= 0)
     name[waits], line[waits] = labels.of_syncs(partition.call[piece[waits]])
     queued = np.flatnonzero(cause == IdleCause.LAUNCH_QUEUE)
+    queued = queued[device_work(trace).linked[partition.owner[piece[queued]]]]
     name[queued], line[queued] = labels.of_launches(device_work(trace).call[partition.owner[piece[queued]]])
     spins = np.flatnonzero(cause == IdleCause.SPIN_WAIT)
     name[spins], line[spins] = labels.of_kernels(partition.owner[piece[spins]])
@@ -121,7 +122,8 @@ def _cut_at_host_changes(
     main, work = main_track(trace), device_work(trace)
     active = active_thread(trace, parts[:, 0].copy())
     if len(work):
-        launching = np.where(partition.owner[piece] >= 0, tracks(trace)[work.call[partition.owner[piece]]], main)
+        owner = partition.owner[piece]
+        launching = np.where((owner >= 0) & work.linked[owner], tracks(trace)[work.call[owner]], main)
         for track in sorted_unique(launching[launching != main]).tolist():
             active.assign(trace, track, np.flatnonzero(launching == track))
     return parts, piece, active

@@ -159,7 +159,8 @@ def _device_activity(trace: Trace) -> Activity:
     """Return the partition of a trace with device work."""
     work, calls, labels = device_work(trace), blocking_calls(trace), phases(trace)
     launch_ends = trace.events.end[work.call[work.linked]]
-    ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel()
+    opening = _opening(trace, work)
+    ends = calls.start, calls.end, labels.main.parts.ravel(), unrecorded(trace).ravel(), opening.since
     pieces = _pieces(trace, work.start, work.end, launch_ends, *ends)
     start = pieces[:, 0].copy()
     category, owner, call = np.full(len(start), -1, np.int8), np.full(len(start), -1), np.full(len(start), -1)
@@ -175,7 +176,7 @@ def _device_activity(trace: Trace) -> Activity:
         busy = np.flatnonzero(running >= 0)
         category[busy], owner[busy] = code, running[busy]
     idle = np.flatnonzero(owner < 0)
-    category[idle], owner[idle], call[idle] = _idle_activity(trace, work, calls, start[idle])
+    category[idle], owner[idle], call[idle] = _idle_activity(trace, work, calls, opening, start[idle])
     hidden = idle[contains(unrecorded(trace), start[idle])]
     category[hidden], call[hidden] = TimeCategory.UNRECORDED, -1
     by_work = np.isin(category, (*BUSY, TimeCategory.SPIN_WAIT, TimeCategory.LAUNCH_LATENCY))
@@ -184,8 +185,29 @@ def _device_activity(trace: Trace) -> Activity:
     return Activity(pieces, category, phase, owner, call)
 
 
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """Work launched before the first recorded call that runs before all other: int64[K] into DeviceWork, by start.
+
+    `since`: ns of that call, int64[1], or int64[0] without such work. Before it the host may still have launched.
+    """
+
+    work: NDArray[np.int64]
+    since: NDArray[np.int64]
+
+
+def _opening(trace: Trace, work: DeviceWork) -> _Opening:
+    """Return the work that waits on the device when calls begin to be recorded."""
+    rows, linked = trace.events.rows(Category.RUNTIME), work.start[work.linked]
+    if not len(rows) or not len(linked):
+        return _Opening(np.empty(0, np.int64), np.empty(0, np.int64))
+    first = trace.events.ts[rows].min(keepdims=True)
+    index = np.flatnonzero(work.before_window & (work.start < linked[0]) & (work.start > first))
+    return _Opening(index, first[: len(index)])
+
+
 def _idle_activity(
-    trace: Trace, work: DeviceWork, calls: BlockingCalls, instants: NDArray[np.int64]
+    trace: Trace, work: DeviceWork, calls: BlockingCalls, opening: _Opening, instants: NDArray[np.int64]
 ) -> tuple[NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
     """Return, for each instant of an idle device, (category, next launched op, blocking call that delays it).
 
@@ -197,8 +219,14 @@ def _idle_activity(
     is_launched = instants >= trace.events.end[launch]
     category = np.where(is_launched, TimeCategory.LAUNCH_LATENCY, TimeCategory.HOST_BOUND).astype(np.int8)
     category[upcoming < 0] = TimeCategory.TAIL
+    opens = np.flatnonzero(instants >= opening.since[0]) if len(opening.work) else np.empty(0, np.int64)
+    next_early = np.r_[opening.work, -1][count_before(work.start[opening.work], instants[opens])]
+    opens, next_early = opens[next_early >= 0], next_early[next_early >= 0]
+    upcoming[opens], category[opens] = next_early, TimeCategory.LAUNCH_LATENCY
     waits_in = np.full(len(instants), -1)
-    blocked = np.flatnonzero(contains(spans(calls.start, calls.end), instants) & (upcoming >= 0))
+    blocked = np.flatnonzero(
+        contains(spans(calls.start, calls.end), instants) & work.linked[upcoming] & (upcoming >= 0)
+    )
     launched, begins = trace.events.ts[launch[blocked]], work.start[upcoming[blocked]]
     main = np.full(len(blocked), main_track(trace))
     for track in (tracks(trace)[launch[blocked]], main):  # a call of the main thread takes precedence
