@@ -165,6 +165,21 @@ def test_one_sync_and_more_syncs() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "num", "text"),
+    [
+        ("device aten::matmul", 1, "1 device synchronize in aten::matmul"),
+        ("device Torch-Compiled Region: 4/2", 5, "5 device synchronizes in Torch-Compiled Region: 4/2"),
+        ("rank 3: stream StreamSynchronize", 2, "rank 3: 2 stream synchronizes"),
+        ("alloc aten::cat", 2, "2 allocations in aten::cat"),
+        ("alloc Free", 1, "1 Free call"),
+    ],
+)
+def test_synchronizes_and_allocations_have_names_in_words(name: str, num: int, text: str) -> None:
+    words = words_of(100, cause(name, 50, num, kind="sync"))
+    assert f"({text} in fwd)" in words[0]
+
+
 def test_syncs_that_came_and_syncs_that_went_are_told_apart() -> None:
     words = words_of(10, cause("device a", 15, 1, kind="sync"), cause("dtoh b", -5, -3, kind="sync"))
     assert [text.partition(" (")[0] for text in words] == ["on removes 3 syncs per step", "on adds 1 sync per step"]
@@ -246,7 +261,7 @@ def test_in_the_table_jitter_has_its_deviation_and_no_number() -> None:
 
 def test_syncs_that_cost_less_although_they_are_more_are_told_together() -> None:
     (sentence,) = words_of(-20, cause("device a", -4, 2, kind="sync"), cause("dtoh b", -15, -3, kind="sync"))
-    what = "on removes 3 syncs per step (3 dtoh b in fwd) and adds 2 syncs per step (2 device a in fwd)"
+    what = "on removes 3 syncs per step (3 dtoh b in fwd) and adds 2 syncs per step (2 device synchronizes in a in fwd)"
     assert sentence == f"{what}: -19.0 us per step including the idle time they cause, 95.0 % of the traced -20.0 us."
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from traceq.compare.attribution import line_function
-from traceq.compare.result import REPLACED_BY, Cause, Comparable, Diff, Traced
+from traceq.compare.cause_names import cause_name, change_name, number, numbered, sync_name
+from traceq.compare.result import Cause, Comparable, Diff, Traced
 from traceq.stats import Comparison, Interaction
 from traceq.units import Unit, format_range, format_value
 
 __all__ = [
-    "cause_name",
     "cause_text",
     "cause_words",
     "cpu_words",
     "interaction_words",
     "jitter_text",
     "sample_words",
-    "short_name",
     "verdict_words",
 ]
 
@@ -26,16 +24,11 @@ _LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
 _MOST_LINES = 2
 _SEEN_PCT = 0.005
 """Percent of a step below which profiled steps, which have no interval, show no difference."""
-_SYNCHRONIZES = ("device", "stream", "event")
-"""Kinds of sync that are calls of their own, not an effect of the op around them."""
 _MOST_OPS = 6
 _MOST_CAUSES = 3
 _MAJORITY = 2
 _ERRORS = 2
 """Standard deviations within which a delta is run-to-run jitter."""
-_LONGEST_NAME = 60
-_LONGEST_OF_TWO = 45
-_NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
 
 
 def verdict_words(
@@ -150,16 +143,11 @@ def cause_words(
     return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes))
 
 
-def cause_name(cause: Cause) -> str:
-    """Return `dtoh aten::item at train.py:7 step`."""
-    return _cut_name(cause.path) + (f" at {cause.line}" if cause.line else "")
-
-
 def cause_text(cause: Cause, per: str = "per step") -> str:
     """Return `dtoh aten::copy_ in forward (10 fewer per step)`."""
     more = []
     if cause.delta_num:
-        more.append(f"{_number(cause)} {'more' if cause.delta_num > 0 else 'fewer'} {per}")
+        more.append(f"{number(cause)} {'more' if cause.delta_num > 0 else 'fewer'} {per}")
     if cause.delta_bytes:
         more.append(format_value(cause.delta_bytes, Unit.DELTA_BYTES))
     phase = f" in {cause.phase}" if cause.phase else ""
@@ -237,21 +225,9 @@ def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:
 
 def _listed(causes: Sequence[Cause]) -> str:
     """Return `10 dtoh aten::item (syncs), 1 aten::any and 3 more`."""
-    each = [f"{_number(c)} {_what(c)}" for c in causes[:_MOST_OPS]]
+    each = [numbered(c, change_name(c)) for c in causes[:_MOST_OPS]]
     rest = len(causes) - _MOST_OPS
     return ", ".join(each) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _what(cause: Cause) -> str:
-    """Return `aten::any`, `dtoh aten::item (sync)`, `device synchronize in aten::matmul`."""
-    kind, _, op = cause.name.partition(" ")
-    if cause.kind == "sync" and kind in _SYNCHRONIZES and "::" in op:
-        return f"{kind} synchronize in {_cut_name(op)}"
-    return f"{_cut_name(cause.name)}{_sync_mark(cause)}"
-
-
-def _sync_mark(cause: Cause) -> str:
-    return "" if cause.kind != "sync" else " (sync)" if abs(cause.delta_num) == 1 else " (syncs)"
 
 
 def _sync_words(a_name: str, b_name: str, traced: Traced, syncs: Sequence[Cause], *, timed: bool = True) -> list[str]:
@@ -317,7 +293,7 @@ def _chain(syncs: Sequence[Cause], otherwise: str) -> str:
 
 def _counted(verb: str, changed: Sequence[Cause], per: str) -> str:
     """Return `removes 20 syncs per step (20 dtoh aten::item in forward)`."""
-    each = ", ".join(f"{_number(c)} {c.name} in {c.phase}" for c in changed[:_MOST_OPS])
+    each = ", ".join(f"{numbered(c, sync_name(c))} in {c.phase}" for c in changed[:_MOST_OPS])
     rest = f" and {len(changed) - _MOST_OPS} more" if len(changed) > _MOST_OPS else ""
     number = _total(changed)
     return f"{verb} {number} {'sync' if number == '1' else 'syncs'} {per} ({each}{rest})"
@@ -325,10 +301,6 @@ def _counted(verb: str, changed: Sequence[Cause], per: str) -> str:
 
 def _total(changed: Sequence[Cause]) -> str:
     return format_value(abs(sum(cause.delta_num for cause in changed)), Unit.MEAN)
-
-
-def _number(cause: Cause) -> str:
-    return format_value(abs(cause.delta_num), Unit.MEAN)
 
 
 def _is_large(delta_ns: int, traced: Traced) -> bool:
@@ -353,21 +325,6 @@ def _amount(delta_ns: int, traced: Traced, more: str = "") -> str:
         return amount
     percent = format_value(100 * delta_ns / traced.delta_ns, Unit.PERCENT)
     return f"{amount}, {percent} of the traced {_delta(traced.delta_ns)}"
-
-
-def _cut_name(name: str) -> str:
-    short = short_name(name, _LONGEST_OF_TWO)
-    return short if REPLACED_BY in short else _cut(short)
-
-
-def short_name(name: str, longest: int) -> str:
-    """Return a name without common namespaces; both names of a replacement are cut to `longest` characters."""
-    parts = _NAMESPACES.sub("", name).split(REPLACED_BY)
-    return REPLACED_BY.join(_cut(part, longest) for part in parts) if len(parts) > 1 else parts[0]
-
-
-def _cut(name: str, longest: int = _LONGEST_NAME) -> str:
-    return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
 def _cost(delta_ns: float) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from traceq.compare.cause_names import short_name
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import Cause, Diff, Diffs, share
-from traceq.compare.sentences import jitter_text, short_name
+from traceq.compare.sentences import jitter_text
 from traceq.report import Cell, Column, Table
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from traceq.compare.cause_names import cause_name
 from traceq.compare.result import Cause, CellDelta, Traced
-from traceq.compare.sentences import cause_name
 from traceq.facts.timeline.phases import BEFORE_WINDOW
 from traceq.units import Unit, format_value
 

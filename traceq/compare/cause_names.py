@@ -1,0 +1,70 @@
+"""Names of causes as people read them."""
+
+from __future__ import annotations
+
+import re
+
+from traceq.compare.result import REPLACED_BY, Cause
+from traceq.units import Unit, format_value
+
+__all__ = ["cause_name", "change_name", "number", "numbered", "short_name", "sync_name"]
+
+_SYNCHRONIZES = ("device", "stream", "event")
+"""Kinds of sync that are calls of their own, not an effect of the op around them."""
+_CALL = re.compile(r"Synchronize$|^(Malloc|Free|HostAlloc|HostMalloc|HostFree|ExtMalloc|Mem)\w*$")
+"""Calls of the runtime by their names without the vendor, of syncs outside any op."""
+_LONGEST_NAME = 60
+_LONGEST_OF_TWO = 45
+_NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
+
+
+def cause_name(cause: Cause) -> str:
+    """Return `dtoh aten::item at train.py:7 step`."""
+    name = sync_name(cause) if cause.kind == "sync" else _cut_name(cause.path)
+    return name + (f" at {cause.line}" if cause.line else "")
+
+
+def change_name(cause: Cause) -> str:
+    """Return `aten::any`, `dtoh aten::item (sync)`, `device synchronize in aten::matmul`."""
+    if cause.kind != "sync":
+        return _cut_name(cause.name)
+    mark = " (sync)" if abs(cause.delta_num) == 1 else " (syncs)"
+    return sync_name(cause) + mark * (cause.work.partition(" ")[0] not in (*_SYNCHRONIZES, "alloc"))
+
+
+def sync_name(cause: Cause) -> str:
+    """Return `rank 3: dtoh aten::item`, `device synchronize in aten::matmul`, `allocations in aten::cat`."""
+    kind, _, op = cause.work.partition(" ")
+    plural = "s" * (abs(cause.delta_num) not in (0, 1))
+    if kind not in (*_SYNCHRONIZES, "alloc"):
+        return _cut_name(cause.name)
+    ranks, is_call = cause.name.removesuffix(cause.work), _CALL.search(op) is not None
+    if kind == "alloc":
+        return f"{ranks}{op} call{plural}" if is_call else f"{ranks}allocation{plural} in {_cut_name(op)}"
+    return f"{ranks}{kind} synchronize{plural}" + ("" if is_call else f" in {_cut_name(op)}")
+
+
+def numbered(cause: Cause, text: str) -> str:
+    """Return `2 aten::any`, `rank 3: 2 dtoh aten::item`."""
+    ranks = cause.name.removesuffix(cause.work)
+    return f"{ranks}{number(cause)} {text.removeprefix(ranks)}"
+
+
+def number(cause: Cause) -> str:
+    """Return how many more or fewer there are, without a sign."""
+    return format_value(abs(cause.delta_num), Unit.MEAN)
+
+
+def short_name(name: str, longest: int) -> str:
+    """Return a name without common namespaces; both names of a replacement are cut to `longest` characters."""
+    parts = _NAMESPACES.sub("", name).split(REPLACED_BY)
+    return REPLACED_BY.join(_cut(part, longest) for part in parts) if len(parts) > 1 else parts[0]
+
+
+def _cut_name(name: str) -> str:
+    short = short_name(name, _LONGEST_OF_TWO)
+    return short if REPLACED_BY in short else _cut(short)
+
+
+def _cut(name: str, longest: int = _LONGEST_NAME) -> str:
+    return name if len(name) <= longest else name[: longest - 1] + "…"
