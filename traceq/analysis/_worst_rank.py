@@ -22,11 +22,12 @@ def on_the_worst_rank(
     `slack_ns`, by rank, time counts as far as it exceeds what the rank waits for others anyway.
     """
     slack_ns = slack_ns or {}
-    by_rank = [(finding, rank.rank) for finding, rank in zip(findings, job.ranks, strict=True) if finding is not None]
+    by_rank = [(finding, rank) for finding, rank in zip(findings, job.ranks, strict=True) if finding is not None]
     if not by_rank:
         return ()
-    finding, rank = max(by_rank, key=lambda pair: pair[0].ns - slack_ns.get(pair[1], 0.0))
-    basis = [in_traced_steps(job)] if job.ranks[0].steps.marked else []
+    finding, worst = max(by_rank, key=lambda pair: pair[0].ns - slack_ns.get(pair[1].rank, 0.0))
+    rank, num_steps = worst.rank, int(worst.steps.counted.sum())
+    basis = [in_traced_steps(job, num_steps)] if job.ranks[0].steps.marked else []
     notes = [*basis, *([f"rank {rank}"] if len(job.ranks) > 1 else [])]
     noted = replace(finding, text=f"{finding.text} ({', '.join(notes)})") if notes else finding
     own_slack_ns = slack_ns.get(rank, 0.0)

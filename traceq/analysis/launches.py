@@ -13,12 +13,12 @@ from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.compiled_code import runs_compiled
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.first_device_use import first_device_use
 from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.library_loading import library_loading_calls
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
@@ -40,8 +40,6 @@ _HAS_GRAPHS = re.compile(r"^(cuda|cu|hip)[A-Z]")
 """Calls of a runtime that captures graphs."""
 _CAN_BE_CAPTURED = (SYNC_KINDS.index("alloc"),)
 """Kinds of blocking calls that capturing a graph avoids: its memory comes from a pool of its own."""
-_FIRST_USE_NS = 100_000_000
-"""An op with the first call of the runtime that takes longer starts the device: its context, its libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,26 +192,9 @@ def _cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
     What runs inside the first use is part of it.
     """
     counted, events = steps(trace).host[steps(trace).counted], trace.events
-    first_use, libraries = _first_use(trace), library_loading_calls(trace)
+    first_use, libraries = first_device_use(trace), library_loading_calls(trace)
     if len(first_use):
         libraries = libraries[events.ts[libraries] >= events.end[first_use[0]]]
     calls = (first_use, libraries, kernel_loading_calls(trace))
     first_use, libraries, loads = (rows[span_index(counted, events.ts[rows]) >= 0] for rows in calls)
     return first_use, libraries, loads
-
-
-def _first_use(trace: Trace) -> NDArray[np.int64]:
-    """Return int64[0 or 1]: the row of the outermost op around the first runtime call, if it takes very long."""
-    events = trace.events
-    calls = events.rows(Category.RUNTIME)
-    nothing = calls[:0]
-    if len(calls) == 0 or len(device_work(trace)) == 0:
-        return nothing
-    call = calls[np.argmin(events.ts[calls])]
-    ops = host_ops(trace).get(int(tracks(trace)[call]))
-    index = ops.innermost_at(events.ts[[call]]) if ops is not None else nothing
-    if ops is None or index[0] < 0:
-        return nothing
-    row = ops.rows[ops.outermost()[index]]
-    is_first = (events.ts[row] <= device_work(trace).start.min()) & (events.dur[row] >= _FIRST_USE_NS)
-    return row.compress(is_first)

@@ -136,12 +136,19 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
         return []
     together, alone = format_value(together_ns, Unit.NS), format_value(part.largest_alone_ns, Unit.NS)
     on_rank = f" of rank {rank.rank}, {_which(rank, slack_ns)}," if len(job.ranks) > 1 else ""
+    of_kind = max((row for row in part.rows[1:] if row.removed.endswith("syncs")), key=_saved_by_kind)
+    most = _saved_by_kind(of_kind)
+    kind = f"; {of_kind.removed} alone {format_value(most, Unit.NS)}" if 2 * most >= together_ns else ""
     text = (
-        f"removing all syncs shortens {the_step(rank.steps)}{on_rank} by {together} (replay), no row of them alone by "
-        f"more than {alone}: remove them together"
+        f"removing all syncs shortens {the_step(rank.steps)}{on_rank} by {together} (replay{kind}), no row of them "
+        f"alone by more than {alone}: remove them together"
     )
     finding, own_slack_ns = Finding("joint_syncs", "medium", text, together_ns), slack_ns.get(rank.rank, 0.0)
     return [in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]
+
+
+def _saved_by_kind(row: ReplayRow) -> int:
+    return 0 if row.removed == _ALL else row.saved_ns
 
 
 def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:

@@ -15,6 +15,7 @@ from traceq.analysis._wording import and_followers, more_rows, over_ranks, per_s
 from traceq.causes.replay import Saving
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
+from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
@@ -36,7 +37,15 @@ _FREE_PART = 0.1
 _LONG = 0.01
 """Part of a step from which a wait that costs nothing is a finding."""
 _COSTLY, _MAY_COST, _FREE, _HARMLESS, _UNKNOWN = "costly", "may_cost", "waits_but_free", "harmless", "unknown"
-_SCALAR = "scalar"
+_SCALAR, _ALLOC = "scalar", "alloc"
+_CAPTURE = "graph_capture"
+_ONCE = {
+    "": "",
+    _CAPTURE: "; that op captures a CUDA graph, which it does once for each shape: trace steps after a warm-up",
+    "first_use": "; the process begins to use the device here: trace steps after a warm-up",
+    "pool_growth": "; no memory is returned meanwhile, so the pool still grows, as in a warm-up",
+}
+"""What a finding adds about syncs that do not recur in every step."""
 _VIEW = ("kind", "line", "op", "phase", "num", "step_blocked_ns", "replay_ns", "most_replay_ns", "label")
 
 
@@ -47,7 +56,7 @@ class SyncRow:
     Means over the counted steps are `step_blocked_ns` and `replay_ns`, by which a step becomes shorter without them:
     what they cost, in labels, tables and findings; `most_replay_ns` where what streams wait for is not recorded, or
     delays of the device have no recorded reason. `cost_ns` is only the part of it right after them. Waits for
-    unrecorded work do not count in `step_blocked_ns`.
+    unrecorded work do not count in `step_blocked_ns`. `once`: why they do not recur in every step, "" if they may.
     """
 
     key: str = column("key")
@@ -69,6 +78,7 @@ class SyncRow:
     replay_ns: int = column("saves", Unit.NS, is_per_step=True)
     most_replay_ns: int = column("at most", Unit.NS, is_per_step=True)
     label: str = column("label")
+    once: str = column("once")
 
 
 def summarize(trace: Trace) -> Part[SyncRow]:
@@ -95,6 +105,8 @@ def _rows(trace: Trace) -> list[SyncRow]:
     on_record = waits.blocked - measure_within(unrecorded(trace), waits.start, waits.start + waits.blocked)
     recorded_wait_ns = groups.sum(np.minimum(waits.wait, on_record))
     step_blocked_ns = groups.sum(np.where(in_steps, on_record, 0))
+    allocates, captured_ns = allocates_once(trace), groups.sum(np.where(is_in_graph_capture(trace), waits.blocked, 0))
+    captures = [2 * ns > all_ns for ns, all_ns in zip(captured_ns, blocked_ns, strict=True)]
     rows = []
     for index, (kind_code, op_text, line_text, path, phase_number) in enumerate(groups.keys.tolist()):
         kind, op, line = SYNC_KINDS[kind_code], texts[op_text], texts[line_text]
@@ -121,6 +133,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 replay_ns=savings[index].least_ns,
                 most_replay_ns=savings[index].most_ns,
                 label=_label(trace, recorded_wait_ns[index], savings[index]),
+                once=allocates if kind == _ALLOC and allocates else _CAPTURE if captures[index] else "",
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
@@ -213,7 +226,7 @@ def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
     saved = saving_words(Saving(row.replay_ns, row.most_replay_ns), step_ns)
     more = and_followers(Saving(row.replay_ns, row.most_replay_ns), row.step_blocked_ns)
     if slack_ns < row.replay_ns:
-        text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more})"
+        text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more}){_ONCE[row.once]}"
         return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=site)
     text = f"{_blocks(job, row)}; removing it shortens that rank's own work by {saved} (replay{more})"
     return in_vain(Finding("costly_sync", "low", text, row.replay_ns, row.key, site=site), row.rank, slack_ns)

@@ -1,0 +1,84 @@
+"""Which syncs do not recur in every step, and what findings say about them. Times in us."""
+
+from __future__ import annotations
+
+import pytest
+from builder import Event, build, call, kernel, launch, op, step
+
+from traceq.analysis.registry import analyze
+from traceq.facts.stalls.one_time_syncs import allocates_once, is_in_graph_capture
+from traceq.facts.stalls.syncs import syncs
+from traceq.model import Run, Trace
+
+
+def capturing(*, other_thread: bool = False) -> Trace:
+    """A compiled region that captures a graph, launches it and waits; then an op that waits as long."""
+    thread = {"tid": 3} if other_thread else {}
+    return build(
+        step(0, 400),
+        op("aten::copy_", 0, 5),
+        launch(1, 2, 1),
+        kernel("copy", 4, 10, 1),
+        op("Torch-Compiled Region", 20, 160, **thread),
+        call("cudaStreamBeginCapture", 30, 2, **thread),
+        call("cudaStreamEndCapture", 50, 2, **thread),
+        call("cudaGraphLaunch", 55, 5, 2, **thread),
+        kernel("graph", 62, 100, 2),
+        call("cudaDeviceSynchronize", 70, 100),
+        op("aten::item", 200, 120),
+        launch(201, 2, 3),
+        kernel("sum", 205, 100, 3),
+        call("cudaDeviceSynchronize", 210, 100),
+        op("aten::add", 330, 10),
+        launch(331, 2, 4),
+        kernel("add", 336, 20, 4),
+    )
+
+
+def texts(trace: Trace) -> list[str]:
+    return [finding.text for finding in analyze(Run("", (trace,)), "syncs").findings]
+
+
+def test_a_sync_beside_a_capture_is_one_of_a_warm_up() -> None:
+    trace = capturing()
+    assert is_in_graph_capture(trace).tolist() == [True, False]
+    first, second = sorted(texts(trace), key=lambda text: "Torch-Compiled Region" not in text)
+    assert first.endswith(
+        "; that op captures a CUDA graph, which it does once for each shape: trace steps after a warm-up"
+    )
+    assert "captures" not in second
+
+
+def test_a_capture_on_another_thread_is_none_of_this_one() -> None:
+    assert is_in_graph_capture(capturing(other_thread=True)).tolist() == [False, False]
+
+
+def allocating(*calls: str, first_op: float = 5) -> Trace:
+    """Runtime calls of 20 in an op, in the second of two steps; `first_op`: how long the op takes that comes first."""
+    rows: list[Event] = [step(0, 500 + first_op), step(500 + first_op, 500, 1), op("aten::zeros", 0, first_op)]
+    rows += [launch(1, 2, 1), kernel("zeros", first_op + 1, 490, 1)]
+    begin = 510 + first_op
+    rows += [call(name, begin + 30 * n, 20) for n, name in enumerate(calls)]
+    rows += [op("aten::empty", begin - 2, 30 * len(calls)), launch(begin + 200, 2, 2)]
+    return build(*rows, kernel("fill", begin + 210, 150, 2))
+
+
+@pytest.mark.parametrize(
+    ("calls", "first_op", "why"),
+    [
+        (["cudaMalloc", "cudaMalloc"], 5, "pool_growth"),
+        (["cudaFree", "cudaMalloc"], 5, ""),
+        ([], 5, ""),
+        (["cudaFree", "cudaMalloc"], 200_000, "first_use"),
+    ],
+)
+def test_allocations_recur_unless_a_pool_grows_or_a_process_begins(calls: list[str], first_op: float, why: str) -> None:
+    trace = allocating(*calls, first_op=first_op)
+    assert len(syncs(trace)) == len(calls)
+    assert allocates_once(trace) == why
+
+
+def test_findings_say_that_a_pool_still_grows() -> None:
+    (text,) = texts(allocating("cudaMalloc", "cudaMalloc"))
+    assert text.endswith("; no memory is returned meanwhile, so the pool still grows, as in a warm-up")
+    assert not any("pool" in text for text in texts(allocating("cudaFree", "cudaMalloc")))

@@ -1,0 +1,50 @@
+"""Syncs that a job makes once, not in every step: while a CUDA graph is captured, while the pool of memory grows."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.events.first_device_use import first_device_use
+from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.stalls.syncs import syncs
+from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
+from traceq.facts.timeline.steps import steps
+from traceq.intervals import contains, span_index, spans
+from traceq.model import Category, Trace
+
+__all__ = ["allocates_once", "is_in_graph_capture"]
+
+_CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
+_FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
+
+
+def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[S]: syncs inside an outermost op that captures a CUDA graph, before, while or after it does."""
+    events, waits, row_track = trace.events, syncs(trace), tracks(trace)
+    calls = events.rows(Category.RUNTIME)
+    calls = calls[matching(events, calls, _CAPTURE)]
+    inside = np.zeros(len(waits), np.bool_)
+    for track, ops in host_ops(trace).items() if len(calls) else ():
+        index = ops.innermost_at(events.ts[calls[row_track[calls] == track]])
+        top = ops.outermost()[index[index >= 0]]
+        on_track = np.flatnonzero(row_track[waits.rows] == track)
+        inside[on_track] = contains(spans(ops.start[top], ops.end[top]), waits.start[on_track])
+    return inside
+
+
+def allocates_once(trace: Trace) -> str:
+    """Return why the allocations of the counted steps are none of every step; "" where they may be.
+
+    `first_use`: the process uses its device for the first time there. `pool_growth`: they enlarge a pool, which ends,
+    and no memory is returned to the driver.
+    """
+    waits, all_steps = syncs(trace), steps(trace)
+    host = all_steps.host[all_steps.counted]
+    if (span_index(host, trace.events.ts[first_device_use(trace)]) >= 0).any():
+        return "first_use"
+    rows = waits.rows[(waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0)]
+    return "pool_growth" if len(rows) and not matching(trace.events, rows, _FREE).any() else ""
