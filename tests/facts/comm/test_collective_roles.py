@@ -56,6 +56,9 @@ def roles(*events: Event, **metadata: Any) -> list[str]:
         (op("SyncBatchNormBackward", 10, 20), comms("allreduce", 12, 5, BIG), "batch_statistics"),
         (op(ENGINE + "MyFunctionBackward", 40, 30), comms("allreduce", 50, 5, BIG), "activation_exchange"),
         (op("_AllToAll", 10, 20), comms("alltoallv", 12, 5, BIG, dtype="Long"), "index_exchange"),
+        (op("_AllToAll", 10, 20), comms("alltoallv", 12, 5, BIG, dtype="Byte"), "activation_exchange"),
+        (op("_AllGather", 10, 20), comms("_allgather_base", 12, 5, BIG, dtype="Char"), "activation_exchange"),
+        (op("_AllGather", 10, 20), comms("_allgather_base", 12, 5, BIG, dtype="Int"), "index_exchange"),
         (annotation("## all2all_data:kjt values ##", 10, 20), comms("alltoallv", 12, 5, BIG), "index_exchange"),
         (
             frame("torch/nn/utils/clip_grad.py(10): clip_grad_norm_", 80, 20),

@@ -94,6 +94,8 @@ _TRANSPARENT = re.compile(
     rf"|ProfilerStep|Optimizer\.|DistributedDataParallel\.|{LOADER}|Torch-Compiled Region)"
 )
 _INTEGERS = re.compile(r"^(u?int|bool)")
+_BYTES = re.compile(r"^u?int8$")
+"""Dtypes of quantised values, and of values seen as bytes: too small for indices."""
 
 
 @once_per_trace
@@ -124,7 +126,8 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
     reduces, summed = _is(calls, "all_reduce", "reduce_scatter", "reduce"), _is(calls, "all_reduce", "reduce")
     gathers, broadcasts = _is(calls, "all_gather"), _is(calls, "broadcast")
     exchanges = _is(calls, "all_to_all", "send", "recv", "send_recv")
-    integers, few = _holds_integers(trace, calls), _holds_few(calls)
+    integers, few = _is_of_dtype(trace, calls, _INTEGERS), _holds_few(calls)
+    indices = integers & ~_is_of_dtype(trace, calls, _BYTES)
     accumulates, optimizer = around.within(_ACCUMULATE_GRAD), around.within(_OPTIMIZER)
     in_an_op = around.within(_AUTOGRAD) | around.within_other_op(_TRANSPARENT)
     outside_ops, updated = gathers & ~in_an_op & ~integers, _after_update(trace, around)
@@ -144,7 +147,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
         (Role.OPTIMIZER, gathers & optimizer & integers & ~one_number),
         (Role.GATHER_STEP, (gathers | broadcasts) & optimizer),
         (Role.STATISTICS, around.within(_NORMALIZES)),
-        (Role.INDICES, exchanges & (integers | around.within(_DISTRIBUTES_INPUT)) | (gathers & integers & in_an_op)),
+        (Role.INDICES, exchanges & (indices | around.within(_DISTRIBUTES_INPUT)) | (gathers & indices & in_an_op)),
         (Role.METRIC, ~exchanges & around.within(_MEASURES)),
         (Role.TOKENS, one_number & (around.within(_COUNTS_TOKENS) | ~_computed_since_update(around))),
         (Role.GATHER_STEP, outside_ops & ~few & updated & ~_computed_since_update(around)),
@@ -178,14 +181,14 @@ def _holds_few(calls: Calls) -> NDArray[np.bool_]:
     return (calls.elements >= 0) & (calls.elements <= _MAX_FEW_ELEMENTS)
 
 
-def _holds_integers(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
-    """Return bool[C]: the dtype is an integer type; False where it is unknown."""
+def _is_of_dtype(trace: Trace, calls: Calls, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Return bool[C]: the dtype's name matches; False where it is unknown."""
     dtype, strings = trace.events.messages.dtype, trace.events.strings
     if len(dtype) == 0:
         return np.zeros(len(calls), np.bool_)
     distinct, inverse = np.unique(dtype, return_inverse=True)
-    is_integer = np.array([text >= 0 and bool(_INTEGERS.match(strings[text])) for text in distinct.tolist()])[inverse]
-    return np.asarray((calls.message >= 0) & is_integer[calls.message])
+    matches = np.array([text >= 0 and bool(pattern.match(strings[text])) for text in distinct.tolist()])[inverse]
+    return np.asarray((calls.message >= 0) & matches[calls.message])
 
 
 def _after_update(trace: Trace, around: Surroundings) -> NDArray[np.bool_]:
