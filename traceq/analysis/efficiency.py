@@ -294,6 +294,7 @@ def _coverage(parts: Sequence[RankWork]) -> str:
     words = {
         TimeKind.NO_MODEL: "has ops without a model",
         TimeKind.NO_SHAPE: "has ops without shapes",
+        TimeKind.ARGUMENTS: "has ops of which only the arguments are known",
         TimeKind.NO_OP: "was launched by no recorded op",
         TimeKind.COMMUNICATION: "is communication",
         TimeKind.COPY: "is copies and memsets",

@@ -118,7 +118,7 @@ def work_deltas(a: Trace, b: Trace) -> tuple[WorkDelta, ...]:
 
 def _modelled_share(work: RankWork) -> float:
     """Return the part of the device time of computing work whose FLOPs or bytes are known."""
-    kinds = (TimeKind.MODELLED, TimeKind.NO_MODEL, TimeKind.NO_SHAPE, TimeKind.NO_OP)
+    kinds = (TimeKind.MODELLED, TimeKind.ARGUMENTS, TimeKind.NO_MODEL, TimeKind.NO_SHAPE, TimeKind.NO_OP)
     computing = [work.ns_of_kind[kind] for kind in kinds]
     return computing[0] / sum(computing) if sum(computing) else 0.0
 

@@ -46,6 +46,12 @@ def test_flops_count_once_for_all_kernels_of_an_op_and_every_nanosecond_has_a_ki
     assert ops.unit_ns.sum() == 37_000
 
 
+def test_time_of_an_op_of_which_only_the_arguments_are_known_is_not_modelled() -> None:
+    trace = build(op("aiter::mystery", 0, 10, **ADD), launch(1, 1, corr=1), kernel("mystery", 100, 10, corr=1))
+    ops = modelled_ops(trace)
+    assert (ops.unit_kind.tolist(), ops.unit_op.tolist()) == ([TimeKind.ARGUMENTS], [0])
+
+
 def test_a_kernel_belongs_to_the_outermost_contraction_and_else_to_the_innermost_op() -> None:
     convolution = {
         "Input Dims": [[2, 3, 9, 9], [6, 3, 3, 3]],

@@ -50,6 +50,8 @@ class TimeKind(IntEnum):
     COMMUNICATION = 4
     COPY = 5
     """Copies and memsets."""
+    ARGUMENTS = 6
+    """Only the bytes of the op's arguments are known, which bound its work from neither side."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,6 +108,7 @@ def modelled_ops(trace: Trace) -> ModelledOps:
     row, of = unique_inverse(owner[owned], len(trace.events))
     first = np.zeros(len(row), np.int64)
     first[of[::-1]] = np.arange(len(of))[::-1]  # the last assignment wins, which is that of the first
+    is_arguments = np.array([work.kind == Kind.ARGUMENTS for work in works], np.bool_)
     ns, tf32, unit_op = np.zeros(len(row), np.int64), np.zeros(len(row), np.bool_), np.full(len(units.op), -1)
     np.add.at(ns, of, units.ns[owned])
     np.logical_or.at(tf32, of, matching(trace.events, units.row[owned], _TF32))
@@ -121,7 +124,7 @@ def modelled_ops(trace: Trace) -> ModelledOps:
         unit_row=units.row,
         unit_ns=units.ns,
         unit_op=unit_op,
-        unit_kind=_kinds(trace, units, owner),
+        unit_kind=_kinds(trace, units, unit_op, is_arguments[work_id[np.searchsorted(candidates, row)]]),
     )
 
 
@@ -300,11 +303,14 @@ def _owners(
     return owner
 
 
-def _kinds(trace: Trace, units: _Units, owner: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the TimeKind of all pieces of time: int64[U]."""
+def _kinds(
+    trace: Trace, units: _Units, unit_op: NDArray[np.int64], is_arguments: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the TimeKind of all pieces of time, int64[U]; bool[O] are the ops of which only arguments are known."""
     has_shapes = trace.events.shapes[units.op] >= 0
     kind = np.where(has_shapes, int(TimeKind.NO_MODEL), int(TimeKind.NO_SHAPE))
-    kind = np.where(owner >= 0, int(TimeKind.MODELLED), kind)
+    of_op = np.where(is_arguments, int(TimeKind.ARGUMENTS), int(TimeKind.MODELLED))
+    kind = np.where(unit_op >= 0, np.r_[of_op, -1][unit_op], kind)
     return np.where(units.op >= 0, kind, units.kind)
 
 
