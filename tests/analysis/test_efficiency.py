@@ -151,3 +151,36 @@ def test_a_finding_names_an_op_that_takes_much_of_the_step_and_is_far_below_its_
 def test_without_peaks_there_are_rates_but_no_shares() -> None:
     (row,) = rows(analyzed(made()), "efficiency_ops")
     assert (row["tflops"], row["roof"], row["roof_pct"], row["lost_ns"]) == (0.5, "", None, None)
+
+
+def attending(softmax: tuple[int, ...] = (2, 8, 256, 512), *, num_values: int = 3) -> list[str]:
+    """What is said of three times q k, softmax and `num_values` times the product with values, 10 us each."""
+    half, rows, number = "c10::BFloat16", [], 0
+    calls = [
+        ("aten::bmm", [[16, 256, 64], [16, 64, 512]], 3),
+        ("aten::_softmax", [list(softmax), [], []], 3),
+        ("aten::bmm", [[16, 256, 512], [16, 512, 64]], num_values),
+    ]
+    for name, dims, num in calls:
+        for _ in range(num):
+            types = [half if shape else "Scalar" for shape in dims]
+            rows += [op(name, 20 * number, 15, **{"Input Dims": dims, "Input type": types})]
+            rows += [launch(20 * number + 1, 2, number + 1), kernel(name, 20 * number + 8, 10, number + 1)]
+            number += 1
+    trace = build(step(0, 400), *rows, deviceProperties=[{"name": "NVIDIA H100 80GB HBM3"}])
+    return [finding.text for finding in analyzed(trace).findings if finding.code == "unfused_attention"]
+
+
+def test_products_with_a_softmax_of_their_shape_between_them_are_attention_without_a_fused_kernel() -> None:
+    (text,) = attending()
+    assert text == (
+        "attention without a fused kernel in forward: aten::bmm, aten::_softmax and aten::bmm of 16 x 256 x 512 scores "
+        "take 90.0 us per step (22.5 %); those of scaled_dot_product_attention keep no scores in memory, where mask, "
+        "dropout and dtype allow one"
+    )
+
+
+def test_a_softmax_of_another_shape_or_number_is_no_attention() -> None:
+    assert attending((2, 8, 256, 511)) == []
+    assert attending((4096, 512)) == []
+    assert attending(num_values=4) == []

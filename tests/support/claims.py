@@ -5,9 +5,11 @@ Each function yields sentences, one per contradiction.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 from traceq.facts.stalls.syncs import SYNC_KINDS
@@ -350,6 +352,22 @@ def by_roof(sheet: Sheet, finding: Finding) -> float:
     return max(ns.values())
 
 
+def by_attention(sheet: Sheet, finding: Finding) -> float:
+    """The time of the ops that the finding names, of its scores."""
+    phase, _, text = finding.text.partition(" in ")[2].partition(": ")
+    ops, _, size = text.partition(" scores ")[0].rpartition(" of ")
+    batch, height, width = (int(number.replace(",", "")) for number in size.split(" x "))
+    ns: dict[int, float] = defaultdict(float)
+    for row in rows_of(sheet, "efficiency_ops"):
+        if row["op"] not in ops or row["phase"] != phase or not row["shapes"]:
+            continue
+        *_, left, right = [shape for shape in json.loads(row["shapes"]) if shape] * 2
+        given = [batch, height, width] == [*left[:-1], right[-1]] if len(left) == 3 else False
+        if given or left == [batch, height, width] or prod(left) == batch * height * width == prod(right):
+            ns[row["rank"]] += row["gpu_ns"] / len(counted(sheet)[row["rank"]])
+    return max(ns.values())
+
+
 def no_time(sheet: Sheet, finding: Finding) -> float:
     return 0
 
@@ -366,6 +384,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "cold_start": by_cold_calls,
     "expert_imbalance": by_experts,
     "below_roof": at_most(by_roof),
+    "unfused_attention": at_most(by_attention),
     "unfused_optimizer": by_optimizer,
     "long_backward": by_passes,
     "metric_gathers": by_metrics,

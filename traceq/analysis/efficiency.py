@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from traceq.analysis._below_roof import below_roof, counted_steps
 from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
 from traceq.analysis._rank_rows import each_of
+from traceq.analysis._unfused_attention import unfused_attention
 from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.modelled_ops import TimeKind
@@ -107,7 +108,7 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
     has_device = any(rank.has_device for rank in job.ranks)
     if not any(part.rows for part in parts) or not (has_device or any(peaks.values())):
         return Report("efficiency", tables)
-    findings = below_roof(job, parts, peaks) if has_device else ()
+    findings = (*below_roof(job, parts, peaks), *unfused_attention(job, parts)) if has_device else ()
     return Report("efficiency", tables, _views(job, parts, peaks, ranks), findings)
 
 

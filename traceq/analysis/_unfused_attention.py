@@ -1,0 +1,72 @@
+"""Attention as two products of matrices with a softmax between them, whose scores go through memory."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from math import prod
+
+from traceq.analysis._below_roof import counted_steps
+from traceq.analysis._wording import per_step
+from traceq.facts.ranks.job import Job
+from traceq.facts.roofline.op_work import OpWork, RankWork
+from traceq.report import Finding
+from traceq.units import Unit, format_value
+
+__all__ = ["unfused_attention"]
+
+_LARGE = 0.1
+"""Part of the step from which attention is worth a finding."""
+_SOFTMAX, _PRODUCTS = ("aten::_softmax", "aten::_safe_softmax"), {"aten::bmm": 0, "aten::baddbmm": 1}
+"""Names of softmax ops; products of batches of matrices, with the position of their first factor."""
+
+Scores = tuple[str, int, int, int]
+"""(phase, batch, rows, columns) of a batch of matrices."""
+
+
+def unfused_attention(job: Job, parts: Sequence[RankWork]) -> tuple[Finding, ...]:
+    """Return the scores that products and a softmax of the same shape take most time for, on the rank where it is most.
+
+    As many products have to give such scores, and to multiply them, as softmaxes take them.
+    """
+    findings: list[Finding] = []
+    for index, part in enumerate(parts):
+        num_steps, window_ns = counted_steps(job, index)
+        rows_of_scores: dict[Scores, list[list[OpWork]]] = defaultdict(lambda: [[], [], []])
+        for row in part.rows:
+            for role, scores in _roles(row):
+                rows_of_scores[scores][role].append(row)
+        for scores, rows_of_role in rows_of_scores.items():
+            numbers = {sum(row.num for row in rows) for rows in rows_of_role}
+            ns = sum(row.step_ns for rows in rows_of_role for row in rows)
+            if len(numbers) == 1 and 0 not in numbers and ns >= _LARGE * window_ns > 0:
+                text = _sentence(job, scores, rows_of_role, ns / num_steps, 100 * ns / window_ns)
+                findings.append(Finding("unfused_attention", "medium", text, round(ns / num_steps)))
+    return tuple(sorted(findings, key=lambda finding: -finding.ns)[:1])
+
+
+def _roles(row: OpWork) -> list[tuple[int, Scores]]:
+    """Return (0, the scores that a product gives), (1, those that a softmax takes), (2, those that a product takes)."""
+    first = _PRODUCTS.get(row.op, 0)
+    if not row.shapes or (row.op not in _SOFTMAX and row.op not in _PRODUCTS):
+        return []
+    shapes = json.loads(row.shapes)[first : first + 2]
+    if row.op in _SOFTMAX:
+        *batch, rows, columns = shapes[0] if len(shapes[0]) > 2 else (0, 0, 0)
+        return [(1, (row.phase, prod(batch), rows, columns))]
+    (batch, rows, inner), (_, _, columns) = shapes
+    if inner == columns:  # cannot tell scores from what they multiply
+        return []
+    return [(0, (row.phase, batch, rows, columns)), (2, (row.phase, batch, rows, inner))]
+
+
+def _sentence(job: Job, scores: Scores, rows_of_role: Sequence[Sequence[OpWork]], ns: float, pct: float) -> str:
+    phase, *shape = scores
+    given, softmax, taken = (rows[0].op for rows in rows_of_role)
+    size = " x ".join(f"{number:,}" for number in shape)
+    takes = f"{format_value(ns, Unit.NS)} {per_step(job.ranks[0].steps)} ({format_value(pct, Unit.PERCENT)})"
+    return (
+        f"attention without a fused kernel in {phase}: {given}, {softmax} and {taken} of {size} scores take {takes}; "
+        "those of scaled_dot_product_attention keep no scores in memory, where mask, dropout and dtype allow one"
+    )
