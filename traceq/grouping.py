@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Groups", "absent", "group", "inverse"]
+__all__ = ["Groups", "absent", "group", "inverse", "ordinals"]
 
 _WIDEST, _MOST = 2**31, 2**62
 """Ranges of one column, and of all columns combined, up to which values are used as numbers without sorting."""
@@ -71,6 +71,16 @@ def group(columns: Sequence[NDArray[np.int64] | NDArray[np.int32] | NDArray[np.i
         size *= width
     first, group_ids = _by_table(number, size) if size <= 4 * len(number) else _by_sorting(number)
     return Groups(np.column_stack([np.asarray(column[first], np.int64) for column in columns]), group_ids, first)
+
+
+def ordinals(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return, of each row, how many rows before it agree with it in all columns: int64[N]."""
+    group_ids = group(columns).group_ids
+    order = np.argsort(group_ids, kind="stable")
+    starts = np.flatnonzero(np.diff(group_ids[order], prepend=-1))
+    ordinal = np.empty(len(order), np.int64)
+    ordinal[order] = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    return ordinal
 
 
 def absent(chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:

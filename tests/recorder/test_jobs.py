@@ -93,6 +93,21 @@ def test_two_values_of_a_local_variable_are_compared_and_the_job_stops(tmp_path:
     assert {cause.line for cause in causes} == {"train.py:22 main"}
 
 
+def test_python_that_issues_no_op_is_named_by_its_line(tmp_path: Path) -> None:
+    check = "def check(num):\n    total = 0\n    for number in range(num):\n        total += number\n\ndef main("
+    program = SCRIPT.replace("repeat: int = 1", "checks: int = 0").replace("def main(", check)
+    program = program.replace("for _ in range(config.repeat):\n            torch.sin(batch)", "check(config.checks)")
+    (tmp_path / "python.py").write_text(program)
+    words = ["--toggle", "config.checks=0,100000", "--", sys.executable, "python.py", "100000"]
+    done = record(tmp_path, *QUICK, *words)
+    assert done.returncode == 0, done.stderr
+    (diff,) = traceq.diff(tmp_path / "run").diffs
+    python = [cause for cause in diff.causes if cause.is_python and cause.line.endswith(" check")]
+    assert {cause.line for cause in python} <= {"python.py:15 check", "python.py:16 check"}
+    assert max(cause.delta_ns for cause in python) > 1_000_000
+    assert any(" check in other" in sentence for sentence in diff.words)
+
+
 def test_ranks_of_torchrun_write_one_run_and_train_on(tmp_path: Path) -> None:
     job = torchrun(2, "train.py", "400")
     done = record(tmp_path, *QUICK, "--toggle", "config.repeat=1,2", "--then", "continue", "--", *job)

@@ -49,6 +49,15 @@ def test_every_occurrence_of_an_op_keeps_its_line(table: dict[str, tuple[int, ..
     assert decode(encode(Embedded(MANIFEST, "on", (), lines))).lines == lines
 
 
+PARTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 100))).map(tuple)
+
+
+@given(st.dictionaries(st.text(), st.lists(PARTS).map(tuple)))
+def test_every_time_between_ops_keeps_its_lines(between: dict[str, tuple[tuple[tuple[int, int], ...], ...]]) -> None:
+    lines = SourceLines(("a.py:1 f", "b.py:2 g", "ü.py:3 h"), {}, between)
+    assert decode(encode(Embedded(MANIFEST, "on", (), lines))).lines == lines
+
+
 def test_the_text_survives_a_writer_that_corrupts_quotes() -> None:
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", encode(Embedded(MANIFEST, "on")))
 

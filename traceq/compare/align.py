@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from traceq.compare.attribution import Account, Ledger, line_function
+from traceq.compare.attribution import Account, Ledger
 from traceq.compare.cost_centers import LAUNCHES
+from traceq.facts.timeline.call_sites import line_function
 
 __all__ = ["align_accounts"]
 

@@ -6,7 +6,6 @@ instead of launching the next piece of work. Accounts add up to the cells of the
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.stalls.syncs import Syncs, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
+from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.facts.timeline.steps import main_track, steps
@@ -27,9 +27,7 @@ from traceq.grouping import Groups, group
 from traceq.intervals import Spans, advance, earliest_owner, span_index
 from traceq.model import Trace
 
-__all__ = ["Account", "Ledger", "LedgerCell", "attributed_parts", "ledger", "line_function", "whole_mean"]
-
-_LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
+__all__ = ["Account", "Ledger", "LedgerCell", "attributed_parts", "ledger", "whole_mean"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +97,6 @@ def ledger(trace: Trace) -> Ledger:
 def whole_mean(total: int, num: int) -> int:
     """Return the mean, rounded to an integer."""
     return (total + num // 2) // num
-
-
-def line_function(line: str) -> str:
-    """Return `file.py:41 check` as `file.py check`, which stays the same when the function moves within its file."""
-    match = _LINE.match(line)
-    return f"{match['file']} {match['function']}" if match else line
 
 
 def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.int64], NDArray[np.int64]]:
@@ -250,6 +242,7 @@ def _accounts(
     account_of = np.full(len(all_actors.kind), -1)
     account_of[members] = groups.group_ids
     inner = op_self_times(trace, all_actors, parts, actor, account_of)
+    line = _account_lines(all_actors, members, groups, np.r_[ns, zeros])
     accounts = []
     for number, (kind, p, text, function, module) in enumerate(groups.keys.tolist()):
         words = CAUSE_KINDS[kind], names[p], all_actors.texts[text]
@@ -258,7 +251,7 @@ def _accounts(
             Account(
                 "|".join((*words, functions[function], *([within] if within else []))),
                 *words,
-                line=all_actors.texts[int(all_actors.line[members[groups.first[number]]])],
+                line=all_actors.texts[line[number]],
                 module=within,
                 num=nums[number],
                 ns=totals[number],
@@ -289,6 +282,18 @@ def _account_groups(
         all_actors.module[members],
     )
     return group(columns), list(functions)
+
+
+def _account_lines(all_actors: Actors, members: NDArray[np.int64], groups: Groups, ns: NDArray[np.int64]) -> list[int]:
+    """Return a text per account: of Python that of the line in its function with the most time, else of the first."""
+    of_line = group([groups.group_ids, all_actors.line[members]])
+    order = np.lexsort((of_line.totals(ns), of_line.keys[:, 0]))
+    last = np.flatnonzero(np.diff(of_line.keys[order, 0], append=-1))
+    is_python = members[groups.first] >= all_actors.first_place
+    lines: list[int] = np.where(
+        is_python, of_line.keys[order[last], 1], all_actors.line[members[groups.first]]
+    ).tolist()
+    return lines
 
 
 def _in_counted_steps(trace: Trace, all_actors: Actors) -> NDArray[np.bool_]:

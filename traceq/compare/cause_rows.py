@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from traceq.causes.common_steps import CommonSteps
 from traceq.causes.edges import IN_BOTH
-from traceq.compare.attribution import line_function
 from traceq.compare.contributions import Contributions, Part, contributions
 from traceq.compare.cost_centers import LAUNCHES
 from traceq.compare.labels import Label
 from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
+from traceq.facts.timeline.call_sites import line_function
 
 __all__ = ["cause_rows"]
 

@@ -33,7 +33,7 @@ from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Fee
 from traceq.compare.sentences import cause_words, cpu_words, sample_words, verdict_words
 from traceq.compare.side import Side
 from traceq.compare.step_times import compare_cpu, compare_sides
-from traceq.compare.where_sentences import elsewhere_words, phase_words
+from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words
 from traceq.compare.work_deltas import work_deltas
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
@@ -153,6 +153,8 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
         if not doubt:
             waited_in = collective_waited_in(a.run, b.run, ranks, traced.rank) if only_changed_rank(ranks) else ""
             words = (*words, *rank_words(traced, ranks, cells, waited_in))
+        if doubt:
+            words = (*words, *python_words(a_name, b_name, traced, causes, steps))
         words = (*words, *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
         if not doubt:
             words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))

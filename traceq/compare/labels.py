@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from traceq.causes.holds import HoldKind
 from traceq.causes.host_line import HostLine
-from traceq.compare.attribution import line_function
 from traceq.compare.cost_centers import CAUSE_KINDS, LAUNCHES, Actors, actors
 from traceq.compare.result import REPLACED_BY
 from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.syncs import SYNC_KINDS
-from traceq.facts.timeline.call_sites import origins
+from traceq.facts.timeline.call_sites import line_function, origins
 from traceq.facts.timeline.phases import phases
 from traceq.grouping import group
 from traceq.intervals import span_index

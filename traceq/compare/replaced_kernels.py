@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from traceq.compare.attribution import line_function
 from traceq.compare.cost_centers import FOR, LAUNCHES
 from traceq.compare.result import REPLACED_BY, Cause, share
+from traceq.facts.timeline.call_sites import line_function
 
 __all__ = ["fold_replacements"]
 

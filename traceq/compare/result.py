@@ -10,6 +10,7 @@ from traceq.compare.collective_volumes import Exchange
 from traceq.compare.inference import InferenceDelta
 from traceq.compare.work_deltas import WorkDelta
 from traceq.display import to_html, to_text
+from traceq.facts.timeline.python_places import PYTHON
 from traceq.model import Caveat, Pairs
 from traceq.report import Source, Table
 from traceq.stats import Comparison, Interaction, VerdictName
@@ -187,6 +188,11 @@ class Cause:
     def names_a_change(self) -> bool:
         """Whether this is something that changed: neither run-to-run jitter nor time whose cause is not recorded."""
         return self.kind not in _NO_CHANGE
+
+    @property
+    def is_python(self) -> bool:
+        """Whether this is Python of the program, not one of its ops."""
+        return self.kind == "host" and self.name.startswith(PYTHON)
 
     @property
     def is_replacement(self) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceq.compare.attribution import line_function
 from traceq.compare.cause_names import cause_name, change_name, number, numbered, sync_name
 from traceq.compare.result import Cause, Comparable, Diff, Traced
+from traceq.facts.timeline.call_sites import line_function
 from traceq.stats import Comparison, Interaction
 from traceq.units import Unit, format_range, format_value
 

@@ -1,4 +1,4 @@
-"""Sentences on where a traced difference shows: in which phase, and in whose time that is not the cause."""
+"""Sentences on where a traced difference shows: in which phase or Python, and in whose time that is not the cause."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from traceq.compare.cause_names import cause_name
 from traceq.compare.result import Cause, CellDelta, Traced
 from traceq.facts.timeline.phases import BEFORE_WINDOW
+from traceq.stats import Comparison
 from traceq.units import Unit, format_value
 
-__all__ = ["elsewhere_words", "phase_words"]
+__all__ = ["elsewhere_words", "phase_words", "python_words"]
 
 _MOST_PCT, _ALL_PCT = 50.0, 100.5
 """Percent of a difference from which a phase is named; beyond the second, others have the opposite sign."""
@@ -53,3 +54,25 @@ def elsewhere_words(traced: Traced, cells: Sequence[CellDelta], causes: Sequence
     shown = f"It shows as {format_value(bound.delta_ns, Unit.DELTA_NS)} of host-bound time in {bound.phase}"
     reason = f"they start {later} because of {cause_name(cause)}"
     return (f"{shown}, whose host ops take as long as before: {reason}.",)
+
+
+def python_words(
+    a_name: str, b_name: str, traced: Traced, causes: Sequence[Cause], steps: Comparison | None
+) -> tuple[str, ...]:
+    """Return at which line B spends more time in Python, where durations of traced steps are no evidence by themselves.
+
+    Only of Python that is most of the traced delta, if unprofiled steps, compared in `steps`, differ in its direction.
+    """
+    if (
+        steps is None
+        or not steps.unprofiled
+        or not steps.verdict.is_difference
+        or steps.delta_ns * traced.delta_ns <= 0
+    ):
+        return ()
+    python = [cause for cause in causes if cause.is_python and cause.line]
+    most = max(python, key=lambda cause: cause.delta_ns / traced.delta_ns, default=None)
+    if most is None or 100 * most.delta_ns / traced.delta_ns < _MOST_PCT:
+        return ()
+    more = "more" if most.delta_ns > 0 else "less"
+    return (f"{b_name} spends {more} time in Python at {most.line} in {most.phase} than {a_name}.",)

@@ -190,10 +190,14 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """Python lines of host ops, from a window with stacks: by name, phase and occurrence within a step.
+    """Python lines of the main thread in a step, from a window with stacks.
 
-    `lines` holds `file.py:41 function`; `table` maps "phase|op" to one index into `lines` per outermost occurrence.
+    `lines` holds `file.py:41 function`; `table` maps "phase|op" to one index into `lines` per outermost occurrence in
+    the step. `between` holds lines of Python in no op, by what comes before it: "phase|op" of an op, "phase|" of the
+    begin of a phase, "|phase" of its end, "|" of the begin of the step; of each occurrence (index into `lines`, percent
+    of the time) in the order in which they run, none where no line is known.
     """
 
     lines: tuple[str, ...]
     table: Mapping[str, tuple[int, ...]]
+    between: Mapping[str, tuple[tuple[tuple[int, int], ...], ...]] = field(default_factory=dict)

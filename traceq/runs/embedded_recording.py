@@ -2,7 +2,8 @@
 
 It is the value of the trace's top-level key `traceq`, as base64 of JSON: Kineto corrupts quotes in metadata.
 Format 1 (2026): manifest, arm, pairs (`num_looks`, then 1, and CPU times may be absent), processes (may be absent),
-lines; `lines.table` holds runs of [line, count].
+lines; `lines.table` holds runs of [line, count], `lines.between` (may be absent) runs of [parts, count], each part
+[line, percent].
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import base64
 import binascii
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
@@ -65,6 +68,7 @@ class _Processes(msgspec.Struct):
 class _Lines(msgspec.Struct):
     lines: list[str]
     table: dict[str, list[tuple[int, Count]]]
+    between: dict[str, list[tuple[list[tuple[int, Annotated[int, Meta(ge=0, le=100)]]], Count]]] = {}
 
 
 class _Document(msgspec.Struct):
@@ -114,18 +118,27 @@ def decode(text: str, *, num_events: int = 1 << 20) -> Embedded:
 
 def _packed(lines: SourceLines) -> _Lines:
     table = {key: [(line, len(list(run))) for line, run in groupby(numbers)] for key, numbers in lines.table.items()}
-    return _Lines(list(lines.lines), table)
+    between = {
+        key: [(list(parts), len(list(run))) for parts, run in groupby(times)] for key, times in lines.between.items()
+    }
+    return _Lines(list(lines.lines), table, between)
 
 
 def _unpacked(lines: _Lines, most: int) -> SourceLines:
     """Return the lines by occurrence. Raises ValueError for an unknown line, and for more than `most` occurrences."""
     runs = [run for runs in lines.table.values() for run in runs]
-    if not all(0 <= line < len(lines.lines) for line, _ in runs):
+    parts_runs = [run for runs in lines.between.values() for run in runs]
+    named = [*(line for line, _ in runs), *(line for parts, _ in parts_runs for line, _ in parts)]
+    if not all(0 <= line < len(lines.lines) for line in named):
         raise ValueError("a line that is not listed")
-    if (num := sum(count for _, count in runs)) > most:
-        raise ValueError(f"lines of {num:,} ops in a trace of at most {most:,}")
+    num = sum(count for _, count in runs) + sum(max(len(parts), 1) * count for parts, count in parts_runs)
+    if num > 4 * most:
+        raise ValueError(f"{num:,} lines in a trace of at most {most:,} ops")
     table = {key: tuple(line for line, count in runs for _ in range(count)) for key, runs in lines.table.items()}
-    return SourceLines(tuple(lines.lines), table)
+    between = {
+        key: tuple(tuple(parts) for parts, count in runs for _ in range(count)) for key, runs in lines.between.items()
+    }
+    return SourceLines(tuple(lines.lines), table, between)
 
 
 def _unpacked_pairs(pairs: _Pairs) -> Pairs:

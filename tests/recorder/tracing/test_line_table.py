@@ -59,6 +59,34 @@ def test_only_outermost_ops_of_the_main_thread_count() -> None:
     assert resolved(source_lines(rows, [])) == {"other|aten::linear": ["a.py:1 f"]}
 
 
+def between(table: SourceLines) -> dict[str, list[dict[str, int]]]:
+    return {
+        key: [{table.lines[line]: percent for line, percent in parts} for parts in times]
+        for key, times in table.between.items()
+    }
+
+
+def test_time_in_no_op_belongs_to_the_lines_that_run_then_without_the_cost_of_marks() -> None:
+    rows = [
+        STEP,
+        mark("a.py:1 main", 1),
+        mark("a.py:2 main", 2),  # 1 us apart: what a mark costs
+        phase("forward", 5, 20),
+        op("x", 5, 20),
+        mark("b.py:7 check", 25),
+        mark("b.py:8 check", 36),
+        mark("a.py:3 main", 67),
+        op("x", 78, 2),
+    ]
+    assert between(source_lines(rows, ["forward"])) == {
+        "|": [{"a.py:2 main": 100}],
+        "forward|": [{}],
+        "forward|x": [{}],
+        "|forward": [{"b.py:8 check": 80, "a.py:3 main": 20}],
+        "other|x": [{"a.py:3 main": 100}],
+    }
+
+
 def test_the_order_of_rows_in_the_file_is_irrelevant() -> None:
     rows = [
         STEP,

@@ -18,14 +18,24 @@ from traceq.facts.events.nesting import Nest, host_ops, python_frames
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import main_track, steps
+from traceq.grouping import ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
 
-__all__ = ["CLOCK_SKEW_NS", "Origins", "origins", "source_line", "user_line"]
+__all__ = [
+    "CLOCK_SKEW_NS",
+    "Origins",
+    "declared_phases",
+    "line_function",
+    "origins",
+    "source_line",
+    "user_line",
+]
 
 CLOCK_SKEW_NS = 30_000
 
 _COPY_OP = re.compile(r"^aten::(copy_|_local_scalar_dense|nonzero)$")
+_LINE = re.compile(r"^(?P<file>[^ :]+):\d+ (?P<function>.+)$")
 _FRAME = re.compile(r"^(?P<path>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$")
 _LIBRARY = re.compile(
     r"(^|/)(torch|torch_xla|accelerate|tqdm|multiprocessing|concurrent|asyncio|importlib|traceq/recorder)/"
@@ -93,6 +103,12 @@ def source_line(frame: str) -> str:
     """Return `file.py:41 check` for `path/file.py(41): check`; "" for anything but a Python frame."""
     match = _FRAME.match(frame)
     return f"{match['path'].rpartition('/')[2]}:{match['line']} {match['function']}" if match else ""
+
+
+def line_function(line: str) -> str:
+    """Return `file.py:41 check` as `file.py check`, which stays the same when the function moves within its file."""
+    match = _LINE.match(line)
+    return f"{match['file']} {match['function']}" if match else line
 
 
 def user_line(frames: Sequence[str]) -> str:
@@ -197,7 +213,7 @@ def _embedded_lines(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: di
     assert trace.lines is not None
     top = ops.outermost()[index]
     key, occurrence = _occurrences(trace)
-    names = _declared_phases(trace)
+    names = declared_phases(trace)
     numbers = [_number(texts, line) for line in trace.lines.lines]
     line = np.zeros(len(index), np.int64)
     for code in sorted_unique(key[top[index >= 0]]).tolist():
@@ -212,7 +228,7 @@ def _embedded_lines(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: di
     return line
 
 
-def _declared_phases(trace: Trace) -> tuple[str, ...]:
+def declared_phases(trace: Trace) -> tuple[str, ...]:
     """Return the phases that the embedded table knows: those that the recording declared, and OTHER."""
     labels = phases(trace)
     return labels.names if labels.rule == "recorded" else (OTHER,)
@@ -222,15 +238,13 @@ def _declared_phases(trace: Trace) -> tuple[str, ...]:
 def _occurrences(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return, for the main thread's ops, (phase and name as one number, ordinal of that key within the step).
 
-    Phases are those of `_declared_phases`. Ordinals count outermost ops only, from 0.
+    Phases are those of `declared_phases`. Ordinals count outermost ops only, from 0.
     """
     ops = host_ops(trace)[main_track(trace)]
     outermost = np.flatnonzero(ops.parent < 0)
-    phase = phases(trace).main_phase_at(ops.start) if len(_declared_phases(trace)) > 1 else np.zeros_like(ops.start)
+    phase = phases(trace).main_phase_at(ops.start) if len(declared_phases(trace)) > 1 else np.zeros_like(ops.start)
     key = phase * len(trace.events.strings) + trace.events.name[ops.rows]
     step = np.searchsorted(steps(trace).host[:, 0], ops.start, "right")
     occurrence = np.zeros(len(key), np.int64)
-    order = outermost[np.lexsort((outermost, key[outermost], step[outermost]))]
-    group = np.flatnonzero(np.diff(np.column_stack([step, key])[order], axis=0, prepend=-1).any(axis=1))
-    occurrence[order] = np.arange(len(order)) - np.repeat(group, np.diff(np.r_[group, len(order)]))
+    occurrence[outermost] = ordinals([step[outermost], key[outermost]])
     return key, occurrence

@@ -13,17 +13,22 @@ from traceq.facts.events.nesting import Nest, nest, python_frames, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.data_loading import LOADER
+from traceq.facts.timeline.lines_between_ops import LinesBetweenOps, lines_between_ops
 from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.steps import main_track
 from traceq.grouping import group
 from traceq.intervals import Spans
 from traceq.model import Category, Trace
 
-__all__ = ["PythonPlace", "PythonPlaces", "python_places"]
+__all__ = ["PYTHON", "PythonPlace", "PythonPlaces", "python_places"]
 
 _STEP = re.compile(r"^ProfilerStep#\d+$")
 _STRUCTURE = re.compile(rf"^({LOADER}|Optimizer\.(step|zero_grad))#")
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
-_BETWEEN = "Python between ops"
+PYTHON = "Python "
+"""First word of the name of every place."""
+
+_BETWEEN = f"{PYTHON}between ops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +55,23 @@ class PythonPlaces:
 
 @once_per_trace
 def python_places(trace: Trace) -> PythonPlaces:
-    """Return the places of every thread with annotations or Python frames, cut where one of these begins or ends."""
+    """Return the places of every thread with annotations, Python frames or embedded lines, cut where one ends."""
     places = {PythonPlace(_BETWEEN, "", ""): 0}
     parts, place = {}, {}
-    marks = _annotations(trace)
-    for track in sorted(marks.keys() | python_frames(trace).keys()):
-        edges = np.unique(np.concatenate([_edges(nests.get(track)) for nests in (marks, python_frames(trace))]))
+    marks, between = _annotations(trace), lines_between_ops(trace)
+    of_main = {main_track(trace): between.parts} if len(between.parts) else {}
+    for track in sorted(marks.keys() | python_frames(trace).keys() | of_main.keys()):
+        edges = np.unique(
+            np.concatenate(
+                [
+                    *(_edges(nests.get(track)) for nests in (marks, python_frames(trace))),
+                    of_main.get(track, between.parts[:0]).ravel(),
+                ]
+            )
+        )
         parts[track] = np.column_stack([edges[:-1], edges[1:]])
-        place[track] = _places(trace, track, parts[track], marks.get(track), places)
+        lines = between if track in of_main else None
+        place[track] = _places(trace, track, parts[track], marks.get(track), lines, places)
     return PythonPlaces(tuple(places), parts, place)
 
 
@@ -76,18 +90,32 @@ def _edges(marks: Nest | None) -> NDArray[np.int64]:
 
 
 def _places(
-    trace: Trace, track: int, parts: Spans, marks: Nest | None, places: dict[PythonPlace, int]
+    trace: Trace,
+    track: int,
+    parts: Spans,
+    marks: Nest | None,
+    between: LinesBetweenOps | None,
+    places: dict[PythonPlace, int],
 ) -> NDArray[np.int64]:
-    """int64[M]: index of the place of each span; new ones are added to `places`."""
-    origin = origins(trace, np.full(len(parts), track), parts[:, 0], parts[:, 1])
+    """int64[M]: index of the place of each span; new ones are added to `places`.
+
+    A line is that of the Python frame, else the embedded one; never that of an op, which may be in the same span.
+    """
+    no_op = np.full(len(parts), -1)
+    origin = origins(trace, np.full(len(parts), track), parts[:, 0], parts[:, 1], innermost=no_op)
+    line, texts = origin.line, list(origin.texts)
+    if between is not None:
+        embedded = between.line_at(parts[:, 0])
+        line = np.where((line == 0) & (embedded >= 0), len(texts) + embedded, line)
+        texts += between.lines
     name = np.full(len(parts), -1)
     if marks is not None:
         around = marks.innermost_at(parts[:, 0])
         name = np.where(around >= 0, trace.events.name[marks.rows[around]], -1)
-    groups = group([name, origin.line, origin.module])
+    groups = group([name, line, origin.module])
     indices = []
-    for mark, line, module in groups.keys.tolist():
-        text = f"Python in {_NUMBER.sub('N', trace.events.strings[mark])}" if mark >= 0 else _BETWEEN
-        indices.append(places.setdefault(PythonPlace(text, origin.texts[line], origin.texts[module]), len(places)))
+    for mark, number, module in groups.keys.tolist():
+        text = f"{PYTHON}in {_NUMBER.sub('N', trace.events.strings[mark])}" if mark >= 0 else _BETWEEN
+        indices.append(places.setdefault(PythonPlace(text, texts[number], origin.texts[module]), len(places)))
     place: NDArray[np.int64] = np.array(indices, np.int64)[groups.group_ids]
     return place

@@ -1,15 +1,18 @@
-"""Python line of each op of a step, from the trace of one step with line marks."""
+"""Python line of each op of a step, and of the time between ops, from the trace of one step with line marks."""
 
 from __future__ import annotations
 
 import gzip
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from traceq.facts.timeline.call_sites import line_function
 from traceq.facts.timeline.phases import OTHER
 from traceq.model import SourceLines
 from traceq.recorder.tracing.line_marks import PREFIX
@@ -17,6 +20,9 @@ from traceq.recorder.tracing.line_marks import PREFIX
 __all__ = ["TraceRow", "read_rows", "source_lines"]
 
 _STEP = "ProfilerStep#"
+_LEAST_SPLIT_US = 20.0
+"""Time between ops, with marks, from which it is split by function: less is that of one."""
+_LEAST_PERCENT = 5
 
 
 class TraceRow(msgspec.Struct, frozen=True):
@@ -44,6 +50,20 @@ class _Op:
     phase: str
     name: str
     line: str
+    begin: float
+    end: float
+
+
+class _Edge(NamedTuple):
+    """An instant of the main thread: a `line` begins, or no op runs from here on, `after` something, or one does.
+
+    Of edges at the same time those that end something come first.
+    """
+
+    ts: float
+    order: int
+    after: str = ""
+    line: str | None = None
 
 
 def read_rows(path: Path) -> list[TraceRow]:
@@ -53,33 +73,106 @@ def read_rows(path: Path) -> list[TraceRow]:
 
 
 def source_lines(rows: Sequence[TraceRow], phases: Sequence[str]) -> SourceLines:
-    """Return the line of the n-th outermost op per name and phase of the step; "" if no mark precedes it.
+    """Return the line of the n-th outermost op per name and phase of the step, and those between ops.
 
-    The main thread is the one with the ProfilerStep annotation; the last of several steps is used.
+    "" if no mark precedes an op. The main thread is the one with the ProfilerStep annotation; the last of several
+    steps is used.
     """
     steps = [row for row in rows if row.name.startswith(_STEP) and row.cat == "user_annotation"]
     if not steps:
         return SourceLines((), {})
     step = max(steps, key=lambda row: row.ts)
-    main = [row for row in rows if row.tid == step.tid and step.ts <= row.ts < step.end]
+    main = sorted(
+        (row for row in rows if row.tid == step.tid and step.ts <= row.ts < step.end),
+        key=lambda row: (row.ts, -row.dur),
+    )
     index: dict[str, int] = {}
     table: dict[str, list[int]] = defaultdict(list)
-    for op in _ops(sorted(main, key=lambda row: (row.ts, -row.dur)), frozenset(phases)):
-        table[f"{op.phase or OTHER}|{op.name}"].append(index.setdefault(op.line, len(index)))
-    return SourceLines(tuple(index), {key: tuple(indices) for key, indices in table.items()})
+    between: dict[str, list[tuple[tuple[int, int], ...]]] = defaultdict(list)
+    ops = list(_ops(main, frozenset(phases)))
+    for op in ops:
+        table[f"{op.phase}|{op.name}"].append(index.setdefault(op.line, len(index)))
+    for after, us_of_line in _times_between(_edges(step, main, ops, frozenset(phases))):
+        shares = _percentages(us_of_line)
+        between[after].append(tuple((index.setdefault(line, len(index)), percent) for line, percent in shares))
+    return SourceLines(
+        tuple(index),
+        {key: tuple(indices) for key, indices in table.items()},
+        {key: tuple(parts) for key, parts in between.items()},
+    )
 
 
-def _ops(rows: Iterable[TraceRow], phases: frozenset[str]) -> Iterable[_Op]:
+def _ops(rows: Iterable[TraceRow], phases: frozenset[str]) -> Iterator[_Op]:
     """Yield the outermost ops in order of time; `rows` is sorted by start, parents before children."""
-    line, phase = "", ""
+    line, phase = "", OTHER
     phase_end = op_end = 0.0
     for row in rows:
         if row.ts >= phase_end:
-            phase = ""
-        if row.cat == "user_annotation" and row.name in phases and not phase:
+            phase = OTHER
+        if row.cat == "user_annotation" and row.name in phases and phase == OTHER:
             phase, phase_end = row.name, row.end
         elif row.cat == "cpu_op" and row.name.startswith(PREFIX):
             line = row.name.removeprefix(PREFIX)
         elif row.cat == "cpu_op" and row.ts >= op_end:
             op_end = row.end
-            yield _Op(phase, row.name, line)
+            yield _Op(phase, row.name, line, row.ts, row.end)
+
+
+def _edges(step: TraceRow, rows: Iterable[TraceRow], ops: Iterable[_Op], phases: frozenset[str]) -> list[_Edge]:
+    """Return where lines, ops and phases begin and end on the main thread, in order of time."""
+    edges = [_Edge(step.ts, 0, "|"), _Edge(step.end, 2)]
+    for op in ops:
+        order = 0 if op.end > op.begin else 3  # one without a duration ends after its begin
+        edges += [_Edge(op.begin, 2), _Edge(op.end, order, f"{op.phase}|{op.name}")]
+    phase_end = 0.0
+    for row in rows:
+        if row.cat == "cpu_op" and row.name.startswith(PREFIX):
+            edges.append(_Edge(row.ts, 1, line=row.name.removeprefix(PREFIX)))
+        elif row.cat == "user_annotation" and row.name in phases and row.ts >= phase_end:
+            phase_end = row.end
+            edges += [_Edge(row.ts, 1, f"{row.name}|"), _Edge(row.end, 0, f"|{row.name}")]
+    return sorted(edges, key=lambda edge: edge[:2])
+
+
+def _times_between(edges: Sequence[_Edge]) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Yield (what comes before, us by line) of each time in no op.
+
+    What a mark itself costs, the shortest time between two of them, is left out: it would make many short lines look
+    longer than one that waits.
+    """
+    marks = [edge.ts for edge in edges if edge.line is not None]
+    mark_us = min((second - first for first, second in pairwise(marks)), default=0.0)
+    after, line = "", ""
+    us_of_line: dict[str, float] = {}
+    for edge, following in pairwise(edges):
+        if edge.line is not None:
+            line = edge.line
+        else:
+            if after:
+                yield after, us_of_line
+            after, us_of_line = edge.after, {}
+        if after:
+            us = following.ts - edge.ts - (mark_us if edge.line is not None else 0.0)
+            us_of_line[line] = us_of_line.get(line, 0.0) + max(us, 0.0)
+    if after:
+        yield after, us_of_line
+
+
+def _percentages(us_of_line: Mapping[str, float]) -> list[tuple[str, int]]:
+    """Return the share of each function in order, by its line with the most time; the largest alone of a short time."""
+    total = sum(us_of_line.values())
+    us_of_function: dict[str, float] = {}
+    line_of: dict[str, str] = {}
+    for line, us in us_of_line.items():
+        function = line_function(line)
+        us_of_function[function] = us_of_function.get(function, 0.0) + us
+        line_of[function] = max(line_of.get(function, line), line, key=lambda each: us_of_line[each])
+    if not total:
+        return []
+    largest = max(us_of_function, key=lambda function: us_of_function[function])
+    if total < _LEAST_SPLIT_US:
+        return [(line_of[largest], 100)]
+    shares = {function: round(100 * us / total) for function, us in us_of_function.items()}
+    shares = {function: percent for function, percent in shares.items() if percent >= _LEAST_PERCENT}
+    shares[largest] += 100 - sum(shares.values())
+    return [(line_of[function], percent) for function, percent in shares.items()]
