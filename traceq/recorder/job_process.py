@@ -24,6 +24,7 @@ from traceq.recorder.failures.rank_errors import error_text, write_error
 from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_rank import JobRank, start_rank
+from traceq.recorder.jobs.check_paths import check_paths
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
@@ -63,6 +64,7 @@ class JobProcess:
         self._injection = injection
         self._thread: int | None = None
         self._num_batches = 0
+        self._num_backwards = 0
         self._is_over = False
         self._tracker = StepTracker()
         self._stack = PhaseStack()
@@ -87,6 +89,10 @@ class JobProcess:
         if self._thread is None and not self._is_over:
             self._thread = get_ident()
             self._guarded(self._find_models)
+        elif self._rank is None and self.is_watching():
+            self._num_backwards += 1
+            if self._num_backwards == 1:  # what the loop reads has a name by now
+                self._guarded(lambda: check_paths(self._request.toggles, Job(self._models, self._optimizers)))
 
     def batch_requested(self) -> None:
         """Watch the main thread if it trains by a compiled step, which shows neither backward nor optimizer."""

@@ -29,6 +29,7 @@ from job_loops import (
 import traceq
 from traceq.model import NO_EFFECT, Manifest
 from traceq.recorder.job_process import JobProcess
+from traceq.recorder.jobs.check_paths import _is_on_all_ranks
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
 from traceq.recorder.spec.plan import Plan
@@ -165,6 +166,20 @@ def test_a_toggle_that_the_job_does_not_have_ends_the_recording_and_not_the_job(
     assert not RunFolder(tmp_path / "run").manifest_path.exists()
     assert message in capsys.readouterr().err
     assert message in Injection(tmp_path / "inject").reason
+
+
+def test_a_mistyped_path_is_refused_in_the_second_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = recorded(tmp_path, plain, toggles=(f"{__name__}.switch.valu=0,1",), num_steps=2)
+    assert len(notes.steps) == 2
+    assert "Switch has no 'valu' (did you mean value?)" in capsys.readouterr().err
+
+
+def test_a_path_that_only_one_rank_lacks_is_no_fault_of_all() -> None:
+    store = torch.distributed.HashStore()
+    assert not _is_on_all_ranks(store, 0, 2, "")
+    assert not _is_on_all_ranks(store, 1, 2, "nothing has this name")
+    store.set("0", "1")
+    assert _is_on_all_ranks(store, 1, 2, "nothing has this name")
 
 
 def test_a_value_that_does_not_take_effect_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
