@@ -136,18 +136,29 @@ def test_a_job_as_it_is_ends_with_its_phases(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_fastest_of_all_that_was_tried_is_to_be_confirmed(tmp_path: Path) -> None:
-    done = record(tmp_path, *QUICK, "--try", "--", sys.executable, "train.py", "100000")
+@pytest.mark.parametrize("then", ["stop", "continue"])
+def test_the_fastest_of_all_that_was_tried_is_confirmed(then: str, tmp_path: Path) -> None:
+    many = "model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(40)])"
+    program = SCRIPT.replace("model = torch.nn.Linear(64, 64)", many).replace("num_steps, 64)", "num_steps, 8)")
+    (tmp_path / "many.py").write_text(program.replace("model.parameters())", "model.parameters(), foreach=False)"))
+    words = ["--try", "--then", then, "--", sys.executable, "many.py", "3000"]
+    done = record(tmp_path, *QUICK, *words)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
-    if any("beyond doubt" in line for line in lines):
+    if any("beyond doubt" in line for line in lines):  # on a busy machine
         return
     (number,) = (number for number, line in enumerate(lines) if "is the fastest of" in line)
     fastest = lines[number].split()[1]
-    assert lines[number + 1].startswith(
-        f"traceq record --toggle @{fastest.replace('=', '=default,')} --until decided -- "
-    )
-    assert lines[number + 1].endswith("train.py 100000")
+    if then == "continue":
+        toggle = f"@{fastest.replace('=', '=default,')}"
+        assert lines[number + 1].startswith(f"traceq record --toggle {toggle} --until decided -- ")
+        assert lines[number + 1].endswith("many.py 3000")
+        return
+    (answer,) = (line for line in lines[number:] if "confirmed: " in line)
+    is_faster = f"{fastest} saves " in answer and ": material " in answer
+    assert answer.startswith(f"traceq: {fastest} is {'' if is_faster else 'not '}confirmed: {fastest} ")
+    manifest = RunFolder(tmp_path / "run-confirmation").read_manifest()
+    assert [arm.name for arm in manifest.arms] == ["as_is", fastest]
 
 
 @pytest.mark.slow

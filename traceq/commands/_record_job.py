@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,7 +13,6 @@ from traceq.errors import TraceqError, UsageFault
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
-    from traceq.model import Manifest
     from traceq.recorder.job_launch import JobOptions
     from traceq.runs.run_folder import RunFolder
 
@@ -66,7 +66,7 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
         for line in _verdicts(diffs):
             say(line)
         if options.tries_all:
-            _print_confirmation(options, manifest, diffs, say)
+            _confirm_fastest(options, folder, diffs, say)
         say(shlex.join(["traceq", "diff", str(folder.path)]))
     else:
         _print_phases(folder)
@@ -88,18 +88,40 @@ def _print_phases(folder: RunFolder) -> None:
             print_table(view.non_empty_columns, err=True)
 
 
-def _print_confirmation(
-    options: JobOptions, manifest: Manifest, diffs: Sequence[Diff], say: Callable[[str], None]
-) -> None:
-    """Print the command that compares the fastest arm alone, as chance has its share in the best of many."""
+def _confirm_fastest(options: JobOptions, folder: RunFolder, diffs: Sequence[Diff], say: Callable[[str], None]) -> None:
+    """Compare the fastest arm alone, as chance has its share in the best of many: the job is started once more.
+
+    Where it trains on instead of stopping, only the command is printed.
+    """
+    from traceq.recorder.job_launch import launch_job
+
+    manifest = folder.read_manifest()
     best = next((diff for diff in diffs if diff.verdict_name == "material"), None)
     arm = manifest.arm(best.b_name) if best else None
     if best is None or arm is None or best.comparison is None or best.comparison.delta_ns >= 0:
         say("traceq: nothing that was tried makes this job faster beyond doubt")
         return
-    toggles = [word for name, value in arm.varied.items() for word in ("--toggle", f"{name}=default,{value}")]
-    say(f"traceq: {arm.name} is the fastest of {len(manifest.arms) - 1}; to confirm it by a fresh comparison:")
-    say(shlex.join(["traceq", "record", *toggles, "--until", "decided", "--", *options.command]))
+    toggles = tuple(f"{name}=default,{value}" for name, value in arm.varied.items())
+    fastest = f"traceq: {arm.name} is the fastest of {len(manifest.arms) - 1}"
+    if not options.stops:
+        say(f"{fastest}; to confirm it by a fresh comparison:")
+        words = [word for toggle in toggles for word in ("--toggle", toggle)]
+        say(shlex.join(["traceq", "record", *words, "--until", "decided", "--", *options.command]))
+        return
+    say(f"{fastest}; a fresh comparison of it alone, in a second start of the job:")
+    out = folder.path.with_name(f"{folder.path.name}-confirmation")
+    try:
+        result = launch_job(replace(options, toggles=toggles, tries_all=False, out=out), say)
+    except TraceqError as error:
+        say(f"traceq: {arm.name} is not confirmed: {error}")
+        return
+    if result.fault:
+        say(f"traceq: {arm.name} is not confirmed: {result.folder.path}: {result.fault}")
+        return
+    for diff in _ranked_diffs(result.folder, say):
+        is_faster = diff.verdict_name == "material" and diff.comparison is not None and diff.comparison.delta_ns < 0
+        say(f"traceq: {arm.name} is {'confirmed' if is_faster else 'not confirmed'}: {diff.words[0]}")
+    say(shlex.join(["traceq", "diff", str(result.folder.path)]))
 
 
 def _ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Diff]:
