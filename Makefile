@@ -49,7 +49,7 @@ recipes: $(VENV)/.test ## does each recipe show what it says it shows?
 	$(BIN)/python -m pytest -m "recipes or not recipes" tests/recipes/test_recipes.py
 
 faults: $(VENV)/.test ## does a recording end well whatever happens to it, and whoever started it?
-	$(BIN)/python -m pytest -m "faults or not faults" tests/recorder/failures/test_loops_end.py tests/recorder/failures/test_first_cause.py tests/recorder/failures/test_random_ends.py tests/recorder/failures/test_ended_from_outside.py tests/recorder/failures/test_every_recipe_fails.py tests/recorder/failures/test_random_kills.py tests/recorder/failures/test_jobs_fail.py tests/recorder/test_launchers.py
+	$(BIN)/python -m pytest -m "faults or not faults" tests/recorder/failures/test_loops_end.py tests/recorder/failures/test_first_cause.py tests/recorder/failures/test_ranks_that_hang.py tests/recorder/failures/test_random_ends.py tests/recorder/failures/test_ended_from_outside.py tests/recorder/failures/test_every_recipe_fails.py tests/recorder/failures/test_random_kills.py tests/recorder/failures/test_jobs_fail.py tests/recorder/test_launchers.py
 
 strategies: $(VENV)/.test ## does this torch issue what the recorded strategies hold, and dump what is read?
 	TRACEQ_RECORD=1 $(BIN)/python -m pytest -m "slow or not slow" tests/analysis/test_strategy.py tests/runs/test_flight_recorder.py

@@ -104,7 +104,7 @@ def command(
         None,
         "--hang-after",
         metavar="SECONDS",
-        help="End ranks that make no progress for as long; 0: never.",
+        help="Say where ranks stand that make no progress for as long, and end those that traceq started; 0: never.",
         show_default="30",
     ),
     out: Path | None = typer.Option(None, "--out", help="The run's folder.", show_default="traceq-runs/RECIPE-TIME"),
@@ -122,6 +122,7 @@ def command(
     if job:
         from traceq.commands._record_job import check_job_options, record_job
         from traceq.recorder.job_launch import JobOptions
+        from traceq.recorder.spec.plan import DEFAULT_HANG_S
         from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS
 
         check_job_options(
@@ -130,7 +131,6 @@ def command(
             set=changes,
             vary=vary,
             replicates=None if job_arms else replicates,
-            hang_after=hang_s,
         )
         options = JobOptions(
             command=tuple(job),
@@ -142,6 +142,7 @@ def command(
             tries_all=tries_all,
             is_dry=is_dry,
             out=out,
+            hang_s=DEFAULT_HANG_S if hang_s is None else hang_s,
         )
         record_job(options, job_arms, replicates)
         return

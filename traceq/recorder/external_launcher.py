@@ -10,6 +10,7 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.rank_errors import error_text, reserve_descriptors
 from traceq.recorder.failures.root_cause import is_peer_error
+from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.signals import Stopped, stoppable
 from traceq.recorder.process.world import World, join_world, leave_world
@@ -41,7 +42,8 @@ def record_joined(request: Request) -> Plan | None:
 def _record(plan: Plan, world: World, ignore_signals: Callable[[], None]) -> None:
     try:
         try:
-            run_rank(plan, find_recipe(plan.recipe), world)
+            with watched_loop(plan, world) as progress:
+                run_rank(plan, find_recipe(plan.recipe), world, progress)
         except BaseException:
             ignore_signals()
             raise

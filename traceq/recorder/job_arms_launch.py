@@ -12,6 +12,7 @@ from pathlib import Path
 
 from traceq.errors import UsageFault
 from traceq.model import Arm
+from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.failures.rank_errors import read_error
 from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause
 from traceq.recorder.failures.run_status import mark_ended
@@ -45,11 +46,15 @@ class _JobArms:
         (planned,) = plan.arms
         injection = Injection(plan.folder.path / ".inject")
         shutil.rmtree(plan.folder.faults, ignore_errors=True)
-        injection.write(_request(plan, planned.arm))
-        with tempfile.TemporaryDirectory(prefix="traceq-out-") as output:
+        with (
+            tempfile.TemporaryDirectory(prefix="traceq-out-") as output,
+            tempfile.TemporaryDirectory(prefix="traceq-") as watched,
+        ):
+            injection.write(_request(plan, planned.arm, watched))
             words, variables = self._command(planned.arm.name, output)
+            watch = HangWatch(Path(watched), plan.folder, plan.hang_s)
             try:
-                exit_code = run_injected(words, injection, self.on_message, variables)
+                exit_code = run_injected(words, injection, self.on_message, watch, variables, [output, watched])
                 reason = injection.reason
             finally:
                 shutil.rmtree(injection.folder, ignore_errors=True)
@@ -129,10 +134,11 @@ def _plan(options: JobOptions, out: Path, words: dict[str, list[str]], replicate
         reseeds=False,
         started=utc_now(),
         replicates=replicates,
+        hang_s=options.hang_s,
     )
 
 
-def _request(plan: Plan, arm: Arm) -> JobRequest:
+def _request(plan: Plan, arm: Arm, watched: str) -> JobRequest:
     return JobRequest(
         out=plan.out,
         run_id=plan.run_id,
@@ -144,6 +150,8 @@ def _request(plan: Plan, arm: Arm) -> JobRequest:
         arm=arm,
         process=plan.process,
         replicates=plan.replicates,
+        hang_s=plan.hang_s,
+        watch=watched,
     )
 
 

@@ -5,18 +5,30 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
+
 from traceq.errors import UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
-from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
+from traceq.recorder.failures.run_status import mark_ended, read_hang
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
 from traceq.recorder.jobs.run_injected import run_injected
-from traceq.recorder.spec.prepare import MAX_STEPS, MAX_TRACE_STEPS, check_range, create_run_folder, utc_now
+from traceq.recorder.spec.plan import DEFAULT_HANG_S
+from traceq.recorder.spec.prepare import (
+    MAX_STEPS,
+    MAX_TRACE_STEPS,
+    check_hang_s,
+    check_range,
+    create_run_folder,
+    utc_now,
+)
 from traceq.recorder.toggles.toggle import check_toggle_names
 from traceq.runs.run_folder import RunFolder
 
@@ -42,6 +54,7 @@ class JobOptions:
     tries_all: bool = False
     is_dry: bool = False
     out: Path | None = None
+    hang_s: float = DEFAULT_HANG_S
 
     def check(self) -> None:
         """Raise UsageFault for options that no job could have."""
@@ -55,6 +68,7 @@ class JobOptions:
             )
         if self.max_minutes and not (self.toggles or self.tries_all):
             raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B or --try adds one to compare")
+        check_hang_s(self.hang_s)
         if shutil.which(self.command[0]) is None:
             raise UsageFault(f"{self.command[0]}: no such command")
 
@@ -86,14 +100,17 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     out = create_run_folder(options.out, options.script).absolute()
     folder = RunFolder(out)
     injection = Injection(out / _INJECTED)
-    injection.write(_request(options, toggles, out))
+    watched = tempfile.mkdtemp(prefix="traceq-")
+    injection.write(msgspec.structs.replace(_request(options, toggles, out), watch=watched))
     on_message(_announcement(options, out))
     for named in output_folders(options.command):
         on_message(f"traceq: note: the job names {named}, which is not empty: it may overwrite what is there")
     try:
-        exit_code = run_injected(options.command, injection, on_message)
+        watch = HangWatch(Path(watched), folder, options.hang_s)
+        exit_code = run_injected(options.command, injection, on_message, watch, folders=[watched])
         return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
     finally:
+        shutil.rmtree(watched, ignore_errors=True)
         shutil.rmtree(injection.folder, ignore_errors=True)
         (out / ".claim").unlink(missing_ok=True)
         if options.is_dry:
@@ -132,6 +149,7 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path)
         stops=options.stops or options.is_dry,
         tries_all=options.tries_all,
         is_dry=options.is_dry,
+        hang_s=options.hang_s,
     )
 
 
@@ -142,12 +160,14 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         status = "interrupted" if exit_code in _INTERRUPTED or "ended by SIG" in cause else "failed"
         mark_ended(folder, status, cause or f"the job ended with exit code {exit_code}")
         manifest = folder.read_manifest()
+        if manifest.status == "complete":
+            forget_hang(folder)
         return "" if manifest.status == "complete" else f"the recording {manifest.status}: {manifest.fault}"
     if injection.reason == DRY_RUN:
         return ""
     if injection.is_attached:
         early = f"the job ended with exit code {exit_code} before its steps were known"
-        return f"nothing was recorded: {injection.reason or early}"
+        return "; ".join(filter(None, (f"nothing was recorded: {injection.reason or early}", read_hang(folder))))
     if exit_code:
         early = f"the job ended with exit code {exit_code}; no process of the job loaded traceq before"
         return f"nothing was recorded: {early}"

@@ -32,7 +32,9 @@ from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots
 from traceq.recorder.jobs.step_pattern import StepTracker
 from traceq.recorder.process.leave_process import leave_process
+from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
+from traceq.recorder.process.watched_rank import WatchedRank
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.toggles.toggle import Job
@@ -68,6 +70,8 @@ class JobProcess:
         self._is_over = False
         self._tracker = StepTracker()
         self._stack = PhaseStack()
+        self._watched: WatchedRank | None = None
+        self._counters = ProgressCounters("", 0)
         self._models: list[torch.nn.Module] = []
         self._optimizers: list[Optimizer] = []
         self._rank: JobRank | None = None
@@ -88,6 +92,7 @@ class JobProcess:
         """Begin to watch this thread, if no other is being watched."""
         if self._thread is None and not self._is_over:
             self._thread = get_ident()
+            self._be_watched()
             self._guarded(self._find_models)
         elif self._rank is None and self.is_watching():
             self._num_backwards += 1
@@ -101,11 +106,13 @@ class JobProcess:
         self._num_batches += torch.is_grad_enabled()
         if self._num_batches >= _BATCHES_OF_COMPILED_STEPS and has_compiled():
             self._thread = get_ident()
+            self._be_watched()
             self._models = find_roots()
             self._tracker.assume_batches(self._num_batches)
 
     def begin(self, phase: str, event: str) -> int:
         """Begin a phase and, with its event, perhaps a step; return what `end` requires."""
+        self._counters.count_phase()
         if event and not self._stack.has_event(event) and self._tracker.add(event):
             self._guarded(self._begin_step)
         return self._stack.begin(phase, event)
@@ -124,6 +131,13 @@ class JobProcess:
             self._optimizers.append(optimizer)
         self._tracker.add(f"O{number}")
 
+    def _be_watched(self) -> None:
+        """Let the launcher see that this process makes progress, if it runs on the same host."""
+        if self._request.hang_s:
+            rank = os.environ.get("RANK", "")
+            self._watched = WatchedRank(self._request.watch, int(rank) if rank.isdecimal() else 0)
+            self._counters = self._watched.counters
+
     def _find_models(self) -> None:
         self._models = self.hooks.hook_models()
 
@@ -139,7 +153,7 @@ class JobProcess:
     def _start(self) -> None:
         """Become a rank of the recording, once the loop's steps are known."""
         job = Job(self._models, self._optimizers)
-        self._rank = start_rank(self._request, job, self._tracker)
+        self._rank = start_rank(self._request, job, self._tracker, self._counters)
         if self._rank is None:
             self._end()
             if self._request.is_dry:
@@ -168,6 +182,8 @@ class JobProcess:
         """Restore everything that was changed; from here on the job runs as if it had never been watched."""
         self._is_over, self._thread = True, None
         self._stack.phases = None
+        if self._watched is not None:
+            self._watched.close()
         self._while_recording.close()
         if self._rank is not None:
             self._rank.close()

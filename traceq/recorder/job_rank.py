@@ -97,7 +97,7 @@ class JobRank:
         _leave_in_order(self.rank.world)
 
 
-def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank | None:
+def start_rank(request: JobRequest, job: Job, tracker: StepTracker, progress: ProgressCounters) -> JobRank | None:
     """Return this rank of the recording, once all ranks of the job have come.
 
     None after a dry run, and if another process of a job without a process group is recorded. Raises TraceqError, on
@@ -114,7 +114,6 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker) -> JobRank |
     arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
     is_regular = all(world.gather(tracker.pattern.is_regular))
     plan = replace(_plan(request, arms, world), is_regular=is_regular)
-    progress = ProgressCounters("", world.rank)
     announced = Rank(plan, world, Phases(), progress)
     announced.say(f"traceq: {_found_text(job, tracker, world)}")
     if request.is_dry:

@@ -35,7 +35,8 @@ def main() -> None:
     try:
         world = join_world(plan.device)
         handler = TerminateHandler(lambda: note_abort(plan, world))
-        run_rank(plan, find_recipe(plan.recipe), world)
+        progress = ProgressCounters(plan.progress_path, rank)
+        run_rank(plan, find_recipe(plan.recipe), world, progress)
         handler.restore()
     except SystemExit as exit_:
         error = RuntimeError(f"the recipe called sys.exit({exit_.code})")
@@ -46,7 +47,7 @@ def main() -> None:
         if dump_flight_recorder(plan.folder, rank, error):
             wait_for_dumps(plan.folder, plan.num_ranks)
         raise
-    ProgressCounters(plan.progress_path, rank).finish()
+    progress.finish()
     leave_world()
 
 

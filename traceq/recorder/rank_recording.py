@@ -27,9 +27,8 @@ from traceq.runs.step_log import pairs_of
 __all__ = ["num_steps", "recorded_steps", "run_rank"]
 
 
-def run_rank(plan: Plan, entry: Entry, world: World) -> None:
+def run_rank(plan: Plan, entry: Entry, world: World, progress: ProgressCounters) -> None:
     """Record this rank's part of a recipe; all ranks call it."""
-    progress = ProgressCounters(plan.progress_path, world.rank)
     phases = Phases(entry.recipe.phases, on_enter=progress.count_phase)
     rank = Rank(plan, world, phases, progress)
     if world.shares_device:

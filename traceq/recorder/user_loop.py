@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,16 +15,16 @@ from traceq.model import Arm
 from traceq.recorder.failures.external_launcher import note_end
 from traceq.recorder.failures.rank_errors import reserve_descriptors
 from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.loop_arms import LoopArms, check_arms
 from traceq.recorder.process.check_shared_file_system import check_shared
-from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, running_world
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import num_steps, recorded_steps
 from traceq.recorder.spec.phases import Phases
-from traceq.recorder.spec.plan import Plan, PlannedArm, check_samples
-from traceq.recorder.spec.prepare import DEFAULT_STEPS, create_run_folder, resolve_device, utc_now
+from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
+from traceq.recorder.spec.prepare import DEFAULT_STEPS, check_hang_s, create_run_folder, resolve_device, utc_now
 from traceq.recorder.trainer_callbacks import Stepper
 
 __all__ = ["Session", "record"]
@@ -38,13 +38,14 @@ class Session:
     """Source of batches and phases for a loop whose steps are recorded.
 
     `open_steps` ends what is being recorded, at the latest with the block of `record`: a loop may be left anywhere, and
-    its iterator be kept.
+    its iterator be kept. `watching` ends once all is recorded.
     """
 
     rank: Rank
     question: str
     arms: LoopArms
     open_steps: ExitStack
+    watching: ExitStack
 
     @property
     def arm(self) -> str:
@@ -101,6 +102,7 @@ class Session:
             yield from recorded_steps(self.rank, manifest)
         finally:
             self.arms.restore()
+            self.watching.close()
 
     def _fetch_batches(self, batches: Iterable[B]) -> Iterator[B]:
         iterator = iter(batches)
@@ -125,6 +127,7 @@ def record(
     device: str = "auto",
     question: str = "",
     samples_per_rank: int | None = None,
+    hang_after: float = DEFAULT_HANG_S,
 ) -> Iterator[Session]:
     """Record the loop in the block: `for batch in rec.steps(loader)`, with `rec.phase(name)` inside.
 
@@ -138,26 +141,29 @@ def record(
     and its manifest and a line on stderr say after how many steps. GC is disabled during timed steps and runs between
     blocks of them. Ranks without a process group get one for the duration of the block. `samples_per_rank`, the samples
     of a step of this rank, lets `traceq diff` compare loops of different batch or world size by the time per sample.
+    After `hang_after` seconds without a step or a phase on any rank (0: never) stderr says where each one stands.
     """
     names = tuple(arms) or (arm,)
     check_arms(names)
     if samples_per_rank is not None:
         check_samples(samples_per_rank, "record(samples_per_rank=)")
-    with running_world(resolve_device(device)) as world:
+    check_hang_s(hang_after)
+    with running_world(resolve_device(device)) as world, ExitStack() as watching:
         samples = sum(world.gather(samples_per_rank or 0))
         variants = tuple(
             Arm(name, _MEANING[len(names) > 1], baseline=name == names[0], samples_per_step=samples) for name in names
         )
         plan = _plan(world, out, variants, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
+        progress = watching.enter_context(watched_loop(replace(plan, hang_s=hang_after), world))
         declared = tuple(dict.fromkeys([DATALOAD_WAIT, *phases])) if phases else ()
         loop_arms = LoopArms(names, names[0])
         control = LoopControl(loop_arms.set, loop_arms.was_regular)
-        rank = Rank(plan, world, Phases(declared), ProgressCounters("", world.rank), control=control)
+        rank = Rank(plan, world, Phases(declared, progress.count_phase), progress, control=control)
         rank.progress.plan_steps(num_steps(plan))
         reserve_descriptors()
         try:
             with ExitStack() as open_steps:
-                yield Session(rank, question, loop_arms, open_steps)
+                yield Session(rank, question, loop_arms, open_steps, watching)
         except BaseException as error:
             note_end(plan, world, error)
             raise

@@ -2,7 +2,7 @@
 
 Format 1 (2026): run.json, <arm>/rank<r>.json.gz, <arm>/rank<r>.stacks.json.gz, <arm>/rank<r>.flight.json,
 steps/rank<r>.jsonl, logs/rank<r>.log; stalled/rank<r>.flight.json if a collective never ended; faults/rank<r>.json
-if a rank that an external launcher started ended early.
+if a rank that an external launcher started ended early, faults/hang.txt if all stood still.
 """
 
 from __future__ import annotations
@@ -86,6 +86,11 @@ class RunFolder:
     def faults(self) -> Path:
         """Folder of the exceptions that ended ranks of an external launcher."""
         return self.path / "faults"
+
+    @property
+    def hang(self) -> Path:
+        """Path of where ranks stood that have made no progress since, with their stacks."""
+        return self.faults / "hang.txt"
 
     def read_manifest(self) -> Manifest:
         """Return the manifest of this run; see the function of the same name."""

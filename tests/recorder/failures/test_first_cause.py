@@ -22,8 +22,9 @@ pytest.importorskip("torch", reason="recording needs torch")
 from traceq.recorder.failures import stall_watch
 from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
 from traceq.recorder.failures.root_cause import is_peer_error
-from traceq.recorder.failures.stall_watch import StallWatch, is_stopped
+from traceq.recorder.failures.stall_watch import StallWatch
 from traceq.recorder.process.child_processes import kill_group
+from traceq.recorder.process.process_state import is_stopped
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
 from traceq.recorder.spec.plan import Plan
 

@@ -13,8 +13,9 @@ from traceback import FrameSummary
 from traceq.recorder.failures.hang_diagnosis import innermost_user_line
 from traceq.recorder.failures.rank_errors import RankError, read_error
 from traceq.recorder.failures.root_cause import ABORTED, LaunchFailure, RankFailure
-from traceq.recorder.failures.stall_watch import StallWatch, is_stopped
+from traceq.recorder.failures.stall_watch import StallWatch
 from traceq.recorder.process.child_processes import signal_main_thread
+from traceq.recorder.process.process_state import is_stopped
 from traceq.recorder.process.progress_counters import read_counters
 from traceq.recorder.spec.plan import Plan
 

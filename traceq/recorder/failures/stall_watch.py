@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
 
+from traceq.recorder.process.process_state import cpu_s, stat_fields
 from traceq.recorder.process.progress_counters import Progress, read_counters
 from traceq.recorder.spec.plan import Plan
 
-__all__ = ["StallWatch", "is_stopped"]
+__all__ = ["StallWatch"]
 
 _POLL_S = 1.0
 _SETTLED_S = 2.0
 _BUSY_SHARE = 0.05  # of a core; threads of torch that only wait take less
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class StallWatch:
@@ -69,24 +68,11 @@ class _Group:
 
 def _group(pid: int) -> _Group:
     """Return what /proc says of the processes of a group."""
-    cpu_s, waits_for_disk, was_found = 0.0, False, False
+    total_s, waits_for_disk, was_found = 0.0, False, False
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        fields = _stat(stat)
+        fields = stat_fields(stat)
         if len(fields) > 15 and fields[2] == str(pid):
             was_found = True
-            cpu_s += sum(map(int, fields[11:15])) / _TICKS_PER_S
+            total_s += cpu_s(fields, with_children=True)
             waits_for_disk |= fields[0] == "D"
-    return _Group(cpu_s, waits_for_disk or not was_found)
-
-
-def is_stopped(pid: int) -> bool:
-    """Return True for a process that a signal has stopped."""
-    return _stat(Path(f"/proc/{pid}/stat"))[:1] == ["T"]
-
-
-def _stat(path: Path) -> list[str]:
-    """Return the fields after the name of a process: its state, parent, group, ...; empty if it is gone."""
-    try:
-        return path.read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
+    return _Group(total_s, waits_for_disk or not was_found)

@@ -11,6 +11,7 @@ from traceq.errors import UsageFault
 from traceq.model import Arm
 from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import split_assignment
+from traceq.recorder.spec.plan import DEFAULT_HANG_S
 
 __all__ = ["JobArm", "JobRequest", "ToggleRequest", "job_arms", "parse_toggle"]
 
@@ -27,7 +28,8 @@ class JobRequest(msgspec.Struct, frozen=True):
 
     `stops`: the job ends when the recording is complete. `tries_all`: every toggle that the job has is an arm;
     `is_dry`: nothing is recorded, the job ends once it is known what could be. If
-    arms have processes of their own, this one runs `arm`, and is the `process`-th of all.
+    arms have processes of their own, this one runs `arm`, and is the `process`-th of all. `watch`: the folder through
+    which the launcher watches the ranks of its own host, for progress within `hang_s`.
     """
 
     out: str
@@ -45,6 +47,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     arm: Arm | None = None
     process: int = -1
     replicates: int = 0
+    hang_s: float = DEFAULT_HANG_S
+    watch: str = ""
 
     def write(self, path: Path) -> None:
         """Write the request for the processes of the job."""

@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.process.child_processes import guarded_job
 
 __all__ = ["run_injected"]
 
 _ATTACHED_WITHIN_S = 60.0
+_POLL_S = 0.5
 
 
 def run_injected(
     command: Sequence[str],
     injection: Injection,
     on_message: Callable[[str], None],
+    watch: HangWatch,
     variables: Mapping[str, str] | None = None,
+    folders: Sequence[str] = (),
 ) -> int:
     """Return the exit code of the command, 128 + the number of a signal; signals to this process reach it.
 
-    It has this process's terminal and environment, extended by `variables`.
+    It has this process's terminal and environment, extended by `variables`. If this process is killed, the job is
+    ended, and its `folders` are removed.
     """
-    with _forwarded_signals() as forward_to:
-        job = subprocess.Popen(command, env={**os.environ, **(variables or {}), **injection.variables})
+    injected = injection.variables
+    variable, leftovers = f"PYTHONPATH={injected['PYTHONPATH']}", [str(injection.folder), *folders]
+    with _forwarded_signals() as forward_to, guarded_job(variable, leftovers) as guard:
+        job = subprocess.Popen(command, env={**os.environ, **(variables or {}), **injected})
         forward_to(job)
-        try:
-            job.wait(_ATTACHED_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            if not injection.is_attached:
-                on_message(f"traceq: after {_ATTACHED_WITHIN_S:.0f} s no Python process of the job has imported torch")
-        code = job.wait()
+        guard(job)
+        attached_until = time.monotonic() + _ATTACHED_WITHIN_S
+        while (code := _exit_code(job)) is None:
+            for line in watch.look():
+                on_message(line)
+            if time.monotonic() >= attached_until:
+                attached_until = math.inf
+                if not injection.is_attached:
+                    within = f"{_ATTACHED_WITHIN_S:.0f} s"
+                    on_message(f"traceq: after {within} no Python process of the job has imported torch")
     return 128 - code if code < 0 else code
+
+
+def _exit_code(job: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return job.wait(_POLL_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 @contextmanager

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["die_with_parent", "kill_group", "running_processes", "signal_main_thread"]
+__all__ = ["die_with_parent", "guarded_job", "kill_group", "running_processes", "signal_main_thread"]
 
 _PR_SET_PDEATHSIG = 1
 _GUARD = """
@@ -26,6 +26,41 @@ shutil.rmtree(sys.argv[1], ignore_errors=True)
 """
 """Program that kills process groups and removes a folder once the process that named them on its stdin has ended."""
 _KILL_TIMEOUT_S = 30
+_JOB_GUARD = """
+import os, shutil, signal, sys, time
+words = sys.stdin.read().split()
+variable = os.fsencode(sys.argv[1])
+def running():
+    found = [] if os.path.isdir('/proc/self') else [int(word) for word in words]
+    for name in os.listdir('/proc') if not found else ():
+        try:
+            with open(f'/proc/{name}/environ', 'rb') as file:
+                if name.isdigit() and variable in file.read():
+                    found.append(int(name))
+        except OSError:
+            pass
+    return found
+def end(number, within_s):
+    deadline = time.monotonic() + within_s
+    while pids := running():
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except OSError:
+                pass
+        while running() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if time.monotonic() >= deadline:
+            break
+end(signal.SIGTERM, 10)
+end(signal.SIGKILL, 5)
+for path in sys.argv[2:]:
+    shutil.rmtree(path, ignore_errors=True)
+"""
+"""Program that ends a job once the process that named its pid on stdin has ended: every process with a variable.
+
+Processes that a job starts inherit its environment, also those that outlive their parent or lead a session.
+"""
 
 
 def die_with_parent(*_: object) -> None:
@@ -48,14 +83,7 @@ def running_processes(
     children, and the folder `scratch` is removed.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _GUARD, scratch],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert guard.stdin is not None
+    guard = _start_guard(_GUARD, scratch)
     try:
         for environment, log in zip(environments, logs, strict=True):
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -70,14 +98,44 @@ def running_processes(
                         process_group=0,
                     )
                 )
-            guard.stdin.write(b"%d\n" % processes[-1].pid)
-            guard.stdin.flush()
+            _name_to(guard, processes[-1])
         yield processes
     finally:
         for process in processes:
             kill_group(process)
         guard.kill()
         guard.communicate()
+
+
+@contextmanager
+def guarded_job(variable: str, folders: Sequence[str]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Yield a function that takes the process of a job, which ends if this process is killed in the block.
+
+    Then SIGTERM is sent to all processes whose environment has `variable` (`NAME=VALUE`), and SIGKILL to those that
+    still run after 10 s; the folders are removed. In all other cases the job is left to itself.
+    """
+    guard = _start_guard(_JOB_GUARD, variable, *folders)
+    try:
+        yield lambda job: _name_to(guard, job)
+    finally:
+        guard.kill()
+        guard.communicate()
+
+
+def _start_guard(program: str, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", program, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _name_to(guard: subprocess.Popen[bytes], process: subprocess.Popen[bytes]) -> None:
+    assert guard.stdin is not None
+    guard.stdin.write(b"%d\n" % process.pid)
+    guard.stdin.flush()
 
 
 def signal_main_thread(process: subprocess.Popen[bytes], number: int) -> None:

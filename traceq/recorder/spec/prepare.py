@@ -25,6 +25,7 @@ __all__ = [
     "MAX_STEPS",
     "MAX_TRACE_STEPS",
     "Request",
+    "check_hang_s",
     "check_range",
     "create_run_folder",
     "prepare",
@@ -73,8 +74,7 @@ class Request:
                 f"--replicates {self.replicates}: arms of {self.recipe} share a process; use --steps to time more steps"
             )
         check_range("--replicates", self.replicates, 1, MAX_REPLICATES)
-        if self.hang_s is not None and not 0 <= self.hang_s < math.inf:
-            raise UsageFault(f"--hang-after {self.hang_s:g}: expected seconds, or 0 to wait forever")
+        check_hang_s(self.hang_s or 0)
         check_range("--steps", self.steps, 0, MAX_STEPS)
         check_range("--trace-steps", self.trace_steps, 0, MAX_TRACE_STEPS)
         if self.num_traced(entry) == 0 and self.steps == 0:
@@ -216,6 +216,12 @@ def _check_ranks(arms: Sequence[PlannedArm], num_ranks: int) -> None:
             raise UsageFault(
                 f"--ranks must exceed {arm.num_ranks}, the rank count of arm {arm.name}; found {num_ranks}"
             )
+
+
+def check_hang_s(seconds: float) -> None:
+    """Raise UsageFault for what is no time to wait."""
+    if not 0 <= seconds < math.inf:
+        raise UsageFault(f"--hang-after {seconds:g}: expected seconds, or 0 to wait forever")
 
 
 def check_range(option: str, value: int | None, least: int, most: int) -> None:

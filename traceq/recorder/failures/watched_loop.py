@@ -1,0 +1,55 @@
+"""Ranks of an external launcher and their watcher: a process on each host, which also sees a rank that was stopped."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from traceq.recorder.failures.hang_watch import forget_hang
+from traceq.recorder.process.progress_counters import ProgressCounters
+from traceq.recorder.process.watched_rank import WatchedRank
+from traceq.recorder.process.world import World
+from traceq.recorder.spec.plan import Plan
+
+__all__ = ["watched_loop"]
+
+_WATCHER = "traceq.recorder.failures.watcher_process"
+
+
+@contextmanager
+def watched_loop(plan: Plan, world: World) -> Iterator[ProgressCounters]:
+    """Yield this rank's counters, of which its host's watcher says on stderr when they stand still; see `HangWatch`.
+
+    All ranks call it. The first rank of each host starts the watcher, which ends with that rank.
+    """
+    if not plan.hang_s:
+        yield ProgressCounters("", 0)
+        return
+    host = world.peers[world.rank].host
+    leader = next(rank for rank, peer in enumerate(world.peers) if peer.host == host)
+    folders = world.gather(tempfile.mkdtemp(prefix="traceq-") if leader == world.rank else "")
+    watched = WatchedRank(folders[leader], world.rank)
+    watcher = _start(folders[leader], plan) if leader == world.rank else None
+    try:
+        yield watched.counters
+    finally:
+        watched.close()
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
+            shutil.rmtree(folders[leader], ignore_errors=True)
+            if plan.folder.manifest_path.is_file() and plan.folder.is_complete:
+                forget_hang(plan.folder)
+
+
+def _start(folder: str, plan: Plan) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", _WATCHER, folder, str(plan.folder.path), str(plan.hang_s)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
