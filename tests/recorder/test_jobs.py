@@ -192,6 +192,17 @@ def test_a_job_that_cannot_be_recorded_keeps_its_exit_code(
     assert reason in done.stderr.splitlines()[-1]
 
 
+def test_a_job_that_aborts_after_its_recording_keeps_its_exit_code_and_the_recording(tmp_path: Path) -> None:
+    """As gloo's threads may at interpreter exit: `terminate called without an active exception`."""
+    (tmp_path / "aborts.py").write_text(f"import atexit, os\natexit.register(os.abort)\n{SCRIPT}")
+    done = record(tmp_path, *QUICK, "--then", "continue", "--", sys.executable, "aborts.py", "1000")
+    assert done.returncode == 134
+    note = "traceq: note: the job ended with exit code 134; its recording was complete before"
+    assert note in done.stderr.splitlines()
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert (manifest.status, manifest.fault) == ("complete", "")
+
+
 def test_the_job_s_own_exception_is_the_reason(tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text(SCRIPT.replace("optimizer.step()", "optimizer.step(); count()") + "")
     count = "import itertools\nnumbers = itertools.count()\ndef count():\n    assert next(numbers) < 30, 'bad batch'\n"

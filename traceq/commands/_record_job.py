@@ -54,6 +54,8 @@ def record_job(options: JobOptions, arms: Sequence[str] = (), replicates: int | 
         say(f"traceq: {result.folder.path}: {result.fault}")
         raise typer.Exit(result.exit_code or 1)
     if not options.is_dry:
+        if result.exit_code:
+            say(f"traceq: note: the job ended with exit code {result.exit_code}; its recording was complete before")
         _print_answers(options, result.folder, say)
     raise typer.Exit(result.exit_code)
 
