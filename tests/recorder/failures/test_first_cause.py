@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,17 @@ from traceq.runs.run_folder import RunFolder
 
 pytest.importorskip("torch", reason="recording needs torch")
 
+import torch
+
 from traceq.recorder.failures import stall_watch
+from traceq.recorder.failures.external_launcher import note_abort
 from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
-from traceq.recorder.failures.root_cause import is_peer_error
+from traceq.recorder.failures.root_cause import ABORTED, is_peer_error
 from traceq.recorder.failures.stall_watch import StallWatch
 from traceq.recorder.process.child_processes import kill_group
 from traceq.recorder.process.process_state import is_stopped
 from traceq.recorder.process.progress_counters import ProgressCounters, create_counters
+from traceq.recorder.process.world import World
 from traceq.recorder.spec.plan import Plan
 
 pytestmark = pytest.mark.torch
@@ -216,6 +221,20 @@ def test_an_error_is_written_when_no_descriptor_is_left(tmp_path: Path) -> None:
     written = read_error(str(tmp_path), 0)
     assert written is not None
     assert written.text.startswith("OSError: [Errno 24] Too many open files")
+
+
+def test_an_abort_after_a_report_does_not_replace_it(tmp_path: Path) -> None:
+    """Nor does a SIGTERM: the stack of the loop is gone while its own exception is being reported."""
+    job, world = replace(plan(tmp_path, 0), out=str(tmp_path)), World(0, 0, 2, torch.device("cpu"))
+    note_abort(job, world)
+    aborted = read_error(job.faults_folder, 0)
+    assert aborted is not None
+    assert aborted.text == f"RuntimeError: {ABORTED}"
+    write_error(job.faults_folder, 0, ValueError("bad batch"))
+    note_abort(job, world)
+    kept = read_error(job.faults_folder, 0)
+    assert kept is not None
+    assert kept.text == "ValueError: bad batch"
 
 
 def test_a_library_that_connects_without_descriptors_is_not_a_peer_that_left() -> None:

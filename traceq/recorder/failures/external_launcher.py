@@ -85,6 +85,9 @@ def sigterm_noted(plan: Plan, world: World) -> Iterator[None]:
 
 
 def _note_stack(plan: Plan, world: World, error: BaseException, frame: FrameType | None) -> None:
+    """Write where this rank is, unless it has reported its end: then its stack is that of the report."""
+    if read_error(plan.faults_folder, world.rank) is not None:
+        return
     dump_stalled(plan.folder.stalled(world.rank), innermost_user_line(traceback.extract_stack(frame)))
     write_error(plan.faults_folder, world.rank, error)
 
