@@ -144,8 +144,8 @@ def test_an_unknown_renderer_is_a_usage_fault_that_lists_them(installed: Path) -
 
 
 def test_a_broken_plugin_is_one_line_that_names_its_package(broken: Path) -> None:
-    asked = (("show", RUN / "on", "--only"), ("recipes",), ("show", RUN / "on", "--only", "steps", "--to"))
-    commands = [(*command, name) for command in asked for name in BROKEN]
+    stems = (("show", RUN / "on", "--only"), ("recipes",), ("show", RUN / "on", "--only", "steps", "--to"))
+    commands = [(*command, name) for command in stems for name in BROKEN]
     for (*_, name), done in zip(commands, traceq_each(commands, broken), strict=True):
         assert (done.code != 0, done.out) == (True, "")
         assert done.err.count("\n") == 1
