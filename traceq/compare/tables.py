@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cause_names import short_name
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import Cause, Diff, Diffs, share
 from traceq.compare.sentences import jitter_text
+from traceq.compare.work_deltas import WorkDelta
 from traceq.report import Cell, Column, Table
 from traceq.stats import Comparison
 from traceq.units import Unit, format_value
@@ -193,21 +195,21 @@ def work_table(diff: Diff, *, top: int = _TOP) -> Table:
         )
         for work in diff.work[:top]
     ]
-    sums = [
-        sum(getattr(work, key) for work in diff.work) for key in ("a_ns", "b_ns", "delta_ns", "more_ns", "slower_ns")
-    ]
-    rows.append(("total", "", *sums, None))
-    flops = [
-        sum(getattr(work, key) for work in diff.work if work.is_flops and not work.is_bound)
-        for key in ("a_work", "b_work")
-    ]
-    note = ""
-    if flops[0] and abs(flops[1] - flops[0]) > _SAME_WORK * flops[0]:
-        tera = (f"{format_value(each / 1e12, Unit.NUMBER)} TFLOP" for each in flops)
-        note = f"The sides do not do the same work: {' against '.join(tera)}."
-    rest = len(diff.work) - top
-    note = f"{note} {rest} more in --json.".strip() if rest > 0 else note
+    keys = ("a_ns", "b_ns", "delta_ns", "more_ns", "slower_ns")
+    rows.append(("total", "", *(sum(getattr(work, key) for work in diff.work) for key in keys), None))
+    rest = f"{len(diff.work) - top} more in --json." if len(diff.work) > top else ""
+    note = " ".join(filter(None, (_other_work(diff.work), rest)))
     return Table("work", "Device time of ops by work: more, or slower", columns, tuple(rows), note=note)
+
+
+def _other_work(deltas: Sequence[WorkDelta]) -> str:
+    """Return `The sides do not do the same work: 4.2 TFLOP against 8.4 TFLOP.`; "" where they do, or it is a bound."""
+    known = [work for work in deltas if work.is_flops and not work.is_bound]
+    flops = [sum(work.a_work for work in known), sum(work.b_work for work in known)]
+    if not flops[0] or abs(flops[1] - flops[0]) <= _SAME_WORK * flops[0]:
+        return ""
+    tera = (f"{format_value(each / 1e12, Unit.NUMBER)} TFLOP" for each in flops)
+    return f"The sides do not do the same work: {' against '.join(tera)}."
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
