@@ -29,8 +29,6 @@ COVERED_PCT = 90.0
 """Share of a rank's time without communication that has a model, below which FLOPs may be missing."""
 _MATERIAL, _MUCH = 0.05, 0.1
 """Part of the FLOPs that may be a bound where others are missing; from which the peak of a dtype is named."""
-_SMALL_FLOPS = 0.01
-"""Part of the FLOPs that may have a dtype without a peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +152,13 @@ def _roofed(row: OpWork, peaks: Peaks | None) -> OpRow:
 
 
 def _utilisation(rows: Sequence[OpWork], peaks: Peaks | None, name: str) -> float | None:
-    """Return the seconds that the FLOPs of the counted steps take at the peak of their dtype; None without a peak."""
+    """Return the seconds that the FLOPs of the counted steps take at peak speed; None without FLOPs or peaks."""
     if peaks is None:
         return None
     flops: dict[str, float] = {}
     for row in rows:
         flops[row.dtype] = flops.get(row.dtype, 0.0) + _flops(row, peaks, name)
-    unknown = sum(amount for dtype, amount in flops.items() if not peaks.rate(dtype))
-    if not sum(flops.values()) or unknown > _SMALL_FLOPS * sum(flops.values()):
-        return None
-    return sum(amount / peaks.rate(dtype) for dtype, amount in flops.items() if peaks.rate(dtype))
+    return peaks.seconds(flops) or None
 
 
 def _flops(row: OpWork, peaks: Peaks, name: str) -> float:

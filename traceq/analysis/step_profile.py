@@ -219,9 +219,10 @@ def _mfu(job: Job, timings: Timings, manifest: Manifest, flops: Sequence[dict[st
         return None
     seconds = 0.0
     for peaks, of_rank in zip(all_peaks, flops, strict=True):
-        if peaks is None or any(amount and not peaks.rate(dtype) for dtype, amount in of_rank.items()):
+        of_peak = peaks.seconds(of_rank) if peaks is not None else None
+        if of_peak is None:
             return None
-        seconds += sum(amount / peaks.rate(dtype) for dtype, amount in of_rank.items() if amount)
+        seconds += of_peak
     mfu_pct = 100 * seconds / len(flops) / (pace_of(manifest, job.arm, timings).step_ns * _PER_NS)
     return mfu_pct if 0 < mfu_pct <= 100 else None
 

@@ -83,6 +83,15 @@ def test_fewer_bits_are_never_slower(device: str) -> None:
     assert published == sorted(published)
 
 
+def test_flops_of_several_dtypes_take_the_sum_of_their_times() -> None:
+    peaks = overridden(None, ["bf16=2", "fp32=1"])
+    assert peaks is not None
+    assert peaks.seconds({"bfloat16": 4e12, "float32": 3e12}) == 5
+    assert peaks.seconds({"bfloat16": 199e10, "float8": 1e10}) == 0.995  # a two-hundredth of them without a peak
+    assert peaks.seconds({"bfloat16": 2e12, "float8": 1e12}) is None
+    assert peaks.seconds({}) == 0
+
+
 def test_options_replace_single_figures_or_make_peaks_of_an_unknown_device() -> None:
     peaks = overridden(peaks_of("NVIDIA H100 80GB HBM3"), ["bf16=800", "memory=3 TB/s"])
     assert peaks is not None

@@ -18,6 +18,8 @@ __all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks"]
 
 _TERA = 1e12
 _GIGA = 1e9
+_SMALL_FLOPS = 0.01
+"""Part of the FLOPs that may have a dtype without a peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,13 @@ class Peaks:
     def rate(self, dtype: str) -> float:
         """Return the peak FLOP/s for operands of a dtype, 0.0 where it is not known."""
         return self.flops.get(dtype, 0.0)
+
+    def seconds(self, flops: Mapping[str, float]) -> float | None:
+        """Return how long FLOPs, by dtype, take at their peaks; None where more than 1 % of them have no peak."""
+        unknown = sum(amount for dtype, amount in flops.items() if not self.rate(dtype))
+        if unknown > _SMALL_FLOPS * sum(flops.values()):
+            return None
+        return sum(amount / self.rate(dtype) for dtype, amount in flops.items() if self.rate(dtype))
 
 
 def _rates(half: float = 0.0, **tflops: float) -> Mapping[str, float]:
