@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from traceq.facts.roofline.dtypes import dtype_of_code
@@ -48,20 +49,18 @@ def _grouped(call: OpCall) -> Work | None:
         case (2, 3):
             num_out = a.shape[0] * b.shape[2]
         case (3, 2):
-            num_out = a.shape[0] * a.shape[1] * b.shape[1]
-            num_out //= max(a.shape[0], 1)  # each column belongs to one group
+            num_out = a.shape[1] * b.shape[1] if a.shape[0] else 0  # each column belongs to one group
         case (2, 2):
             groups = call.tensor(4) or call.tensor(2)
             num_groups = groups.shape[0] if groups is not None and len(groups.shape) == 1 else 1
             work = _of_product(call, a, b, a.shape[0] * b.shape[1] * num_groups, 0, out_dtype)
             flops = 2 * a.shape[0] * b.shape[1] * a.shape[1]  # each part of K belongs to one group
-            return Work(Kind.CONTRACTION, work.bytes, a.dtype, flops, is_bound=True)
+            return replace(work, flops=flops, is_bound=True)
         case (3, 3):
             num_out = a.shape[0] * a.shape[1] * b.shape[2]
         case _:
             return None
-    work = _of_product(call, a, b, num_out, a.shape[-1], out_dtype)
-    return Work(Kind.CONTRACTION, work.bytes, a.dtype, work.flops, is_bound=True)
+    return replace(_of_product(call, a, b, num_out, a.shape[-1], out_dtype), is_bound=True)
 
 
 def _vector_product(first: int) -> Formula:

@@ -202,16 +202,14 @@ def _created(call: OpCall) -> int | None:
 
 def _of_lists(stem: str, in_place: bool) -> Traffic:
     """Return the formula of an op on lists of tensors, as of optimizers: all are read, what changes is written."""
-    num_written = 3 if stem.startswith("_fused_adam") else 2 if stem.startswith("_fused_sgd") else 1
+    num_states = 2 if stem.startswith("_fused_adam") else 1 if stem.startswith("_fused_sgd") else 0
     writes = in_place or not stem.endswith("norm")
 
     def traffic(call: OpCall) -> int | None:
         lists = [entry for entry in call.inputs if isinstance(entry, tuple)]
         if not lists or not all(tensor.dtype for entry in lists for tensor in entry):
             return None
-        written = [lists[0], *lists[2:4]] if num_written == 3 else lists[:1]
-        if num_written == 2:
-            written = [lists[0], *lists[2:3]]
+        written = [lists[0], *lists[2 : 2 + num_states]]  # parameters, gradients, states
         return sum(map(total_bytes, lists)) + (sum(map(total_bytes, written)) if writes else 0)
 
     return traffic
