@@ -15,8 +15,9 @@ from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
 from traceq.renderers.diff_text import print_diffs
 from traceq.renderers.one_screen import MOST_LINES, print_screen
-from traceq.renderers.text import open_console
-from traceq.report import Sheet
+from traceq.renderers.text import open_console, print_table
+from traceq.report import Column, Sheet, Table
+from traceq.units import Unit
 
 OURS = [pytest.param(path, id=path.name) for path in (*sorted(FIXTURES.glob("example/*")), FIXTURES / "outlier_ab")]
 PAIRS = [
@@ -48,6 +49,18 @@ def test_a_report_is_one_screen_and_cuts_no_line_number(path: Path) -> None:
         for row in view.rows[: len(table.splitlines()) - 3]:
             place = str(row[index]).partition(" ")[0].rpartition("/")[2]
             assert place in table or " line" not in table.partition("\n")[0]
+
+
+def test_texts_that_would_be_cut_alike_are_cut_before_their_first_difference() -> None:
+    names = ["aten::cudnn_convolution_backward_weight", "aten::cudnn_convolution_backward_input", "aten::mm"]
+    table = Table("ops", "", (Column("op", "op"), Column("ns", "time", Unit.NS)), tuple((name, 5) for name in names))
+    file = StringIO()
+    print_table(table, open_console(file, 30, is_terminal=False))
+    assert [line.split()[0] for line in file.getvalue().splitlines()[1:]] == [
+        "aten::cudnn_con…weight",
+        "aten::cudnn_conv…input",
+        "aten::mm",
+    ]
 
 
 def test_the_first_screen_is_what_matters_and_full_is_all() -> None:
