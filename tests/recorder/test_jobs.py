@@ -228,6 +228,30 @@ def test_arms_with_processes_of_their_own_get_their_words_and_variables(tmp_path
     assert any("aten::sin" in cause.name for cause in diff.causes)
 
 
+@pytest.mark.slow
+def test_batch_sizes_are_compared_by_the_time_per_sample(tmp_path: Path) -> None:
+    (tmp_path / "sized.py").write_text(SCRIPT.replace("batch_size=1", "batch_size=int(sys.argv[2])"))
+    arms = ["--arm", "one=1", "--arm", "eight=8"]
+    done = record(tmp_path, *QUICK, *arms, "--replicates", "2", "--", sys.executable, "sized.py", "20000", "{arm}")
+    assert done.returncode == 0, done.stderr
+    manifest = RunFolder(tmp_path / "run").read_manifest()
+    assert {arm.name: arm.samples_per_step for arm in manifest.arms} == {"one": 1, "eight": 8}
+    (diff,) = traceq.diff(tmp_path / "run").diffs
+    assert " per sample " in diff.words[0]
+
+
+@pytest.mark.slow
+def test_the_loader_of_a_job_alone_ends_with_the_comparison_with_its_steps(tmp_path: Path) -> None:
+    done = record(tmp_path, *QUICK, "--recipe", "dataloader", "--", sys.executable, "train.py", "100000")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "Batches per second: " in done.stderr
+    run = tmp_path / "run"
+    assert done.stderr.splitlines()[-2:] == [
+        f"traceq record --out {run}-steps -- {sys.executable} train.py 100000",
+        f"traceq diff {run} {run}-steps",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -275,6 +299,8 @@ def test_a_sitecustomize_of_the_user_is_loaded_too(tmp_path: Path) -> None:
         ([], "expected the command of a job after --, or --recipe NAME"),
         (["--toggle", "a.b=1,2"], "expected the command of a job after --, or --recipe NAME"),
         (["--ranks", "2", "--", "true"], "--ranks: only for --recipe"),
+        (["--recipe", "outlier_ab", "--", "true"], "--recipe outlier_ab: of recipes a job has only dataloader"),
+        (["--recipe", "dataloader", "--try", "--", "true"], "a job's loader alone has no arms"),
         (["--toggle", "a.b=1", "--", "true"], "--toggle a.b=1: expected at least two values"),
         (["--toggle", "lr=1,2", "--", "true"], "expected a path such as main.lr"),
         (["--toggle", "@optimzer=loop,fused", "--", "true"], "no such toggle (did you mean optimizer?)"),

@@ -20,6 +20,7 @@ __all__ = [
     "accumulation_with_a_tail",
     "evaluations_and_checkpoints",
     "plain",
+    "without_loader",
 ]
 
 

@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from traceq.recorder.job_launch import JobOptions
     from traceq.runs.run_folder import RunFolder
 
-__all__ = ["check_job_options", "record_job"]
+__all__ = ["LOADER_RECIPE", "check_job_options", "record_job"]
+
+LOADER_RECIPE = "dataloader"
+"""The recipe that a job has, too: its own loader alone."""
 
 _REPLICATES = 4  # the fewest that give an interval
 
 
-def check_job_options(**options: object) -> None:
-    """Raise UsageFault for options that only recipes have."""
+def check_job_options(recipe: str, **options: object) -> None:
+    """Raise UsageFault for options that only recipes have, and for a recipe but that of a loader."""
+    if recipe not in ("", LOADER_RECIPE):
+        raise UsageFault(f"--recipe {recipe}: of recipes a job has only {LOADER_RECIPE}, its own loader alone")
     for name, value in options.items():
         if value:
             raise UsageFault(
@@ -40,8 +45,9 @@ def record_job(options: JobOptions, arms: Sequence[str] = (), replicates: int | 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    if arms and (options.toggles or options.tries_all or options.is_dry):
-        raise UsageFault("--arm: an arm with processes of its own; not together with --toggle, --try or --dry-run")
+    if arms and (options.toggles or options.tries_all or options.is_dry or options.of_loader):
+        others = "--toggle, --try, --dry-run or --recipe"
+        raise UsageFault(f"--arm: an arm with processes of its own; not together with {others}")
     if arms:
         from traceq.recorder.job_arms_launch import launch_job_arms
 
@@ -70,22 +76,27 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
         if options.tries_all:
             _confirm_fastest(options, folder, diffs, say)
         say(shlex.join(["traceq", "diff", str(folder.path)]))
+    elif options.of_loader:
+        _print_table(folder, "loader")
+        path = f"{folder.path}-steps"
+        say(shlex.join(["traceq", "record", "--out", path, "--", *options.command]))
+        say(shlex.join(["traceq", "diff", str(folder.path), path]))
     else:
-        _print_phases(folder)
+        _print_table(folder, "step_profile")
     arm = manifest.arms[-1].name
     if folder.trace(arm, 0).is_file():
         say(shlex.join(["traceq", "show", str(folder.path / arm)]))
 
 
-def _print_phases(folder: RunFolder) -> None:
-    """Print on stderr where an unprofiled step's time goes."""
+def _print_table(folder: RunFolder, analysis: str) -> None:
+    """Print on stderr the analysis of unprofiled steps: where their time goes, or how fast the loader is."""
     from traceq.analysis.registry import analyze_all
     from traceq.commands._output import print_table
     from traceq.runs.read import read_timing
 
     if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
         return  # only traced
-    for report in analyze_all(read_timing(str(folder.path)), ("step_profile",)):
+    for report in analyze_all(read_timing(str(folder.path)), (analysis,)):
         for view in report.views:
             print_table(view.non_empty_columns, err=True)
 

@@ -126,7 +126,7 @@ def command(
         from traceq.recorder.spec.prepare import DEFAULT_MINUTES, DEFAULT_TRACE_STEPS
 
         check_job_options(
-            recipe=recipe,
+            recipe,
             ranks=ranks,
             set=changes,
             vary=vary,
@@ -141,6 +141,7 @@ def command(
             stops=then is Then.stop,
             tries_all=tries_all,
             is_dry=is_dry,
+            of_loader=bool(recipe),
             out=out,
             hang_s=DEFAULT_HANG_S if hang_s is None else hang_s,
         )

@@ -53,6 +53,7 @@ class JobOptions:
     stops: bool = True
     tries_all: bool = False
     is_dry: bool = False
+    of_loader: bool = False
     out: Path | None = None
     hang_s: float = DEFAULT_HANG_S
 
@@ -66,6 +67,8 @@ class JobOptions:
             raise UsageFault(
                 f"--steps {self.steps}: --until decided determines the number of steps; use one of the two"
             )
+        if self.of_loader and (self.toggles or self.tries_all or self.is_dry or self.max_minutes):
+            raise UsageFault("--recipe dataloader: a job's loader alone has no arms: without --toggle, --try, --until")
         if self.max_minutes and not (self.toggles or self.tries_all):
             raise UsageFault("--until decided: there is only one arm; --toggle NAME=A,B or --try adds one to compare")
         check_hang_s(self.hang_s)
@@ -149,6 +152,7 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path)
         stops=options.stops or options.is_dry,
         tries_all=options.tries_all,
         is_dry=options.is_dry,
+        of_loader=options.of_loader,
         hang_s=options.hang_s,
     )
 

@@ -13,9 +13,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import current_thread, get_ident, main_thread
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from traceq.errors import TraceqError
 from traceq.recorder.failures.cpp_terminate import TerminateHandler
@@ -23,9 +25,11 @@ from traceq.recorder.failures.external_launcher import note_abort, note_end, sig
 from traceq.recorder.failures.rank_errors import error_text, write_error
 from traceq.recorder.failures.root_cause import is_peer_error
 from traceq.recorder.failures.run_status import mark_ended
+from traceq.recorder.job_loader import measure_loader
 from traceq.recorder.job_rank import JobRank, start_rank
 from traceq.recorder.jobs.check_paths import check_paths
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
+from traceq.recorder.jobs.job_batches import JobBatches
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.phase_stack import PhaseStack
@@ -74,6 +78,7 @@ class JobProcess:
         self._counters = ProgressCounters("", 0)
         self._models: list[torch.nn.Module] = []
         self._optimizers: list[Optimizer] = []
+        self._batches = JobBatches()
         self._rank: JobRank | None = None
         self._steps: Iterator[str] = iter(())
         self._excepthook: ExceptHook = sys.excepthook
@@ -109,6 +114,11 @@ class JobProcess:
             self._be_watched()
             self._models = find_roots()
             self._tracker.assume_batches(self._num_batches)
+
+    def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
+        """Note a batch of a training step that is being learned."""
+        if self._rank is None and self.is_watching() and torch.is_grad_enabled():
+            self._batches.add(loader, batch)
 
     def begin(self, phase: str, event: str) -> int:
         """Begin a phase and, with its event, perhaps a step; return what `end` requires."""
@@ -152,8 +162,13 @@ class JobProcess:
 
     def _start(self) -> None:
         """Become a rank of the recording, once the loop's steps are known."""
+        if self._request.of_loader:
+            self._measure_loader()
+            return
         job = Job(self._models, self._optimizers)
-        self._rank = start_rank(self._request, job, self._tracker, self._counters)
+        samples = self._batches.samples_per_batch
+        self._rank = start_rank(self._request, job, self._tracker, self._counters, samples)
+        self._batches.clear()
         if self._rank is None:
             self._end()
             if self._request.is_dry:
@@ -168,6 +183,14 @@ class JobProcess:
             self._while_recording.callback(TerminateHandler(lambda: note_abort(rank.plan, rank.world)).restore)
             self._while_recording.enter_context(sigterm_noted(rank.plan, rank.world))
         self._excepthook, sys.excepthook = sys.excepthook, self._note_error
+
+    def _measure_loader(self) -> None:
+        """Measure the loader alone; from here on nothing is watched."""
+        job, batches = Job(list(self._models), ()), self._batches
+        self._end()
+        measure_loader(self._request, job, batches)
+        batches.clear()
+        self._stop(0)
 
     def _finish(self) -> None:
         assert self._rank is not None

@@ -17,7 +17,7 @@ from traceq.model import NO_EFFECT, Arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
 from traceq.recorder.jobs.job_request import JobArm, JobRequest, ToggleRequest, job_arms
-from traceq.recorder.jobs.step_pattern import StepTracker
+from traceq.recorder.jobs.step_pattern import BATCH, StepTracker
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, world_of_job
 from traceq.recorder.rank.loop_control import LoopControl
@@ -28,7 +28,7 @@ from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import DEFAULT_STEPS
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
 
-__all__ = ["JobRank", "start_rank"]
+__all__ = ["JobRank", "claims", "device_of", "leave_in_order", "plan_of", "raise_first", "start_rank"]
 
 _CLAIM = ".claim"
 _PEERS_WITHIN_S = 10.0
@@ -94,31 +94,36 @@ class JobRank:
         """Wait until the device is idle and all ranks are here."""
         if self.rank.world.device.type == "cuda":
             torch.cuda.synchronize(self.rank.world.device)
-        _leave_in_order(self.rank.world)
+        leave_in_order(self.rank.world)
 
 
-def start_rank(request: JobRequest, job: Job, tracker: StepTracker, progress: ProgressCounters) -> JobRank | None:
-    """Return this rank of the recording, once all ranks of the job have come.
+def start_rank(
+    request: JobRequest, job: Job, tracker: StepTracker, progress: ProgressCounters, samples_per_batch: int = 0
+) -> JobRank | None:
+    """Return this rank of the recording, once all ranks of the job have come; `samples_per_batch` 0 where unknown.
 
     None after a dry run, and if another process of a job without a process group is recorded. Raises TraceqError, on
     every rank, for steps that are not alike, and for a toggle that the job does not have.
     """
     assert tracker.pattern is not None
-    world = world_of_job(_device(job))
+    world = world_of_job(device_of(job))
     differ = f"the steps of the loop differ: {tracker.pattern.text}; evaluate and save less often, or use traceq.record"
-    _raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
-    if world.size == 1 and not _claims(Path(request.out)):
+    raise_first(world.gather("" if tracker.pattern.is_reliable else differ))
+    if world.size == 1 and not claims(Path(request.out)):
         return None
     if request.tries_all or request.is_dry:
         request = msgspec.structs.replace(request, toggles=(*request.toggles, *_common_toggles(job, world)))
     arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
+    samples = sum(world.gather(samples_per_batch * tracker.pattern.events.count(BATCH)))
+    if len(arms) == 1:  # others may change how many batches a step has
+        arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
     is_regular = all(world.gather(tracker.pattern.is_regular))
-    plan = replace(_plan(request, arms, world), is_regular=is_regular)
+    plan = replace(plan_of(request, arms, world), is_regular=is_regular)
     announced = Rank(plan, world, Phases(), progress)
     announced.say(f"traceq: {_found_text(job, tracker, world)}")
     if request.is_dry:
         announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
-        _leave_in_order(world)
+        leave_in_order(world)
         return None
     values = {each.arm.name: each.values for each in arms}
     toggles: list[Toggle] = []
@@ -137,19 +142,22 @@ def start_rank(request: JobRequest, job: Job, tracker: StepTracker, progress: Pr
     rank = replace(announced, control=LoopControl(set_arm, tracker.was_regular))
     rank.facts.update(_job_facts(job, tracker))
     if request.arm:
-        _note_num_ranks(plan, request.arm, world)
+        _note_arm(plan, arms[0].arm, world)
         return JobRank(rank, toggles, arms, isolated_steps(rank))
     return JobRank(rank, toggles, arms, recorded_steps(rank, plan.manifest("", "")))
 
 
-def _note_num_ranks(plan: Plan, arm: Arm, world: World) -> None:
-    """Write into the manifest how many ranks the job started for this arm: its launcher alone knows."""
+def _note_arm(plan: Plan, arm: Arm, world: World) -> None:
+    """Write into the manifest how many ranks and samples this arm has: the job alone knows."""
     if world.rank == 0:
         manifest = plan.folder.read_manifest()
         if manifest.num_ranks == 0:
             manifest = replace(manifest, num_ranks=world.size)
         num_ranks = world.size if world.size != manifest.num_ranks else 0
-        arms = tuple(replace(each, num_ranks=num_ranks) if each.name == arm.name else each for each in manifest.arms)
+        arms = tuple(
+            replace(each, num_ranks=num_ranks, samples_per_step=arm.samples_per_step) if each.name == arm.name else each
+            for each in manifest.arms
+        )
         plan.folder.write_manifest(replace(manifest, arms=arms))
     world.barrier()
 
@@ -167,7 +175,7 @@ def _toggles_text(toggles: Sequence[ToggleRequest]) -> str:
     return " ".join(f"{toggle.name}={','.join(toggle.values)}" for toggle in toggles) or "none"
 
 
-def _leave_in_order(world: World) -> None:
+def leave_in_order(world: World) -> None:
     """Wait until the other ranks have left on rank 0, which may serve their store; the others leave at once."""
     if world.exchange is None:
         return
@@ -178,13 +186,13 @@ def _leave_in_order(world: World) -> None:
             world.exchange.wait_until_left(_PEERS_WITHIN_S)
 
 
-def _device(job: Job) -> torch.device:
+def device_of(job: Job) -> torch.device:
     """Return the device of the first parameter of the largest model."""
     parameter = next((parameter for model in job.models for parameter in model.parameters()), None)
     return parameter.device if parameter is not None and parameter.device.type == "cuda" else torch.device("cpu")
 
 
-def _claims(out: Path) -> bool:
+def claims(out: Path) -> bool:
     """Return True for the first process of a job without a process group: its run holds one rank."""
     try:
         os.close(os.open(out / _CLAIM, os.O_CREAT | os.O_EXCL))
@@ -193,7 +201,7 @@ def _claims(out: Path) -> bool:
     return True
 
 
-def _plan(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
+def plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
     """Return the plan, the same on every rank."""
     device = world.device.type
     return Plan(
@@ -223,7 +231,7 @@ def _create_toggles(toggles: list[Toggle], request: JobRequest, job: Job, world:
             toggles.append(create_toggle(option.name, option.values, job))
     except TraceqError as error:
         fault = str(error)
-    _raise_first(world.gather(fault))
+    raise_first(world.gather(fault))
 
 
 def _restore(toggles: Sequence[Toggle]) -> None:
@@ -243,10 +251,10 @@ def _check_effects(
             toggle.apply(number)
             if fault := toggle.fault(number):
                 faults.append(f"--toggle {option.name}: {option.values[number]!r} is not in effect: {fault}")
-    _raise_first(world.gather(faults[0] if faults else ""))
+    raise_first(world.gather(faults[0] if faults else ""))
 
 
-def _raise_first(faults: Sequence[str]) -> None:
+def raise_first(faults: Sequence[str]) -> None:
     """Raise the first fault of any rank."""
     for rank, fault in enumerate(faults):
         if fault:

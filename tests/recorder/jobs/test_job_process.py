@@ -24,6 +24,7 @@ from job_loops import (
     accumulation_with_a_tail,
     evaluations_and_checkpoints,
     plain,
+    without_loader,
 )
 
 import traceq
@@ -114,6 +115,42 @@ def test_phases_and_what_was_found_are_in_the_manifest(tmp_path: Path) -> None:
 def test_a_job_without_toggles_has_one_arm(tmp_path: Path) -> None:
     recorded(tmp_path, plain, toggles=(), num_steps=200)
     assert [arm.name for arm in manifest_of(tmp_path).arms] == ["run"]
+
+
+def test_samples_of_a_step_are_those_of_its_batches(tmp_path: Path) -> None:
+    recorded(tmp_path, accumulation, toggles=(), num_steps=200)
+    assert [arm.samples_per_step for arm in manifest_of(tmp_path).arms] == [6]
+
+
+def accumulation(notes: Notes, num_steps: int) -> None:
+    """Two batches of three samples in a step."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    for number, batch in enumerate(torch.utils.data.DataLoader(torch.ones(6 * num_steps, 4), 3)):
+        model(batch).sum().backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_the_loader_of_a_job_is_measured_alone(tmp_path: Path) -> None:
+    notes = recorded(tmp_path, plain, toggles=(), num_steps=40, of_loader=True)
+    assert len(notes.steps) > 16 + 40  # batches of a second iterator, and those of the loop, which trains on
+    run = traceq.read(tmp_path / "run")
+    assert run.manifest is not None
+    assert (run.manifest.recipe, run.manifest.phases) == ("dataloader", ("fetch", "h2d"))
+    assert run.manifest.parameters == {"batch_size": 1, "num_workers": 0, "prefetch_factor": 0}
+    assert [arm.samples_per_step for arm in run.manifest.arms] == [1]
+    (table,) = (table for table in traceq.analyze(run, "loader").tables if table.key == "loader")
+    (row,) = table.to_dicts()
+    assert row["measured"] >= 16
+    assert row["samples_per_sec_ceiling"] > 0
+
+
+def test_a_loop_without_a_loader_has_none_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path, without_loader, toggles=(), num_steps=40, of_loader=True)
+    assert "takes its batches from no DataLoader of torch" in capsys.readouterr().err
+    assert not RunFolder(tmp_path / "run").manifest_path.exists()
 
 
 def test_nothing_is_left_in_the_process(tmp_path: Path) -> None:

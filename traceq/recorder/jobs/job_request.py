@@ -27,9 +27,9 @@ class JobRequest(msgspec.Struct, frozen=True):
     """Options of `traceq record -- COMMAND`; `steps` None is the default of the device.
 
     `stops`: the job ends when the recording is complete. `tries_all`: every toggle that the job has is an arm;
-    `is_dry`: nothing is recorded, the job ends once it is known what could be. If arms have processes of their own,
-    this one runs `arm`, and is the `process`-th of all. `watch`: the folder through which the launcher watches the
-    ranks of its own host, for progress within `hang_s`.
+    `is_dry`: nothing is recorded, the job ends once it is known what could be; `of_loader`: its loader alone. If
+    arms have processes of their own, this one runs `arm`, and is the `process`-th of all. `watch`: the folder through
+    which the launcher watches the ranks of its own host, for progress within `hang_s`.
     """
 
     out: str
@@ -44,6 +44,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     stops: bool = True
     tries_all: bool = False
     is_dry: bool = False
+    of_loader: bool = False
     arm: Arm | None = None
     process: int = -1
     replicates: int = 0

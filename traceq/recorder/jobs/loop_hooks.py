@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.utils.data
@@ -17,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.data import DataLoader
 
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_functions, owners
@@ -42,6 +44,10 @@ class Observer(Protocol):
         """Report a batch, also before any backward has run: there may never be one in a compiled step."""
         ...
 
+    def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
+        """Report a batch, and the loader it came from where that is known."""
+        ...
+
     def begin(self, phase: str, event: str) -> int:
         """Report that a phase begins, with an event of the loop or ""; return what `end` requires."""
         ...
@@ -63,11 +69,13 @@ class LoopHooks:
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
         self._open_steps: list[int] = []
+        self._loaders: WeakKeyDictionary[Any, Callable[[], DataLoader[Any] | None]] = WeakKeyDictionary()
 
     def install(self) -> None:
         """Replace functions and methods of torch; models follow once they exist."""
         loader = torch.utils.data.dataloader._BaseDataLoaderIter
         self._replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
+        self._replace(loader, "__init__", self._iterator(loader.__init__))
         self._replace(loader, "__next__", self._batch(loader.__next__))
         self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
         self._replace(torch.nn.Module, "zero_grad", self._phase(torch.nn.Module.zero_grad, "zero_grad"))
@@ -99,6 +107,7 @@ class LoopHooks:
             self._methods.pop().restore()
         while self._restore:
             self._restore.pop()()
+        self._loaders.clear()
 
     def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         original = getattr(owner, name)
@@ -125,15 +134,31 @@ class LoopHooks:
 
         return call
 
+    def _iterator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        loaders = self._loaders
+
+        @functools.wraps(function)
+        def call(iterator: Any, loader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
+            result = function(iterator, loader, *args, **kwargs)
+            # an iterator may outlive its loader; but one with persistent workers is held by it, and would never go
+            loaders[iterator] = ref(loader) if loader.persistent_workers else lambda: loader
+            return result
+
+        return call
+
     def _batch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         observed = self._phase(function, DATALOAD_WAIT, BATCH)
-        observer = self._observer
+        observer, loaders = self._observer, self._loaders
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
-                observer.batch_requested()
-            return observed(*args, **kwargs)
+            if torch.compiler.is_compiling():
+                return observed(*args, **kwargs)
+            observer.batch_requested()
+            batch = observed(*args, **kwargs)
+            loader = loaders.get(args[0])
+            observer.batch_delivered(None if loader is None else loader(), batch)
+            return batch
 
         return call
 

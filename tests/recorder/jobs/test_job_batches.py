@@ -1,0 +1,54 @@
+"""Which loader feeds a loop, and how many samples its batches have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="loaders are torch's")
+
+import torch
+
+from traceq.recorder.jobs.job_batches import JobBatches
+
+pytestmark = pytest.mark.torch
+
+
+def loader() -> Any:
+    return torch.utils.data.DataLoader([0])
+
+
+@pytest.mark.parametrize(
+    ("batch", "num_samples"),
+    [
+        (torch.zeros(8, 3), 8),
+        ((torch.zeros(4, 3), torch.zeros(4)), 4),
+        ({"prompt": ["a", "b"], "pixels": {"left": torch.zeros(2, 3)}}, 2),
+        (torch.tensor(1.0), 0),
+        (["a", "b"], 0),
+    ],
+)
+def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, num_samples: int) -> None:
+    batches = JobBatches()
+    batches.add(loader(), batch)
+    assert batches.samples_per_batch == num_samples
+
+
+def test_the_usual_batch_of_the_main_loader_counts() -> None:
+    batches, train, other = JobBatches(), loader(), loader()
+    for size in (8, 8, 8, 8, 3):
+        batches.add(train, torch.zeros(size))
+    batches.add(other, torch.zeros(64))
+    assert (batches.loader, batches.samples_per_batch) == (train, 8)
+
+
+def test_of_two_loaders_side_by_side_none_is_the_main_one() -> None:
+    batches, labelled, unlabelled = JobBatches(), loader(), loader()
+    for _ in range(4):
+        batches.add(labelled, torch.zeros(8))
+        batches.add(unlabelled, torch.zeros(16))
+    assert (batches.loader, batches.samples_per_batch) == (None, 0)
+    batches.add(None, torch.zeros(8))
+    batches.clear()
+    assert batches.loader is None
