@@ -214,6 +214,12 @@ def test_jitter_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
     assert words_of(-63, jitter) == ()
 
 
+def test_small_changes_that_make_up_most_of_the_delta_are_named_without_a_deviation() -> None:
+    assert words_of(81, no_change("minor", "57 smaller changes", 80)) == (
+        "Besides, 57 smaller changes: +80.0 us per step in all.",
+    )
+
+
 def test_what_is_not_recorded_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
     waits = no_change("residual", "waits of the device whose cause is not recorded", -60)
     assert words_of(-100, waits) == (
@@ -243,6 +249,18 @@ def test_sides_with_little_in_common_are_told_where_not_why() -> None:
 def test_occasional_allocations_on_a_rank_are_noise_as_well() -> None:
     assert words_of(100, cause("rank 2: alloc aten::empty", 1, 0.5, kind="sync")) == ()
     assert words_of(100, cause("ranks 1, 2: alloc aten::empty", 50, 0.5, kind="sync"))
+
+
+def test_parts_that_cancel_have_no_share_of_what_is_left() -> None:
+    a, b = (Run(name, (build(step(0, 100), op("aten::mm", 10, 80)),)) for name in ("a", "b"))
+    for rest, has_share in ((-88, True), (-99, False)):
+        result = replace(diff_runs(a, b), causes=(cause("aten::mm", 100), cause("aten::bmm", rest)))
+        assert result.traced is not None
+        result = replace(result, traced=replace(result.traced, b_ns=result.traced.a_ns + (100 + rest) * US))
+        cells = (CellDelta("fwd", "compute", 0, 100 * US), CellDelta("bwd", "compute", -rest * US, 0))
+        result = replace(result, cells=cells)
+        for table in (causes_table(result), waterfall(result)):
+            assert ("share" in [column.heading for column in table.columns]) == has_share
 
 
 def test_in_the_table_jitter_has_its_deviation_and_no_number() -> None:

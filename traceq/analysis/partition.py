@@ -250,7 +250,9 @@ def _findings(
             own_ns, on_rank, of_ranks = mean_ns, "", ", mean of ranks" if len(job.ranks) > 1 else ""
             if last is not None:
                 own_ns, of_ranks = _own_ns(job, rows, category, last), ""
-                on_rank = f" of {format_value(own_ns, Unit.NS)} on rank {last}, which waits least for others"
+                lost, rank = format_value(own_ns, Unit.NS), f"on rank {last}, which waits least for others"
+                is_more = bool(and_followers(saving, own_ns))
+                on_rank = f" {rank} and has {lost} of it" if is_more else f" of {lost} {rank}"
             basis_of_saving = f"replay{of_ranks}{and_followers(saving, own_ns)}"
             saves = f"{_FREE[category]} saves {saving_words(saving, step_ns)}{on_rank} ({basis_of_saving})"
             meaning = f"{saves}: something else limits the step" if is_vain else f"{meaning}; {saves}"

@@ -213,7 +213,7 @@ class Cause:
     @property
     def path(self) -> str:
         """Name and, inside it, the op with most of the delta."""
-        return f"{self.name} > {self.self_op}" if self.self_op else self.name
+        return f"{self.name} > {self.self_op}" if self.self_op not in ("", self.work) else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,8 @@ def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
             continue
         if cause.kind == "residual":
             return [f"Most of the traced {delta} is no known change: {_delta(cause.delta_ns)} {cause.name}."]
+        if cause.kind == "minor":
+            return [f"Besides, {cause.name}: {_delta(cause.delta_ns)} {traced.per} in all."]
         if abs(traced.delta_ns) <= _ERRORS * cause.sd_ns:
             return [f"The traced delta, {delta}, is within run-to-run jitter: {jitter_text(cause)}."]
         several = "changes too small or too irregular to be told from run-to-run jitter"

@@ -25,6 +25,8 @@ __all__ = [
     "work_table",
 ]
 
+_MOST_SHARE = 10
+"""Multiple of the delta up to which a part of it has a share; larger ones cancel."""
 _TOP = 12
 _TOP_RANKS = 8
 _CANCELS = 2
@@ -47,6 +49,11 @@ _CAUSES = (
 )
 
 
+def _cancel(whole_ns: int, parts_ns: Sequence[int]) -> bool:
+    """Return whether parts cancel so far that shares of the whole mean nothing."""
+    return max(map(abs, parts_ns), default=0) > _MOST_SHARE * abs(whole_ns)
+
+
 def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
     """Return the `top` phases and categories that differ most, the rest in one row, then residual and total."""
     assert diff.traced is not None
@@ -67,7 +74,7 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
         rows.append(("unchanged", "", unchanged, unchanged, 0, share(0, whole)))
     rows.append(("residual", "", None, None, diff.residual_ns, share(diff.residual_ns, whole)))
     rows.append(("total", "", diff.traced.a_ns, diff.traced.b_ns, whole, share(whole, whole)))
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("phase", "phase"),
         Column("category", "category"),
         Column("a_ns", diff.a_name, Unit.NS),
@@ -75,6 +82,8 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
         Column("delta_ns", "delta", Unit.DELTA_NS),
         Column("share", "share", Unit.DELTA_PERCENT),
     )
+    if _cancel(whole, [cell.delta_ns for cell in changed]):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps" if diff.traced.marked else "whole traces"
     return Table(
         "cells", f"Delta by phase and category ({steps} of rank {diff.traced.rank}; profiled)", columns, tuple(rows)
@@ -146,6 +155,8 @@ def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
     if width < _WIDE or not any(_shown(cause, "count_ns") and _shown(cause, "dur_ns") for cause in shown):
         left_out |= {"count_ns", "dur_ns"}
     left_out |= {"kind", "module", "share_pct", "delta_bytes"} if width < _NARROW else set()
+    if diff.traced is not None and _cancel(diff.traced.delta_ns, [cause.delta_ns for cause in diff.causes]):
+        left_out.add("share_pct")
     columns = tuple(column for column in _CAUSES if column.key not in left_out)
     if diff.traced is not None and not diff.traced.marked:
         columns = tuple(replace(column, title="more") if column.key == "delta_num" else column for column in columns)
