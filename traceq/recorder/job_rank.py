@@ -42,6 +42,8 @@ class JobRank:
     toggles: Sequence[Toggle]
     arms: Sequence[JobArm]
     steps: Generator[str, None, None]
+    tracker: StepTracker
+    samples_per_batch: int = 0
 
     def close(self) -> None:
         """Stop timing and profiling, and restore the job's own values."""
@@ -50,13 +52,25 @@ class JobRank:
         _restore(self.toggles)
 
     def finish(self) -> None:
-        """Mark arms without an effect, on rank 0, and print that the job's part is done."""
+        """Note samples and arms without an effect, on rank 0, and print that the job's part is done."""
+        self._note_samples()
         if self.rank.world.rank == 0 and any(toggle.changes_ops for toggle in self.toggles):
             if self.rank.plan.trace_steps:
                 self._mark_without_effect()
             else:
                 self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
         self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
+
+    def _note_samples(self) -> None:
+        """Write into the manifest on how many samples the arms train: they may differ in how many batches they take."""
+        num = {each.arm.name: self.tracker.num_batches(each.arm.name) * self.samples_per_batch for each in self.arms}
+        of_ranks = self.rank.world.gather(num)
+        if self.rank.world.rank == 0 and len(self.arms) > 1:
+            manifest = self.rank.plan.folder.read_manifest()
+            arms = tuple(
+                replace(arm, samples_per_step=sum(each.get(arm.name, 0) for each in of_ranks)) for arm in manifest.arms
+            )
+            self.rank.plan.folder.write_manifest(replace(manifest, arms=arms))
 
     def _mark_without_effect(self) -> None:
         """Take the verdict from arms that should issue other ops than the baseline, and do not."""
@@ -143,8 +157,8 @@ def start_rank(
     rank.facts.update(_job_facts(job, tracker))
     if request.arm:
         _note_arm(plan, arms[0].arm, world)
-        return JobRank(rank, toggles, arms, isolated_steps(rank))
-    return JobRank(rank, toggles, arms, recorded_steps(rank, plan.manifest("", "")))
+        return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, samples_per_batch)
+    return JobRank(rank, toggles, arms, recorded_steps(rank, plan.manifest("", "")), tracker, samples_per_batch)
 
 
 def _note_arm(plan: Plan, arm: Arm, world: World) -> None:

@@ -122,15 +122,29 @@ def test_samples_of_a_step_are_those_of_its_batches(tmp_path: Path) -> None:
     assert [arm.samples_per_step for arm in manifest_of(tmp_path).arms] == [6]
 
 
+def test_arms_that_accumulate_differently_are_compared_per_sample(tmp_path: Path) -> None:
+    toggle = f"{__name__}.accumulated.value=2,4"
+    recorded(tmp_path, accumulation, toggles=(toggle,), num_steps=600)
+    assert {arm.name: arm.samples_per_step for arm in manifest_of(tmp_path).arms} == {"value=2": 6, "value=4": 12}
+    (diff,) = traceq.diff(tmp_path / "run").diffs
+    assert " per sample " in diff.words[0]
+
+
+accumulated = Switch(2)
+
+
 def accumulation(notes: Notes, num_steps: int) -> None:
-    """Two batches of three samples in a step."""
+    """Batches of three samples, some of which are a step."""
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters())
-    for number, batch in enumerate(torch.utils.data.DataLoader(torch.ones(6 * num_steps, 4), 3)):
+    since = 0
+    for batch in torch.utils.data.DataLoader(torch.ones(12 * num_steps, 4), 3):
         model(batch).sum().backward()
-        if number % 2:
+        since += 1
+        if since >= accumulated.value:
             optimizer.step()
             optimizer.zero_grad()
+            since = 0
 
 
 def test_the_loader_of_a_job_is_measured_alone(tmp_path: Path) -> None:

@@ -119,6 +119,11 @@ class StepTracker:
         usual = self._usual.get(self._arm)
         return self._last_step == (self._learn_usual() if usual is None else usual)
 
+    def num_batches(self, arm: str) -> int:
+        """Return how many batches a usual step of an arm asks for."""
+        assert self.pattern is not None
+        return self._usual.get(arm, self.pattern.events).count(BATCH)
+
     def _learn_usual(self) -> tuple[str, ...]:
         """Add the last step to those of its arm; return its usual events, which are final after some steps."""
         steps = self._steps_of_arms.setdefault(self._arm, Counter())
