@@ -196,11 +196,13 @@ def test_under_torchrun_a_full_disk_is_named(full_disk: Path, tmp_path: Path) ->
 
 
 @pytest.mark.faults
-def test_under_torchrun_a_rank_that_hangs_is_named_when_its_peers_give_up(tmp_path: Path) -> None:
+def test_under_torchrun_a_rank_that_hangs_is_named_and_again_when_its_peers_give_up(tmp_path: Path) -> None:
     fault = Fault(1, 1.0, "hang", after=str(tmp_path / "run/steps/rank0.jsonl"), program="traceq", patience_s=15)
-    ((code, _, stderr),) = wait_for_all(
-        [start_process(torchrun(3, *RECORD, "--steps", "10000"), tmp_path, fault.variables(tmp_path))], seconds=170
-    )
+    words = torchrun(3, *RECORD, "--steps", "10000", "--hang-after", "3")
+    ((code, _, stderr),) = wait_for_all([start_process(words, tmp_path, fault.variables(tmp_path))], seconds=170)
     assert code != 0
     manifest = RunFolder(tmp_path / "run").read_manifest()
-    assert manifest.fault == "rank 1: stopped responding; the other ranks waited for it until they gave up", stderr
+    stopped = "rank 1: stopped responding; the other ranks waited for it until they gave up; no step for "
+    assert manifest.fault.startswith(stopped), stderr
+    assert "; the others wait for rank 1" in manifest.fault
+    assert "traceq: no step for 3 s: " in stderr

@@ -143,8 +143,10 @@ class JobProcess:
 
     def _be_watched(self) -> None:
         """Let the launcher see that this process makes progress, if it runs on the same host."""
-        if self._request.hang_s:
-            rank = os.environ.get("RANK", "")
+        if not self._request.hang_s:
+            return
+        rank = os.environ.get("RANK", "")
+        with suppress(Exception):
             self._watched = WatchedRank(self._request.watch, int(rank) if rank.isdecimal() else 0)
             self._counters = self._watched.counters
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import shutil
 import subprocess
 import sys
@@ -34,9 +36,13 @@ def watched_loop(plan: Plan, world: World) -> Iterator[ProgressCounters]:
     folders = world.gather(tempfile.mkdtemp(prefix="traceq-") if leader == world.rank else "")
     watched = WatchedRank(folders[leader], world.rank)
     watcher = _start(folders[leader], plan) if leader == world.rank else None
-    try:
-        yield watched.counters
-    finally:
+
+    process = os.getpid()
+
+    def close() -> None:
+        if os.getpid() != process:  # a child that the loop forked
+            return
+        atexit.unregister(close)
         watched.close()
         if watcher is not None:
             watcher.kill()
@@ -44,6 +50,12 @@ def watched_loop(plan: Plan, world: World) -> Iterator[ProgressCounters]:
             shutil.rmtree(folders[leader], ignore_errors=True)
             if plan.folder.manifest_path.is_file() and plan.folder.is_complete:
                 forget_hang(plan.folder)
+
+    atexit.register(close)  # a trainer's callback may never be told that the training ended
+    try:
+        yield watched.counters
+    finally:
+        close()
 
 
 def _start(folder: str, plan: Plan) -> subprocess.Popen[bytes]:

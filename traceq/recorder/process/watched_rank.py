@@ -52,7 +52,8 @@ class WatchedRank:
         """Be watched no longer."""
         if self._stacks is not None:
             assert _STACK_SIGNAL is not None
-            faulthandler.unregister(_STACK_SIGNAL)
+            if signal.getsignal(_STACK_SIGNAL) == signal.SIG_DFL:  # else the job handles it since
+                faulthandler.unregister(_STACK_SIGNAL)
             self._stacks.close()
             self._stacks = None
         for path in (self._path, Path(f"{self._path}{_STACKS}")):
