@@ -105,6 +105,7 @@ def train_lightning(model, batches) -> None:
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts by `&`
     kind, how, last = sys.argv[1], sys.argv[2], int(sys.argv[3])
     batches = [{"x": torch.ones(4)}] * (last if how == "fewer" else NUM_STEPS)
     {"plain": train_plain, "transformers": train_transformers, "lightning": train_lightning}[kind](
