@@ -178,7 +178,7 @@ def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Pat
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [
-        ([sys.executable, "-E", "train.py", "40"], 1, "no process of the job loaded traceq"),
+        ([sys.executable, "-E", "-c", ""], 1, "no process of the job loaded traceq"),
         ([sys.executable, "-c", "raise SystemExit(7)"], 7, "exit code 7; no process of the job loaded traceq before"),
         ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were known"),
         ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
