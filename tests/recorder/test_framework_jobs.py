@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import torchrun
+from launching import accelerate, torchrun
 from paths import ROOT
 from recording import MAIN
 
@@ -17,6 +17,7 @@ pytest.importorskip("nvtx", reason="phases are nvtx ranges")
 
 import torch
 
+import traceq
 from traceq.recorder.jobs.framework_phases import imported_functions, owners
 from traceq.runs.run_folder import RunFolder
 from traceq.runs.step_log import StepLine, read_lines
@@ -100,3 +101,28 @@ def test_modules_of_a_framework_are_found_inside_wrappers() -> None:
 
     model = Model()
     assert owners([torch.nn.Sequential(model)], "LightningModule") == [model]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate launch"])
+def test_questions_to_a_policy_trained_with_accelerate_are_answered_by_one_recording(
+    launcher: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    toggles = {
+        "policy.config.warn_outlier_threshold=0,10": ("warn_outlier_threshold=10", "aten::item", 1),
+        "config.metrics_every=1,10": ("metrics_every=10", "c10d::allgather_", -1),
+        "@optimizer=default,fused": ("optimizer=fused", "aten::_fused_adamw_", 1),
+        "@find_unused=off,on": ("find_unused=on", "search_unused_parameters", 1),
+        "@attention=sdpa,math": ("attention=math", "SafeSoftmaxBackward0", 1),
+    }
+    script = str(JOBS / "accelerate_job.py")
+    command = torchrun(2, script) if launcher == "torchrun" else accelerate("ddp", script)
+    words = [word for toggle in (*toggles, "@checkpointing=off,on") for word in ("--toggle", toggle)]
+    run = record(tmp_path, "--steps", "16", *words, "--", *command)
+    manifest = run.read_manifest()
+    assert (manifest.status, manifest.num_ranks) == ("complete", 2)
+    assert [arm.status for arm in manifest.arms] == [""] * 7  # each is proven by other ops
+    causes = {diff.b_name: diff.causes for diff in traceq.diff(tmp_path / "run").diffs}
+    for arm, op, sign in toggles.values():
+        assert any(op in cause.name and sign * cause.delta_num > 0 for cause in causes[arm]), arm
