@@ -215,8 +215,8 @@ def work_table(diff: Diff, *, top: int = _TOP) -> Table:
 
 def _other_work(deltas: Sequence[WorkDelta]) -> str:
     """Return `The sides do not do the same work: 4.2 TFLOP against 8.4 TFLOP.`; "" where they do, or it is a bound."""
-    known = [work for work in deltas if work.is_flops and not work.is_bound]
-    flops = [sum(work.a_work for work in known), sum(work.b_work for work in known)]
+    counted = [work for work in deltas if work.is_flops and not work.is_bound]
+    flops = [sum(work.a_work for work in counted), sum(work.b_work for work in counted)]
     if not flops[0] or abs(flops[1] - flops[0]) <= _SAME_WORK * flops[0]:
         return ""
     tera = (f"{format_value(each / 1e12, Unit.NUMBER)} TFLOP" for each in flops)
