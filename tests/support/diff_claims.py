@@ -78,7 +78,7 @@ def of_tables(diff: Diff) -> Iterator[str]:
             shown = sum(int(row[index] or 0) for row in parts)
             if abs(shown - int(total[index] or 0)) > len(diff.cells) + 1:
                 yield f"{table.title}: {table.columns[index].heading}: {shown}, total {total[index]}"
-        shares = [float(row[5]) for row in parts if row[5] is not None]
+        shares = [float(share) for row in parts for share in row[5:] if share is not None]  # none where parts cancel
         if shares and abs(sum(shares) - 100) > 0.01:
             yield f"{table.title}: shares make {sum(shares)} %"
         causes = causes_table(diff, top=top)

@@ -104,6 +104,13 @@ def test_both_halves_of_a_pair_are_given_the_same_batches(steps_per_half: int, b
         seen |= set(first)
 
 
+@given(st.integers(1, 8), st.integers(1, 5), st.integers(1, 9))
+def test_a_dataset_with_a_length_is_read_again_and_again(steps_per_half: int, batch_size: int, length: int) -> None:
+    endless, finite = (iter(PairedBatches(batch_size, steps_per_half, size)) for size in (None, length))
+    for _ in range(40):
+        assert next(finite) == [index % length for index in next(endless)]
+
+
 @given(st.integers(0, 5_000), st.sampled_from([1, 8]), seeds)
 def test_an_arm_alone_runs_the_steps_asked_for_each_order_as_often(steps: int, per_half: int, seed: int) -> None:
     num_pairs, counted = pairs_for_single_arm(steps, per_half), 2 * max(1, per_half - 1)

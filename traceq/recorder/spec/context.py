@@ -72,9 +72,10 @@ class Context:
     ) -> Iterator[Any]:
         """Return endless batches of a DataLoader with workers; both halves of a pair get the same batches.
 
-        `dataset[i]` is read for every i >= 0; the dataset itself has to differ between ranks. Each worker prefetches
-        up to `prefetch_factor` batches. Calls with equal arguments return the same iterator: arms that are built
-        separately share the workers, and get the same batches. `collate` makes a batch of samples; torch's by default.
+        A dataset with a length is read again and again, of another one `dataset[i]` for every i >= 0; the dataset
+        itself has to differ between ranks. Each worker prefetches up to `prefetch_factor` batches. Calls with equal
+        arguments return the same iterator: arms that are built separately share the workers, and get the same batches.
+        `collate` makes a batch of samples; torch's by default.
         """
         arguments = (dataset, batch_size, num_workers, prefetch_factor, batches_per_step, collate)
         try:
@@ -104,7 +105,7 @@ class Context:
 
         loader = DataLoader(
             dataset,
-            batch_sampler=PairedBatches(batch_size, self.steps_per_half * batches_per_step),
+            batch_sampler=PairedBatches(batch_size, self.steps_per_half * batches_per_step, _length(dataset)),
             num_workers=num_workers,
             collate_fn=collate,
             prefetch_factor=prefetch_factor if num_workers else None,
@@ -117,14 +118,26 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class PairedBatches:
-    """Indices of endless batches: the batches of one half, repeated for the other half of the pair, then the next."""
+    """Indices of endless batches: the batches of one half, repeated for the other half of the pair, then the next.
+
+    `length`: the number of samples after which they begin again, None for never.
+    """
 
     batch_size: int
     batches_per_half: int
+    length: int | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
         for pair in count():
             for _ in range(2):
                 for batch in range(self.batches_per_half):
                     first = (pair * self.batches_per_half + batch) * self.batch_size
-                    yield list(range(first, first + self.batch_size))
+                    indices = range(first, first + self.batch_size)
+                    yield [index % self.length for index in indices] if self.length else list(indices)
+
+
+def _length(dataset: Dataset[Any]) -> int | None:
+    try:
+        return len(dataset)  # type: ignore[arg-type]  # a map-style dataset may have none
+    except (NotImplementedError, TypeError):
+        return None
