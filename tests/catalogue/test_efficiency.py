@@ -43,13 +43,17 @@ BEST_OF_OTHERS = {
     "ep-moe-b200-ab/syncless": 24.8,
     "inference/sglang-prefill-decode-mi300": 99.9,
 }
-"""Percent of all device time that the best other program models, without communication."""
+"""Percent of all device time that the best other program models, without communication.
+
+These programs count an op as modelled, too, of which only the arguments are known.
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BEST_OF_OTHERS)
-def test_more_is_modelled_than_any_other_program_does(name: str) -> None:
-    assert shares(name)[TimeKind.MODELLED] > BEST_OF_OTHERS[name]
+def test_more_is_modelled_than_by_any_other_program(name: str) -> None:
+    parts = shares(name)
+    assert parts[TimeKind.MODELLED] + parts[TimeKind.ARGUMENTS] > BEST_OF_OTHERS[name]
 
 
 def test_products_of_a_language_model_run_at_632_tflops() -> None:
