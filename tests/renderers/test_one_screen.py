@@ -95,3 +95,10 @@ def printed(diffs: Diffs) -> str:
     file = StringIO()
     print_diffs(diffs, open_console(file, 100, is_terminal=True))
     return file.getvalue()
+
+
+def test_of_a_table_without_rows_its_note_is_printed_without_headings() -> None:
+    file = StringIO()
+    table = Table("facts", "Facts", (Column("arm", "arm"),), (), note="moments: float32 in all arms.")
+    print_table(table, open_console(file, 80, is_terminal=False))
+    assert file.getvalue() == "Facts\n  moments: float32 in all arms.\n"

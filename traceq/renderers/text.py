@@ -129,7 +129,8 @@ def print_table(table: Table, console: Console) -> None:
     while not layout.fits and (hideable := _hideable(table, shown)):
         shown.remove(hideable[0])
         layout = _layout(table, shown, console.width)
-    console.print(_rich_table(layout))
+    if table.rows or not table.note:
+        console.print(_rich_table(layout))
     hidden = [column.heading for index, column in enumerate(table.columns) if index not in shown and column.heading]
     if hidden:
         console.print(Text(f"  Hidden at this width: {', '.join(hidden)}.", style="dim"))
