@@ -184,3 +184,10 @@ def test_a_softmax_of_another_shape_or_number_is_no_attention() -> None:
     assert attending((2, 8, 256, 511)) == []
     assert attending((4096, 512)) == []
     assert attending(num_values=4) == []
+
+
+@pytest.mark.parametrize("name", ["aten::bmm", "aten::baddbmm", "aten::_softmax"])
+@pytest.mark.parametrize("shapes", [[], [[]], [[2, 3], [3, 4]], [[2, 3, 4], [2, 4]], [[[1, 2], [3]]], [[1.5, 2, 3]]])
+def test_shapes_that_such_an_op_cannot_have_are_no_attention(name: str, shapes: list[Any]) -> None:
+    trace = made(name=name, **{"Input Dims": shapes})
+    assert [finding.code for finding in analyzed(trace).findings if finding.code == "unfused_attention"] == []

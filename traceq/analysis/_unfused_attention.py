@@ -55,6 +55,8 @@ def _roles(row: OpWork) -> list[tuple[int, Scores]]:
     if row.op in _SOFTMAX:
         *batch, rows, columns = shapes[0] if len(shapes[0]) > 2 else (0, 0, 0)
         return [(1, (row.phase, prod(batch), rows, columns))]
+    if [len(shape) for shape in shapes] != [3, 3]:  # a trace may hold any shapes
+        return []
     (batch, rows, inner), (_, _, columns) = shapes
     if inner == columns:  # cannot tell scores from what they multiply
         return []
