@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
-
 from traceq.errors import UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
@@ -103,17 +101,16 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     out = create_run_folder(options.out, options.script).absolute()
     folder = RunFolder(out)
     injection = Injection(out / _INJECTED)
-    watched = tempfile.mkdtemp(prefix="traceq-")
-    injection.write(msgspec.structs.replace(_request(options, toggles, out), watch=watched))
     on_message(_announcement(options, out))
     for named in output_folders(options.command):
         on_message(f"traceq: note: the job names {named}, which is not empty: it may overwrite what is there")
     try:
-        watch = HangWatch(Path(watched), folder, options.hang_s)
-        exit_code = run_injected(options.command, injection, on_message, watch, folders=[watched])
+        with tempfile.TemporaryDirectory(prefix="traceq-") as watched:
+            injection.write(_request(options, toggles, out, watched))
+            watch = HangWatch(Path(watched), folder, options.hang_s)
+            exit_code = run_injected(options.command, injection, on_message, watch, folders=[watched])
         return JobResult(exit_code, folder, _fault(folder, exit_code, injection))
     finally:
-        shutil.rmtree(watched, ignore_errors=True)
         shutil.rmtree(injection.folder, ignore_errors=True)
         (out / ".claim").unlink(missing_ok=True)
         if options.is_dry:
@@ -137,7 +134,7 @@ def output_folders(command: Sequence[str]) -> list[str]:
     ]
 
 
-def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path) -> JobRequest:
+def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path, watched: str) -> JobRequest:
     seed = secrets.randbelow(2**31)
     return JobRequest(
         out=str(out),
@@ -154,6 +151,7 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path)
         is_dry=options.is_dry,
         of_loader=options.of_loader,
         hang_s=options.hang_s,
+        watch=watched,
     )
 
 

@@ -33,10 +33,9 @@ def run_injected(
     It has this process's terminal and environment, extended by `variables`. If this process is killed, the job is
     ended, and its `folders` are removed.
     """
-    injected = injection.variables
-    variable, leftovers = f"PYTHONPATH={injected['PYTHONPATH']}", [str(injection.folder), *folders]
-    with _forwarded_signals() as forward_to, guarded_job(variable, leftovers) as guard:
-        job = subprocess.Popen(command, env={**os.environ, **(variables or {}), **injected})
+    environment = {**os.environ, **(variables or {}), **injection.variables}
+    with _forwarded_signals() as forward_to, guarded_job(str(injection.folder), folders) as guard:
+        job = subprocess.Popen(command, env=environment)
         forward_to(job)
         guard(job)
         attached_until = time.monotonic() + _ATTACHED_WITHIN_S

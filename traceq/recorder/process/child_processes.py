@@ -26,41 +26,7 @@ shutil.rmtree(sys.argv[1], ignore_errors=True)
 """
 """Program that kills process groups and removes a folder once the process that named them on its stdin has ended."""
 _KILL_TIMEOUT_S = 30
-_JOB_GUARD = """
-import os, shutil, signal, sys, time
-words = sys.stdin.read().split()
-variable = os.fsencode(sys.argv[1])
-def running():
-    found = [] if os.path.isdir('/proc/self') else [int(word) for word in words]
-    for name in os.listdir('/proc') if not found else ():
-        try:
-            with open(f'/proc/{name}/environ', 'rb') as file:
-                if name.isdigit() and variable in file.read():
-                    found.append(int(name))
-        except OSError:
-            pass
-    return found
-def end(number, within_s):
-    deadline = time.monotonic() + within_s
-    while pids := running():
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except OSError:
-                pass
-        while running() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if time.monotonic() >= deadline:
-            break
-end(signal.SIGTERM, 10)
-end(signal.SIGKILL, 5)
-for path in sys.argv[2:]:
-    shutil.rmtree(path, ignore_errors=True)
-"""
-"""Program that ends a job once the process that named its pid on stdin has ended: every process with a variable.
-
-Processes that a job starts inherit its environment, also those that outlive their parent or lead a session.
-"""
+_JOB_GUARD = Path(__file__).with_name("job_guard.py")
 
 
 def die_with_parent(*_: object) -> None:
@@ -83,7 +49,7 @@ def running_processes(
     children, and the folder `scratch` is removed.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    guard = _start_guard(_GUARD, scratch)
+    guard = _start_guard("-c", _GUARD, scratch)
     try:
         for environment, log in zip(environments, logs, strict=True):
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -108,13 +74,13 @@ def running_processes(
 
 
 @contextmanager
-def guarded_job(variable: str, folders: Sequence[str]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+def guarded_job(on_path: str, folders: Sequence[str]) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Yield a function that takes the process of a job, which ends if this process is killed in the block.
 
-    Then SIGTERM is sent to all processes whose environment has `variable` (`NAME=VALUE`), and SIGKILL to those that
-    still run after 10 s; the folders are removed. In all other cases the job is left to itself.
+    Then SIGTERM is sent to all processes that have the folder `on_path` on their PYTHONPATH, and SIGKILL to those that
+    still run after 10 s; all folders are removed. In all other cases the job is left to itself.
     """
-    guard = _start_guard(_JOB_GUARD, variable, *folders)
+    guard = _start_guard(str(_JOB_GUARD), on_path, *folders)
     try:
         yield lambda job: _name_to(guard, job)
     finally:
@@ -122,9 +88,9 @@ def guarded_job(variable: str, folders: Sequence[str]) -> Iterator[Callable[[sub
         guard.communicate()
 
 
-def _start_guard(program: str, *words: str) -> subprocess.Popen[bytes]:
+def _start_guard(*words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", program, *words],
+        [sys.executable, "-I", "-S", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

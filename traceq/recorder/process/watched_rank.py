@@ -95,9 +95,7 @@ def read_stacks(ranks: Sequence[SeenRank]) -> list[str]:
     for seen, size in zip(ranks, sizes, strict=True):
         if size >= 0:
             _request_stack(seen.pid)
-    deadline = time.monotonic() + _STACKS_WITHIN_S
-    while time.monotonic() < deadline:
-        time.sleep(0.05)
+    time.sleep(_STACKS_WITHIN_S)
     texts = (_text_from(file, size) for file, size in zip(files, sizes, strict=True))
     return [text.rpartition(_STACK_HEADER)[2] for text in texts]
 
