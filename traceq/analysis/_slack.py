@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.exposed_waits import waiting_times
 from traceq.facts.ranks.job import Job
 from traceq.intervals import measure_within
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
-__all__ = ["in_vain", "least_waiting_rank", "slack_by_rank"]
+__all__ = ["in_vain", "least_waiting_rank", "slack_by_rank", "waits_by_rank"]
 
 
-def slack_by_rank(job: Job) -> dict[int, float]:
-    """Return, by rank, how much longer than the rank that waits least it waits for others in its mean counted step, ns.
+@once_per_object
+def waits_by_rank(job: Job) -> dict[int, float]:
+    """Return, by rank, how long it waits in collectives for others in its mean counted step, ns.
 
     Empty where the waits are not known; without ranks of which they are not.
     """
@@ -23,6 +25,12 @@ def slack_by_rank(job: Job) -> dict[int, float]:
     for rank, waiting in waiting_times(job, with_first=False).items():
         windows = steps_of[rank].window[steps_of[rank].counted]
         waits_ns[rank] = float(measure_within(waiting, windows[:, 0], windows[:, 1]).mean())
+    return waits_ns
+
+
+def slack_by_rank(job: Job) -> dict[int, float]:
+    """Return `waits_by_rank`, each less that of the rank that waits least, ns."""
+    waits_ns = waits_by_rank(job)
     least_ns = min(waits_ns.values(), default=0.0)
     return {rank: ns - least_ns for rank, ns in waits_ns.items()}
 

@@ -163,8 +163,8 @@ def _utilisation(rows: Sequence[OpWork], peaks: Peaks | None, name: str) -> floa
 
 def _flops(row: OpWork, peaks: Peaks, name: str) -> float:
     """Return FLOPs of the counted steps; of a bound no more than the device can do in the time of the calls."""
-    amount, rate = float(getattr(row, name)), peaks.rate(row.dtype)
-    return min(amount, rate * row.step_ns * 1e-9) if row.is_bound and rate else amount
+    amount, peak = float(getattr(row, name)), peaks.rate(row.dtype)
+    return min(amount, peak * row.step_ns * 1e-9) if row.is_bound and peak else amount
 
 
 def _rank_row(job: Job, part: RankWork, peaks: Peaks | None, index: int) -> RankRow:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._slack import waits_by_rank
 from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows, per_step, with_step_headings
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.ranks.exposed_waits import waiting_times
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.intervals import measure, measure_common, spans
@@ -63,7 +63,7 @@ def merge(job: Job, parts: Sequence[Part[ExpertRow]]) -> Report:
     """Return a row per rank; people see it, and a finding, where ranks differ."""
     rows = list(of_all(parts))
     mean = float(np.mean([row.ns for row in rows])) if rows else 0.0
-    waits = _waits(job)
+    waits = {rank: round(ns) for rank, ns in waits_by_rank(job).items()}
     rows = [replace(row, ratio=row.ns / mean if mean else 1.0, wait_ns=waits.get(row.rank)) for row in rows]
     table = Table.of("experts", "Expert compute", ExpertRow, rows)
     if len(rows) < 2 or max(row.ratio for row in rows) < _LEAST_RATIO:
@@ -72,16 +72,6 @@ def merge(job: Job, parts: Sequence[Part[ExpertRow]]) -> Report:
     note = more_rows(len(rows) - len(busiest))
     view = Table.of("experts", "Expert compute of a step by rank", ExpertRow, busiest, note=note)
     return Report("experts", (table,), (with_step_headings(view, job),), _findings(job, rows, mean))
-
-
-def _waits(job: Job) -> dict[int, int]:
-    """Return ns of a counted step in which each rank waits in collectives."""
-    counted = {rank.rank: rank.steps for rank in job.ranks}
-    result = {}
-    for rank, waiting in waiting_times(job, with_first=False).items():
-        windows = spans(*counted[rank].window[counted[rank].counted].T)
-        result[rank] = round(measure_common(waiting, windows) / max(int(counted[rank].counted.sum()), 1))
-    return result
 
 
 def _findings(job: Job, rows: Sequence[ExpertRow], mean: float) -> tuple[Finding, ...]:

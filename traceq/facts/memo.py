@@ -1,4 +1,4 @@
-"""Memoization of facts that several analyses need: one computation per trace, dropped with the trace."""
+"""Memoization of facts that several analyses need: one computation per trace or job, dropped with it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from weakref import WeakKeyDictionary
 
 from traceq.model import Trace
 
-__all__ = ["once_per_trace"]
+__all__ = ["once_per_object", "once_per_trace"]
 
+K = TypeVar("K")
 T = TypeVar("T")
+
+
+def once_per_object(function: Callable[[K], T]) -> Callable[[K], T]:
+    """Return the same function, computed once for each object, as a trace or job is."""
+    cache: WeakKeyDictionary[K, T] = WeakKeyDictionary()
+
+    @wraps(function)
+    def memoized(subject: K) -> T:
+        if subject not in cache:
+            cache[subject] = function(subject)
+        return cache[subject]
+
+    return memoized
 
 
 def once_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
     """Return the same function, computed once for each trace object."""
-    cache: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
-
-    @wraps(function)
-    def memoized(trace: Trace) -> T:
-        if trace not in cache:
-            cache[trace] = function(trace)
-        return cache[trace]
-
-    return memoized
+    return once_per_object(function)
