@@ -172,6 +172,11 @@ def test_ranks_are_set_on_one_clock_and_wait_for_the_late_one(tmp_path: Path) ->
     assert {one.process for one in late} == {"rank 1 · cuda"}
 
 
+def test_an_event_before_the_zero_of_its_trace_is_kept(tmp_path: Path) -> None:
+    result = export(tmp_path, step(-2, 100), op("aten::mm", -1, 6))
+    assert {(one.name, one.start) for one in result.slices} >= {("ProfilerStep#0", 0), ("aten::mm", 1_000)}
+
+
 def test_the_worst_place_is_the_sync_that_costs_most() -> None:
     run = Run("", (build(*STEP),))
     place = worst_place(run, sheet(run).findings)
@@ -261,6 +266,20 @@ def test_a_pair_stands_on_one_line_with_what_differs_joined(tmp_path: Path) -> N
     assert (counterpart.name, counterpart.end - counterpart.start) == ("+30.0 us aten::slow", 5_000)
     place = pair_place(a, b, diff(a, b))
     assert (place.start_ns, place.end_ns) == (1_000_000, 1_130_000)
+
+
+def test_a_pair_is_later_by_what_precedes_the_first_step_of_one_side(tmp_path: Path) -> None:
+    """The viewer has no times below 0, and traces without an absolute time begin there."""
+    a = traceq.read(write(tmp_path / "before.json", *two_steps(0, 10)))
+    b = traceq.read(write(tmp_path / "after.json", op("aten::early", 0, 5), *two_steps(30, 400)))
+    with (tmp_path / "out.pftrace").open("wb") as file:
+        write_pair(a, b, diff(a, b), file)
+    result = read_perfetto(tmp_path / "out.pftrace")
+    ours, theirs = result.on("steps · A before"), result.on("steps · B after")
+    assert [one.start for one in (ours[0], theirs[0])] == [400_000, 400_000]
+    assert min(one.start for one in result.slices) == 0
+    assert result.curves["B is behind A, ns"][0] == (400_000, 0)
+    assert pair_place(a, b, diff(a, b)).start_ns == 400_000
 
 
 def test_the_command_exports_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.job import job_of
-from traceq.model import Run
+from traceq.model import Run, Trace
 
-__all__ = ["CommonClock", "common_clock"]
+__all__ = ["CommonClock", "common_clock", "not_before_zero"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +32,7 @@ def common_clock(run: Run) -> CommonClock:
     offset = np.array([trace.base_time_ns for trace in run.traces], np.int64)
     job = job_of(run)
     if len(run.traces) < 2 or not job.is_concurrent:
-        return CommonClock(offset, waiting)
+        return CommonClock(not_before_zero(run.traces, offset), waiting)
     issued, waits = job.issued, job.waits
     position = {trace.rank: index for index, trace in enumerate(run.traces)}
     offset[[position[rank] for rank in issued.ranks]] -= np.rint(np.nan_to_num(job.clocks.ahead)).astype(np.int64)
@@ -39,4 +40,15 @@ def common_clock(run: Run) -> CommonClock:
         calls = waits.instances.call[:, index]
         measured = np.flatnonzero((calls >= 0) & (waits.wait[:, index] >= 0))
         waiting[position[rank]][issued.columns.row[calls[measured]]] = waits.wait[measured, index]
-    return CommonClock(offset, waiting)
+    return CommonClock(not_before_zero(run.traces, offset), waiting)
+
+
+def not_before_zero(traces: Sequence[Trace], offset: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[R] ns, the offsets of R traces, all larger by what keeps each event at 0 or later: Perfetto's range.
+
+    Traces without an absolute time begin at 0, and one whose clock is corrected, or that is a diff's B, may be moved
+    before that.
+    """
+    pairs = zip(traces, offset.tolist(), strict=True)
+    earliest_ns: list[int] = [int(trace.events.ts.min()) + ns for trace, ns in pairs if len(trace.events)]
+    return offset - np.int64(min([0, *earliest_ns]))

@@ -12,6 +12,7 @@ from traceq.compare.attributed_spans import Charges, charges
 from traceq.compare.result import Cause, Diff
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
+from traceq.renderers.perfetto.clock import not_before_zero
 from traceq.renderers.perfetto.derived_tracks import DerivedTrack, derived_tracks
 from traceq.renderers.perfetto.packets import counter_packets, track_packets
 from traceq.renderers.perfetto.process_tracks import TraceProcess, process_packets
@@ -37,12 +38,12 @@ def write_pair(a: Run, b: Run, diff: Diff, file: BinaryIO) -> None:
     causes = diff.causes[:_TOP]
     charged = charges(ours, causes), charges(theirs, causes)
     links = _links(ours, theirs, *charged)
-    shift = int(_first(ours) - _first(theirs))
-    sides = ((ours, diff.a_name, 0), (theirs, diff.b_name, shift))
-    file.write(_delta(ours, theirs))
-    for number, ((trace, name, offset), side, flow) in enumerate(zip(sides, charged, links, strict=True), start=2):
+    offsets = _offsets(ours, theirs)
+    sides = zip((ours, theirs), (diff.a_name, diff.b_name), offsets, strict=True)
+    file.write(_delta(ours, theirs, offsets[0]))
+    for number, ((trace, name, offset_ns), side, flow) in enumerate(zip(sides, charged, links, strict=True), start=2):
         title = f"{'AB'[number - 2]} {name}"
-        process = TraceProcess(trace, number, f"{title} · rank {trace.rank}", ours.base_time_ns + offset, f" · {title}")
+        process = TraceProcess(trace, number, f"{title} · rank {trace.rank}", offset_ns, f" · {title}")
         differs = replace(_causes_track(side, causes), flow=flow)
         for chunk in process_packets(process, (differs, *derived_tracks(trace, (), np.full(len(trace.events), -1)))):
             file.write(chunk)
@@ -55,7 +56,8 @@ def pair_place(a: Run, b: Run, diff: Diff) -> WorstPlace:
     step = int(np.argmax(np.abs(others - lengths)))
     start, end = steps(ours).window[steps(ours).counted][step].tolist()
     end = max(end, start + int(others[step]))
-    return WorstPlace(ours.rank, start + ours.base_time_ns, end + ours.base_time_ns, diff.words[0])
+    offset_ns, _ = _offsets(ours, theirs)
+    return WorstPlace(ours.rank, start + offset_ns, end + offset_ns, diff.words[0])
 
 
 def _traces(a: Run, b: Run, diff: Diff) -> tuple[Trace, Trace]:
@@ -63,6 +65,13 @@ def _traces(a: Run, b: Run, diff: Diff) -> tuple[Trace, Trace]:
     rank = diff.traced.rank if diff.traced else -1
     ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))
     return ours, theirs
+
+
+def _offsets(ours: Trace, theirs: Trace) -> tuple[int, int]:
+    """Return what is added to the times of A and B, ns: both first whole steps begin together."""
+    shift = _first(ours) - _first(theirs)
+    offset = not_before_zero((ours, theirs), ours.base_time_ns + np.array([0, shift], np.int64))
+    return int(offset[0]), int(offset[1])
 
 
 def _first(trace: Trace) -> int:
@@ -77,11 +86,11 @@ def _lengths(ours: Trace, theirs: Trace) -> tuple[NDArray[np.int64], NDArray[np.
     return lengths, others
 
 
-def _delta(ours: Trace, theirs: Trace) -> bytes:
+def _delta(ours: Trace, theirs: Trace, offset_ns: int) -> bytes:
     """Return a counter of how far B is behind A at the end of each step of A."""
     lengths, others = _lengths(ours, theirs)
     ends = np.cumsum(lengths)
-    time_ns = _first(ours) + ours.base_time_ns + np.r_[0, ends]
+    time_ns = _first(ours) + offset_ns + np.r_[0, ends]
     behind = np.r_[0, np.cumsum(others) - ends]
     tracks = [
         Track(_DELTA, "B - A", _DELTA, pid=_DELTA),
