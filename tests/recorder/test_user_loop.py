@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,13 @@ def test_a_loop_that_ends_early_is_reported_with_its_number_of_steps(
         train(recording, 30)
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert (manifest.status, manifest.fault) == ("failed", f"the loop ended after 30 of {NEEDED} steps")
-    assert capsys.readouterr().err == (
-        f"traceq: {tmp_path / 'run'}: the recording is incomplete: the loop ended after 30 of {NEEDED} steps; "
-        "provide more batches, or record fewer steps: traceq.record(..., steps=)\n"
-    )
+    assert capsys.readouterr().err.splitlines() == [
+        f"traceq: recording {NEEDED} steps of this loop into {tmp_path / 'run'}; then it goes on unrecorded",
+        (
+            f"traceq: {tmp_path / 'run'}: the recording is incomplete: the loop ended after 30 of {NEEDED} steps; "
+            "provide more batches, or record fewer steps: traceq.record(..., steps=)"
+        ),
+    ]
 
 
 @pytest.mark.parametrize(("num_batches", "is_incomplete"), [(0, True), (NEEDED - 1, True), (NEEDED, False)])
@@ -86,13 +90,61 @@ def test_the_last_step_completes_it(
     assert (f"after {num_batches} of {NEEDED} steps" in capsys.readouterr().err) == is_incomplete
 
 
-def test_a_folder_with_a_run_is_refused_with_a_remedy_for_scripts(tmp_path: Path) -> None:
+def test_rank_0_says_what_it_records_how_long_that_takes_and_what_to_type_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with traceq.record(tmp_path / "run", steps=32, trace_steps=2) as recording:
+        for number, _ in enumerate(recording.steps(range(NEEDED + 5))):
+            time.sleep(0.06 if number < 20 else 0)  # more than 2 s for the rest, as the warm-up has it
+    first, rest, complete, command = capsys.readouterr().err.splitlines()
+    assert first == f"traceq: recording {NEEDED} steps of this loop into {tmp_path / 'run'}; then it goes on unrecorded"
+    assert re.fullmatch(rf"traceq: 20 of {NEEDED} steps; the rest takes about \d\.\d\d s", rest)
+    assert complete == f"traceq: the recording is complete, after {NEEDED} steps"
+    assert command == f"traceq show {tmp_path / 'run' / 'run'}"
+
+
+def test_a_loop_with_arms_ends_with_the_command_of_its_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with traceq.record(tmp_path / "run", arms=("off", "on"), steps=16, trace_steps=1) as recording:
+        assert train(recording, 400) == 400
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        f"traceq diff {tmp_path / 'run'}",
+        f"traceq show {tmp_path / 'run' / 'on'}",
+    ]
+
+
+def test_the_profiler_of_a_loop_prints_nothing(tmp_path: Path) -> None:
+    program = "import torch, traceq\nwith traceq.record('run', steps=16) as rec:\n    list(rec.steps(range(200)))\n"
+    environment = {key: value for key, value in os.environ.items() if key != "KINETO_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    assert [line for line in done.stderr.splitlines() if not line.startswith("traceq")] == []
+
+
+def test_a_second_recording_is_beside_the_first_or_in_its_place(tmp_path: Path) -> None:
+    def recorded(*, overwrite: bool = False) -> tuple[str, str]:
+        with traceq.record(tmp_path / "run", steps=16, trace_steps=0, overwrite=overwrite) as recording:
+            train(recording, 40)
+        return recording.folder.name, RunFolder(recording.folder).read_manifest().run_id
+
+    first, second, third = recorded(), recorded(), recorded(overwrite=True)
+    assert [first[0], second[0], third[0]] == ["run", "run-2", "run"]
+    left = {RunFolder(folder).read_manifest().run_id for folder in tmp_path.iterdir()}
+    assert left == {second[1], third[1]}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_something_else_is_refused_with_a_remedy_for_scripts(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "old").write_text("")
     refused = pytest.raises(
-        TraceqError, match=r"never overwritten, choose another folder for traceq\.record\(\.\.\.\)$"
+        TraceqError, match=r"nothing but a run is overwritten, choose another folder for traceq\.record\(\.\.\.\)$"
     )
-    with refused, traceq.record(tmp_path):
+    with refused, traceq.record(tmp_path, overwrite=overwrite):
         pass
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 README = ROOT / "README.md"

@@ -108,6 +108,9 @@ def command(
         show_default="30",
     ),
     out: Path | None = typer.Option(None, "--out", help="The run's folder.", show_default="traceq-runs/RECIPE-TIME"),
+    overwrite: bool = typer.Option(
+        False, "--overwrite", help="Replace a run that is in --out; else the new one is in a folder beside it, OUT-2."
+    ),
 ) -> None:
     """Record a training job as it is, or a recipe: unprofiled timing first, then a short profiled window of each arm.
 
@@ -144,6 +147,7 @@ def command(
             of_loader=bool(recipe),
             out=out,
             hang_s=DEFAULT_HANG_S if hang_s is None else hang_s,
+            overwrite=overwrite,
         )
         record_job(options, job_arms, replicates)
         return
@@ -165,6 +169,7 @@ def command(
             out=out,
             replicates=replicates,
             hang_s=hang_s,
+            overwrite=overwrite,
         )
     )
 

@@ -85,7 +85,7 @@ def launch_job_arms(
         raise UsageFault(f"--arm: expected the word {_ARM} in the command, where the words of an arm take their place")
     options.check()
     check_range("--replicates", replicates, 1, MAX_REPLICATES)
-    out = create_run_folder(options.out, options.script).absolute()
+    out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
     plan = _plan(options, out, words, replicates)
     plan.folder.write_manifest(plan.manifest("", ""))
     on_message(f"traceq: recording {len(words)} arms, {replicates} processes of each, into {out}")

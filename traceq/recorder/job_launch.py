@@ -54,6 +54,7 @@ class JobOptions:
     of_loader: bool = False
     out: Path | None = None
     hang_s: float = DEFAULT_HANG_S
+    overwrite: bool = False
 
     def check(self) -> None:
         """Raise UsageFault for options that no job could have."""
@@ -98,7 +99,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     check_toggle_names(toggle.name for toggle in toggles)
     job_arms(toggles)
     options.check()
-    out = create_run_folder(options.out, options.script).absolute()
+    out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
     folder = RunFolder(out)
     injection = Injection(out / _INJECTED)
     on_message(_announcement(options, out))
@@ -121,7 +122,11 @@ def _announcement(options: JobOptions, out: Path) -> str:
     if options.is_dry:
         return "traceq: this job stops after its first steps; nothing is recorded"
     ends = "it stops when that is complete (--then continue: it trains on)" if options.stops else "then it trains on"
-    return f"traceq: recording this job into {options.out or out.relative_to(Path.cwd())}; {ends}"
+    return f"traceq: recording this job into {_shown(out)}; {ends}"
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def output_folders(command: Sequence[str]) -> list[str]:

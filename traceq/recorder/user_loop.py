@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import shlex
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.failures.watched_loop import watched_loop
 from traceq.recorder.loop_arms import LoopArms, check_arms
 from traceq.recorder.process.check_shared_file_system import check_shared
+from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 from traceq.recorder.process.world import World, running_world
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
@@ -100,6 +103,7 @@ class Session:
         manifest = self.rank.plan.manifest("loop", self.question, self.rank.phases.names)
         try:
             yield from recorded_steps(self.rank, manifest)
+            _say_complete(self.rank)
         finally:
             self.arms.restore()
             self.watching.close()
@@ -128,6 +132,7 @@ def record(
     question: str = "",
     samples_per_rank: int | None = None,
     hang_after: float = DEFAULT_HANG_S,
+    overwrite: bool = False,
 ) -> Iterator[Session]:
     """Record the loop in the block: `for batch in rec.steps(loader)`, with `rec.phase(name)` inside.
 
@@ -141,6 +146,8 @@ def record(
     and its manifest and a line on stderr say after how many steps. GC is disabled during timed steps and runs between
     blocks of them. Ranks without a process group get one for the duration of the block. `samples_per_rank`, the samples
     of a step of this rank, lets `traceq diff` compare loops of different batch or world size by the time per sample.
+    If `out` is a run already, the new one is in a folder beside it, `out-2`, or with `overwrite` in its place. Rank 0
+    says on stderr which folder it is, how many steps the recording takes, and what to type once it is complete.
     After `hang_after` seconds without a step or a phase on any rank (0: never) stderr says where each one stands.
     """
     names = tuple(arms) or (arm,)
@@ -153,14 +160,17 @@ def record(
         variants = tuple(
             Arm(name, _MEANING[len(names) > 1], baseline=name == names[0], samples_per_step=samples) for name in names
         )
-        plan = _plan(world, out, variants, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
+        path = _shared_folder(world, Path(out) if out else None, names[0], overwrite=overwrite)
+        plan = _plan(world, path, variants, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
         progress = watching.enter_context(watched_loop(replace(plan, hang_s=hang_after), world))
         declared = tuple(dict.fromkeys([DATALOAD_WAIT, *phases])) if phases else ()
         loop_arms = LoopArms(names, names[0])
         control = LoopControl(loop_arms.set, loop_arms.was_regular)
         rank = Rank(plan, world, Phases(declared, progress.count_phase), progress, control=control)
         rank.progress.plan_steps(num_steps(plan))
+        rank.say(f"traceq: recording {num_steps(plan)} steps of this loop into {plan.out}; then it goes on unrecorded")
         reserve_descriptors()
+        os.environ.setdefault("KINETO_LOG_LEVEL", KINETO_IS_QUIET)  # read by the first profiler of a process
         try:
             with ExitStack() as open_steps:
                 yield Session(rank, question, loop_arms, open_steps, watching)
@@ -173,6 +183,16 @@ def record(
             _report_early_end(rank)
 
 
+def _say_complete(rank: Rank) -> None:
+    """Print on stderr that the recording is complete, and the commands that read it."""
+    plan = rank.plan
+    rank.say(f"traceq: the recording is complete, after {rank.progress.num_ended:,} steps")
+    if len(plan.arms) > 1:
+        rank.say(shlex.join(["traceq", "diff", plan.out]))
+    if plan.trace_steps:
+        rank.say(shlex.join(["traceq", "show", str(plan.folder.path / plan.arms[-1].arm.name)]))
+
+
 def _report_early_end(rank: Rank) -> None:
     """Write into the manifest, and on rank 0 to stderr, that the loop ended before the recording was complete."""
     text = f"the loop ended after {rank.progress.text}"
@@ -183,9 +203,8 @@ def _report_early_end(rank: Rank) -> None:
     mark_ended(rank.plan.folder, "failed", text)
 
 
-def _plan(world: World, out: str | Path | None, arms: Sequence[Arm], steps: int, trace_steps: int) -> Plan:
-    """Return the same plan on every rank; rank 0 creates the folder."""
-    path = _shared_folder(world, Path(out) if out else None, arms[0].name)
+def _plan(world: World, path: str, arms: Sequence[Arm], steps: int, trace_steps: int) -> Plan:
+    """Return the same plan on every rank."""
     seed = world.share(secrets.randbelow(2**31))
     return Plan(
         recipe="",
@@ -203,12 +222,13 @@ def _plan(world: World, out: str | Path | None, arms: Sequence[Arm], steps: int,
     )
 
 
-def _shared_folder(world: World, out: Path | None, arm: str) -> str:
+def _shared_folder(world: World, out: Path | None, arm: str, *, overwrite: bool) -> str:
     """Return the folder that rank 0 created, or raise its error, on every rank, so that no rank is left waiting."""
     path = message = ""
     if world.rank == 0:
         try:
-            path = str(create_run_folder(out, arm, remedy="choose another folder for traceq.record(...)"))
+            remedy = "choose another folder for traceq.record(...)"
+            path = str(create_run_folder(out, arm, overwrite=overwrite, remedy=remedy))
         except TraceqError as error:
             message = str(error)
     path, message = world.share((path, message))

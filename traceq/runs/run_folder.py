@@ -113,6 +113,11 @@ class RunFolder:
         self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
 
     @property
+    def is_begun(self) -> bool:
+        """Whether a recording was begun in this folder, be it complete or not."""
+        return self.manifest_path.exists() or self._reserve.exists()
+
+    @property
     def _reserve(self) -> Path:
         return self.path / ".reserve"
 

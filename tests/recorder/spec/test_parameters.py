@@ -204,9 +204,19 @@ def test_a_missing_torch_is_reported_with_the_install_command(monkeypatch: pytes
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
-    with pytest.raises(TraceqError, match="never overwritten") as fault:
+    with pytest.raises(TraceqError, match="nothing but a run is overwritten") as fault:
         create_run_folder(tmp_path, "x")
     assert fault.value.exit_code == 1
+
+
+def test_a_run_in_the_current_folder_has_the_next_one_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert create_run_folder(Path(), "x") == Path()
+    assert create_run_folder(Path(), "x") == tmp_path / "here-2"
+    assert create_run_folder(tmp_path / "here", "x") == tmp_path / "here-3"
 
 
 def test_a_folder_the_system_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

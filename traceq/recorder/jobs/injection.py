@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 
 __all__ = ["DRY_RUN", "Injection"]
 
@@ -34,7 +35,7 @@ class Injection:
     def variables(self) -> dict[str, str]:
         """Variables of the job: the folder comes first on PYTHONPATH, Kineto is quiet, and wandb uploads nothing."""
         paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        defaults = {"KINETO_LOG_LEVEL": "99", "WANDB_MODE": "offline"}
+        defaults = {"KINETO_LOG_LEVEL": KINETO_IS_QUIET, "WANDB_MODE": "offline"}
         unset = {key: value for key, value in defaults.items() if key not in os.environ}
         return {"PYTHONPATH": os.pathsep.join(paths)} | unset
 

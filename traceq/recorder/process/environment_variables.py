@@ -7,7 +7,9 @@ import subprocess
 
 from traceq.errors import TraceqError
 
-__all__ = ["adopt_srun", "is_launched", "number_in", "rank_of_environment", "rank_variables"]
+__all__ = ["KINETO_IS_QUIET", "adopt_srun", "is_launched", "number_in", "rank_of_environment", "rank_variables"]
+
+KINETO_IS_QUIET = "99"  # above all levels of KINETO_LOG_LEVEL
 
 
 def is_launched() -> bool:
@@ -86,7 +88,7 @@ def rank_variables(rank: int, num_ranks: int, port: int, sharing: int = 0) -> di
 def _unset_defaults(num_ranks: int) -> dict[str, str]:
     """Return a rank's number of threads and a quiet profiler, without the variables that the user has set."""
     num_threads = os.environ.get("SLURM_CPUS_PER_TASK") or str(max(1, (os.cpu_count() or 1) // num_ranks))
-    defaults = {"OMP_NUM_THREADS": num_threads, "KINETO_LOG_LEVEL": "99"}
+    defaults = {"OMP_NUM_THREADS": num_threads, "KINETO_LOG_LEVEL": KINETO_IS_QUIET}
     return {key: value for key, value in defaults.items() if key not in os.environ}
 
 

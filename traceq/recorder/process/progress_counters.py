@@ -39,7 +39,7 @@ class ProgressCounters:
     @property
     def text(self) -> str:
         """Progress as `40 of 111 steps`."""
-        return f"{self._cells[self._first]} of {self._cells[self._first + 1]} steps"
+        return f"{self.num_ended} of {self.num_planned} steps"
 
     @property
     def num_ended(self) -> int:
@@ -47,9 +47,14 @@ class ProgressCounters:
         return int(self._cells[self._first])
 
     @property
+    def num_planned(self) -> int:
+        """Number of steps that are planned, with those that have ended."""
+        return int(self._cells[self._first + 1])
+
+    @property
     def is_done(self) -> bool:
         """True when all planned steps have ended."""
-        return bool(self._cells[self._first] >= self._cells[self._first + 1])
+        return self.num_ended >= self.num_planned
 
     def plan_steps(self, num_steps: int) -> None:
         """Set how many more steps are planned, for the progress bar."""

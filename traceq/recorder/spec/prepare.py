@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ DEFAULT_MINUTES = 10.0
 DEFAULT_TRACE_STEPS = 3
 DEFAULT_REPLICATES = {"cpu": 1, "cuda": 4}  # 4 give a confidence interval; on a CPU each takes over 10 s per arm
 MAX_REPLICATES = 100
+MAX_RUNS = 1000
 MAX_STEPS = 100_000
 MAX_TRACE_STEPS = 50
 
@@ -59,6 +61,7 @@ class Request:
     out: Path | None = None
     replicates: int | None = None
     hang_s: float | None = None
+    overwrite: bool = False
 
     def check(self) -> tuple[Entry, object, tuple[PlannedArm, ...]]:
         """Return the recipe, its parameters and its arms; UsageFault for unknown names and values out of range."""
@@ -122,7 +125,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
     num_ranks = _num_ranks(request.ranks, device, world_size)
     _check_ranks(arms, num_ranks)
     arms, marked = split_by_device(with_samples(entry.recipe, arms, num_ranks), device)
-    out = create_run_folder(request.out, entry.name)
+    out = create_run_folder(request.out, entry.name, overwrite=request.overwrite)
     seed = secrets.randbelow(2**31)
     plan = Plan(
         recipe=entry.reference,
@@ -159,31 +162,30 @@ def utc_now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def create_run_folder(out: Path | None, name: str, *, remedy: str = "choose another --out") -> Path:
-    """Create and return the folder of a run: `out`, which must be empty or new, or `traceq-runs/<name>-<time>`.
+def create_run_folder(
+    out: Path | None, name: str, *, overwrite: bool = False, remedy: str = "choose another --out"
+) -> Path:
+    """Create and return the folder of a run: `out` or `traceq-runs/<name>-<time>`, with `-2` or more if it is a run.
 
-    `remedy`: the next step that an error suggests, in terms of the caller's option.
+    `overwrite` removes the run that `out` is instead. TraceqError if it holds anything but a run; `remedy` is the next
+    step that the error suggests, in terms of the caller's option.
     """
-    if out is not None:
-        _reserve(out, remedy)
-        return out
-    base = Path("traceq-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    candidates = [base, *(base.with_name(f"{base.name}-{number}") for number in range(2, 100))]
-    for candidate in candidates:
-        if not candidate.exists():
-            _reserve(candidate, remedy)
-            return candidate
-    raise TraceqError(f"{base}: a hundred runs in one second; {remedy}")
-
-
-def _reserve(folder: Path, remedy: str) -> None:
+    base = out or Path("traceq-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    named = base.resolve() if base.name in ("", "..") else base
+    others = (named.parent / f"{named.name}-{number}" for number in range(2, MAX_RUNS))
     try:
+        if overwrite and RunFolder(base).is_begun:
+            shutil.rmtree(base)
+        folder = next((path for path in (base, *others) if not RunFolder(path).is_begun), None)
+        if folder is None:
+            raise TraceqError(f"{base}: {MAX_RUNS} runs of this name; {remedy}")
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise TraceqError(f"{folder}: exists and is not empty; a run is never overwritten, {remedy}")
+            raise TraceqError(f"{folder}: exists and is not empty; nothing but a run is overwritten, {remedy}")
         folder.mkdir(parents=True, exist_ok=True)
         RunFolder(folder).reserve()
     except OSError as fault:
-        raise TraceqError(f"{folder}: cannot create this folder: {fault.strerror}; {remedy}") from fault
+        raise TraceqError(f"{base}: cannot create this folder: {fault.strerror}; {remedy}") from fault
+    return folder
 
 
 def resolve_device(device: str) -> str:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
@@ -25,10 +26,12 @@ from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, mean_cpu_ns, m
 from traceq.recorder.timing.until_decided import blocks_until_decided
 from traceq.runs.step_log import ClocksLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
+from traceq.units import Unit, format_value
 
 __all__ = ["counted_steps", "gc_disabled", "num_timed_steps", "regular_on_all_ranks", "step_line", "timed_steps"]
 
 _MAX_ATTEMPTS = 20
+_SHORT_NS = 2e9
 
 
 def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
@@ -43,6 +46,7 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         journal.write(warm_up)
+        _announce_rest(rank, warm_up)
         reset_peak_memory(rank.world.device)
         for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
             for attempt in _attempts(rank, block):
@@ -92,6 +96,16 @@ def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line
         yield from _run_half(rank, stopwatch, arm, draw)
     halves = _take_halves(rank, stopwatch)
     return [line for arm, half in zip(order, halves, strict=True) for line in _excluded_lines(arm, half, WARM_UP)]
+
+
+def _announce_rest(rank: Rank, warm_up: Sequence[Line]) -> None:
+    """Print how long the rest takes, if it is worth a line, where there is no progress bar of a launcher."""
+    steps_ns = [line.wall_ns for line in warm_up if isinstance(line, StepLine)]
+    if rank.plan.messages_path or rank.plan.max_minutes or not steps_ns:
+        return
+    rest_ns = (rank.progress.num_planned - rank.progress.num_ended) * median(steps_ns)
+    if rest_ns > _SHORT_NS:
+        rank.say(f"traceq: {rank.progress.text}; the rest takes about {format_value(rest_ns, Unit.NS)}")
 
 
 @dataclass(slots=True)
