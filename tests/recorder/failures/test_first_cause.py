@@ -237,6 +237,50 @@ def test_an_abort_after_a_report_does_not_replace_it(tmp_path: Path) -> None:
     assert kept.text == "ValueError: bad batch"
 
 
+SIGNALLED = """
+import os, signal, socket, subprocess, sys
+from types import SimpleNamespace
+from traceq.recorder.failures.external_launcher import sigterm_noted
+from traceq.recorder.process.world import Peer
+
+def report(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("reported")
+
+sys.excepthook = report
+ended = subprocess.Popen(["true"])
+ended.wait()
+peers = [Peer(socket.gethostname(), pid) for pid in (os.getpid(), ended.pid, os.getppid())]
+plan = SimpleNamespace(faults_folder="faults", folder=SimpleNamespace(stalled=str))
+block = sigterm_noted(plan, SimpleNamespace(rank=0, peers=peers))
+block.__enter__()
+"""
+SILENT = "exited without reporting an error (killed, or exited early)"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "stdout", "noted"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "", ["ended by SIGTERM", SILENT, None]),
+        (
+            "1 / 0",
+            1,
+            "reported\n",
+            [None, None, None],
+        ),  # a rank whose peer failed has an exception and a SIGTERM at once
+    ],
+)
+def test_a_sigterm_is_noted_but_for_a_process_that_reports_its_exception(
+    end: str, code: int, stdout: str, noted: list[str | None], tmp_path: Path
+) -> None:
+    """Noted, too, is a peer that has ended without a report: what started the ranks may not say so."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED + end], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False
+    )
+    errors = [read_error(str(tmp_path / "faults"), rank) for rank in range(3)]
+    assert (done.returncode, done.stdout, [error and error.text for error in errors]) == (code, stdout, noted)
+
+
 def test_a_library_that_connects_without_descriptors_is_not_a_peer_that_left() -> None:
     assert is_peer_error("RuntimeError: Gloo connectFullMesh failed with ... connection reset")
     assert not is_peer_error("RuntimeError: Gloo connectFullMesh failed with ... socket: Too many open files")

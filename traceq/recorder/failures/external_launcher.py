@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from traceq.recorder.failures.hang_diagnosis import dump_flight_recorder, find_desync, innermost_user_line
-from traceq.recorder.failures.rank_errors import error_text, read_error, write_error
+from traceq.recorder.failures.rank_errors import SilentExit, error_text, read_error, write_error
 from traceq.recorder.failures.root_cause import ABORTED, RankFailure, find_cause, is_peer_error
 from traceq.recorder.failures.run_status import mark_ended, read_early_end, status_for
 from traceq.recorder.process.flight_recorder import dump_stalled
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["cause_by_ranks", "note_abort", "note_end", "sigterm_noted"]
 
 _PEERS_WITHIN_S = 5.0
-_SILENT_EXIT = "exited without reporting an error (killed, or exited early)"
 _SIGNAL_PREFIX = "ended by SIG"
 
 
@@ -65,13 +64,17 @@ def note_abort(plan: Plan, world: World) -> None:
 def sigterm_noted(plan: Plan, world: World) -> Iterator[None]:
     """Write in the block, before a SIGTERM ends this process, what it was doing.
 
-    Launchers send one to the ranks whose peer failed. A handler of the job is left alone.
+    Launchers send one to the ranks whose peer failed. A process whose own exception is being reported ends by that; a
+    handler of the job is left alone.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
 
     def note(number: int, frame: FrameType | None) -> None:
+        if getattr(sys, "last_value", None) is not None:  # set before sys.excepthook is called
+            return
+        _note_silent_exits(plan, world)
         _note_stack(plan, world, Stopped(signal.Signals(number)), frame)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -82,6 +85,13 @@ def sigterm_noted(plan: Plan, world: World) -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGTERM) == note:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _note_silent_exits(plan: Plan, world: World) -> None:
+    """Write of each peer of this host that has ended without a report that it has: a launcher of others does not."""
+    for rank, peer in enumerate(world.peers):
+        if rank != world.rank and peer.has_exited and read_error(plan.faults_folder, rank) is None:
+            write_error(plan.faults_folder, rank, SilentExit())
 
 
 def _note_stack(plan: Plan, world: World, error: BaseException, frame: FrameType | None) -> None:
@@ -126,4 +136,4 @@ def _rank_failure(plan: Plan, world: World, rank: int) -> RankFailure:
     """Return the rank's written error; else that it exited silently, or, with exit code None, that it may still run."""
     if error := read_error(plan.faults_folder, rank):
         return RankFailure(rank, 1, error.text, at_ns=error.at_ns)
-    return RankFailure(rank, 1, _SILENT_EXIT) if world.peers[rank].has_exited else RankFailure(rank, None)
+    return RankFailure(rank, 1, str(SilentExit())) if world.peers[rank].has_exited else RankFailure(rank, None)

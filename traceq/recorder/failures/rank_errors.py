@@ -12,7 +12,7 @@ import msgspec
 from traceq.recorder.process.signals import Stopped
 from traceq.runs.run_folder import atomic_write
 
-__all__ = ["RankError", "error_text", "note_arm", "read_error", "reserve_descriptors", "write_error"]
+__all__ = ["RankError", "SilentExit", "error_text", "note_arm", "read_error", "reserve_descriptors", "write_error"]
 
 
 _ARM_NOTE = "in a step of arm "
@@ -28,6 +28,13 @@ class RankError(msgspec.Struct, frozen=True):
     text: str
     at_ns: int
     arm: str = ""
+
+
+class SilentExit(Exception):
+    """A rank that ended without reporting an error, as its peers write it."""
+
+    def __str__(self) -> str:
+        return "exited without reporting an error (killed, or exited early)"
 
 
 def reserve_descriptors() -> None:
@@ -65,9 +72,11 @@ def _arm(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return `ValueError: its message`, cut to a screen, or `ended by SIGTERM` for a signal."""
+    """Return `ValueError: its message`, cut to a screen; `ended by SIGTERM` for a signal."""
     if isinstance(error, Stopped):
         return f"ended by {error.number.name}"
+    if isinstance(error, SilentExit):
+        return str(error)
     text = f"{type(error).__name__}: {error}".rstrip(": \n")
     if len(text) <= _SCREEN:
         return text
