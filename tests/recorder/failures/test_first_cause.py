@@ -22,7 +22,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
 
-from traceq.recorder.failures import stall_watch
+from traceq.recorder.failures import stall_watch, watcher_process
 from traceq.recorder.failures.external_launcher import note_abort
 from traceq.recorder.failures.rank_errors import error_text, read_error, reserve_descriptors, write_error
 from traceq.recorder.failures.root_cause import ABORTED, is_peer_error
@@ -279,6 +279,15 @@ def test_a_sigterm_is_noted_but_for_a_process_that_reports_its_exception(
     )
     errors = [read_error(str(tmp_path / "faults"), rank) for rank in range(3)]
     assert (done.returncode, done.stdout, [error and error.text for error in errors]) == (code, stdout, noted)
+
+
+def test_a_watcher_ends_also_if_its_rank_ended_before_it_began(tmp_path: Path) -> None:
+    ended, folder = subprocess.Popen(["true"]), tmp_path / "watched"
+    ended.wait()
+    folder.mkdir()
+    words = [str(ended.pid), str(folder), str(tmp_path / "run"), "30"]
+    subprocess.run([sys.executable, "-m", watcher_process.__name__, *words], check=True, timeout=patient(30))
+    assert not folder.exists()
 
 
 def test_a_library_that_connects_without_descriptors_is_not_a_peer_that_left() -> None:

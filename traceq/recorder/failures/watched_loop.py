@@ -60,7 +60,7 @@ def watched_loop(plan: Plan, world: World) -> Iterator[ProgressCounters]:
 
 def _start(folder: str, plan: Plan) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", _WATCHER, folder, str(plan.folder.path), str(plan.hang_s)],
+        [sys.executable, "-m", _WATCHER, str(os.getpid()), folder, str(plan.folder.path), str(plan.hang_s)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

@@ -1,4 +1,4 @@
-"""Process that watches the ranks of its host: `python -m traceq.recorder.failures.watcher_process FOLDER RUN SECONDS`.
+"""Process that watches the ranks of its host: `python -m traceq...watcher_process RANK_PID FOLDER RUN SECONDS`.
 
 Started by `watched_loop`. It ends with the rank that started it, also by SIGKILL, and then removes the folder.
 """
@@ -22,11 +22,10 @@ _POLL_S = 0.5
 
 def main() -> None:
     """Print on stderr where the ranks stand, whenever they have made no progress for long."""
-    ranks, run, hang_s = sys.argv[1:]
-    rank = os.getppid()
+    rank_pid, ranks, run, hang_s = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watch = HangWatch(Path(ranks), RunFolder(Path(run)), float(hang_s))
-    while os.getppid() == rank:
+    while os.getppid() == int(rank_pid):  # named, as it may have ended before this line
         for line in watch.look():
             sys.stderr.write(f"{line}\n")
         time.sleep(_POLL_S)
