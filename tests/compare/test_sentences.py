@@ -180,6 +180,20 @@ def test_synchronizes_and_allocations_have_names_in_words(name: str, num: int, t
     assert f"({text} in fwd)" in words[0]
 
 
+def test_the_table_of_causes_names_syncs_in_words_as_well() -> None:
+    a, b = (Run(name, (build(step(0, 100), op("aten::mm", 10, 80)),)) for name in ("a", "b"))
+    names = "alloc aten::cat", "ranks 1, 2: alloc Free", "device aten::matmul", "dtoh aten::item"
+    causes = tuple(cause(name, 30, 2, kind="sync") for name in names)
+    table = causes_table(replace(diff_runs(a, b), causes=causes))
+    column = [column.key for column in table.columns].index("name")
+    assert [row[column] for row in table.rows] == [
+        "allocations in aten::cat",
+        "ranks 1, 2: Free calls",
+        "device synchronizes in aten::matmul",
+        "dtoh aten::item",
+    ]
+
+
 def test_syncs_that_came_and_syncs_that_went_are_told_apart() -> None:
     words = words_of(10, cause("device a", 15, 1, kind="sync"), cause("dtoh b", -5, -3, kind="sync"))
     assert [text.partition(" (")[0] for text in words] == ["on removes 3 syncs per step", "on adds 1 sync per step"]
@@ -209,7 +223,7 @@ def test_jitter_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
         ),
     )
     assert words_of(200, cause("aten::mm", 140), jitter) == (
-        "Causes of the traced +200 us per step: +140 us aten::mm in fwd.",
+        "Causes of the traced +200 us per step: +140 us aten::mm in fwd; all else +60.0 us.",
     )
     assert words_of(-63, jitter) == ()
 
@@ -244,6 +258,14 @@ def test_sides_with_little_in_common_are_told_where_not_why() -> None:
     )
     assert len(cause_words("A", "on", replace(traced, matched_pct=70.0), (cause("aten::mm", 90),))) == 1
     assert len(cause_words("A", "on", replace(traced, matched_pct=None), (cause("aten::mm", 90),))) == 1
+
+
+def test_what_the_largest_causes_leave_over_is_named_where_it_is_much() -> None:
+    large = cause("aten::mm", -90), cause("aten::bmm", -70), cause("aten::add", -60)
+    (text,) = words_of(-100, *large, cause("aten::max", 55), cause("aten::cat", 65))
+    assert text.endswith("in fwd; -70.0 us aten::bmm in fwd; -60.0 us aten::add in fwd; all else +120 us.")
+    (text,) = words_of(-240, *large, cause("aten::max", -20))
+    assert "all else" not in text
 
 
 def test_occasional_allocations_on_a_rank_are_noise_as_well() -> None:
@@ -462,6 +484,11 @@ def test_of_sides_with_little_in_common_syncs_cost_what_their_own_side_saves_wit
             "by replay; all differences together make the traced -50.0 us."
         ),
         ("With a host that takes no time, on would be 90.0 us faster per step by replay, A 30.0 us to 45.0 us."),
+    )
+    free = replace(traced, replays=(SideReplay(2, 0, 0, 0, 0), SideReplay(0, 0, 0, 0, 0)))
+    (text,) = cause_words("A", "on", free, (cause("dtoh aten::item", -20, -2, kind="sync"),))[:1]
+    assert text.partition(": ")[2] == (
+        "without them A would take as long by replay; all differences together make the traced -50.0 us."
     )
     others = cause_words("A", "on", traced, (cause("dtoh aten::item", -20, -1, kind="sync"),))
     assert others[0].endswith("-20.0 us per step including the idle time it causes, 40.0 % of the traced -50.0 us.")

@@ -137,7 +137,7 @@ def of_traced(diff: Diff) -> Iterator[str]:
     if diff.traced is None:
         return
     whole = diff.traced.delta_ns
-    texts = {f"{delta_text(cause.delta_ns)} {cause_text(cause, diff.traced.per)}" for cause in diff.causes}
+    texts = {f"{delta_text(each.delta_ns)} {cause_text(each, diff.traced.per)}": each.delta_ns for each in diff.causes}
     for line in diff.words:
         for text in re.findall(rf"(?:the traced|The traced delta is|the traced delta is) ({DELTA})", line):
             if text != delta_text(whole):
@@ -153,13 +153,20 @@ def of_traced(diff: Diff) -> Iterator[str]:
         if listed := re.match(
             rf"(?:Causes of|Differences in|Other causes|Other differences)(?: the traced {DELTA} {PER})?: (.*)\.$", line
         ):
-            remaining = listed[1]
+            remaining, rest_ns = listed[1], whole
             while remaining:
+                if rest := re.match(rf"all else ({DELTA})$", remaining):
+                    if abs(in_ns(rest[1]) - rest_ns) > 0.006 * abs(rest_ns) + 1:
+                        yield f"all else is {rest_ns}: {line}"
+                    break
                 text = next((text for text in sorted(texts, key=len, reverse=True) if remaining.startswith(text)), None)
                 if text is None:
                     yield f"no row says {remaining!r}"
                     break
+                rest_ns -= texts[text]
                 remaining = remaining[len(text) :].removeprefix("; ")
+            if not remaining and not line.startswith("Other") and abs(rest_ns) >= 0.25 * abs(whole):
+                yield f"{rest_ns} of {whole} is left out: {line}"
         for verb, number in re.findall(r"\b(adds|removes) ([\d.,]+) syncs? (?:per step|in the trace)", line):
             sign = 1 if verb == "adds" else -1
             nums = [cause.delta_num for cause in diff.causes if cause.kind == "sync" and sign * cause.delta_num > 0]
@@ -208,7 +215,11 @@ def of_replays(diff: Diff, line: str) -> Iterator[str]:
     expected = [(name, each.host_ns, each.host_most_ns) for name, each in replays.items()]
     if " syncs " in line:
         expected = [(name, each.syncs_ns, each.syncs_most_ns) for name, each in replays.items() if each.num_syncs]
-        expected = [each for each in expected if f"without them {each[0]} would be " in line]
+        expected = [each for each in expected if f"without them {each[0]} would " in line]
+        if "would take as long by replay" in line:
+            if any(most for _, _, most in expected):
+                yield f"{expected}: {line}"
+            return
     matches = [
         any(
             f"{name}{verb} {format_range(least, most, Unit.NS, grain=0.01 * diff.traced.a_ns)}" in line

@@ -21,6 +21,8 @@ __all__ = [
 ]
 
 _LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
+_REST_SHARE = 0.25
+"""Part of the delta from which what the largest causes leave over is named beside them."""
 _MOST_LINES = 2
 _SEEN_PCT = 0.005
 """Percent of a step below which profiled steps, which have no interval, show no difference."""
@@ -136,7 +138,10 @@ def cause_words(
         first, more = ("Differences in", "differences") if traced.says_where_only else ("Causes of", "causes")
         is_first = all(size > other for other, _ in sized)
         label = f"{first} the traced {_delta(traced.delta_ns)} {traced.per}" if is_first else f"Other {more}"
-        texts = (f"{_delta(cause.delta_ns)} {cause_text(cause, traced.per)}" for cause in large)
+        texts = [f"{_delta(cause.delta_ns)} {cause_text(cause, traced.per)}" for cause in large]
+        rest_ns = traced.delta_ns - _sum(large)
+        if is_first and abs(rest_ns) >= _REST_SHARE * abs(traced.delta_ns):
+            texts.append(f"all else {_delta(rest_ns)}")
         sized.append((size, f"{label}: {'; '.join(texts)}."))
     sized.sort(key=lambda each: -each[0])
     where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
@@ -264,8 +269,10 @@ def _replayed(name: str, verb: str, changed: Sequence[Cause], traced: Traced) ->
     replay = traced.replays[0] if verb == "removes" else traced.replays[1]
     if replay.num_syncs != abs(sum(cause.delta_num for cause in changed)):
         return ""
-    saved = _saved(replay.syncs_ns, replay.syncs_most_ns, traced)
     together = f"all differences together make the traced {_delta(traced.delta_ns)}"
+    if not replay.syncs_most_ns:
+        return f"without them {name} would take as long by replay; {together}"
+    saved = _saved(replay.syncs_ns, replay.syncs_most_ns, traced)
     return f"without them {name} would be {saved} faster {traced.per} by replay; {together}"
 
 

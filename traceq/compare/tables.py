@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from traceq.compare.cause_names import short_name
+from traceq.compare.cause_names import short_name, sync_name
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import Cause, Diff, Diffs, share
 from traceq.compare.sentences import jitter_text
@@ -335,4 +335,6 @@ def _shown(cause: Cause, key: str) -> Cell:
         return jitter_text(cause)
     if key == "delta_bytes" and cause.kind not in ("collective", "memcpy"):
         return None  # of a sync the time matters, not the few bytes
-    return short_name(cause.path, _SIDE) if key == "name" else _cell(cause, key)
+    if key == "name":
+        return sync_name(cause) if cause.kind == "sync" else short_name(cause.path, _SIDE)
+    return _cell(cause, key)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.attributed_spans import Charges, charges
+from traceq.compare.cause_names import sync_name
 from traceq.compare.result import Cause, Diff
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
@@ -100,7 +101,8 @@ def _delta(ours: Trace, theirs: Trace, offset_ns: int) -> bytes:
 
 
 def _causes_track(side: Charges, causes: tuple[Cause, ...]) -> DerivedTrack:
-    names = [f"{format_value(cause.delta_ns, Unit.DELTA_NS)} {cause.name}" for cause in causes]
+    texts = [sync_name(cause) if cause.kind == "sync" else cause.name for cause in causes]
+    names = [f"{format_value(cause.delta_ns, Unit.DELTA_NS)} {text}" for cause, text in zip(causes, texts, strict=True)]
     shift = np.array([cause.delta_ns for cause in causes], np.int64)
     lines = [cause.line for cause in causes]
     line_of = np.array([index if line else -1 for index, line in enumerate(lines)], np.int64)
