@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs docs wheels clean
+.PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs recordings docs wheels clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and say what the check costs
@@ -73,6 +73,11 @@ causes: $(VENV)/.test ## are the causes of a diff true? Ten minutes the first ti
 SCRIPTS ?= build/jobs
 jobs: $(VENV)/.test ## does an A/B on public scripts, unedited, find a cost that is known?
 	$(BIN)/python benchmarks/jobs.py --scripts $(SCRIPTS)
+
+# Real recordings of two CPU ranks, resumable: ONLY="symmetric slow", RECORD_MINUTES=10 for a slice.
+RECORD_MINUTES ?= inf
+recordings: $(VENV)/.test ## do symmetric ranks have stragglers, slow ones none, equal arms a verdict? An hour or more
+	$(BIN)/python benchmarks/recordings.py $(ONLY) --minutes $(RECORD_MINUTES)
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
