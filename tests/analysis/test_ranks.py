@@ -230,12 +230,12 @@ def test_unprofiled_steps_confirm_a_straggler() -> None:
     )
 
 
-def test_what_unprofiled_steps_do_not_show_is_chance() -> None:
+def test_what_unprofiled_steps_do_not_show_is_no_straggler() -> None:
     report = analyze(recorded(late_in_forward(), (40, 40)), "ranks")
     assert report.findings == ()
     assert (
-        "No rank is a straggler. In these 3 traced steps the others wait for rank 1; 400 unprofiled steps show no such "
-        "rank: chance."
+        "No rank is a straggler. In these 3 traced steps the others wait for rank 1; it is not late throughout 400 "
+        "unprofiled steps."
     ) in report.views[0].note
 
 

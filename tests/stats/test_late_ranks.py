@@ -49,6 +49,14 @@ def test_a_rank_that_is_slow_for_half_of_the_recording_is_not_late() -> None:
     assert late_ranks(busy) == ()
 
 
+def test_a_rank_that_is_on_time_for_an_eighth_of_the_recording_is_not_late() -> None:
+    late = ranks_of(0, more_ms=20)
+    assert late_ranks(late) == (0,)
+    late[0, 150:200] -= 0.2  # the median of the second quarter is still above 1 %
+    assert np.median(late[0, 100:200]) > 0.01
+    assert late_ranks(late) == ()
+
+
 def test_the_median_of_the_others_is_what_a_rank_is_compared_with() -> None:
     work = np.array([[30.0], [31.0], [36.0]])
     assert lateness_of_ranks(work, 50 - work, np.full((3, 1), 50.0))[:, 0] == pytest.approx([-0.07, -0.04, 0.11])

@@ -193,7 +193,8 @@ def _not_confirmed(job: Job, unprofiled: _Unprofiled, causes: Mapping[int, Laten
         return (
             f"{waited}, late in {phase}, where unprofiled times show no lateness: record again to tell it from chance."
         )
-    return f"{waited}; {unprofiled.num_steps:,} unprofiled steps show no such rank: chance."
+    many = f"{unprofiled.num_steps:,} unprofiled steps"
+    return f"{waited}; {'they are' if len(causes) > 1 else 'it is'} not late throughout {many}."
 
 
 def _not_steady(job: Job, candidates: Sequence[int]) -> str:

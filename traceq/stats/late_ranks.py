@@ -1,7 +1,7 @@
 """Whether a rank is late step after step, or only in a few: from many unprofiled steps of all ranks.
 
 A late rank has to be found twice: by a rank test over blocks of steps, which noise of single steps cannot pass, and in
-every quarter of the recording, which a machine that is busy for a while cannot. `benchmarks/stats.py` prints how often
+every eighth of the recording, which a machine that is busy for a while cannot. `benchmarks/stats.py` prints how often
 both say something false.
 """
 
@@ -21,6 +21,9 @@ _CHANCE = 0.05
 
 _LEAST = 0.01
 """Part of a step from which lateness matters."""
+
+_PARTS = 8
+"""Parts of a recording in each of which a late rank is late; other processes on its cores seldom make it so in all."""
 
 Times = NDArray[np.float64]
 
@@ -51,7 +54,7 @@ def late_ranks(late: Times) -> tuple[int, ...]:
     return tuple(
         rank
         for rank, values in enumerate(late)
-        if all(np.median(quarter) > _LEAST for quarter in np.array_split(values, 4))
+        if all(np.median(part) > _LEAST for part in np.array_split(values, _PARTS))
         and _signed_rank_chance(_block_medians(values) - _LEAST) <= _CHANCE / num_ranks
     )
 
