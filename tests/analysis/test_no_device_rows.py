@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builder import Event, annotation, launch, op, step, world, write
+from builder import Event, annotation, build, launch, op, step, table, world, write
 from typer.testing import CliRunner
 
 from traceq.cli import app
@@ -30,6 +30,13 @@ def test_it_is_said_once_for_all_ranks(sign: Event, tmp_path: Path) -> None:
     assert "without device rows it is not known what they cost" in text
     assert "harmless" not in text
     assert "saves" not in text
+
+
+def test_the_launch_of_a_collective_is_not_communication() -> None:
+    trace = build(step(0, 100), op("c10d::allreduce_", 40, 30), annotation("nccl:all_reduce", 50, 4))
+    assert {row["category"]: row["ns"] for row in table(trace, "partition")} == {"python": 100_000}
+    gloo = build(step(0, 100), op("c10d::allreduce_", 40, 30), annotation("gloo:all_reduce", 50, 4))
+    assert {row["category"]: row["ns"] for row in table(gloo, "partition")} == {"python": 96_000, "exposed_comm": 4_000}
 
 
 def test_a_job_without_a_device_is_no_such_job(tmp_path: Path) -> None:

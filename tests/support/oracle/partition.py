@@ -141,9 +141,11 @@ def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterat
     """The same for a trace without device work: the main thread's time."""
     main = [e for e in trace.events if e.thread == trace.main]
     no_compute = re.compile(r"c10d::|record_param_comms|gloo:|nccl:")
+    calls_a_device = any(e.cat == "runtime" and e.args.get("correlation") for e in trace.events)
+    names = () if calls_a_device or any(e.name.startswith("nccl:") for e in trace.events) else ("gloo:",)
     layers = [
         ("cpu_compute", union(spans(e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)))),
-        ("exposed_comm", union(spans(e for e in trace.events if e.name.startswith(("gloo:", "nccl:"))))),
+        ("exposed_comm", union(spans(e for e in trace.events if e.name.startswith(names)))),
         ("dataload_wait", union(spans(e for e in main if e.name.startswith("enumerate(DataLoader)#")))),
     ]
     edges = [edge for _, layer in layers for span in clip(layer, left, right) for edge in span] + phases.changes

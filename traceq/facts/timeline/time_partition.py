@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.communication_kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication
-from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.device_work import DeviceWork, device_work, lacks_device_rows
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.spin_kernels import is_spin_wait
@@ -262,7 +262,7 @@ def _cpu_activity(trace: Trace) -> Activity:
     ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
     compute = ops[~matching(events, ops, COMMUNICATION_OP) & ~matching(events, ops, COMMUNICATION_ROW)]
     compute = compute[tracks(trace)[compute] == main_track(trace)]
-    comm = marks[matching(events, marks, COMMUNICATION_ROW)]
+    comm = marks[matching(events, marks, COMMUNICATION_ROW) & (not lacks_device_rows(trace))]  # there: launches only
     layers = (
         (TimeCategory.DATALOAD_WAIT, loader_waits(trace)),
         (TimeCategory.EXPOSED_COMM, spans(events.ts[comm], events.end[comm])),
