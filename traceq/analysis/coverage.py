@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
+from traceq.facts.stalls.one_time_syncs import num_captured_graphs
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.intervals import measure, sorted_unique
@@ -34,11 +35,12 @@ class CoverageRow:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's row and caveats."""
+    """One rank's row and caveats; `num_captured` graphs are captured in its counted steps."""
 
     row: CoverageRow
     caveats: tuple[Caveat, ...]
     unrecorded: float
+    num_captured: int
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -46,7 +48,7 @@ def summarize(trace: Trace) -> _Rank:
     unattributed_ns, before_window_ns = _sum_ns(trace, UNATTRIBUTED), _sum_ns(trace, BEFORE_WINDOW)
     unrecorded_ns = measure(unrecorded(trace))
     row = CoverageRow(len(device_work(trace)), unattributed_ns, before_window_ns, unrecorded_ns, trace.num_dropped)
-    return _Rank(row, tuple(_several_devices(trace)), unrecorded_share(trace))
+    return _Rank(row, tuple(_several_devices(trace)), unrecorded_share(trace), num_captured_graphs(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -60,7 +62,12 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         dropped_events=sum(row.dropped_events for row in rows),
     )
     of_ranks = tuple(caveat for part in parts for caveat in part.caveats)
-    caveats = (*_lost_device(job), *of_ranks, *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]))
+    caveats = (
+        *_lost_device(job),
+        *_captured(max((part.num_captured for part in parts), default=0)),
+        *of_ranks,
+        *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]),
+    )
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
     is_shown = total.unattributed_ns or total.unrecorded_ns or total.dropped_events  # `phases` has earlier work
     return Report("coverage", (table,), (table,) if is_shown else (), caveats=caveats)
@@ -77,6 +84,18 @@ def _lost_device(job: Job) -> list[Caveat]:
         "file is cut short): times are the host's, and what a sync costs is not known"
     )
     return [Caveat("no_device_work", text)]
+
+
+def _captured(num: int) -> list[Caveat]:
+    """Return a caveat for steps that capture graphs: the device waits for a host that will not launch this work again.
+
+    `num` graphs on the rank that captures most.
+    """
+    if not num:
+        return []
+    graphs = "a CUDA graph" if num == 1 else f"{num:,} CUDA graphs"
+    text = f"the counted steps capture {graphs}: what is launched into a graph does not run then; trace later steps"
+    return [Caveat("graph_capture", text)]
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

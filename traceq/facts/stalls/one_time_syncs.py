@@ -16,7 +16,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import contains, span_index, spans
 from traceq.model import Category, Trace
 
-__all__ = ["allocates_once", "is_in_graph_capture"]
+__all__ = ["allocates_once", "is_in_graph_capture", "num_captured_graphs"]
 
 _CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
@@ -25,8 +25,7 @@ _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:
     """Return bool[S]: syncs inside an outermost op that captures a CUDA graph, before, while or after it does."""
     events, waits, row_track = trace.events, syncs(trace), tracks(trace)
-    calls = events.rows(Category.RUNTIME)
-    calls = calls[matching(events, calls, _CAPTURE)]
+    calls = _captures(trace)
     inside = np.zeros(len(waits), np.bool_)
     for track, ops in host_ops(trace).items() if len(calls) else ():
         index = ops.innermost_at(events.ts[calls[row_track[calls] == track]])
@@ -34,6 +33,18 @@ def is_in_graph_capture(trace: Trace) -> NDArray[np.bool_]:
         on_track = np.flatnonzero(row_track[waits.rows] == track)
         inside[on_track] = contains(spans(ops.start[top], ops.end[top]), waits.start[on_track])
     return inside
+
+
+def num_captured_graphs(trace: Trace) -> int:
+    """Return how many CUDA graphs the counted steps capture."""
+    all_steps = steps(trace)
+    return int((span_index(all_steps.host[all_steps.counted], trace.events.ts[_captures(trace)]) >= 0).sum())
+
+
+def _captures(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of calls that begin to capture a graph."""
+    calls = trace.events.rows(Category.RUNTIME)
+    return calls[matching(trace.events, calls, _CAPTURE)]
 
 
 def allocates_once(trace: Trace) -> str:
