@@ -138,7 +138,8 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
     on_rank = f" of rank {rank.rank}, {_which(rank, slack_ns)}," if len(job.ranks) > 1 else ""
     of_kind = max((row for row in part.rows[1:] if row.removed.endswith("syncs")), key=_saved_by_kind)
     most = _saved_by_kind(of_kind)
-    kind = f"; {of_kind.removed} alone {format_value(most, Unit.NS)}" if 2 * most >= together_ns else ""
+    syncs_of_kind = "allocations" if of_kind.removed == "alloc syncs" else of_kind.removed
+    kind = f"; {syncs_of_kind} alone {format_value(most, Unit.NS)}" if 2 * most >= together_ns else ""
     text = (
         f"removing all syncs shortens {the_step(rank.steps)}{on_rank} by {together} (replay{kind}), no row of them "
         f"alone by more than {alone}: remove them together"

@@ -244,4 +244,5 @@ def _blocks(job: Job, row: SyncRow) -> str:
     blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
     if any(rank.steps.opens_ns is not None for rank in job.ranks if rank.rank == row.rank):
         blocked += ", besides waits for unrecorded work"
-    return f"{row.kind} sync at {place} in {row.phase}{on_rank} blocks the host {blocked}"
+    what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
+    return f"{what} at {place} in {row.phase}{on_rank} blocks the host {blocked}"
