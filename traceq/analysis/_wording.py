@@ -18,6 +18,7 @@ __all__ = [
     "a_step",
     "and_followers",
     "category_term",
+    "in_graphs",
     "in_traced_steps",
     "more_rows",
     "over_ranks",
@@ -118,6 +119,25 @@ def scope(job: Job) -> str:
 def over_ranks(job: Job) -> str:
     """Return `sum of 8 ranks, whole trace`: what counts are summed over."""
     return f"sum of {len(job.ranks)} ranks, {scope(job)}" if len(job.ranks) > 1 else scope(job)
+
+
+def in_graphs(gpu_ns: int, replay_ns: int, captured_ns: int, num: int) -> str:
+    """Return how much GPU time `num` replays of CUDA graphs launch, and what that counts to; "" without replays.
+
+    `captured_ns`: the part of `replay_ns` whose capture the trace shows.
+    """
+    if not num or not gpu_ns or not replay_ns:
+        return ""
+    replays = f"{num:,} replays of CUDA graphs" if num > 1 else "one replay of a CUDA graph"
+    of_captured, of_others = "the ops and modules that were captured", "the line and module that replays them"
+    hidden = format_value(100 * (replay_ns - captured_ns) / replay_ns, Unit.PERCENT)
+    if not captured_ns:
+        counts = f"whose capture the trace does not show: its kernels count to {of_others}"
+    elif captured_ns == replay_ns:
+        counts = f"whose capture the trace shows: its kernels count to {of_captured}"
+    else:
+        counts = f"of which {hidden} has no capture in the trace and counts to {of_others}, the rest to {of_captured}"
+    return f"{format_value(100 * replay_ns / gpu_ns, Unit.PERCENT)} of the GPU time is in {replays}, {counts}."
 
 
 def more_rows(num: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
 from traceq.facts.stalls.one_time_syncs import num_captured_graphs
@@ -23,13 +24,16 @@ POSITION = 80
 class CoverageRow:
     """Device work whose launch is unknown, as a sum of its durations, and events that could not be read.
 
-    `unrecorded_ns`: time in which the device does work that the trace does not show.
+    `unrecorded_ns`: time in which the device does work that the trace does not show. `replay_ns`: launched by replays
+    of graphs; `uncaptured_ns`: the part of it whose capture, and so its ops and modules, the trace does not show.
     """
 
     num_gpu_events: int = column("GPU events", Unit.COUNT)
     unattributed_ns: int = column("no launch", Unit.NS)
     before_window_ns: int = column("launched before", Unit.NS)
     unrecorded_ns: int = column("unrecorded", Unit.NS)
+    replay_ns: int = column("in graphs", Unit.NS)
+    uncaptured_ns: int = column("capture unknown", Unit.NS)
     dropped_events: int = column("dropped", Unit.COUNT)
 
 
@@ -46,8 +50,17 @@ class _Rank:
 def summarize(trace: Trace) -> _Rank:
     """Return device work without a launch in the window, and dropped events."""
     unattributed_ns, before_window_ns = _sum_ns(trace, UNATTRIBUTED), _sum_ns(trace, BEFORE_WINDOW)
-    unrecorded_ns = measure(unrecorded(trace))
-    row = CoverageRow(len(device_work(trace)), unattributed_ns, before_window_ns, unrecorded_ns, trace.num_dropped)
+    work, replays = device_work(trace), graph_replays(trace)
+    ns = (work.end - work.start)[replays.replayed]
+    row = CoverageRow(
+        num_gpu_events=len(work),
+        unattributed_ns=unattributed_ns,
+        before_window_ns=before_window_ns,
+        unrecorded_ns=measure(unrecorded(trace)),
+        replay_ns=int(ns.sum()),
+        uncaptured_ns=int(ns[replays.captured[replays.replayed] < 0].sum()),
+        dropped_events=trace.num_dropped,
+    )
     return _Rank(row, tuple(_several_devices(trace)), unrecorded_share(trace), num_captured_graphs(trace))
 
 
@@ -59,6 +72,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         unattributed_ns=sum(row.unattributed_ns for row in rows),
         before_window_ns=sum(row.before_window_ns for row in rows),
         unrecorded_ns=sum(row.unrecorded_ns for row in rows),
+        replay_ns=sum(row.replay_ns for row in rows),
+        uncaptured_ns=sum(row.uncaptured_ns for row in rows),
         dropped_events=sum(row.dropped_events for row in rows),
     )
     of_ranks = tuple(caveat for part in parts for caveat in part.caveats)
@@ -69,8 +84,9 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]),
     )
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
-    is_shown = total.unattributed_ns or total.unrecorded_ns or total.dropped_events  # `phases` has earlier work
-    return Report("coverage", (table,), (table,) if is_shown else (), caveats=caveats)
+    shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
+    view = table if total.replay_ns else table.without("replay_ns", "uncaptured_ns")
+    return Report("coverage", (table,), (view,) if any(shown) else (), caveats=caveats)  # `phases` has earlier work
 
 
 def _lost_device(job: Job) -> list[Caveat]:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import more_rows
+from traceq.analysis._wording import in_graphs, more_rows
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Report, Table, column
-from traceq.units import Unit, format_value
+from traceq.units import Unit
 
 POSITION = 12
 
@@ -24,7 +24,8 @@ _TOP = 12
 class InferenceRow:
     """Steps of one kind and batch size on one rank; times are means, tokens and replays sums.
 
-    `token_ns` is the time of the steps over their tokens.
+    `token_ns` is the time of the steps over their tokens; `captured_ns` the part of `replay_ns` whose capture the trace
+    shows.
     """
 
     key: str = column("key", is_hidden=True)
@@ -38,6 +39,7 @@ class InferenceRow:
     host_ns: int = column("host", Unit.NS)
     gpu_ns: int = column("GPU sum", Unit.NS)
     replay_ns: int = column("in graphs", Unit.NS)
+    captured_ns: int = column("of captures", Unit.NS)
     num_replays: int = column("replays", Unit.COUNT)
 
 
@@ -67,6 +69,7 @@ def _rows(trace: Trace) -> list[InferenceRow]:
         groups.sum(all_steps.host_ns[selected]),
         groups.sum(all_steps.gpu_ns[selected]),
         groups.sum(all_steps.replay_ns[selected]),
+        groups.sum(all_steps.captured_ns[selected]),
         groups.sum(all_steps.num_replays[selected]),
         strict=True,
     )
@@ -83,9 +86,10 @@ def _rows(trace: Trace) -> list[InferenceRow]:
             host_ns=round(host_ns / num),
             gpu_ns=round(gpu_ns / num),
             replay_ns=round(replay_ns / num),
+            captured_ns=round(captured_ns / num),
             num_replays=num_replays,
         )
-        for (kind, batch), num, num_tokens, num_untold, ns, host_ns, gpu_ns, replay_ns, num_replays in sums
+        for (kind, batch), num, num_tokens, num_untold, ns, host_ns, gpu_ns, replay_ns, captured_ns, num_replays in sums
     ]
 
 
@@ -95,16 +99,14 @@ def _view(rows: Sequence[InferenceRow]) -> Table:
     note = " ".join(filter(None, [_replays(first), more_rows(len(rows) - len(shown))]))
     of_rank = f" (rank {rows[0].rank})" if len(first) < len(rows) else ""
     table = Table.of("inference", f"Inference steps{of_rank}", InferenceRow, shown, note=note).visible
-    unused = () if any(row.num_replays for row in shown) else ("replay_ns", "num_replays")
-    return table.without("rank", *unused)
+    has_replays, has_captures = (any(getattr(row, name) for row in shown) for name in ("num_replays", "captured_ns"))
+    unused = ("captured_ns",) if has_replays else ("replay_ns", "captured_ns", "num_replays")
+    return table.without("rank", *(() if has_captures else unused))
 
 
 def _replays(rows: Sequence[InferenceRow]) -> str:
-    """Return how much GPU time graphs launch, whose ops the trace does not show: a replay has no host ops inside."""
-    num, replay_ns = sum(row.num_replays for row in rows), sum(row.num * row.replay_ns for row in rows)
-    gpu_ns = sum(row.num * row.gpu_ns for row in rows)
-    if not num or not gpu_ns:
-        return ""
-    share = format_value(100 * replay_ns / gpu_ns, Unit.PERCENT)
-    replays = f"{num:,} replays of CUDA graphs" if num > 1 else "one replay of a CUDA graph"
-    return f"{share} of the GPU time is in {replays}: its kernels count to the line and module that replays them."
+    """Return how much GPU time graphs launch, and what it counts to."""
+    replay_ns, captured_ns, gpu_ns = (
+        sum(row.num * getattr(row, name) for row in rows) for name in ("replay_ns", "captured_ns", "gpu_ns")
+    )
+    return in_graphs(gpu_ns, replay_ns, captured_ns, sum(row.num_replays for row in rows))

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._rank_rows import each_of, of_all
-from traceq.analysis._wording import scope
+from traceq.analysis._wording import in_graphs, scope
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.ranks.job import Job
@@ -87,11 +88,15 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's rows, those of its kernels, and the tree that people see: all empty without modules."""
+    """One rank's rows, those of its kernels, and the tree that people see: all empty without modules.
+
+    `in_graphs`: a sentence on the device time that replays of graphs launch.
+    """
 
     rows: tuple[ModuleRow, ...]
     kernels: tuple[ModuleKernelRow, ...]
     lines: tuple[_TreeLine, ...]
+    in_graphs: str
     has_frames: bool
     has_lines: bool
 
@@ -104,8 +109,16 @@ def summarize(trace: Trace) -> _Rank:
     has_frames = len(trace.events.rows(Category.PYTHON)) > 0
     has_lines = trace.lines is not None or len(trace.events.stacks.row) > 0
     if len(modules(trace)) == 0:
-        return _Rank((), (), (), has_frames, has_lines)
-    return _Rank(tuple(_rows(trace)), tuple(_kernel_rows(trace)), tuple(_tree_lines(trace)), has_frames, has_lines)
+        return _Rank((), (), (), "", has_frames, has_lines)
+    rows, kernels, lines = _rows(trace), _kernel_rows(trace), _tree_lines(trace)
+    return _Rank(tuple(rows), tuple(kernels), tuple(lines), _in_graphs(trace), has_frames, has_lines)
+
+
+def _in_graphs(trace: Trace) -> str:
+    work, replays = device_work(trace), graph_replays(trace)
+    ns = work.end - work.start
+    replay_ns, captured_ns = int(ns[replays.replayed].sum()), int(ns[replays.captured >= 0].sum())
+    return in_graphs(int(ns.sum()), replay_ns, captured_ns, len(sorted_unique(work.call[replays.replayed])))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -125,7 +138,8 @@ def _views(job: Job, parts: Sequence[_Rank]) -> tuple[Table, ...]:
     for rank, part in zip(job.ranks, parts, strict=True):
         if part.lines:
             on_rank = f"rank {rank.rank}, " if len(parts) > 1 else ""
-            return (Table.of("modules", f"Modules ({on_rank}{scope(job)})", _TreeLine, part.lines, note=note),)
+            notes = " ".join(filter(None, [note, part.in_graphs]))
+            return (Table.of("modules", f"Modules ({on_rank}{scope(job)})", _TreeLine, part.lines, note=notes),)
     return ()
 
 

@@ -148,5 +148,7 @@ def test_work_without_a_launch_is_from_before_the_trace_only_until_its_stream_ha
         "unattributed_ns": 10_000,
         "before_window_ns": 2_000,
         "unrecorded_ns": 0,
+        "replay_ns": 0,
+        "uncaptured_ns": 0,
         "dropped_events": 0,
     }

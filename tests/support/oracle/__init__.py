@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .collectives import collectives, memcpys
+from .graphs import replayed_ns
 from .partition import partition
 from .phases import Phases
 from .reader import read
@@ -33,6 +34,7 @@ def answer(path: Path | str) -> dict[str, Any]:
     for step, row in zip(steps, cells, strict=True):
         assert sum(row.values()) == step["window_ns"], (path, step["name"])
     rows = phases.rows()
+    replay_ns, uncaptured_ns = replayed_ns(trace)
     return {
         "num_events": len(trace.events),
         "main_thread": trace.main,
@@ -47,6 +49,8 @@ def answer(path: Path | str) -> dict[str, Any]:
             "unattributed_ns": rows["unattributed"]["gpu_sum_ns"],
             "before_window_ns": rows["before_window"]["gpu_sum_ns"],
             "unrecorded_ns": unrecorded_ns(trace, hidden, opens),
+            "replay_ns": replay_ns,
+            "uncaptured_ns": uncaptured_ns,
             "dropped_events": trace.num_dropped,
         },
     }

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.model import Category, Trace
@@ -22,8 +23,9 @@ class LaunchedKernels:
     """K kernels sorted by start.
 
     `work` int64[K] into DeviceWork; `ns` int64[K]; `op` int64[K] the row of Events of the innermost op around the
-    launch, -1 without one; `tiny` bool[K]: under 10 us, or shorter than its launching call, if that call launched
-    nothing else and did not wait for the kernel.
+    launch, -1 without one; of a graph's node around the launch that was captured, where the trace shows that; `tiny`
+    bool[K]: under 10 us, or shorter than its launching call, if that call launched nothing else and did not wait for
+    the kernel.
     """
 
     work: NDArray[np.int64]
@@ -42,7 +44,7 @@ def launched_kernels(trace: Trace) -> LaunchedKernels:
     alone = (call >= 0) & (num_launched[call] == 1)
     waited = work.end[kernels] <= events.end[call]  # a call that lasts until its kernel is done is not a slow launch
     tiny = (ns < _TINY_NS) | (alone & ~waited & (ns < events.dur[call]))
-    return LaunchedKernels(kernels, ns, innermost_ops(trace, call), tiny)
+    return LaunchedKernels(kernels, ns, innermost_ops(trace, graph_replays(trace).calls(work.call)[kernels]), tiny)
 
 
 def innermost_ops(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.inference_marks import inference_marks
 from traceq.facts.timeline.steps import steps
@@ -17,8 +16,6 @@ from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 
 __all__ = ["InferenceSteps", "inference_steps"]
-
-_REPLAY = re.compile(r"GraphLaunch$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +25,8 @@ class InferenceSteps:
     `kind` int64[K] into STEP_KINDS; `batch`, `tokens` int64[K], -1 = not told; `ns` int64[K]: until the device has
     finished the step, from when the host began it, or the device had finished what came before, if that is later;
     `host_ns` int64[K] as the host ran it; `gpu_ns`, `replay_ns` int64[K]: sums of the durations of the work launched in
-    it, and of that part which replays of CUDA graphs launched; `num_replays` int64[K]. `counted` bool[K]: not a first
+    it, of that part which replays of CUDA graphs launched, and of that part of it whose capture the trace shows
+    (`captured_ns`); `num_replays` int64[K]. `counted` bool[K]: not a first
     step that waits for work launched before it.
     """
 
@@ -39,6 +37,7 @@ class InferenceSteps:
     host_ns: NDArray[np.int64]
     gpu_ns: NDArray[np.int64]
     replay_ns: NDArray[np.int64]
+    captured_ns: NDArray[np.int64]
     num_replays: NDArray[np.int64]
     counted: NDArray[np.bool_]
 
@@ -54,7 +53,8 @@ def inference_steps(trace: Trace) -> InferenceSteps:
     host = np.column_stack([begin, host_end])
     step = np.where(work.linked, span_index(host, events.ts[work.call]), -1)
     inside = np.flatnonzero(step >= 0)
-    replays = inside[matching(events, work.call[inside], _REPLAY)]
+    replays = inside[graph_replays(trace).replayed[inside]]
+    captured = replays[graph_replays(trace).captured[replays] >= 0]
     calls = sorted_unique(work.call[replays])
     duration, size = work.end - work.start, len(marks)
     ends = host_end.copy() if len(work) == 0 else begin.copy()
@@ -73,6 +73,7 @@ def inference_steps(trace: Trace) -> InferenceSteps:
         host_ns=host_end - begin,
         gpu_ns=_sums(step[inside], duration[inside], size),
         replay_ns=_sums(step[replays], duration[replays], size),
+        captured_ns=_sums(step[captured], duration[captured], size),
         num_replays=np.bincount(span_index(host, events.ts[calls]), minlength=size).astype(np.int64),
         counted=~has_earlier,
     )

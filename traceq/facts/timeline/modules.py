@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op, is_backward
+from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, host_ops, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace
@@ -90,8 +91,11 @@ def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int6
 
 @once_per_trace
 def modules_of_work(trace: Trace) -> NDArray[np.int64]:
-    """Return the module of each piece of device work by its launch: int64[D], -1 outside all and without a launch."""
-    call = device_work(trace).call
+    """Return the module of each piece of device work by its launch: int64[D], -1 outside all and without a launch.
+
+    A node of a graph counts to the module in which it was captured, where the trace shows that, else to its replay's.
+    """
+    call = graph_replays(trace).calls(device_work(trace).call)
     module = modules_at(trace, tracks(trace)[call], trace.events.ts[call])
     return np.where(call >= 0, module, -1)
 
