@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
-from builder import Event, build, comms, kernel, launch, step, table, world
+from builder import AUTOGRAD, Event, build, comms, kernel, launch, op, step, table, world
+from paths import TESTS, TRACES
 
 from traceq.analysis.registry import analyze
+from traceq.facts.comm.expert_tokens import EXCHANGES, PRODUCTS, expert_tokens
+from traceq.kineto.read import read_trace
 from traceq.model import Run, Trace
+from traceq.runs.read import read
 
+WIDTH = 64
 GROUPED = "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<int>>>(P)"
 EXCHANGE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 LAYERS = 4
 
 
-def rank(number: int, expert_us: int, *, slowest_us: int = 300, size: int = 4, name: str = GROUPED) -> Trace:
-    """Layers of 400 us: experts compute, then all ranks exchange tokens, until 20 us after the slowest has computed."""
+def exchange(start: int, received: int, sent: int, kind: str = "c10::BFloat16") -> Event:
+    dims = {"Input Dims": [[received, WIDTH], [sent, WIDTH], [], [], [], []]}
+    return op("c10d::alltoall_base_", start, 2, **dims, **{"Input type": [kind, kind, "", "", "", ""]})
+
+
+def rank(
+    number: int,
+    expert_us: int,
+    *,
+    slowest_us: int = 300,
+    size: int = 4,
+    name: str = GROUPED,
+    tokens: Sequence[int] = (),
+    sent: int = 100,
+) -> Trace:
+    """Layers of 400 us: experts compute, then all ranks exchange tokens, until 20 us after the slowest has computed.
+
+    `tokens` of each layer, of `sent` that the rank has before.
+    """
     rows: list[Event] = [step(0, 400 * LAYERS)]
     for layer in range(LAYERS):
         begin, corr = 400 * layer, 2 * layer + 1
         rows += [launch(begin + 1, 2, corr), kernel(name, begin + 10, expert_us, corr)]
-        exchange = begin + 10 + expert_us
+        computed = begin + 10 + expert_us
         rows += [comms("all_to_allv", begin + 4, 4, (1000, 1000)), launch(begin + 5, 2, corr + 1)]
-        rows.append(kernel(EXCHANGE, exchange, begin + 30 + slowest_us - exchange, corr + 1, stream=20))
+        rows.append(kernel(EXCHANGE, computed, begin + 30 + slowest_us - computed, corr + 1, stream=20))
+        if tokens:
+            rows += [exchange(begin + 12, tokens[layer], sent), exchange(begin + 15, sent, tokens[layer])]
     return build(*rows, **world(number, size))
 
 
@@ -56,3 +86,110 @@ def test_a_late_rank_that_computes_no_more_for_experts_is_no_imbalance() -> None
 
 def test_a_model_without_experts_has_no_row() -> None:
     assert table(Run("job", (rank(0, 100, name="ampere_sgemm_128x64_tn"),)), "experts") == []
+
+
+TOKENS = ((80, 90, 100, 70), (220, 190, 180, 240), (60, 70, 60, 50), (40, 50, 60, 40))
+"""Tokens of each rank in each layer, of 400 in all."""
+
+
+def job(*, tokens: Sequence[Sequence[int]] = TOKENS, expert_us: Sequence[int] = (100, 300, 100, 100)) -> Run:
+    ranks = zip(expert_us, tokens, strict=True)
+    return Run("job", tuple(rank(number, us, tokens=each) for number, (us, each) in enumerate(ranks)))
+
+
+def test_the_tokens_of_each_layer_are_compared_with_their_mean() -> None:
+    rows, layers = table(job(), "experts"), analyze(job(), "experts").tables[1]
+    assert [row["tokens"] for row in rows] == [sum(each) for each in TOKENS] == [340, 830, 240, 190]
+    assert [row["token_ratio"] for row in rows] == pytest.approx([sum(each) / 400 for each in TOKENS])
+    by_layer = [dict(zip((column.key for column in layers.columns), row, strict=True)) for row in layers.rows]
+    for layer, row in enumerate(by_layer):
+        of_layer = [each[layer] for each in TOKENS]
+        assert row == {
+            "layer": layer,
+            "mean": sum(of_layer) / 4,
+            "tokens": max(of_layer),
+            "rank": 1,
+            "ratio": pytest.approx(4 * max(of_layer) / sum(of_layer)),
+        }
+    assert json.dumps(layers.rows)
+    (view,) = analyze(job(), "experts").views
+    most = "The busiest rank of a layer has 2.07 times the mean of its tokens, at most 2.40 times"
+    assert view.note == f"{most} (layer 3, rank 1)."
+
+
+def test_a_finding_says_whether_tokens_explain_it() -> None:
+    (uneven,) = analyze(job(), "experts").findings
+    assert "(2.00x) on 2.08x the tokens, and the others wait" in uneven.text
+    assert uneven.text.endswith(": balance the tokens of experts, or place experts otherwise")
+    (slow,) = analyze(job(tokens=((100,) * 4,) * 4), "experts").findings
+    assert "(2.00x) on 1.00x the tokens, and the others wait" in slow.text
+    assert slow.text.endswith(": its tokens do not explain it: its device or its kernels are slower")
+
+
+def test_uneven_tokens_that_cost_no_time_are_shown_and_no_finding() -> None:
+    report = analyze(job(expert_us=(200, 200, 200, 200)), "experts")
+    assert report.findings == ()
+    assert len(report.views) == 1
+
+
+def tokens(*rows: Event) -> tuple[str, list[int]]:
+    result = expert_tokens(build(*rows))
+    return result.source, result.tokens.tolist()
+
+
+def product(start: int, *dims: object, **more: object) -> Event:
+    shapes = {"Input Dims": [*dims, [4]], "Input type": ["c10::BFloat16", "c10::BFloat16", "int"]}
+    return op("aten::_grouped_mm", start, 2, **shapes, **more)
+
+
+def test_of_two_exchanges_the_first_brings_the_tokens() -> None:
+    layers = [exchange(0, 30, 10), exchange(5, 10, 30), exchange(10, 0, 10), exchange(15, 10, 0)]
+    assert tokens(*layers) == (EXCHANGES, [30, 0])
+    assert tokens(*layers[1:]) == (EXCHANGES, [0])  # the window opens within a layer
+    assert tokens(*layers[:3]) == (EXCHANGES, [30])
+
+
+def test_other_exchanges_tell_no_tokens() -> None:
+    assert tokens(exchange(0, 30, 10), exchange(5, 10, 20)) == ("", [])
+    assert tokens(exchange(0, 30, 10, "long int"), exchange(5, 10, 30, "long int")) == ("", [])
+    flat = {"Input Dims": [[30], [10], []], "Input type": ["float", "float", ""]}
+    assert tokens(op("c10d::alltoall_base_", 0, 2, **flat), op("c10d::alltoall_base_", 5, 2, **flat)) == ("", [])
+    odd = {"Input Dims": '{"a": 1}', "Input type": [7]}
+    assert tokens(op("c10d::alltoall_base_", 0, 2, **odd), op("c10d::alltoall_base_", 5, 2, **odd)) == ("", [])
+
+
+def test_without_exchanges_the_rows_of_grouped_products_count() -> None:
+    weight_gradient = product(20, [64, 30], [30, 128])
+    assert tokens(product(0, [30, 64], [4, 64, 128]), product(10, [30, 128], [4, 128, 64]), weight_gradient) == (
+        PRODUCTS,
+        [30, 30],
+    )
+
+
+def test_the_backward_pass_does_not_count_again() -> None:
+    engine = op("autograd::engine::evaluate_function: AllToAllBackward0", 100, 50, tid=AUTOGRAD)
+    again = [{**exchange(start, *rows), "tid": AUTOGRAD} for start, rows in ((110, (30, 10)), (120, (10, 30)))]
+    assert tokens(exchange(0, 30, 10), exchange(5, 10, 30), engine, *again) == (EXCHANGES, [30])
+
+
+@pytest.mark.slow
+def test_what_two_ranks_exchange_is_what_they_counted(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    subprocess.run([sys.executable, str(TESTS / "support" / "expert_exchange_job.py"), str(tmp_path)], check=True)
+    counted = [json.loads((tmp_path / f"tokens{rank}.txt").read_text()) for rank in (0, 1)]
+    recorded = [expert_tokens(read_trace(tmp_path / f"rank{rank}.json")) for rank in (0, 1)]
+    assert [each.tokens.tolist() for each in recorded] == counted
+    assert {each.source for each in recorded} == {EXCHANGES}
+    assert len({*map(tuple, counted)}) == 2  # the ranks differ
+    of_layers = analyze(read(tmp_path), "experts").tables[1]
+    assert [row[2] for row in of_layers.rows] == [max(each) for each in zip(*counted, strict=True)]
+
+
+@pytest.mark.parametrize(("name", "source", "num"), [("ref", EXCHANGES, 8192), ("syncless", PRODUCTS, 16384)])
+def test_a_real_mixture_of_experts_has_ten_layers(name: str, source: str, num: int) -> None:
+    """Balanced by its authors: 8,192 rows with two choices of 4,096 tokens; without syncs, room for twice as many."""
+    path = TRACES / "ep-moe-b200-ab" / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    result = expert_tokens(read_trace(path))
+    assert (result.source, result.tokens.tolist()) == (source, [num] * 10)

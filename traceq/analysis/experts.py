@@ -1,4 +1,4 @@
-"""Which rank computes more for its experts than the others, and do they wait for it?"""
+"""Which rank computes more tokens and longer for its experts than the others, and do they wait for it?"""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from traceq.analysis._rank_rows import Part, of_all
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import waits_by_rank
 from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows, per_step, with_step_headings
+from traceq.facts.comm.expert_tokens import EXCHANGES, expert_tokens
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
-from traceq.intervals import measure, measure_common, spans
+from traceq.intervals import measure, measure_common, span_index, spans
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -24,7 +26,7 @@ from traceq.units import Unit, format_value
 POSITION = 52
 
 _EXPERTS = re.compile(
-    r"group(ed)?_?(gemm|mm)|GroupProblemShape|m_grouped_|MoeFCGemm|moe_?gemm|fused_moe|_matmul_ogs|ragged_dot",
+    r"group(ed)?_?(gemm|mm)|Grouped\w*Gemm|GroupProblemShape|m_grouped_|MoeFCGemm|moe_?gemm|fused_moe|_matmul_ogs|ragged_dot",
     re.IGNORECASE,
 )
 """Kernels that multiply for several experts at once."""
@@ -37,41 +39,116 @@ _LEAST_RATIO, _LEAST_SHARE, _LEAST_EXPLAINED = 1.1, 0.02, 0.5
 class ExpertRow:
     """Expert compute of one rank, of a counted step: `ns` while such kernels run, `ratio` to the mean of all ranks.
 
-    `wait_ns`: this rank waits in collectives for the last to arrive; None where that is not known.
+    `tokens` that its experts compute in the layers of a forward pass, `token_ratio` to the mean of all ranks;
+    `wait_ns`: this rank waits in collectives for the last to arrive. None where that is not known.
     """
 
     rank: int = column("rank", Unit.COUNT)
     num: int = column("kernels", Unit.COUNT)
     ns: int = column("expert compute", Unit.NS)
     ratio: float = column("of the mean", Unit.MEAN)
+    tokens: int | None = column("tokens", Unit.COUNT)
+    token_ratio: float | None = column("of their mean", Unit.MEAN)
     wait_ns: int | None = column("waits", Unit.NS)
 
 
-def summarize(trace: Trace) -> Part[ExpertRow]:
-    """Return the rank's expert compute in its counted steps; no row for a model without experts."""
-    work, all_steps = device_work(trace), steps(trace)
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """Tokens of one layer (or grouped product) of a counted step: of the mean rank and of the busiest one."""
+
+    layer: int = column("layer", Unit.COUNT)
+    mean: float = column("tokens, mean", Unit.MEAN)
+    tokens: int = column("most", Unit.COUNT)
+    rank: int = column("rank", Unit.COUNT)
+    ratio: float = column("of the mean", Unit.MEAN)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rank:
+    """One rank's row, none for a model without experts, and `tokens` int64[L] of the layers of its counted steps.
+
+    `source`: what tells the tokens, "" where nothing does.
+    """
+
+    rows: tuple[ExpertRow, ...]
+    source: str
+    tokens: NDArray[np.int64]
+
+
+def summarize(trace: Trace) -> _Rank:
+    """Return the rank's expert compute and tokens in its counted steps."""
+    work, all_steps, layers = device_work(trace), steps(trace), expert_tokens(trace)
     selected = matching(trace.events, work.rows, _EXPERTS) & ~is_communication(trace)
     start, end = work.start[selected], work.end[selected]
     windows = spans(*all_steps.window[all_steps.counted].T)
     inside = np.searchsorted(windows[:, 0], start, "right") > np.searchsorted(windows[:, 1], start, "right")
     num_steps = max(int(all_steps.counted.sum()), 1)
     ns = round(measure_common(spans(start, end), windows) / num_steps)
-    return Part((ExpertRow(trace.rank, int(inside.sum()), ns, 1.0, None),) if inside.any() else ())
+    tokens = layers.tokens[span_index(all_steps.host[all_steps.counted], layers.ts) >= 0]
+    per_step = round(int(tokens.sum()) / num_steps) if len(tokens) else None
+    has_experts = inside.any() or len(tokens) > 0
+    rows = (ExpertRow(trace.rank, int(inside.sum()), ns, 1.0, per_step, None, None),) if has_experts else ()
+    return _Rank(rows, layers.source if len(tokens) else "", tokens)
 
 
-def merge(job: Job, parts: Sequence[Part[ExpertRow]]) -> Report:
-    """Return a row per rank; people see it, and a finding, where ranks differ."""
-    rows = list(of_all(parts))
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """Return a row per rank and per layer; people see ranks, and a finding, where they differ."""
+    rows, waits = list(of_all(parts)), {rank: round(ns) for rank, ns in waits_by_rank(job).items()}
     mean = float(np.mean([row.ns for row in rows])) if rows else 0.0
-    waits = {rank: round(ns) for rank, ns in waits_by_rank(job).items()}
-    rows = [replace(row, ratio=row.ns / mean if mean else 1.0, wait_ns=waits.get(row.rank)) for row in rows]
-    table = Table.of("experts", "Expert compute", ExpertRow, rows)
-    if len(rows) < 2 or max(row.ratio for row in rows) < _LEAST_RATIO:
-        return Report("experts", (table,))
-    busiest = sorted(rows, key=lambda row: (-row.ns, row.rank))[:MOST_RANKS]
-    note = more_rows(len(rows) - len(busiest))
+    tokens = [row.tokens for row in rows if row.tokens is not None]
+    mean_tokens = float(np.mean(tokens)) if len(tokens) == len(rows) and any(tokens) else 0.0
+    rows = [
+        replace(
+            row,
+            ratio=row.ns / mean if mean else 1.0,
+            token_ratio=row.tokens / mean_tokens if row.tokens is not None and mean_tokens else None,
+            wait_ns=waits.get(row.rank),
+        )
+        for row in rows
+    ]
+    layers = _layers(job, parts)
+    tables = (
+        Table.of("experts", "Expert compute", ExpertRow, rows),
+        Table.of("expert_layers", "Tokens of experts by layer", LayerRow, layers),
+    )
+    if len(rows) < 2 or max(max(row.ratio, row.token_ratio or 0.0) for row in rows) < _LEAST_RATIO:
+        return Report("experts", tables)
+    busiest = sorted(rows, key=lambda row: (-row.ns, -(row.tokens or 0), row.rank))[:MOST_RANKS]
+    note = " ".join(filter(None, [_of_layers(layers, parts), more_rows(len(rows) - len(busiest))]))
     view = Table.of("experts", "Expert compute of a step by rank", ExpertRow, busiest, note=note)
-    return Report("experts", (table,), (with_step_headings(view, job),), _findings(job, rows, mean))
+    shown = view if mean_tokens else view.without("tokens", "token_ratio")
+    return Report("experts", tables, (with_step_headings(shown, job),), _findings(job, rows, mean))
+
+
+def _layers(job: Job, parts: Sequence[_Rank]) -> list[LayerRow]:
+    """Return the tokens by layer of a mean step, where all ranks that have any have as many layers from one source."""
+    of_ranks = [(part.rows[0].rank, part.tokens) for part in parts if part.source]
+    if len({(part.source, len(part.tokens)) for part in parts if part.source}) != 1:
+        return []
+    ranks = [rank for rank, _ in of_ranks]
+    num_steps = max(int(rank.steps.counted.sum()) for rank in job.ranks)
+    tokens = np.array([tokens for _, tokens in of_ranks], np.float64)
+    if tokens.shape[1] % num_steps == 0:
+        tokens = tokens.reshape(len(ranks), num_steps, -1).mean(axis=1)
+    columns = zip(
+        tokens.mean(axis=0).tolist(), tokens.max(axis=0).tolist(), tokens.argmax(axis=0).tolist(), strict=True
+    )
+    return [
+        LayerRow(layer, mean, round(most), ranks[busiest], most / mean if mean else 1.0)
+        for layer, (mean, most, busiest) in enumerate(columns)
+    ]
+
+
+def _of_layers(layers: Sequence[LayerRow], parts: Sequence[_Rank]) -> str:
+    """Return how much more tokens than the mean the busiest rank of a layer has."""
+    if not layers:
+        return ""
+    worst = max(layers, key=lambda row: row.ratio)
+    mean = format_value(float(np.mean([row.ratio for row in layers])), Unit.MEAN)
+    most = f"the busiest rank of a layer has {mean} times the mean of its tokens, at most {worst.ratio:.2f} times"
+    where = f"{most[0].upper()}{most[1:]} (layer {worst.layer}, rank {worst.rank})"
+    is_exact = any(part.source == EXCHANGES for part in parts)
+    return f"{where}." if is_exact else f"{where}, by the rows of grouped products, which may have room to spare."
 
 
 def _findings(job: Job, rows: Sequence[ExpertRow], mean: float) -> tuple[Finding, ...]:
@@ -87,8 +164,17 @@ def _findings(job: Job, rows: Sequence[ExpertRow], mean: float) -> tuple[Finding
         return ()
     times = f"{format_value(excess, Unit.NS)} {per_step(steps_of)} more than the mean ({busiest.ratio:.2f}x)"
     waits = f"{format_value(waited, Unit.NS)} in collectives (it waits {format_value(busiest_wait, Unit.NS)})"
+    tokens = "" if busiest.token_ratio is None else f" on {busiest.token_ratio:.2f}x the tokens"
     text = (
-        f"expert compute is uneven: rank {busiest.rank} has {times}, and the others wait {waits}, "
-        f"{in_traced_steps(job)}: balance the tokens of experts, or place experts otherwise"
+        f"expert compute is uneven: rank {busiest.rank} has {times}{tokens}, and the others wait {waits}, "
+        f"{in_traced_steps(job)}: {_remedy(busiest)}"
     )
     return (Finding("expert_imbalance", "medium", text, round(excess), f"rank {busiest.rank}"),)
+
+
+def _remedy(busiest: ExpertRow) -> str:
+    """Return what to do: more tokens are a matter of balance, as many as others have are not."""
+    more_tokens = None if busiest.token_ratio is None else busiest.token_ratio - 1
+    if more_tokens is not None and more_tokens < _LEAST_EXPLAINED * (busiest.ratio - 1):
+        return "its tokens do not explain it: its device or its kernels are slower"
+    return "balance the tokens of experts, or place experts otherwise"

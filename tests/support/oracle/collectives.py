@@ -46,6 +46,7 @@ def is_communication(op: Event) -> bool:
     called = op.name.replace("(anonymous namespace)::", "").split("<")[0].split("(")[0].split("::")
     custom = any(part.startswith(CUSTOM) for part in called[-1].split() + called)
     of_experts = called[0].endswith("deep_ep") or [part.split()[-1] for part in called[:2]] == ["dpsk", "ep"]
+    custom |= called[-1].endswith("_kernel") and "all_to_all" in called[-1]  # through symmetric memory
     custom |= of_experts and called[-1] in ("dispatch", "combine", "notify_dispatch", "cached_notify")
     return op.cat == "kernel" and bool(custom or COMMUNICATION.search(op.name) or op.args.get("collective name"))
 
