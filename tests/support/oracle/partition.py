@@ -140,12 +140,11 @@ def explains(sync: Sync, op: Event, call: Event) -> bool:
 def pieces_of_cpu(trace: Trace, phases: Phases, left: int, right: int) -> Iterator[Piece]:
     """The same for a trace without device work: the main thread's time."""
     main = [e for e in trace.events if e.thread == trace.main]
-    no_compute = re.compile(r"c10d::|record_param_comms|gloo:|nccl:")
-    calls_a_device = any(e.cat == "runtime" and e.args.get("correlation") for e in trace.events)
-    names = () if calls_a_device or any(e.name.startswith("nccl:") for e in trace.events) else ("gloo:",)
+    comm = [event for event in trace.events if event.name.startswith("gloo:")]  # of nccl only the calls are there
+    no_compute = re.compile(r"c10d::|record_param_comms|gloo:" if comm else r"$^")
     layers = [
         ("cpu_compute", union(spans(e for e in main if e.cat == "cpu_op" and not no_compute.match(e.name)))),
-        ("exposed_comm", union(spans(e for e in trace.events if e.name.startswith(names)))),
+        ("exposed_comm", union(spans(comm))),
         ("dataload_wait", union(spans(e for e in main if e.name.startswith("enumerate(DataLoader)#")))),
     ]
     edges = [edge for _, layer in layers for span in clip(layer, left, right) for edge in span] + phases.changes

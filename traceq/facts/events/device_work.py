@@ -14,9 +14,9 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["DeviceWork", "device_work", "lacks_device_rows", "launch_times", "stream_number"]
+__all__ = ["BACKEND_OF_DEVICES", "DeviceWork", "device_work", "lacks_device_rows", "launch_times", "stream_number"]
 
-_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
+BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
 """Backends, and their annotations, that move data of devices."""
 
 
@@ -73,7 +73,11 @@ def lacks_device_rows(trace: Trace) -> bool:
         return False
     events, marks = trace.events, trace.events.rows(Category.ANNOTATION)
     calls = bool((events.correlation[events.rows(Category.RUNTIME)] > 0).any())
-    return calls or bool(_OF_DEVICES.search(trace.backend)) or bool(matching(events, marks, _OF_DEVICES).any())
+    return (
+        calls
+        or bool(BACKEND_OF_DEVICES.search(trace.backend))
+        or bool(matching(events, marks, BACKEND_OF_DEVICES).any())
+    )
 
 
 @once_per_trace

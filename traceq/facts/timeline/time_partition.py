@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.communication_kernels import COMMUNICATION_OP, COMMUNICATION_ROW, is_communication
-from traceq.facts.events.device_work import DeviceWork, device_work, lacks_device_rows
+from traceq.facts.events.device_work import BACKEND_OF_DEVICES, DeviceWork, device_work, lacks_device_rows
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.events.spin_kernels import is_spin_wait
@@ -257,12 +257,18 @@ def _earliest_open(
 
 
 def _cpu_activity(trace: Trace) -> Activity:
-    """Return the partition of a trace without a device: the main thread computes, waits or runs Python."""
+    """Return the partition of a trace without a device: the main thread computes, waits or runs Python.
+
+    Where only the device's rows are missing, a call that starts a collective of devices is an op like any other.
+    """
     events = trace.events
     ops, marks = events.rows(Category.CPU_OP), events.rows(Category.ANNOTATION, Category.CPU_OP)
-    compute = ops[~matching(events, ops, COMMUNICATION_OP) & ~matching(events, ops, COMMUNICATION_ROW)]
-    compute = compute[tracks(trace)[compute] == main_track(trace)]
-    comm = marks[matching(events, marks, COMMUNICATION_ROW) & (not lacks_device_rows(trace))]  # there: launches only
+    comm = marks[matching(events, marks, COMMUNICATION_ROW)]
+    is_comm_op = matching(events, ops, COMMUNICATION_OP) | matching(events, ops, COMMUNICATION_ROW)
+    if lacks_device_rows(trace):
+        comm = comm[~matching(events, comm, BACKEND_OF_DEVICES)]
+        is_comm_op &= len(comm) > 0
+    compute = ops[~is_comm_op & (tracks(trace)[ops] == main_track(trace))]
     layers = (
         (TimeCategory.DATALOAD_WAIT, loader_waits(trace)),
         (TimeCategory.EXPOSED_COMM, spans(events.ts[comm], events.end[comm])),
