@@ -1,14 +1,16 @@
-"""A job with a device whose trace has no device rows: said once, and nothing claimed that only they could tell."""
+"""Traces of one side alone: said once, and nothing claimed that only the other side could tell."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from builder import Event, annotation, build, launch, op, step, table, world, write
+from builder import Event, annotation, build, kernel, launch, op, step, table, world, write
 from typer.testing import CliRunner
 
+from traceq.analysis.registry import analyze
 from traceq.cli import app
+from traceq.model import Run
 
 READS = [op("aten::item", 10, 20), op("aten::_local_scalar_dense", 12, 15)]
 NOTE = "the profiler recorded no device activity"
@@ -52,3 +54,11 @@ def test_a_job_without_a_device_is_no_such_job(tmp_path: Path) -> None:
     assert NOTE not in notes
     assert " · cpu · " in text.splitlines()[0]
     assert "on an accelerator each is a device-to-host sync" in text
+
+
+def test_without_host_ops_phases_are_not_known() -> None:
+    bare = [launch(10, 5, 1), kernel("batch_norm_backward", 20, 30, 1)]
+    (caveat,) = analyze(Run("", (build(*bare),)), "coverage").caveats
+    assert (caveat.code, caveat.text.partition(":")[2]) == ("no_host_ops", " phases, ops and lines are not known")
+    assert {row["phase"] for row in table(build(*bare), "partition")} == {"other"}
+    assert analyze(Run("", (build(op("aten::mm", 5, 20), *bare),)), "coverage").caveats == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traceq.analysis._wording import in_graphs
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.ranks.job import Job
@@ -13,11 +14,14 @@ from traceq.facts.stalls.one_time_syncs import num_captured_graphs
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.intervals import measure, sorted_unique
-from traceq.model import Caveat, Trace
+from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_ranks
 
 POSITION = 80
+
+_MUCH = 0.1
+"""Part of the device's time from which a note says that it is in replays of unknown capture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,9 @@ class _Rank:
     caveats: tuple[Caveat, ...]
     unrecorded: float
     num_captured: int
+    gpu_ns: int
+    num_replays: int
+    lacks_host_ops: bool
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -61,7 +68,15 @@ def summarize(trace: Trace) -> _Rank:
         uncaptured_ns=int(ns[replays.captured[replays.replayed] < 0].sum()),
         dropped_events=trace.num_dropped,
     )
-    return _Rank(row, tuple(_several_devices(trace)), unrecorded_share(trace), num_captured_graphs(trace))
+    return _Rank(
+        row=row,
+        caveats=tuple(_several_devices(trace)),
+        unrecorded=unrecorded_share(trace),
+        num_captured=num_captured_graphs(trace),
+        gpu_ns=int((work.end - work.start).sum()),
+        num_replays=len(sorted_unique(work.call[replays.replayed])),
+        lacks_host_ops=_lacks_host_ops(trace),
+    )
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -79,9 +94,11 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     of_ranks = tuple(caveat for part in parts for caveat in part.caveats)
     caveats = (
         *_lost_device(job),
+        *_lost_host(job, parts),
         *_captured(max((part.num_captured for part in parts), default=0)),
         *of_ranks,
         *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]),
+        *_uncaptured(total, parts),
     )
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
     shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
@@ -112,6 +129,32 @@ def _captured(num: int) -> list[Caveat]:
     graphs = "a CUDA graph" if num == 1 else f"{num:,} CUDA graphs"
     text = f"the counted steps capture {graphs}: what is launched into a graph does not run then; trace later steps"
     return [Caveat("graph_capture", text)]
+
+
+def _lacks_host_ops(trace: Trace) -> bool:
+    """Return whether the trace has calls to a device, but no op, annotation or Python around any."""
+    is_bare = not len(trace.events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON))
+    return is_bare and bool(device_work(trace).linked.any())
+
+
+def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
+    """Return a caveat for ranks whose traces have launches, but nothing that tells what they are part of."""
+    ranks = [rank.rank for rank, part in zip(job.ranks, parts, strict=True) if part.lacks_host_ops]
+    if not ranks:
+        return []
+    where = "" if len(ranks) == len(job.ranks) else f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}: "
+    text = "the profiler recorded no host ops (ProfilerActivity.CPU is missing): phases, ops and lines are not known"
+    return [Caveat("no_host_ops", f"{where}{text}")]
+
+
+def _uncaptured(total: CoverageRow, parts: Sequence[_Rank]) -> list[Caveat]:
+    """Return a caveat if much of the device's time is in replays of graphs whose capture no trace shows."""
+    gpu_ns = sum(part.gpu_ns for part in parts)
+    if not total.uncaptured_ns or total.uncaptured_ns < _MUCH * gpu_ns:
+        return []
+    captured_ns = total.replay_ns - total.uncaptured_ns
+    text = in_graphs(gpu_ns, total.replay_ns, captured_ns, sum(part.num_replays for part in parts))
+    return [Caveat("graph_replays", text.removesuffix("."))]
 
 
 def _several_devices(trace: Trace) -> list[Caveat]:

@@ -137,6 +137,17 @@ def test_a_reader_sees_which_share_counts_to_what() -> None:
     assert notes(*capture(0, "a", "b")) == 2 * ["the rest to the ops and modules that were captured."]
 
 
+@pytest.mark.parametrize(("eager_us", "share"), [(1, "83.3"), (1000, "")])
+def test_a_note_says_so_where_it_is_much_of_the_time(eager_us: int, share: str) -> None:
+    eager = [op("aten::mm", 0, 20), launch(5, 2, 9), kernel("eager", 20, eager_us, 9)]
+    caveats = analyze(Run("", (build(*eager, *replay(1100, 1, "x")),)), "coverage").caveats
+    texts = [caveat.text for caveat in caveats if caveat.code == "graph_replays"]
+    expected = (
+        f"{share} % of the GPU time is in one replay of a CUDA graph, whose capture the trace does not show: its "
+    )
+    assert [text.startswith(expected) for text in texts] == ([True] if share else [])
+
+
 def load(name: str) -> dict[str, Any]:
     return dict(json.loads(gzip.decompress((INFERENCE / name).read_bytes()), parse_float=str))
 

@@ -241,7 +241,9 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     engine = rows[matching(events, rows, _AUTOGRAD)]
     in_backward = np.r_[engine[row_track[engine] == main], ops[np.isin(row_track[ops], backward_threads)]]
     backward = spans(events.ts[in_backward], events.end[in_backward])
-    main_layers = [*_layers(trace, marks, main), backward, spans(*steps(trace).host.T)]
+    is_bare = not len(rows) and not len(events.rows(Category.PYTHON))  # nothing tells what launches are part of
+    forward = empty() if is_bare else spans(*steps(trace).host.T)
+    main_layers = [*_layers(trace, marks, main), backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
     threads: dict[int, Timeline] = {}
     for track in sorted_unique(row_track[np.concatenate(marks)], np.array(backward_threads, np.int64)).tolist():
