@@ -165,6 +165,14 @@ def test_one_sync_and_more_syncs() -> None:
     )
 
 
+def test_syncs_of_one_name_at_several_lines_are_named_once() -> None:
+    lines = [cause("htod aten::copy_", -20, -1, kind="sync", phase=phase) for phase in ("fwd", "fwd", "bwd", "fwd")]
+    (text,) = words_of(-100, *lines)
+    assert text.startswith(
+        "on removes 4 syncs per step (3 htod aten::copy_ in fwd, 1 htod aten::copy_ in bwd): -80.0 us"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "num", "text"),
     [

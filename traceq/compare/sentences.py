@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traceq.compare.cause_names import cause_name, change_name, number, numbered, sync_name
 from traceq.compare.result import Cause, Comparable, Diff, Traced
@@ -301,9 +302,13 @@ def _chain(syncs: Sequence[Cause], otherwise: str) -> str:
 
 
 def _counted(verb: str, changed: Sequence[Cause], per: str) -> str:
-    """Return `removes 20 syncs per step (20 dtoh aten::item in forward)`."""
-    each = ", ".join(f"{numbered(c, sync_name(c))} in {c.phase}" for c in changed[:_MOST_OPS])
-    rest = f" and {len(changed) - _MOST_OPS} more" if len(changed) > _MOST_OPS else ""
+    """Return `removes 20 syncs per step (20 dtoh aten::item in forward)`; those of several lines are one."""
+    named: dict[tuple[str, str], Cause] = {}
+    for cause in changed:
+        key = cause.name, cause.phase
+        named[key] = replace(cause, delta_num=cause.delta_num + named[key].delta_num) if key in named else cause
+    each = ", ".join(f"{numbered(c, sync_name(c))} in {c.phase}" for c in [*named.values()][:_MOST_OPS])
+    rest = f" and {len(named) - _MOST_OPS} more" if len(named) > _MOST_OPS else ""
     number = _total(changed)
     return f"{verb} {number} {'sync' if number == '1' else 'syncs'} {per} ({each}{rest})"
 
