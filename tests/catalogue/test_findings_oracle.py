@@ -29,6 +29,7 @@ ELSEWHERE = {
     "never_arrived": "runs/test_flight_recorder.py",
     "token_counts": "analysis/test_rows.py",
     "expert_imbalance": "analysis/test_experts.py",
+    "pipeline_bubble": "analysis/test_pipeline_jobs.py",
     **dict.fromkeys(("below_roof", "unfused_attention"), "analysis/test_efficiency.py"),
 }
 """Codes whose second way runs a program or a job again, or knows what it was told to do, and where."""

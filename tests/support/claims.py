@@ -298,6 +298,14 @@ def by_experts(sheet: Sheet, finding: Finding) -> float:
     return max(ns) - sum(ns) / len(ns)
 
 
+def by_pipeline(sheet: Sheet, finding: Finding) -> float:
+    """The largest mean over the ranks of a pipeline."""
+    bubbles: dict[int, list[int]] = defaultdict(list)
+    for row in rows_of(sheet, "pipeline"):
+        bubbles[row["pipeline"]].append(row["warmup_ns"] + row["steady_ns"] + row["cooldown_ns"])
+    return max(sum(each) / len(each) for each in bubbles.values())
+
+
 def by_cold_calls(sheet: Sheet, finding: Finding) -> float:
     return max(row["cold_ns"] for row in rows_of(sheet, "launches"))
 
@@ -383,6 +391,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "launch_bound": at_most(by_launches),
     "cold_start": by_cold_calls,
     "expert_imbalance": by_experts,
+    "pipeline_bubble": by_pipeline,
     "below_roof": at_most(by_roof),
     "unfused_attention": at_most(by_attention),
     "unfused_optimizer": by_optimizer,

@@ -39,6 +39,8 @@ SHOW: dict[str, Any] = {
     ],
     "inference": list,
     "experts": list,
+    "pipeline": list,
+    "pipeline_messages": list,
     "memcpy": [{"rank": int, "kind": str, "num": int, "bytes": INT_OR_NONE, "gpu_ns": int}],
     "syncs": [
         {

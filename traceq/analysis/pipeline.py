@@ -1,0 +1,233 @@
+"""How long is each stage of a pipeline idle, when, and by which schedule?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceq.analysis._basis import holds_in_steps
+from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows, per_step, with_step_headings
+from traceq.facts.comm.microbatches import passes
+from traceq.facts.comm.point_to_point import point_to_point
+from traceq.facts.ranks.job import Job
+from traceq.facts.ranks.message_matching import MessageTimes, clock_differences
+from traceq.facts.ranks.pipeline_schedules import UNKNOWN
+from traceq.facts.ranks.pipelines import Pipeline, RankPasses, StageTimes, pipelines, stage_times
+from traceq.model import Trace
+from traceq.report import Finding, Report, Table, column
+from traceq.units import Unit, format_ranks, format_value
+
+POSITION = 53
+
+_LEAST_PCT, _HIGH_PCT = 10.0, 25.0
+"""Percentage of the step from which a bubble is a finding, and a grave one."""
+_UNEVEN = 1.15
+"""Time of the slowest rank's passes over the mean from which layers are to be moved."""
+_MORE = "more microbatches"
+_REMEDIES = {
+    "GPipe": f"{_MORE}, or several stages per rank (interleaved 1F1B)",
+    "1F1B": f"{_MORE}, several stages per rank (interleaved), or weight gradients in the gaps (zero bubble)",
+    "looped BFS": f"{_MORE}, or interleaved 1F1B",
+    "interleaved 1F1B": f"{_MORE}, or weight gradients in the gaps (zero bubble)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A counted step of one rank, mean: its passes, warm-up, steady, cool-down, transfers and the rest add up to it.
+
+    `pipeline` and `position` count from 0; `stages` are the numbers that annotations give them; `wait_ns` is part of
+    the bubble, `bubble_pct` the bubble's part of the step.
+    """
+
+    rank: int = column("rank", Unit.COUNT)
+    pipeline: int = column("pipeline", Unit.COUNT, is_hidden=True)
+    position: int | None = column("position", Unit.COUNT, is_hidden=True)
+    stages: str = column("stages")
+    schedule: str = column("schedule", is_hidden=True)
+    num_microbatches: int | None = column("microbatches", Unit.COUNT, is_hidden=True)
+    step_ns: int = column("step", Unit.NS)
+    passes_ns: int = column("passes", Unit.NS)
+    bubble_pct: float = column("bubble", Unit.PERCENT)
+    warmup_ns: int = column("warm-up", Unit.NS)
+    steady_ns: int = column("steady", Unit.NS)
+    cooldown_ns: int = column("cool-down", Unit.NS)
+    wait_ns: int | None = column("of it waits", Unit.NS)
+    transfer_ns: int | None = column("transfers", Unit.NS)
+    other_ns: int = column("other", Unit.NS)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """Messages of a rank with another one, over the whole trace: wait_ns + transfer_ns + done_ns = ns.
+
+    Of the messages that the other rank has, too: `wait_ns` until it starts, `done_ns` after it has ended.
+    """
+
+    rank: int = column("rank", Unit.COUNT)
+    peer: int = column("peer", Unit.COUNT)
+    direction: str = column("direction")
+    num: int = column("messages", Unit.COUNT)
+    num_matched: int = column("matched", Unit.COUNT)
+    ns: int = column("time", Unit.NS)
+    wait_ns: int = column("waits", Unit.NS)
+    transfer_ns: int = column("transfers", Unit.NS)
+    done_ns: int = column("done", Unit.NS)
+
+
+def summarize(trace: Trace) -> RankPasses:
+    """Return the rank's passes of microbatches and its messages."""
+    return RankPasses(passes(trace), point_to_point(trace))
+
+
+def merge(job: Job, parts: Sequence[RankPasses]) -> Report:
+    """Return a row per rank of each pipeline, and the finding on the one with the largest bubble."""
+    if not job.is_concurrent or not any(len(part.passes) for part in parts):
+        return _report((), (), None, ())
+    ahead = clock_differences(job.issued.ranks, job.clocks.ahead)
+    every, times = pipelines(job.ranks, parts, ahead)
+    of_stages = [stage_times(job.ranks, parts, pipeline, times) for pipeline in every]
+    rows = [row for number, each in enumerate(every) for row in _rows(job, number, each, of_stages[number], times)]
+    messages = list(_message_rows(job, times)) if every else []
+    if not rows:
+        return _report((), (), None, ())
+    worst = max(range(len(every)), key=lambda number: _mean([row for row in rows if row.pipeline == number]))
+    finding = _finding(job, worst, every[worst], of_stages[worst], [row for row in rows if row.pipeline == worst])
+    return _report(rows, messages, _view(job, every, worst, rows), finding)
+
+
+def _report(
+    rows: Sequence[StageRow], messages: Sequence[MessageRow], view: Table | None, findings: tuple[Finding, ...]
+) -> Report:
+    tables = (
+        Table.of("pipeline", "Pipeline", StageRow, rows),
+        Table.of("pipeline_messages", "Messages of the pipeline", MessageRow, messages),
+    )
+    return Report("pipeline", tables, (view,) if view else (), findings)
+
+
+def _rows(
+    job: Job, number: int, pipeline: Pipeline, times: dict[int, StageTimes], messages: MessageTimes
+) -> Iterator[StageRow]:
+    for position, index in enumerate(pipeline.ranks):
+        each = times[index]
+        step, *parts, wait, moved = (
+            round(float(ns.mean()))
+            for ns in (each.window, each.passes, each.warmup, each.steady, each.cooldown, each.wait, each.transfer)
+        )
+        is_matched = bool((messages.partner[messages.rank == index] >= 0).any())
+        yield StageRow(
+            rank=job.ranks[index].rank,
+            pipeline=number,
+            position=position if pipeline.is_ordered else None,
+            stages=", ".join(map(str, pipeline.stages[position])) or (str(position) if pipeline.is_ordered else ""),
+            schedule=pipeline.schedule,
+            num_microbatches=pipeline.num_microbatches or None,
+            step_ns=step,
+            passes_ns=parts[0],
+            bubble_pct=100 * sum(parts[1:]) / max(step, 1),
+            warmup_ns=parts[1],
+            steady_ns=parts[2],
+            cooldown_ns=parts[3],
+            wait_ns=wait if is_matched else None,
+            transfer_ns=moved if is_matched else None,
+            other_ns=step - sum(parts) - moved,
+        )
+
+
+def _message_rows(job: Job, times: MessageTimes) -> Iterator[MessageRow]:
+    """Return a row for each rank, peer and direction."""
+    ran = times.end >= 0
+    keys = np.column_stack([times.rank, times.peer, times.is_send])
+    for rank, peer, is_send in np.unique(keys[ran & (times.peer >= 0)], axis=0).tolist():
+        chosen = np.flatnonzero((keys == (rank, peer, is_send)).all(axis=1) & ran)
+        matched = chosen[times.partner[chosen] >= 0]
+        start, end = times.start[matched], times.end[matched]
+        both, done = times.both_started[matched], times.transferred[matched]
+        yield MessageRow(
+            rank=job.ranks[rank].rank,
+            peer=job.ranks[peer].rank,
+            direction="send" if is_send else "recv",
+            num=len(chosen),
+            num_matched=len(matched),
+            ns=int((end - start).sum()),
+            wait_ns=int((both - start).sum()),
+            transfer_ns=int((done - both).sum()),
+            done_ns=int((end - done).sum()),
+        )
+
+
+def _mean(rows: Sequence[StageRow]) -> float:
+    """Return ns of the bubble in a step, mean over ranks."""
+    return float(np.mean([row.warmup_ns + row.steady_ns + row.cooldown_ns for row in rows]))
+
+
+def _view(job: Job, every: Sequence[Pipeline], worst: int, rows: Sequence[StageRow]) -> Table:
+    """Return the pipeline with the largest bubble; of many stages those that compute longest."""
+    shown = [row for row in rows if row.pipeline == worst]
+    if len(shown) > MOST_RANKS:
+        shown = sorted(shown, key=lambda row: (-row.passes_ns, row.rank))[:MOST_RANKS]
+    one = f"Pipeline {_words(every[worst])}"
+    title = one if len(every) == 1 else f"{one}, the one of {len(every)} with the largest bubble"
+    view = Table.of("pipeline", f"{title}, by rank", StageRow, shown, note=more_rows(len(rows) - len(shown))).visible
+    return with_step_headings(view, job)
+
+
+def _words(pipeline: Pipeline) -> str:
+    """Return `(1F1B, 4 ranks, 8 microbatches)`."""
+    schedule = "schedule unknown" if pipeline.schedule == UNKNOWN else pipeline.schedule
+    num = pipeline.num_microbatches
+    parts = [schedule, f"{len(pipeline.ranks)} rank{'s' if len(pipeline.ranks) > 1 else ''}"]
+    return f"({', '.join([*parts, *([f'{num} microbatches'] if num else [])])})"
+
+
+def _finding(
+    job: Job, number: int, pipeline: Pipeline, times: dict[int, StageTimes], rows: Sequence[StageRow]
+) -> tuple[Finding, ...]:
+    """Return the bubble if it is a large part of most steps."""
+    num = min(len(each.window) for each in times.values())
+    bubble, step = (
+        np.mean([getattr(each, name)[:num] for each in times.values()], axis=0) for name in ("bubble", "window")
+    )
+    if not holds_in_steps(bubble, step, _LEAST_PCT):
+        return ()
+    ns, step_ns = _mean(rows), float(np.mean([row.step_ns for row in rows]))
+    share = format_value(100 * ns / step_ns, Unit.PERCENT)
+    parts = [
+        f"{format_value(float(np.mean([getattr(row, f'{name}_ns') for row in rows])), Unit.NS)} {text}"
+        for name, text in (("warmup", "in warm-up"), ("steady", "in the steady state"), ("cooldown", "in cool-down"))
+    ]
+    time = f"{format_value(ns, Unit.NS)} {per_step(job.ranks[pipeline.ranks[0]].steps)}"
+    text = (
+        f"pipeline bubble {_words(pipeline)}: {time} ({share}), mean over ranks, {in_traced_steps(job)}: "
+        f"{', '.join(parts)}{_least(pipeline)}; {_remedy(pipeline, rows)}"
+    )
+    severity = "high" if 100 * ns >= _HIGH_PCT * step_ns else "medium"
+    key = f"ranks {format_ranks(sorted(row.rank for row in rows))}"
+    return (
+        Finding(
+            "pipeline_bubble",
+            severity,
+            text,
+            round(ns),
+            key,
+            instead_of=("exposed_comm", "exposed_wait", "exposed_transfer"),
+        ),
+    )
+
+
+def _least(pipeline: Pipeline) -> str:
+    """Return what GPipe and 1F1B leave idle with equal stages, (p - 1) / (m + p - 1); "" for other schedules."""
+    hops, num = len(pipeline.ranks) - 1, pipeline.num_microbatches
+    if pipeline.schedule not in ("GPipe", "1F1B") or not num:
+        return ""
+    return f" (equal stages leave {format_value(100 * hops / (num + hops), Unit.PERCENT)} of the schedule idle)"
+
+
+def _remedy(pipeline: Pipeline, rows: Sequence[StageRow]) -> str:
+    slowest, mean = max(rows, key=lambda row: row.passes_ns), float(np.mean([row.passes_ns for row in rows]))
+    if slowest.passes_ns >= _UNEVEN * mean:
+        return f"rank {slowest.rank} computes {slowest.passes_ns / mean:.2f}x the mean: move layers to other ranks"
+    return _REMEDIES.get(pipeline.schedule, _MORE)
