@@ -28,7 +28,7 @@ POSITION = 20
 _RULES = {
     "recorded": "Phases are declared by the recording",
     "inference": "Phases are what the steps of the inference engine compute: `mixed` is prefill and decode",
-    "passes": "Phases are the passes of a micro-batch that the innermost annotations end in: (F), (B), (W)",
+    "passes": "Phases are the passes of a micro-batch that the innermost annotations name: attn(F), PP:1B0",
     "annotations": "Phases are the main thread's outermost annotations",
     "structure": "Phases are inferred from optimizer, data loader and autograd",
 }

@@ -176,6 +176,24 @@ def test_the_innermost_annotation_that_names_a_pass_decides_whatever_is_around_i
     assert phases(trace, "cpu_ns") == {"forward": 56, "backward": 30, "weight_gradient": 10, "other": 4}
 
 
+def test_annotations_of_torchs_schedules_name_passes_and_not_a_phase_each() -> None:
+    trace = build(
+        step(0, 100),
+        annotation("PP:0F0", 0, 20),
+        annotation("PP:0SEND_F0", 20, 5),
+        annotation("PP:(0F1;3B0)OVERLAP_F_B", 25, 25),
+        annotation("PP:3I1", 50, 20),
+        annotation("PP:3W1", 70, 10),
+        annotation("PP:0B0", 80, 20),
+    )
+    assert rule(trace) == "passes"
+    assert phases(trace, "cpu_ns") == {
+        "forward": 20, "other": 5, "forward_backward": 25, "backward": 40, "weight_gradient": 10
+    }  # fmt: skip
+    gpipe = build(step(0, 100), annotation("Forward 0", 0, 40), annotation("Backward 0", 45, 55))
+    assert phases(gpipe, "cpu_ns") == {"forward": 40, "backward": 55, "other": 5}
+
+
 def test_one_pass_alone_or_few_marks_name_no_phases() -> None:
     assert rule(build(step(0, 100), annotation("attn(F)", 0, 98))) == "structure"
     few = [annotation("attn(F)", 0, 5), annotation("attn(B)", 5, 5)]

@@ -1,7 +1,7 @@
 """Phase of every instant of the main thread, and of every piece of device work.
 
 The phases are those that the recording declares; else what the steps of an inference engine compute; else the
-passes that annotations of a pipeline end in (`attn(F)`, `mlp(W)`); else the outermost annotations of the main thread,
+passes that annotations of a pipeline name (`attn(F)`, `PP:1F0`); else the outermost annotations of the main thread,
 if two or more names cover most of the steps; else the structure of a training step (optimizer, data loader, backward,
 forward).
 """
@@ -51,10 +51,13 @@ _NAMED = {
     "zero_grad": re.compile(r"^Optimizer\.zero_grad#"),
     "dataload": re.compile(f"^{LOADER}"),
 }
-_PASSES = ("forward", "backward", "weight_gradient")
-_PASS_OF = {"F": 0, "B": 1, "W": 2}
-_PASS = re.compile(r"\((F|B|W)\)$")
-"""End of an annotation within a micro-batch of a pipeline: forward, backward for inputs, backward for weights."""
+_PASSES = ("forward", "backward", "weight_gradient", "forward_backward")
+_PASS_OF = {"F": 0, "B": 1, "I": 1, "W": 2, "O": 3}
+_PASS = re.compile(r"\((F|B|W)\)$|^PP:\d+(F|B|I|W)\d+$|^(F)orward \d+$|^(B)ackward \d+$|^PP:\(.*\)(O)VERLAP_F_B$")
+"""Annotations of a micro-batch in a pipeline: forward, backward (`I`: for inputs), backward for weights, and both.
+
+Those of torch.distributed.pipelining have the stage before the letter, and the micro-batch after it.
+"""
 _AUTOGRAD = re.compile(r"^autograd::engine")
 _BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 
@@ -171,7 +174,8 @@ def _names_and_rule(trace: Trace) -> tuple[tuple[str, ...], str, NDArray[np.int6
 
 
 def _pass_of(trace: Trace, row: int) -> int:
-    return _PASS_OF[trace.events.text(row)[-2]]
+    match = _PASS.search(trace.events.text(row))
+    return _PASS_OF[next(filter(None, match.groups()))] if match else -1
 
 
 def _innermost_passes(trace: Trace, rows: NDArray[np.int64]) -> Timeline:
