@@ -17,7 +17,8 @@ from paths import FIXTURES, TRACES
 from traceq.analysis.pipeline import summarize
 from traceq.analysis.registry import analyze
 from traceq.engines.serialization import pack, unpack
-from traceq.facts.ranks.pipelines import RankPasses
+from traceq.facts.comm.microbatches import Passes
+from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
 from traceq.model import Run, Trace
 from traceq.runs.read import read
 
@@ -118,6 +119,18 @@ def ring(rank: int, size: int = 4) -> Trace:
     return build(*rows, **world(rank, size))
 
 
+def test_the_partition_takes_a_wait_for_the_other_side_of_a_message_for_a_wait() -> None:
+    """All of the bubble of the first rank is inside its messages, and nothing else is exposed there."""
+    run = read(EXAMPLE)
+    ns = {
+        row["category"]: row["ns"] for row in table(run, "partition") if row["rank"] == 0 and row["phase"] == "forward"
+    }
+    (first, *_) = rows_of(run)
+    assert ns["exposed_wait"] == first["wait_ns"]
+    all_reduce_ns = 15_000
+    assert ns["exposed_transfer"] == first["transfer_ns"] + all_reduce_ns
+
+
 def test_a_ring_is_no_pipeline() -> None:
     report = analyze(Run("job", tuple(ring(rank) for rank in range(4))), "pipeline")
     assert report.table("pipeline").rows == ()
@@ -167,6 +180,6 @@ def test_all_to_alls_by_sendrecv_kernels_are_no_pipeline(folder: str) -> None:
 
 def test_passes_survive_the_way_between_processes() -> None:
     part = summarize(read(EXAMPLE).traces[0])
-    again = unpack(pack(part), RankPasses)
-    assert np.array_equal(again.passes.start, part.passes.start)
-    assert np.array_equal(again.messages.peer, part.messages.peer)
+    assert np.array_equal(unpack(pack(part), Passes).start, part.start)
+    calls = rank_calls(read(EXAMPLE).traces[0])
+    assert np.array_equal(unpack(pack(calls), RankCalls).messages.peer, calls.messages.peer)

@@ -11,10 +11,8 @@ import pytest
 from oracle.pipelines import spent
 from pipeline_simulation import idle_shares, recorded
 
-from traceq.analysis.pipeline import summarize
 from traceq.analysis.registry import analyze
 from traceq.facts.ranks.job import job_of
-from traceq.facts.ranks.pipelines import pipelines
 from traceq.runs.read import read
 
 pytest.importorskip("torch", reason="a pipeline is a torch program")
@@ -48,8 +46,7 @@ def check(folder: Path, schedule: str, num_ranks: int, num_microbatches: int) ->
     recording = recorded(folder)
     simulated = [idle_shares(recording, step) for step in range(len(recording.steps))]
     parts = ("warmup", "steady", "cooldown", "transfer")
-    job = job_of(run)
-    _, times = pipelines(job.ranks, [summarize(trace) for trace in run.traces], {})
+    times = job_of(run).messages
     for row, expected in zip(rows, spent(sorted(folder.glob("rank*.json")), times.offset.tolist()), strict=True):
         assert sum(row[f"{part}_ns"] for part in (*parts, "passes", "other")) == row["step_ns"]
         assert {part: row[f"{part}_ns"] for part in (*parts, "passes", "wait", "other")} == pytest.approx(

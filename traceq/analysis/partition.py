@@ -31,7 +31,7 @@ from traceq.facts.ranks.exposed_waits import (
     EXPOSED_WAIT,
     ExposedPieces,
     exposed_pieces,
-    waiting_times,
+    exposed_waiting_times,
 )
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
@@ -177,7 +177,7 @@ def _device_copies(parts: Sequence[_Rank]) -> dict[str, float]:
 
 def _waits_apart(job: Job, parts: Sequence[_Rank]) -> tuple[PartitionRow, ...]:
     """Return the rows of all ranks, exposed communication as waiting and transfer where the waits are known."""
-    waiting = waiting_times(job)
+    waiting = exposed_waiting_times(job)
     rows: list[PartitionRow] = []
     for rank, part in zip(job.ranks, parts, strict=True):
         if rank.rank not in waiting:

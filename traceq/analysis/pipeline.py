@@ -9,12 +9,11 @@ import numpy as np
 
 from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows, per_step, with_step_headings
-from traceq.facts.comm.microbatches import passes
-from traceq.facts.comm.point_to_point import point_to_point
+from traceq.facts.comm.microbatches import Passes, passes
 from traceq.facts.ranks.job import Job
-from traceq.facts.ranks.message_matching import MessageTimes, clock_differences
+from traceq.facts.ranks.message_matching import MessageTimes
 from traceq.facts.ranks.pipeline_schedules import UNKNOWN
-from traceq.facts.ranks.pipelines import Pipeline, RankPasses, StageTimes, pipelines, stage_times
+from traceq.facts.ranks.pipelines import Pipeline, StageTimes, pipelines, stage_times
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_ranks, format_value
@@ -77,17 +76,17 @@ class MessageRow:
     done_ns: int = column("done", Unit.NS)
 
 
-def summarize(trace: Trace) -> RankPasses:
-    """Return the rank's passes of microbatches and its messages."""
-    return RankPasses(passes(trace), point_to_point(trace))
+def summarize(trace: Trace) -> Passes:
+    """Return the rank's passes of microbatches."""
+    return passes(trace)
 
 
-def merge(job: Job, parts: Sequence[RankPasses]) -> Report:
+def merge(job: Job, parts: Sequence[Passes]) -> Report:
     """Return a row per rank of each pipeline, and the finding on the one with the largest bubble."""
-    if not job.is_concurrent or not any(len(part.passes) for part in parts):
+    if not job.is_concurrent or not any(map(len, parts)):
         return _report((), (), None, ())
-    ahead = clock_differences(job.issued.ranks, job.clocks.ahead)
-    every, times = pipelines(job.ranks, parts, ahead)
+    times = job.messages
+    every = pipelines(job.ranks, parts, times)
     of_stages = [stage_times(job.ranks, parts, pipeline, times) for pipeline in every]
     rows = [row for number, each in enumerate(every) for row in _rows(job, number, each, of_stages[number], times)]
     messages = list(_message_rows(job, times)) if every else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceq.compare.result import CellDelta
-from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT, exposed_pieces, waiting_times
+from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT, exposed_pieces, exposed_waiting_times
 from traceq.facts.ranks.job import job_of
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
@@ -39,7 +39,7 @@ def _waits_ns(run: Run, rank: int) -> dict[str, int] | None:
     """Return, by phase, the exposed time of a mean counted step in which the rank waits; None where not known."""
     if len(run.traces) < 2:
         return None
-    waiting = waiting_times(job_of(run)).get(rank)
+    waiting = exposed_waiting_times(job_of(run)).get(rank)
     trace = next((trace for trace in run.traces if trace.rank == rank), None)
     if waiting is None or trace is None:
         return None

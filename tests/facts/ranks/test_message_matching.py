@@ -62,6 +62,7 @@ def test_steps_with_other_numbers_or_sizes_of_messages_do_not_match() -> None:
 
 def test_no_messages() -> None:
     assert len(match_messages((0, 1), (messages(), messages()), (0, 0), {}).partner) == 0
+    assert len(match_messages((), (), (), {}).partner) == 0
 
 
 lanes = st.lists(

@@ -21,6 +21,7 @@ from traceq.facts.comm.collectives import (
     name_numbers,
 )
 from traceq.facts.comm.gloo_ops import gloo_pairs
+from traceq.facts.comm.point_to_point import PointToPoint, point_to_point
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
@@ -46,12 +47,13 @@ class RankCalls:
 
     `group`, `members`, `dtype` int64[C] into `texts`, -1 = absent; `phase` int64[C] into `phases`. `level`: the kind of
     row from which calls are read; `has_gloo_names`: names are those of gloo's rows, where a reduce-scatter is an
-    all_reduce; `has_messages`: the rank sends or receives messages, too.
+    all_reduce; `has_messages`: the rank sends or receives messages, too, by the clock of its trace those in `messages`.
     """
 
     level: str
     has_gloo_names: bool
     has_messages: bool
+    messages: PointToPoint
     texts: tuple[str, ...]
     phases: tuple[str, ...]
     group: NDArray[np.int64]
@@ -76,6 +78,7 @@ def rank_calls(trace: Trace) -> RankCalls:
         level,
         has_gloo_names=level == "gloo" and pairs is None,
         has_messages=bool(np.isin(calls.name, POINT_TO_POINT).any()),
+        messages=point_to_point(trace),
         texts=tuple(events.strings[text] for text in used.tolist()),
         phases=phases(trace).names,
         group=group,

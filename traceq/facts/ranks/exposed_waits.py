@@ -14,10 +14,17 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
-from traceq.intervals import Spans, measure_within, span_index, spans
+from traceq.intervals import Spans, empty, measure_within, span_index, spans, union
 from traceq.model import Trace
 
-__all__ = ["EXPOSED_TRANSFER", "EXPOSED_WAIT", "ExposedPieces", "exposed_pieces", "waiting_times"]
+__all__ = [
+    "EXPOSED_TRANSFER",
+    "EXPOSED_WAIT",
+    "ExposedPieces",
+    "exposed_pieces",
+    "exposed_waiting_times",
+    "waiting_times",
+]
 
 EXPOSED_WAIT, EXPOSED_TRANSFER = "exposed_wait", "exposed_transfer"
 """Categories that together are `exposed_comm`, where traces of several ranks tell them apart."""
@@ -70,4 +77,19 @@ def waiting_times(job: Job, *, with_first: bool = True) -> dict[int, Spans]:
         if len(selected):
             start = issued.columns.start[waits.instances.call[selected, index]] - base_ns[rank]
             result[rank] = spans(start, start + waits.wait[selected, index])
+    return result
+
+
+def exposed_waiting_times(job: Job) -> dict[int, Spans]:
+    """Return, by rank, when it waits in collectives or for the other side of a message, by the clock of its trace.
+
+    To be used within exposed communication: a rank may compute while a message waits.
+    """
+    result, messages = waiting_times(job), job.messages
+    for index, rank in enumerate(job.ranks):
+        selected = np.flatnonzero((messages.rank == index) & (messages.partner >= 0))
+        if len(selected):
+            shift = int(messages.offset[index]) - rank.base_time_ns
+            waits = spans(messages.start[selected], messages.both_started[selected]) + shift
+            result[rank.rank] = union(result.get(rank.rank, empty()), waits)
     return result

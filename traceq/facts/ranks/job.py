@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Protocol, TypeVar
 
 from traceq.facts.comm.rank_collectives import RankCalls, rank_calls
@@ -12,6 +13,7 @@ from traceq.facts.ranks.arrival_waits import ArrivalWaits, arrival_waits
 from traceq.facts.ranks.clock_offsets import Clocks, clocks
 from traceq.facts.ranks.collective_matching import Instances, match_collectives
 from traceq.facts.ranks.job_collectives import JobCollectives, are_concurrent, issued_by_ranks
+from traceq.facts.ranks.message_matching import MessageTimes, match_messages
 from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
@@ -88,6 +90,19 @@ class Job:
     def waits(self) -> ArrivalWaits:
         """Arrival waits in collectives that need all ranks."""
         return arrival_waits(self.issued, self.instances, self.clocks)
+
+    @cached_property
+    def messages(self) -> MessageTimes:
+        """Messages between two ranks, on one clock; none if the ranks were recorded one after the other."""
+        ranks = self.ranks if self.is_concurrent else ()
+        messages = [calls.messages for calls in self.calls] if ranks else []
+        ahead = zip(self.issued.ranks, self.clocks.ahead.tolist(), strict=True)
+        return match_messages(
+            [rank.rank for rank in ranks],
+            messages,
+            [rank.base_time_ns for rank in ranks],
+            {rank: ns for rank, ns in ahead if isfinite(ns)},
+        )
 
 
 def job_of(run: Run) -> Job:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.comm.point_to_point import PointToPoint
 
-__all__ = ["MessageTimes", "clock_differences", "match_messages"]
+__all__ = ["MessageTimes", "match_messages"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ def match_messages(
     ranks: Sequence[int], messages: Sequence[PointToPoint], base_ns: Sequence[int], ahead: Mapping[int, float]
 ) -> MessageTimes:
     """Return the matched messages; `base_ns` of each trace, `ahead` ns of clocks as far as collectives tell."""
-    rank = np.repeat(np.arange(len(ranks)), [len(part) for part in messages])
+    rank = np.repeat(np.arange(len(ranks)), np.array([len(part) for part in messages], np.int64))
     columns: dict[str, NDArray[np.int64]] = {
         name: np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in messages)])
         for name in ("peer", "step", "elements", "issued_ns", "start", "end")
@@ -68,11 +68,6 @@ def match_messages(
     offset = np.round(_offsets(len(ranks), is_send, rank, start, end, partner, guess)).astype(np.int64)
     issued_ns, of_clock = columns["issued_ns"] + base - offset[rank], np.where(ran, offset[rank], 0)
     return MessageTimes(is_send, rank, peer, issued_ns, start - of_clock, end - of_clock, partner, offset)
-
-
-def clock_differences(ranks: Sequence[int], ahead: NDArray[np.float64]) -> dict[int, float]:
-    """Return ns that each rank's clock is ahead, by rank, of those whose collectives tell it."""
-    return {rank: ns for rank, ns in zip(ranks, ahead.tolist(), strict=True) if np.isfinite(ns)}
 
 
 def _partners(

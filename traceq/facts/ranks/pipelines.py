@@ -9,23 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.microbatches import FORWARD_KINDS, PASS_KINDS, WEIGHT_GRADIENT, Passes
-from traceq.facts.comm.point_to_point import PointToPoint
-from traceq.facts.ranks.message_matching import MessageTimes, match_messages
+from traceq.facts.ranks.message_matching import MessageTimes
 from traceq.facts.ranks.pipeline_schedules import UNKNOWN, schedule_of
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.intervals import Spans, intersect, measure_within, span_index, spans, subtract, union
 
-__all__ = ["Pipeline", "RankPasses", "StageTimes", "pipelines", "stage_times"]
+__all__ = ["Pipeline", "StageTimes", "pipelines", "stage_times"]
 
 _OVERLAPPED = PASS_KINDS.index("O")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RankPasses:
-    """One rank's passes of microbatches and messages, by the clock of its trace."""
-
-    passes: Passes
-    messages: PointToPoint
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,30 +59,26 @@ class StageTimes:
         return self.warmup + self.steady + self.cooldown
 
 
-def pipelines(
-    outlines: Sequence[Outline], parts: Sequence[RankPasses], ahead: Mapping[int, float]
-) -> tuple[tuple[Pipeline, ...], MessageTimes]:
-    """Return the pipelines of a job, and its messages; `ahead` ns of clocks by rank, as far as collectives tell.
+def pipelines(outlines: Sequence[Outline], parts: Sequence[Passes], times: MessageTimes) -> tuple[Pipeline, ...]:
+    """Return the pipelines of a job.
 
     Ranks that exchange messages without named passes are a pipeline if activations flow from one of them to another
     one: in a ring, as of context parallelism, each rank sends as many as it receives.
     """
-    ranks, base_ns = [outline.rank for outline in outlines], [outline.base_time_ns for outline in outlines]
-    times = match_messages(ranks, [part.messages for part in parts], base_ns, ahead)
-    forward = _forward_messages(parts, times, base_ns)
+    forward = _forward_messages(parts, times, [outline.base_time_ns for outline in outlines])
     result = []
-    for group in _connected(len(ranks), times):
-        members = [index for index in group if len(parts[index].passes)]
-        named = bool(members) and all(parts[index].passes.named for index in members)
+    for group in _connected(len(parts), times):
+        members = [index for index in group if len(parts[index])]
+        named = bool(members) and all(parts[index].named for index in members)
         order = _by_stage(parts, members) if named else None
         order = order or _by_flow(forward, members)
         if named or order is not None:
             result.append(_pipeline(outlines, parts, order or members, forward, is_ordered=order is not None))
-    return tuple(result), times
+    return tuple(result)
 
 
 def stage_times(
-    outlines: Sequence[Outline], parts: Sequence[RankPasses], pipeline: Pipeline, times: MessageTimes
+    outlines: Sequence[Outline], parts: Sequence[Passes], pipeline: Pipeline, times: MessageTimes
 ) -> dict[int, StageTimes]:
     """Return how each rank of a pipeline spends its counted steps, by its index in the job."""
     shift = {index: outlines[index].base_time_ns - int(times.offset[index]) for index in pipeline.ranks}
@@ -115,11 +102,10 @@ def _connected(num_ranks: int, times: MessageTimes) -> list[list[int]]:
         label = least
 
 
-def _forward_messages(parts: Sequence[RankPasses], times: MessageTimes, base_ns: Sequence[int]) -> NDArray[np.int64]:
+def _forward_messages(parts: Sequence[Passes], times: MessageTimes, base_ns: Sequence[int]) -> NDArray[np.int64]:
     """Return int64[R, R]: activations that each rank sends to each other one, those sent after a forward pass."""
     num = np.zeros((len(parts), len(parts)), np.int64)
-    for index, part in enumerate(parts):
-        passes = part.passes
+    for index, passes in enumerate(parts):
         chosen = passes.kind != WEIGHT_GRADIENT
         issued, kind = passes.issued_ns[chosen] + base_ns[index] - times.offset[index], passes.kind[chosen]
         sent = np.flatnonzero(times.is_send & (times.rank == index) & (times.peer >= 0))
@@ -129,9 +115,9 @@ def _forward_messages(parts: Sequence[RankPasses], times: MessageTimes, base_ns:
     return num
 
 
-def _by_stage(parts: Sequence[RankPasses], members: list[int]) -> list[int] | None:
+def _by_stage(parts: Sequence[Passes], members: list[int]) -> list[int] | None:
     """Return the ranks by their first stage; None where stages are not named, or by several ranks."""
-    first = [int(parts[index].passes.stage.min()) for index in members]
+    first = [int(parts[index].stage.min()) for index in members]
     if min(first) < 0 or len({*first}) < len(first):
         return None
     return [index for _, index in sorted(zip(first, members, strict=True))]
@@ -154,14 +140,14 @@ def _by_flow(forward: NDArray[np.int64], members: list[int]) -> list[int] | None
 
 def _pipeline(
     outlines: Sequence[Outline],
-    parts: Sequence[RankPasses],
+    parts: Sequence[Passes],
     order: list[int],
     forward: NDArray[np.int64],
     *,
     is_ordered: bool,
 ) -> Pipeline:
     """Return the pipeline of ranks in order of their stages; its schedule has to be the same in all counted steps."""
-    passes = [parts[index].passes for index in order]
+    passes = [parts[index] for index in order]
     numbers = set.intersection(*({*outlines[i].steps.number[outlines[i].steps.counted].tolist()} for i in order))
     seen = {tuple(_in_step(each, number) for each in passes) for number in numbers}
     schedule, num = UNKNOWN, 0
@@ -182,9 +168,9 @@ def _in_step(passes: Passes, number: int) -> tuple[str, tuple[int, ...]]:
     return "".join(PASS_KINDS[kind] for kind in passes.kind[chosen].tolist()), tuple(passes.stage[chosen].tolist())
 
 
-def _active(parts: Sequence[RankPasses], pipeline: Pipeline, shift: Mapping[int, int]) -> Spans:
+def _active(parts: Sequence[Passes], pipeline: Pipeline, shift: Mapping[int, int]) -> Spans:
     """Return from the first to the last pass of any stage in each step, by the common clock."""
-    passes = [parts[index].passes for index in pipeline.ranks]
+    passes = [parts[index] for index in pipeline.ranks]
     step = np.concatenate([each.step for each in passes])
     start = np.concatenate([each.start + shift[i] for i, each in zip(pipeline.ranks, passes, strict=True)])
     end = np.concatenate([each.end + shift[i] for i, each in zip(pipeline.ranks, passes, strict=True)])
@@ -196,10 +182,10 @@ def _active(parts: Sequence[RankPasses], pipeline: Pipeline, shift: Mapping[int,
 
 
 def _stage_times(
-    outline: Outline, part: RankPasses, index: int, shift: int, active: Spans, times: MessageTimes
+    outline: Outline, passes: Passes, index: int, shift: int, active: Spans, times: MessageTimes
 ) -> StageTimes:
     """Return how a rank spends its counted steps; `shift` takes times of its trace to the common clock of `active`."""
-    steps, passes = outline.steps, part.passes
+    steps = outline.steps
     window = steps.window[steps.counted] + shift
     selected = np.flatnonzero((times.rank == index) & (times.end >= 0))
     end = times.end[selected]
