@@ -76,10 +76,17 @@ def message_times(recording: Recorded, step: int) -> dict[PASS, int]:
     return delay
 
 
-def idle_shares(recording: Recorded, step: int) -> list[float]:
-    """The schedule's list of actions played with the measured durations of a step: the idle part of each rank's time.
+def idle_shares(recording: Recorded) -> list[float]:
+    """The schedule's list of actions played with measured durations: the idle part of each rank's time in all steps."""
+    played = [play(recording, step) for step in range(len(recording.steps))]
+    whole = sum(length for _, length in played)
+    return [1 - sum(busy[rank] for busy, _ in played) / whole for rank in range(len(recording.order))]
 
-    An action begins when its rank is free and its input there; the time is that from the first action to the last.
+
+def play(recording: Recorded, step: int) -> tuple[list[int], int]:
+    """(ns in which each rank is busy, ns from the first action to the last) if each begins as soon as it can.
+
+    An action begins when its rank is free and its input there.
     """
     order, delay = recording.order, message_times(recording, step)
     end: dict[PASS, int] = {}
@@ -97,4 +104,4 @@ def idle_shares(recording: Recorded, step: int) -> list[float]:
                 end[action] = free[rank] = max(free[rank], end.get(source, 0)) + delay[action] + finish - begin
                 position[rank] += 1
         assert sum(position) > before, "the schedule waits for itself"
-    return [1 - each / max(free) for each in busy]
+    return busy, max(free)

@@ -121,7 +121,7 @@ def _rows(
             rank=job.ranks[index].rank,
             pipeline=number,
             position=position if pipeline.is_ordered else None,
-            stages=", ".join(map(str, pipeline.stages[position])) or (str(position) if pipeline.is_ordered else ""),
+            stages=", ".join(map(str, pipeline.stages[position])),
             schedule=pipeline.schedule,
             num_microbatches=pipeline.num_microbatches or None,
             step_ns=step,

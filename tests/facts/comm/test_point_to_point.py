@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from builder import Event, annotation, build, comms, kernel, launch, op, step, world
 
 from traceq.facts.comm.point_to_point import point_to_point
@@ -65,6 +66,14 @@ def test_gloo_tells_the_other_side_by_the_inputs_of_the_op_which_posts_it() -> N
     assert result.peer.tolist() == [2, -1]
     assert result.elements.tolist() == [16, -1]
     assert (result.start.tolist(), result.end.tolist()) == ([10_000, 20_000], [51_000, 30_000])
+
+
+@pytest.mark.parametrize(
+    "inputs", [[], ["", "", "9" * 40], ["", "", "-2"], ["", "", 1e999], ["", "", None], {"a": 1}, "text", ["", "", [0]]]
+)
+def test_inputs_that_are_no_rank_tell_nothing(inputs: Any) -> None:
+    rows = [op("c10d::send", 10, 2, **{"Concrete Inputs": inputs}), annotation("gloo:send", 11, 5)]
+    assert point_to_point(build(step(0, 100), *rows, **world(0, 3, "gloo"))).peer.tolist() == [-1]
 
 
 def test_of_two_ranks_there_is_one_other() -> None:

@@ -21,10 +21,10 @@ _OVERLAPPED = PASS_KINDS.index("O")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pipeline:
-    """Stages that exchange messages: `ranks` int64[S] are indices into the job's, the first stage first.
+    """Stages that exchange messages: `ranks` are indices into the job's, the first stage first.
 
-    `schedule`: its name, or `unknown`; `stages` of each rank, () where they have no numbers; `num_microbatches` in a
-    step, 0 if unknown; `is_ordered`: the first stage is known.
+    `schedule`: its name, or `unknown`; `stages` of each rank, as they are named, else by position, () where a rank has
+    several without names; `num_microbatches` in a step, 0 if unknown; `is_ordered`: the first stage is known.
     """
 
     ranks: tuple[int, ...]
@@ -150,15 +150,16 @@ def _pipeline(
     passes = [parts[index] for index in order]
     numbers = set.intersection(*({*outlines[i].steps.number[outlines[i].steps.counted].tolist()} for i in order))
     seen = {tuple(_in_step(each, number) for each in passes) for number in numbers}
-    schedule, num = UNKNOWN, 0
+    schedule, num, wraps = UNKNOWN, 0, bool(forward[order[-1], order[0]])
     if len(seen) == 1 and is_ordered:
         orders, stages = zip(*seen.pop(), strict=True)
-        schedule = schedule_of(orders, stages, wraps=bool(forward[order[-1], order[0]]))
+        schedule = schedule_of(orders, stages, wraps=wraps)
         counts = {text.count("F") + text.count("O") for text in orders}
-        num_chunks = 0 if -1 in stages[0] and forward[order[-1], order[0]] else len({*stages[0]})
+        num_chunks = 0 if -1 in stages[0] and wraps else len({*stages[0]})
         num = counts.pop() // num_chunks if len(counts) == 1 and num_chunks else 0
-    named = [tuple(sorted({*each.stage.tolist()})) for each in passes]
-    stages_of_ranks = tuple(() if -1 in each else each for each in named)
+    numbered = [tuple(sorted({*each.stage.tolist()})) for each in passes]
+    by_position = [(place,) if is_ordered and not wraps else () for place in range(len(order))]
+    stages_of_ranks = tuple(by_position[place] if -1 in each else each for place, each in enumerate(numbered))
     return Pipeline(tuple(order), schedule, stages_of_ranks, num, is_ordered)
 
 
