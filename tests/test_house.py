@@ -30,7 +30,7 @@ LAYERS = (
     {"display"},
     {"kineto", "facts", "stats", "report"},
     {"runs", "causes"},
-    {"analysis", "frames", "crosscheck"},
+    {"analysis", "frames", "crosscheck", "snapshots"},
     {"compare", "engines"},
     {"rules", "library"},
     {"renderers", "recorder", "viewer"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceq.model.memory_snapshot import Action, Blocks, Frame, History, MemorySnapshot, Segments
 from traceq.model.recording import BUILT_APART, NO_EFFECT, Arm, Fact, Manifest, Pairs, Processes, SourceLines, Timings
 from traceq.model.trace import (
     Allocations,
@@ -21,8 +22,10 @@ from traceq.model.trace import (
 __all__ = [
     "BUILT_APART",
     "NO_EFFECT",
+    "Action",
     "Allocations",
     "Arm",
+    "Blocks",
     "CallStacks",
     "Category",
     "Caveat",
@@ -30,12 +33,16 @@ __all__ = [
     "Events",
     "Fact",
     "Flight",
+    "Frame",
+    "History",
     "Manifest",
+    "MemorySnapshot",
     "Messages",
     "OneStep",
     "Pairs",
     "Processes",
     "Run",
+    "Segments",
     "SourceLines",
     "Thread",
     "Timings",
