@@ -21,7 +21,9 @@ from traceq.errors import UsageFault
 from traceq.locations import place
 from traceq.model import Run
 from traceq.report import Report, Sheet
+from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.run_folder import is_run
+from traceq.snapshots.show import snapshot_sheet
 from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["Analyses", "analyses", "analyze", "diff"]
@@ -49,11 +51,14 @@ def analyze(run: str | Path | Run, name: str | None = None) -> Sheet | Report:
 
     `run`: what `read` returned; or a path or URL of a trace, a folder of rank traces, a recorded run, or one of its
     arms. A folder of more traces than should be in memory together is read rank by rank; summaries are kept beside
-    the traces, as `traceq show` does. Raises UnreadableInput, and UsageFault where there is no analysis of that name.
+    the traces, as `traceq show` does. A path of a memory snapshot has reports of its kind (`memory_lines`). Raises
+    UnreadableInput, and UsageFault where there is no analysis of that name.
     """
     names = () if name is None else (name,)
     if isinstance(run, Run):
         sheet = sheet_of_run(run, names)
+    elif is_memory_snapshot(place(run)):
+        sheet = snapshot_sheet(run, names)
     else:
         sheet, _ = sheet_of(str(run), names, start=lambda: nullcontext(SameProcess()))
     return sheet if name is None else sheet.reports[0]

@@ -266,11 +266,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The reports on one run, ready to be rendered."""
+    """The reports on one run, ready to be rendered.
+
+    `schema` is that of its JSON, "" for that of runs. `is_selectable`: `--only` can choose among the reports.
+    """
 
     source: Source
     reports: tuple[Report, ...]
     caveats: tuple[Caveat, ...] = ()
+    schema: str = ""
+    is_selectable: bool = True
 
     @property
     def findings(self) -> tuple[Finding, ...]:

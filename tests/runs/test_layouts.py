@@ -79,7 +79,8 @@ def browser(path: Path) -> None:
         ("job.nsys-rep", nsight, "a report of Nsight Systems; `nsys stats`"),
         ("job.ncu-rep", nsight, "a report of Nsight Compute; ncu-ui"),
         ("job.sqlite", database, "an SQLite database, as `nsys export` writes"),
-        ("job.pickle", snapshot, "a snapshot of torch.cuda.memory._dump_snapshot opens at"),
+        ("job.pickle", snapshot, "torch.cuda.memory._dump_snapshot, `traceq show` and `traceq diff` read it"),
+        ("snapshot_3.pickle", snapshot, "torch.cuda.memory._dump_snapshot, `traceq show` and `traceq diff` read it"),
         ("job.json", browser, "a trace of a browser, with 2 events in the categories `devtools.timeline`"),
     ],
 )

@@ -60,6 +60,16 @@ def command(
     if html is not None:
         refuse_input(html, (a, b))
     percent, verdicts = parse_threshold(threshold), _checked(fail_on or [])
+    if b is not None and _are_snapshots(a, b):
+        if verdicts:
+            raise UsageFault("--fail-on: a comparison of memory snapshots has no verdict")
+        from traceq.snapshots.compare import snapshot_diff
+
+        sheet = snapshot_diff(a, b)
+        write_result("sheet", sheet, form, RenderOptions(width, full=full))
+        if not form.holds_caveats:
+            print_caveats(sheet.all_caveats)
+        return
     if b is None:
         diffs = diff_run(a, threshold_pct=percent)
     else:
@@ -71,6 +81,17 @@ def command(
     if verdicts:
         print_caveats(_without_verdict(diffs.diffs))
     _gate(diffs.diffs, verdicts)
+
+
+def _are_snapshots(a: str, b: str) -> bool:
+    """Return whether both sides are memory snapshots. Raises UsageFault if one is, and the other is not."""
+    from traceq.locations import place
+    from traceq.runs.memory_snapshot import is_memory_snapshot
+
+    is_a, is_b = (is_memory_snapshot(place(path)) for path in (a, b))
+    if is_a != is_b:
+        raise UsageFault(f"{a if is_a else b}: a memory snapshot, which is compared with another memory snapshot only")
+    return is_a
 
 
 def parse_threshold(text: str) -> float:

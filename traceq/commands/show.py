@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceq.errors import UsageFault
+
+if TYPE_CHECKING:
+    from traceq.commands._output import Form
+    from traceq.display import RenderOptions
+    from traceq.report import Sheet
 
 __all__ = ["command"]
 
@@ -16,7 +21,9 @@ __all__ = ["command"]
 def command(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL."),
+        typer.Argument(
+            metavar="PATH...", help="A trace, a folder of rank traces, RUN, RUN/ARM, a snapshot; or its URL."
+        ),
     ],
     only: Annotated[
         list[str] | None, typer.Option(metavar="ANALYSIS", help="Only this analysis; can be repeated.")
@@ -56,11 +63,13 @@ def command(
     tune_process(paths)
     from traceq.commands._engine import engine_for, shown_ranks
     from traceq.commands._file import refuse_input
-    from traceq.commands._output import chosen_form, print_caveats, write_result
+    from traceq.commands._output import chosen_form
     from traceq.commands._ranks import parse_ranks
     from traceq.display import RenderOptions
     from traceq.engines.analyze_path import first_rank, sheet_of
     from traceq.facts.roofline.peaks import replaced_peaks
+    from traceq.locations import place
+    from traceq.runs.memory_snapshot import is_memory_snapshot
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None and len(paths) > 1:
@@ -69,6 +78,13 @@ def command(
         refuse_input(html, paths)
     chosen, engine = parse_ranks(ranks), engine_for(memory, cluster)
     for path in map(engine.path, paths):
+        if is_memory_snapshot(place(path)):
+            if ranks is not None or step is not None:
+                raise UsageFault(f"{path}: a memory snapshot has neither ranks nor steps to choose from")
+            from traceq.snapshots.show import snapshot_sheet
+
+            _write(snapshot_sheet(path, only or ()), form, RenderOptions(width, full=full or bool(only)))
+            continue
         with shown_ranks() as on_progress, replaced_peaks(peak or ()):
             sheet, run = sheet_of(
                 path,
@@ -81,6 +97,13 @@ def command(
                 on_progress=on_progress,
             )
         drawn = partial(first_rank, run, sheet, path, strict=strict, step=step)
-        write_result("sheet", sheet, form, RenderOptions(width, drawn, full=full or bool(only)))
-        if not form.holds_caveats:
-            print_caveats(sheet.all_caveats)
+        _write(sheet, form, RenderOptions(width, drawn, full=full or bool(only)))
+
+
+def _write(sheet: Sheet, form: Form, options: RenderOptions) -> None:
+    """Write a sheet, and its doubts to stderr where the form does not hold them."""
+    from traceq.commands._output import print_caveats, write_result
+
+    write_result("sheet", sheet, form, options)
+    if not form.holds_caveats:
+        print_caveats(sheet.all_caveats)

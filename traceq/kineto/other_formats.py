@@ -16,7 +16,7 @@ _BY_NAME = (
 )
 _BY_START = (
     (b"SQLite format 3", "an SQLite database, as `nsys export` writes; `nsys stats` and sqlite3 read it"),
-    (b"\x80", "a pickle; a snapshot of torch.cuda.memory._dump_snapshot opens at https://pytorch.org/memory_viz"),
+    (b"\x80", "a pickle; of torch.cuda.memory._dump_snapshot, `traceq show` and `traceq diff` read it"),
     (b"<", "a page of HTML or XML"),
 )
 _BROWSER = re.compile(r"^(devtools|disabled-by-default-|blink|v8|cc$|viz|loading|toplevel|__metadata)")

@@ -1,4 +1,4 @@
-"""Render a sheet as JSON, schema `traceq.show/1`: complete, times in integer ns, stable keys."""
+"""Render a sheet as JSON, of a run with schema `traceq.show/1`: complete, times in integer ns, stable keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sheet_to_json_pieces(sheet: Sheet) -> Iterator[str]:
     """Yield the JSON in pieces, so that the text of a thousand ranks is never in memory at once."""
     source = sheet.source
     members: dict[str, object] = {
-        "schema": SHOW_SCHEMA,
+        "schema": sheet.schema or SHOW_SCHEMA,
         "source": {
             "path": source.path,
             "num_events": source.num_events,

@@ -34,10 +34,11 @@ _UNPROFILED = "step_phases"
 _FIRST = (
     "stalled desync batches loader loader_ranks "
     f"{_UNPROFILED} facts inference steps partition clusters ranks efficiency syncs collectives idle kernels host "
-    "unprofiled"
+    "unprofiled memory_moments memory_kinds memory_lines memory_reserved"
 ).split()
 """Tables in the order in which they are chosen, as far as there is room: why it stopped, what was asked, the step."""
-_MOST_ROWS, _ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4, "efficiency": 3}, 5
+_MOST_ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4, "efficiency": 3, "memory_kinds": 8}
+_ROWS = 5
 
 Print = Callable[[Console], None]
 
@@ -53,7 +54,7 @@ def print_screen(sheet: Sheet, console: Console) -> None:
     views = [view.non_empty_columns for report in sheet.reports for view in report.views if view.rows]
     first: dict[str, Table] = {}
     for view in views:
-        first.setdefault(view.key, _shortened(view))
+        first.setdefault(view.key, _shortened(view, f"--only {view.key}" if sheet.is_selectable else "--full"))
     if _UNPROFILED in first:
         first.pop("steps", None)  # a few profiled steps are no result beside those
     frame = partial(_print_head, sheet, findings), partial(_print_foot, sheet, len(views))
@@ -88,7 +89,9 @@ def _print_foot(sheet: Sheet, num_more: int, console: Console) -> None:
     lines = [unknown_line(sheet)] if sheet.unknown else []
     path = sheet.source.path
     if num_more:
-        lines.append(f"More: --full ({num_more} more tables), --only NAME; the timeline: traceq open {path}")
+        only = ", --only NAME" if sheet.is_selectable else ""
+        timeline = f"; the timeline: traceq open {path}" if sheet.source.ranks else ""
+        lines.append(f"More: --full ({num_more} more tables){only}{timeline}")
     if lines:
         console.print()
     for line in lines:
@@ -100,8 +103,8 @@ def _print_view(view: Table, console: Console) -> None:
     print_table(view, console)
 
 
-def _shortened(view: Table) -> Table:
-    """Return the rows that matter most, in their order, without the note; a total stays."""
+def _shortened(view: Table, option: str) -> Table:
+    """Return the rows that matter most, in their order, with a note on the option for the others; a total stays."""
     most = _MOST_ROWS.get(view.key, _ROWS)
     rows = list(view.rows)
     total = [rows.pop()] if rows and rows[-1][0] == "total" else []
@@ -113,7 +116,7 @@ def _shortened(view: Table) -> Table:
             rows = [rows[row] for row in sorted(kept)]
         else:
             rows = rows[:most]
-    note = f"{left_out} more with --only {view.key}" if left_out > 0 else ""
+    note = f"{left_out} more with {option}" if left_out > 0 else ""
     return replace(view, rows=(*rows, *total), note=note)
 
 

@@ -21,6 +21,7 @@ from traceq.facts.timeline.call_sites import user_line
 from traceq.kineto.collective_messages import dtype_name
 from traceq.locations import Place, open_binary
 from traceq.model import Caveat, Flight
+from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.plain_pickle import PickleRefused, load_plain
 
 __all__ = ["flight_rank", "is_flight", "read_flight", "read_flights"]
@@ -82,13 +83,14 @@ def flight_rank(path: Place) -> int:
 
 
 def is_flight(path: Place) -> bool:
-    """Return whether a file is a dump: by its name, and of a pickle also by its first byte."""
+    """Return whether a file is a dump: by its name, and of a pickle also by its first bytes."""
     if _WINDOW.match(path.name):
         return True
     if not (_PICKLED.match(path.name) and path.is_file()):
         return False
     with open_binary(path) as file:
-        return file.read(1) == _MAGIC
+        is_pickle = file.read(1) == _MAGIC
+    return is_pickle and not is_memory_snapshot(path)
 
 
 def read_flights(folder: Place, ranks: Collection[int] | None) -> tuple[tuple[Flight, ...], list[Caveat]]:

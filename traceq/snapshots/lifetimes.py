@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.model import Action, History, MemorySnapshot
+from traceq.model import Action, MemorySnapshot
 
 __all__ = ["BEFORE", "Lifetimes", "lifetimes", "reserved_levels"]
 
@@ -55,7 +55,7 @@ class Lifetimes:
 def lifetimes(snapshot: MemorySnapshot) -> Lifetimes:
     """Return the lifetimes of all allocations that the history or a block shows."""
     history, blocks = snapshot.history, snapshot.blocks
-    num, rows, is_alloc = len(history), *_by_address(history)
+    num, rows, is_alloc = len(history), *_by_address(snapshot)
     address = history.address[rows]
     is_same_next = np.append(address[1:] == address[:-1], False)[: len(rows)]
     is_same_before = np.append(False, is_same_next[:-1])[: len(rows)]
@@ -69,22 +69,24 @@ def lifetimes(snapshot: MemorySnapshot) -> Lifetimes:
     end = np.concatenate([alloc_end, rows[frees]])
     action = np.concatenate([rows[allocs], rows[frees]])
 
-    open_ones = np.flatnonzero(end == num)
+    open_ones, in_use = np.flatnonzero(end == num), blocks.requested[blocks.is_active]
     lifetime = _matched(blocks.address[blocks.is_active], history.address[action[open_ones]], open_ones)
     unmatched = np.flatnonzero(blocks.is_active)[lifetime < 0]
     is_in_history = np.isin(blocks.address[unmatched], address)
     lifetime[lifetime < 0] = len(start) + np.arange(len(unmatched))
     is_lost = np.isin(open_ones, lifetime, invert=True)
-    double = is_alloc & is_same_next & np.roll(is_alloc, -1)
+    is_double = is_alloc & is_same_next & np.roll(is_alloc, -1)
+    size = np.concatenate([history.size[action], blocks.requested[unmatched]])
+    contradictions = (is_double, free_start != BEFORE, is_in_history, is_lost, size[lifetime] != in_use)
     return Lifetimes(
         num,
         start=np.concatenate([start, np.where(is_in_history, num, BEFORE)]),
         end=np.concatenate([end, np.full(len(unmatched), num)]),
-        size=np.concatenate([history.size[action], blocks.requested[unmatched]]),
+        size=size,
         stack=np.concatenate([history.stack[action], blocks.stack[unmatched]]),
         category=np.concatenate([history.category[action], blocks.category[unmatched]]),
         at_end=lifetime,
-        num_contradictions=int(double.sum() + (free_start != BEFORE).sum() + is_in_history.sum() + is_lost.sum()),
+        num_contradictions=sum(int(each.sum()) for each in contradictions),
         lost_bytes=int(history.size[action[open_ones[is_lost]]].sum()),
     )
 
@@ -98,17 +100,25 @@ def reserved_levels(snapshot: MemorySnapshot) -> NDArray[np.int64]:
     return int(snapshot.segments.size.sum()) - np.append(np.cumsum(change[::-1])[::-1], 0)
 
 
-def _by_address(history: History) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _by_address(snapshot: MemorySnapshot) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return (actions that allocate or end an allocation, by address and then by time; whether they allocate).
 
-    Where no `free_completed` was recorded (`skip_actions`), a request ends it. Without `alloc` there is nothing.
+    Where no `free_completed` was recorded (`skip_actions`), a request ends it, unless its block is still in use at the
+    end. Without `alloc` there is nothing.
     """
+    history, blocks = snapshot.history, snapshot.blocks
     is_alloc = history.action == Action.ALLOC
     is_end = history.action == Action.FREE_COMPLETED
-    if not is_end.any():
+    has_ends = bool(is_end.any())
+    if not has_ends:
         is_end = history.action == Action.FREE_REQUESTED
     rows = np.flatnonzero((is_alloc | is_end) & is_alloc.any())
     rows = rows[np.argsort(history.address[rows], kind="stable")]
+    if not has_ends:
+        address = history.address[rows]
+        is_last = np.append(address[1:] != address[:-1], True)[: len(rows)]
+        is_pending = is_last & np.isin(address, blocks.address[blocks.is_active]) & ~is_alloc[rows]
+        rows = rows[~is_pending]
     return rows, is_alloc[rows]
 
 

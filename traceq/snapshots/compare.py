@@ -1,0 +1,208 @@
+"""Two snapshots: what came and went at the peak, by kind and line, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from traceq.facts.timeline.call_sites import line_function
+from traceq.locations import Place as Location
+from traceq.locations import place
+from traceq.model import Caveat
+from traceq.report import Finding, Report, Sheet, Source, Table, column
+from traceq.runs.memory_snapshot import read_memory_snapshots
+from traceq.snapshots.findings import caveats_of
+from traceq.snapshots.fragmentation import reserved_rows
+from traceq.snapshots.kinds import Kind
+from traceq.snapshots.lines import place_of
+from traceq.snapshots.moments import DeviceMemory, Holding, Moment, device_memory
+from traceq.snapshots.tables import closed
+from traceq.units import Unit, format_value
+
+__all__ = ["SNAPSHOT_DIFF_SCHEMA", "snapshot_diff"]
+
+SNAPSHOT_DIFF_SCHEMA = "traceq.snapshot_diff/1"
+
+_MOST_LINES, _MOST_WORDS = 20, 3
+
+
+@dataclass(frozen=True, slots=True)
+class _MomentRow:
+    """A moment of both sides, None where one has none."""
+
+    moment: str = column("moment")
+    a_bytes: int | None = column("A", Unit.BYTES)
+    b_bytes: int | None = column("B", Unit.BYTES)
+    delta_bytes: int | None = column("delta", Unit.DELTA_BYTES)
+    a_reserved_bytes: int | None = column("A reserved", Unit.BYTES)
+    b_reserved_bytes: int | None = column("B reserved", Unit.BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _KindRow:
+    kind: str = column("kind")
+    a_bytes: int = column("A", Unit.BYTES)
+    b_bytes: int = column("B", Unit.BYTES)
+    delta_bytes: int = column("delta", Unit.DELTA_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _LineRow:
+    """`line` is a function without a number where the sides have other lines of it."""
+
+    kind: str = column("kind")
+    line: str = column("line")
+    op: str = column("op")
+    a_num: int = column("allocations of A", Unit.COUNT)
+    b_num: int = column("of B", Unit.COUNT)
+    a_bytes: int = column("A", Unit.BYTES)
+    b_bytes: int = column("B", Unit.BYTES)
+    delta_bytes: int = column("delta", Unit.DELTA_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _PartRow:
+    part: str = column("part")
+    a_bytes: int = column("A", Unit.BYTES)
+    b_bytes: int = column("B", Unit.BYTES)
+    delta_bytes: int = column("delta", Unit.DELTA_BYTES)
+
+
+def snapshot_diff(a: str | Location, b: str | Location) -> Sheet:
+    """Return the comparison of the peaks of two snapshots, of their ends where one has no history.
+
+    Of several devices that with the highest peak is compared. Raises UnreadableInput.
+    """
+    side_a, side_b = sides = [_highest(path) for path in (a, b)]
+    name = "peak" if all(side.has_history for side in sides) else "end"
+    moments = [side.moment(name) for side in sides]
+    before, after = (moment for moment in moments if moment is not None)
+    lines = _line_rows(side_a, side_b, before, after)
+    kinds = _kind_rows(before, after)
+    delta = after.size_bytes - before.size_bytes
+    tables = (
+        Table.of("memory_moments", "Allocated and reserved", _MomentRow, list(_moment_rows(side_a, side_b))),
+        Table.of("memory_kinds", f"At the {name}, by kind", _KindRow, kinds),
+        Table.of("memory_lines", f"What came and went at the {name}, by line", _LineRow, lines),
+        Table.of("memory_reserved", "Reserved at the end", _PartRow, list(_part_rows(side_a, side_b))),
+    )
+    finding = Finding("memory_delta", "medium" if delta else "low", _words(name, before, after, kinds, lines))
+    return Sheet(
+        Source(f"{a} -> {b}", sum(len(side.snapshot.history) for side in sides), (), 0, "memory snapshots", ""),
+        (
+            Report("memory_moments", tables[:1], tables[:1], (finding,)),
+            Report("memory_kinds", tables[1:2], (closed(tables[1], len(Kind), "delta_bytes"),)),
+            Report("memory_lines", tables[2:3], _lines_views(tables[2].title, lines)),
+            Report("memory_reserved", tables[3:], (closed(tables[3], len(tables[3].rows), "delta_bytes"),)),
+        ),
+        tuple(_caveats(sides, name)),
+        SNAPSHOT_DIFF_SCHEMA,
+        is_selectable=False,
+    )
+
+
+def _highest(path: str | Location) -> DeviceMemory:
+    memories = (device_memory(snapshot) for snapshot in read_memory_snapshots(place(path)))
+    return max(memories, key=lambda memory: memory.largest.size_bytes)
+
+
+def _caveats(sides: Sequence[DeviceMemory], name: str) -> Iterator[Caveat]:
+    for side in sides:
+        for caveat in caveats_of(side):
+            path = side.snapshot.path
+            text = caveat.text if caveat.text.startswith(path) else f"{path}: {caveat.text}"
+            yield Caveat(caveat.code, text)
+    devices = {side.device for side in sides}
+    if len(devices) > 1:
+        yield Caveat(
+            "other_device", f"the highest {name} of A is on device {sides[0].device}, that of B on {sides[1].device}"
+        )
+
+
+def _moment_rows(a: DeviceMemory, b: DeviceMemory) -> Iterator[_MomentRow]:
+    for name in ("peak", "oom", "end"):
+        before, after = a.moment(name), b.moment(name)
+        if before is None and after is None:
+            continue
+        a_bytes, b_bytes = (moment.size_bytes if moment else None for moment in (before, after))
+        delta = None if a_bytes is None or b_bytes is None else b_bytes - a_bytes
+        reserved = (moment.reserved_bytes if moment else None for moment in (before, after))
+        yield _MomentRow(name, a_bytes, b_bytes, delta, *reserved)
+
+
+def _kind_rows(before: Moment, after: Moment) -> list[_KindRow]:
+    a, b = ({kind: size for kind, (_, size) in moment.by_kind().items()} for moment in (before, after))
+    sizes = ((kind, a.get(kind, 0), b.get(kind, 0)) for kind in Kind if kind in a or kind in b)
+    return [_KindRow(str(kind), size_a, size_b, size_b - size_a) for kind, size_a, size_b in sizes]
+
+
+def _part_rows(a: DeviceMemory, b: DeviceMemory) -> Iterator[_PartRow]:
+    for before, after in zip(reserved_rows(a.snapshot), reserved_rows(b.snapshot), strict=True):
+        yield _PartRow(before.part, before.size_bytes, after.size_bytes, after.size_bytes - before.size_bytes)
+
+
+def _line_rows(a: DeviceMemory, b: DeviceMemory, before: Moment, after: Moment) -> list[_LineRow]:
+    """Return what each line holds on both sides, the largest differences first; deltas add up to that of the moment."""
+    moved = _moved_lines(_lines_of(a), _lines_of(b))
+    held_a, held_b = (_by_line(moment.holdings, moved) for moment in (before, after))
+    rows = []
+    for key in held_a.keys() | held_b.keys():
+        (a_num, a_bytes), (b_num, b_bytes) = held_a.get(key, (0, 0)), held_b.get(key, (0, 0))
+        rows.append(_LineRow(*key, a_num, b_num, a_bytes, b_bytes, b_bytes - a_bytes))
+    return sorted(rows, key=lambda row: (-abs(row.delta_bytes), -row.b_bytes, row.kind, row.line, row.op))
+
+
+def _lines_of(memory: DeviceMemory) -> set[str]:
+    return {held_place.line for held_place in map(place_of, memory.snapshot.stacks)}
+
+
+def _moved_lines(a: set[str], b: set[str]) -> set[str]:
+    """Return lines of one side only, of functions that have such lines on both, as where code above was edited."""
+    moved_functions = {line_function(line) for line in a - b} & {line_function(line) for line in b - a}
+    return {line for line in a ^ b if line_function(line) in moved_functions}
+
+
+def _by_line(holdings: Iterable[Holding], moved: set[str]) -> dict[tuple[str, str, str], tuple[int, int]]:
+    """Return (allocations, bytes) by kind, line, or function of a `moved` one, and op."""
+    result: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for held in holdings:
+        line = line_function(held.place.line) if held.place.line in moved else held.place.line
+        num, size = result.get((key := (str(held.kind), line, held.place.op)), (0, 0))
+        result[key] = num + held.num, size + held.size_bytes
+    return result
+
+
+def _lines_views(title: str, lines: Sequence[_LineRow]) -> tuple[Table, ...]:
+    """Return the lines that differ, one row for all others, and the total; nothing if none differs."""
+    differing = [row for row in lines if row.delta_bytes]
+    if not differing:
+        return ()
+    table = Table.of("memory_lines", title, _LineRow, [replace(r, line=f"{r.line} {r.op}".strip()) for r in lines])
+    return (closed(table.without("op", "a_num", "b_num"), min(len(differing), _MOST_LINES), "delta_bytes"),)
+
+
+def _words(name: str, before: Moment, after: Moment, kinds: Sequence[_KindRow], lines: Sequence[_LineRow]) -> str:
+    delta = after.size_bytes - before.size_bytes
+    if not any(row.delta_bytes for row in lines):
+        return f"{name}: {_size(after.size_bytes)} on both sides, by the same lines"
+    share = f" ({format_value(100 * delta / before.size_bytes, Unit.DELTA_PERCENT)})" if before.size_bytes else ""
+    changed = sorted((row for row in kinds if row.delta_bytes), key=lambda row: -abs(row.delta_bytes))
+    words = [f"{row.kind} {_delta(row.delta_bytes)}{_most(row, lines)}" for row in changed[:_MOST_WORDS]]
+    return (
+        f"{name}: {_delta(delta)}{share}, {_size(before.size_bytes)} to {_size(after.size_bytes)}: {', '.join(words)}"
+    )
+
+
+def _most(kind: _KindRow, lines: Sequence[_LineRow]) -> str:
+    """Return the line of a kind with the largest difference in the direction of its delta."""
+    rows = (row for row in lines if row.kind == kind.kind and row.delta_bytes * kind.delta_bytes > 0)
+    first = next(rows, None)
+    return f" (most at {first.line})" if first is not None and first.line[:1] != "(" else ""
+
+
+def _size(size_bytes: int) -> str:
+    return format_value(size_bytes, Unit.BYTES)
+
+
+def _delta(size_bytes: int) -> str:
+    return format_value(size_bytes, Unit.DELTA_BYTES)

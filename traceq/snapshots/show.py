@@ -1,0 +1,210 @@
+"""The sheet of a snapshot: who is alive at its moments, by kind and line, and what is reserved but not allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from traceq.errors import UsageFault
+from traceq.locations import Place as Location
+from traceq.locations import place
+from traceq.report import Cell, Column, Report, Sheet, Source, Table, Unknown, column
+from traceq.runs.memory_snapshot import read_memory_snapshots
+from traceq.snapshots.findings import caveats_of, findings_of
+from traceq.snapshots.fragmentation import ReservedRow, SegmentRow, reserved_rows, segment_rows
+from traceq.snapshots.kinds import Kind
+from traceq.snapshots.lines import place_text
+from traceq.snapshots.moments import DeviceMemory, Moment, device_memory
+from traceq.snapshots.tables import closed
+from traceq.units import Unit
+
+__all__ = ["SNAPSHOT_SCHEMA", "snapshot_sheet"]
+
+SNAPSHOT_SCHEMA = "traceq.snapshot/1"
+
+_MOST_LINES, _MOST_SEGMENTS = 20, 10
+"""Rows that people read; JSON has all."""
+
+_TITLES = {"peak": "at the peak", "oom": "when memory ran out", "end": "at the end"}
+
+
+@dataclass(frozen=True, slots=True)
+class _MomentRow:
+    """A moment; `action` is an index into the device's history, -1 for before it."""
+
+    device: int = column("device", Unit.COUNT)
+    moment: str = column("moment")
+    action: int = column("action", Unit.COUNT, is_hidden=True)
+    time_ns: int | None = column("time", Unit.NS)
+    allocated_bytes: int = column("allocated", Unit.BYTES)
+    reserved_bytes: int | None = column("reserved", Unit.BYTES)
+    free_bytes: int | None = column("reserved, not allocated", Unit.BYTES)
+    oom_bytes: int | None = column("asked for", Unit.BYTES)
+    device_free_bytes: int | None = column("device free", Unit.BYTES)
+    line: str = column("line")
+
+    @classmethod
+    def of(cls, moment: Moment) -> _MomentRow:
+        reserved, size = moment.reserved_bytes, moment.size_bytes
+        return cls(
+            moment.device,
+            moment.name,
+            moment.action,
+            moment.time_ns,
+            size,
+            reserved,
+            None if reserved is None else reserved - size,
+            moment.oom_bytes,
+            moment.device_free_bytes,
+            place_text(moment.place) if moment.place else "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _KindRow:
+    device: int = column("device", Unit.COUNT)
+    moment: str = column("moment")
+    kind: str = column("kind")
+    num: int = column("allocations", Unit.COUNT)
+    size_bytes: int = column("allocated", Unit.BYTES)
+    share_pct: float = column("share", Unit.PERCENT)
+
+
+@dataclass(frozen=True, slots=True)
+class _LineRow:
+    """`line` is that of the program, or says why there is none; then `op` of torch may say more."""
+
+    device: int = column("device", Unit.COUNT)
+    moment: str = column("moment")
+    kind: str = column("kind")
+    line: str = column("line")
+    op: str = column("op")
+    num: int = column("allocations", Unit.COUNT)
+    size_bytes: int = column("allocated", Unit.BYTES)
+    share_pct: float = column("share", Unit.PERCENT)
+
+
+def snapshot_sheet(path: str | Location, only: Sequence[str] = ()) -> Sheet:
+    """Return the reports on a snapshot, or `only` some of them. Raises UnreadableInput, UsageFault."""
+    memories = [device_memory(snapshot) for snapshot in read_memory_snapshots(place(path))]
+    reports = tuple(_reports(memories))
+    names = [report.name for report in reports]
+    if unknown_names := [name for name in only if name not in names]:
+        raise UsageFault(f"no report {unknown_names[0]!r} of a memory snapshot; choose from {', '.join(names)}")
+    chosen = tuple(report for report in reports if not only or report.name in only)
+    caveats = tuple(caveat for memory in memories for caveat in caveats_of(memory))
+    return Sheet(_source(str(path), memories), chosen, caveats, SNAPSHOT_SCHEMA)
+
+
+def _source(path: str, memories: Sequence[DeviceMemory]) -> Source:
+    """Return what was read, as the head of a sheet."""
+    numbers = ", ".join(str(memory.device) for memory in memories)
+    title = f"memory snapshot of device{'s' if len(memories) > 1 else ''} {numbers}"
+    return Source(path, sum(len(memory.snapshot.history) for memory in memories), (), 0, title, "")
+
+
+def _reports(memories: Sequence[DeviceMemory]) -> Iterator[Report]:
+    """Yield the reports: tables of all devices, views of the one with the highest peak."""
+    shown = max(memories, key=lambda memory: memory.largest.size_bytes)
+    is_one = len(memories) == 1
+    on = "" if is_one else f" on device {shown.device}"
+    moments = [moment for memory in memories for moment in memory.moments]
+
+    rows = [_MomentRow.of(moment) for moment in moments]
+    table = Table.of("memory_moments", "Moments", _MomentRow, rows)
+    note = "Allocated: bytes as they were asked for. Reserved: what the driver gave."
+    view = replace(table, title="Memory", note=note).visible
+    findings = tuple(f for m in memories for f in findings_of(m, "" if is_one else f" on device {m.device}"))
+    yield Report("memory_moments", (table,), (view.without("device") if is_one else view,), findings)
+
+    kind_rows = [
+        _KindRow(moment.device, moment.name, kind, num, size, 100 * size / (moment.size_bytes or 1))
+        for moment in moments
+        for kind, (num, size) in moment.by_kind().items()
+    ]
+    table = Table.of("memory_kinds", "Kinds", _KindRow, kind_rows)
+    yield Report("memory_kinds", (table,), (_kinds_view(shown, on),), unknown=tuple(_unknown(shown)))
+
+    line_rows = [
+        _LineRow(moment.device, moment.name, held.kind, *held.place, held.num, held.size_bytes, share)
+        for moment in moments
+        for held in moment.holdings
+        for share in [100 * held.size_bytes / (moment.size_bytes or 1)]
+    ]
+    first = ("oom", "peak", "end")
+    views = tuple(
+        _lines_view(moment, on)
+        for moment in sorted(shown.moments, key=lambda m: first.index(m.name))
+        if moment.holdings
+    )
+    yield Report("memory_lines", (Table.of("memory_lines", "Lines", _LineRow, line_rows),), views)
+
+    parts = [row for memory in memories for row in reserved_rows(memory.snapshot)]
+    segments = [row for memory in memories for row in segment_rows(memory.snapshot)]
+    tables = (
+        Table.of("memory_reserved", "Reserved", ReservedRow, parts),
+        Table.of("memory_segments", "Segments", SegmentRow, segments),
+    )
+    yield Report("memory_reserved", tables, (_reserved_view(shown, on), _segments_view(shown, on)))
+
+
+def _kinds_view(memory: DeviceMemory, on: str) -> Table:
+    """Return a row per kind, with its bytes and share at each moment."""
+    kinds = [kind for kind in Kind if any(kind in moment.by_kind() for moment in memory.moments)]
+    columns = [Column("kind", "kind")]
+    cells: list[list[Cell]] = [[str(kind)] for kind in kinds]
+    for moment in memory.moments:
+        title, held, total = _TITLES[moment.name], moment.by_kind(), moment.size_bytes or 1
+        columns += [Column(f"{moment.name}_bytes", title, Unit.BYTES), Column(f"{moment.name}_pct", "", Unit.PERCENT)]
+        for row, kind in zip(cells, kinds, strict=True):
+            size = held.get(kind, (0, 0))[1]
+            row += [size, 100 * size / total]
+    note = "What decides the kind: docs/analyses/snapshots.md; what no rule decides is `other`."
+    return closed(
+        Table("memory_kinds", f"By kind{on}", tuple(columns), tuple(map(tuple, cells)), note=note),
+        len(cells),
+        "end_bytes",
+    )
+
+
+def _lines_view(moment: Moment, on: str) -> Table:
+    columns = (
+        Column("kind", "kind"),
+        Column("line", "line"),
+        Column("num", "allocations", Unit.COUNT),
+        Column("size_bytes", "allocated", Unit.BYTES),
+        Column("share_pct", "share", Unit.PERCENT),
+    )
+    total = moment.size_bytes or 1
+    rows = tuple(
+        (str(held.kind), place_text(held.place), held.num, held.size_bytes, 100 * held.size_bytes / total)
+        for held in moment.holdings
+    )
+    return closed(
+        Table("memory_lines", f"Alive {_TITLES[moment.name]}{on}, by line", columns, rows), _MOST_LINES, "size_bytes"
+    )
+
+
+def _reserved_view(memory: DeviceMemory, on: str) -> Table:
+    settings = memory.snapshot.settings
+    note = f"PYTORCH_CUDA_ALLOC_CONF={settings}" if settings else ""
+    rows = reserved_rows(memory.snapshot)
+    table = Table.of("memory_reserved", f"Reserved at the end{on}", ReservedRow, rows, note=note).without("device")
+    return closed(table.without("num_blocks"), len(rows), "size_bytes")
+
+
+def _segments_view(memory: DeviceMemory, on: str) -> Table:
+    """Return the segments with most free bytes beside blocks in use, and the sums of all."""
+    note = "Free memory beside blocks in use is an inactive split; torch.cuda.empty_cache() returns whole segments."
+    rows = segment_rows(memory.snapshot)
+    table = Table.of("memory_segments", f"Segments at the end{on}", SegmentRow, rows, note=note).visible
+    return closed(table.without("device"), _MOST_SEGMENTS, "free_bytes")
+
+
+def _unknown(memory: DeviceMemory) -> Iterator[Unknown]:
+    """Yield what the stacks do not tell, with the argument that records it."""
+    history, stacks = memory.snapshot.history, memory.snapshot.stacks
+    if memory.has_history and not history.stack.any():
+        yield Unknown("the lines that allocate", "_record_memory_history(context='all')")
+    elif memory.has_history and all(frame.filename.endswith(".py") for stack in stacks for frame in stack):
+        yield Unknown("what backward and workspaces allocate", "_record_memory_history(stacks='all')")
