@@ -112,6 +112,24 @@ def test_a_sync_and_samples_in_a_diff_are_as_the_page_says(tmp_path: Path) -> No
     assert result["sample"]
 
 
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("show", FIXTURES / "kinds" / "snapshot_oom.pickle"), "memory snapshot"),
+        (
+            ("diff", *(FIXTURES / "kinds" / f"snapshot{which}.pickle" for which in ("", "_oom"))),
+            "two memory snapshots",
+        ),
+    ],
+)
+def test_memory_snapshots_are_as_the_page_says(words: tuple[str | Path, ...], part: str) -> None:
+    result = shown(*words)
+    fits(result, "object", result["schema"], page("show") | page(part))
+    tables = {name for name, kind in page(part)[result["schema"]].items() if kind == "list of objects"}
+    assert tables & result.keys() == tables
+    assert page(part).keys() - {result["schema"]} == {name for name in tables if name.startswith("memory_")}
+
+
 def test_the_page_has_no_object_that_the_json_lacks() -> None:
     for part in ("show", "diff"):
         objects = {

@@ -145,7 +145,9 @@ def _reports(memories: Sequence[DeviceMemory]) -> Iterator[Report]:
         Table.of("memory_reserved", "Reserved", ReservedRow, parts),
         Table.of("memory_segments", "Segments", SegmentRow, segments),
     )
-    yield Report("memory_reserved", tables, (_reserved_view(shown, on), _segments_view(shown, on)))
+    has_segments = len(shown.snapshot.segments.size) > 0
+    views = (_reserved_view(shown, on), _segments_view(shown, on)) if has_segments else ()
+    yield Report("memory_reserved", tables, views)
 
 
 def _kinds_view(memory: DeviceMemory, on: str) -> Table:
