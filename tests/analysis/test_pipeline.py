@@ -138,6 +138,19 @@ def test_a_ring_is_no_pipeline() -> None:
     assert report.findings == report.views == ()
 
 
+def test_ranks_to_which_nothing_comes_back_are_no_pipeline() -> None:
+    """Rank 0 sends something after each forward pass, as to a logger; rank 1 trains alone."""
+    traces = []
+    for rank, way in enumerate(("send", "recv")):
+        rows: list[Event] = [step(0, 1000)]
+        for place in range(4):
+            begin = 200 * place
+            rows += [op("aten::linear", begin, 80), annotation(f"gloo:{way}", begin + 85, 4)]
+            rows.append(op("autograd::engine::evaluate_function: AddmmBackward0", begin + 95, 90))
+        traces.append(build(*rows, **world(rank, 2, "gloo")))
+    assert rows_of(Run("job", tuple(traces))) == []
+
+
 def named(rank: int, order: str, *, us: int = 100) -> Trace:
     """A rank whose annotations name its passes, one after the other."""
     seen = {"F": 0, "B": 0}

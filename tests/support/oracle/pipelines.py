@@ -159,7 +159,7 @@ def named(trace: Trace, items: list[Item], messages: list[Message]) -> list[Pass
 
 
 def between_messages(trace: Trace, items: list[Item], messages: list[Message]) -> list[Pass]:
-    """What is computed in one pass between two messages or barriers, without the pieces below a tenth of the median."""
+    """What is computed in one pass between two messages or barriers, without the pieces below a quarter of the median."""
     posts = [e.start for e in trace.events if MESSAGE.match(e.name) or e.name in ("c10d::barrier", "gloo:barrier")]
     runs: list[tuple[tuple[str, int, str], list[Item]]] = []
     for item in items:
@@ -169,7 +169,7 @@ def between_messages(trace: Trace, items: list[Item], messages: list[Message]) -
         runs[-1][1].append(item)
     kept: list[tuple[tuple[str, int, str], Pass]] = []
     for key, run in runs:
-        if key[0] and lasts(run) >= 0.1 * usual([lasts(r) for k, r in runs if k[0] == key[0]]):
+        if key[0] and lasts(run) >= 0.25 * usual([lasts(r) for k, r in runs if k[0] == key[0]]):
             piece = Pass(key[0], key[2], min(i[1] for i in run), max(i[2] for i in run))
             if kept and kept[-1][0] == key:
                 piece.start, piece.end = min(piece.start, kept[-1][1].start), max(piece.end, kept[-1][1].end)

@@ -41,7 +41,7 @@ _PHASES = (
     ("F", re.compile(r"forward|fwd", re.IGNORECASE)),
 )
 _BARRIER = re.compile(r"^(c10d::|gloo:|[nhx]ccl:)barrier$")
-_LEAST_PART = 0.1
+_LEAST_PART = 0.25
 """Part of a usual pass from which a piece of a phase is one, and not an op of the loss or of the schedule itself."""
 
 

@@ -63,15 +63,15 @@ def pipelines(outlines: Sequence[Outline], parts: Sequence[Passes], times: Messa
     """Return the pipelines of a job.
 
     Ranks that exchange messages without named passes are a pipeline if activations flow from one of them to another
-    one: in a ring, as of context parallelism, each rank sends as many as it receives.
+    one, and gradients back: in a ring, as of context parallelism, each rank sends as many as it receives.
     """
-    forward = _forward_messages(parts, times, [outline.base_time_ns for outline in outlines])
+    forward, backward = _sent_messages(parts, times, [outline.base_time_ns for outline in outlines])
     result = []
     for group in _connected(len(parts), times):
         members = [index for index in group if len(parts[index])]
         named = bool(members) and all(parts[index].named for index in members)
         order = _by_stage(parts, members) if named else None
-        order = order or _by_flow(forward, members)
+        order = order or _by_flow(forward, backward, members)
         if named or order is not None:
             result.append(_pipeline(outlines, parts, order or members, forward, is_ordered=order is not None))
     return tuple(result)
@@ -102,16 +102,17 @@ def _connected(num_ranks: int, times: MessageTimes) -> list[list[int]]:
         label = least
 
 
-def _forward_messages(parts: Sequence[Passes], times: MessageTimes, base_ns: Sequence[int]) -> NDArray[np.int64]:
-    """Return int64[R, R]: activations that each rank sends to each other one, those sent after a forward pass."""
-    num = np.zeros((len(parts), len(parts)), np.int64)
+def _sent_messages(parts: Sequence[Passes], times: MessageTimes, base_ns: Sequence[int]) -> NDArray[np.int64]:
+    """Return int64[2, R, R]: messages that each rank sends to each other one after a forward pass, and after others."""
+    num = np.zeros((2, len(parts), len(parts)), np.int64)
     for index, passes in enumerate(parts):
         chosen = passes.kind != WEIGHT_GRADIENT
         issued, kind = passes.issued_ns[chosen] + base_ns[index] - times.offset[index], passes.kind[chosen]
         sent = np.flatnonzero(times.is_send & (times.rank == index) & (times.peer >= 0))
         before = np.searchsorted(issued, times.issued_ns[sent], "right") - 1
-        is_forward = (before >= 0) & (np.r_[kind, -1][before] == PASS_KINDS.index("F"))
-        np.add.at(num, (index, times.peer[sent[is_forward]]), 1)
+        is_backward = (before < 0) | (np.r_[kind, -1][before] != PASS_KINDS.index("F"))
+        for way, selected in enumerate((~is_backward, is_backward)):
+            num[way, index] = np.bincount(times.peer[sent[selected]], minlength=len(parts))
     return num
 
 
@@ -123,8 +124,11 @@ def _by_stage(parts: Sequence[Passes], members: list[int]) -> list[int] | None:
     return [index for _, index in sorted(zip(first, members, strict=True))]
 
 
-def _by_flow(forward: NDArray[np.int64], members: list[int]) -> list[int] | None:
-    """Return the ranks as activations flow, from the only one that sends more than it receives; None without such."""
+def _by_flow(forward: NDArray[np.int64], backward: NDArray[np.int64], members: list[int]) -> list[int] | None:
+    """Return the ranks as activations flow, from the only one that sends more than it receives.
+
+    None without such, or where nothing comes back.
+    """
     among = forward[np.ix_(members, members)]
     surplus = among.sum(axis=1) - among.sum(axis=0)
     if len(members) < 2 or (surplus > 0).sum() != 1 or (surplus < 0).sum() != 1:
@@ -132,7 +136,7 @@ def _by_flow(forward: NDArray[np.int64], members: list[int]) -> list[int] | None
     order = [int(surplus.argmax())]
     while len(order) < len(members):
         following = int(among[order[-1]].argmax())
-        if following in order:
+        if following in order or not backward[members[following], members[order[-1]]]:
             return None
         order.append(following)
     return [members[number] for number in order] if surplus[order[-1]] < 0 else None
