@@ -13,7 +13,7 @@ from traceq.model import Frame
 from traceq.runs.memory_snapshot import read_memory_snapshots
 from traceq.snapshots.kinds import Kind, kinds
 from traceq.snapshots.lifetimes import lifetimes
-from traceq.snapshots.lines import Place, place_of
+from traceq.snapshots.lines import Place, places_of
 
 BASE = 1 << 40
 
@@ -137,6 +137,16 @@ def test_what_outlives_a_step_of_the_optimizer_is_no_activation(tmp_path: Path) 
     assert kinds_of(allocator, tmp_path) == [Kind.ACTIVATIONS, Kind.OTHER, Kind.OPTIMIZER_STATE, Kind.ACTIVATIONS]
 
 
+def test_state_of_the_optimizer_from_before_the_history_is_known_once_a_pass_begins(tmp_path: Path) -> None:
+    allocator = Allocator()
+    allocator.segment(BASE, 8 * MIB)
+    allocator.alloc(BASE, 10, STEP)
+    allocator.alloc(BASE + MIB, 10, stack("model.py:4 forward", CALL))
+    allocator.alloc(BASE + 2 * MIB, 10, stack("model.py:4 forward", CALL))
+    expected = [Kind.OPTIMIZER_STATE, Kind.ACTIVATIONS, Kind.ACTIVATIONS]
+    assert sorted(kinds_of(allocator, tmp_path, last=1)) == sorted(expected)
+
+
 def test_what_was_allocated_before_the_history_has_a_kind_if_its_block_has_a_stack(tmp_path: Path) -> None:
     allocator = Allocator()
     allocator.segment(BASE, 8 * MIB)
@@ -192,4 +202,4 @@ def test_the_categories_of_a_profile_decide(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_line_is_the_innermost_of_the_program(frames: list[Row], place: Place) -> None:
-    assert place_of([Frame(**frame) for frame in frames]) == place
+    assert places_of([[Frame(**frame) for frame in frames]]) == [place]

@@ -14,9 +14,9 @@ from traceq.runs.memory_snapshot import read_memory_snapshots
 from traceq.snapshots.findings import caveats_of
 from traceq.snapshots.fragmentation import reserved_rows
 from traceq.snapshots.kinds import Kind
-from traceq.snapshots.lines import place_of
+from traceq.snapshots.lines import places_of
 from traceq.snapshots.moments import DeviceMemory, Holding, Moment, device_memory
-from traceq.snapshots.tables import closed
+from traceq.snapshots.tables import closed, with_total
 from traceq.units import Unit, format_value
 
 __all__ = ["SNAPSHOT_DIFF_SCHEMA", "snapshot_diff"]
@@ -77,23 +77,24 @@ def snapshot_diff(a: str | Location, b: str | Location) -> Sheet:
     name = "peak" if all(side.has_history for side in sides) else "end"
     moments = [side.moment(name) for side in sides]
     before, after = (moment for moment in moments if moment is not None)
-    lines = _line_rows(side_a, side_b, before, after)
-    kinds = _kind_rows(before, after)
-    delta = after.size_bytes - before.size_bytes
-    tables = (
-        Table.of("memory_moments", "Allocated and reserved", _MomentRow, list(_moment_rows(side_a, side_b))),
-        Table.of("memory_kinds", f"At the {name}, by kind", _KindRow, kinds),
-        Table.of("memory_lines", f"What came and went at the {name}, by line", _LineRow, lines),
-        Table.of("memory_reserved", "Reserved at the end", _PartRow, list(_part_rows(side_a, side_b))),
+    lines, kinds = _line_rows(side_a, side_b, before, after), _kind_rows(before, after)
+    rows = list(_moment_rows(side_a, side_b)), list(_part_rows(side_a, side_b))
+    of_moments = Table.of("memory_moments", "Allocated and reserved", _MomentRow, rows[0])
+    by_kind = Table.of("memory_kinds", f"At the {name}, by kind", _KindRow, kinds)
+    by_line = Table.of("memory_lines", f"What came and went at the {name}, by line", _LineRow, lines)
+    reserved = Table.of("memory_reserved", "Reserved at the end", _PartRow, rows[1])
+    finding = Finding(
+        "memory_delta",
+        "medium" if after.size_bytes != before.size_bytes else "low",
+        _words(name, before, after, kinds, lines),
     )
-    finding = Finding("memory_delta", "medium" if delta else "low", _words(name, before, after, kinds, lines))
     return Sheet(
         Source(f"{a} -> {b}", sum(len(side.snapshot.history) for side in sides), (), 0, "memory snapshots", ""),
         (
-            Report("memory_moments", tables[:1], tables[:1], (finding,)),
-            Report("memory_kinds", tables[1:2], (closed(tables[1], len(Kind), "delta_bytes"),)),
-            Report("memory_lines", tables[2:3], _lines_views(tables[2].title, lines)),
-            Report("memory_reserved", tables[3:], (closed(tables[3], len(tables[3].rows), "delta_bytes"),)),
+            Report("memory_moments", (of_moments,), (of_moments,), (finding,)),
+            Report("memory_kinds", (by_kind,), (with_total(by_kind),)),
+            Report("memory_lines", (by_line,), _lines_views(by_line.title, lines)),
+            Report("memory_reserved", (reserved,), (with_total(reserved),)),
         ),
         tuple(_caveats(sides, name)),
         SNAPSHOT_DIFF_SCHEMA,
@@ -153,7 +154,7 @@ def _line_rows(a: DeviceMemory, b: DeviceMemory, before: Moment, after: Moment) 
 
 
 def _lines_of(memory: DeviceMemory) -> set[str]:
-    return {held_place.line for held_place in map(place_of, memory.snapshot.stacks)}
+    return {allocating.line for allocating in places_of(memory.snapshot.stacks)}
 
 
 def _moved_lines(a: set[str], b: set[str]) -> set[str]:

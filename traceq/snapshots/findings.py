@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from traceq.model import Action, Caveat
 from traceq.report import Finding
-from traceq.snapshots.fragmentation import largest_free_block, segment_rows
+from traceq.snapshots.fragmentation import free_for
 from traceq.snapshots.kinds import Kind
 from traceq.snapshots.lifetimes import BEFORE
 from traceq.snapshots.moments import DeviceMemory, Holding, Moment
@@ -16,7 +18,7 @@ __all__ = ["caveats_of", "findings_of"]
 
 _MOST_KINDS = 3
 _LEAST_SHARE = 0.02
-_MOVES = (Action.ALLOC, Action.FREE_COMPLETED, Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP)
+_MOVES = tuple(action for action in Action if action not in (Action.FREE_REQUESTED, Action.OOM, Action.OTHER))
 _REMEDY = "call torch.cuda.memory._record_memory_history() first, and dump before it is switched off"
 
 
@@ -24,12 +26,11 @@ def findings_of(memory: DeviceMemory, on: str = "") -> Iterator[Finding]:
     """Yield who holds the peak, and why memory ran out; `on` names the device where there are several."""
     oom, peak = memory.moment("oom"), memory.moment("peak")
     if oom is not None:
-        yield Finding("out_of_memory", "high", f"out of memory{on}: {_oom_words(oom)}; {_held(oom)}")
+        yield Finding("out_of_memory", "high", f"out of memory{on}: {_oom_words(oom)}{_held(oom, '; ')}")
         yield from _fragmented(memory, oom, on)
     if peak is not None:
         reserved = f" of {_size(peak.reserved_bytes)} reserved" if peak.reserved_bytes is not None else ""
-        text = f"peak{on}: {_size(peak.size_bytes)} allocated{reserved}: {_held(peak)}"
-        yield Finding("memory_peak", "medium", text)
+        yield Finding("memory_peak", "medium", f"peak{on}: {_size(peak.size_bytes)} allocated{reserved}{_held(peak)}")
 
 
 def caveats_of(memory: DeviceMemory) -> Iterator[Caveat]:
@@ -38,24 +39,30 @@ def caveats_of(memory: DeviceMemory) -> Iterator[Caveat]:
     if not memory.has_history:
         text = f"{snapshot.path}: the file holds no history of allocations, so only the end is known: {_REMEDY}"
         yield Caveat("no_history", text)
-    elif unrecorded := moment.by_kind().get(Kind.UNRECORDED):
+        return
+    if unrecorded := moment.by_kind().get(Kind.UNRECORDED):
         num, size = unrecorded
         text = (
             f"{_size(size)} of the {_size(moment.size_bytes)} at the peak ({num:,} allocations) were allocated before "
-            f"the first of the {allocations.num_actions:,} actions in the file, so their line and kind are unknown"
+            f"the first of the {allocations.num_actions:,} actions in the file, so their line and kind are unknown: "
+            "record from the start of the job"
         )
-        yield Caveat("unrecorded_allocations", text + _cut_words(memory))
+        yield Caveat("unrecorded_allocations", text)
+    if _is_cut(memory):
+        text = f"{snapshot.path}: the history was cut (max_entries); what is shown is the peak of the rest"
+        yield Caveat("history_cut", text)
     if allocations.num_contradictions:
         lost = f"; {_size(allocations.lost_bytes)} are in no block at the end" if allocations.lost_bytes else ""
         text = f"{snapshot.path}: {allocations.num_contradictions:,} actions contradict others or the blocks{lost}"
         yield Caveat("contradictions", text)
 
 
-def _cut_words(memory: DeviceMemory) -> str:
-    """Return that the history was cut, where blocks have a stack of an allocation that it lacks."""
-    allocations = memory.allocations
-    is_cut = (allocations.start[allocations.at_end] == BEFORE) & (allocations.stack[allocations.at_end] > 0)
-    return ": the history was cut (max_entries)" if is_cut.any() else ": record from the start of the job"
+def _is_cut(memory: DeviceMemory) -> bool:
+    """Return whether blocks have a stack of an allocation that the history lacks."""
+    start, stack = (
+        values[memory.allocations.at_end] for values in (memory.allocations.start, memory.allocations.stack)
+    )
+    return bool(((start == BEFORE) & (stack > 0)).any())
 
 
 def _oom_words(oom: Moment) -> str:
@@ -64,8 +71,8 @@ def _oom_words(oom: Moment) -> str:
     return f"{_size(oom.oom_bytes)} asked for{line}{free}"
 
 
-def _held(moment: Moment) -> str:
-    """Return `activations 62 % (7.6 GiB, most at model.py:41 forward), ...` for the largest kinds."""
+def _held(moment: Moment, before: str = ": ") -> str:
+    """Return `: activations 62 % (7.6 GiB, most at model.py:41 forward), ...` for the largest kinds."""
     total = moment.size_bytes or 1
     kinds = sorted(moment.by_kind().items(), key=lambda item: -item[1][1])
     words = []
@@ -73,7 +80,7 @@ def _held(moment: Moment) -> str:
         if size >= _LEAST_SHARE * total:
             largest = next(holding for holding in moment.holdings if holding.kind is kind)
             words.append(f"{kind} {format_value(100 * size / total, Unit.PERCENT)} ({_size(size)}{_most(largest)})")
-    return ", ".join(words)
+    return before + ", ".join(words) if words else ""
 
 
 def _most(largest: Holding) -> str:
@@ -83,18 +90,11 @@ def _most(largest: Holding) -> str:
 def _fragmented(memory: DeviceMemory, oom: Moment, on: str) -> Iterator[Finding]:
     """Yield a finding if there was room for the request, but not in one piece, and blocks are still as they were."""
     history, request = memory.snapshot.history, oom.oom_bytes or 0
-    later = history.action[oom.action + 1 :]
-    if any((later == action).any() for action in _MOVES):
+    free, largest = free_for(memory.snapshot, request)
+    if np.isin(history.action[oom.action + 1 :], _MOVES).any() or not largest < request <= free:
         return
-    free = sum(row.free_bytes for row in segment_rows(memory.snapshot))
-    largest = largest_free_block(memory.snapshot, request)
-    if free < request or largest >= request:
-        return
-    remedy = (
-        ""
-        if memory.snapshot.segments.is_expandable.any()
-        else (": try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-    )
+    is_expandable = memory.snapshot.segments.is_expandable.any()
+    remedy = "" if is_expandable else ": try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     text = (
         f"fragmentation{on}: {_size(free)} of what is reserved are free, the largest piece for such a request has "
         f"{_size(largest)}, and {_size(request)} were asked for{remedy}"

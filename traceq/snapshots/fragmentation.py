@@ -11,7 +11,7 @@ from traceq.model import MemorySnapshot
 from traceq.report import column
 from traceq.units import Unit
 
-__all__ = ["ReservedRow", "SegmentRow", "largest_free_block", "reserved_rows", "segment_rows"]
+__all__ = ["ReservedRow", "SegmentRow", "free_for", "reserved_rows", "segment_rows"]
 
 _SMALL_REQUEST = 1 << 20
 """Bytes up to which the allocator serves a request from segments that are not large."""
@@ -110,11 +110,12 @@ def segment_rows(snapshot: MemorySnapshot) -> list[SegmentRow]:
     return sorted(rows, key=lambda row: (-row.inactive_split_bytes, -row.free_bytes, row.address))
 
 
-def largest_free_block(snapshot: MemorySnapshot, request: int) -> int:
-    """Return the size of the largest free block of the pool that serves a request of some bytes."""
+def free_for(snapshot: MemorySnapshot, request: int) -> tuple[int, int]:
+    """Return (free bytes, largest free block) of the pool that serves a request of some bytes."""
     blocks = snapshot.blocks
     is_large = snapshot.segments.is_large[blocks.segment] == (request > _SMALL_REQUEST)
-    return int(blocks.size[~blocks.is_active & is_large].max(initial=0))
+    free = blocks.size[~blocks.is_active & is_large]
+    return int(free.sum()), int(free.max(initial=0))
 
 
 def _sum(segment: NDArray[np.int64], values: NDArray[np.int64], num: int) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ class _Role(IntEnum):
     FORWARD = 6
 
 
-_CPP = ((_Role.BACKWARD, r"torch::autograd::(\w+::)?(Python)?Engine::|torch::autograd::Node::operator|c10d::Reducer"),)
+_BACKWARD = re.compile(r"torch::autograd::(\w+::)?(Python)?Engine::|torch::autograd::Node::operator|c10d::Reducer")
 _PYTHON = (
     (_Role.STATE, r"torch/optim/(?!lr_scheduler)\w+\.py", r"_init_group|load_state_dict|_process_value.*"),
     (_Role.OPTIMIZER, r"torch/optim/(?!lr_scheduler|swa_utils)\w+\.py", r"(?!__init__|zero_grad).*"),
@@ -60,7 +60,6 @@ _PYTHON = (
     (_Role.FORWARD, r"torch/nn/functional\.py", r".*"),
 )
 _PATTERNS = tuple((role, re.compile(rf"(^|.*/)({path})$"), re.compile(rf"({name})$")) for role, path, name in _PYTHON)
-_CPP_PATTERNS = tuple((role, re.compile(pattern)) for role, pattern in _CPP)
 _ALLOCATOR = re.compile(r"^(std::|c10::|torch::unwind|torch::CapturedTraceback|torch::cuda::)")
 _WORKSPACE = re.compile(r"at::cuda::(blas::|getNewWorkspace|getCUDABlas)|[wW]orkspace|cudnn|cusparse|cusolver")
 _TENSOR = re.compile(r"at::(detail::)?_?empty|at::TensorBase at::detail::_?empty")
@@ -78,7 +77,8 @@ _BY_CATEGORY = {
 
 def kinds(snapshot: MemorySnapshot, allocations: Lifetimes) -> NDArray[np.int64]:
     """Return the kind of each allocation, as an index into the members of Kind: int64[L]."""
-    roles = np.array([_role(stack) for stack in snapshot.stacks], np.int64)
+    of_frame: dict[Frame, _Role] = {}
+    roles = np.array([_role(stack, of_frame) for stack in snapshot.stacks], np.int64)
     role, kind = roles[allocations.stack], np.full(len(allocations.start), _KINDS.index(Kind.OTHER))
     for of_role, name in (
         (_Role.WORKSPACE, Kind.WORKSPACE),
@@ -88,14 +88,11 @@ def kinds(snapshot: MemorySnapshot, allocations: Lifetimes) -> NDArray[np.int64]
         (_Role.FORWARD, Kind.ACTIVATIONS),
     ):
         kind[role == of_role] = _KINDS.index(name)
-    ends = _optimizer_ends(snapshot, roles)
-    following = np.searchsorted(ends, allocations.start)
-    step_end = np.append(ends, np.iinfo(np.int64).max)[following]
-    outlives = (allocations.end > step_end) & (allocations.start != BEFORE)
-    kind[(role == _Role.FORWARD) & outlives] = _KINDS.index(Kind.OTHER)
-    is_freed = allocations.end < allocations.num_actions
-    kind[(role == _Role.OPTIMIZER) & outlives] = _KINDS.index(Kind.OPTIMIZER_STATE)
-    kind[(role == _Role.OPTIMIZER) & ~outlives & is_freed] = _KINDS.index(Kind.OPTIMIZER_TEMPORARIES)
+    passes, steps = _ends(snapshot, roles)
+    kind[(role == _Role.FORWARD) & _outlives(allocations, steps)] = _KINDS.index(Kind.OTHER)
+    is_state, is_freed = _outlives(allocations, passes), allocations.end < allocations.num_actions
+    kind[(role == _Role.OPTIMIZER) & is_state] = _KINDS.index(Kind.OPTIMIZER_STATE)
+    kind[(role == _Role.OPTIMIZER) & ~is_state & is_freed] = _KINDS.index(Kind.OPTIMIZER_TEMPORARIES)
     kind[(allocations.start == BEFORE) & (allocations.stack == 0)] = _KINDS.index(Kind.UNRECORDED)
     for number, category in enumerate(snapshot.categories):
         if category in _BY_CATEGORY:
@@ -103,41 +100,50 @@ def kinds(snapshot: MemorySnapshot, allocations: Lifetimes) -> NDArray[np.int64]
     return kind
 
 
-def _optimizer_ends(snapshot: MemorySnapshot, roles: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return after which actions a step of the optimizer has ended, ascending.
+def _ends(snapshot: MemorySnapshot, roles: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (actions after which no step of the optimizer is under way, those after which one has ended), ascending.
 
-    It has before the next allocation of a forward or backward pass, and where an annotation says so.
+    None is under way before an allocation of a forward or backward pass, nor where an annotation says that it ends.
     """
     history = snapshot.history
     rows = np.flatnonzero(history.action == Action.ALLOC)
     role = roles[history.stack[rows]]
     is_step, is_pass = np.isin(role, (_Role.OPTIMIZER, _Role.STATE)), np.isin(role, (_Role.FORWARD, _Role.BACKWARD))
     rows, is_step = rows[is_step | is_pass], is_step[is_step | is_pass]
-    ends = rows[1:][is_step[:-1] & ~is_step[1:]] - 1
+    annotated = np.zeros(0, np.int64)
     if (history.time_us >= 0).all():
         annotated = np.searchsorted(history.time_us, np.array(snapshot.optimizer_ends_us, np.int64), "right") - 1
-        ends = np.union1d(ends, annotated)
-    return ends
+    ends = rows[1:][is_step[:-1] & ~is_step[1:]] - 1
+    return np.union1d(rows[~is_step] - 1, annotated), np.union1d(ends, annotated)
 
 
-def _role(stack: Sequence[Frame]) -> _Role:
-    """Return what a stack says: whether it allocates a workspace, else the role of the innermost frame that has one."""
+def _outlives(allocations: Lifetimes, ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which allocations are alive after the first of some actions that follows their start: bool[L]."""
+    following = np.append(ends, np.iinfo(np.int64).max)[np.searchsorted(ends, allocations.start)]
+    return allocations.end > following
+
+
+def _role(stack: Sequence[Frame], of_frame: dict[Frame, _Role]) -> _Role:
+    """Return what a stack says: whether it allocates a workspace, else the role of the innermost frame that has one.
+
+    `of_frame` holds the roles of frames that are known.
+    """
     caller = next((frame.name for frame in stack if not _ALLOCATOR.match(frame.name)), "")
     if _WORKSPACE.search(caller) and not _TENSOR.search(caller):
         return _Role.WORKSPACE
-    for place, frame in enumerate(stack):
-        if frame.name == "backward" and any(
-            _OF_FUNCTION.search(outer.filename) for outer in stack[place + 1 : place + 2]
-        ):
+    for frame, outer in zip(stack, [*stack[1:], None], strict=False):
+        if frame.name == "backward" and outer is not None and _OF_FUNCTION.search(outer.filename):
             return _Role.BACKWARD  # of a torch.autograd.Function
-        if role := _frame_role(frame):
+        role = of_frame.get(frame)
+        if role is None:
+            role = of_frame[frame] = _frame_role(frame)
+        if role is not _Role.NONE:
             return role
     return _Role.NONE
 
 
 def _frame_role(frame: Frame) -> _Role:
     if not frame.filename.endswith(".py"):
-        return next((role for role, pattern in _CPP_PATTERNS if pattern.search(frame.name)), _Role.NONE)
-    return next(
-        (role for role, path, name in _PATTERNS if path.match(frame.filename) and name.match(frame.name)), _Role.NONE
-    )
+        return _Role.BACKWARD if _BACKWARD.search(frame.name) else _Role.NONE
+    roles = (role for role, path, name in _PATTERNS if path.match(frame.filename) and name.match(frame.name))
+    return next(roles, _Role.NONE)

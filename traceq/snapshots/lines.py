@@ -9,7 +9,7 @@ from typing import NamedTuple
 from traceq.facts.timeline.call_sites import user_line
 from traceq.model import Frame
 
-__all__ = ["NO_PYTHON", "NO_STACK", "Place", "place_of", "place_text"]
+__all__ = ["NO_PYTHON", "NO_STACK", "Place", "place_text", "places_of"]
 
 NO_STACK, NO_PYTHON = "(no stack)", "(no Python frame)"
 """Lines of allocations of which no stack was recorded, and of stacks of C++ alone, as those of backward are."""
@@ -31,14 +31,24 @@ class Place(NamedTuple):
     op: str
 
 
-def place_of(stack: Sequence[Frame]) -> Place:
-    """Return the place of a stack, innermost frame first; frames of C++, torch and generated code are passed over."""
-    if not stack:
-        return Place(NO_STACK, "")
-    frames = (frame for frame in stack if not _PASSED_OVER.search(frame.filename))
-    if line := user_line([_text(frame) for frame in frames]):
-        return Place(line, "")
-    return Place(NO_PYTHON, _first(_NODE, stack) or _first(_OP, reversed(stack)))
+def places_of(stacks: Sequence[Sequence[Frame]]) -> list[Place]:
+    """Return the place of each stack, innermost frame first; frames of C++, torch, generated code are passed over."""
+    of_frame: dict[Frame, str] = {}
+
+    def line_of(frame: Frame) -> str:
+        line = of_frame.get(frame)
+        if line is None:
+            line = of_frame[frame] = "" if _PASSED_OVER.search(frame.filename) else user_line([_text(frame)])
+        return line
+
+    def place_of(stack: Sequence[Frame]) -> Place:
+        if not stack:
+            return Place(NO_STACK, "")
+        if line := next(filter(None, map(line_of, stack)), ""):
+            return Place(line, "")
+        return Place(NO_PYTHON, _first(_NODE, stack) or _first(_OP, reversed(stack)))
+
+    return [place_of(stack) for stack in stacks]
 
 
 def place_text(place: Place) -> str:

@@ -13,7 +13,7 @@ from traceq.grouping import group
 from traceq.model import Action, History, MemorySnapshot
 from traceq.snapshots.kinds import Kind, kinds
 from traceq.snapshots.lifetimes import BEFORE, Lifetimes, lifetimes, reserved_levels
-from traceq.snapshots.lines import Place, place_of
+from traceq.snapshots.lines import Place, places_of
 
 __all__ = ["DeviceMemory", "Holding", "Moment", "device_memory"]
 
@@ -95,7 +95,7 @@ class DeviceMemory:
 def device_memory(snapshot: MemorySnapshot) -> DeviceMemory:
     """Return the peak, the last out-of-memory error and the end, as far as a snapshot knows them."""
     history, allocations = snapshot.history, lifetimes(snapshot)
-    places = [place_of(stack) for stack in snapshot.stacks]
+    places = places_of(snapshot.stacks)
     distinct = tuple(dict.fromkeys(places))
     number = {place: index for index, place in enumerate(distinct)}
     of_stack = np.array([number[place] for place in places], np.int64)

@@ -15,7 +15,7 @@ from traceq.snapshots.fragmentation import ReservedRow, SegmentRow, reserved_row
 from traceq.snapshots.kinds import Kind
 from traceq.snapshots.lines import place_text
 from traceq.snapshots.moments import DeviceMemory, Moment, device_memory
-from traceq.snapshots.tables import closed
+from traceq.snapshots.tables import closed, with_total
 from traceq.units import Unit
 
 __all__ = ["SNAPSHOT_SCHEMA", "snapshot_sheet"]
@@ -162,11 +162,7 @@ def _kinds_view(memory: DeviceMemory, on: str) -> Table:
             size = held.get(kind, (0, 0))[1]
             row += [size, 100 * size / total]
     note = "What decides the kind: docs/analyses/snapshots.md; what no rule decides is `other`."
-    return closed(
-        Table("memory_kinds", f"By kind{on}", tuple(columns), tuple(map(tuple, cells)), note=note),
-        len(cells),
-        "end_bytes",
-    )
+    return with_total(Table("memory_kinds", f"By kind{on}", tuple(columns), tuple(map(tuple, cells)), note=note))
 
 
 def _lines_view(moment: Moment, on: str) -> Table:
@@ -192,7 +188,7 @@ def _reserved_view(memory: DeviceMemory, on: str) -> Table:
     note = f"PYTORCH_CUDA_ALLOC_CONF={settings}" if settings else ""
     rows = reserved_rows(memory.snapshot)
     table = Table.of("memory_reserved", f"Reserved at the end{on}", ReservedRow, rows, note=note).without("device")
-    return closed(table.without("num_blocks"), len(rows), "size_bytes")
+    return with_total(table.without("num_blocks"))
 
 
 def _segments_view(memory: DeviceMemory, on: str) -> Table:

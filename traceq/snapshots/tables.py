@@ -8,25 +8,25 @@ from dataclasses import replace
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["closed"]
+__all__ = ["closed", "with_total"]
 
 _SUMMED = (Unit.COUNT, Unit.BYTES, Unit.DELTA_BYTES, Unit.PERCENT)
 
 
-def closed(table: Table, most: int, key: str) -> Table:
-    """Return the first rows of a table and the total of all, with a note on what the others have of a column of bytes.
+def with_total(table: Table) -> Table:
+    """Return a table with the total of its rows, if they are several; columns of largest parts have none."""
+    return replace(table, rows=(*table.rows, _total(table.rows, table.columns))) if len(table.rows) > 1 else table
 
-    Columns of largest parts have no total.
-    """
-    rows, columns = list(table.rows), table.columns
-    if len(rows) < 2:
-        return table
-    index = [column.key for column in columns].index(key)
-    rest = sum(int(row[index] or 0) for row in rows[most:])
-    others = f"{len(rows) - most:,} more rows, in --json, have {format_value(rest, columns[index].unit)}."
-    notes = [others] if len(rows) > most else []
-    notes += [table.note] if table.note else []
-    return replace(table, rows=(*rows[:most], _total(rows, columns)), note=" ".join(notes))
+
+def closed(table: Table, most: int, key: str) -> Table:
+    """Return the first rows of a table and the total of all, with a note on the bytes of the others in a column."""
+    index = [column.key for column in table.columns].index(key)
+    rest = [int(row[index] or 0) for row in table.rows[most:]]
+    if not rest:
+        return with_total(table)
+    others = f"{len(rest):,} more rows, in --json, have {format_value(sum(rest), table.columns[index].unit)}."
+    rows = (*table.rows[:most], _total(table.rows, table.columns))
+    return replace(table, rows=rows, note=f"{others} {table.note}".strip())
 
 
 def _total(rows: Sequence[tuple[Cell, ...]], columns: Sequence[Column]) -> tuple[Cell, ...]:
