@@ -88,6 +88,14 @@ def test_a_model_without_experts_has_no_row() -> None:
     assert table(Run("job", (rank(0, 100, name="ampere_sgemm_128x64_tn"),)), "experts") == []
 
 
+def test_exchanges_of_as_many_rows_without_expert_kernels_are_no_experts() -> None:
+    def job_of(num: Sequence[int]) -> Run:
+        return Run("job", tuple(rank(number, 100, name="ampere_sgemm_128x64_tn", tokens=num) for number in range(4)))
+
+    assert table(job_of((100, 100, 100, 100)), "experts") == []  # attention split by heads, for one
+    assert [row["tokens"] for row in table(job_of((100, 90, 80, 100)), "experts")] == [370] * 4
+
+
 TOKENS = ((80, 90, 100, 70), (220, 190, 180, 240), (60, 70, 60, 50), (40, 50, 60, 40))
 """Tokens of each rank in each layer, of 400 in all."""
 

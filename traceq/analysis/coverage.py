@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceq.analysis._wording import in_graphs
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
@@ -14,7 +14,7 @@ from traceq.facts.stalls.one_time_syncs import num_captured_graphs
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.intervals import measure, sorted_unique
-from traceq.model import Category, Caveat, Trace
+from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_ranks
 
@@ -75,7 +75,7 @@ def summarize(trace: Trace) -> _Rank:
         num_captured=num_captured_graphs(trace),
         gpu_ns=int((work.end - work.start).sum()),
         num_replays=len(sorted_unique(work.call[replays.replayed])),
-        lacks_host_ops=_lacks_host_ops(trace),
+        lacks_host_ops=lacks_host_ops(trace),
     )
 
 
@@ -129,12 +129,6 @@ def _captured(num: int) -> list[Caveat]:
     graphs = "a CUDA graph" if num == 1 else f"{num:,} CUDA graphs"
     text = f"the counted steps capture {graphs}: what is launched into a graph does not run then; trace later steps"
     return [Caveat("graph_capture", text)]
-
-
-def _lacks_host_ops(trace: Trace) -> bool:
-    """Return whether the trace has calls to a device, but no op, annotation or Python around any."""
-    is_bare = not len(trace.events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON))
-    return is_bare and bool(device_work(trace).linked.any())
 
 
 def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:

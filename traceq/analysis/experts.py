@@ -85,6 +85,8 @@ def summarize(trace: Trace) -> _Rank:
     num_steps = max(int(all_steps.counted.sum()), 1)
     ns = round(measure_common(spans(start, end), windows) / num_steps)
     tokens = layers.tokens[span_index(all_steps.host[all_steps.counted], layers.ts) >= 0]
+    if not inside.any() and len(tokens) and tokens.min() == tokens.max():
+        tokens = tokens[:0]  # other programs exchange activations, too, always as many
     per_step = round(int(tokens.sum()) / num_steps) if len(tokens) else None
     has_experts = inside.any() or len(tokens) > 0
     rows = (ExpertRow(trace.rank, int(inside.sum()), ns, 1.0, per_step, None, None),) if has_experts else ()

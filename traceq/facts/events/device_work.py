@@ -14,7 +14,15 @@ from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["BACKEND_OF_DEVICES", "DeviceWork", "device_work", "lacks_device_rows", "launch_times", "stream_number"]
+__all__ = [
+    "BACKEND_OF_DEVICES",
+    "DeviceWork",
+    "device_work",
+    "lacks_device_rows",
+    "lacks_host_ops",
+    "launch_times",
+    "stream_number",
+]
 
 BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
 """Backends, and their annotations, that move data of devices."""
@@ -78,6 +86,12 @@ def lacks_device_rows(trace: Trace) -> bool:
         or bool(BACKEND_OF_DEVICES.search(trace.backend))
         or bool(matching(events, marks, BACKEND_OF_DEVICES).any())
     )
+
+
+def lacks_host_ops(trace: Trace) -> bool:
+    """Return whether the trace has launches, but no op, annotation or Python that tells what they are part of."""
+    is_bare = not len(trace.events.rows(Category.CPU_OP, Category.ANNOTATION, Category.PYTHON))
+    return is_bare and bool(device_work(trace).linked.any())
 
 
 @once_per_trace

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_host_ops
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import nest, tracks
 from traceq.facts.memo import once_per_trace
@@ -245,8 +245,7 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     engine = rows[matching(events, rows, _AUTOGRAD)]
     in_backward = np.r_[engine[row_track[engine] == main], ops[np.isin(row_track[ops], backward_threads)]]
     backward = spans(events.ts[in_backward], events.end[in_backward])
-    is_bare = not len(rows) and not len(events.rows(Category.PYTHON))  # nothing tells what launches are part of
-    forward = empty() if is_bare else spans(*steps(trace).host.T)
+    forward = empty() if lacks_host_ops(trace) else spans(*steps(trace).host.T)
     main_layers = [*_layers(trace, marks, main), backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
     threads: dict[int, Timeline] = {}
