@@ -192,3 +192,23 @@ def test_the_graphs_of_vllm_run_the_kernels_that_were_captured(tmp_path: Path) -
     linked = zip(rows[replays.replayed].tolist(), replays.captured[replays.replayed].tolist(), strict=True)
     for row, captured in linked:
         assert trace.events.text(row) == names[int(trace.events.correlation[captured])]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_runs_what_it_captured() -> None:
+    """A graph of segment-anything that is captured and replayed in one window: kernels and ops name each other."""
+    path = TRACES / "sam-a100-ab" / "compile_true.json.gz"
+    if not path.exists():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    trace = read_trace(path)
+    kernels, work = launched_kernels(trace), device_work(trace)
+    selected = graph_replays(trace).captured[kernels.work] >= 0
+    assert int(selected.sum()) == int(graph_replays(trace).replayed.sum()) == 558
+    names = [
+        (trace.events.text(row), trace.events.text(of_op))
+        for row, of_op in zip(work.rows[kernels.work[selected]].tolist(), kernels.op[selected].tolist(), strict=True)
+    ]
+    assert all(name.startswith("triton__") == of_op.startswith("triton_") for name, of_op in names)
+    assert {of_op for name, of_op in names if name.startswith("fmha_")} == {"aten::_efficient_attention_forward"}
+    products = {of_op for name, of_op in names if "s16816gemm" in name}
+    assert products == {"aten::mm", "aten::addmm", "aten::cudnn_convolution"}
