@@ -6,6 +6,7 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
+from traceq.garbage_collection import gc_disabled
 from traceq.model import Arm, Manifest
 from traceq.recorder.rank.environment_facts import environment_facts
 from traceq.recorder.rank.rank_state import Rank
@@ -15,7 +16,7 @@ from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import Stopwatch
-from traceq.recorder.timing.timed_steps import gc_disabled, regular_on_all_ranks, step_line
+from traceq.recorder.timing.timed_steps import regular_on_all_ranks, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.process_medians import read_processes
 from traceq.runs.step_log import ClocksLine, Line

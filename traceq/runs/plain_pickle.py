@@ -5,14 +5,14 @@ The opcodes are checked before anything is loaded: what they take is bounded by 
 
 from __future__ import annotations
 
-import gc
 import io
 import pickle
 import pickletools
 import re
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any, NoReturn
+
+from traceq.garbage_collection import gc_disabled
 
 __all__ = ["PickleRefused", "load_plain", "load_shared"]
 
@@ -66,24 +66,12 @@ def load_shared(content: bytes) -> Any:
     """
     try:
         _check_opcodes(content)
-        with _no_collection():
+        with gc_disabled():
             return _Plain(io.BytesIO(content)).load()
     except PickleRefused:
         raise
     except _FAULTS as fault:
         raise PickleRefused(f"it is damaged: {fault or type(fault).__name__}") from fault
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause Python's search for cycles, which visits all objects again and again while their number grows."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _check_opcodes(content: bytes) -> None:

@@ -159,7 +159,7 @@ def named(trace: Trace, items: list[Item], messages: list[Message]) -> list[Pass
 
 
 def between_messages(trace: Trace, items: list[Item], messages: list[Message]) -> list[Pass]:
-    """What is computed in one pass between two messages or barriers, without the pieces below a quarter of the median."""
+    """What is computed in one pass between two messages or barriers, without pieces below a quarter of the median."""
     posts = [e.start for e in trace.events if MESSAGE.match(e.name) or e.name in ("c10d::barrier", "gloo:barrier")]
     runs: list[tuple[tuple[str, int, str], list[Item]]] = []
     for item in items:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
+from traceq.garbage_collection import gc_disabled
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.spec.plan import Plan
 from traceq.recorder.spec.schedule import (
@@ -28,7 +28,7 @@ from traceq.runs.step_log import ClocksLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
 from traceq.units import Unit, format_value
 
-__all__ = ["counted_steps", "gc_disabled", "num_timed_steps", "regular_on_all_ranks", "step_line", "timed_steps"]
+__all__ = ["counted_steps", "num_timed_steps", "regular_on_all_ranks", "step_line", "timed_steps"]
 
 _MAX_ATTEMPTS = 20
 _SHORT_NS = 2e9
@@ -281,15 +281,3 @@ def step_line(
 def _take_halves(rank: Rank, stopwatch: Stopwatch) -> list[Sequence[StepTime]]:
     times, size = stopwatch.take(), rank.plan.steps_per_half
     return [times[first : first + size] for first in range(0, len(times), size)]
-
-
-@contextmanager
-def gc_disabled() -> Iterator[None]:
-    """Disable Python's garbage collector in the block."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
