@@ -100,8 +100,7 @@ def modelled_ops(trace: Trace) -> ModelledOps:
     """
     units = _of_device(trace) if len(device_work(trace)) else _of_host(trace)
     launching = sorted_unique(units.op[units.op >= 0])
-    visited = _with_ancestors(trace, launching)
-    candidates, work_id, works = _works(trace, visited, units)
+    candidates, work_id, works = _works(trace, _enclosing(trace, launching, _with_formula(trace)), units)
     owner_of = _owners(trace, launching, candidates, work_id, works)
     owner = np.r_[owner_of, -1][np.where(units.op >= 0, np.searchsorted(launching, units.op), -1)]
     owned = np.flatnonzero(owner >= 0)
@@ -163,41 +162,58 @@ def _ops_of_kernels(trace: Trace) -> NDArray[np.int64]:
 
 
 def _climb(
-    trace: Trace, rows: NDArray[np.int64], visit: Callable[[Nest, NDArray[np.int64], NDArray[np.int64]], None]
+    trace: Trace,
+    rows: NDArray[np.int64],
+    visit: Callable[[Nest, NDArray[np.int64], NDArray[np.int64]], None],
+    among: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Call `visit(nest, which, index)` for each level from ops upwards: `rows[which]` is in the op at `index`."""
+    """Call `visit(nest, which, index)` for each level from ops upwards: `rows[which]` is in the op at `index`.
+
+    Only levels of the rows `among`, bool[N], where given: ops nest deep, those that matter seldom do.
+    """
     row_track = tracks(trace)[rows]
     for track, ops in host_ops(trace).items():
         which = np.flatnonzero(row_track == track)
-        index = ops.index_of(rows[which]) if len(which) else which
-        while len(which):
+        if len(which) == 0:
+            continue
+        chosen = np.ones(len(ops.rows), np.bool_) if among is None else among[ops.rows]
+        nearest = np.append(ops.first_enclosing(np.arange(len(chosen)), chosen), -1)  # of -1: -1
+        index = nearest[ops.index_of(rows[which])]
+        while (inside := index >= 0).any():
+            which, index = which[inside], index[inside]
             visit(ops, which, index)
-            index = ops.parent[index]
-            which, index = which[index >= 0], index[index >= 0]
+            index = nearest[ops.parent[index]]
 
 
-def _with_ancestors(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return these ops and all that enclose them, ascending."""
+def _enclosing(trace: Trace, rows: NDArray[np.int64], among: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the ops `among`, bool[N], that are these rows or enclose them, ascending."""
     seen = np.zeros(len(trace.events), np.bool_)
 
     def visit(ops: Nest, which: NDArray[np.int64], index: NDArray[np.int64]) -> None:
         seen[ops.rows[index]] = True
 
-    _climb(trace, rows, visit)
+    _climb(trace, rows, visit, among)
     return np.flatnonzero(seen)
 
 
+def _with_formula(trace: Trace) -> NDArray[np.bool_]:
+    """Return which rows are ops with shapes whose work may be known by their names: bool[N]."""
+    ops = trace.events.rows(Category.CPU_OP)
+    ops = ops[trace.events.shapes[ops] >= 0]
+    has_one = np.zeros(len(trace.events), np.bool_)
+    has_one[ops] = _named(trace, ops, lambda name: has_formula(name) or is_opaque_kernel(name))
+    return has_one
+
+
 def _works(
-    trace: Trace, visited: NDArray[np.int64], units: _Units
+    trace: Trace, rows: NDArray[np.int64], units: _Units
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[Work, ...]]:
-    """Return (ops with a model, ascending; their models, into the last; the distinct models).
+    """Return (those of the rows with a model; their models, into the last; the distinct models).
 
     Each distinct combination of name, shapes, dtypes, strides and values is parsed once.
     """
     events = trace.events
     strings = (*events.strings, "")  # -1 is absent
-    rows = visited[events.shapes[visited] >= 0]
-    rows = rows[_named(trace, rows, lambda name: has_formula(name) or is_opaque_kernel(name))]
     values = np.where(_named(trace, rows, needs_values), events.inputs[rows], -1)
     dtypes, dtype = _dtypes_of_lists(trace, rows, units)
     columns = [events.name[rows], events.shapes[rows], events.types[rows], events.strides[rows], values]
@@ -299,7 +315,7 @@ def _owners(
         better = (rank[row] > best[which]) | (rank[row] == Kind.CONTRACTION)
         best[which[better]], owner[which[better]] = rank[row[better]], row[better]
 
-    _climb(trace, launching, visit)
+    _climb(trace, launching, visit, rank >= 0)
     return owner
 
 
