@@ -23,7 +23,6 @@ from traceq.model import Run
 from traceq.report import Report, Sheet
 from traceq.runs.memory_snapshot import is_memory_snapshot
 from traceq.runs.run_folder import is_run
-from traceq.snapshots.show import snapshot_sheet
 from traceq.threshold import THRESHOLD_PCT
 
 __all__ = ["Analyses", "analyses", "analyze", "diff"]
@@ -58,6 +57,8 @@ def analyze(run: str | Path | Run, name: str | None = None) -> Sheet | Report:
     if isinstance(run, Run):
         sheet = sheet_of_run(run, names)
     elif is_memory_snapshot(place(run)):
+        from traceq.snapshots.show import snapshot_sheet  # most programs read no snapshot
+
         sheet = snapshot_sheet(run, names)
     else:
         sheet, _ = sheet_of(str(run), names, start=lambda: nullcontext(SameProcess()))
