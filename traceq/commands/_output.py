@@ -15,9 +15,9 @@ from traceq.errors import UsageFault
 
 if TYPE_CHECKING:
     from traceq.model import Caveat
-    from traceq.report import Table
+    from traceq.report import Sheet, Table
 
-__all__ = ["Form", "chosen_form", "print_caveats", "print_table", "write_result"]
+__all__ = ["Form", "chosen_form", "print_caveats", "print_table", "write_result", "write_sheet"]
 
 
 class Form(NamedTuple):
@@ -60,6 +60,13 @@ def write_result(kind: str, result: object, form: Form, options: RenderOptions) 
         write(result, text, options)
         text.detach()
     typer.echo(form.file)
+
+
+def write_sheet(sheet: Sheet, form: Form, options: RenderOptions) -> None:
+    """Write a sheet in the form, and its doubts to stderr where the form does not hold them."""
+    write_result("sheet", sheet, form, options)
+    if not form.holds_caveats:
+        print_caveats(sheet.all_caveats)
 
 
 def print_table(table: Table, *, err: bool = False) -> None:

@@ -51,7 +51,7 @@ def command(
 
     tune_process([a, b or ""])
     from traceq.commands._file import refuse_input
-    from traceq.commands._output import chosen_form, print_caveats, write_result
+    from traceq.commands._output import chosen_form, print_caveats, write_result, write_sheet
     from traceq.compare.diff import diff, diff_run
     from traceq.compare.result import Diffs
     from traceq.display import RenderOptions
@@ -65,10 +65,7 @@ def command(
             raise UsageFault("--fail-on: a comparison of memory snapshots has no verdict")
         from traceq.snapshots.compare import snapshot_diff
 
-        sheet = snapshot_diff(a, b)
-        write_result("sheet", sheet, form, RenderOptions(width, full=full))
-        if not form.holds_caveats:
-            print_caveats(sheet.all_caveats)
+        write_sheet(snapshot_diff(a, b), form, RenderOptions(width, full=full))
         return
     if b is None:
         diffs = diff_run(a, threshold_pct=percent)

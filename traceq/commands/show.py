@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from traceq.errors import UsageFault
-
-if TYPE_CHECKING:
-    from traceq.commands._output import Form
-    from traceq.display import RenderOptions
-    from traceq.report import Sheet
 
 __all__ = ["command"]
 
@@ -63,7 +58,7 @@ def command(
     tune_process(paths)
     from traceq.commands._engine import engine_for, shown_ranks
     from traceq.commands._file import refuse_input
-    from traceq.commands._output import chosen_form
+    from traceq.commands._output import chosen_form, write_sheet
     from traceq.commands._ranks import parse_ranks
     from traceq.display import RenderOptions
     from traceq.engines.analyze_path import first_rank, sheet_of
@@ -83,7 +78,7 @@ def command(
                 raise UsageFault(f"{path}: a memory snapshot has neither ranks nor steps to choose from")
             from traceq.snapshots.show import snapshot_sheet
 
-            _write(snapshot_sheet(path, only or ()), form, RenderOptions(width, full=full or bool(only)))
+            write_sheet(snapshot_sheet(path, only or ()), form, RenderOptions(width, full=full or bool(only)))
             continue
         with shown_ranks() as on_progress, replaced_peaks(peak or ()):
             sheet, run = sheet_of(
@@ -97,13 +92,4 @@ def command(
                 on_progress=on_progress,
             )
         drawn = partial(first_rank, run, sheet, path, strict=strict, step=step)
-        _write(sheet, form, RenderOptions(width, drawn, full=full or bool(only)))
-
-
-def _write(sheet: Sheet, form: Form, options: RenderOptions) -> None:
-    """Write a sheet, and its doubts to stderr where the form does not hold them."""
-    from traceq.commands._output import print_caveats, write_result
-
-    write_result("sheet", sheet, form, options)
-    if not form.holds_caveats:
-        print_caveats(sheet.all_caveats)
+        write_sheet(sheet, form, RenderOptions(width, drawn, full=full or bool(only)))
