@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceq.causes.replay import Saving
+from traceq.facts.events.graph_replays import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import Steps
@@ -121,14 +122,12 @@ def over_ranks(job: Job) -> str:
     return f"sum of {len(job.ranks)} ranks, {scope(job)}" if len(job.ranks) > 1 else scope(job)
 
 
-def in_graphs(gpu_ns: int, replay_ns: int, captured_ns: int, num: int) -> str:
-    """Return how much GPU time `num` replays of CUDA graphs launch, and what that counts to; "" without replays.
-
-    `captured_ns`: the part of `replay_ns` whose capture the trace shows.
-    """
-    if not num or not gpu_ns or not replay_ns:
+def in_graphs(times: ReplayTimes) -> str:
+    """Return how much GPU time replays of CUDA graphs launch, and what that counts to; "" without replays."""
+    replay_ns, captured_ns = times.replay_ns, times.captured_ns
+    if not times.num or not times.gpu_ns or not replay_ns:
         return ""
-    replays = f"{num:,} replays of CUDA graphs" if num > 1 else "one replay of a CUDA graph"
+    replays = f"{times.num:,} replays of CUDA graphs" if times.num > 1 else "one replay of a CUDA graph"
     of_captured, of_others = "the ops and modules that were captured", "the line and module that replays them"
     hidden = format_value(100 * (replay_ns - captured_ns) / replay_ns, Unit.PERCENT)
     if not captured_ns:
@@ -137,7 +136,7 @@ def in_graphs(gpu_ns: int, replay_ns: int, captured_ns: int, num: int) -> str:
         counts = f"whose capture the trace shows: its kernels count to {of_captured}"
     else:
         counts = f"of which {hidden} has no capture in the trace and counts to {of_others}, the rest to {of_captured}"
-    return f"{format_value(100 * replay_ns / gpu_ns, Unit.PERCENT)} of the GPU time is in {replays}, {counts}."
+    return f"{format_value(100 * replay_ns / times.gpu_ns, Unit.PERCENT)} of the GPU time is in {replays}, {counts}."
 
 
 def more_rows(num: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceq.analysis._wording import in_graphs
 from traceq.facts.events.device_work import device_work, lacks_host_ops
-from traceq.facts.events.graph_replays import graph_replays
+from traceq.facts.events.graph_replays import ReplayTimes, replay_times
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
 from traceq.facts.stalls.one_time_syncs import num_captured_graphs
@@ -49,23 +49,21 @@ class _Rank:
     caveats: tuple[Caveat, ...]
     unrecorded: float
     num_captured: int
-    gpu_ns: int
-    num_replays: int
+    replays: ReplayTimes
     lacks_host_ops: bool
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return device work without a launch in the window, and dropped events."""
     unattributed_ns, before_window_ns = _sum_ns(trace, UNATTRIBUTED), _sum_ns(trace, BEFORE_WINDOW)
-    work, replays = device_work(trace), graph_replays(trace)
-    ns = (work.end - work.start)[replays.replayed]
+    replays = replay_times(trace)
     row = CoverageRow(
-        num_gpu_events=len(work),
+        num_gpu_events=len(device_work(trace)),
         unattributed_ns=unattributed_ns,
         before_window_ns=before_window_ns,
         unrecorded_ns=measure(unrecorded(trace)),
-        replay_ns=int(ns.sum()),
-        uncaptured_ns=int(ns[replays.captured[replays.replayed] < 0].sum()),
+        replay_ns=replays.replay_ns,
+        uncaptured_ns=replays.replay_ns - replays.captured_ns,
         dropped_events=trace.num_dropped,
     )
     return _Rank(
@@ -73,8 +71,7 @@ def summarize(trace: Trace) -> _Rank:
         caveats=tuple(_several_devices(trace)),
         unrecorded=unrecorded_share(trace),
         num_captured=num_captured_graphs(trace),
-        gpu_ns=int((work.end - work.start).sum()),
-        num_replays=len(sorted_unique(work.call[replays.replayed])),
+        replays=replays,
         lacks_host_ops=lacks_host_ops(trace),
     )
 
@@ -98,7 +95,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         *_captured(max((part.num_captured for part in parts), default=0)),
         *of_ranks,
         *unrecorded_caveats(job.ranks, [part.unrecorded for part in parts]),
-        *_uncaptured(total, parts),
+        *_uncaptured([part.replays for part in parts]),
     )
     table = Table.of("coverage", "Coverage", CoverageRow, [total], single=True)
     shown = (total.unattributed_ns, total.unrecorded_ns, total.uncaptured_ns, total.dropped_events)
@@ -141,13 +138,14 @@ def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
     return [Caveat("no_host_ops", f"{where}{text}")]
 
 
-def _uncaptured(total: CoverageRow, parts: Sequence[_Rank]) -> list[Caveat]:
+def _uncaptured(ranks: Sequence[ReplayTimes]) -> list[Caveat]:
     """Return a caveat if much of the device's time is in replays of graphs whose capture no trace shows."""
-    gpu_ns = sum(part.gpu_ns for part in parts)
-    if not total.uncaptured_ns or total.uncaptured_ns < _MUCH * gpu_ns:
+    names = ("gpu_ns", "replay_ns", "captured_ns", "num")
+    total = ReplayTimes(*(sum(getattr(rank, name) for rank in ranks) for name in names))
+    uncaptured_ns = total.replay_ns - total.captured_ns
+    if not uncaptured_ns or uncaptured_ns < _MUCH * total.gpu_ns:
         return []
-    captured_ns = total.replay_ns - total.uncaptured_ns
-    text = in_graphs(gpu_ns, total.replay_ns, captured_ns, sum(part.num_replays for part in parts))
+    text = in_graphs(total)
     return [Caveat("graph_replays", text.removesuffix("."))]
 
 

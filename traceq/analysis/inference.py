@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import in_graphs, more_rows
+from traceq.facts.events.graph_replays import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps
@@ -109,4 +110,4 @@ def _replays(rows: Sequence[InferenceRow]) -> str:
     replay_ns, captured_ns, gpu_ns = (
         sum(row.num * getattr(row, name) for row in rows) for name in ("replay_ns", "captured_ns", "gpu_ns")
     )
-    return in_graphs(gpu_ns, replay_ns, captured_ns, sum(row.num_replays for row in rows))
+    return in_graphs(ReplayTimes(gpu_ns, replay_ns, captured_ns, sum(row.num_replays for row in rows)))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from traceq.analysis._rank_rows import each_of, of_all
 from traceq.analysis._wording import in_graphs, scope
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.graph_replays import graph_replays
+from traceq.facts.events.graph_replays import replay_times
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.events.nesting import host_ops
 from traceq.facts.ranks.job import Job
@@ -111,14 +111,7 @@ def summarize(trace: Trace) -> _Rank:
     if len(modules(trace)) == 0:
         return _Rank((), (), (), "", has_frames, has_lines)
     rows, kernels, lines = _rows(trace), _kernel_rows(trace), _tree_lines(trace)
-    return _Rank(tuple(rows), tuple(kernels), tuple(lines), _in_graphs(trace), has_frames, has_lines)
-
-
-def _in_graphs(trace: Trace) -> str:
-    work, replays = device_work(trace), graph_replays(trace)
-    ns = work.end - work.start
-    replay_ns, captured_ns = int(ns[replays.replayed].sum()), int(ns[replays.captured >= 0].sum())
-    return in_graphs(int(ns.sum()), replay_ns, captured_ns, len(sorted_unique(work.call[replays.replayed])))
+    return _Rank(tuple(rows), tuple(kernels), tuple(lines), in_graphs(replay_times(trace)), has_frames, has_lines)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:

@@ -12,10 +12,10 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import span_index
+from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 
-__all__ = ["GraphReplays", "graph_replays"]
+__all__ = ["GraphReplays", "ReplayTimes", "graph_replays", "replay_times"]
 
 _REPLAY = re.compile(r"GraphLaunch")
 _BEGIN, _END = (re.compile(rf"^(cuda|hip|cu)Stream{word}Capture") for word in ("Begin", "End"))
@@ -37,6 +37,16 @@ class GraphReplays:
     def calls(self, launching: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64[D]: the captured call of each piece of work, else its launching call."""
         return np.where(self.captured >= 0, self.captured, launching)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTimes:
+    """Sums over device work, ns: of all, of what `num` replays launched, and of its part whose capture is shown."""
+
+    gpu_ns: int
+    replay_ns: int
+    captured_ns: int
+    num: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +81,14 @@ def graph_replays(trace: Trace) -> GraphReplays:
         is_linked = np.repeat(graph >= 0, replays.size)
         captured[index[is_linked]] = captures.rows[nodes[is_linked]]
     return GraphReplays(replayed, captured)
+
+
+def replay_times(trace: Trace) -> ReplayTimes:
+    """Return how much of the device's time replays launch."""
+    work, replays = device_work(trace), graph_replays(trace)
+    ns, calls = work.end - work.start, sorted_unique(work.call[replays.replayed])
+    replay_ns, captured_ns = ns[replays.replayed].sum(), ns[replays.captured >= 0].sum()
+    return ReplayTimes(int(ns.sum()), int(replay_ns), int(captured_ns), len(calls))
 
 
 def _captures(trace: Trace) -> _Nodes:
