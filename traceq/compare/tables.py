@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ __all__ = [
 _MOST_SHARE = 10
 """Multiple of the delta up to which a part of it has a share; larger ones cancel."""
 _TOP = 12
+_LONGEST_NAME = 24
 _TOP_RANKS = 8
 _CANCELS = 2
 _LEAST_WORK, _SAME_WORK = 0.01, 0.01
@@ -77,8 +79,7 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
     columns: tuple[Column, ...] = (
         Column("phase", "phase"),
         Column("category", "category"),
-        Column("a_ns", diff.a_name, Unit.NS),
-        Column("b_ns", diff.b_name, Unit.NS),
+        *_both_sides(diff, "", "a_ns", "b_ns", Unit.NS),
         Column("delta_ns", "delta", Unit.DELTA_NS),
         Column("share", "share", Unit.DELTA_PERCENT),
     )
@@ -90,17 +91,35 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
     )
 
 
+def _both_sides(diff: Diff, what: str, a_key: str, b_key: str, unit: Unit) -> tuple[Column, Column]:
+    """Return the columns of A and B, `what` before their names; long ones, as of files, are cut to what differs."""
+    a, b = names = diff.a_name, diff.b_name
+    if max(map(len, names)) > _LONGEST_NAME:
+        a, b = _distinct(*names)
+        if not a or not b or max(len(a), len(b)) > _LONGEST_NAME:
+            a, b = "A", "B"
+    return Column(a_key, f"{what}{a}", unit), Column(b_key, f"{what}{b}", unit)
+
+
+def _distinct(a: str, b: str) -> tuple[str, str]:
+    """Return both names without the words that they begin or end with in common."""
+    sides = [re.findall(r"[^\W_]+|[\W_]+", name) for name in (a, b)]
+    for end in (0, -1):
+        while all(sides) and sides[0][end] == sides[1][end]:
+            sides = [side[1:] if end == 0 else side[:-1] for side in sides]
+    first, second = map("".join, sides)
+    return first, second
+
+
 def ranks_table(diff: Diff) -> Table:
     """Return the ranks of both sides, by change outside exposed communication; no rows for one rank."""
     shown = sorted(diff.ranks, key=lambda rank: (-abs(rank.own_delta_ns), rank.rank))[:_TOP_RANKS]
     rows = tuple((r.rank, r.a_ns, r.b_ns, r.delta_ns, r.own_a_ns, r.own_b_ns, r.own_delta_ns) for r in shown)
     columns = (
         Column("rank", "rank", Unit.COUNT),
-        Column("a_ns", diff.a_name, Unit.NS),
-        Column("b_ns", diff.b_name, Unit.NS),
+        *_both_sides(diff, "", "a_ns", "b_ns", Unit.NS),
         Column("delta_ns", "delta", Unit.DELTA_NS),
-        Column("own_a_ns", f"own {diff.a_name}", Unit.NS),
-        Column("own_b_ns", f"own {diff.b_name}", Unit.NS),
+        *_both_sides(diff, "own ", "own_a_ns", "own_b_ns", Unit.NS),
         Column("own_delta_ns", "own delta", Unit.DELTA_NS),
     )
     rest = len(diff.ranks) - len(shown)
@@ -115,10 +134,8 @@ def inference_table(diff: Diff) -> Table:
     columns = (
         Column("kind", "step"),
         Column("batch", "batch", Unit.COUNT),
-        Column("num_a", f"steps {diff.a_name}", Unit.COUNT),
-        Column("num_b", f"steps {diff.b_name}", Unit.COUNT),
-        Column("a_ns", diff.a_name, Unit.NS),
-        Column("b_ns", diff.b_name, Unit.NS),
+        *_both_sides(diff, "steps ", "num_a", "num_b", Unit.COUNT),
+        *_both_sides(diff, "", "a_ns", "b_ns", Unit.NS),
         Column("delta_ns", "delta", Unit.DELTA_NS),
         Column("delta_pct", "delta", Unit.DELTA_PERCENT),
         Column("token_delta_ns", "per token", Unit.DELTA_NS),
@@ -182,8 +199,7 @@ def work_table(diff: Diff, *, top: int = _TOP) -> Table:
     columns = (
         Column("role", "work"),
         Column("phase", "phase"),
-        Column("a_ns", diff.a_name, Unit.NS),
-        Column("b_ns", diff.b_name, Unit.NS),
+        *_both_sides(diff, "", "a_ns", "b_ns", Unit.NS),
         Column("delta_ns", "delta", Unit.DELTA_NS),
         Column("more_ns", "more work", Unit.DELTA_NS),
         Column("slower_ns", "slower work", Unit.DELTA_NS),
