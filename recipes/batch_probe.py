@@ -23,10 +23,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from traceq.recipes.workload.batch_search import next_batch
 from traceq.recipes.workload.parameters import ShardedParameters
 from traceq.recipes.workload.phases import PHASES, EnterPhase
-from traceq.recorder import Arm, Context, Fact, Outcome, Recipe, Skip, Step
+from traceq.recorder import Arm, Context, Fact, Outcome, Recipe, Skip, Step, next_batch
 
 __all__ = ["recipe"]
 

@@ -19,7 +19,7 @@ from terminal import traceq
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.model import Arm
 from traceq.recorder.failures.root_cause import LaunchFailure, RootCause
-from traceq.recorder.isolated_arms import record_isolated, round_order
+from traceq.recorder.isolated_arms import next_arms_of, record_isolated, round_order
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.recorder.timing.step_log_writer import Journal
@@ -83,7 +83,8 @@ def recorded(
     )  # fmt: skip
     out.mkdir()
     plan.folder.write_manifest(plan.manifest("apart", "?"))
-    return record_isolated(plan, recipe, ranks, lambda *steps: ranks.progress.append(steps), lambda _: None)
+    further = next_arms_of(recipe, plan)
+    return record_isolated(plan, further, ranks, lambda *steps: ranks.progress.append(steps), lambda _: None)
 
 
 def test_every_arm_runs_once_a_round_and_every_order_is_reversed_in_the_next() -> None:

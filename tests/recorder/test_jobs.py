@@ -241,6 +241,29 @@ def test_batch_sizes_are_compared_by_the_time_per_sample(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_the_largest_batch_that_fits_is_searched(tmp_path: Path) -> None:
+    """An arm that runs out of memory, even before its steps are known, is no fault of the recording."""
+    script = SCRIPT.replace("batch_size=1", "batch_size=int(sys.argv[2])")
+    full = "optimizer.step()\n        if int(sys.argv[2]) > 5: raise MemoryError"
+    (tmp_path / "sized.py").write_text(script.replace("optimizer.step()", full))
+    done = record(tmp_path, "--steps", "16", "--batch-arg", "{}", "--", sys.executable, "sized.py", "30000", "{arm}")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    arms = RunFolder(tmp_path / "run").read_manifest().arms
+    assert {arm.name: arm.status for arm in arms} == {
+        "batch=8": "out of memory",
+        "batch=4": "",
+        "batch=6": "out of memory",
+        "batch=5": "",
+    }
+    matrix, summary = traceq.analyze(traceq.read(tmp_path / "run"), "batches").views
+    assert [row[0] for row in matrix.rows] == [4, 5, 6, 8]
+    (job,) = summary.to_dicts()
+    assert (job["backend"], job["largest"], job["refused"]) == ("this job", 5, 6)
+    assert job["allocated_bytes"] > 0
+    assert "The largest batch that fits" in done.stderr
+
+
+@pytest.mark.slow
 def test_the_loader_of_a_job_alone_ends_with_the_comparison_with_its_steps(tmp_path: Path) -> None:
     done = record(tmp_path, *QUICK, "--recipe", "dataloader", "--", sys.executable, "train.py", "100000")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -258,6 +281,10 @@ def test_the_loader_of_a_job_alone_ends_with_the_comparison_with_its_steps(tmp_p
         (["--arm", "a=1", "--arm", "b=2", "--", "true"], "expected the word {arm} in the command"),
         (["--arm", "a=1", "--", "true", "{arm}"], "expected at least two arms"),
         (["--arm", "a=1", "--arm", "b=2", "--try", "--", "true", "{arm}"], "not together with --toggle, --try"),
+        (["--batch-arg", "--size", "--", "true", "{arm}"], "expected {} where the batch stands"),
+        (["--batch-arg", "--size {}", "--", "true"], "expected the word {arm} in the command"),
+        (["--batch-arg", "{}", "--try", "--", "true", "{arm}"], "not together with --toggle, --try"),
+        (["--batch-arg", "{}", "--arm", "a=1", "--", "true", "{arm}"], "not together with --arm"),
     ],
 )
 def test_arms_that_cannot_run_are_refused(words: list[str], message: str, refuse: Callable[..., Outcome]) -> None:

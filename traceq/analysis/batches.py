@@ -22,7 +22,7 @@ _NOTE = "Memory is that of the largest batch, on the rank that uses most. Reserv
 class BackendRow:
     """The batches of one backend: the largest that fits, the smallest that failed, and the fastest.
 
-    Bytes are those of the largest batch, as recorded by the recipe.
+    Bytes are those of the largest batch, as recorded by the recipe; of a job, the most that any rank used.
     """
 
     backend: str = column("backend")
@@ -37,16 +37,20 @@ class BackendRow:
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """An arm as a try of a batch size; `rate` in samples per second, None where no step was timed."""
+    """An arm as a try of a batch size; `rate` in samples per second, None where no step was timed.
+
+    `peak_bytes`: most memory of any rank, None without a timed step.
+    """
 
     arm: Arm
     size: int
     rate: float | None
+    peak_bytes: int | None
 
     @property
     def fits(self) -> bool:
         """Whether it completed, or came far enough to have its memory recorded."""
-        return not self.arm.status and "head_room_bytes" in self.arm.facts
+        return not self.arm.status and ("head_room_bytes" in self.arm.facts or self.peak_bytes is not None)
 
     @property
     def text(self) -> str:
@@ -61,11 +65,10 @@ def summarize(trace: Trace) -> None:
 def merge(job: Job, parts: Sequence[None]) -> Report:
     """Return samples per second by batch and backend, then the largest batch of each backend.
 
-    Views alone, of arms that try several batches and record their memory; `arms` has the numbers.
+    Views alone, of a job or recipe whose arms try several batches, and record their memory; `arms` has the numbers.
     """
     manifest = job.manifest
-    has_memory = manifest is not None and any("head_room_bytes" in arm.facts for arm in manifest.arms)
-    if manifest is None or not has_memory or len({batch_of(manifest, arm) for arm in manifest.arms}) < 2:
+    if manifest is None or not _is_search(manifest):
         return Report("batches")
     backends = _backends(manifest, job.processes)
     rows = [_row(name, tries) for name, tries in backends.items()]
@@ -73,20 +76,27 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
     return Report("batches", views=(_matrix(backends), summary))
 
 
+def _is_search(manifest: Manifest) -> bool:
+    has_memory = not manifest.recipe or any("head_room_bytes" in arm.facts for arm in manifest.arms)
+    return has_memory and len({batch_of(manifest, arm) for arm in manifest.arms}) > 1
+
+
 def _backends(manifest: Manifest, processes: Sequence[Processes]) -> dict[str, list[_Try]]:
     """Return tries of each backend, by ascending batch; arms that vary only in the batch are one backend."""
-    steps = {each.arm: step_of(each) for each in processes}
+    timed = {each.arm: each for each in processes}
     backends: dict[str, list[_Try]] = {}
     for arm in manifest.arms:
-        size, step_ns = batch_of(manifest, arm), steps.get(arm.name)
+        size, steps = batch_of(manifest, arm), timed.get(arm.name)
         if size is not None and arm.status != "skipped":
+            step_ns = step_of(steps)
             rate = arm.samples_per_step * 1e9 / step_ns if step_ns else None
-            backends.setdefault(_name(arm), []).append(_Try(arm, size, rate))
+            peak_bytes = int(steps.peak_bytes.max()) if steps else None
+            backends.setdefault(_name(arm) or "this job", []).append(_Try(arm, size, rate, peak_bytes))
     return {name: sorted(tries, key=lambda each: each.size) for name, tries in backends.items()}
 
 
 def _name(arm: Arm) -> str:
-    """Return `ddp, expandable segments`: what the arm varies besides the batch."""
+    """Return `ddp, expandable segments`: what the arm varies besides the batch; "" for nothing."""
     return ", ".join(
         key.replace("_", " ") if value is True else str(value)
         for key, value in arm.varied.items()
@@ -115,7 +125,7 @@ def _row(name: str, tries: Sequence[_Try]) -> BackendRow:
         refused=min((each.size for each in tries if each.arm.status), default=None),
         fastest=fastest.size if fastest else None,
         samples_per_second=fastest.rate if fastest else None,
-        allocated_bytes=allocated,
+        allocated_bytes=allocated if allocated is not None or largest is None else largest.peak_bytes,
         fragmentation_bytes=reserved - allocated if isinstance(allocated, int) and isinstance(reserved, int) else None,
         head_room_bytes=facts.get("head_room_bytes"),
     )

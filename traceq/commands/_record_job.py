@@ -35,20 +35,28 @@ def check_job_options(recipe: str, **options: object) -> None:
             )
 
 
-def record_job(options: JobOptions, arms: Sequence[str] = (), replicates: int | None = None) -> None:
+def record_job(
+    options: JobOptions, arms: Sequence[str] = (), batch_arg: str = "", replicates: int | None = None
+) -> None:
     """Run the job, then print the verdicts on stderr, as stdout is the job's own. Exits with the job's exit code.
 
-    The code is 1 for a job that ended well without a complete recording. `arms`: the job runs several times, in each
-    arm `replicates` times.
+    The code is 1 for a job that ended well without a complete recording. With `arms`, or a search for the largest batch
+    (`batch_arg`), the job runs several times, in each arm `replicates` times.
     """
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    if arms and (options.toggles or options.tries_all or options.is_dry or options.of_loader):
-        others = "--toggle, --try, --dry-run or --recipe"
-        raise UsageFault(f"--arm: an arm with processes of its own; not together with {others}")
-    if arms:
+    if (arms or batch_arg) and (options.toggles or options.tries_all or options.is_dry or options.of_loader):
+        option, others = "--arm" if arms else "--batch-arg", "--toggle, --try, --dry-run or --recipe"
+        raise UsageFault(f"{option}: an arm with processes of its own; not together with {others}")
+    if arms and batch_arg:
+        raise UsageFault("--batch-arg: it makes arms of its own; not together with --arm")
+    if batch_arg:
+        from traceq.recorder.job_arms_launch import launch_job_batches
+
+        result = launch_job_batches(options, batch_arg, replicates or 1, say)
+    elif arms:
         from traceq.recorder.job_arms_launch import launch_job_arms
 
         result = launch_job_arms(options, arms, replicates or _REPLICATES, say)
@@ -62,7 +70,11 @@ def record_job(options: JobOptions, arms: Sequence[str] = (), replicates: int | 
     if not options.is_dry:
         if result.exit_code:
             say(f"traceq: note: the job ended with exit code {result.exit_code}; its recording was complete before")
-        _print_answers(options, result.folder, say)
+        if batch_arg:
+            _print_table(result.folder, "batches")
+            say(shlex.join(["traceq", "show", str(result.folder.path)]))
+        else:
+            _print_answers(options, result.folder, say)
     raise typer.Exit(result.exit_code)
 
 

@@ -70,6 +70,12 @@ def command(
         metavar="NAME=WORDS",
         help="An arm of a job in processes of its own: these words take the place of {arm} in the command.",
     ),
+    batch_arg: str = typer.Option(
+        "",
+        "--batch-arg",
+        metavar="WORDS",
+        help="Find the largest batch of a job that fits: '--batch-size {}', in the place of {arm} in the command.",
+    ),
     tries_all: bool = typer.Option(
         False, "--try", help="Make an arm of every built-in toggle that applies to a job: which would make it faster?"
     ),
@@ -133,14 +139,14 @@ def command(
             ranks=ranks,
             set=changes,
             vary=vary,
-            replicates=None if job_arms else replicates,
+            replicates=None if job_arms or batch_arg else replicates,
         )
         options = JobOptions(
             command=tuple(job),
             toggles=tuple(toggles),
             steps=steps,
             max_minutes=(max_minutes or DEFAULT_MINUTES) if until else 0.0,
-            trace_steps=DEFAULT_TRACE_STEPS if trace_steps is None else trace_steps,
+            trace_steps=(0 if batch_arg else DEFAULT_TRACE_STEPS) if trace_steps is None else trace_steps,
             stops=then is Then.stop,
             tries_all=tries_all,
             is_dry=is_dry,
@@ -149,9 +155,9 @@ def command(
             hang_s=DEFAULT_HANG_S if hang_s is None else hang_s,
             overwrite=overwrite,
         )
-        record_job(options, job_arms, replicates)
+        record_job(options, job_arms, batch_arg, replicates)
         return
-    if toggles or job_arms or tries_all or is_dry or not recipe:
+    if toggles or job_arms or batch_arg or tries_all or is_dry or not recipe:
         raise UsageFault("expected the command of a job after --, or --recipe NAME")
     from traceq.recorder.spec.prepare import Request
 

@@ -18,23 +18,25 @@ from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arm, with_sample
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.runs.process_medians import read_processes
 
-__all__ = ["record_isolated", "round_order"]
+__all__ = ["NextArms", "next_arms_of", "record_isolated", "round_order"]
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 OnMessage: TypeAlias = Callable[[str], None]
 RunRanks: TypeAlias = Callable[[Plan, OnProgress, OnMessage], LaunchFailure | None]
 """Starts the ranks of a plan and waits for them."""
+NextArms: TypeAlias = Callable[[Sequence[Outcome]], Sequence[PlannedArm]]
+"""Returns the arms to run next, from how all arms so far ended; none at the end."""
 
 
 def record_isolated(
-    plan: Plan, recipe: Recipe[Any] | None, run_ranks: RunRanks, on_progress: OnProgress, on_message: OnMessage
+    plan: Plan, next_arms: NextArms | None, run_ranks: RunRanks, on_progress: OnProgress, on_message: OnMessage
 ) -> LaunchFailure | None:
     """Run every arm in `plan.replicates` processes; return why the run failed, unless only single arms did.
 
-    An arm that is skipped or out of memory is marked and not run again. Further arms that the recipe requests run in
-    the first round, after it has seen the outcomes of the earlier ones. A job of the user has no recipe.
+    An arm that is skipped or out of memory is marked and not run again. The arms of `next_arms` run in the first
+    round.
     """
-    rounds = _Rounds(plan, recipe, run_ranks, on_progress, on_message, list(plan.arms))
+    rounds = _Rounds(plan, next_arms, run_ranks, on_progress, on_message, list(plan.arms))
     for number in range(plan.replicates):
         queue = round_order(rounds.active_arms, number, plan.seed)
         while queue:
@@ -42,6 +44,20 @@ def record_isolated(
                 return failure
             queue = queue[1:] or (rounds.add_next_arms() if number == 0 else [])
     return rounds.finish()
+
+
+def next_arms_of(recipe: Recipe[Any], plan: Plan) -> NextArms | None:
+    """Return the recipe's choice of further arms, each with its parameters and samples; None if it has no such."""
+    choose = recipe.next_arms
+    if choose is None:
+        return None
+    parameters = with_changes(recipe.parameters, plan.parameters)
+
+    def next_arms(outcomes: Sequence[Outcome]) -> Sequence[PlannedArm]:
+        arms = [planned_arm(arm, parameters) for arm in choose(parameters, outcomes)]
+        return with_samples(recipe, arms, plan.num_ranks)
+
+    return next_arms
 
 
 def round_order(arms: Sequence[PlannedArm], number: int, seed: int) -> list[PlannedArm]:
@@ -59,7 +75,7 @@ class _Rounds:
     """State of the recording: processes and steps run so far, all arms, and the arms that ended early."""
 
     plan: Plan
-    recipe: Recipe[Any] | None
+    next_arms: NextArms | None
     run_ranks: RunRanks
     on_progress: OnProgress
     on_message: OnMessage
@@ -120,17 +136,15 @@ class _Rounds:
         self.on_message(f"arm {name}: {status}")
 
     def add_next_arms(self) -> list[PlannedArm]:
-        """Add the arms that the recipe requests next to the manifest and return them; empty if it requests none."""
-        if self.recipe is None or self.recipe.next_arms is None:
+        """Add the arms to run next to the manifest and return them; empty at the end."""
+        if self.next_arms is None:
             return []
         manifest = self.plan.folder.read_manifest()
-        parameters = with_changes(self.recipe.parameters, self.plan.parameters)
-        next_arms = self.recipe.next_arms(parameters, _outcomes(self.plan, manifest))
-        for arm in next_arms:
-            check_arm(arm.name)
-            if manifest.arm(arm.name) or arm.baseline:
-                raise UsageFault(f"next_arms: arm {arm.name} already exists, or is a second baseline")
-        added = with_samples(self.recipe, [planned_arm(arm, parameters) for arm in next_arms], self.plan.num_ranks)
+        added = self.next_arms(_outcomes(self.plan, manifest))
+        for planned in added:
+            check_arm(planned.arm.name)
+            if manifest.arm(planned.arm.name) or planned.arm.baseline:
+                raise UsageFault(f"next_arms: arm {planned.arm.name} already exists, or is a second baseline")
         arms = (*manifest.arms, *(planned.arm for planned in added))
         self.plan.folder.write_manifest(replace(manifest, arms=arms))
         self.arms += added

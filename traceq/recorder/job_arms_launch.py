@@ -1,4 +1,7 @@
-"""A job whose arms differ in what is read once at the start: each runs as a job of its own, several times, in turns."""
+"""A job whose arms differ in what is read once at the start: each runs as a job of its own, several times, in turns.
+
+The arms are given, or those of a search for the largest batch.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,43 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traceq.errors import UsageFault
 from traceq.model import Arm
 from traceq.recorder.failures.hang_watch import HangWatch
 from traceq.recorder.failures.rank_errors import read_error
-from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause
+from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause, out_of_memory_line
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.recorder.isolated_arms import record_isolated
+from traceq.recorder.isolated_arms import NextArms, record_isolated
 from traceq.recorder.job_launch import JobOptions, JobResult
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.run_injected import run_injected
+from traceq.recorder.spec.batch_search import next_batch
 from traceq.recorder.spec.names import check_arm
 from traceq.recorder.spec.parameters import split_assignment
 from traceq.recorder.spec.plan import Plan, PlannedArm
 from traceq.recorder.spec.prepare import MAX_REPLICATES, check_range, create_run_folder, utc_now
+from traceq.recorder.spec.recipe import Outcome
 
-__all__ = ["launch_job_arms"]
+__all__ = ["launch_job_arms", "launch_job_batches"]
 
 _INTERRUPTED = {130: KeyboardInterrupt(), 143: SystemExit(143)}
 """What ends all arms, by the exit code of a job that was ended by SIGINT or SIGTERM."""
 _ARM, _OUT, _VARIABLE = "{arm}", "{out}", "env:"
+_BATCH = "{}"
+_FIRST_BATCH, _LARGEST_BATCH = 8, 65_536
+_STEPS_OF_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _JobArms:
-    """Words of each arm, the command that they complete, and how it is recorded."""
+    """The command, and the words of an arm that complete it."""
 
     options: JobOptions
-    words: dict[str, list[str]]
+    words_of: Callable[[Arm], list[str]]
     on_message: Callable[[str], None]
 
     def run(self, plan: Plan) -> LaunchFailure | None:
@@ -51,7 +59,7 @@ class _JobArms:
             tempfile.TemporaryDirectory(prefix="traceq-") as watched,
         ):
             injection.write(_request(plan, planned.arm, watched))
-            words, variables = self._command(planned.arm.name, output)
+            words, variables = self._command(planned.arm, output)
             watch = HangWatch(Path(watched), plan.folder, plan.hang_s)
             try:
                 exit_code = run_injected(words, injection, self.on_message, watch, variables, [output, watched])
@@ -63,11 +71,11 @@ class _JobArms:
             raise _INTERRUPTED[exit_code]
         return None if exit_code == 0 and not reason and _has_steps(plan) else _failure(plan, exit_code, reason)
 
-    def _command(self, arm: str, output: str) -> tuple[list[str], dict[str, str]]:
+    def _command(self, arm: Arm, output: str) -> tuple[list[str], dict[str, str]]:
         """Return the command of an arm, and the variables that it sets by `env:NAME=VALUE`."""
         words: list[str] = []
         for word in self.options.command:
-            words += self.words[arm] if word == _ARM else [word.replace(_OUT, output)]
+            words += self.words_of(arm) if word == _ARM else [word.replace(_OUT, output)]
         settings = [word.removeprefix(_VARIABLE).partition("=") for word in words if word.startswith(_VARIABLE)]
         return [word for word in words if not word.startswith(_VARIABLE)], {key: value for key, _, value in settings}
 
@@ -81,19 +89,63 @@ def launch_job_arms(
     word, and for fewer than two arms.
     """
     words = _parse(arms)
+    first = next(iter(words))
+    planned = [Arm(name, shlex.join(each) or "no words", baseline=name == first) for name, each in words.items()]
+    plan = _prepare(options, "--arm", planned, replicates)
+    on_message(f"traceq: recording {len(words)} arms, {replicates} processes of each, into {plan.out}")
+    return _record(plan, None, _JobArms(options, lambda arm: words[arm.name], on_message))
+
+
+def launch_job_batches(
+    options: JobOptions, pattern: str, replicates: int, on_message: Callable[[str], None]
+) -> JobResult:
+    """Run the command with larger and larger batches, then between, until the largest that fits is known to an eighth.
+
+    `pattern`: words with `{}` for the batch, which take the place of `{arm}` in the command. Raises UsageFault where
+    either is missing.
+    """
+    if _BATCH not in pattern:
+        raise UsageFault(
+            f"--batch-arg {pattern}: expected {_BATCH} where the batch stands, such as '--batch-size {{}}'"
+        )
+
+    def words_of(arm: Arm) -> list[str]:
+        return shlex.split(pattern.replace(_BATCH, str(arm.varied["batch_size"])))
+
+    def arm_of(batch: int) -> Arm:
+        return Arm(f"batch={batch}", pattern.replace(_BATCH, str(batch)), varied={"batch_size": batch})
+
+    def next_arms(outcomes: Sequence[Outcome]) -> list[PlannedArm]:
+        fits = {int(outcome.arm.varied["batch_size"]): not outcome.arm.status for outcome in outcomes}
+        batch = next_batch(fits, _FIRST_BATCH, _LARGEST_BATCH)
+        return [_planned(arm_of(batch))] if batch else []
+
+    options = replace(options, steps=options.steps or _STEPS_OF_BATCH)
+    plan = _prepare(options, "--batch-arg", [replace(arm_of(_FIRST_BATCH), baseline=True)], replicates)
+    on_message(f"traceq: trying batches, {plan.steps} steps of each, into {plan.out}")
+    return _record(plan, next_arms, _JobArms(options, words_of, on_message))
+
+
+def _prepare(options: JobOptions, option: str, arms: Sequence[Arm], replicates: int) -> Plan:
+    """Create the run's folder and return its plan; UsageFault for options that no job could have."""
     if _ARM not in options.command:
-        raise UsageFault(f"--arm: expected the word {_ARM} in the command, where the words of an arm take their place")
+        raise UsageFault(
+            f"{option}: expected the word {_ARM} in the command, where the words of an arm take their place"
+        )
     options.check()
     check_range("--replicates", replicates, 1, MAX_REPLICATES)
     out = create_run_folder(options.out, options.script, overwrite=options.overwrite).absolute()
-    plan = _plan(options, out, words, replicates)
+    plan = _plan(options, out, arms, replicates)
     plan.folder.write_manifest(plan.manifest("", ""))
-    on_message(f"traceq: recording {len(words)} arms, {replicates} processes of each, into {out}")
-    if not any(_OUT in word for word in options.command):
-        on_message(f"traceq: note: without {_OUT} in the command all processes write to the same places")
-    job = _JobArms(options, words, on_message)
+    return plan
+
+
+def _record(plan: Plan, next_arms: NextArms | None, job: _JobArms) -> JobResult:
+    """Record all arms and return how that ended."""
+    if not any(_OUT in word for word in job.options.command):
+        job.on_message(f"traceq: note: without {_OUT} in the command all processes write to the same places")
     try:
-        failure = record_isolated(plan, None, lambda part, *_: job.run(part), lambda *_: None, on_message)
+        failure = record_isolated(plan, next_arms, lambda part, *_: job.run(part), lambda *_: None, job.on_message)
     except (KeyboardInterrupt, SystemExit):
         mark_ended(plan.folder, "interrupted", "ended by a signal")
         raise
@@ -114,12 +166,9 @@ def _parse(arms: Sequence[str]) -> dict[str, list[str]]:
     return words
 
 
-def _plan(options: JobOptions, out: Path, words: dict[str, list[str]], replicates: int) -> Plan:
+def _plan(options: JobOptions, out: Path, arms: Sequence[Arm], replicates: int) -> Plan:
     """Return the plan; device and number of ranks are those of the job, and not known before it runs."""
     seed = secrets.randbelow(2**31)
-    arms = [
-        Arm(name, shlex.join(each) or "no words", baseline=name == next(iter(words))) for name, each in words.items()
-    ]
     return Plan(
         recipe="",
         run_id=f"{out.name}-{seed:08x}",
@@ -130,12 +179,16 @@ def _plan(options: JobOptions, out: Path, words: dict[str, list[str]], replicate
         trace_steps=options.trace_steps,
         seed=seed,
         parameters={},
-        arms=tuple(PlannedArm(arm, arm.name, {}) for arm in arms),
+        arms=tuple(map(_planned, arms)),
         reseeds=False,
         started=utc_now(),
         replicates=replicates,
         hang_s=options.hang_s,
     )
+
+
+def _planned(arm: Arm) -> PlannedArm:
+    return PlannedArm(arm, arm.name, {})
 
 
 def _request(plan: Plan, arm: Arm, watched: str) -> JobRequest:
@@ -167,6 +220,8 @@ def _failure(plan: Plan, exit_code: int, reason: str) -> LaunchFailure:
     ranks = range(plan.folder.read_manifest().num_ranks)
     errors = ((rank, read_error(plan.faults_folder, rank)) for rank in ranks)
     failures = [RankFailure(rank, 1, error.text, at_ns=error.at_ns) for rank, error in errors if error]
+    if not failures and out_of_memory_line(reason):  # before its steps were known
+        failures = [RankFailure(0, 1, reason)]
     if not failures:
         text = reason or f"the job ended with exit code {exit_code} before enough steps were recorded"
         return LaunchFailure(f"arm {arm}: {text}", f"{plan.out}: arm {arm}: {text}")

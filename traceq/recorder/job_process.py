@@ -23,7 +23,7 @@ from traceq.errors import TraceqError
 from traceq.recorder.failures.cpp_terminate import TerminateHandler
 from traceq.recorder.failures.external_launcher import note_abort, note_end, sigterm_noted
 from traceq.recorder.failures.rank_errors import error_text, write_error
-from traceq.recorder.failures.root_cause import is_peer_error
+from traceq.recorder.failures.root_cause import is_peer_error, out_of_memory_line
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.job_loader import measure_loader
 from traceq.recorder.job_rank import JobRank, start_rank
@@ -55,6 +55,7 @@ def attach(folder: str) -> None:
     injection = Injection(Path(folder))
     process = JobProcess(injection.attach(), injection)
     process.hooks.install()
+    process.note_lack_of_memory()
     os.register_at_fork(after_in_child=process.forget)
 
 
@@ -88,6 +89,17 @@ class JobProcess:
         """Forget a loop of the parent process, in a child: it may be a worker of a data loader."""
         self._is_over = self._is_over or self._thread is not None
         self._thread = None
+
+    def note_lack_of_memory(self) -> None:
+        """From here on note an exception that says that memory ran out, as it may before any step is known."""
+        before = sys.excepthook
+
+        def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
+            if not self._is_over and out_of_memory_line(error_text(error)):
+                self._injection.note_reason(error_text(error))
+            return before(kind, error, traceback)
+
+        sys.excepthook = note
 
     def is_watching(self) -> bool:
         """Return True on the thread of a loop that is being learned or recorded."""

@@ -20,7 +20,7 @@ from traceq.recorder.failures.rank_errors import error_text
 from traceq.recorder.failures.rank_exits import read_log_tail, wait_for_ranks, write_log_headers
 from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find_cause
 from traceq.recorder.failures.run_status import mark_ended
-from traceq.recorder.isolated_arms import record_isolated
+from traceq.recorder.isolated_arms import next_arms_of, record_isolated
 from traceq.recorder.process.child_processes import running_processes
 from traceq.recorder.process.environment_variables import rank_variables
 from traceq.recorder.process.progress_counters import create_counters, read_counters
@@ -45,7 +45,7 @@ def launch(
     try:
         with stoppable():
             if plan.replicates:
-                failure = record_isolated(plan, recipe, _run_ranks, on_progress, on_message)
+                failure = record_isolated(plan, next_arms_of(recipe, plan), _run_ranks, on_progress, on_message)
             else:
                 failure = record_shared(plan, lambda job: _run_ranks(job, on_progress, on_message), on_message)
     except Stopped as stopped:

@@ -39,7 +39,7 @@ def read(
     ranks: Collection[int] | None = None,
     reader: ReadTraces | None = None,
 ) -> Run:
-    """Return the run at a path; of a recorded run the baseline arm.
+    """Return the run at a path; of a recorded run the baseline arm, without traces if others alone have results.
 
     `ranks` selects ranks; `reader` reads the traces of a folder, by default one after the other in this process.
     Unreadable files or parts of them become caveats of the run; `strict` refuses them. Raises UnreadableInput.
@@ -49,7 +49,8 @@ def read(
     if is_run(path):
         manifest = read_manifest(path)
         read_arm = partial(_read_arm, path, manifest, manifest.baseline, _Unprofiled.of(path, manifest))
-        return _without_failure(read_arm(strict=strict, ranks=ranks, reader=reader))
+        run = read_arm(strict=strict, ranks=ranks, reader=reader)
+        return run if run.processes else _without_failure(run)
     if not path.is_file() and is_run(path.parent):
         manifest = read_manifest(path.parent)
         if manifest.arm(path.name) is None and path.is_dir() and any(map(is_flight, path.iterdir())):  # stalled

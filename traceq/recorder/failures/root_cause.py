@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["ABORTED", "LaunchFailure", "RankFailure", "RootCause", "find_cause", "is_peer_error"]
+__all__ = ["ABORTED", "LaunchFailure", "RankFailure", "RootCause", "find_cause", "is_peer_error", "out_of_memory_line"]
 
 ABORTED = "aborted by a C++ exception of a library"
 """Message of a rank that gloo or NCCL ended: it received what its peers sent for another collective, or lost them."""
@@ -23,7 +23,9 @@ _PEER_ERROR = re.compile(
 _OWN_ERROR = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected|Too many open files")
 """Errors of the rank itself, also in the words of a library that connects to peers."""
 _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
-_OUT_OF_MEMORY = re.compile(r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(
+    r"out of ?memory|MemoryError|can(no|')t allocate memory|bad_alloc|ALLOC_FAILED", re.IGNORECASE
+)
 _SKIP = "Skip: "
 _SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
 _AMBIGUOUS_EXITS = {1, -signal.SIGABRT}
@@ -80,7 +82,7 @@ class RootCause:
         """Status and fault of the arm, if only the arm failed and not the recording; else two empty texts."""
         if self.message.startswith(_SKIP):
             return "skipped", self.message.removeprefix(_SKIP)
-        line = next((line.strip() for line in self.message.splitlines() if _OUT_OF_MEMORY.search(line)), "")
+        line = out_of_memory_line(self.message)
         return ("out of memory", f"rank {self.rank}: {line}") if line else ("", "")
 
 
@@ -95,6 +97,11 @@ class LaunchFailure:
     text: str
     arm_status: tuple[str, str] = ("", "")
     arm: str = ""
+
+
+def out_of_memory_line(message: str) -> str:
+    """Return the line of an exception's message that says that memory ran out; "" if none does."""
+    return next((line.strip() for line in message.splitlines() if _OUT_OF_MEMORY.search(line)), "")
 
 
 def is_peer_error(text: str) -> bool:
