@@ -1,17 +1,18 @@
-"""Command line: every module of `traceq.commands` is a command; faults become one line and an exit code."""
+"""Command line: every module of `traceq.commands` is a command, imported when used; faults become one line."""
 
 from __future__ import annotations
 
 import errno
 import os
-import pkgutil
-import re
 import sys
 from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from traceq import __version__, commands
+from traceq import __version__
+from traceq.commands import SUMMARIES
 from traceq.engines.process_tuning import collect_rarely, raise_mmap_threshold
 from traceq.errors import RecordingFailed, TraceqError
 from traceq.escaping import VisibleStream, visible
@@ -21,14 +22,41 @@ __all__ = ["app", "main"]
 _STDOUT_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a fault of another file names that file
 _READER_GONE = 141  # as of a program that SIGPIPE ends: a check whose output was not read has not passed
 
+_SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,  # drawing boxes takes longer than all the rest of --help
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+class _Commands(TyperGroup):
+    """All commands; the module of one is imported when it is invoked, or its help is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        names: dict[str, Any] = dict.fromkeys(SUMMARIES)  # listed and suggested; `get_command` has what they name
+        super().__init__(**{**settings, "commands": names})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; None where there is none of that name."""
+        if cmd_name not in SUMMARIES:
+            return None
+        single = typer.Typer(**_SETTINGS)
+        single.command(cmd_name)(import_module(f"traceq.commands.{cmd_name}").command)
+        return typer.main.get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the names with their summaries."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
 app = typer.Typer(
     name="traceq",
+    cls=_Commands,
     help="What does a change cost per training step, on every rank, and why?",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # drawing boxes takes longer than all the rest of --help
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **_SETTINGS,
 )
 
 
@@ -45,18 +73,6 @@ def traceq(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
-
-
-def _add_commands() -> None:
-    for module in pkgutil.iter_modules(commands.__path__):
-        if not module.name.startswith("_"):
-            name = module.name.rstrip("_")
-            command = import_module(f"traceq.commands.{module.name}").command
-            summary = " ".join(re.split("[:;.]", command.__doc__ or "", maxsplit=1)[0].split())
-            app.command(name, short_help=summary)(command)
-
-
-_add_commands()
 
 
 def _drop_stdout() -> None:

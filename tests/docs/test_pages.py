@@ -11,12 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from golden_files import UPDATE
 from paths import ROOT
-from terminal import traceq
-
-from traceq.cli import app
+from terminal import options_of, traceq
 
 DOCS = sorted((ROOT / "docs").glob("**/*.md"))
 QUOTING = [
@@ -70,13 +67,11 @@ def _plain(printed: str) -> str:
 
 @pytest.mark.parametrize("page", DOCS, ids=name)
 def test_commands_and_options_exist(page: Path) -> None:
-    entries = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for block in BLOCK.findall(page.read_text()):
         for line, _ in commands(block):
             if line.startswith("traceq "):
                 command, *words = shlex.split(line.partition("  #")[0].partition(" -- ")[0])[1:]
-                options = {option for parameter in entries[command].params for option in parameter.opts}
-                assert {word for word in words if word.startswith("--")} <= options, line
+                assert {word for word in words if word.startswith("--")} <= options_of(command), line
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name)

@@ -9,10 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import typer
 from paths import ROOT
-
-from traceq.cli import app
+from terminal import options_of
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -39,13 +37,11 @@ def test_the_loop_runs_and_its_phases_are_read_back(tmp_path: Path) -> None:
 
 
 def test_commands_and_options_exist() -> None:
-    entries = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     lines = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ traceq")]
     assert lines
     for line in lines:
         name, *rest = line.partition("#")[0].partition(" -- ")[0].split()[2:]
-        options = {option for parameter in entries[name].params for option in parameter.opts}
-        assert {word for word in rest if word.startswith("--")} <= options, line
+        assert {word for word in rest if word.startswith("--")} <= options_of(name), line
 
 
 def test_links_lead_to_files() -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import typer
 from patience import patient
 
-from traceq.cli import main
+from traceq.cli import app, main
 
 PROGRAM = "from traceq.cli import main; main()"
 
@@ -50,6 +51,12 @@ def shell(line: str, **environment: str) -> Outcome:
         ["bash", "-c", command], capture_output=True, text=True, env=settings, check=False, timeout=patient(60)
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def options_of(command: str) -> set[str]:
+    """All options of a command."""
+    parameters = typer.main.get_command(app).get_command(None, command).params  # type: ignore[attr-defined]
+    return {option for parameter in parameters for option in parameter.opts}
 
 
 def on_terminal(*arguments: str, columns: int, **environment: str) -> str:

@@ -74,7 +74,7 @@ def command(
         "",
         "--batch-arg",
         metavar="WORDS",
-        help="Find the largest batch of a job that fits: '--batch-size {}', in the place of {arm} in the command.",
+        help="Find the largest batch of a job that fits: {} in these words is the batch; they take the place of {arm}.",
     ),
     tries_all: bool = typer.Option(
         False, "--try", help="Make an arm of every built-in toggle that applies to a job: which would make it faster?"
