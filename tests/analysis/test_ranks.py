@@ -130,6 +130,23 @@ def test_a_straggler_is_late_in_every_step_by_more_than_the_steps_scatter() -> N
     )
 
 
+def test_waits_in_a_step_that_is_cut_off_do_not_count() -> None:
+    """Work from before the trace runs in step 0: steps 1 and 2 count, in which rank 1 is 100 us late, not 500."""
+    before = kernel("gemm", 0, 30, stream=20)
+    arrivals = thrice((100, 700), (710, 720))
+    late_by = {0: 500, 1: 100, 2: 100}
+    late_arrivals = [(start + (start % 1000 == 100) * late_by[start // 1000], end) for start, end in arrivals]
+    first, second = three_steps(0, before, *met(*arrivals)), three_steps(1, before, *met(*late_arrivals))
+    report = analyze(Run("job", (first, second)), "ranks")
+    (finding,) = report.findings
+    assert finding.text.startswith(
+        "rank 1 is the straggler: in these 2 traced steps the others wait 100 us per step for it"
+    )
+    (row, _) = table(Run("job", (first, second)), "ranks")
+    assert (row["num_steps"], row["num"], row["wait_ns"]) == (2, 4, 200_000)
+    assert report.views[0].rows[0][3] == 100_000
+
+
 def irregular() -> tuple[Trace, Trace]:
     """The second rank is 300 us late, in one of three steps."""
     second = [(start + 300 * (1000 < start < 2000), end) for start, end in thrice((100, 500), (600, 620))]
@@ -234,7 +251,7 @@ def test_what_unprofiled_steps_do_not_show_is_no_straggler() -> None:
     report = analyze(recorded(late_in_forward(), (40, 40)), "ranks")
     assert report.findings == ()
     assert (
-        "No rank is a straggler. In these 3 traced steps the others wait for rank 1; it is not late throughout 400 "
+        "No rank is a straggler. In these 2 traced steps the others wait for rank 1; it is not late throughout 400 "
         "unprofiled steps."
     ) in report.views[0].note
 
@@ -304,7 +321,7 @@ def test_a_window_that_opens_within_a_step_meets_it_from_its_end() -> None:
 
     whole = build(step(0, 1000, 7), *window(100, 300, 500, 1100, 1200, 2100), **world(0, 2))
     short = build(*window(300, 500, 1100, 1200, 2100, late=20), **world(1, 2))
-    assert [(row["num"], row["wait_ns"]) for row in ranks(whole, short)] == [(4, 80_000), (4, 0)]
+    assert [(row["num"], row["wait_ns"]) for row in ranks(whole, short)] == [(3, 60_000), (3, 0)]  # without step 7's
 
 
 def test_traces_without_steps_meet_where_all_that_both_hold_agrees() -> None:

@@ -37,14 +37,14 @@ def straggler(name: str) -> Any:
     ("name", "rank", "ratio"),
     [
         ("torchrec-v100-straggler-4r", 2, 0.000),
-        ("nanogpt-h100-8r", 1, 0.135),
+        ("nanogpt-h100-8r", 1, 0.014),
         ("dlrm-v100-8r", None, 0.484),
-        pytest.param("torchrec-v100-ab/a", None, 0.087, id="two steps, 36 and 44 ms"),
-        ("torchrec-v100-ab/b", 2, 0.015),
+        pytest.param("torchrec-v100-ab/a", None, 0.079, id="two steps, 36 and 44 ms"),
+        ("torchrec-v100-ab/b", 2, 0.0193),
     ],
 )
 def test_a_rank_is_named_by_its_share_of_what_the_others_wait(name: str, rank: int | None, ratio: float) -> None:
-    """The ratios are those of starts on one clock, without the first collective, by a separate computation."""
+    """The ratios are those of starts on one clock in whole steps, by a separate computation."""
     result = waits(name)
     least = min(result, key=lambda one: result[one])
     assert result[least] / np.median([wait for one, wait in result.items() if one != least]) == pytest.approx(

@@ -48,7 +48,7 @@ class Stragglers:
     """Late ranks, the largest cause of waits first; `note` says what the traced steps show beyond them, and why not.
 
     `num_unprofiled` is the number of unprofiled steps that decided, 0 where the traced ones did. `unsteady` ranks cause
-    most of the waits, but too irregularly to be named. `num_traced` steps have the waits, also steps cut off.
+    most of the waits, but too irregularly to be named. `num_traced` steps, which all ranks count, have the waits.
     """
 
     ranks: tuple[Straggler, ...]
@@ -76,9 +76,9 @@ class _Unprofiled:
 
 
 def find_stragglers(
-    job: Job, waits: CausedWaits, cells: Mapping[int, Mapping[PhaseCategory, float]], step_ns: float, num_steps: int
+    job: Job, waits: CausedWaits, cells: Mapping[int, Mapping[PhaseCategory, float]], step_ns: float
 ) -> Stragglers:
-    """Return the late ranks of a job that compares `num_steps` of `step_ns` each; `cells` of each rank's step.
+    """Return the late ranks of a job whose shortest mean step is `step_ns`; `cells` of each rank's step.
 
     Unprofiled steps decide where there are enough of them; without, lateness has to hold in most traced steps, and
     beyond their scatter.
@@ -90,17 +90,19 @@ def find_stragglers(
     is_steady = _is_steady(waits, [ranks.index(rank) for rank in candidates], step_ns)
     if unprofiled is None or not unprofiled.decides:
         if not is_steady:
-            return Stragglers((), _not_steady(job, candidates), unsteady=frozenset(candidates))
+            return Stragglers((), _not_steady(job, candidates, waits.num_steps), unsteady=frozenset(candidates))
         return Stragglers(
-            tuple(_straggler(ranks, waits, rank, causes[rank], None, num_steps) for rank in candidates),
+            tuple(_straggler(ranks, waits, rank, causes[rank], None) for rank in candidates),
             note="",
-            num_traced=num_steps,
+            num_traced=waits.num_steps,
         )
     chosen = sorted(unprofiled.late_ranks, key=lambda rank: (*candidates, rank).index(rank))
     late_ns = {rank: round(float(np.median(unprofiled.late[rank]))) for rank in chosen}
-    note = _not_confirmed(job, unprofiled, {rank: causes[rank] for rank in candidates if rank not in chosen})
-    named = tuple(_straggler(ranks, waits, rank, causes.get(rank), late_ns.get(rank), num_steps) for rank in chosen)
-    return Stragglers(named, note, unprofiled.num_steps, num_traced=num_steps)
+    note = _not_confirmed(
+        job, unprofiled, {rank: causes[rank] for rank in candidates if rank not in chosen}, waits.num_steps
+    )
+    named = tuple(_straggler(ranks, waits, rank, causes.get(rank), late_ns.get(rank)) for rank in chosen)
+    return Stragglers(named, note, unprofiled.num_steps, num_traced=waits.num_steps)
 
 
 def straggler_finding(job: Job, late: Stragglers) -> tuple[Finding, ...]:
@@ -143,11 +145,11 @@ def _reason(cause: Lateness) -> str:
 
 
 def _straggler(
-    ranks: Sequence[int], waits: CausedWaits, rank: int, cause: Lateness | None, late_ns: int | None, num_steps: int
+    ranks: Sequence[int], waits: CausedWaits, rank: int, cause: Lateness | None, late_ns: int | None
 ) -> Straggler:
     index = ranks.index(rank)
     wait_ns, exposed_ns = (
-        round(float(waits.caused(values)[index]) / num_steps) for values in (waits.ns, waits.exposed_ns)
+        round(float(waits.caused(values)[index]) / waits.num_steps) for values in (waits.ns, waits.exposed_ns)
     )
     return Straggler(rank, wait_ns, exposed_ns, late_ns, cause)
 
@@ -182,11 +184,11 @@ def _unprofiled(job: Job) -> _Unprofiled | None:
     return _Unprofiled(late * float(np.median(step_ns.max(axis=0))), waiting, late_ranks(late))
 
 
-def _not_confirmed(job: Job, unprofiled: _Unprofiled, causes: Mapping[int, Lateness | None]) -> str:
+def _not_confirmed(job: Job, unprofiled: _Unprofiled, causes: Mapping[int, Lateness | None], num_steps: int) -> str:
     """Return what the traced steps show and unprofiled ones do not, or cannot; "" for nothing."""
     if not causes:
         return ""
-    waited = _waited_for(job, list(causes))
+    waited = _waited_for(job, list(causes), num_steps)
     hidden = {cause.phase for cause in causes.values() if cause} & unprofiled.waiting_phases
     if hidden:
         phase = sorted(hidden)[0]
@@ -197,10 +199,10 @@ def _not_confirmed(job: Job, unprofiled: _Unprofiled, causes: Mapping[int, Laten
     return f"{waited}; {'they are' if len(causes) > 1 else 'it is'} not late throughout {many}."
 
 
-def _not_steady(job: Job, candidates: Sequence[int]) -> str:
-    return f"{_waited_for(job, candidates)}, too irregularly to name a straggler." if candidates else ""
+def _not_steady(job: Job, candidates: Sequence[int], num_steps: int) -> str:
+    return f"{_waited_for(job, candidates, num_steps)}, too irregularly to name a straggler." if candidates else ""
 
 
-def _waited_for(job: Job, ranks: Sequence[int]) -> str:
+def _waited_for(job: Job, ranks: Sequence[int], num_steps: int) -> str:
     noun = "ranks" if len(ranks) > 1 else "rank"
-    return f"{in_traced_steps(job).capitalize()} the others wait for {noun} {format_ranks(ranks)}"
+    return f"{in_traced_steps(job, num_steps).capitalize()} the others wait for {noun} {format_ranks(ranks)}"

@@ -11,7 +11,7 @@ from traceq.analysis._collective_skew import skew_table, skew_view
 from traceq.analysis._stragglers import Stragglers, find_stragglers, straggler_finding
 from traceq.analysis._wording import MOST_RANKS, more_rows, scope
 from traceq.facts.comm.rank_collectives import rank_calls
-from traceq.facts.ranks.caused_waits import caused_waits
+from traceq.facts.ranks.caused_waits import CausedWaits, caused_waits
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import PhaseCategory, busy_ns, cells_of
 from traceq.facts.ranks.rank_outline import Outline
@@ -29,7 +29,7 @@ _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: th
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank's counted collectives over the whole trace, its step (mean), and, for the straggler, why it is late.
+    """One rank's collectives in steps that all ranks count, its step (mean), and, for the straggler, why it is late.
 
     `exposed_wait_ns` is the part of the waits in which nothing computes; `caused_ns` is what others wait for it as the
     last to arrive, mean over the ranks that share a group with it; `offset_ns` of the rank's clock, within
@@ -71,10 +71,9 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """One rank's counted collectives over its whole trace, ns, and the number of steps that have any."""
+    """One rank's collectives in the steps that are compared, ns."""
 
     num: int
-    num_steps: int
     wait_ns: int
     exposed_ns: int
     transfer_ns: int
@@ -100,16 +99,17 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the waits of every rank, and the straggler if there is one; nothing for a single rank."""
     if len(job.ranks) < 2:
         return Report("ranks", (Table.of("ranks", "Ranks", RankRow, ()), skew_table(None, None)))
-    waits = _waits(job, parts)
-    cells = {rank.rank: dict(part.cells) for rank, part in zip(job.ranks, parts, strict=True)}
     caused = caused_waits(job, _exposed_on_job_clock(job, parts))
+    waits = _waits(job, parts, caused)
+    cells = {rank.rank: dict(part.cells) for rank, part in zip(job.ranks, parts, strict=True)}
     late = Stragglers((), "")
     if len(waits) > 1:
-        num_steps = max(each.num_steps for each in waits.values())
-        late = find_stragglers(job, caused, cells, _shortest_window_ns(job, waits) / num_steps, num_steps)
+        late = find_stragglers(job, caused, cells, min(_step_ns(rank) for rank in job.ranks if rank.rank in waits))
     sums = dict(zip(job.issued.ranks, caused.caused(caused.ns).tolist(), strict=True))
     rows = [
-        _row(job, rank, busy_ns(cells[rank.rank]), waits.get(rank.rank), late, sums.get(rank.rank, 0.0))
+        _row(
+            job, rank, busy_ns(cells[rank.rank]), waits.get(rank.rank), late, sums.get(rank.rank, 0.0), caused.num_steps
+        )
         for rank in job.ranks
     ]
     skew = skew_table(job.issued, job.waits)
@@ -120,10 +120,10 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     )
 
 
-def _waits(job: Job, parts: Sequence[_Rank]) -> dict[int, _Waits]:
+def _waits(job: Job, parts: Sequence[_Rank], caused: CausedWaits) -> dict[int, _Waits]:
     """Return the waits by rank, without ranks that have no counted collective."""
     issued, waits = job.issued, job.waits
-    counted = waits.counted[:, None] & (waits.duration >= 0)
+    counted = caused.counted[:, None] & (waits.duration >= 0)
     part_of = {rank.rank: number for number, rank in enumerate(job.ranks)}
     by_rank = {}
     for index, rank in enumerate(issued.ranks):
@@ -134,7 +134,6 @@ def _waits(job: Job, parts: Sequence[_Rank]) -> dict[int, _Waits]:
         start = issued.columns.start[call] - job.ranks[part_of[rank]].base_time_ns
         by_rank[rank] = _Waits(
             num=len(selected),
-            num_steps=len(np.unique(issued.columns.step[call])),
             wait_ns=int(wait.sum()),
             exposed_ns=measure(intersect(spans(start, start + wait), parts[part_of[rank]].exposed)),
             transfer_ns=int((waits.duration[selected, index] - wait).sum()),
@@ -147,26 +146,22 @@ def _exposed_on_job_clock(job: Job, parts: Sequence[_Rank]) -> dict[int, Spans]:
     return {rank.rank: part.exposed + rank.base_time_ns for rank, part in zip(job.ranks, parts, strict=True)}
 
 
-def _shortest_window_ns(job: Job, waits: dict[int, _Waits]) -> int:
-    """Return the shortest window: only collectives that all ranks ran are compared."""
-    return min(_window_ns(rank) for rank in job.ranks if rank.rank in waits)
-
-
-def _window_ns(rank: Outline) -> int:
-    window = rank.steps.window
-    return int(window[-1, 1] - window[0, 0])
-
-
-def _row(job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, late: Stragglers, caused_ns: float) -> RankRow:
+def _step_ns(rank: Outline) -> float:
     window = rank.steps.window[rank.steps.counted]
+    return float(np.mean(window[:, 1] - window[:, 0]))
+
+
+def _row(
+    job: Job, rank: Outline, busy_ns: int, waits: _Waits | None, late: Stragglers, caused_ns: float, num_steps: int
+) -> RankRow:
     offset_ns, offset_pm_ns = _clock(job, rank.rank)
     straggler = next((each for each in late.ranks if each.rank == rank.rank), None)
     cause = straggler.cause if straggler is not None else None
     return RankRow(
         key=f"rank {rank.rank}",
         rank=rank.rank,
-        num_steps=waits.num_steps if waits else 0,
-        step_ns=round(float(np.mean(window[:, 1] - window[:, 0]))),
+        num_steps=num_steps if waits else 0,
+        step_ns=round(_step_ns(rank)),
         busy_ns=busy_ns,
         num=waits.num if waits else 0,
         wait_ns=waits.wait_ns if waits else None,
@@ -216,10 +211,7 @@ def _view(job: Job, rows: Sequence[RankRow], late: Stragglers) -> Table:
         "A wait is the time from a rank's start to the latest rank's, which causes it; it is exposed while nothing "
         "computes."
     )
-    num_steps = max(row.num_steps for row in rows)
-    is_more = any(rank.steps.marked and num_steps > rank.steps.counted.sum() for rank in job.ranks)
-    means = f"Waits and transfers are means of {num_steps:,} steps, cut-off ones included." if is_more else ""
-    note = " ".join(filter(None, (result, late.note, waits, means, more_rows(len(rows) - len(shown)))))
+    note = " ".join(filter(None, (result, late.note, waits, more_rows(len(rows) - len(shown)))))
     return Table.of("ranks", "Ranks (waits and transfers per step)", RankRow, shown, note=note).visible
 
 

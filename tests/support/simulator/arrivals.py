@@ -10,10 +10,11 @@ from .timeline import Timeline
 
 @dataclass
 class Arrival:
-    """One collective: what it is, its phase, and by rank when it began to wait there and when it was over."""
+    """One collective: what it is, its phase and step, and by rank when it began to wait there and when it was over."""
 
     what: Collective
     phase: str
+    step: int
     came: dict[int, int] = field(default_factory=dict)
     over: dict[int, int] = field(default_factory=dict)
 
@@ -38,6 +39,6 @@ def arrivals(timelines: list[Timeline]) -> list[Arrival]:
     for timeline in timelines:
         for issue in timeline.issues:
             key = (issue.what.group, issue.step, issue.place)
-            arrival = met.setdefault(key, Arrival(issue.what, issue.phase))
+            arrival = met.setdefault(key, Arrival(issue.what, issue.phase, issue.step))
             arrival.came[timeline.rank], arrival.over[timeline.rank] = issue.work.start, issue.work.end
     return list(met.values())

@@ -25,11 +25,12 @@ _MOST = 0.75
 class CausedWaits:
     """W waits, one for each rank in each collective that counts, over R ranks and K steps that all of them count.
 
-    `cause`, `waiter`, `instance` int64[W] into the job's ranks and instances; `step` int64[W] into K, -1 for others.
-    `ns`, `exposed_ns` int64[W]: the wait, and its part in which the waiting rank computes nothing. `peers` bool[R, R]:
-    share a group.
+    `counted` bool[B]: the instances that count: those of these steps, without the first of each group. `cause`,
+    `waiter`, `instance` int64[W] into the job's ranks and instances; `step` int64[W] into K. `ns`, `exposed_ns`
+    int64[W]: the wait, and its part in which the waiting rank computes nothing. `peers` bool[R, R]: share a group.
     """
 
+    counted: NDArray[np.bool_]
     cause: NDArray[np.int64]
     waiter: NDArray[np.int64]
     instance: NDArray[np.int64]
@@ -45,16 +46,12 @@ class CausedWaits:
 
     def per_step(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[K, R]: likewise for each step."""
-        inside = self.step >= 0
-        return self._by(np.where(inside, self.step, 0), self.num_steps, np.where(inside, values, 0))
+        return self._by(self.step, self.num_steps, values)
 
     def per_collective(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
-        """float64[B, R]: likewise for each of the collectives in these steps."""
-        inside = self.step >= 0
-        instances, index = np.unique(self.instance[inside], return_inverse=True)
-        part = np.zeros(len(values), np.int64)
-        part[inside] = index
-        return self._by(part, len(instances), np.where(inside, values, 0))
+        """float64[N, R]: likewise for each of the collectives that count."""
+        instances, part = np.unique(self.instance, return_inverse=True)
+        return self._by(part, len(instances), values)
 
     def _by(self, part: NDArray[np.int64], num: int, values: NDArray[np.int64]) -> NDArray[np.float64]:
         sums = np.zeros((num, len(self.peers)))
@@ -65,24 +62,34 @@ class CausedWaits:
 def caused_waits(job: Job, exposed: Mapping[int, Spans]) -> CausedWaits:
     """Return the waits of a job's counted collectives; `exposed`, by rank, is on the clock of its calls."""
     issued, waits = job.issued, job.waits
-    instance, waiter = np.nonzero(waits.counted[:, None] & (waits.wait >= 0))
+    numbers, num_steps, counted = _in_counted_steps(job)
+    instance, waiter = np.nonzero(counted[:, None] & (waits.wait >= 0))
     call = waits.instances.call[instance, waiter]
     start, ns = issued.columns.start[call], waits.wait[instance, waiter]
     exposed_ns = np.zeros_like(ns)
     for index, rank in enumerate(issued.ranks):
         selected = waiter == index
         exposed_ns[selected] = measure_within(exposed[rank], start[selected], start[selected] + ns[selected])
-    numbers, counted = issued.columns.step[call], _counted_numbers(job)
-    inside = np.isin(numbers, counted) if np.isin(numbers, counted).any() else np.ones(len(numbers), np.bool_)
-    steps, index_of = np.unique(numbers[inside], return_inverse=True)
-    step = np.full(len(numbers), -1)
-    step[inside] = index_of
     cause = latest_rank(waits)[instance] if len(instance) else instance
-    return CausedWaits(cause, waiter, instance, step, ns, exposed_ns, _peers(job), len(steps))
+    return CausedWaits(counted, cause, waiter, instance, numbers[instance], ns, exposed_ns, _peers(job), num_steps)
+
+
+def _in_counted_steps(job: Job) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
+    """Return (int64[B]: the step of each instance, the number of steps, bool[B]: which instances count).
+
+    Steps are those that all ranks count, as far as they have an instance; where none of these has, any that have one.
+    """
+    issued, waits = job.issued, job.waits
+    call = waits.instances.call
+    number = np.where(call >= 0, issued.columns.step[call], -1).max(axis=1, initial=-1)
+    inside = waits.counted & np.isin(number, _counted_numbers(job))
+    inside = inside if inside.any() else waits.counted
+    steps = np.unique(number[inside])
+    return np.searchsorted(steps, number), len(steps), inside
 
 
 def _counted_numbers(job: Job) -> NDArray[np.int64]:
-    """int64[K]: numbers of the steps that count on all ranks."""
+    """int64[K]: numbers of the steps that count on all ranks, ascending."""
     numbers = [set(rank.steps.number[rank.steps.counted].tolist()) for rank in job.ranks if rank.steps.marked]
     return np.array(sorted(set.intersection(*numbers)) if numbers else [], np.int64)
 
