@@ -69,6 +69,15 @@ def test_a_loader_that_is_quick_or_that_the_device_hides_starves_nobody() -> Non
     assert findings("dataload", *busy) == []
 
 
+def test_gaps_between_kernels_that_are_launched_already_are_not_the_loaders() -> None:
+    """Of 40 us in the loader the device idles 25: 5 of them before a kernel that is launched."""
+    rows = [step(0, 100, 0), step(100, 100, 1), launch(1, 2, 1)]
+    rows += [kernel("a", 5, 100, 1), launch(102, 2, 2), kernel("b", 105, 10, 2), launch(106, 2, 3)]
+    rows += [kernel("c", 120, 10, 3), annotation("dataload_wait", 110, 40), launch(151, 2, 4), kernel("d", 155, 45, 4)]
+    (finding,) = report("dataload", *rows).findings
+    assert finding.ns == 20_000
+
+
 def test_without_a_device_all_of_the_wait_holds_up_the_step() -> None:
     rows = [step(0, 100), annotation("enumerate(DataLoader)#x", 0, 20), op("aten::mm", 30, 60)]
     assert findings("dataload", *rows) == [("starved", 20_000)]
@@ -134,6 +143,26 @@ def test_copies_from_pageable_memory_that_hold_up_the_step_are_a_finding() -> No
 @pytest.mark.parametrize("name", ["HtoD (Pinned -> Device)", "DtoH (Device -> Pageable)"])
 def test_pinned_copies_and_copies_to_the_host_are_none(name: str) -> None:
     assert findings("memcpy", *copying(name, 30)) == []
+
+
+def measured(*waits: Event) -> list[Event]:
+    """A step of 100 us that launches two kernels, and some waits."""
+    work = [launch(20, 2, 1), kernel("a", 25, 20, 1), launch(60, 2, 2), kernel("b", 65, 20, 2)]
+    return [step(0, 100), *work, *waits]
+
+
+def test_synchronizes_around_all_launches_are_those_of_a_measurement() -> None:
+    """Before the first launch, and in the step, after the last one; one between launches is the program's."""
+    around = call("cudaDeviceSynchronize", 1, 15), call("cudaDeviceSynchronize", 70, 16)
+    rows = {row["once"]: row for row in table(build(*measured(*around)), "syncs")}
+    assert rows["measurement"]["replay_ns"] == 0
+    assert rows["measurement"]["num"] == 2
+    assert findings("syncs", *measured(*around)) == []
+    assert findings("replay", *measured(*around)) == []
+    between = call("cudaDeviceSynchronize", 26, 20)
+    assert [code for code, _ in findings("syncs", *measured(between))] == ["costly_sync"]
+    (row,) = table(build(*measured(*around, between)), "syncs")
+    assert (row["once"], row["num"]) == ("", 3)  # one row, of which not all are
 
 
 def passes(forward: int, backward: int, computes: int) -> list[Event]:

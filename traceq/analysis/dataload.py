@@ -21,7 +21,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_waits
 from traceq.facts.timeline.steps import main_track, steps
-from traceq.facts.timeline.time_partition import IDLE, activity
+from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
 from traceq.intervals import Spans, intersect, measure_common, measure_within, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
@@ -69,10 +69,14 @@ def _loading(trace: Trace) -> Spans:
 
 
 def _idle(trace: Trace) -> Spans:
-    """Return the times in which nothing runs because of the loader: while the device idles; without one, all of it."""
+    """Return the times in which nothing runs because of the loader: while the device idles; without one, all of it.
+
+    Between kernels that are launched already the device does not wait for the host.
+    """
     if len(device_work(trace)) == 0:
         return _loading(trace)
-    return intersect(_loading(trace), activity(trace).when(*IDLE))
+    waits = (code for code in IDLE if code is not TimeCategory.LAUNCH_LATENCY)
+    return intersect(_loading(trace), activity(trace).when(*waits))
 
 
 def _rows(trace: Trace) -> list[DataloadRow]:

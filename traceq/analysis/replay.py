@@ -120,7 +120,7 @@ def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return what is removed together, as (name, which of the graph's holds): each kind of sync, all, the loader."""
     kind = kinds_of_waits(trace)
     kinds = [(f"{name} syncs", kind == code) for code, name in enumerate(SYNC_KINDS) if (kind == code).any()]
-    together = [(_ALL, kind != LOADER)] if len(kinds) > 1 else []
+    together = [(_ALL, kind >= 0)] if len(kinds) > 1 else []
     loader = [(_LOADER, kind == LOADER)] if (kind == LOADER).any() else []
     return [*kinds, *together, *loader]
 

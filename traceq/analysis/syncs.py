@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._removed_waits import alike_syncs, saved_without_alike
+from traceq.analysis._removed_waits import alike_syncs, is_of_measurement, saved_without_alike
 from traceq.analysis._slack import in_vain, slack_by_rank
 from traceq.analysis._wording import and_followers, more_rows, over_ranks, per_step, saving_words, with_step_headings
 from traceq.causes.replay import Saving
@@ -38,7 +38,7 @@ _LONG = 0.01
 """Part of a step from which a wait that costs nothing is a finding."""
 _COSTLY, _MAY_COST, _FREE, _HARMLESS, _UNKNOWN = "costly", "may_cost", "waits_but_free", "harmless", "unknown"
 _SCALAR, _ALLOC = "scalar", "alloc"
-_CAPTURE = "graph_capture"
+_CAPTURE, _MEASUREMENT = "graph_capture", "measurement"
 _ONCE = {
     "": "",
     _CAPTURE: "; that op captures a CUDA graph, which it does once for each shape: trace steps after a warm-up",
@@ -106,6 +106,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
     recorded_wait_ns = groups.sum(np.minimum(waits.wait, on_record))
     step_blocked_ns = groups.sum(np.where(in_steps, on_record, 0))
     allocates, captured_ns = allocates_once(trace), groups.sum(np.where(is_in_graph_capture(trace), waits.blocked, 0))
+    measures = is_of_measurement(trace)
     captures = [2 * ns > all_ns for ns, all_ns in zip(captured_ns, blocked_ns, strict=True)]
     rows = []
     for index, (kind_code, op_text, line_text, path, phase_number) in enumerate(groups.keys.tolist()):
@@ -133,10 +134,16 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 replay_ns=savings[index].least_ns,
                 most_replay_ns=savings[index].most_ns,
                 label=_label(trace, recorded_wait_ns[index], savings[index]),
-                once=allocates if kind == _ALLOC and allocates else _CAPTURE if captures[index] else "",
+                once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
+
+
+def _once(kind: str, allocates: str, *, is_capture: bool, is_measurement: bool) -> str:
+    if kind == _ALLOC and allocates:
+        return allocates
+    return _CAPTURE if is_capture else _MEASUREMENT if is_measurement else ""
 
 
 def _label(trace: Trace, wait_ns: int, saving: Saving) -> str:
@@ -208,7 +215,7 @@ def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
     slack_ns = slack_by_rank(job)
     saving = _worst((row for row in rows if row.replay_ns >= _THRESHOLD * step_ns[row.rank]), slack_ns)
     costly_keys = {row.key for row in saving}
-    blocking = sorted(_worst(rows), key=lambda row: -row.step_blocked_ns)
+    blocking = sorted(_worst(row for row in rows if row.once != _MEASUREMENT), key=lambda row: -row.step_blocked_ns)
     replayed = (row for row in blocking if row.kind != _SCALAR and row.key not in costly_keys)  # not without a device
     free = [row for row in replayed if row.step_blocked_ns >= _LONG * step_ns[row.rank] and row.label != _MAY_COST]
     costly = (_costly(job, row, step_ns[row.rank], slack_ns.get(row.rank, 0.0)) for row in saving[:_MOST_FINDINGS])

@@ -19,7 +19,7 @@ from .unrecorded import gaps, opening
 __all__ = ["finding_times"]
 
 CATEGORIES = ("host_bound", "exposed_comm", "exposed_memcpy", "sync_wait", "alloc_wait", "dataload_wait", "spin_wait")
-IDLE = ("host_bound", "sync_wait", "alloc_wait", "tail", "launch_latency")
+IDLE = ("host_bound", "sync_wait", "alloc_wait", "tail")
 LOADS = re.compile(r"^enumerate\(DataLoader\)|^(## )?data_?load", re.IGNORECASE)
 LONGEST_GAP_NS = 1_000_000
 

@@ -1,4 +1,4 @@
-"""Syncs that a job makes once, not in every step: while a CUDA graph is captured, while the pool of memory grows."""
+"""Syncs that are none of every step: in the capture of a graph, in a growing pool, around a measurement."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.first_device_use import first_device_use
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
@@ -16,7 +17,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import contains, span_index, spans
 from traceq.model import Category, Trace
 
-__all__ = ["allocates_once", "is_in_graph_capture", "num_captured_graphs"]
+__all__ = ["allocates_once", "is_around_all_launches", "is_in_graph_capture", "num_captured_graphs"]
 
 _CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
 _FREE = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
@@ -39,6 +40,19 @@ def num_captured_graphs(trace: Trace) -> int:
     """Return how many CUDA graphs the counted steps capture."""
     all_steps = steps(trace)
     return int((span_index(all_steps.host[all_steps.counted], trace.events.ts[_captures(trace)]) >= 0).sum())
+
+
+def is_around_all_launches(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[S]: device synchronizes before the first or after the last launch of the trace.
+
+    A measurement synchronizes there, so that it times the work in between.
+    """
+    waits, work = syncs(trace), device_work(trace)
+    launched = trace.events.ts[work.call[work.linked]]
+    if len(launched) == 0:
+        return np.zeros(len(waits), np.bool_)
+    outside = (waits.start < launched.min()) | (waits.start > launched.max())
+    return np.asarray((waits.kind == SyncKind.DEVICE) & outside)
 
 
 def _captures(trace: Trace) -> NDArray[np.int64]:
