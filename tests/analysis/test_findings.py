@@ -165,6 +165,20 @@ def test_synchronizes_around_all_launches_are_those_of_a_measurement() -> None:
     assert (row["once"], row["num"]) == ("", 3)  # one row, of which not all are
 
 
+def test_a_sync_that_not_every_step_has_says_in_how_many_it_is() -> None:
+    """Per step it blocks the host 20 us, as it does 60 us in one of three."""
+    rows = []
+    for n in range(3):
+        start, waits = 100 * n, 60 if n == 1 else 0
+        rows += [step(start, 100, n), launch(start + 2, 2, 10 * n + 1), kernel("a", start + 5, 20 + waits, 10 * n + 1)]
+        rows += [call("cudaStreamSynchronize", start + 25, 60)] * (n == 1)
+        rows += [launch(start + 86, 2, 10 * n + 2), kernel("b", start + 89, 10, 10 * n + 2)]
+    (finding,) = report("syncs", *rows).findings
+    assert ", all of it in 1 of 3 traced steps" in finding.text
+    assert "blocks the host 20.0 us per step" in finding.text
+    assert [row["num_steps"] for row in table(build(*rows), "syncs")] == [1]
+
+
 def passes(forward: int, backward: int, computes: int) -> list[Event]:
     """A step whose backward runs a kernel of `computes` us in `backward` us."""
     rows = [step(0, forward + backward), annotation("forward", 0, forward), annotation("backward", forward, backward)]
@@ -304,6 +318,22 @@ def test_metrics_that_are_gathered_in_every_step_are_a_finding(device: bool) -> 
     (row,) = table(build(*measuring(0, 2, device=device)), "metric_gathers")
     assert (row["name"], row["num"], row["num_steps"]) == ("all_gather", 2, 2)
     assert row["exposed_ns"] == 40_000
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_metrics_that_hold_up_one_step_alone_are_no_finding(device: bool) -> None:
+    """Their mean is 20 us of 100, too, but 0.4 us in two of three steps: there nothing but one rank's delay shows."""
+
+    def lasting(index: int, us: float) -> list[Event]:
+        first = 100 * index + 70
+        rows = measuring(0, 1, 2, device=device)
+        return [row | {"dur": us} for row in rows if row["dur"] == 20 and first <= row["ts"] < first + 10]
+
+    others = [row for row in measuring(0, 1, 2, device=device) if row["dur"] != 20]
+    uneven = [*others, *lasting(0, 0.4), *lasting(1, 0.4), *lasting(2, 24)]
+    assert findings("metric_gathers", *uneven) == []
+    even = [*others, *lasting(0, 18), *lasting(1, 20), *lasting(2, 22)]
+    assert findings("metric_gathers", *even) == [("metric_gathers", 20_000)]
 
 
 def test_a_gather_that_a_kernel_hides_holds_nothing_up() -> None:

@@ -60,6 +60,24 @@ def test_many_short_gaps_between_tiny_kernels_are_launch_bound() -> None:
     assert findings(build(*steady(20))) == [("launch_bound", 190_000)]
 
 
+def test_one_launch_bound_step_of_three_is_no_finding() -> None:
+    """The mean over the steps is the same 45 % of a step."""
+
+    def after(start: int, number: int, rows: list[Event]) -> list[Event]:
+        moved = [row | {"ts": row["ts"] + start} for row in rows[1:]]
+        numbered = [
+            row | {"args": row["args"] | {"correlation": row["args"]["correlation"] + 100 * number}}
+            if "correlation" in row.get("args", {})
+            else row
+            for row in moved
+        ]
+        return [step(start, 280, number), *numbered]
+
+    quick, slow = steady(0.5, dur=27.5), steady(20)
+    assert findings(build(*after(0, 0, slow), *after(280, 1, slow), *after(560, 2, slow)))[0][0] == "launch_bound"
+    assert findings(build(*after(0, 0, quick), *after(280, 1, slow), *after(560, 2, quick))) == []
+
+
 def test_a_launch_bound_step_is_advised_only_what_it_can_use() -> None:
     def advice(*more: Event, runtime: str = "cuda") -> str:
         rows = [row | {"name": row["name"].replace("cuda", runtime)} for row in (*steady(20), *more)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -126,6 +127,10 @@ def _launch_bound(trace: Trace) -> Finding | None:
     waited[~in_counted_steps(trace)] = 0
     total_ns, waited_ns = int((counted[:, 1] - counted[:, 0]).sum()), int(waited.sum())
     if 100 * waited_ns < _BOUND_PCT * total_ns:
+        return None
+    step = span_index(steps_.window, partition.parts[:, 0])
+    by_step = np.bincount(step[step >= 0], waited[step >= 0], len(steps_))[steps_.counted].astype(np.float64)
+    if not holds_in_steps(by_step, np.diff(counted)[:, 0].astype(np.float64), _BOUND_PCT):
         return None
     names, by_phase = phases(trace).names, np.bincount(partition.phase, waited, len(phases(trace).names))
     main = [phase for phase in np.argsort(-by_phase)[:2].tolist() if by_phase[phase] >= waited_ns / 5]

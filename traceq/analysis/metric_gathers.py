@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -88,31 +89,38 @@ def _rows(trace: Trace) -> list[MetricRow]:
         selected = names == name
         num, num_steps = int(selected.sum()), len(sorted_unique(step[selected]))
         rows.append(
-            MetricRow(trace.rank, COLLECTIVE_NAMES[name], num, num_steps, _exposed_ns(trace, metrics[selected]))
+            MetricRow(
+                trace.rank, COLLECTIVE_NAMES[name], num, num_steps, int(_exposed_ns(trace, metrics[selected]).sum())
+            )
         )
     return rows
 
 
-def _exposed_ns(trace: Trace, metrics: NDArray[np.int64]) -> int:
-    """Return the time of the counted windows in which only these collectives run."""
-    pieces, calls = activity(trace), collective_calls(trace)
+def _exposed_ns(trace: Trace, metrics: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[K] ns: the time of each counted window in which only these collectives run."""
+    pieces, calls, all_steps = activity(trace), collective_calls(trace), steps(trace)
     exposed = pieces.among(TimeCategory.EXPOSED_COMM) & in_counted_steps(trace)
     if len(device_work(trace)):
         kernels = collective_kernels(trace)
         exposed &= np.isin(pieces.owner, kernels.work[np.isin(kernels.call, metrics)])
+        ns = pieces.ns[exposed]
     else:
         rows = calls.rows[metrics]
         carrying = spans(trace.events.ts[rows], trace.events.end[rows])
-        return int(measure_within(carrying, *pieces.parts[exposed].T).sum())
-    return int(pieces.ns[exposed].sum())
+        ns = measure_within(carrying, *pieces.parts[exposed].T)
+    by_step = np.bincount(span_index(all_steps.window, pieces.parts[exposed, 0]), ns, len(all_steps))
+    return by_step[all_steps.counted].astype(np.int64)
 
 
 def _in_every_step(trace: Trace, role: int) -> Finding | None:
-    """Return a finding if each of two or more steps has such collectives, and 1 % of the step is exposed by them."""
+    """Return a finding if each of two or more steps has such collectives, and they expose 1 % of most of them."""
     (metrics, step), trace_steps = _calls_of(trace, role), steps(trace)
     num_steps, window = int(trace_steps.counted.sum()), trace_steps.window[trace_steps.counted]
-    exposed_ns, step_ns = round(_exposed_ns(trace, metrics) / num_steps), float(np.diff(window).mean())
-    if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < _LEAST_SHARE * step_ns:
+    by_step, step_ns = _exposed_ns(trace, metrics).astype(np.float64), np.diff(window)[:, 0].astype(np.float64)
+    exposed_ns = round(float(by_step.mean()))
+    if num_steps < 2 or len(sorted_unique(step)) < num_steps or exposed_ns < _LEAST_SHARE * float(step_ns.mean()):
+        return None
+    if not holds_in_steps(by_step, step_ns, 100 * _LEAST_SHARE):
         return None
     num, exposed = format_value(len(metrics) / num_steps, Unit.MEAN), format_value(exposed_ns, Unit.NS)
     code, what, remedy = _REMEDIES[role]

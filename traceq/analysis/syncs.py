@@ -21,7 +21,7 @@ from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.facts.timeline.time_partition import unrecorded
-from traceq.intervals import measure_within, span_index
+from traceq.intervals import measure_within, sorted_unique, span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, SyncSite, Table, column
 from traceq.units import Unit, format_value
@@ -56,7 +56,8 @@ class SyncRow:
     Means over the counted steps are `step_blocked_ns` and `replay_ns`, by which a step becomes shorter without them:
     what they cost, in labels, tables and findings; `most_replay_ns` where what streams wait for is not recorded, or
     delays of the device have no recorded reason. `cost_ns` is only the part of it right after them. Waits for
-    unrecorded work do not count in `step_blocked_ns`. `once`: why they do not recur in every step, "" if they may.
+    unrecorded work do not count in `step_blocked_ns`. `once`: why they do not recur in every step, "" if they may;
+    `num_steps` counted steps have one.
     """
 
     key: str = column("key")
@@ -79,6 +80,7 @@ class SyncRow:
     most_replay_ns: int = column("at most", Unit.NS, is_per_step=True)
     label: str = column("label")
     once: str = column("once")
+    num_steps: int = column("steps with one", Unit.COUNT)
 
 
 def summarize(trace: Trace) -> Part[SyncRow]:
@@ -98,7 +100,10 @@ def _rows(trace: Trace) -> list[SyncRow]:
     texts, paths = waits.origin.texts, modules(trace).paths
     groups = alike_syncs(trace)
     host = steps(trace).host[steps(trace).counted]
-    in_steps = span_index(host, waits.start) >= 0
+    step = span_index(host, waits.start)
+    in_steps = step >= 0
+    in_step = sorted_unique(groups.group_ids[in_steps] * len(host) + step[in_steps]) // len(host)
+    num_steps = np.bincount(in_step, minlength=len(groups.keys)).tolist()
     num, size, savings = groups.count(), groups.sum(waits.bytes), saved_without_alike(trace)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
@@ -135,6 +140,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 most_replay_ns=savings[index].most_ns,
                 label=_label(trace, recorded_wait_ns[index], savings[index]),
                 once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
+                num_steps=num_steps[index],
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
@@ -252,4 +258,10 @@ def _blocks(job: Job, row: SyncRow) -> str:
     if any(rank.steps.opens_ns is not None for rank in job.ranks if rank.rank == row.rank):
         blocked += ", besides waits for unrecorded work"
     what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
-    return f"{what} at {place} in {row.phase}{on_rank} blocks the host {blocked}"
+    return f"{what} at {place} in {row.phase}{on_rank} blocks the host {blocked}{_in_some_steps(job, row)}"
+
+
+def _in_some_steps(job: Job, row: SyncRow) -> str:
+    """Return `, all of it in 1 of 3 traced steps`; "" for what every counted step has."""
+    counted = next(int(rank.steps.counted.sum()) for rank in job.ranks if rank.rank == row.rank)
+    return f", all of it in {row.num_steps} of {counted:,} traced steps" if 0 < row.num_steps < counted else ""
