@@ -226,8 +226,8 @@ def test_jitter_is_no_cause_but_named_where_it_is_most_of_the_delta() -> None:
     )
     assert words_of(81, replace(jitter, delta_ns=80 * US)) == (
         (
-            "Most of the traced +81.0 us per step is in changes too small or too irregular to be told from "
-            "run-to-run jitter: +80.0 us ± 40.0 us in all."
+            "Most of the traced +81.0 us per step is in many changes, each of which is within run-to-run jitter, but "
+            "not all together: +80.0 us ± 40.0 us."
         ),
     )
     assert words_of(200, cause("aten::mm", 140), jitter) == (

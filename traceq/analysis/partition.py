@@ -26,6 +26,7 @@ from traceq.analysis._wording import (
 )
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.graph_replays import capture_spans
 from traceq.facts.ranks.exposed_waits import (
     EXPOSED_TRANSFER,
     EXPOSED_WAIT,
@@ -40,7 +41,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.grouping import group
-from traceq.intervals import span_index
+from traceq.intervals import intersect, measure_common, span_index, spans
 from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table, column
 from traceq.units import Unit, bar, format_value
@@ -107,7 +108,8 @@ class _Mean:
 class _Rank:
     """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
 
-    `device_copies` is by op the ns per step of exposed copies that no overlap can hide.
+    `device_copies` is by op the ns per step of exposed copies that no overlap can hide; `capture_ns` of a step is
+    host-bound while CUDA graphs are captured.
     """
 
     rows: tuple[PartitionRow, ...]
@@ -115,6 +117,7 @@ class _Rank:
     exposed: ExposedPieces
     saved: dict[str, Saving]
     device_copies: dict[str, float]
+    capture_ns: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +143,14 @@ class _Matrix:
 def summarize(trace: Trace) -> _Rank:
     """Return the exact partition of every window by phase and category."""
     rows, order = tuple(_rows(trace)), phases(trace).in_order
-    return _Rank(rows, order, exposed_pieces(trace), _saved(trace), exposed_device_copies(trace))
+    return _Rank(rows, order, exposed_pieces(trace), _saved(trace), exposed_device_copies(trace), _capture_ns(trace))
+
+
+def _capture_ns(trace: Trace) -> float:
+    """Return ns of a mean counted step in which the device waits for a host that captures a graph."""
+    windows = steps(trace).window[steps(trace).counted]
+    waits = intersect(spans(*capture_spans(trace).T), activity(trace).when(TimeCategory.HOST_BOUND))
+    return measure_common(waits, spans(windows[:, 0], windows[:, 1])) / len(windows)
 
 
 def _saved(trace: Trace) -> dict[str, Saving]:
@@ -163,7 +173,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     last, by_rank = least_waiting_rank(slack_by_rank(job)), zip(job.ranks, parts, strict=True)
     chosen = [part for rank, part in by_rank if part.saved and last in (None, rank.rank)]
     saved = {category: [part.saved[category] for part in chosen] for category in _FREE}
-    return Report("partition", (table,), views, tuple(_findings(job, rows, saved, last, _device_copies(parts))))
+    return Report("partition", (table,), views, tuple(_findings(job, rows, saved, last, parts)))
 
 
 def _device_copies(parts: Sequence[_Rank]) -> dict[str, float]:
@@ -218,7 +228,7 @@ def _findings(
     rows: Sequence[PartitionRow],
     saved: dict[str, list[Saving]],
     last: int | None,
-    device_copies: dict[str, float],
+    parts: Sequence[_Rank],
 ) -> list[Finding]:
     """Return the categories of lost time that take a large share of most counted steps, mean over ranks.
 
@@ -230,6 +240,7 @@ def _findings(
     is_fed = (share := unprofiled_share(job, _DATA_WAIT, _LOST["dataload_wait"][0])) is not None and not share.exceeds
     basis = f" {in_traced_steps(job)}" if job.ranks and job.ranks[0].steps.marked else ""
     is_lost = any(rank.lacks_device_rows for rank in job.ranks)
+    device_copies, capture_ns = _device_copies(parts), sum(part.capture_ns for part in parts) / max(len(parts), 1)
     findings = []
     for category, (least_pct, meaning) in _LOST.items():
         ns = by_step.get(category, np.zeros_like(whole))
@@ -243,8 +254,14 @@ def _findings(
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
         if category == _COPIES and 2 * sum(device_copies.values()) >= mean_ns:
             meaning = _copies_of_device(device_copies)
+        is_capture = category == _HOST_BOUND and 2 * capture_ns >= mean_ns
+        if is_capture:
+            meaning = (
+                f"for {format_value(capture_ns, Unit.NS)} of it the host captures CUDA graphs, and what it launches "
+                "does not run: trace later steps"
+            )
         is_vain = False
-        if saved.get(category):
+        if saved.get(category) and not is_capture:
             saving, step_ns = _mean_saving(saved[category]), float(whole.mean())
             is_vain = saving.most_ns < _LEAST_SAVED * step_ns
             own_ns, on_rank, of_ranks = mean_ns, "", ", mean of ranks" if len(job.ranks) > 1 else ""

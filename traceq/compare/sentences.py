@@ -185,8 +185,8 @@ def _no_change_words(traced: Traced, causes: Sequence[Cause]) -> list[str]:
             return [f"Besides, {cause.name}: {_delta(cause.delta_ns)} {traced.per} in all."]
         if abs(traced.delta_ns) <= _ERRORS * cause.sd_ns:
             return [f"The traced delta, {delta}, is within run-to-run jitter: {jitter_text(cause)}."]
-        several = "changes too small or too irregular to be told from run-to-run jitter"
-        return [f"Most of the traced {delta} is in {several}: {jitter_text(cause)} in all."]
+        several = "many changes, each of which is within run-to-run jitter, but not all together"
+        return [f"Most of the traced {delta} is in {several}: {jitter_text(cause)}."]
     return []
 
 

@@ -212,3 +212,17 @@ def test_a_compiled_model_runs_what_it_captured() -> None:
     assert {of_op for name, of_op in names if name.startswith("fmha_")} == {"aten::_efficient_attention_forward"}
     products = {of_op for name, of_op in names if "s16816gemm" in name}
     assert products == {"aten::mm", "aten::addmm", "aten::cudnn_convolution"}
+
+
+def test_a_host_that_captures_a_graph_is_no_host_to_make_faster() -> None:
+    """The device waits 295 us for the host, most of it in a capture; without the capture, that is host-bound."""
+
+    def finding(*captured: Event) -> str:
+        rows = [step(0, 400), launch(1, 2, 1), kernel("first", 5, 15, 1), launch(310, 2, 2), kernel("last", 315, 80, 2)]
+        report = analyze(Run("", (build(*rows, *captured),)), "partition")
+        return next(each.text for each in report.findings if each.code == "host_bound")
+
+    text = finding(*capture(30, *("mlp",) * 25))
+    assert "for 251 us of it the host captures CUDA graphs" in text
+    assert "replay" not in text
+    assert "a host that takes no time saves" in finding(op("aten::mlp", 30, 250))

@@ -12,10 +12,10 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
-from traceq.intervals import sorted_unique, span_index
+from traceq.intervals import Spans, sorted_unique, span_index
 from traceq.model import Category, Trace
 
-__all__ = ["GraphReplays", "ReplayTimes", "graph_replays", "replay_times"]
+__all__ = ["GraphReplays", "ReplayTimes", "capture_spans", "graph_replays", "replay_times"]
 
 _REPLAY = re.compile(r"GraphLaunch")
 _BEGIN, _END = (re.compile(rf"^(cuda|hip|cu)Stream{word}Capture") for word in ("Begin", "End"))
@@ -91,21 +91,29 @@ def replay_times(trace: Trace) -> ReplayTimes:
     return ReplayTimes(int(ns.sum()), int(replay_ns), int(captured_ns), len(calls))
 
 
-def _captures(trace: Trace) -> _Nodes:
-    """Return the captures that launch anything, each with the calls that it records; `ts` is when it ended.
-
-    Calls of other threads count, as backward launches on that of the autograd engine; not where captures overlap.
-    """
+@once_per_trace
+def capture_spans(trace: Trace) -> Spans:
+    """Return when CUDA graphs are captured, by begin; captures of several threads may overlap."""
     events = trace.events
     calls = events.rows(Category.RUNTIME)
     calls = calls[np.argsort(events.ts[calls], kind="stable")]
     begins, ends = (calls[matching(events, calls, pattern)] for pattern in (_BEGIN, _END))
     windows = [
         (begin_ns, end_ns)
-        for number in np.unique(tracks(trace)[begins]).tolist()
+        for number in sorted_unique(tracks(trace)[begins]).tolist()
         for begin_ns, end_ns in _windows(*(events.ts[rows[tracks(trace)[rows] == number]] for rows in (begins, ends)))
     ]
-    spans = np.array(sorted(windows), np.int64).reshape(-1, 2)
+    return np.array(sorted(windows), np.int64).reshape(-1, 2)
+
+
+def _captures(trace: Trace) -> _Nodes:
+    """Return the captures that launch anything, each with the calls that it records; `ts` is when it ended.
+
+    Calls of other threads count, as backward launches on that of the autograd engine; not where captures overlap.
+    """
+    events, spans = trace.events, capture_spans(trace)
+    calls = events.rows(Category.RUNTIME)
+    calls = calls[np.argsort(events.ts[calls], kind="stable")]
     if (spans[1:, 0] < spans[:-1, 1]).any():
         return _Nodes(calls[:0], calls[:0], calls[:0])
     launches = calls[matching(events, calls, _CAPTURED)]

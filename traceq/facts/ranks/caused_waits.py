@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from traceq.facts.ranks.arrival_waits import latest_rank
 from traceq.facts.ranks.job import Job
-from traceq.intervals import Spans, measure_within
+from traceq.intervals import Spans, measure_within, sorted_unique
 
 __all__ = ["CausedWaits", "caused_waits", "stragglers"]
 
@@ -84,7 +84,7 @@ def _in_counted_steps(job: Job) -> tuple[NDArray[np.int64], int, NDArray[np.bool
     number = np.where(call >= 0, issued.columns.step[call], -1).max(axis=1, initial=-1)
     inside = waits.counted & np.isin(number, _counted_numbers(job))
     inside = inside if inside.any() else waits.counted
-    steps = np.unique(number[inside])
+    steps = sorted_unique(number[inside])
     return np.searchsorted(steps, number), len(steps), inside
 
 
