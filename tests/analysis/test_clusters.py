@@ -17,8 +17,8 @@ from traceq.analysis.registry import analyze
 from traceq.facts.ranks.job import job_of
 from traceq.facts.ranks.phase_times import PhaseTimes
 from traceq.facts.timeline.time_partition import TimeCategory
-from traceq.model import Run, Trace
-from traceq.report import Report
+from traceq.model import Run, Timings, Trace
+from traceq.report import Finding, Report
 from traceq.stats.clustering import cluster_ranks, gap_clusters
 
 PHASES = ("dataload", "forward", "backward", "optimizer")
@@ -65,8 +65,28 @@ def test_the_rank_that_computes_longer_is_a_cluster_of_its_own() -> None:
 
 def test_the_finding_names_ranks_host_phase_and_time() -> None:
     (finding,) = job(*[500] * 6, 640, 640, 640).findings
-    assert finding.text == "stragglers: 3 on one host (host2: ranks 6-8) late by 140 us in forward; 6 ranks are alike"
+    assert finding.text == (
+        "stragglers: 3 on one host (host2: ranks 6-8) late by 140 us in forward; 6 ranks are alike (in this one traced "
+        "step)"
+    )
     assert (finding.code, finding.severity, finding.ns, finding.key) == ("late_ranks", "high", 140_000, "rank 6")
+
+
+def test_unprofiled_steps_decide_which_clusters_are_late() -> None:
+    """The traced step of both runs has three late ranks of nine; 400 unprofiled ones of 1 ms have them, or not."""
+    traces = tuple(computing(rank, us, 9) for rank, us in enumerate([500] * 6 + [640] * 3))
+
+    def findings_of(late_us: float, num: int = 400) -> tuple[Finding, ...]:
+        forward = np.random.default_rng(1).normal(500, 10, (9, num)) + np.r_[np.zeros(6), [late_us] * 3][:, None]
+        phase_ns = (np.stack([forward, 1000 - forward], axis=2) * 1000).astype(np.int64)
+        none = np.zeros(9, np.int64)
+        times = (phase_ns.sum(axis=2), phase_ns, phase_ns, np.arange(num), none, none, none)
+        timings = Timings(("forward", "backward"), *times, num_warmup=0, by_device=False)
+        return analyze(Run("job", traces, timings=timings), "clusters").findings
+
+    assert findings_of(0) == ()
+    assert [finding.key for finding in findings_of(140)] == ["rank 6"]
+    assert [finding.key for finding in findings_of(0, num=399)] == ["rank 6"]
 
 
 def test_percentiles_are_over_ranks_and_name_the_rank_that_takes_most() -> None:

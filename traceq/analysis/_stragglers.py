@@ -20,7 +20,7 @@ from traceq.stats.late_ranks import late_ranks, lateness_of_ranks, steps_needed
 from traceq.stats.means import chance_of_mean
 from traceq.units import Unit, format_ranks, format_value
 
-__all__ = ["Straggler", "Stragglers", "find_stragglers", "straggler_finding"]
+__all__ = ["Straggler", "Stragglers", "find_stragglers", "late_unprofiled", "straggler_finding"]
 
 _LEAST_SHARE = 0.05
 """Part of the step for which the others wait, from which a rank is a straggler."""
@@ -103,6 +103,12 @@ def find_stragglers(
     )
     named = tuple(_straggler(ranks, waits, rank, causes.get(rank), late_ns.get(rank)) for rank in chosen)
     return Stragglers(named, note, unprofiled.num_steps, num_traced=waits.num_steps)
+
+
+def late_unprofiled(job: Job) -> frozenset[int] | None:
+    """Return the ranks that are late throughout the unprofiled steps; None where a run has too few of them."""
+    unprofiled = _unprofiled(job)
+    return frozenset(unprofiled.late_ranks) if unprofiled is not None and unprofiled.decides else None
 
 
 def straggler_finding(job: Job, late: Stragglers) -> tuple[Finding, ...]:

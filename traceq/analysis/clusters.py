@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._rank_percentiles import each_rank, heat_view, spread_table
-from traceq.analysis._wording import MOST_RANKS, more_rows
+from traceq.analysis._stragglers import late_unprofiled
+from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows
 from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times
@@ -79,7 +80,7 @@ def merge(job: Job, parts: Sequence[PhaseTimes]) -> Report:
     tables = (Table.of("clusters", "Clusters of ranks", ClusterRow, rows), spread, each_rank(times))
     if times is None or len(parts) <= MOST_RANKS:
         return Report("clusters", tables)
-    return Report("clusters", tables, (_view(rows), heat_view(times, spread)), _findings(times, clusters))
+    return Report("clusters", tables, (_view(rows), heat_view(times, spread)), _findings(job, times, clusters))
 
 
 def _clusters(times: RankTimes) -> list[_Cluster]:
@@ -142,19 +143,22 @@ def _view(rows: Sequence[ClusterRow]) -> Table:
     return Table.of("clusters", "Clusters of similar ranks", ClusterRow, shown, note=note).visible
 
 
-def _findings(times: RankTimes, clusters: Sequence[_Cluster]) -> tuple[Finding, ...]:
+def _findings(job: Job, times: RankTimes, clusters: Sequence[_Cluster]) -> tuple[Finding, ...]:
     """Return the late ranks that most others wait for.
 
-    Most ranks are one cluster, and wait longer than the late ones by at least half of what these are late.
+    Most ranks are one cluster, and wait longer than the late ones by at least half of what these are late. Where a run
+    has enough unprofiled steps, most of a cluster has to be late in these, too.
     """
-    most = clusters[0]
+    most, confirmed = clusters[0], late_unprofiled(job)
     late = [cluster for cluster in clusters[1:] if 0 < cluster.late_ns <= 2 * (most.waits_ns - cluster.waits_ns)]
+    if confirmed is not None:
+        late = [each for each in late if 2 * len(confirmed & set(_names(times, each)[0])) > len(each.members)]
     if 2 * len(most.members) <= len(times.ranks) or not late:
         return ()
     parts = [_late(times, cluster) for cluster in late[:2]]
     if rest := sum(len(cluster.members) for cluster in late[2:]):
         parts.append(f"{rest:,} more late elsewhere")
-    text = f"stragglers: {', '.join(parts)}; {len(most.members):,} ranks are alike"
+    text = f"stragglers: {', '.join(parts)}; {len(most.members):,} ranks are alike ({in_traced_steps(job)})"
     severity = "high" if late[0].late_ns >= _SEVERE * float(np.median(times.step)) else "medium"
     key = f"rank {times.ranks[late[0].members[0]]}"
     return (Finding("late_ranks", severity, text, round(late[0].late_ns), key, instead_of=(EXPOSED_WAIT,)),)
