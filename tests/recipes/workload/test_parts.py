@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
@@ -25,7 +26,8 @@ from traceq.recipes.memory.limit import Capacity
 from traceq.recipes.memory.model_state import state_bytes
 from traceq.recipes.memory.saved_for_backward import held_bytes
 from traceq.recipes.sharding_backends.check_collectives import check_issued, issued_collectives
-from traceq.recipes.workload.attention import eager_attention, error_against_float64
+from traceq.recipes.sharding_backends.training import ShardedTraining
+from traceq.recipes.workload.attention import attention_kernels, eager_attention, error_against_float64
 from traceq.recipes.workload.data import PADDING
 from traceq.recipes.workload.fp32_masters import adamw_with_masters
 from traceq.recipes.workload.model import (
@@ -181,6 +183,37 @@ def test_options_reach_every_layer() -> None:
     set_options(model, attention="eager", checkpointing=True)
     assert {block.recomputes for block in transformer_blocks(model)} == {True}
     assert {module.attend for module in model.modules() if isinstance(module, Attention)} == {eager_attention}
+
+
+@pytest.mark.parametrize("strategy", ["sharding", "batch_probe"])
+def test_parameters_of_sharded_recipes_reach_the_model_and_its_batches(strategy: str) -> None:
+    """On one rank, where the model is not wrapped: attention, checkpointing, precision, cameras and ragged prompts."""
+    recipe = import_module(f"traceq.recipes.{strategy}").recipe
+    context = Context(0, 0, 1, torch.device("cpu"), Phases(()))
+    changes = {"attention": "eager", "checkpointing": True, "precision": "bfloat16", "cameras": 2, "prompts": "ragged"}
+    parameters = replace(recipe.parameters, batch_size=4, num_workers=0, **changes)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        training = ShardedTraining.build(context, parameters)
+    finally:
+        dist.destroy_process_group()
+    model = training.sharded.model
+    assert {block.recomputes for block in transformer_blocks(model)} == {True}
+    assert {module.attend for module in model.modules() if isinstance(module, Attention)} == {eager_attention}
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    batch = next(training.batches)
+    assert batch.image.shape[:2] == (4, 2)
+    assert (batch.text == PADDING).any()
+
+
+def test_sdpa_takes_a_mask_by_its_fused_kernel() -> None:
+    """What attention_ab asks with ragged prompts: the kernel of masked inputs is that of a CPU, not op by op."""
+    query, key, value = (torch.randn(2, 4, 5, 8) for _ in range(3))
+    mask, _ = prefix_mask(torch.tensor([[5, 6], [7, PADDING]]), 2)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    fused = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    assert attention_kernels(sdpa, (query, key, value, mask)) == attention_kernels(sdpa, (query, key, value)) == fused
+    assert attention_kernels(eager_attention, (query, key, value, mask)) == "aten::_softmax"
 
 
 def test_a_recomputed_model_has_the_same_gradients() -> None:
