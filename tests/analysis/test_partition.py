@@ -321,6 +321,27 @@ def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> Non
     assert "collectives run while nothing computes; traces of all ranks tell waiting from transfer; " in lost
 
 
+def test_on_a_cpu_no_transfer_is_advised_to_be_overlapped() -> None:
+    """Two ranks of gloo, whose transfers take 90 us of each step of 300: what computes there is the host."""
+
+    def rank(number: int) -> Trace:
+        rows: list[Event] = []
+        for index in range(3):
+            start = 300 * index
+            rows += [step(start, 300, index), op("aten::mm", start + 1, 150)]
+            for late in (160, 230):
+                shapes = {"Input Dims": [[64]], "Input type": ["float"]}
+                rows.append(op("c10d::allreduce_", start + late - 3, 2, **shapes))
+                rows.append(annotation("gloo:all_reduce", start + late, 45, tid=9, **shapes))
+        return build(*rows, **world(number, 2, backend="gloo"))
+
+    (finding,) = (
+        each for each in analyze(Run("job", (rank(0), rank(1))), "partition").findings if "exposed" in each.code
+    )
+    assert (finding.code, finding.ns) == ("exposed_transfer", 90_000)
+    assert finding.text.endswith(": ranks exchange data, which nothing hides on a CPU; exchange less")
+
+
 def test_exposed_copies_within_the_device_are_told_from_those_that_can_overlap() -> None:
     """Of 40 us exposed, 30 us copy within the device: on the stream that computes nothing can run beside them."""
 

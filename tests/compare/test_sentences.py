@@ -71,6 +71,12 @@ def test_the_verdict_in_a_line(delta_us: float, name: str, sentence: str) -> Non
     )
 
 
+def test_a_verdict_says_of_how_many_questions_it_is_one() -> None:
+    one_of_five = replace(comparison_of(100, "material"), num_questions=5)
+    first, _ = verdict_words("off", "on", OK, one_of_five)
+    assert first.endswith(": material at the 0.50 % threshold (1 of 5 questions).")
+
+
 def test_cpu_time_is_told_beside_the_step_where_it_was_recorded() -> None:
     (sentence,) = cpu_words(comparison_of(3, "in_the_noise"))
     assert sentence == (
