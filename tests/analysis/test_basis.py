@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from builder import Event, annotation, build, op, step
+from builder import Event, annotation, build, kernel, launch, op, step
 
 from traceq.analysis.registry import analyze
 from traceq.model import Run, Timings, Trace
@@ -105,3 +105,19 @@ def test_unprofiled_steps_decide_whether_the_optimizer_takes_long() -> None:
     assert codes(recorded(trace, (0, 9.5, 0.5)), "optimizer") == set()
     (finding,) = analyze(recorded(trace, (0, 8, 2)), "optimizer").findings
     assert finding.text.endswith("; the phase takes 1.99 ms (19.9 %) of 320 unprofiled steps")
+
+
+def test_unprofiled_steps_decide_whether_backward_takes_long() -> None:
+    """The traced backward takes four times as long as forward; unprofiled times count if they are the device's."""
+    rows = [step(0, 100), annotation("forward", 0, 20), annotation("backward", 20, 80)]
+    rows += [launch(0, 1, 1), kernel("f", 0, 20, 1), launch(20, 1, 2), kernel("b", 20, 80, 2)]
+    trace, none = build(*rows), np.zeros(1, np.int64)
+
+    def codes_with(backward_ms: float, *, by_device: bool = True) -> set[str]:
+        phase_ns = np.tile(np.array([2e6, 1e6 * backward_ms]).astype(np.int64), (1, 64, 1))
+        times = (phase_ns.sum(axis=2), phase_ns, phase_ns, np.arange(64), none, none, none)
+        timings = Timings(("forward", "backward"), *times, 0, by_device=by_device)
+        return codes(Run("run", (trace,), timings=timings), "phases")
+
+    assert codes_with(4) == set()
+    assert codes_with(8) == codes_with(4, by_device=False) == {"long_backward"}

@@ -28,6 +28,7 @@ def contradictions(sheet: Sheet) -> Iterator[str]:
     for finding in sheet.findings:
         yield from of_finding(sheet, finding)
         yield from of_savings(finding)
+        yield from of_basis(sheet, finding)
     if [finding.severity == "low" for finding in sheet.findings if finding.ns] != sorted(
         finding.severity == "low" for finding in sheet.findings if finding.ns
     ):
@@ -68,6 +69,15 @@ def of_savings(finding: Finding) -> Iterator[str]:
     lost = on_rank or lost
     if saved and lost and in_ns(saved[1]) > 1.01 * in_ns(lost[1]) and "as later waits shrink, too" not in finding.text:
         yield f"{finding.code}: saves {saved[1]} of {lost[1]}: {finding.text}"
+
+
+def of_basis(sheet: Sheet, finding: Finding) -> Iterator[str]:
+    """The traced steps that it rests on are those that a rank counts, or that all ranks do."""
+    counts = {len(steps) for steps in counted(sheet).values()}
+    for several in re.findall(r"in (?:these ([\d,]+)|this one) traced steps?", finding.text):
+        num = int(several.replace(",", "")) if several else 1
+        if num > min(counts) and num not in counts:
+            yield f"{finding.code}: {num} traced steps, ranks count {counts}: {finding.text}"
 
 
 def of_late_savings(sheet: Sheet) -> Iterator[str]:
