@@ -21,7 +21,7 @@ from traceq.display import RenderOptions
 from traceq.model import Pairs
 from traceq.renderers.html import charts
 from traceq.renderers.html.charts import Mark, mark_label
-from traceq.renderers.html.markup import element, figure, table
+from traceq.renderers.html.markup import element, figure, picture, table
 from traceq.renderers.html.page import page
 from traceq.renderers.text import source_summary
 from traceq.report import Table
@@ -82,7 +82,7 @@ def _section(diff: Diff, *, several: bool) -> Iterator[str]:
 
 def _durations(diff: Diff) -> Iterator[str]:
     cells = waterfall(diff)
-    yield figure(_waterfall(cells), cells.title)
+    yield picture(_waterfall(cells), cells.title)
     yield from (
         table(rows)
         for rows in (inference_table(diff), cells, ranks_table(diff), causes_table(diff), work_table(diff))
@@ -114,21 +114,26 @@ def _intervals(diffs: Diffs) -> Iterator[str]:
     estimates = [(diff.b_name, diff.comparison) for diff in diffs.diffs if diff.comparison and diff.comparison.ci95_ns]
     if estimates:
         marks = [_interval(name, comparison) for name, comparison in estimates]
-        first = estimates[0][1]
-        theta_ms = first.a_ns * first.verdict.threshold_pct / 100 / _MS
         by_sample = any(comparison.samples for _, comparison in estimates)
         per = f"for the samples of one step of {diffs.baseline}" if by_sample else "per step"
         caption = f"Cost {per} against {diffs.baseline}, unprofiled, with 95 % CI"
-        yield figure(charts.intervals(marks, [name for name, _ in estimates], theta_ms), caption)
+        rows = [_interval(name, comparison) for name, comparison in estimates]
+        yield figure("intervals", {"rows": rows}, caption)
 
 
-def _interval(name: str, comparison: Comparison) -> Mark:
+def _interval(name: str, comparison: Comparison) -> dict[str, str | float]:
     assert comparison.ci95_ns
     low, high = comparison.ci95_ns
     delta_ns = comparison.delta_ns
     span = " to ".join(format_value(end, Unit.DELTA_NS) for end in (low, high))
     words = f"{mark_label(name, delta_ns, Unit.DELTA_NS)}, {span}"
-    return {"row": name, "ms": delta_ns / _MS, "low_ms": low / _MS, "high_ms": high / _MS, "label": words}
+    ends = {"value": delta_ns / _MS, "low": low / _MS, "high": high / _MS}
+    return {
+        "name": name,
+        "label": words,
+        "threshold": comparison.a_ns * comparison.verdict.threshold_pct / 100 / _MS,
+        **ends,
+    }
 
 
 def _samples(pairs: Sequence[Pairs]) -> Iterator[str]:
@@ -143,4 +148,4 @@ def _samples(pairs: Sequence[Pairs]) -> Iterator[str]:
             ]
     if marks:
         rows = list(dict.fromkeys(str(mark["row"]) for mark in marks))
-        yield figure(charts.points(marks, rows, "ms per step"), "Every unprofiled step, on the slowest rank")
+        yield picture(charts.points(marks, rows, "ms per step"), "Every unprofiled step, on the slowest rank")

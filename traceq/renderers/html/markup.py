@@ -1,15 +1,22 @@
-"""HTML elements and tables; all text is escaped, since a kernel may be called `</script>`."""
+"""HTML elements, figures and tables; all text is escaped, since a kernel may be called `</script>`."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from html import escape
 
+from traceq.escaping import visible
 from traceq.report import Table
 from traceq.units import Unit, format_value
 
-__all__ = ["element", "figure", "table"]
+__all__ = ["Json", "element", "figure", "picture", "table"]
+
+Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
+"""Data of a figure."""
 
 _MOST_ROWS = 500
+_IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def element(tag: str, *inside: str, **attributes: str) -> str:
@@ -22,9 +29,35 @@ def element(tag: str, *inside: str, **attributes: str) -> str:
     return f"<{tag}{written}>{''.join(inside)}</{tag}>"
 
 
-def figure(svg: str, caption: str) -> str:
-    """Return a figure with a caption."""
+def figure(kind: str, data: Mapping[str, Json], title: str, summary: str = "", *, key: str = "") -> str:
+    """Return a figure that the script `charts.KIND` draws, with a caption: its title and what it shows in numbers.
+
+    `data` is without anything that the page's text would not show: all of it passes `visible`.
+    """
+    text = json.dumps(_visible_texts({**data, "name": title}), separators=(",", ":"))
+    for character, escaped in _IN_SCRIPT.items():
+        text = text.replace(character, escaped)
+    caption = element("strong", escape(title)) + (f" {escape(summary)}" if summary else "")
+    return element(
+        "figure",
+        element("figcaption", caption),
+        element("script", text, type="application/json"),
+        data_chart=kind,
+        data_key=key,
+    )
+
+
+def picture(svg: str, caption: str) -> str:
+    """Return a drawn figure with a caption."""
     return element("figure", svg, element("figcaption", escape(caption)))
+
+
+def _visible_texts(value: Json) -> Json:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {visible(key): _visible_texts(member) for key, member in value.items()}
+    return list(map(_visible_texts, value)) if isinstance(value, Sequence) else value
 
 
 def table(content: Table) -> str:

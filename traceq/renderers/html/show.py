@@ -11,7 +11,7 @@ from traceq.model import Run
 from traceq.renderers.html import charts
 from traceq.renderers.html.bar_ranking import findings_chart, ranking_chart
 from traceq.renderers.html.charts import Mark, mark_label
-from traceq.renderers.html.markup import element, figure, table
+from traceq.renderers.html.markup import element, picture, table
 from traceq.renderers.html.page import page
 from traceq.renderers.html.rank_heatmap import rank_heatmap
 from traceq.renderers.html.roofline import roofline_chart
@@ -45,7 +45,7 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
             *(element("p", escape(caveat.text), of="caveat") for caveat in sheet.all_caveats),
             element("nav", *(element("a", escape(report.name), href=f"#{report.name}") for report in reports)),
         ),
-        *([figure(svg, "Time of each finding")] if (svg := findings_chart(sheet.top_findings)) else []),
+        *([picture(svg, "Time of each finding")] if (svg := findings_chart(sheet.top_findings)) else []),
         *_timeline(run),
         *(element("section", _heading(report), *_charts(report), *_tables(report)) for report in reports),
     ]
@@ -73,19 +73,19 @@ def _charts(report: Report) -> Iterator[str]:
     for view in report.views:
         if view.key == "partition":
             by_rank = view.columns[0].key == "rank"
-            yield figure(_heat(view) if by_rank else _bars(view), view.title)
+            yield picture(_heat(view) if by_rank else _bars(view), view.title)
         elif svg := ranking_chart(view):
-            yield figure(svg, view.title)
+            yield picture(svg, view.title)
     if report.name == "steps":
         tables = [table for table in report.tables if table.key == "steps" and len(table.rows) > 1]
-        yield from (figure(_points(steps), "Durations of all steps") for steps in tables)
+        yield from (picture(_points(steps), "Durations of all steps") for steps in tables)
     if report.name == "efficiency":
         drawn = (roofline_chart(table) for table in report.tables if table.key == "efficiency_ops")
-        yield from (figure(svg, "Roofline: ops with FLOPs, by time") for svg in drawn if svg)
+        yield from (picture(svg, "Roofline: ops with FLOPs, by time") for svg in drawn if svg)
     if report.name == "clusters":
         tables = [table for table in report.tables if table.key == "rank_phases" and table.rows]
         caption = "Time per step without exposed communication, over the median of each phase"
-        yield from (figure(rank_heatmap(rank_phases), caption) for rank_phases in tables)
+        yield from (picture(rank_heatmap(rank_phases), caption) for rank_phases in tables)
 
 
 def _crossed(view: Table) -> tuple[list[str], list[str], list[Mark]]:
@@ -147,4 +147,4 @@ def _timeline(run: Run) -> Sequence[str]:
     ]
     rows = list(dict.fromkeys(span.row for span in timeline.spans))
     svg = charts.timeline(marks, rows, list(dict.fromkeys(span.name for span in timeline.spans)))
-    return (figure(svg, f"Timeline of {timeline.step}, rank {run.traces[0].rank}"),)
+    return (picture(svg, f"Timeline of {timeline.step}, rank {run.traces[0].rank}"),)
