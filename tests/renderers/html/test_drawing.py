@@ -6,8 +6,9 @@ import pytest
 
 pytest.importorskip("vl_convert")
 
-from traceq.renderers.html import charts, drawing
 from traceq.renderers.html.charts import bars
+
+from traceq.renderers.html import charts, drawing
 
 MARKS = [{"row": "a\x1b\x00\ufffe\ud800", "category": "compute", "order": 0, "ms": 1.0, "label": "a\x1b"}]
 

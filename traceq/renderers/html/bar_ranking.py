@@ -1,76 +1,94 @@
-"""Bar charts of rankings: collectives with their exposed part, kernels, memory, the time of findings."""
+"""Bar charts: a step by phase and category, and rankings of collectives, kernels and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from traceq.renderers.html import charts
-from traceq.renderers.html.charts import Mark, mark_label
-from traceq.report import Cell, Finding, Table
-from traceq.units import Unit
+from traceq.renderers.html.markup import Json, figure
+from traceq.renderers.html.time_axis import bytes_axis, time_axis
+from traceq.report import Cell, Table
+from traceq.units import Unit, format_value
 
-__all__ = ["findings_chart", "ranking_chart"]
+__all__ = ["partition_chart", "ranking_chart"]
 
-_MS, _MIB = 1e6, 2**20
-_CATEGORY = "compute"
 _EXPOSED, _HIDDEN = "exposed_comm", "hidden"
-_LONGEST = 56
+_ONLY = "compute"
+
+Row = Mapping[str, Cell]
+Parts = Mapping[str, float]
+"""Category -> size of its part of a bar."""
+
+
+def partition_chart(view: Table) -> str:
+    """Return stacked bars of a table of times by two keys, without its totals."""
+    columns = [column for column in view.columns if column.unit is Unit.NS and column.key != "total"]
+    rows = [
+        (str(row[view.columns[0].key]), {column.key: _number(row[column.key]) for column in columns})
+        for row in view.to_dicts()
+        if row[view.columns[0].key] != "total"
+    ]
+    return _stacked(rows, {column.key: column.heading for column in columns}, view.title, what="per step")
 
 
 def ranking_chart(view: Table) -> str:
     """Return the chart of a table that ranks collectives, kernels or memory, "" for other tables."""
-    rows = [dict(zip((column.key for column in view.columns), row, strict=True)) for row in view.rows]
-    if view.key == "collectives" and rows:
-        return _collectives(rows)
-    if view.key == "kernels" and rows:
-        return _simple([(_label(row, "phase", "name"), row["gpu_ns"]) for row in rows])
-    if view.key == "memory" and rows:
-        peaks = [(_label(row, "phase"), row["peak_bytes"]) for row in rows]
-        return _simple(peaks, Unit.BYTES, _MIB, "MiB, peak")
+    rows = view.to_dicts()
+    if view.key == "collectives":
+        return _collectives(rows, view.title)
+    if view.key == "kernels":
+        ranked = [(_label(row, "phase", "name"), {_ONLY: _number(row["gpu_ns"])}) for row in rows]
+        return _stacked(ranked, {_ONLY: "time on the device"}, view.title)
+    if view.key == "memory":
+        peaks = [(_label(row, "phase"), {_ONLY: _number(row["peak_bytes"])}) for row in rows]
+        return _stacked(peaks, {_ONLY: "peak"}, view.title, Unit.BYTES)
     return ""
 
 
-def findings_chart(findings: Sequence[Finding]) -> str:
-    """Return the chart of findings by their time; "" if fewer than two have one."""
-    timed = [(finding.text, finding.ns) for finding in findings if finding.ns > 0]
-    return _simple([(_cut(text), ns) for text, ns in timed], title="ms per step") if len(timed) > 1 else ""
-
-
-def _collectives(rows: Sequence[dict[str, Cell]]) -> str:
-    """Return bars of exposed time, then of the rest; without a device, where nothing hides them, of the host's time."""
+def _collectives(rows: Sequence[Row], title: str) -> str:
+    """Return bars of exposed time, then of the rest; of the host's time without a device, where nothing hides any."""
+    names = [_label(row, "name", "role", "phase", "dtype") for row in rows]
     if not any("gpu_ns" in row for row in rows):
-        return _simple([(_label(row, "name", "role", "phase", "dtype"), row.get("host_ns")) for row in rows])
-    marks: list[Mark] = []
+        calls = [{_EXPOSED: _number(row.get("host_ns"))} for row in rows]
+        return _stacked(list(zip(names, calls, strict=True)), {_EXPOSED: "host time of the calls"}, title)
+    parts: list[Parts] = []
     for row in rows:
-        name = _label(row, "name", "role", "phase", "dtype")
         total, exposed = _number(row.get("gpu_ns")), _number(row.get("exposed_ns"))
-        for order, (category, ns) in enumerate(((_EXPOSED, exposed), (_HIDDEN, total - exposed))):
-            if ns > 0:
-                label = mark_label(f"{name} · {category.replace('_', ' ')}", ns)
-                marks.append({"row": name, "category": category, "order": order, "ms": ns / _MS, "label": label})
-    return charts.bars(marks, _names(marks), [_EXPOSED, _HIDDEN]) if marks else ""
+        parts.append({_EXPOSED: exposed, _HIDDEN: total - exposed})
+    titles = {_EXPOSED: "exposed", _HIDDEN: "hidden by other work"}
+    return _stacked(list(zip(names, parts, strict=True)), titles, title)
 
 
-def _simple(ranked: Sequence[tuple[str, Cell]], unit: Unit = Unit.NS, scale: float = _MS, title: str = "ms") -> str:
-    """Return one bar per name."""
-    marks: list[Mark] = [
-        {"row": name, "category": _CATEGORY, "order": 0, "ms": size / scale, "label": mark_label(name, size, unit)}
-        for name, value in ranked
-        if (size := _number(value)) > 0
-    ]
-    return charts.bars(marks, _names(marks), [_CATEGORY], title) if marks else ""
+def _stacked(
+    rows: Sequence[tuple[str, Parts]], titles: Mapping[str, str], title: str, unit: Unit = Unit.NS, what: str = ""
+) -> str:
+    """Return one bar per row, of the parts that have a size; "" without any."""
+    shown = [(name, {key: size for key, size in parts.items() if size > 0}) for name, parts in rows]
+    shown = [(name, parts) for name, parts in shown if parts]
+    if not shown:
+        return ""
+    present = [key for key in titles if any(key in parts for _, parts in shown)]
+    axis = (bytes_axis if unit is Unit.BYTES else time_axis)((sum(parts.values()) for _, parts in shown), what)
+    data: dict[str, Json] = {
+        **axis,
+        "categories": [{"key": key, "title": titles[key]} for key in present],
+        "rows": [_bar(name, parts, titles, unit) for name, parts in shown],
+    }
+    return figure("bars", data, title)
 
 
-def _names(marks: Sequence[Mark]) -> list[str]:
-    return list(dict.fromkeys(str(mark["row"]) for mark in marks))
+def _bar(name: str, parts: Parts, titles: Mapping[str, str], unit: Unit) -> Json:
+    return {
+        "title": name,
+        "text": format_value(sum(parts.values()), unit),
+        "parts": [
+            {"category": key, "size": round(size), "label": f"{name}\n{titles[key]}: {format_value(size, unit)}"}
+            for key, size in parts.items()
+        ],
+    }
 
 
-def _label(row: dict[str, Cell], *keys: str) -> str:
-    return _cut(" · ".join(str(row[key]) for key in keys if row.get(key)))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+def _label(row: Row, *keys: str) -> str:
+    return " · ".join(str(row[key]) for key in keys if row.get(key))
 
 
 def _number(value: Cell) -> float:

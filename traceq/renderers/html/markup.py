@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from traceq.escaping import visible
-from traceq.report import Table
+from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["Json", "element", "figure", "picture", "table"]
+__all__ = ["Json", "element", "figure", "folded", "numbers", "paragraphs", "table"]
 
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 """Data of a figure."""
@@ -47,11 +47,6 @@ def figure(kind: str, data: Mapping[str, Json], title: str, summary: str = "", *
     )
 
 
-def picture(svg: str, caption: str) -> str:
-    """Return a drawn figure with a caption."""
-    return element("figure", svg, element("figcaption", escape(caption)))
-
-
 def _visible_texts(value: Json) -> Json:
     if isinstance(value, str):
         return visible(value)
@@ -60,32 +55,70 @@ def _visible_texts(value: Json) -> Json:
     return list(map(_visible_texts, value)) if isinstance(value, Sequence) else value
 
 
+def paragraphs(lines: Iterable[str], of: str = "") -> str:
+    """Return a paragraph per line."""
+    return "".join(element("p", escape(line), of=of) for line in lines)
+
+
+def folded(summary: str, *inside: str, of: str = "", is_open: bool = False) -> str:
+    """Return what opens by a click on its summary, which is markup as what is `inside`."""
+    return element("details", element("summary", summary), *inside, of=of, open="open" if is_open else "")
+
+
+def numbers(figures: Iterable[tuple[str, str, str, str]]) -> str:
+    """Return the numbers that matter: (what, number, its detail, "costs" or "saves" for its colour) each."""
+    each = [
+        element(
+            "div",
+            element("dt", escape(what)),
+            element("dd", escape(number), of=f"figure {colour}".strip()),
+            element("dd", escape(detail), of="detail"),
+        )
+        for what, number, detail, colour in figures
+    ]
+    return element("dl", *each, of="numbers") if each else ""
+
+
 def table(content: Table) -> str:
-    """Return a table that sorts by a click on a heading; a long one is cut to its first rows."""
+    """Return a table that sorts, filters and copies itself; a long one is cut to its first rows."""
     headings = [
         element("th", element("button", escape(column.heading or column.key)), of=_kind(column.unit), scope="col")
         for column in content.columns
     ]
     rows = [
-        element("tr", *(_cell(value, column.unit) for value, column in zip(row, content.columns, strict=True)))
+        element(
+            "tr",
+            *(_cell(value, column) for value, column in zip(row, content.columns, strict=True)),
+            of="total" if row and row[0] == "total" else "",
+        )
         for row in content.rows[:_MOST_ROWS]
     ]
-    markup = element(
+    title = content.title or content.key.replace("_", " ")
+    drawn = element(
         "table",
-        element("caption", escape(content.title)),
         element("thead", element("tr", *headings)),
         element("tbody", *rows),
+        aria_label=title,
         data_key=content.key,
     )
     num_left_out = len(content.rows) - _MOST_ROWS
     notes = [content.note, f"{num_left_out:,} more rows in --json." if num_left_out > 0 else ""]
-    return element("div", markup, of="wide") + "".join(element("p", escape(note), of="note") for note in notes if note)
+    tools = element("div", element("span", escape(title), of="title"), of="tools")
+    shown = element("div", drawn, of="wide") if content.rows or not content.note else ""
+    return element("div", tools, shown, paragraphs(filter(None, notes), "note"), of="table", data_title=title)
 
 
-def _cell(value: str | int | float | bool | None, unit: Unit) -> str:
-    number = "" if value is None or isinstance(value, str) else str(float(value))
-    return element("td", escape(format_value(value, unit)), of=_kind(unit), data_value=number)
+def _cell(value: Cell, column: Column) -> str:
+    text, kind = escape(format_value(value, column.unit)), _kind(column.unit)
+    if value is None or isinstance(value, str):
+        return element("td", text, of=kind)
+    colour = _direction(value) if column.key == "delta_ns" else ""
+    return element("td", text, of=f"{kind} {colour}".strip(), data_value=str(float(value)))
 
 
 def _kind(unit: Unit) -> str:
     return "text" if unit is Unit.TEXT else "number"
+
+
+def _direction(delta: float) -> str:
+    return "costs" if delta > 0 else "saves" if delta < 0 else ""

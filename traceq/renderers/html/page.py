@@ -8,16 +8,21 @@ from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
+from traceq import __version__
 from traceq.escaping import visible_lines
+from traceq.renderers.html.markup import element
 
-__all__ = ["page"]
+__all__ = ["contents", "page"]
 
 _SCRIPTS = ("d3.min.js", "drawing.js", "charts.js", "tables.js", "page.js")
 """In the order in which they run; the last one calls the others."""
 
 
-def page(title: str, body: Iterable[str]) -> str:
-    """Return a complete page that loads nothing; its policy allows no style and no script but those of traceq."""
+def page(title: str, body: Iterable[str], aside: str = "") -> str:
+    """Return a complete page that loads nothing; its policy allows no style and no script but those of traceq.
+
+    `body` and `aside`, the contents beside it, are markup.
+    """
     style, script = _asset("page.css"), "\n".join(map(_asset, _SCRIPTS))
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     head = (
@@ -25,8 +30,19 @@ def page(title: str, body: Iterable[str]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f"<title>{escape(title)}</title><style>{style}</style>"
     )
-    inside = "\n".join([*body, f"<script>{script}</script>"])
+    without_scripts = element("noscript", element("p", "Charts need JavaScript; the tables hold the same numbers."))
+    made = element("footer", f"traceq {escape(__version__)}. Everything on this page is in this file.")
+    shown = element("div", element("main", without_scripts, *body), aside, made, of="page")
+    inside = f"{shown}\n<script>{script}</script>"
     return visible_lines(f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{inside}\n</body></html>\n')
+
+
+def contents(sections: Iterable[tuple[str, str]]) -> str:
+    """Return links to sections, (id, title) each."""
+    links = [element("li", element("a", escape(title), href=f"#{name}")) for name, title in sections]
+    return element(
+        "nav", element("h2", "On this page"), element("ol", *links), of="contents", aria_label="On this page"
+    )
 
 
 def _asset(name: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import log10
 
-from traceq.renderers.html import charts
-from traceq.renderers.html.charts import Mark, mark_label
+from traceq.renderers.html.markup import Json, figure
 from traceq.report import Cell, Table
+from traceq.units import Unit, format_value
 
 __all__ = ["roofline_chart"]
 
@@ -15,7 +15,6 @@ _MOST = 200
 _LEAST = 0.001
 """Part of their time from which ops are drawn."""
 _STEPS = 40
-_MS = 1e6
 
 Row = Mapping[str, Cell]
 
@@ -28,22 +27,26 @@ def roofline_chart(ops: Table) -> str:
     rows = sorted(rows, key=lambda row: -_number(row, "gpu_ns"))[:_MOST]
     if not rows:
         return ""
-    marks: list[Mark] = [
-        {
-            "x": _number(row, "intensity"),
-            "y": _number(row, "tflops"),
-            "ms": _number(row, "gpu_ns") / _MS,
-            "dtype": str(row["dtype"]),
-            "label": mark_label(
-                f"{row['op']} {row['shapes']}, {_number(row, 'roof_pct'):.0f} %", _number(row, "gpu_ns")
-            ),
-        }
-        for row in rows
-    ]
-    return charts.roofline(marks, _roofs(rows))
+    data: dict[str, Json] = {
+        "dtypes": list(dict.fromkeys(str(row["dtype"]) for row in rows)),
+        "points": [_point(row) for row in rows],
+        "roofs": _roofs(rows),
+    }
+    return figure("roofline", data, "Ops below the roofs of their device", f"{len(rows)} ops that take the most time.")
 
 
-def _roofs(rows: list[dict[str, Cell]]) -> list[Mark]:
+def _point(row: Row) -> Json:
+    used, time = f"{_number(row, 'roof_pct'):.0f} % of its roof", format_value(_number(row, "gpu_ns"), Unit.NS)
+    return {
+        "x": _short(_number(row, "intensity")),
+        "y": _short(_number(row, "tflops")),
+        "ns": round(_number(row, "gpu_ns")),
+        "dtype": str(row["dtype"]),
+        "label": f"{row['op']} {row['shapes']}\n{used}, {time}",
+    }
+
+
+def _roofs(rows: list[dict[str, Cell]]) -> list[Json]:
     """Return points of the roof of each dtype: the memory's up to the peak, both as the rows below them reveal.
 
     The roof of a dtype whose ops are all bound by the memory ends at the last of them.
@@ -56,15 +59,22 @@ def _roofs(rows: list[dict[str, Cell]]) -> list[Mark]:
         else:
             bandwidth = 100 * _number(row, "tflops") / _number(row, "intensity") / _number(row, "roof_pct")
     least, most = (log10(bound(_number(row, "intensity") for row in rows)) for bound in (min, max))
-    points: list[Mark] = []
+    roofs: list[Json] = []
     for dtype in dict.fromkeys(str(row["dtype"]) for row in rows):
         peak = peaks.get(dtype, bandwidth * max(_number(row, "intensity") for row in rows if row["dtype"] == dtype))
+        points: list[Json] = []
         for step in range(_STEPS + 1):
             intensity = 10 ** (least - 0.3 + (most - least + 0.6) * step / _STEPS)
             height = min(peak, bandwidth * intensity if bandwidth else peak)
             if dtype in peaks or bandwidth * intensity <= peak:
-                points.append({"x": intensity, "y": height, "dtype": dtype})
-    return points
+                points.append([_short(intensity), _short(height)])
+        roofs.append({"dtype": dtype, "points": points})
+    return roofs
+
+
+def _short(value: float) -> float:
+    """Return the value to five digits."""
+    return float(f"{value:.5g}")
 
 
 def _number(row: Row, key: str) -> float:

@@ -5,6 +5,7 @@
 const charts = {};
 
 const PRINTED_WIDTH = 680;
+const NARROW = 560;
 
 /** Value of a colour, such as cssColour("--category-compute"): for canvas; SVG uses `var()` and needs no redraw. */
 function cssColour(name) {
@@ -17,6 +18,9 @@ function onColours(changed) {
   addEventListener("beforeprint", changed);
   addEventListener("afterprint", changed);
 }
+
+/** Colour of a category of time, such as `exposed_wait`. */
+const categoryColour = (key) => `var(--category-${key.replaceAll("_", "-")}, var(--category-other))`;
 
 /** Call draw(width, plot) now and whenever the figure's box has another width; `plot` is an empty element. */
 function drawAtWidth(figure, draw) {
@@ -44,6 +48,29 @@ function drawing(plot, width, height, name) {
     .attr("role", "group").attr("aria-label", name);
 }
 
+/** A legend above a chart: [{ colour, title, mark }], where `mark` is a sign that tells the same without colour. */
+function legend(plot, entries) {
+  const items = d3.select(plot).append("ul").attr("class", "legend").selectAll("li").data(entries).join("li");
+  const swatch = items.append("svg").attr("width", 14).attr("height", 14).attr("aria-hidden", "true");
+  swatch.append("path").attr("transform", "translate(7,7)")
+    .attr("d", (entry) => d3.symbol(entry.symbol ?? d3.symbolSquare, 110)())
+    .style("fill", (entry) => entry.colour).style("fill-opacity", (entry) => entry.hollow ? 0 : 1)
+    .style("stroke", (entry) => entry.colour).attr("stroke-width", 1.5);
+  items.append("span").text((entry) => entry.title);
+}
+
+const plainNumber = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 4 });
+
+/** An axis of numbers at the bottom, with its unit below and lines behind the marks. */
+function axisBelow(svg, scale, { y, height, width, title, zero = true }) {
+  const axis = svg.append("g").attr("class", "axis").attr("transform", `translate(0,${y})`).attr("aria-hidden", "true")
+    .call(d3.axisBottom(scale).ticks(Math.max(2, Math.min(8, width / 90))).tickFormat(plainNumber).tickSizeOuter(0).tickPadding(6));
+  axis.select(".domain").remove();
+  axis.selectAll(".tick line").attr("y2", -height).classed("zero", (value) => zero && value === 0);
+  axis.append("text").attr("class", "title").attr("x", scale.range()[1]).attr("y", 36).attr("text-anchor", "end").text(title);
+  return axis;
+}
+
 /** The one tooltip of the page: tooltip.show("text", clientX, clientY), tooltip.hide(). A line per "\n". */
 const tooltip = {
   element: null,
@@ -60,29 +87,29 @@ const tooltip = {
     const room = document.documentElement.clientWidth;
     const left = Math.max(8, Math.min(x + 14, room - box.width - 8));
     const above = y - box.height - 12;
-    this.element.style.left = `${left + scrollX}px`;
-    this.element.style.top = `${(above < 8 ? y + 18 : above) + scrollY}px`;
+    this.element.style.left = `${left}px`;
+    this.element.style.top = `${above < 8 ? y + 18 : above}px`;
   },
   hide() {
     if (this.element) this.element.hidden = true;
   },
 };
 addEventListener("keydown", (event) => event.key === "Escape" && tooltip.hide());
+addEventListener("scroll", () => tooltip.hide(), { passive: true });
 
 /** Let marks tell their value: to the pointer, and by arrow keys; the marks of a chart are one stop of the Tab key. */
 function telling(marks, label) {
   const nodes = marks.nodes();
-  const showAt = (node, text) => {
-    const box = node.getBoundingClientRect();
-    tooltip.show(text, box.left + Math.min(box.width, 400) / 2, box.top);
-  };
-  marks.attr("role", "img").attr("aria-label", label).attr("tabindex", (_, index) => (index ? -1 : 0))
-    .classed("mark", true)
-    .on("pointerenter pointermove", function (event, datum) { tooltip.show(label(datum), event.clientX, event.clientY); })
+  const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+  marks.attr("role", "img").attr("aria-label", (datum) => label(datum).replaceAll("\n", ", "))
+    .attr("tabindex", (_, index) => (index ? -1 : 0)).classed("mark", true)
+    .on("pointerenter pointermove", (event, datum) => tooltip.show(label(datum), event.clientX, event.clientY))
     .on("pointerleave blur", () => tooltip.hide())
-    .on("focus", function (_, datum) { showAt(this, label(datum)); })
+    .on("focus", function (_, datum) {
+      const box = this.getBoundingClientRect();
+      tooltip.show(label(datum), box.left + Math.min(box.width, 400) / 2, box.top);
+    })
     .on("keydown", function (event) {
-      const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity };
       if (!(event.key in steps)) return;
       event.preventDefault();
       const next = nodes[Math.max(0, Math.min(nodes.length - 1, nodes.indexOf(this) + steps[event.key]))];
@@ -91,6 +118,19 @@ function telling(marks, label) {
       next.focus();
     });
 }
+
+/** `3.60 ms` for nanoseconds, with three digits, as `traceq.units.format_value` writes them. */
+function duration(ns) {
+  for (const [size, unit] of [[1e9, "s"], [1e6, "ms"], [1e3, "us"]]) {
+    if (Math.abs(ns) < size * 0.9995) continue;
+    const value = ns / size, magnitude = Math.abs(value);
+    const digits = magnitude < 9.995 ? 2 : magnitude < 99.95 ? 1 : 0;
+    return `${value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${unit}`;
+  }
+  return ns ? `${Math.round(ns)} ns` : "0";
+}
+
+const signed = (ns) => (ns > 0 ? "+" : "") + duration(ns);
 
 const pen = document.createElement("canvas").getContext("2d");
 
@@ -107,4 +147,21 @@ function fitted(text, width, size = 13) {
   const cut = () => `${text.slice(0, Math.ceil(kept * 0.6))}…${text.slice(text.length - Math.floor(kept * 0.4))}`;
   while (kept > 3 && textWidth(cut(), size) > width) kept -= 1;
   return cut();
+}
+
+/** Where named rows of a chart lie: names left of the bars, or above them where it is narrow. */
+function rowLayout(width, names, { bar = 18, right = 8 } = {}) {
+  const isNarrow = width < NARROW;
+  const widest = d3.max(names, (name) => textWidth(name)) ?? 0;
+  const left = isNarrow ? 2 : Math.ceil(Math.min(widest, width * 0.36)) + 14;
+  const top = isNarrow ? 20 : 5, height = isNarrow ? bar + 28 : bar + 10;
+  return { isNarrow, left, right: width - right, bar, top, height, size: names.length * height };
+}
+
+/** The names of rows, in groups that are moved to their rows. */
+function rowNames(groups, layout, width, name) {
+  groups.append("text").attr("class", "name")
+    .attr("x", layout.isNarrow ? 2 : layout.left - 12).attr("y", layout.isNarrow ? 14 : layout.top + layout.bar / 2)
+    .attr("dy", layout.isNarrow ? 0 : "0.35em").attr("text-anchor", layout.isNarrow ? "start" : "end")
+    .text((row) => fitted(name(row), layout.isNarrow ? width - 4 : layout.left - 13));
 }

@@ -1,0 +1,60 @@
+"""The three numbers above a report: how long a step is, how much of it computes, and what most of the rest is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from traceq.report import Cell, Sheet, Table
+from traceq.units import Unit, format_value
+
+__all__ = ["step_numbers"]
+
+_COMPUTES = ("compute", "cpu_compute")
+
+
+def step_numbers(sheet: Sheet) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (what, number, its detail, "") each, of what the reports have."""
+    views = {view.key: view for report in sheet.reports for view in report.views if view.rows}
+    profiles = [table.to_dicts() for report in sheet.reports for table in report.tables if table.key == "step_profile"]
+    if profile := next((rows[0] for rows in profiles if rows), None):
+        step_ns = 1e9 * _number(profile["global_step_time_s"])
+        detail = f"unprofiled, {profile['measured']} steps, on the slowest rank ({profile['slowest_rank']})"
+        yield "Step", format_value(step_ns, Unit.NS), detail, ""
+    elif "steps" in views:
+        slowest = max(views["steps"].to_dicts(), key=lambda row: _number(row["mean_ns"]))
+        detail = f"profiled, mean of {_steps(_number(slowest['num']))}"
+        if len(views["steps"].rows) > 1:
+            detail += f" of the slowest rank ({slowest['rank']})"
+        yield "Step", format_value(slowest["mean_ns"], Unit.NS), detail, ""
+    partitions = [view for report in sheet.reports for view in report.views if view.key == "partition" and view.rows]
+    if partitions:
+        yield from _shares(partitions[0])
+
+
+def _shares(partition: Table) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the share of compute, and the category of most of the rest, of the mean step."""
+    columns = [column for column in partition.columns if column.unit is Unit.NS and column.key != "total"]
+    rows = [row for row in partition.to_dicts() if row[partition.columns[0].key] != "total"]
+    sums = {column: sum(_number(row[column.key]) for row in rows) for column in columns}
+    whole = sum(sums.values())
+    if not whole:
+        return
+    computes = sum(ns for column, ns in sums.items() if column.key in _COMPUTES)
+    yield "Compute", format_value(100 * computes / whole, Unit.PERCENT), f"{_ns(computes)} of {_ns(whole)}", ""
+    rest = {column: ns for column, ns in sums.items() if column.key not in _COMPUTES and ns}
+    if rest:
+        most = max(rest, key=lambda column: rest[column])
+        share = format_value(100 * rest[most] / whole, Unit.PERCENT)
+        yield f"Most of the rest: {most.heading}", _ns(rest[most]), f"{share} of the step", ""
+
+
+def _steps(num: float) -> str:
+    return "1 step" if num == 1 else f"{num:,.0f} steps"
+
+
+def _ns(ns: float) -> str:
+    return format_value(ns, Unit.NS)
+
+
+def _number(value: Cell) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
