@@ -96,6 +96,17 @@ class Nest:
         index[pending] = nearest[index[pending]]
         return index
 
+    def depth(self, most: int) -> NDArray[np.int64]:
+        """Return how many intervals enclose each one, at most `most`: int64[M]."""
+        depth, enclosing = np.zeros(len(self.parent), np.int64), self.parent.copy()
+        for _ in range(most):
+            inner = np.flatnonzero(enclosing >= 0)
+            if len(inner) == 0:
+                break
+            depth[inner] += 1
+            enclosing[inner] = self.parent[enclosing[inner]]
+        return depth
+
     def outermost(self) -> NDArray[np.int64]:
         """Return the index of the outermost interval around each one, or of itself at the top: int64[M]."""
         top = np.where(self.parent >= 0, self.parent, np.arange(len(self.parent)))
