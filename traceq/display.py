@@ -5,7 +5,7 @@ Results are below the renderers and do not import them; they are looked up by na
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from traceq.escaping import visible_lines
 
 if TYPE_CHECKING:
+    from traceq.compare.result import Diff
     from traceq.model import Run
 
 __all__ = ["RenderOptions", "to_html", "to_text"]
@@ -23,14 +24,15 @@ __all__ = ["RenderOptions", "to_html", "to_text"]
 class RenderOptions:
     """What a renderer can be told besides the result.
 
-    `width`: columns of text, None for those of the terminal. `first_rank` returns the run with the trace of its first
-    rank, for a renderer that draws one step; None where no run is at hand. `full`: tables of durations are shown even
-    if these are no evidence.
+    `width`: columns of text, None for those of the terminal. `full`: tables of durations are shown even if these are no
+    evidence. For a renderer that draws a step: `traces` returns the run with the traces of some of its ranks, `sides`
+    those of A and B of a comparison; None where no run is at hand.
     """
 
     width: int | None = None
-    first_rank: Callable[[], Run] | None = None
+    traces: Callable[[Sequence[int]], Run] | None = None
     full: bool = False
+    sides: Callable[[Diff], tuple[Run, Run]] | None = None
 
 
 def to_text(kind: str, result: object) -> str:

@@ -12,7 +12,7 @@ from traceq.threshold import THRESHOLD_PCT
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
-    from traceq.model import Caveat
+    from traceq.model import Caveat, Run
     from traceq.stats import VerdictName
 
 __all__ = ["command"]
@@ -52,8 +52,9 @@ def command(
     tune_process([a, b or ""])
     from traceq.commands._file import refuse_input
     from traceq.commands._output import chosen_form, print_caveats, write_result, write_sheet
-    from traceq.compare.diff import diff, diff_run
+    from traceq.compare.diff import arms_of_run, diff_arms, diff_sides
     from traceq.compare.result import Diffs
+    from traceq.compare.side import Side
     from traceq.display import RenderOptions
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
@@ -68,11 +69,20 @@ def command(
         write_sheet(snapshot_diff(a, b), form, RenderOptions(width, full=full))
         return
     if b is None:
-        diffs = diff_run(a, threshold_pct=percent)
+        arms = {run.arm: run for run in arms_of_run(a)}
+        diffs = diff_arms(a, tuple(arms.values()), threshold_pct=percent)
+
+        def runs_of(diff: Diff) -> tuple[Run, Run]:
+            return arms[diff.a_name], arms[diff.b_name]
     else:
-        pair = diff(a, b, threshold_pct=percent)
+        sides = Side.of(a), Side.of(b)
+        pair = diff_sides(*sides, threshold_pct=percent)
         diffs = Diffs(pair.a_name, (pair,))
-    write_result("diffs", diffs, form, RenderOptions(width, full=full))
+
+        def runs_of(diff: Diff) -> tuple[Run, Run]:
+            return sides[0].run, sides[1].run
+
+    write_result("diffs", diffs, form, RenderOptions(width, full=full, sides=runs_of))
     if not form.holds_caveats:
         print_caveats(dict.fromkeys(caveat for each in diffs.diffs for caveat in each.caveats))
     if verdicts:

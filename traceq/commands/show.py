@@ -61,7 +61,7 @@ def command(
     from traceq.commands._output import chosen_form, write_sheet
     from traceq.commands._ranks import parse_ranks
     from traceq.display import RenderOptions
-    from traceq.engines.analyze_path import first_rank, sheet_of
+    from traceq.engines.analyze_path import sheet_of, with_ranks
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
     from traceq.runs.memory_snapshot import is_memory_snapshot
@@ -91,5 +91,5 @@ def command(
                 step=step,
                 on_progress=on_progress,
             )
-        drawn = partial(first_rank, run, sheet, path, strict=strict, step=step)
-        write_sheet(sheet, form, RenderOptions(width, drawn, full=full or bool(only)))
+        traces = partial(with_ranks, run, path, strict=strict, step=step)
+        write_sheet(sheet, form, RenderOptions(width, traces, full=full or bool(only)))

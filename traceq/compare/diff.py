@@ -45,7 +45,7 @@ from traceq.stats import Comparison, samples_apart
 from traceq.threshold import THRESHOLD_PCT
 from traceq.units import Unit, format_value
 
-__all__ = ["diff", "diff_run", "diff_runs"]
+__all__ = ["arms_of_run", "diff", "diff_arms", "diff_run", "diff_runs", "diff_sides"]
 
 
 def diff(a: str | Path | Run, b: str | Path | Run, *, threshold_pct: float = THRESHOLD_PCT) -> Diff:
@@ -61,8 +61,17 @@ def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs
 
     Raises UnreadableInput, UsageFault.
     """
+    return diff_arms(path, arms_of_run(path), threshold_pct=threshold_pct)
+
+
+def arms_of_run(path: str | Path) -> tuple[Run, ...]:
+    """Return the arms of a recorded run. Raises UnreadableInput, and UsageFault for a path that is no recorded run."""
     _check_is_run(path)
-    arms = read_arms(path)
+    return read_arms(path)
+
+
+def diff_arms(path: str | Path, arms: Sequence[Run], *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
+    """Return the diffs of the arms of the recorded run at `path`, as `diff_run` does."""
     manifest = arms[0].manifest
     assert manifest is not None
     by_name = {run.arm: run for run in arms}

@@ -16,7 +16,7 @@ from traceq.report import Sheet
 from traceq.runs.read import read
 from traceq.runs.single_step import only_step, with_step
 
-__all__ = ["SMALL", "first_rank", "sheet_of"]
+__all__ = ["SMALL", "sheet_of", "with_ranks"]
 
 SMALL = 64_000_000
 """Uncompressed bytes of traces that are read in this process, faster than others could be started."""
@@ -54,12 +54,14 @@ def sheet_of(
         return Sheet(source, reports, caveats), replace(run, traces=())
 
 
-def first_rank(run: Run, sheet: Sheet, path: str | Place, *, strict: bool = False, step: int | None = None) -> Run:
-    """Return the run with the trace of its first rank: read again where `sheet_of` kept none. Raises UnreadableInput.
+def with_ranks(
+    run: Run, path: str | Place, ranks: Sequence[int], *, strict: bool = False, step: int | None = None
+) -> Run:
+    """Return the run with the traces of some ranks: read again where `sheet_of` kept none. Raises UnreadableInput.
 
-    The other arguments are those of `sheet_of`, and what it returned.
+    The other arguments are those of `sheet_of`, and the run that it returned.
     """
-    if run.traces or not sheet.source.ranks:
+    if run.traces or not ranks:
         return run
-    run = read(path, strict=strict, ranks=set(sheet.source.ranks[:1]))
+    run = read(path, strict=strict, ranks=set(ranks))
     return run if step is None else only_step(run, step)
