@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from html import escape
 from typing import TextIO
 
@@ -18,10 +19,14 @@ from traceq.compare.tables import (
     work_table,
 )
 from traceq.display import RenderOptions
+from traceq.model import Run
 from traceq.renderers.html.diff_charts import direction, intervals_chart, pairs_charts, waterfall_chart
+from traceq.renderers.html.drawn_sections import drawn_sections
+from traceq.renderers.html.flame import flame_pair_figure
 from traceq.renderers.html.markup import element, folded, numbers, paragraphs, table
 from traceq.renderers.html.page import contents, page
 from traceq.renderers.html.section_titles import Section
+from traceq.renderers.html.timeline import Timeline, pair_timeline, place_of_cause
 from traceq.renderers.html.verdict_summary import answer, compared, diff_numbers
 from traceq.units import Unit, format_value
 
@@ -37,18 +42,29 @@ _STEPS = Section(
 )
 _ALSO = Section("What else was measured", "One row per arm.")
 
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The diff whose two sides the timeline and the flame view show."""
+
+    diff: Diff
+    timeline: Timeline
+    flame: str
+
+
 Sections = Iterator[tuple[str, Section, str]]
 """(id, title, markup) of each section."""
 
 
 def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     """Write a comparison as a page that opens offline."""
-    file.write(diffs_to_html(diffs))
+    file.write(diffs_to_html(diffs, options.sides))
 
 
-def diffs_to_html(diffs: Diffs) -> str:
-    """Return one page that opens offline."""
-    sections = [each for each in _sections(diffs) if each[2]]
+def diffs_to_html(diffs: Diffs, sides: Callable[[Diff], tuple[Run, Run]] | None = None) -> str:
+    """Return one page that opens offline; `sides` returns the runs of a diff, without which there is no timeline."""
+    pair = _shown_pair(diffs, sides)
+    sections = [each for each in _sections(diffs, pair) if each[2]]
     body = [
         element("header", *_answer(diffs)),
         *(
@@ -83,15 +99,41 @@ def _answer(diffs: Diffs) -> Iterator[str]:
     yield paragraphs(dict.fromkeys(diff.free for diff in diffs.diffs if diff.free))
 
 
-def _sections(diffs: Diffs) -> Sections:
+def _shown_pair(diffs: Diffs, sides: Callable[[Diff], tuple[Run, Run]] | None) -> _Pair | None:
+    """Return the pair that the timeline shows: of several that have traces on both sides the one that differs most."""
+    traced = [diff for diff in diffs.diffs if diff.traced is not None]
+    if sides is None or not traced:
+        return None
+    diff = max(
+        traced, key=lambda diff: (diff.verdict_name == "material", abs(diff.traced.delta_ns) if diff.traced else 0)
+    )
+    rank = diff.traced.rank if diff.traced else -1
+    ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in sides(diff))
+    names = diff.a_name, diff.b_name
+    return _Pair(diff, pair_timeline(ours, theirs, names), flame_pair_figure(ours, theirs, names))
+
+
+def _sections(diffs: Diffs, pair: _Pair | None) -> Sections:
     if len(diffs.diffs) == 1:
-        yield "causes", _CAUSES, _traced(diffs.diffs[0])
+        yield "causes", _CAUSES, _traced(diffs.diffs[0], pair)
     else:
-        yield "arms", _ARMS, "".join(map(_arm, diffs.diffs))
+        yield "arms", _ARMS, "".join(_arm(diff, pair) for diff in diffs.diffs)
+    if pair:
+        yield from (
+            (name, section, "".join(parts)) for name, section, parts in drawn_sections(pair.timeline, pair.flame)
+        )
     yield "steps", _STEPS, _grid(*pairs_charts(diffs.pairs))
     facts = facts_table(diffs)
     also = [exchanges_table(diffs) if diffs.exchanges else None, facts]
     yield "measured", _ALSO, "".join(table(each) for each in also if each is not None)
+
+
+def _places(diff: Diff, pair: _Pair | None) -> list[str]:
+    """Return where each cause of a diff is on the timeline, as `data-goto`; "" where it is not."""
+    if pair is None or pair.diff is not diff:
+        return []
+    places = (place_of_cause(pair.timeline.shown, cause) for cause in diff.causes)
+    return [place.attribute if place else "" for place in places]
 
 
 def _grid(*parts: str) -> str:
@@ -106,7 +148,7 @@ def _caveats(diff: Diff) -> str:
     )
 
 
-def _arm(diff: Diff) -> str:
+def _arm(diff: Diff, pair: _Pair | None) -> str:
     """Return one arm of several: its verdict, and on a click, or where it differs, its explanation."""
     comparison = diff.comparison
     verdict = f"{format_value(comparison.delta_ns, Unit.DELTA_NS)}, {comparison.verdict.text}" if comparison else ""
@@ -114,15 +156,22 @@ def _arm(diff: Diff) -> str:
     summary = f"{heading} {element('span', escape(verdict), of='verdict')}"
     first = element("p", escape(diff.words[0]), data_key="verdict", data_verdict=diff.verdict_name)
     is_open = comparison is not None and comparison.verdict.is_difference
-    return folded(summary, first, paragraphs(diff.words[1:]), _caveats(diff), _traced(diff), of="arm", is_open=is_open)
+    return folded(
+        summary, first, paragraphs(diff.words[1:]), _caveats(diff), _traced(diff, pair), of="arm", is_open=is_open
+    )
 
 
-def _traced(diff: Diff) -> str:
+def _traced(diff: Diff, pair: _Pair | None) -> str:
     """Return the waterfall and the tables of the traced steps, folded where their durations are no evidence."""
     if diff.traced is None:
         return ""
-    tables = (causes_table(diff), waterfall(diff), ranks_table(diff), work_table(diff), inference_table(diff))
-    drawn = _grid(waterfall_chart(diff), *(table(rows) for rows in tables if rows.rows))
+    causes = causes_table(diff)
+    tables = (waterfall(diff), ranks_table(diff), work_table(diff), inference_table(diff))
+    drawn = _grid(
+        waterfall_chart(diff),
+        table(causes, _places(diff, pair)) if causes.rows else "",
+        *(table(rows) for rows in tables if rows.rows),
+    )
     return (
         folded("Durations of the traced steps, which are no evidence here", drawn, of="doubt") if diff.doubt else drawn
     )

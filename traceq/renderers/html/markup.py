@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import chain, repeat
 
 from traceq.escaping import visible
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["Json", "element", "figure", "folded", "numbers", "paragraphs", "table"]
+__all__ = ["Json", "element", "figure", "folded", "linked", "numbers", "paragraphs", "table"]
 
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 """Data of a figure."""
@@ -79,8 +80,11 @@ def numbers(figures: Iterable[tuple[str, str, str, str]]) -> str:
     return element("dl", *each, of="numbers") if each else ""
 
 
-def table(content: Table) -> str:
-    """Return a table that sorts, filters and copies itself; a long one is cut to its first rows."""
+def table(content: Table, places: Sequence[str] = ()) -> str:
+    """Return a table that sorts, filters and copies itself; a long one is cut to its first rows.
+
+    `places`: values of `data-goto` for the first rows, whose first cell then leads into the timeline; "" for none.
+    """
     headings = [
         element("th", element("button", escape(column.heading or column.key)), of=_kind(column.unit), scope="col")
         for column in content.columns
@@ -88,10 +92,13 @@ def table(content: Table) -> str:
     rows = [
         element(
             "tr",
-            *(_cell(value, column) for value, column in zip(row, content.columns, strict=True)),
+            *(
+                _cell(value, column, place if number == 0 else "")
+                for number, (value, column) in enumerate(zip(row, content.columns, strict=True))
+            ),
             of="total" if row and row[0] == "total" else "",
         )
-        for row in content.rows[:_MOST_ROWS]
+        for row, place in zip(content.rows[:_MOST_ROWS], chain(places, repeat("")), strict=False)
     ]
     title = content.title or content.key.replace("_", " ")
     drawn = element(
@@ -108,8 +115,13 @@ def table(content: Table) -> str:
     return element("div", tools, shown, paragraphs(filter(None, notes), "note"), of="table", data_title=title)
 
 
-def _cell(value: Cell, column: Column) -> str:
-    text, kind = escape(format_value(value, column.unit)), _kind(column.unit)
+def linked(text: str, place: str) -> str:
+    """Return a text that leads to a place of the timeline, the value of `data-goto`; without one the text."""
+    return element("span", escape(text), data_goto=place) if place else escape(text)
+
+
+def _cell(value: Cell, column: Column, place: str) -> str:
+    text, kind = linked(format_value(value, column.unit), place), _kind(column.unit)
     if value is None or isinstance(value, str):
         return element("td", text, of=kind)
     colour = _direction(value) if column.key == "delta_ns" else ""

@@ -14,8 +14,20 @@ from traceq.renderers.html.markup import element
 
 __all__ = ["contents", "page"]
 
-_SCRIPTS = ("d3.min.js", "drawing.js", "charts.js", "tables.js", "page.js")
+_SCRIPTS = (
+    "d3.min.js",
+    "drawing.js",
+    "charts.js",
+    "timeline_data.js",
+    "timeline_paint.js",
+    "timeline.js",
+    "flame.js",
+    "tables.js",
+    "page.js",
+)
 """In the order in which they run; the last one calls the others."""
+
+_STYLES = ("page.css", "timeline.css")
 
 
 def page(title: str, body: Iterable[str], aside: str = "") -> str:
@@ -23,7 +35,7 @@ def page(title: str, body: Iterable[str], aside: str = "") -> str:
 
     `body` and `aside`, the contents beside it, are markup.
     """
-    style, script = _asset("page.css"), "\n".join(map(_asset, _SCRIPTS))
+    style, script = ("\n".join(map(_asset, names)) for names in (_STYLES, _SCRIPTS))
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'

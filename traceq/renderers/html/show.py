@@ -10,13 +10,16 @@ from typing import TextIO
 from traceq.display import RenderOptions
 from traceq.model import Run
 from traceq.renderers.html.bar_ranking import partition_chart, ranking_chart
-from traceq.renderers.html.markup import element, numbers, paragraphs, table
+from traceq.renderers.html.drawn_sections import drawn_sections
+from traceq.renderers.html.flame import flame_figure
+from traceq.renderers.html.markup import element, linked, numbers, paragraphs, table
 from traceq.renderers.html.page import contents, page
 from traceq.renderers.html.rank_heatmap import lost_time_chart, rank_heatmap
 from traceq.renderers.html.roofline import roofline_chart
 from traceq.renderers.html.section_titles import Section, in_order, section_of
 from traceq.renderers.html.step_numbers import step_numbers
 from traceq.renderers.html.step_points import steps_chart
+from traceq.renderers.html.timeline import Timeline, place_of_finding, place_of_sync, run_timeline, shown_ranks
 from traceq.renderers.text import MOST_FINDINGS, source_summary, unknown_line
 from traceq.report import Finding, Report, Sheet, Table
 from traceq.units import Unit, format_value
@@ -32,42 +35,47 @@ _CLAUSE = re.compile(r"; (?![^(]*\))")
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
     """Write the reports on a run as a page that opens offline."""
-    run = options.first_rank() if options.first_rank else Run(sheet.source.path, ())
+    run = options.traces(tuple(shown_ranks(sheet))) if options.traces else Run(sheet.source.path, ())
     file.write(sheet_to_html(sheet, run))
 
 
 def sheet_to_html(sheet: Sheet, run: Run) -> str:
     """Return one HTML file that opens offline."""
     reports = in_order([report for report in sheet.reports if report.views])
-    sections = [(report.name, section_of(report), report) for report in reports]
+    timeline = run_timeline(run, shown_ranks(sheet)) if run.traces else None
+    sections = [
+        *(drawn_sections(timeline, flame_figure(timeline.shown[0].trace, timeline.shown[0].title)) if timeline else ()),
+        *((report.name, section_of(report), _parts(report, timeline)) for report in reports),
+    ]
     body = [
-        element("header", *_answer(sheet)),
-        *(_section(name, section, report) for name, section, report in sections),
+        element("header", *_answer(sheet, timeline)),
+        *(_section(name, section, parts) for name, section, parts in sections),
     ]
     return page(f"traceq: {sheet.source.path}", body, contents((name, section.title) for name, section, _ in sections))
 
 
-def _answer(sheet: Sheet) -> Iterator[str]:
+def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
     """Yield what the first screen says: what was read, the first finding, the numbers, the other findings, doubts."""
     yield paragraphs([source_summary(sheet.source)], "source")
     headline, *rest = _CLAUSE.split(sheet.top_findings[0].text if sheet.top_findings else "No findings", maxsplit=1)
-    yield element("h1", escape(_capitalised(headline)))
+    first = _place(sheet.top_findings[0], timeline) if sheet.top_findings else ""
+    yield element("h1", linked(_capitalised(headline), first))
     yield paragraphs(map(_capitalised, rest), "lede")
     yield numbers(step_numbers(sheet))
-    yield _findings(sheet.top_findings[1:])
+    yield _findings(sheet.top_findings[1:], timeline)
     caveats = [element("li", escape(caveat.text)) for caveat in sheet.all_caveats]
     yield element("ul", *caveats, of="caveats") if caveats else ""
     yield paragraphs([unknown_line(sheet)], "note") if sheet.unknown else ""
 
 
-def _findings(findings: Sequence[Finding]) -> str:
+def _findings(findings: Sequence[Finding], timeline: Timeline | None) -> str:
     """Return findings as a list, the time that each is about beside it."""
     shown = [
         element(
             "li",
             element("span", escape(finding.severity), of=f"severity {finding.severity}"),
             element("span", escape(format_value(finding.ns, Unit.NS) if finding.ns else ""), of="time"),
-            element("span", escape(finding.text), of="text"),
+            element("span", linked(finding.text, _place(finding, timeline)), of="text"),
             data_key=finding.key,
         )
         for finding in findings[: MOST_FINDINGS - 1]
@@ -82,8 +90,17 @@ def _capitalised(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _section(name: str, section: Section, report: Report) -> str:
-    parts = [*filter(None, _charts(report)), *map(_table, report.views)]
+def _place(finding: Finding, timeline: Timeline | None) -> str:
+    """Return where a finding is on the timeline, as `data-goto`; "" where it is not."""
+    place = place_of_finding(timeline.shown, finding) if timeline else None
+    return place.attribute if place else ""
+
+
+def _parts(report: Report, timeline: Timeline | None) -> list[str]:
+    return [*filter(None, _charts(report)), *(_table(view, timeline) for view in report.views)]
+
+
+def _section(name: str, section: Section, parts: Sequence[str]) -> str:
     return element(
         "section",
         element("h2", escape(section.title)),
@@ -93,8 +110,12 @@ def _section(name: str, section: Section, report: Report) -> str:
     )
 
 
-def _table(view: Table) -> str:
-    return table(view.without(*_DRAWN).non_empty_columns)
+def _table(view: Table, timeline: Timeline | None) -> str:
+    places: list[str] = []
+    if view.key == "syncs" and timeline:
+        shown = (place_of_sync(timeline.shown, row) for row in view.to_dicts())
+        places = [place.attribute if place else "" for place in shown]
+    return table(view.without(*_DRAWN).non_empty_columns, places)
 
 
 def _charts(report: Report) -> Iterator[str]:

@@ -1,0 +1,21 @@
+"""Sections of both pages that scripts draw: the timeline of a step, and the host's time as a flame view."""
+
+from __future__ import annotations
+
+from traceq.renderers.html.section_titles import Section
+from traceq.renderers.html.timeline import Timeline
+
+__all__ = ["drawn_sections"]
+
+_TIMELINE = Section(
+    "A step over time",
+    "What every phase, stream and thread did; a click on a linked sync, finding or cause leads here.",
+)
+_FLAME = Section(
+    "Where the host's time goes", "Each frame is as wide as its time per step, and holds what ran inside it."
+)
+
+
+def drawn_sections(timeline: Timeline, flame: str) -> tuple[tuple[str, Section, list[str]], ...]:
+    """Return (id, title, parts) of the sections; `flame` is a figure."""
+    return ("timeline", _TIMELINE, [timeline.figure()]), ("flame", _FLAME, [flame])

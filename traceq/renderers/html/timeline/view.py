@@ -1,0 +1,225 @@
+"""The timeline of a page: lanes of each shown trace, small enough for one file, as packed JSON for timeline.js."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.escaping import visible
+from traceq.facts.timeline.steps import steps
+from traceq.model import Run, Trace
+from traceq.renderers.html.markup import Json, figure
+from traceq.renderers.html.timeline.derived_lanes import derived_lanes, place_lanes
+from traceq.renderers.html.timeline.event_lanes import Limits, device_lanes, host_lanes
+from traceq.renderers.html.timeline.level_of_detail import finest_ns, merge_short
+from traceq.renderers.html.timeline.shown_steps import ShownTrace, pair_of_traces, traces_of_run
+from traceq.renderers.html.timeline.spans import Labels, Lane
+from traceq.units import Unit, format_value
+
+__all__ = ["Timeline", "pair_timeline", "run_timeline"]
+
+_MOST_SPANS = 60_000
+"""Spans of a page, together: packed, 5 to 8 characters each."""
+
+_NEIGHBOURS = 1
+"""Steps on either side of the shown one, where all of them fit without merging."""
+
+_OF_ONE, _OF_SEVERAL = Limits(num_streams=8, num_threads=4, num_rows=8), Limits(4, 2, 5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceLanes:
+    """Lanes of one shown trace; `left_out` are (number, what) that have none."""
+
+    shown: ShownTrace
+    lanes: tuple[Lane, ...]
+    left_out: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """Lanes of all shown traces, one group below the other; spans shorter than `finest_ns` are merged where they meet.
+
+    `num_spans` before merging.
+    """
+
+    groups: tuple[TraceLanes, ...]
+    labels: Labels
+    finest_ns: int
+    num_spans: int
+
+    @property
+    def shown(self) -> tuple[ShownTrace, ...]:
+        """The shown traces, in order."""
+        return tuple(group.shown for group in self.groups)
+
+    def figure(self) -> str:
+        """Return the figure that timeline.js draws."""
+        texts = _Texts()
+        entries = [
+            [texts.number(label.name), texts.number(label.colour), texts.number(label.op), texts.number(label.line)]
+            for label in self.labels.numbers
+        ]
+        groups: list[Json] = [_group_json(group) for group in self.groups]
+        first = self.shown[0]
+        data: dict[str, Json] = {
+            "start": first.start_ns,
+            "end": first.end_ns,
+            "finest": self.finest_ns,
+            "groups": groups,
+            "labels": entries,
+            "texts": [visible(text) for text in texts.numbers],
+            "notes": list(self.notes),
+        }
+        return figure("timeline", {"packed": _packed(data)}, "Timeline", self.summary, key="timeline")
+
+    @property
+    def summary(self) -> str:
+        """Which step of which rank is shown, in a sentence."""
+        each = [_step_words(shown) for shown in self.shown]
+        if len(set(each)) == 1:
+            return f"{each[0]}, of {', '.join(shown.title for shown in self.shown)}."
+        return "; ".join(f"{shown.title}: {words}" for shown, words in zip(self.shown, each, strict=True)) + "."
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is merged or left out, in sentences."""
+        left_out: dict[str, int] = {}
+        for num, what in (entry for group in self.groups for entry in group.left_out):
+            left_out[what] = left_out.get(what, 0) + num
+        notes = [f"Left out: {', '.join(f'{num:,} {what}' for what, num in left_out.items())}."] if left_out else []
+        if self.finest_ns:
+            drawn = sum(len(lane) for group in self.groups for lane in group.lanes)
+            finest = format_value(self.finest_ns, Unit.NS)
+            text = f"Spans shorter than {finest} that follow each other are one block, of known number and time"
+            notes.insert(0, f"{text}: {self.num_spans:,} spans as {drawn:,}.")
+        return (*notes, "traceq open shows every event, in Perfetto.") if notes else ()
+
+
+def run_timeline(run: Run, titles: dict[int, str]) -> Timeline:
+    """Return the timeline of a run's ranks, at least one of which has a trace; `titles` by rank, in order."""
+    return _fitted(lambda neighbours: traces_of_run(run, titles, neighbours))
+
+
+def pair_timeline(ours: Trace, theirs: Trace, names: tuple[str, str]) -> Timeline:
+    """Return the timeline of a trace of A above one of B, which are called `names`."""
+    return _fitted(lambda neighbours: pair_of_traces(ours, theirs, names, neighbours))
+
+
+def _fitted(shown_with: Callable[[int], Sequence[ShownTrace]]) -> Timeline:
+    """Return the timeline with neighbouring steps if these fit without merging, else of one step."""
+    wide = shown_with(_NEIGHBOURS)
+    if sum(map(_num_events, wide)) <= _MOST_SPANS:
+        labels = Labels()
+        groups = [_lanes_of(each, labels, len(wide)) for each in wide]
+        if sum(len(lane) for group in groups for lane in group.lanes) <= _MOST_SPANS:
+            return _merged(groups, labels)
+    labels, narrow = Labels(), shown_with(0)
+    return _merged([_lanes_of(each, labels, len(narrow)) for each in narrow], labels)
+
+
+def _num_events(shown: ShownTrace) -> int:
+    """Return how many events overlap the window: no fewer spans than that will be drawn."""
+    events, (start, end) = shown.trace.events, shown.window
+    return int(np.count_nonzero((events.ts < end) & (events.end > start)))
+
+
+def _lanes_of(shown: ShownTrace, labels: Labels, num_groups: int) -> TraceLanes:
+    limits = _OF_ONE if num_groups == 1 else _OF_SEVERAL
+    device = device_lanes(shown.trace, shown.window, labels, limits)
+    host = host_lanes(shown.trace, shown.window, labels, limits)
+    lanes = [
+        *derived_lanes(shown.trace, shown.window, labels),
+        *device.lanes,
+        *place_lanes(shown.trace, shown.window, labels),
+        *host.lanes,
+    ]
+    counts = (
+        (device.num_tracks_left_out, "streams with less work"),
+        (host.num_tracks_left_out, "threads with less work"),
+        (host.num_events_left_out, f"ops below {limits.num_rows} rows of others"),
+    )
+    left_out = tuple((num, what) for num, what in counts if num)
+    return TraceLanes(shown, tuple(lane for lane in lanes if len(lane)), left_out)
+
+
+def _merged(groups: Sequence[TraceLanes], labels: Labels) -> Timeline:
+    lanes = [lane for group in groups for lane in group.lanes]
+    finest = finest_ns(lanes, _MOST_SPANS)
+    merged = tuple(
+        TraceLanes(group.shown, tuple(merge_short(lane, finest) for lane in group.lanes), group.left_out)
+        for group in groups
+    )
+    return Timeline(merged, labels, finest, sum(map(len, lanes)))
+
+
+def _step_words(shown: ShownTrace) -> str:
+    """Return `ProfilerStep#12, the median of 8 steps (21.5 ms)`."""
+    all_steps = steps(shown.trace)
+    start, end = all_steps.window[shown.step].tolist()
+    num = int(all_steps.counted.sum())
+    of_many = f", the median of {num} steps" if num > 1 else ""
+    return f"{all_steps.names[shown.step]}{of_many} ({format_value(end - start, Unit.NS)})"
+
+
+def _group_json(group: TraceLanes) -> dict[str, Json]:
+    shown, all_steps = group.shown, steps(group.shown.trace)
+    zero = shown.zero_ns
+    marks: list[Json] = [
+        [name, start - zero, end - zero]
+        for name, (start, end) in zip(all_steps.names, all_steps.window.tolist(), strict=True)
+        if end > shown.window[0] and start < shown.window[1]
+    ]
+    return {
+        "title": shown.title,
+        "rank": shown.trace.rank,
+        "side": shown.side,
+        "steps": marks,
+        "lanes": [_lane_json(lane, zero) for lane in group.lanes],
+    }
+
+
+def _lane_json(lane: Lane, zero_ns: int) -> dict[str, Json]:
+    """Return the columns of a lane: gaps between spans, durations, labels (-1 for a block), and what blocks hold."""
+    gap = lane.start - np.r_[zero_ns, lane.end[:-1]]
+    is_block = lane.num > 1
+    data: dict[str, Json] = {
+        "title": lane.title,
+        "kind": lane.kind,
+        "depth": lane.depth,
+        "gap": _column(gap),
+        "ns": _column(lane.end - lane.start),
+        "label": _column(lane.label),
+    }
+    if is_block.any():
+        data |= {"num": _column(lane.num[is_block]), "busy": _column(lane.busy[is_block])}
+    if lane.extra is not None:
+        data["extra"] = _column(lane.extra)
+    return data
+
+
+def _column(values: NDArray[np.int64]) -> list[int]:
+    column: list[int] = values.tolist()
+    return column
+
+
+def _packed(data: Mapping[str, Json]) -> str:
+    """Return the JSON, compressed (zlib) and in base64: a third of its size."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
+    return b64encode(zlib.compress(text.encode())).decode()
+
+
+class _Texts:
+    """Texts by number, in order of first use; "" is 0."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {"": 0}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
