@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import chain, repeat
 
-from traceq.escaping import visible
+from traceq.escaping import visible_lines
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
@@ -33,7 +33,7 @@ def element(tag: str, *inside: str, **attributes: str) -> str:
 def figure(kind: str, data: Mapping[str, Json], title: str, summary: str = "", *, key: str = "") -> str:
     """Return a figure that the script `charts.KIND` draws, with a caption: its title and what it shows in numbers.
 
-    `data` is without anything that the page's text would not show: all of it passes `visible`.
+    `data` is without anything that the page's text would not show: all of it passes `visible_lines`.
     """
     text = json.dumps(_visible_texts({**data, "name": title}), separators=(",", ":"))
     for character, escaped in _IN_SCRIPT.items():
@@ -50,9 +50,9 @@ def figure(kind: str, data: Mapping[str, Json], title: str, summary: str = "", *
 
 def _visible_texts(value: Json) -> Json:
     if isinstance(value, str):
-        return visible(value)
+        return visible_lines(value)
     if isinstance(value, Mapping):
-        return {visible(key): _visible_texts(member) for key, member in value.items()}
+        return {visible_lines(key): _visible_texts(member) for key, member in value.items()}
     return list(map(_visible_texts, value)) if isinstance(value, Sequence) else value
 
 

@@ -44,7 +44,7 @@ def page(title: str, body: Iterable[str], aside: str = "") -> str:
     )
     without_scripts = element("noscript", element("p", "Charts need JavaScript; the tables hold the same numbers."))
     made = element("footer", f"traceq {escape(__version__)}. Everything on this page is in this file.")
-    shown = element("div", element("main", without_scripts, *body), aside, made, of="page")
+    shown = element("div", aside, element("main", without_scripts, *body), made, of="page")
     inside = f"{shown}\n<script>{script}</script>"
     return visible_lines(f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{inside}\n</body></html>\n')
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceq.report import Report
 
-__all__ = ["Section", "in_order", "section_of"]
+__all__ = ["SECTIONS", "Section", "in_order", "section_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Section:
     reading: str = ""
 
 
-_SECTIONS = {
+SECTIONS = {
     "stalled": Section("Ranks that gave up", "What each rank was in when the job stopped."),
     "desync": Section("Ranks that disagree", "Collectives that the ranks do not issue in the same order or shape."),
     "arrivals": Section("Who arrives at the collective that hangs", "Ranks that are missing are the ones to look at."),
@@ -92,10 +92,10 @@ _SECTIONS = {
 def section_of(report: Report) -> Section:
     """Return the section of a report; one of a plugin is titled by its first table, or by its name in words."""
     title = report.views[0].title if report.views else ""
-    return _SECTIONS.get(report.name) or Section(title or report.name.replace("_", " ").capitalize())
+    return SECTIONS.get(report.name) or Section(title or report.name.replace("_", " ").capitalize())
 
 
 def in_order(reports: Sequence[Report]) -> list[Report]:
     """Return the reports in the order of the page, those of plugins last."""
-    order = {name: place for place, name in enumerate(_SECTIONS)}
+    order = {name: place for place, name in enumerate(SECTIONS)}
     return sorted(reports, key=lambda report: order.get(report.name, len(order)))

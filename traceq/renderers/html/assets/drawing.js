@@ -153,7 +153,7 @@ function fitted(text, width, size = 13) {
 function rowLayout(width, names, { bar = 18, right = 8 } = {}) {
   const isNarrow = width < NARROW;
   const widest = d3.max(names, (name) => textWidth(name)) ?? 0;
-  const left = isNarrow ? 2 : Math.ceil(Math.min(widest, width * 0.36)) + 14;
+  const left = isNarrow ? 6 : Math.ceil(Math.min(widest, width * 0.36)) + 14;
   const top = isNarrow ? 20 : 5, height = isNarrow ? bar + 28 : bar + 10;
   return { isNarrow, left, right: width - right, bar, top, height, size: names.length * height };
 }
@@ -161,7 +161,7 @@ function rowLayout(width, names, { bar = 18, right = 8 } = {}) {
 /** The names of rows, in groups that are moved to their rows. */
 function rowNames(groups, layout, width, name) {
   groups.append("text").attr("class", "name")
-    .attr("x", layout.isNarrow ? 2 : layout.left - 12).attr("y", layout.isNarrow ? 14 : layout.top + layout.bar / 2)
+    .attr("x", layout.isNarrow ? layout.left : layout.left - 12).attr("y", layout.isNarrow ? 14 : layout.top + layout.bar / 2)
     .attr("dy", layout.isNarrow ? 0 : "0.35em").attr("text-anchor", layout.isNarrow ? "start" : "end")
-    .text((row) => fitted(name(row), layout.isNarrow ? width - 4 : layout.left - 13));
+    .text((row) => fitted(name(row), layout.isNarrow ? width - layout.left - 2 : layout.left - 13));
 }

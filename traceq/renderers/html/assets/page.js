@@ -1,6 +1,15 @@
 // Draw every figure, and make everything with `data-goto` a button that leads into the timeline.
 "use strict";
 
+// Contents lie beside a wide page; on a narrow one they open by a click, and lead away when one is chosen.
+const isWide = matchMedia("(min-width: 1200px)");
+for (const list of document.querySelectorAll(".contents details")) {
+  const fit = () => { list.open = isWide.matches; };
+  fit();
+  isWide.addEventListener("change", fit);
+  list.addEventListener("click", (event) => { if (event.target.matches("a")) fit(); });
+}
+
 for (const figure of document.querySelectorAll("figure[data-chart]")) {
   const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
   charts[figure.dataset.chart](figure, data);
