@@ -22,7 +22,7 @@ from traceq.renderers.html.timeline.shown_steps import ShownTrace, pair_of_trace
 from traceq.renderers.html.timeline.spans import Labels, Lane
 from traceq.units import Unit, format_value
 
-__all__ = ["Timeline", "pair_timeline", "run_timeline"]
+__all__ = ["Timeline", "TraceLanes", "lanes_of", "pair_timeline", "run_timeline"]
 
 _MOST_SPANS = 60_000
 """Spans of a page, together: packed, 5 to 8 characters each."""
@@ -116,12 +116,10 @@ def _fitted(shown_with: Callable[[int], Sequence[ShownTrace]]) -> Timeline:
     """Return the timeline with neighbouring steps if these fit without merging, else of one step."""
     wide = shown_with(_NEIGHBOURS)
     if sum(map(_num_events, wide)) <= _MOST_SPANS:
-        labels = Labels()
-        groups = [_lanes_of(each, labels, len(wide)) for each in wide]
+        groups, labels = lanes_of(wide)
         if sum(len(lane) for group in groups for lane in group.lanes) <= _MOST_SPANS:
             return _merged(groups, labels)
-    labels, narrow = Labels(), shown_with(0)
-    return _merged([_lanes_of(each, labels, len(narrow)) for each in narrow], labels)
+    return _merged(*lanes_of(shown_with(0)))
 
 
 def _num_events(shown: ShownTrace) -> int:
@@ -130,8 +128,13 @@ def _num_events(shown: ShownTrace) -> int:
     return int(np.count_nonzero((events.ts < end) & (events.end > start)))
 
 
-def _lanes_of(shown: ShownTrace, labels: Labels, num_groups: int) -> TraceLanes:
-    limits = _OF_ONE if num_groups == 1 else _OF_SEVERAL
+def lanes_of(shown: Sequence[ShownTrace]) -> tuple[list[TraceLanes], Labels]:
+    """Return the lanes of some traces, nothing merged, and their labels; of several traces with fewer rows each."""
+    labels, limits = Labels(), _OF_ONE if len(shown) == 1 else _OF_SEVERAL
+    return [_lanes_of_trace(each, labels, limits) for each in shown], labels
+
+
+def _lanes_of_trace(shown: ShownTrace, labels: Labels, limits: Limits) -> TraceLanes:
     device = device_lanes(shown.trace, shown.window, labels, limits)
     host = host_lanes(shown.trace, shown.window, labels, limits)
     lanes = [
