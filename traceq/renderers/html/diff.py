@@ -120,7 +120,8 @@ def _sections(diffs: Diffs, pair: _Pair | None) -> Sections:
         yield "arms", _ARMS, "".join(_arm(diff, pair) for diff in diffs.diffs)
     if pair:
         yield from (
-            (name, section, "".join(parts)) for name, section, parts in drawn_sections(pair.timeline, pair.flame)
+            (name, section, "".join(parts))
+            for name, section, parts in drawn_sections(pair.timeline, pair.flame, pair.diff.doubt)
         )
     yield "steps", _STEPS, _grid(*pairs_charts(diffs.pairs))
     facts = facts_table(diffs)

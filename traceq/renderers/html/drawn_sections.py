@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceq.renderers.html.markup import folded, paragraphs
 from traceq.renderers.html.section_titles import Section
 from traceq.renderers.html.timeline import Timeline
 
@@ -16,6 +17,13 @@ _FLAME = Section(
 )
 
 
-def drawn_sections(timeline: Timeline, flame: str) -> tuple[tuple[str, Section, list[str]], ...]:
-    """Return (id, title, parts) of the sections; `flame` is a figure."""
-    return ("timeline", _TIMELINE, [timeline.figure()]), ("flame", _FLAME, [flame])
+def drawn_sections(timeline: Timeline, flame: str, doubt: str = "") -> tuple[tuple[str, Section, list[str]], ...]:
+    """Return (id, title, parts) of the sections; `flame` is a figure.
+
+    `doubt` says why durations of traced steps are no evidence: it stands above the timeline, and folds the flame view,
+    which colours them.
+    """
+    if doubt:
+        flame = folded("Durations of the traced steps, which are no evidence here", flame, of="doubt")
+    noted = [paragraphs([doubt], "note")] if doubt else []
+    return ("timeline", _TIMELINE, [*noted, timeline.figure()]), ("flame", _FLAME, [flame])

@@ -309,9 +309,9 @@ class TimelineView {
     this.canvas.focus({ preventScroll: true });
     const top = this.canvas.getBoundingClientRect().top + scrollY + group.top;
     scrollTo({ left: scrollX, top: Math.max(0, top - this.axis.clientHeight - this.box.querySelector(".timeline-bar").clientHeight - 16) });
-    const lane = group.lanes.find((each) => each.kind === "sync") ?? group.lanes[0];
-    const index = lane.find(start + (end - start) / 2);
-    this.focusOn(index < 0 ? null : { lane, index });
+    const begins = group.lanes.filter((each) => each.start[each.find(start)] === start);
+    const lane = begins.find((each) => each.end[each.find(start)] === end) ?? begins[0];
+    this.focusOn(lane ? { lane, index: lane.find(start) } : null);
   }
 
   goBack() {
