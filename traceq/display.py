@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from traceq.escaping import visible_lines
 
 if TYPE_CHECKING:
-    from traceq.compare.result import Diff
     from traceq.model import Run
 
 __all__ = ["RenderOptions", "to_html", "to_text"]
@@ -26,13 +25,13 @@ class RenderOptions:
 
     `width`: columns of text, None for those of the terminal. `full`: tables of durations are shown even if these are no
     evidence. For a renderer that draws a step: `traces` returns the run with the traces of some of its ranks, `sides`
-    those of A and B of a comparison; None where no run is at hand.
+    those of A and B of a Diff; None where no run is at hand.
     """
 
     width: int | None = None
     traces: Callable[[Sequence[int]], Run] | None = None
     full: bool = False
-    sides: Callable[[Diff], tuple[Run, Run]] | None = None
+    sides: Callable[[Any], tuple[Run, Run]] | None = None
 
 
 def to_text(kind: str, result: object) -> str:

@@ -123,7 +123,8 @@ def _sections(diffs: Diffs, pair: _Pair | None) -> Sections:
             (name, section, "".join(parts))
             for name, section, parts in drawn_sections(pair.timeline, pair.flame, pair.diff.doubt)
         )
-    yield "steps", _STEPS, _grid(*pairs_charts(diffs.pairs))
+    pairs = [*pairs_charts(diffs.pairs)]
+    yield "steps", _STEPS, element("div", *pairs, of="multiples") if pairs else ""
     facts = facts_table(diffs)
     also = [exchanges_table(diffs) if diffs.exchanges else None, facts]
     yield "measured", _ALSO, "".join(table(each) for each in also if each is not None)

@@ -101,9 +101,10 @@ def _sides(diff: Diff) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def pairs_charts(pairs: Sequence[Pairs]) -> Iterator[str]:
-    """Yield a chart for each comparison of its pairs of unprofiled halves, on the slowest rank, in their order."""
-    for of_arms in pairs:
-        a, b = (slowest_rank_ns(of_arms, of_b=of_b).tolist() for of_b in (False, True))
+    """Yield a chart for each comparison of its pairs of unprofiled halves, on the slowest rank, in their order, all on one scale."""
+    times = [[slowest_rank_ns(of_arms, of_b=of_b).tolist() for of_b in (False, True)] for of_arms in pairs]
+    every_ns = [ns for sides in times for side in sides for ns in side]
+    for of_arms, (a, b) in zip(pairs, times, strict=True):
         if not a:
             continue
         each = -(-len(a) // _MOST_PAIRS)
@@ -116,7 +117,8 @@ def pairs_charts(pairs: Sequence[Pairs]) -> Iterator[str]:
             names = (f"{of_arms.a}, one half", f"{of_arms.a}, the other")
             title = f"{of_arms.a} against itself, the control: {len(a)} pairs."
         data: dict[str, Json] = {
-            **time_axis((*a, *b), "per step"),
+            **time_axis(every_ns, "per step"),
+            "range": [min(every_ns), max(every_ns)],
             "a": names[0],
             "b": names[1],
             "across": "pair, in the order in which they ran",

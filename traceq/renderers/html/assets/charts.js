@@ -90,9 +90,8 @@ charts.pairs = function (figure, data) {
   drawAtWidth(figure, (width, plot) => {
     legend(plot, arms);
     const left = 52, right = width - 12, top = 10, bottom = 230;
-    const values = data.pairs.flatMap(([, a, b]) => [a / data.per, b / data.per]);
     const x = d3.scaleLinear([1, Math.max(2, data.pairs.at(-1)[0])], [left + 10, right - 6]);
-    const y = d3.scaleLinear(d3.extent(values), [bottom, top]).nice(5);
+    const y = d3.scaleLinear(data.range.map((ns) => ns / data.per), [bottom, top]).nice(5);
     const svg = drawing(plot, width, bottom + AXIS, data.name);
     axisBelow(svg, x, { y: bottom + 6, height: 0, width: right - left, title: data.across });
     axisLeft(svg, y, { left, right, title: data.unit });
