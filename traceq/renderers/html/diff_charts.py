@@ -101,7 +101,7 @@ def _sides(diff: Diff) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def pairs_charts(pairs: Sequence[Pairs]) -> Iterator[str]:
-    """Yield a chart for each comparison of its pairs of unprofiled halves, on the slowest rank, in their order, all on one scale."""
+    """Yield a chart for each comparison of its unprofiled pairs, on the slowest rank, in their order, on one scale."""
     times = [[slowest_rank_ns(of_arms, of_b=of_b).tolist() for of_b in (False, True)] for of_arms in pairs]
     every_ns = [ns for sides in times for side in sides for ns in side]
     for of_arms, (a, b) in zip(pairs, times, strict=True):
