@@ -95,6 +95,10 @@ def details(page: Any) -> str:
     return text
 
 
+def show_all(page: Any) -> None:
+    page.get_by_role("button", name="Show all").click()
+
+
 def canvas(page: Any) -> Any:
     canvas = page.locator(".timeline-canvas")
     canvas.scroll_into_view_if_needed()
@@ -117,9 +121,19 @@ def hover(page: Any, name: str) -> None:
     raise AssertionError(f"no span {name}")
 
 
+def test_the_shown_step_is_in_view_and_its_neighbours_beside_it(show: Show) -> None:
+    page = show()
+    assert visible(page) == (0, 2_130_000)
+    show_all(page)
+    assert visible(page) == (-1_870_000, 4_130_000)
+    page.get_by_role("button", name="Show the step").click()
+    assert visible(page) == (0, 2_130_000)
+
+
 def test_the_wheel_zooms_about_the_pointer_and_the_page_scrolls_where_it_did_not_move(show: Show) -> None:
     page = show()
     x, y = middle(page)
+    show_all(page)
     whole = visible(page)
     page.wait_for_timeout(50)  # the scroll to the canvas is over
     page.mouse.move(x - 9, y)
@@ -211,6 +225,7 @@ def test_the_pointer_tells_name_time_line_module_and_phase(show: Show) -> None:
 
 def test_keys_walk_from_span_to_span_and_a_live_region_says_each(show: Show) -> None:
     page = show()
+    show_all(page)
     canvas(page).focus()
     page.keyboard.press(".")
     assert state(page, "focused") == "forward"

@@ -1,9 +1,9 @@
 // The timeline: zoom and pan by wheel, drag, keys and touch; hover, focus, search; places that the page links to.
 "use strict";
 
-const KEYS_HELP = "Zoom: wheel, pinch, W S or ↑ ↓. Pan: drag, Shift+wheel, A D or ← →. Click a span, or step with , and . (< > for the next lane); F zooms to it, 0 shows all, / searches, Esc goes back.";
+const KEYS_HELP = "Zoom: wheel, pinch, W S or ↑ ↓. Pan: drag, Shift+wheel, A D or ← →. Click a span, or step with , and . (< > for the next lane); F zooms to it, 0 shows the step, / searches, Esc goes back.";
 const DEEPEST_PX = 24; // px that the shortest span of its own may take
-const AROUND = 3; // margin on either side of a place, in its durations
+const AROUND = 3; // most margin on either side of a place, in its durations; less where that were over half a step
 
 charts.timeline = async function (figure, data) {
   const view = new TimelineView(figure);
@@ -29,7 +29,9 @@ class TimelineView {
       parent.append(made);
       return made;
     };
-    const bar = element("div", "timeline-bar");
+    this.legend = element("p", "timeline-legend");
+    this.head = element("div", "timeline-head"); // stays in view while one scrolls through the lanes
+    const bar = element("div", "timeline-bar", {}, this.head);
     const button = (text, label, act) => {
       const made = element("button", "", { type: "button", "aria-label": label, title: label }, bar);
       made.textContent = text;
@@ -40,11 +42,11 @@ class TimelineView {
     this.back.hidden = true;
     button("−", "Zoom out", () => this.zoomBy(1 / 2));
     button("+", "Zoom in", () => this.zoomBy(2));
+    button("step", "Show the step", () => this.show(...this.data.step));
     button("all", "Show all", () => this.show(this.data.start, this.data.end));
     this.search = element("input", "", { type: "search", placeholder: "search ops, kernels, lines", "aria-label": "Search the timeline" }, bar);
     this.count = element("output", "timeline-count", {}, bar);
-    this.legend = element("p", "timeline-legend");
-    this.axis = element("canvas", "timeline-axis", { "aria-hidden": "true" });
+    this.axis = element("canvas", "timeline-axis", { "aria-hidden": "true" }, this.head);
     this.canvas = element("canvas", "timeline-canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline" });
     this.details = element("p", "timeline-details", { role: "status", "aria-live": "polite" });
     const help = element("p", "timeline-help", { id: `timeline-help-${document.querySelectorAll(".timeline-help").length}` });
@@ -84,7 +86,7 @@ class TimelineView {
   fit() {
     const width = Math.floor(this.box.clientWidth);
     if (width < 1 || width === this.layout?.width) return;
-    const range = this.layout ? this.scale.domain() : [this.data.start, this.data.end];
+    const range = this.layout ? this.scale.domain() : this.data.step;
     this.layout = new TimelineLayout(this.data, width);
     this.whole = d3.scaleLinear([this.data.start, this.data.end], [this.layout.gutter, width]);
     this.scale = this.whole;
@@ -220,7 +222,7 @@ class TimelineView {
       w: () => this.zoomBy(1.5), ArrowUp: () => this.zoomBy(1.5), "+": () => this.zoomBy(1.5), "=": () => this.zoomBy(1.5),
       s: () => this.zoomBy(1 / 1.5), ArrowDown: () => this.zoomBy(1 / 1.5), "-": () => this.zoomBy(1 / 1.5),
       a: () => this.panBy(-0.2), ArrowLeft: () => this.panBy(-0.2), d: () => this.panBy(0.2), ArrowRight: () => this.panBy(0.2),
-      0: () => this.show(this.data.start, this.data.end),
+      0: () => this.show(...this.data.step),
       ",": () => this.step(-1), ".": () => this.step(1), "<": () => this.changeLane(-1), ">": () => this.changeLane(1),
       f: () => this.focused && this.zoomTo(this.focused), Enter: () => this.focused && this.zoomTo(this.focused),
       "/": () => this.search.focus(), Escape: () => !this.marked && this.focusOn(null),
@@ -304,11 +306,12 @@ class TimelineView {
     this.marked = { group, start, end };
     this.figure.dataset.marked = `${side}${rank}:${start},${end}`;
     this.back.hidden = false;
-    const margin = AROUND * Math.max(end - start, 1);
+    const length = Math.max(end - start, 1), half = (this.data.step[1] - this.data.step[0]) / 2;
+    const margin = Math.min(AROUND * length, Math.max((half - length) / 2, length * 0.15));
     this.show(start - margin, end + margin);
     this.canvas.focus({ preventScroll: true });
     const top = this.canvas.getBoundingClientRect().top + scrollY + group.top;
-    scrollTo({ left: scrollX, top: Math.max(0, top - this.axis.clientHeight - this.box.querySelector(".timeline-bar").clientHeight - 16) });
+    scrollTo({ left: scrollX, top: top - this.head.clientHeight - 16 });
     const begins = group.lanes.filter((each) => each.start[each.find(start)] === start);
     const lane = begins.find((each) => each.end[each.find(start)] === end) ?? begins[0];
     this.focusOn(lane ? { lane, index: lane.find(start) } : null);

@@ -63,7 +63,7 @@ function firstAbove(ascending, value) {
 /** All lanes, group by group, and what their spans say. */
 class TimelineData {
   constructor(data) {
-    Object.assign(this, { start: data.start, end: data.end, finest: data.finest, notes: data.notes });
+    Object.assign(this, { start: data.start, end: data.end, step: data.step, finest: data.finest, notes: data.notes });
     this.labels = data.labels.map(([name, colour, op, line]) => (
       { name: data.texts[name], colour: data.texts[colour], op: data.texts[op], line: data.texts[line] }));
     this.groups = data.groups.map((group) => {

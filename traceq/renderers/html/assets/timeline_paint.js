@@ -94,11 +94,11 @@ class TimelinePainter {
     context.font = `11px ${font}`;
     context.textBaseline = "middle";
     const ticks = timeTicks(view);
-    this.grid(context, view, ticks);
     context.save();
     context.beginPath();
     context.rect(layout.gutter, 0, layout.width - layout.gutter, layout.height);
     context.clip();
+    this.grid(context, view, ticks);
     for (const row of layout.rows) this.lane(context, view, row);
     this.marks(context, view);
     context.restore();
@@ -147,6 +147,13 @@ class TimelinePainter {
     const [from, to] = scale.domain();
     const perPixel = (to - from) / (scale.range()[1] - scale.range()[0]);
     const tells = lane.kind === "category" || lane.kind === "phase";
+    let run = null; // touching pixels of one colour, drawn as one
+    const finish = () => {
+      if (!run) return;
+      context.fillStyle = run.style;
+      context.fillRect(run.left, y, run.right - run.left, height - 1);
+      run = null;
+    };
     for (let index = lane.after(from); index < lane.length && lane.start[index] < to;) {
       let shown = index, left = scale(lane.start[index]), right = scale(lane.end[index]);
       let next = index + 1;
@@ -155,10 +162,21 @@ class TimelinePainter {
         next = Math.max(next, lane.after(pixelEnd));
         if (tells) for (let other = index; other < next; other += 1) if (lane.end[other] - lane.start[other] > lane.end[shown] - lane.start[shown]) shown = other;
         right = left + TINY;
+        if (!view.matches) {
+          const { style } = view.colours.fill(lane.blocks.has(shown) ? "block" : data.labels[lane.label[shown]].colour, "");
+          if (!run || run.style !== style || left > run.right + 0.25) {
+            finish();
+            run = { style, left, right };
+          }
+          run.right = right;
+          index = next;
+          continue;
+        }
       }
       this.span(context, view, lane, shown, Math.max(left, -4), Math.min(right, view.layout.width + 4), y, height, data);
       index = next;
     }
+    finish();
   }
 
   span(context, view, lane, index, left, right, y, height, data) {

@@ -71,6 +71,7 @@ class Timeline:
         data: dict[str, Json] = {
             "start": first.start_ns,
             "end": first.end_ns,
+            "step": self._step_range(),
             "finest": self.finest_ns,
             "groups": groups,
             "labels": entries,
@@ -78,6 +79,11 @@ class Timeline:
             "notes": list(self.notes),
         }
         return figure("timeline", {"packed": _packed(data)}, "Timeline", self.summary, key="timeline")
+
+    def _step_range(self) -> list[int]:
+        """Return when the shown step begins and ends on any of the traces, relative to zero, ns."""
+        ranges = [(each.step_ns[0] - each.zero_ns, each.step_ns[1] - each.zero_ns) for each in self.shown]
+        return [min(start for start, _ in ranges), max(end for _, end in ranges)]
 
     @property
     def summary(self) -> str:
