@@ -17,6 +17,7 @@ from traceq.renderers.html.markup import element
 from traceq.renderers.html.page import page
 
 NASTY = '</script><script>alert`1`</script><img src=x onerror="alert`2`">'
+LONG = f"Cijk_Alik_Bljk_BBS_BH_{'WS64_WG16_16_1_' * 12}"
 PHONE, LAPTOP, WIDE = (390, 844), (1280, 800), (2560, 1440)
 
 Show = Callable[..., Any]
@@ -33,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     events = [
         *(builder.step(0, 120, 3), annotation("forward", 0, 60)),
         *(op("aten::mm", 1, 8), launch(2, 3, corr=1), kernel(NASTY, 10, 40, corr=1)),
+        *(op("aten::mm", 12, 8), launch(13, 3, corr=2), kernel(LONG, 50, 30, corr=2)),
     ]
     run("show", str(write(folder / "trace.json", *events)), "--html", str(folder / "nasty.html"))
     run("diff", str(fixtures / "outlier_ab"), "--html", str(folder / "arms.html"))
@@ -194,7 +196,7 @@ def test_durations_are_written_as_traceq_writes_them(show: Show) -> None:
 
 
 @pytest.mark.parametrize("size", [PHONE, LAPTOP, WIDE], ids=["phone", "laptop", "wide"])
-@pytest.mark.parametrize("name", ["arms", "jobs", "show"])
+@pytest.mark.parametrize("name", ["arms", "jobs", "show", "nasty"])
 def test_at_no_width_the_page_scrolls_sideways_or_a_text_is_small_or_cut(
     show: Show, name: str, size: tuple[int, int]
 ) -> None:
