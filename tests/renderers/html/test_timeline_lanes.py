@@ -144,12 +144,19 @@ def test_the_page_holds_every_span_to_the_ns() -> None:
     assert kernels["extra"][:3] == [18_000, 195_000, 15_000]
 
 
-def test_a_sync_says_its_op_line_and_cost() -> None:
-    timeline = run_timeline(Run("run", (trace_with_syncs(),)), {0: "rank 0"})
+def test_a_sync_says_its_op_line_and_what_a_step_without_it_saves() -> None:
+    savings = {(0, "dtoh|aten::item|train.py:12 train|Net_0|forward"): 250_000}
+    timeline = run_timeline(Run("run", (trace_with_syncs(),)), {0: "rank 0"}, savings)
     data = unpacked(timeline.figure())
     syncs = next(each for each in data["groups"][0]["lanes"] if each["kind"] == "sync")
     label = [data["texts"][number] for number in data["labels"][syncs["label"][1]]]
-    assert label == ["dtoh sync: aten::item", "sync_wait", "aten::item", "train.py:12 train"]
+    assert label == [
+        "dtoh sync: aten::item",
+        "sync_wait",
+        "aten::item",
+        "train.py:12 train",
+        "a step without all such syncs is 250 us shorter (replay)",
+    ]
     assert syncs["ns"] == [105_000, 305_000, 105_000]
 
 
@@ -185,7 +192,7 @@ def test_categories_of_the_shown_step_are_those_of_the_oracle(path: Path, finest
     shown = traces_of_run(Run("run", (recorded,)), {recorded.rank: ""}, 0)[0]
     start, end = steps(recorded).window[shown.step].tolist()
     window = replace(shown, start_ns=start - shown.zero_ns, end_ns=end - shown.zero_ns)
-    [group], labels = lanes_of([window])
+    [group], labels = lanes_of([window], {})
     [time] = [each for each in group.lanes if each.kind == "category"]
     cells = oracle.answer(path)["partition"][shown.step]
     merged = merge_short(time, finest)

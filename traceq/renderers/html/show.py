@@ -42,7 +42,7 @@ def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
 def sheet_to_html(sheet: Sheet, run: Run) -> str:
     """Return one HTML file that opens offline."""
     reports = in_order([report for report in sheet.reports if report.views])
-    timeline = run_timeline(run, shown_ranks(sheet)) if run.traces else None
+    timeline = run_timeline(run, shown_ranks(sheet), _savings(sheet)) if run.traces else None
     sections = [
         *(drawn_sections(timeline, flame_figure(timeline.shown[0].trace, timeline.shown[0].title)) if timeline else ()),
         *((report.name, section_of(report), _parts(report, timeline)) for report in reports),
@@ -94,6 +94,13 @@ def _place(finding: Finding, timeline: Timeline | None) -> str:
     """Return where a finding is on the timeline, as `data-goto`; "" where it is not."""
     place = place_of_finding(timeline.shown, finding) if timeline else None
     return place.attribute if place else ""
+
+
+def _savings(sheet: Sheet) -> dict[tuple[int, str], int]:
+    """Return what a step without the syncs of each row saves, ns, by (rank, key of the row)."""
+    tables = (table for report in sheet.reports for table in report.tables if table.key == "syncs")
+    rows = (row for table in tables for row in table.to_dicts())
+    return {(int(row["rank"] or 0), str(row["key"])): int(row["replay_ns"] or 0) for row in rows}
 
 
 def _parts(report: Report, timeline: Timeline | None) -> list[str]:

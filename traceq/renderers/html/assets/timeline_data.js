@@ -64,8 +64,8 @@ function firstAbove(ascending, value) {
 class TimelineData {
   constructor(data) {
     Object.assign(this, { start: data.start, end: data.end, step: data.step, finest: data.finest, notes: data.notes });
-    this.labels = data.labels.map(([name, colour, op, line]) => (
-      { name: data.texts[name], colour: data.texts[colour], op: data.texts[op], line: data.texts[line] }));
+    this.labels = data.labels.map(([name, colour, op, line, note]) => (
+      { name: data.texts[name], colour: data.texts[colour], op: data.texts[op], line: data.texts[line], note: data.texts[note] }));
     this.groups = data.groups.map((group) => {
       const built = { ...group, lanes: [] };
       built.lanes = group.lanes.map((lane) => new Lane(lane, built));
@@ -96,12 +96,13 @@ class TimelineData {
     const lines = [this.name(lane, index)];
     if (block) {
       lines.push(`${duration(block.busy)} in ${duration(length)}, from ${at}`, `each shorter than ${duration(this.finest)}, drawn as one block`);
-      if (lane.kind === "sync" && lane.extra) lines.push(`cost ${duration(lane.extra[index])}: device idle after them`);
+      if (lane.kind === "sync" && lane.extra) lines.push(`the device idles ${duration(lane.extra[index])} right after them`);
       return lines;
     }
     const label = this.labels[lane.label[index]];
     lines.push(`${duration(length)}, from ${at}`);
-    if (lane.kind === "sync") lines.push(`cost ${duration(lane.extra[index])}: device idle right after it`);
+    if (lane.kind === "sync") lines.push(`the device idles ${duration(lane.extra[index])} right after it`);
+    if (label.note) lines.push(label.note);
     if (label.op && !label.name.includes(label.op)) lines.push(`op ${label.op}`);
     if (label.line && label.line !== label.name) lines.push(`line ${label.line}`);
     const around = this.around(lane, index);

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, collective_calls, collective_kernels
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.host_stacks import host_pieces
-from traceq.facts.timeline.modules import modules
+from traceq.facts.timeline.modules import modules, modules_at
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.intervals import Spans
@@ -17,15 +20,19 @@ from traceq.model import Trace
 from traceq.renderers.html.timeline.spans import Label, Labels, Lane, labelled
 from traceq.units import Unit, format_value
 
-__all__ = ["derived_lanes", "place_lanes"]
+__all__ = ["SyncSavings", "derived_lanes", "place_lanes"]
 
 
-def derived_lanes(trace: Trace, window: tuple[int, int], labels: Labels) -> list[Lane]:
+SyncSavings = Mapping[tuple[int, str], int]
+"""(rank, key of a row of the table `syncs`) -> ns by which a step is shorter without the syncs of that row (replay)."""
+
+
+def derived_lanes(trace: Trace, window: tuple[int, int], labels: Labels, savings: SyncSavings) -> list[Lane]:
     """Return the lanes of phases, categories, syncs and collectives that overlap the window (start, end) ns."""
     return [
         _phases(trace, window, labels),
         _partition(trace, window, labels),
-        _syncs(trace, window, labels),
+        _syncs(trace, window, labels, savings),
         _collectives(trace, window, labels),
     ]
 
@@ -64,19 +71,27 @@ def _partition(trace: Trace, window: tuple[int, int], labels: Labels) -> Lane:
     return Lane.of("time", "category", start, end, labelled(labels, [code], label_of))
 
 
-def _syncs(trace: Trace, window: tuple[int, int], labels: Labels) -> Lane:
+def _syncs(trace: Trace, window: tuple[int, int], labels: Labels, savings: SyncSavings) -> Lane:
     waits = syncs(trace)
     index = _overlapping(waits.start, waits.start + waits.blocked, window)
     texts, strings = waits.origin.texts, trace.events.strings
+    names, paths = phases(trace).names, (*modules(trace).paths, "")
+    module = modules_at(trace, tracks(trace)[waits.rows[index]], waits.start[index] + waits.blocked[index] // 2)
     columns = [
         waits.kind[index].astype(np.int64),
         waits.origin.op[index],
         waits.origin.line[index],
         trace.events.name[waits.rows[index]].astype(np.int64),
+        module,
+        waits.phase[index],
     ]
 
-    def label_of(kind: int, op: int, line: int, call: int) -> Label:
-        return Label(f"{SYNC_KINDS[kind]} sync: {texts[op] or strings[call]}", "sync_wait", texts[op], texts[line])
+    def label_of(kind: int, op: int, line: int, call: int, inside: int, phase: int) -> Label:
+        row = "|".join((SYNC_KINDS[kind], texts[op], texts[line], paths[inside], names[phase]))
+        saved = savings.get((trace.rank, row))
+        note = f"a step without all such syncs is {format_value(saved, Unit.NS)} shorter (replay)" if saved else ""
+        name = f"{SYNC_KINDS[kind]} sync: {texts[op] or strings[call]}"
+        return Label(name, "sync_wait", texts[op], texts[line], note)
 
     label = labelled(labels, columns, label_of)
     start, end = waits.start[index], waits.start[index] + waits.blocked[index]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,13 @@ _LONGEST = 160
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a span says: its name, the colour that it has by its kind, and the op and line that it comes from."""
+    """What a span says: its name, its colour by its kind, the op and line that it comes from, and a note."""
 
     name: str
     colour: str
     op: str = ""
     line: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ class Lane:
     """N spans of one row of the timeline, by start.
 
     `start`, `end` int64[N] ns in the trace's own time; `label` int64[N] into Labels, BLOCK for merged spans; `num`
-    int64[N] spans that each stands for, `busy` int64[N] ns, the sum of their durations. `extra` int64[N] ns: the cost
-    of a sync, the time from its launch to device work, -1 without one; None for other kinds of lanes.
+    int64[N] spans that each stands for, `busy` int64[N] ns, the sum of their durations. `extra` int64[N] ns: the
+    device's idle time right after a sync, the time from its launch to device work, -1 without one; None elsewhere.
 
     `kind` decides how a lane is drawn; `depth` of nested rows counts from 0; `title` is "" for all but the first of
     several rows.
@@ -95,4 +96,4 @@ def _cut(label: Label) -> Label:
     if len(label.name) <= _LONGEST:
         return label
     half = _LONGEST // 2
-    return Label(f"{label.name[:half]}…{label.name[-half:]}", label.colour, label.op, label.line)
+    return replace(label, name=f"{label.name[:half]}…{label.name[-half:]}")

@@ -15,7 +15,7 @@ from traceq.escaping import visible
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
 from traceq.renderers.html.markup import Json, figure
-from traceq.renderers.html.timeline.derived_lanes import derived_lanes, place_lanes
+from traceq.renderers.html.timeline.derived_lanes import SyncSavings, derived_lanes, place_lanes
 from traceq.renderers.html.timeline.event_lanes import Limits, device_lanes, host_lanes
 from traceq.renderers.html.timeline.level_of_detail import finest_ns, merge_short
 from traceq.renderers.html.timeline.shown_steps import ShownTrace, pair_of_traces, traces_of_run
@@ -63,7 +63,7 @@ class Timeline:
         """Return the figure that timeline.js draws."""
         texts = _Texts()
         entries = [
-            [texts.number(label.name), texts.number(label.colour), texts.number(label.op), texts.number(label.line)]
+            [texts.number(text) for text in (label.name, label.colour, label.op, label.line, label.note)]
             for label in self.labels.numbers
         ]
         groups: list[Json] = [_group_json(group) for group in self.groups]
@@ -108,24 +108,24 @@ class Timeline:
         return (*notes, "traceq open shows every event, in Perfetto.") if notes else ()
 
 
-def run_timeline(run: Run, titles: dict[int, str]) -> Timeline:
+def run_timeline(run: Run, titles: Mapping[int, str], savings: SyncSavings | None = None) -> Timeline:
     """Return the timeline of a run's ranks, at least one of which has a trace; `titles` by rank, in order."""
-    return _fitted(lambda neighbours: traces_of_run(run, titles, neighbours))
+    return _fitted(lambda neighbours: traces_of_run(run, titles, neighbours), savings or {})
 
 
 def pair_timeline(ours: Trace, theirs: Trace, names: tuple[str, str]) -> Timeline:
     """Return the timeline of a trace of A above one of B, which are called `names`."""
-    return _fitted(lambda neighbours: pair_of_traces(ours, theirs, names, neighbours))
+    return _fitted(lambda neighbours: pair_of_traces(ours, theirs, names, neighbours), {})
 
 
-def _fitted(shown_with: Callable[[int], Sequence[ShownTrace]]) -> Timeline:
+def _fitted(shown_with: Callable[[int], Sequence[ShownTrace]], savings: SyncSavings) -> Timeline:
     """Return the timeline with neighbouring steps if these fit without merging, else of one step."""
     wide = shown_with(_NEIGHBOURS)
     if sum(map(_num_events, wide)) <= _MOST_SPANS:
-        groups, labels = lanes_of(wide)
+        groups, labels = lanes_of(wide, savings)
         if sum(len(lane) for group in groups for lane in group.lanes) <= _MOST_SPANS:
             return _merged(groups, labels)
-    return _merged(*lanes_of(shown_with(0)))
+    return _merged(*lanes_of(shown_with(0), savings))
 
 
 def _num_events(shown: ShownTrace) -> int:
@@ -134,17 +134,17 @@ def _num_events(shown: ShownTrace) -> int:
     return int(np.count_nonzero((events.ts < end) & (events.end > start)))
 
 
-def lanes_of(shown: Sequence[ShownTrace]) -> tuple[list[TraceLanes], Labels]:
+def lanes_of(shown: Sequence[ShownTrace], savings: SyncSavings) -> tuple[list[TraceLanes], Labels]:
     """Return the lanes of some traces, nothing merged, and their labels; of several traces with fewer rows each."""
     labels, limits = Labels(), _OF_ONE if len(shown) == 1 else _OF_SEVERAL
-    return [_lanes_of_trace(each, labels, limits) for each in shown], labels
+    return [_lanes_of_trace(each, labels, limits, savings) for each in shown], labels
 
 
-def _lanes_of_trace(shown: ShownTrace, labels: Labels, limits: Limits) -> TraceLanes:
+def _lanes_of_trace(shown: ShownTrace, labels: Labels, limits: Limits, savings: SyncSavings) -> TraceLanes:
     device = device_lanes(shown.trace, shown.window, labels, limits)
     host = host_lanes(shown.trace, shown.window, labels, limits)
     lanes = [
-        *derived_lanes(shown.trace, shown.window, labels),
+        *derived_lanes(shown.trace, shown.window, labels, savings),
         *device.lanes,
         *place_lanes(shown.trace, shown.window, labels),
         *host.lanes,
