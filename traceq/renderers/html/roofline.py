@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log10
 
 from traceq.renderers.html.markup import Json, figure
 from traceq.report import Cell, Table
@@ -14,7 +13,8 @@ __all__ = ["roofline_chart"]
 _MOST = 200
 _LEAST = 0.001
 """Part of their time from which ops are drawn."""
-_STEPS = 40
+_MARGIN = 2.0
+"""Factor by which roofs go beyond the ops."""
 
 Row = Mapping[str, Cell]
 
@@ -47,7 +47,7 @@ def _point(row: Row) -> Json:
 
 
 def _roofs(rows: list[dict[str, Cell]]) -> list[Json]:
-    """Return points of the roof of each dtype: the memory's up to the peak, both as the rows below them reveal.
+    """Return the corners of the roof of each dtype: the memory's up to the peak, both as the rows below them reveal.
 
     The roof of a dtype whose ops are all bound by the memory ends at the last of them.
     """
@@ -58,16 +58,14 @@ def _roofs(rows: list[dict[str, Cell]]) -> list[Json]:
             peaks[str(row["dtype"])] = 100 * _number(row, "tflops") / _number(row, "roof_pct")
         else:
             bandwidth = 100 * _number(row, "tflops") / _number(row, "intensity") / _number(row, "roof_pct")
-    least, most = (log10(bound(_number(row, "intensity") for row in rows)) for bound in (min, max))
+    intensities = [_number(row, "intensity") for row in rows]
+    left, right = min(intensities) / _MARGIN, max(intensities) * _MARGIN
     roofs: list[Json] = []
     for dtype in dict.fromkeys(str(row["dtype"]) for row in rows):
         peak = peaks.get(dtype, bandwidth * max(_number(row, "intensity") for row in rows if row["dtype"] == dtype))
-        points: list[Json] = []
-        for step in range(_STEPS + 1):
-            intensity = 10 ** (least - 0.3 + (most - least + 0.6) * step / _STEPS)
-            height = min(peak, bandwidth * intensity if bandwidth else peak)
-            if dtype in peaks or bandwidth * intensity <= peak:
-                points.append([_short(intensity), _short(height)])
+        ridge = min(max(peak / bandwidth, left), right) if bandwidth else left
+        corners = sorted({left, ridge, right} if dtype in peaks else {left, ridge})
+        points: list[Json] = [[_short(x), _short(min(peak, bandwidth * x if bandwidth else peak))] for x in corners]
         roofs.append({"dtype": dtype, "points": points})
     return roofs
 

@@ -116,9 +116,9 @@ charts.pairs = function (figure, data) {
 };
 
 /** An axis of numbers at the left, with its unit above and lines behind the marks. */
-function axisLeft(svg, scale, { left, right, title }) {
+function axisLeft(svg, scale, { left, right, title, format = plainNumber }) {
   const axis = svg.append("g").attr("class", "axis").attr("transform", `translate(${left},0)`).attr("aria-hidden", "true")
-    .call(d3.axisLeft(scale).ticks(5).tickFormat(plainNumber).tickSizeOuter(0).tickPadding(6));
+    .call(d3.axisLeft(scale).ticks(5).tickFormat(format).tickSizeOuter(0).tickPadding(6));
   axis.select(".domain").remove();
   axis.selectAll(".tick line").attr("x2", right - left);
   axis.append("text").attr("class", "title").attr("x", 6).attr("y", d3.min(scale.range()) + 2).attr("text-anchor", "start").text(title);
@@ -195,7 +195,8 @@ charts.steps = function (figure, data) {
     const left = 52, right = width - 12, top = 10, bottom = 210;
     const most = d3.max(data.steps, ([, number]) => number);
     const x = d3.scaleLinear([1, Math.max(2, most)], [left + 10, right - 6]);
-    const y = d3.scaleLinear(d3.extent(data.steps, ([, , ns]) => ns / data.per), [bottom, top]).nice(5);
+    const longest = d3.max(data.steps, ([, , ns]) => ns / data.per), shortest = d3.min(data.steps, ([, , ns]) => ns / data.per);
+    const y = d3.scaleLinear([shortest - 0.05 * longest, longest * 1.05], [bottom, top]).nice(5);
     const svg = drawing(plot, width, bottom + AXIS, data.name);
     axisBelow(svg, x, { y: bottom + 6, height: 0, width: Math.min(right - left, most * 90), title: "step, in the order in which they ran" });
     axisLeft(svg, y, { left, right, title: data.unit });
@@ -218,9 +219,9 @@ charts.roofline = function (figure, data) {
     const x = d3.scaleLog(d3.extent(roofs, ([intensity]) => intensity), [left + 8, right - 8]);
     const y = d3.scaleLog(d3.extent([...roofs.map(([, rate]) => rate), ...data.points.map((point) => point.y)]), [bottom, top]).nice();
     const svg = drawing(plot, width, bottom + AXIS, data.name);
-    const below = axisBelow(svg, x, { y: bottom + 4, height: bottom - top, width: right - left, title: "FLOPs per byte" });
-    below.selectAll(".tick").filter(function () { return !this.querySelector("text").textContent; }).remove();
-    axisLeft(svg, y, { left, right, title: "TFLOP/s" });
+    axisBelow(svg, x, { y: bottom + 4, height: bottom - top, width: right - left, title: "FLOPs per byte", format: logNumber });
+    axisLeft(svg, y, { left, right, title: "TFLOP/s", format: logNumber });
+    svg.selectAll(".tick").filter(function () { return !this.textContent; }).remove();
     svg.append("g").selectAll("path").data(data.roofs).join("path").attr("class", "roof")
       .attr("d", ({ points }) => d3.line(([intensity]) => x(intensity), ([, rate]) => y(rate))(points)).style("stroke", ({ dtype }) => colour(dtype));
     const size = d3.scaleSqrt([0, d3.max(data.points, ({ ns }) => ns)], [2.5, 14]);

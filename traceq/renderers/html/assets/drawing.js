@@ -59,14 +59,16 @@ function legend(plot, entries) {
   items.append("span").text((entry) => entry.title);
 }
 
+/** Numbers of a logarithmic axis: those that begin with 1, 2 or 5 are written. */
+const logNumber = (value) => "125".includes(value.toExponential(0)[0]) ? plainNumber(value) : "";
 const plainNumber = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 4 });
 
 /** An axis of numbers at the bottom, with its unit below and lines behind the marks. */
-function axisBelow(svg, scale, { y, height, width, title, zero = true }) {
+function axisBelow(svg, scale, { y, height, width, title, format = plainNumber }) {
   const axis = svg.append("g").attr("class", "axis").attr("transform", `translate(0,${y})`).attr("aria-hidden", "true")
-    .call(d3.axisBottom(scale).ticks(Math.max(2, Math.min(8, width / 90))).tickFormat(plainNumber).tickSizeOuter(0).tickPadding(6));
+    .call(d3.axisBottom(scale).ticks(Math.max(2, Math.min(8, width / 90))).tickFormat(format).tickSizeOuter(0).tickPadding(6));
   axis.select(".domain").remove();
-  axis.selectAll(".tick line").attr("y2", -height).classed("zero", (value) => zero && value === 0);
+  axis.selectAll(".tick line").attr("y2", -height).classed("zero", (value) => value === 0);
   axis.append("text").attr("class", "title").attr("x", scale.range()[1]).attr("y", 36).attr("text-anchor", "end").text(title);
   return axis;
 }
