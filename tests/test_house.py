@@ -56,7 +56,7 @@ FORBIDDEN = {
 HEAVY = ("torch", "pandas", "matplotlib")
 """What reading a trace never imports."""
 
-SLOW = (*HEAVY, "altair", "numpy.ma", "traceq.compare", "traceq.renderers.html")
+SLOW = (*HEAVY, "numpy.ma", "traceq.compare", "traceq.renderers.html")
 """What text and JSON do not need, nor a trace without pictures."""
 
 

@@ -88,8 +88,6 @@ def test_diff_prints_it_in_every_form(measured: Manifest) -> None:
 
 
 def test_the_page_of_a_diff_has_it(measured: Manifest) -> None:
-    pytest.importorskip("altair", reason="pages need altair and vl-convert")
-    pytest.importorskip("vl_convert", reason="pages need altair and vl-convert")
     from traceq.renderers.html.diff import diffs_to_html
 
     page = diffs_to_html(Diffs("small", (compared(measured),), facts=fact_tables(measured)))

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shlex
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,6 @@ QUOTING = [
     *sorted((ROOT / "docs" / "analyses").glob("*.md")),
 ]
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
-TITLE = re.compile(r"<title>(.*?)</title>")
 NOT_RUN = ("record", "open")  # one takes minutes, the other waits for a browser
 
 
@@ -81,14 +81,23 @@ def test_links_lead_to_pages(page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_charts_show_what_the_reports_say() -> None:
-    pytest.importorskip("altair", reason="altair is not installed")
-    pytest.importorskip("vl_convert", reason="vl-convert is not installed")
-    drawn = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["charts"]()
-    assert {path.stem for path in (ROOT / "docs" / "pictures").glob("*.svg")} == set(drawn)
-    for chart, svg in drawn.items():
-        shown = (ROOT / "docs" / "pictures" / f"{chart}.svg").read_text()
-        assert TITLE.findall(shown) == TITLE.findall(svg) != [], chart
+def test_the_pictures_are_taken_from_the_pages(browser: object, tmp_path: Path) -> None:
+    """Each of them, of the size of its window or its part; and all that are in the repository are shown somewhere."""
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+    pictures["take"](tmp_path)
+    views, shown = pictures["VIEWS"], ROOT / "docs" / "pictures"
+    assert {file.name for file in shown.iterdir()} == {f"{view}.png" for view in views} | {"open.png"}
+    for view, picture in views.items():
+        (width, height), there = png_size(tmp_path / f"{view}.png"), png_size(shown / f"{view}.png")
+        assert (width, height) == tuple(2 * pixels for pixels in picture.size) or picture.part
+        assert (width, height) == pytest.approx(there, rel=0.1), f"{view}: run docs/pictures.py"  # fonts differ
+    texts = [page.read_text() for page in (*DOCS, ROOT / "README.md")]
+    assert all(any(f"pictures/{file.name}" in text for text in texts) for file in shown.iterdir())
+
+
+def png_size(file: Path) -> tuple[int, ...]:
+    """Width and height of a PNG in pixels."""
+    return struct.unpack(">II", file.read_bytes()[16:24])
 
 
 @pytest.mark.slow

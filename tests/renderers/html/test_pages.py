@@ -25,12 +25,9 @@ from traceq.cli import app
 from traceq.compare.diff import diff_run
 from traceq.compare.result import Diffs
 from traceq.errors import UsageFault
-from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.model import Pairs
 from traceq.renderers.html.diff import diffs_to_html
 from traceq.renderers.html.section_titles import SECTIONS
-from traceq.renderers.html.step_timeline import step_timeline
 from traceq.runs.run_folder import RunFolder
 from traceq.stats import compare_pairs
 from traceq.units import Unit, format_value
@@ -179,20 +176,6 @@ def test_ranks_are_a_heat_map_with_a_column_for_each_or_of_many_for_each_host(
     assert {column for column, cell in cells.items() if cell["text"] == "30.0 ms"} == late
     assert {column for column, cell in cells.items() if cell["size"] >= MS} == late
     assert all(column in cell["label"] for column, cell in cells.items())
-
-
-def test_a_step_as_it_went_has_each_category_about_as_long_as_the_partition(tmp_path: Path) -> None:
-    recorded = traceq.read(trace(tmp_path / "trace.json")).traces[0]
-    timeline = step_timeline(recorded)
-    partition = activity(recorded)
-    window = steps(recorded).window[steps(recorded).names.index(timeline.step)].tolist()
-    inside = (partition.parts[:, 0] >= window[0]) & (partition.parts[:, 1] <= window[1])
-    for category in TimeCategory:
-        exact = int(partition.ns[inside & (partition.category == category)].sum())
-        shown = sum(one.end_ns - one.start_ns for one in timeline.spans if one.name == category.name.lower())
-        assert abs(shown - exact) <= (window[1] - window[0]) / 100
-    pieces = [one for one in timeline.spans if one.row == "time"]
-    assert [one.end_ns for one in pieces[:-1]] == [one.start_ns for one in pieces[1:]]
 
 
 def test_what_ranks_something_is_drawn_as_it_ranks_it(tmp_path: Path) -> None:

@@ -52,9 +52,8 @@ def page(title: str, body: Iterable[str], aside: str = "") -> str:
 def contents(sections: Iterable[tuple[str, str]]) -> str:
     """Return links to sections, (id, title) each."""
     links = [element("li", element("a", escape(title), href=f"#{name}")) for name, title in sections]
-    return element(
-        "nav", element("h2", "On this page"), element("ol", *links), of="contents", aria_label="On this page"
-    )
+    listed = element("details", element("summary", "On this page"), element("ol", *links))
+    return element("nav", listed, of="contents", aria_label="Sections")
 
 
 def _asset(name: str) -> str:

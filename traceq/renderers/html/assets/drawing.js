@@ -53,7 +53,7 @@ function legend(plot, entries) {
   const items = d3.select(plot).append("ul").attr("class", "legend").selectAll("li").data(entries).join("li");
   const swatch = items.append("svg").attr("width", 14).attr("height", 14).attr("aria-hidden", "true");
   swatch.append("path").attr("transform", "translate(7,7)")
-    .attr("d", (entry) => d3.symbol(entry.symbol ?? d3.symbolSquare, 110)())
+    .attr("d", (entry) => d3.symbol(entry.symbol ?? d3.symbolSquare, 80)())
     .style("fill", (entry) => entry.colour).style("fill-opacity", (entry) => entry.hollow ? 0 : 1)
     .style("stroke", (entry) => entry.colour).attr("stroke-width", 1.5);
   items.append("span").text((entry) => entry.title);
