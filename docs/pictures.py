@@ -73,24 +73,15 @@ VIEWS = {
 }
 
 
-def take(folder: Path) -> None:
+def take(browser: Browser, folder: Path) -> None:
     """Write a PNG of every view into the folder."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright, TemporaryDirectory(prefix="traceq-") as pages:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+    with TemporaryDirectory(prefix="traceq-") as pages:
         for name, picture in VIEWS.items():
             file = Path(pages) / f"{'-'.join(picture.words).replace('/', '-')}.html"
             if not file.exists():
                 command = [sys.executable, "-m", "traceq", *picture.words, "--html", str(file)]
                 subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
             photograph(browser, file, picture, folder / f"{name}.png")
-        browser.close()
-
-
-def chromium() -> str | None:
-    """Return the path of Chromium or of Chrome; None leaves it to playwright."""
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def photograph(browser: Browser, file: Path, picture: Picture, target: Path) -> None:
@@ -114,16 +105,11 @@ def around(part: Locator) -> FloatRect:
     return {"x": x - MARGIN, "y": y - MARGIN, "width": width + 2 * MARGIN, "height": height + 2 * MARGIN}
 
 
-def perfetto(folder: Path) -> None:
+def perfetto(browser: Browser, folder: Path) -> None:
     """Take a screenshot of the Perfetto UI with both ranks, zoomed to the slowest step."""
-    from playwright.sync_api import sync_playwright
-
     command = [sys.executable, "-m", "traceq", "open", "--offline", "--no-browser", str(RUN / "on")]
-    with (
-        sync_playwright() as playwright,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as server,
-    ):
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, **quiet, cwd=ROOT) as server:
         page = browser.new_page(viewport={"width": LAPTOP[0], "height": LAPTOP[1]})
         assert server.stdout is not None
         page.goto(f"{server.stdout.readline().strip()}&hideSidebar=true")
@@ -131,10 +117,20 @@ def perfetto(folder: Path) -> None:
         page.wait_for_timeout(3_000)  # the tracks are drawn one after the other
         page.screenshot(path=folder / "open.png")
         server.terminate()
+
+
+def main() -> None:
+    """Take the pictures that the arguments name, in Chromium or Chrome of this machine, else in playwright's own."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        take(browser, PICTURES)
+        if "perfetto" in sys.argv[1:]:
+            perfetto(browser, PICTURES)
         browser.close()
 
 
 if __name__ == "__main__":
-    take(PICTURES)
-    if "perfetto" in sys.argv[1:]:
-        perfetto(PICTURES)
+    main()

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden_files import UPDATE
@@ -81,10 +82,10 @@ def test_links_lead_to_pages(page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_pictures_are_taken_from_the_pages(browser: object, tmp_path: Path) -> None:
+def test_the_pictures_are_taken_from_the_pages(browser: Any, tmp_path: Path) -> None:
     """Each of them, of the size of its window or its part; and all that are in the repository are shown somewhere."""
     pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
-    pictures["take"](tmp_path)
+    pictures["take"](browser, tmp_path)
     views, shown = pictures["VIEWS"], ROOT / "docs" / "pictures"
     assert {file.name for file in shown.iterdir()} == {f"{view}.png" for view in views} | {"open.png"}
     for view, picture in views.items():

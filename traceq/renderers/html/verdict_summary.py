@@ -115,9 +115,8 @@ def _evidence(diff: Diff, comparison: Comparison, *, of_one: bool) -> tuple[str,
         f"about {needed:,} would decide" if needed and comparison.num_pairs and of_one else "",
         f"noise floor {_ns(comparison.noise_floor_ns)}" if comparison.noise_floor_ns else "",
     ]
-    detail = "; ".join(filter(None, parts)) or (
-        comparison.verdict.text if comparison.unprofiled else "profiled, no verdict"
-    )
+    how = "interleaved" if comparison.num_pairs else "a run each" if comparison.unprofiled else "profiled, no verdict"
+    detail = "; ".join(filter(None, parts)) or how
     if comparison.num_pairs:
         each = "" if of_one else " per arm"
         return "Evidence", f"{comparison.num_pairs:,} pairs{each}", detail, ""
