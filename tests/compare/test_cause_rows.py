@@ -16,7 +16,7 @@ from traceq.causes.host_line import KERNEL_LOADING
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
 from traceq.compare.explain import explain
-from traceq.compare.result import Cause
+from traceq.compare.result import Cause, share
 from traceq.facts.timeline.active_thread import parallel_launches
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
@@ -28,6 +28,7 @@ def causes_of(a: Trace | list[Event], b: Trace | list[Event]) -> tuple[float, di
     (traced, _, causes), (_, _, back) = explain(a, b), explain(b, a)
     assert traced.is_matched
     assert sum(cause.delta_ns for cause in causes) == traced.delta_ns
+    assert [cause.share_pct for cause in causes] == [share(cause.delta_ns, traced.delta_ns) for cause in causes]
     assert sorted(cause.delta_ns for cause in causes) == sorted(-cause.delta_ns for cause in back)
     assert len({cause.name for cause in causes}) == len(causes)
     return traced.delta_ns / 1000, {cause.name: cause for cause in causes}

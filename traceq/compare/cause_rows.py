@@ -342,7 +342,7 @@ def _whole(causes: Sequence[_Unrounded], sign: int, delta_ns: int) -> tuple[Caus
     rest_ns = delta_ns - sum(cause.delta_ns for cause in result)
     if result and abs(rest_ns) <= len(result):  # roundings of means
         last = result.pop()
-        return *result, replace(last, delta_ns=last.delta_ns + rest_ns, dur_ns=last.dur_ns + rest_ns)
+        return *result, _signed(last, 1, last.delta_ns + rest_ns, last.count_ns, delta_ns)
     if not rest_ns:
         return tuple(result)
     steps = _other("residual", "steps that only one side has", rest_ns).cause
