@@ -15,6 +15,7 @@ from traceq.kineto.categories import RUNTIME_DEVICE
 from traceq.kineto.columns import to_int
 from traceq.kineto.damage_report import damage_caveats
 from traceq.kineto.decompression import open_source
+from traceq.kineto.event_windows import Document
 from traceq.kineto.file_name import host_in_name, rank_in_name
 from traceq.kineto.other_formats import browser_trace
 from traceq.kineto.reader_choice import scan
@@ -22,7 +23,7 @@ from traceq.kineto.scan_result import Scan
 from traceq.locations import Place
 from traceq.model import Category, Caveat, Events, Trace
 
-__all__ = ["read_trace"]
+__all__ = ["read_rank", "read_trace"]
 
 _VERSIONS = ("cuda_driver_version", "cuda_runtime_version", "hip_driver_version", "hip_runtime_version")
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory")
@@ -50,6 +51,20 @@ def read_trace(path: Place, *, strict: bool = False) -> Trace:
     if other := browser_trace(result.events):
         raise UnreadableInput(str(path), other, "a Kineto trace, as torch.profiler writes it")
     return _trace(path, result, caveats)
+
+
+def read_rank(path: Place) -> int:
+    """Return the rank of a trace: from the metadata before its events, else from the file's name, else 0.
+
+    Raises UnreadableInput.
+    """
+    source = open_source(path)
+    try:
+        document = Document(source)
+        document.open()
+        return _rank(_decoded(document.metadata, "distributedInfo", dict), path)
+    finally:
+        source.close()
 
 
 def _trace(path: Place, result: Scan, caveats: tuple[Caveat, ...]) -> Trace:

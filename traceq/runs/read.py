@@ -23,7 +23,7 @@ from traceq.runs.timings import timings_of
 from traceq.runs.windows import latest_windows
 from traceq.units import format_ranks
 
-__all__ = ["ReadTraces", "arm_failure", "read", "read_arms", "read_one", "read_timing", "with_traces"]
+__all__ = ["ReadTraces", "arm_failure", "read", "read_arms", "read_one", "read_timing", "trace_files", "with_traces"]
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 
@@ -56,7 +56,7 @@ def read(
         if manifest.arm(path.name) is None and path.is_dir() and any(map(is_flight, path.iterdir())):  # stalled
             dumps = _read_folder(path, strict=strict, ranks=ranks, reader=reader)
             return replace(dumps, manifest=manifest, caveats=(*_run_caveats(manifest, ""), *dumps.caveats))
-        if not path.is_dir() or not (manifest.arm(path.name) or _trace_files(path, None)):  # timed only, or no arm
+        if not path.is_dir() or not (manifest.arm(path.name) or trace_files(path, None)):  # timed only, or no arm
             return _without_failure(_untraced(path.parent, manifest, path.name))
         read_arm = partial(_read_arm, path.parent, manifest, path.name, _Unprofiled.of(path.parent, manifest))
         return _without_failure(read_arm(strict=strict, ranks=ranks, reader=reader))
@@ -161,7 +161,7 @@ def _read_arm(
     caveats = list(_run_caveats(manifest, arm))
     traces: tuple[Trace, ...] = ()
     flights: tuple[Flight, ...] = ()
-    if folder.is_dir() and _trace_files(folder, ranks):
+    if folder.is_dir() and trace_files(folder, ranks):
         traced = _read_folder(folder, strict=strict, ranks=ranks, reader=reader)
         traces, flights, caveats = traced.traces, traced.flights, [*caveats, *traced.caveats]
     elif manifest.status == "complete" and any(
@@ -193,7 +193,7 @@ def _by_name(folder: Place) -> list[Place]:
     return sorted(folder.iterdir(), key=lambda path: path.name)
 
 
-def _trace_files(folder: Place, ranks: Collection[int] | None) -> list[Place]:
+def trace_files(folder: Place, ranks: Collection[int] | None = None) -> list[Place]:
     """Return the trace files of a folder by name, without those whose name gives a rank that is not in `ranks`."""
     files = [file for file in _by_name(folder) if _TRACE_NAME.match(file.name) and file.is_file()]
 
@@ -220,7 +220,7 @@ def _one_by_one(*, strict: bool) -> ReadTraces:
 
 
 def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, reader: ReadTraces) -> Run:
-    files = _trace_files(folder, ranks)
+    files = trace_files(folder, ranks)
     if not files and (layout := _tensorboard(folder, ranks)) is not None:
         run = _read_folder(layout[0], strict=strict, ranks=ranks, reader=reader)
         return replace(run, caveats=(*layout[1], *run.caveats))
@@ -262,9 +262,9 @@ def _tensorboard(folder: Place, ranks: Collection[int] | None) -> tuple[Place, t
     profile = folder / "plugins" / "profile"
     if not profile.is_dir():
         return None
-    if _trace_files(profile, ranks):
+    if trace_files(profile, ranks):
         return profile, ()
-    recordings = [path for path in _by_name(profile) if path.is_dir() and _trace_files(path, ranks)]
+    recordings = [path for path in _by_name(profile) if path.is_dir() and trace_files(path, ranks)]
     if not recordings:
         return None
     text = f"{profile} has {len(recordings)} recordings; the latest is used: {recordings[-1].name}"

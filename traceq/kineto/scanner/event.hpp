@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "numbers.hpp"
@@ -33,6 +34,15 @@ constexpr uint64_t bit(int field) { return uint64_t{1} << field; }
 constexpr uint64_t kEventFields = bit(kArgs) - 1, kUninterpreted = bit(kDims) | bit(kDims2021) | bit(kTypes) | bit(kStrides) | bit(kInputs);
 constexpr uint64_t kTimes = bit(kTs) | bit(kDur);
 constexpr uint64_t kIntegers = (bit(kDirection) - bit(kExternalId)) | (bit(kNumFields) - bit(kMemoryBytes));
+constexpr int kFirstArgument = kArgs + 1, kMostFields = 64;
+
+// The values that are kept: those of an event itself are always the same, those of its arguments a reader's choice.
+struct Keys {
+    const Text* names;
+    int count;
+    uint64_t numbers, uninterpreted;  // read at once, as times or integers; may hold numbers of any form
+};
+constexpr Keys kTraceKeys{kKeys, kNumFields, kTimes | kIntegers, kUninterpreted};
 
 // What stands between two values of an object, from behind the one to the next: `, "tid": `. A trace repeats a few hundred
 // of them in few orders; so each is parsed once, and from then on looked for where it is likely.
@@ -56,12 +66,12 @@ struct Gap {
 
 class Gaps {  // of objects whose keys are those of some fields
 public:
-    Gaps(int first, int end) : first_(first), end_(end) {}
+    Gaps(const Text* names, int first, int end) : names_(names), first_(first), end_(end) {}
     Gap opening;  // behind no value: the brace belongs to the gap after this one
 
     int find(Text key) const {
-        const Text* const found = std::find(kKeys + first_, kKeys + end_, key);
-        return found < kKeys + end_ ? int(found - kKeys) : Gap::kIgnored;
+        const Text* const found = std::find(names_ + first_, names_ + end_, key);
+        return found < names_ + end_ ? int(found - names_) : Gap::kIgnored;
     }
 
     Gap* note(Gap& before, Text text, int field, bool is_plain) {
@@ -82,14 +92,15 @@ public:
 
 private:
     static constexpr size_t kMost = 256;
+    const Text* names_;
     int first_, end_;
     Gap gaps_[kMost], passing_;
     size_t count_ = 0, turn_ = 0;
 };
 
 struct Event {
-    Text value[kNumFields];      // as written, quotes included
-    int64_t number[kNumFields];  // in the place of those that were read at once
+    Text value[kMostFields];      // as written, quotes included
+    int64_t number[kMostFields];  // in the place of those that were read at once
     uint64_t present, read;
     bool has(Field field) const { return present & bit(field); }
     bool was_read(Field field) const { return read & bit(field); }
@@ -99,8 +110,12 @@ struct Event {
 // Parses one event. Each method takes the place where something starts and gives the place behind it, or nullptr where
 // it is no JSON or goes on past the text; `fault` is then the place of the trouble.
 struct Parser {
+    explicit Parser(const Keys& keys = kTraceKeys)
+        : keys_(keys), event_gaps_{keys.names, kPh, kFirstArgument}, args_gaps_{keys.names, kFirstArgument, keys.count} {}
+
     Event event;
     std::vector<Text> odd;  // its strings that hold more than plain ASCII, quotes included: not checked any further
+    std::vector<std::string> event_keys;  // of all events so far, in order of first sight
     const char* fault = nullptr;
 
     const char* parse(const char* p) {
@@ -212,6 +227,8 @@ private:
         const Text name = between(key, p - 1);
         const bool is_plain = odd.size() == num_odd;
         if (!is_plain && name.find('\\') != Text::npos) return fail(p);
+        if (&gaps == &event_gaps_ && std::find(event_keys.begin(), event_keys.end(), name) == event_keys.end())
+            event_keys.emplace_back(name);
         if (*(p = skip_space(p)) != ':') return fail(p);
         p = skip_space(p + 1);
         return gaps.note(before, between(begin, p), gaps.find(name), is_plain);
@@ -221,7 +238,7 @@ private:
         if (field < 0) return repeated(p, depth);
         if (field == kArgs) return args(p, depth);
         const uint64_t mine = bit(field);
-        if (mine & (kTimes | kIntegers)) {
+        if (mine & keys_.numbers) {
             int64_t& number = event.number[field];
             if (const char* const end = mine & kTimes ? read_time(p, number) : read_integer(p, number)) {
                 event.present |= mine, event.read |= mine;
@@ -231,7 +248,7 @@ private:
         exotic_ = false;
         const char* const end = repeated(p, depth);
         if (!end) return nullptr;
-        if (exotic_ && !(kUninterpreted & mine)) return fail(p);
+        if (exotic_ && !(keys_.uninterpreted & mine)) return fail(p);
         event.value[field] = between(p, end);
         event.present |= mine, event.read &= ~mine;  // of two of one key the last one counts
         return end;
@@ -247,7 +264,8 @@ private:
     }
 
     bool exotic_ = false;  // saw a number that is not plainly an int64 or a short decimal
-    Gaps event_gaps_{kPh, kExternalId}, args_gaps_{kExternalId, kNumFields}, other_gaps_{0, 0};
+    const Keys keys_;
+    Gaps event_gaps_, args_gaps_, other_gaps_{nullptr, 0, 0};
     Values arrays_;
 };
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "event.hpp"
+#include "cursor.hpp"
 
 namespace {
 
@@ -31,8 +31,6 @@ struct Columns {  // room for so many rows, lent by Python
     size_t room;
 };
 
-enum Verdict : int { kMore, kFull, kHandOver };
-
 class Scanner {
 public:
     Scanner(PyObject* categorise, PyObject* decode) : categorise_(categorise), decode_(decode) {}
@@ -47,32 +45,15 @@ public:
     std::vector<std::array<int64_t, 3>> waits;       // the columns of EventWaits
     std::vector<std::string> threads;                // metadata events that name one
     int64_t num_dropped = 0;
-    size_t position = 0, row = 0;  // what stands before it is in the rows before this one
-    bool comma_due = false;        // an event stands right before the position
+    Cursor cursor;
+    size_t row = 0;  // what stands before the cursor is in the rows before this one
     bool busy = false;
 
     // Reads base[position:to], which kPadding writable bytes follow.
     Verdict scan(char* base, size_t to, const Columns& columns) {
-        const char* const limit = base + to;
-        std::memset(base + to, 0, kPadding);
         columns_ = columns;
-        const auto stop = [limit](const char* at) { return at + 16 >= limit ? kMore : kHandOver; };
-        while (row < columns.room) {
-            const char* start = skip_space(base + position);
-            if (comma_due) {
-                if (*start != ',') return stop(start);
-                start = skip_space(start + 1);
-            }
-            if (*start != '{') return stop(start);
-            position = size_t(start - base);
-            comma_due = false;
-            const char* const end = parser_.parse(start);
-            if (!end) return stop(parser_.fault);
-            if (!is_sound() || !emit(between(start, end))) return kHandOver;
-            position = size_t(end - base);
-            comma_due = true;
-        }
-        return kFull;
+        return read_events(
+            parser_, cursor, base, to, [this] { return row < columns_.room; }, [this](Text whole) { return is_sound() && emit(whole); });
     }
 
 private:
