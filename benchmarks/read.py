@@ -64,9 +64,9 @@ def step(index: int, number: Callable[[float], str]) -> Iterator[str]:
     """Yield the events of one training step, as Kineto writes them; lengths, shapes and grids vary between calls."""
     dice = random.Random(index)
     start_us = 4458677009853.422 + index * 40_000
-    yield _row("user_annotation", f"ProfilerStep#{index}", 7, number(start_us), number(39_000), '"External id": 1')
+    yield row("user_annotation", f"ProfilerStep#{index}", 7, number(start_us), number(39_000), '"External id": 1')
     for name, start, length in (("forward", 0, 12_000), ("backward", 12_000, 16_000), ("optimizer", 28_000, 10_000)):
-        yield _row("user_annotation", name, 7, number(start_us + start), number(length), '"External id": 2')
+        yield row("user_annotation", name, 7, number(start_us + start), number(length), '"External id": 2')
     yield from _sync(index, start_us + 11_000, number)
     for i in range(200):
         corr, ts = index * 200 + i, start_us + 150 * i + dice.uniform(0, 9)
@@ -74,27 +74,27 @@ def step(index: int, number: Callable[[float], str]) -> Iterator[str]:
         launch = f'"External id": {corr},\n      "cbid": 211, "correlation": {corr}'
         thread = 8 if 12_000 <= 150 * i < 28_000 else 7  # backward runs on a separate thread
         inputs = OPERATOR.format(corr=corr, i=i, wide=wide, tall=tall)
-        yield _row("cpu_op", f"aten::op_{kind}", thread, number(ts), number(dice.uniform(20, 40)), inputs)
-        yield _row("cuda_runtime", "cudaLaunchKernel", thread, number(ts + 5.2), number(dice.uniform(3, 8)), launch)
+        yield row("cpu_op", f"aten::op_{kind}", thread, number(ts), number(dice.uniform(20, 40)), inputs)
+        yield row("cuda_runtime", "cudaLaunchKernel", thread, number(ts + 5.2), number(dice.uniform(3, 8)), launch)
         begin = ts + dice.uniform(9, 15)
         yield FLOW.format(ph="s", corr=corr, ts=number(ts + 5.2), more="")
         yield FLOW.format(ph="f", corr=corr, ts=number(begin), more=', "bp": "e"')
         grid = DEVICE.format(corr=corr, i=wide * tall // 512, full=dice.uniform(0.1, 16), busy=dice.randrange(101))
-        yield _row("kernel", KERNELS[kind % len(KERNELS)], 7, number(begin), number(dice.uniform(40, 100)), grid)
+        yield row("kernel", KERNELS[kind % len(KERNELS)], 7, number(begin), number(dice.uniform(40, 100)), grid)
     for i in range(6):
         corr, ts = 10**7 + index * 6 + i, start_us + 31_000 + 900 * i
         on_device = DEVICE.format(corr=corr, i=i, full=0.2, busy=9) + ", " + MESSAGE
-        yield _row("cpu_op", "record_param_comms", 7, number(ts), number(40), f'"External id": {corr}, {MESSAGE}')
-        yield _row("kernel", NCCL, 20, number(ts + 50), number(dice.uniform(700, 800)), on_device)
+        yield row("cpu_op", "record_param_comms", 7, number(ts), number(40), f'"External id": {corr}, {MESSAGE}')
+        yield row("kernel", NCCL, 20, number(ts + 50), number(dice.uniform(700, 800)), on_device)
 
 
 def _sync(index: int, start_us: float, number: Callable[[float], str]) -> Iterator[str]:
     """Yield the events of a scalar that the host fetches from the device."""
     corr = 2 * 10**7 + 2 * index
     calls = (("cudaMemcpyAsync", 3.0, 2.5, corr), ("cudaStreamSynchronize", 6.0, 70.0, corr + 1))
-    yield _row("cpu_op", "aten::_local_scalar_dense", 7, number(start_us), number(80), f'"External id": {corr}')
+    yield row("cpu_op", "aten::_local_scalar_dense", 7, number(start_us), number(80), f'"External id": {corr}')
     for name, start, length, id in calls:
-        yield _row(
+        yield row(
             "cuda_runtime",
             name,
             7,
@@ -103,10 +103,10 @@ def _sync(index: int, start_us: float, number: Callable[[float], str]) -> Iterat
             f'"External id": {corr}, "correlation": {id}',
         )
     copy = f'"External id": {corr}, "device": 0, "stream": 7, "correlation": {corr}, "bytes": 4'
-    yield _row("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 7, number(start_us + 60), number(1.25), copy)
+    yield row("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 7, number(start_us + 60), number(1.25), copy)
 
 
-def _row(cat: str, name: str, tid: int, ts: str, dur: str, args: str) -> str:
+def row(cat: str, name: str, tid: int, ts: str, dur: str, args: str) -> str:
     pid = 0 if cat in ("kernel", "gpu_memcpy") else 1419017
     return (
         f'  {{\n    "ph": "X", "cat": "{cat}", "name": "{name}", "pid": {pid}, "tid": {tid},\n'

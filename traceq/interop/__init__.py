@@ -1,0 +1,1 @@
+"""Objects of other packages, filled from what traceq has read."""
