@@ -133,6 +133,8 @@ def made_trace(dice: random.Random) -> bytes:
             result[dice.choice(["ts", "dur", "cat", "name", "pid", "extra"])] = dice.choice(VALUES)
         args = {key: dice.choice(VALUES) for key in ARGUMENTS if dice.random() < odd}
         args |= {"correlation": number // 2, "stream": dice.choice([0, 7])} if dice.random() < 0.6 else {}
+        if dice.random() < rare:
+            args["stream"] = dice.choice(VALUES)
         return result | dice.choice([{"args": args}] * 9 + [{}, {"args": None}])
 
     events = [event(number) for number in range(dice.randrange(1, 40))]
@@ -198,6 +200,29 @@ sys.exit(doctest.DocTestRunner().run(test).failed or not test.examples)
 def test_the_example_of_the_page_prints_what_it_says() -> None:
     done = subprocess.run([sys.executable, "-c", EXAMPLES], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+OTHER_VERSION = """
+import logging
+import sys
+import warnings
+from traceq.interop.hta import analysis, loading
+logging.disable(50)
+loading.version = lambda _: "0.7.0"
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    kind = type(analysis(sys.argv[1]).t).__name__
+print(kind, [str(each.message) for each in caught if "HTA" in str(each.message)])
+"""
+
+
+@needs_hta
+def test_a_version_that_was_not_compared_parses_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_bytes(WHOLE)
+    program = f"import sys; sys.argv[1:] = [{str(tmp_path / 'trace.json')!r}]\n{OTHER_VERSION}"
+    done = python(program)
+    fault = "HTA 0.7.0 parses by itself: traceq was compared with 0.6.*"
+    assert done.stdout.splitlines()[-1:] == [f"Trace ['{fault}']"], done.stderr
 
 
 # ---- paths

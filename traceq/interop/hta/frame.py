@@ -167,6 +167,8 @@ def _argument_column(cells: Cells, values: EventValues, spec: Any) -> Any:
     distinct, codes = _distinct(cells, values, spec.default_value)
     column = pd.Series(distinct, dtype=object).apply(lambda value: value)
     if spec.name == "stream":
+        if cells.kinds & Kind.OTHER:
+            raise NotPlain
         column = column.to_frame("stream")
         normalize_gpu_stream_numbers(column)
         column = column["stream"]

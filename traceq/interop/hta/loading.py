@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from hta.common.trace import Trace, parse_trace_file
 from hta.common.trace_parser import MetaDataKey, get_default_trace_parsing_backend, infer_gpu_type
@@ -19,9 +23,15 @@ from traceq.kineto.event_values import MOST_ARGUMENTS, read_event_values
 
 __all__ = ["load"]
 
+COMPARED = "0.6."
+"""Versions of HTA whose parser was compared with what is done here."""
+
 
 def load(files: dict[int, str], include_last_profiler_step: bool) -> TraceAnalysis:
-    """Return what `TraceAnalysis(trace_files=files, ...)` returns."""
+    """Return what `TraceAnalysis(trace_files=files, ...)` returns; of other versions of HTA by their own parser."""
+    if not (installed := version("traceinsight")).startswith(COMPARED):
+        warnings.warn(f"HTA {installed} parses by itself: traceq was compared with {COMPARED}*", stacklevel=3)
+        return TraceAnalysis(trace_files=files, trace_dir="", include_last_profiler_step=include_last_profiler_step)
     result = TraceAnalysis.__new__(TraceAnalysis)
     result.t = _Trace(files, "")
     result.t.load_traces(include_last_profiler_step)
@@ -42,7 +52,7 @@ class _Trace(Trace):  # type: ignore[misc]
                 continue
             self.symbol_table.add_symbols(symbols.get_sym_table())
             numbers = self.symbol_table.get_sym_id_map()
-            ids = pd.Series([numbers[symbol] for symbol in symbols.get_sym_table()], dtype="int64").to_numpy()
+            ids = np.array([numbers[symbol] for symbol in symbols.get_sym_table()], np.int64)
             for column in ("cat", "name"):
                 frame[column] = ids[frame[column].to_numpy()]
             self.meta_data[rank], self.traces[rank] = metadata, frame
@@ -62,16 +72,14 @@ class _Trace(Trace):  # type: ignore[misc]
 def _parse(path: str, config: ParserConfig) -> tuple[dict[str, Any], pd.DataFrame, TraceSymbolTable]:
     """Return what HTA's `parse_trace_file` does; what traceq does not read as HTA would, HTA reads."""
     specs = config.get_args()
-    is_default = not config.parse_all_args and len({spec.raw_name for spec in specs}) <= MOST_ARGUMENTS
-    if is_default and (config.parser_backend or get_default_trace_parsing_backend()) is ParserBackend.JSON:
-        values = read_event_values(Path(path), [spec.raw_name for spec in specs])
-        try:
+    backend = config.parser_backend or get_default_trace_parsing_backend()
+    keys = {spec.raw_name for spec in specs}
+    if backend is ParserBackend.JSON and not config.parse_all_args and len(keys) <= MOST_ARGUMENTS:
+        values = read_event_values(Path(path), list(keys))
+        with suppress(NotPlain):
             if values is not None:
                 frame, symbols = build_frame(values, specs)
-                metadata = dict(values.metadata)
-                metadata[str(MetaDataKey.DEVICE_TYPE)] = infer_gpu_type(metadata, symbols.get_sym_id_map())
-                return metadata, frame, symbols
-        except NotPlain:
-            pass
+                device = infer_gpu_type(dict(values.metadata), symbols.get_sym_id_map())
+                return {**values.metadata, str(MetaDataKey.DEVICE_TYPE): device}, frame, symbols
     metadata, frame, symbols = parse_trace_file(path, config)
     return metadata, frame, symbols
