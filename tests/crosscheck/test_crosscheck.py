@@ -15,16 +15,16 @@ import pytest
 from builder import kernel, launch, write
 from paths import SHARED, TRACES
 
-from traceq.crosscheck import compare
+from traceq.crosscheck import compare, hta_opinion
 from traceq.crosscheck.compare import Crosscheck, crosscheck
-from traceq.crosscheck.hta_opinion import HtaOpinion
+from traceq.crosscheck.hta_opinion import HtaOpinion, ask_hta
 from traceq.crosscheck.perfetto_opinion import PerfettoOpinion
 from traceq.crosscheck.quantities import QUANTITIES, quantities
 from traceq.facts.events.device_work import device_work
 from traceq.kineto.read import read_trace
 
 ENGINE = SHARED / "tools" / "trace_processor_wasm.cjs"
-EIGHT = (
+REAL = (
     "ddp-a100/rank0",
     "ep-moe-b200-ab/ref",
     "nanogpt-h100-8r/rank0",
@@ -33,6 +33,7 @@ EIGHT = (
     "inference/vllm-piecewise-mi300",
     "resnet50-2021/workers0",
     "hta-diff/control-a100-rank3",
+    "mtia/rank0",
 )
 
 
@@ -63,7 +64,7 @@ def test_three_tools_agree_on_every_number_of_a_complete_trace() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("other_tools")
-@pytest.mark.parametrize("name", EIGHT)
+@pytest.mark.parametrize("name", REAL)
 def test_every_disagreement_on_real_traces_is_explained(name: str) -> None:
     result = check(name)
     assert (result.failed, result.unexplained) == ((), [])
@@ -91,6 +92,28 @@ def test_a_rule_explains_a_number_only_if_it_predicts_it(tmp_path: Path, monkeyp
     assert differing == {"kernels": (0,), "span": (0,), "busy": (0,), "idle": (0,), "compute": (0,), "queue": None}
     assert result.unexplained == ["longest launch queue"]
     assert all(row.perfetto.agrees for row in result.rows)
+
+
+def test_work_on_no_named_stream_is_a_reason_for_hta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = [launch(ts, 5, number) for number, ts in enumerate((0, 10), 1)]
+    path = write(tmp_path / "trace.json", *launches, kernel("gemm", 20, 40, 1), kernel("copy", 100, 40, 2, stream=-1))
+    trace = read_trace(path)
+    has = np.ones(len(trace.events), np.bool_)
+    has[device_work(trace).rows[1]] = False
+    names = frozenset(trace.events.strings)
+    monkeypatch.setattr(compare, "ask_hta", lambda _: HtaOpinion("HTA", quantities(trace, has), launches=names))
+    monkeypatch.setattr(compare, "ask_perfetto", lambda *_: PerfettoOpinion("Perfetto", quantities(trace)))
+    result = crosscheck(trace, path)
+    assert result.reasons == ("HTA leaves out 1 device rows that name no stream",)
+    assert result.unexplained == []
+
+
+def test_hta_fails_with_the_first_line_of_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = "Traceback (most recent call last):\n  File\nTypeError: Invalid value '[1 2\n 3 4]' for dtype 'int16'\n"
+    done = subprocess.CompletedProcess([], 1, "", stderr)
+    monkeypatch.setattr(hta_opinion.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setattr(hta_opinion.subprocess, "run", lambda *_, **__: done)
+    assert ask_hta(Path("trace.json")).failed == ("cannot analyse this trace: TypeError: Invalid value '[1 2",)
 
 
 def test_slices_that_perfetto_dropped_are_told_by_those_it_kept(

@@ -170,6 +170,9 @@ def _agree(of: Quantity, ours: float, theirs: float | None) -> bool:
 
 def _hta_rules(trace: Trace, hta: HtaOpinion) -> tuple[list[_Rule], _Predict]:
     work, rules = device_work(trace), []
+    unnamed = work.rows[trace.events.stream[work.rows] < 0]
+    if len(unnamed):
+        rules.append(_Rule("stream", f"HTA leaves out {len(unnamed):,} device rows that name no stream"))
     if num := int((~work.linked).sum()):
         rules.append(_Rule("launched", f"HTA leaves out {num:,} device rows whose launch the trace does not have"))
     if hta.device_numbers is not None:
@@ -194,6 +197,7 @@ def _hta_rules(trace: Trace, hta: HtaOpinion) -> tuple[list[_Rule], _Predict]:
     def predict(chosen: frozenset[str]) -> tuple[Mapping[str, float], Mapping[str, float]]:
         has = np.ones(len(trace.events), np.bool_)
         has[work.rows[~work.linked]] = "launched" not in chosen
+        has[unnamed] &= "stream" not in chosen
         of, only = of_hta if "class" in chosen else of_traceq, queues if "queue" in chosen else None
         as_hta = quantities(trace, has, of, only)
         return as_hta, (hta.device_numbers or hta.numbers) if "host" in chosen else hta.numbers

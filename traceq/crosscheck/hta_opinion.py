@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from traceq.crosscheck.quantities import QUANTITIES
 from traceq.units import Unit
 
 __all__ = ["HtaOpinion", "ask_hta"]
+
+_FAULT = re.compile(r"^[A-Za-z][\w.]*: .*", re.MULTILINE)
+"""First line of what ends a traceback, which may have further ones."""
 
 _TIMES = {quantity.key for quantity in QUANTITIES if quantity.unit is Unit.NS}
 
@@ -40,8 +44,8 @@ def ask_hta(path: Path) -> HtaOpinion:
     command = [sys.executable, "-m", "traceq.crosscheck.hta_answers", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return HtaOpinion("HTA", failed=(f"cannot analyse this trace: {last[:200]}",))
+        fault = (_FAULT.findall(done.stderr) or [f"exit code {done.returncode}"])[-1]
+        return HtaOpinion("HTA", failed=(f"cannot analyse this trace: {fault[:200]}",))
     answer = json.loads(done.stdout.splitlines()[-1])
     device = answer["device_numbers"]
     return HtaOpinion(
