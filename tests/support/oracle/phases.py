@@ -11,8 +11,8 @@ from .reader import ENGINE, Event, Trace, integer
 from .spans import Span, clip, inside, measure, union
 
 NO_PHASE = re.compile(
-    r"nccl:|gloo:|hccl:|Optimizer\.|enumerate\(DataLoader\)|ProfilerStep|DistributedDataParallel\.|FSDP::"
-    r"|## Call CompiledFxGraph"
+    r"nccl:|gloo:|hccl:|Optimizer\.|enumerate\(DataLoader\)|ProfilerStep|DistributedDataParallel\."
+    r"|FullyShardedDataParallel\.|FSDP::|## Call CompiledFxGraph"
 )
 STRUCTURE = (
     ("optimizer", "Optimizer.step#"),
