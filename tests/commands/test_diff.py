@@ -328,7 +328,21 @@ def test_a_run_of_one_arm_asks_for_a_second_path(tmp_path: Path, shell: Shell) -
     run = record(tmp_path / "run", replace(MANIFEST, arms=MANIFEST.arms[:1]))
     code, out, err = shell(run)
     assert (code, out) == (2, "")
-    assert err == f"traceq: {run}: only one arm, off; expected two, or a second path to compare it with\n"
+    other = f"compare it with another recording: traceq diff {run} OTHER"
+    assert err == f"traceq: {run}: only one arm, off; {other}; or record two arms: traceq record --toggle NAME=A,B\n"
+
+
+def test_an_arm_alone_is_compared_with_its_run_or_another_arm(run: Path, shell: Shell) -> None:
+    code, out, err = shell(run / "on")
+    assert (code, out) == (2, "")
+    assert (
+        err == f"traceq: {run / 'on'}: one arm of a run; expected {run}, or: traceq diff {run / 'off'} {run / 'on'}\n"
+    )
+
+
+def test_a_run_that_is_not_there_is_named_as_it_was_given(tmp_path: Path, shell: Shell) -> None:
+    path = tmp_path / "nowhere"
+    assert shell(path) == (1, "", f"traceq: {path}: no such file or directory; expected a recorded run\n")
 
 
 def test_two_forms_at_once_are_refused(run: Path, shell: Shell) -> None:

@@ -182,7 +182,7 @@ def test_garbage_for_ranks_is_a_usage_error(trace: str, text: str) -> None:
 def test_a_file_of_another_rank_than_asked_for_is_refused(trace: str) -> None:
     result = traceq("show", "--ranks", "7", trace)
     assert result.code == 1
-    assert result.err == f"traceq: {trace}: a trace of rank 0; expected one of the selected ranks\n"
+    assert result.err == f"traceq: {trace}: no trace of rank 7; expected rank 0\n"
 
 
 def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:

@@ -236,3 +236,18 @@ def test_unsafe_opens_files_and_settings_and_says_so(tmp_path: Path) -> None:
     outcome = traceq_command("query", trace, f"from '{file}'", "--unsafe", "--json")
     assert outcome.out == '{"a":1}\n'
     assert outcome.err == "traceq: note: --unsafe: the query may read and write any file, and use the network\n"
+
+
+def test_an_unknown_name_lists_the_tables_and_a_close_column() -> None:
+    with pytest.raises(UsageFault, match=f"the tables are {', '.join(NAMES)} "):
+        rows(RUN, "from sync")
+    with pytest.raises(UsageFault, match=f'Candidate bindings: .*"blocked_ns".*the tables are {", ".join(NAMES)} '):
+        rows(RUN, "select blocked from syncs")
+
+
+def test_a_query_without_end_is_stopped() -> None:
+    pytest.importorskip("duckdb")
+    endless = "select count(*) from range(10000000) a, range(10000000) b where a.range + b.range = 3"
+    with pytest.raises(UsageFault, match="SQL: stopped after"):
+        list(ask(RUN, endless, most_seconds=0.2).rows)
+    assert list(ask(RUN, "select 1", most_seconds=0.2).rows) == [(1,)]

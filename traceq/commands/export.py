@@ -37,8 +37,8 @@ def command(
     """Write a run for other programs: exact times, all ranks, and traceq's findings beside the recorded events."""
     from traceq.commands._file import refuse_input
     from traceq.commands._output import print_caveats
-    from traceq.commands._ranks import parse_ranks
     from traceq.renderers import export_suffix, find_renderer, renders
+    from traceq.runs.rank_selection import parse_ranks
 
     is_folder = renders(to, "tables")
     if other is not None and is_folder:

@@ -41,9 +41,9 @@ def command(
     """
     from traceq.commands._file import open_replacing
     from traceq.commands._output import print_caveats
-    from traceq.commands._ranks import parse_ranks
     from traceq.commands._run_or_pair import read_subject
     from traceq.renderers import export_suffix
+    from traceq.runs.rank_selection import parse_ranks
     from traceq.viewer import PORT, find_ui, start_server
 
     ui = find_ui() if offline else None

@@ -29,10 +29,10 @@ def command(
 ) -> None:
     """Ask a run in SQL (DuckDB): `describe syncs` says what a table holds."""
     from traceq.commands._output import print_caveats, print_table
-    from traceq.commands._ranks import parse_ranks
     from traceq.escaping import escape_json
     from traceq.frames.sql import ask
     from traceq.report import Column, Table
+    from traceq.runs.rank_selection import parse_ranks
     from traceq.runs.read import read, with_traces
     from traceq.runs.run_folder import to_json_bytes
     from traceq.units import Unit

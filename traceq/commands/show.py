@@ -59,12 +59,12 @@ def command(
     from traceq.commands._engine import engine_for, shown_ranks
     from traceq.commands._file import refuse_input
     from traceq.commands._output import chosen_form, write_sheet
-    from traceq.commands._ranks import parse_ranks
     from traceq.display import RenderOptions
     from traceq.engines.analyze_path import sheet_of, with_ranks
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
     from traceq.runs.memory_snapshot import is_memory_snapshot
+    from traceq.runs.rank_selection import parse_ranks
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None and len(paths) > 1:

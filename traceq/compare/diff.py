@@ -84,7 +84,8 @@ def diff_arms(path: str | Path, arms: Sequence[Run], *, threshold_pct: float = T
         raise UnreadableInput(str(path), "; ".join(caveat.text for caveat in ended.values()), "an arm to compare")
     if not compared:
         raise UsageFault(
-            f"{path}: only one arm, {manifest.baseline}; expected two, or a second path to compare it with"
+            f"{path}: only one arm, {manifest.baseline}; compare it with another recording: traceq diff {path} OTHER; "
+            "or record two arms: traceq record --toggle NAME=A,B"
         )
     reference = _reference(manifest, by_name)
     contexts = {arm.against for arm in timed}  # these have no change that could be switched off
@@ -113,7 +114,12 @@ def _check_is_run(path: str | Path) -> None:
     """Raise UsageFault for a folder of several runs, and for a path that is not a recorded run."""
     if recordings := recordings_in(place(path)):
         raise UsageFault(f"{path}: {len(recordings)} recorded runs, one side of a diff; {_usage_of(recordings)}")
-    if place(path).exists() and not is_run(place(path)):
+    if not place(path).exists():
+        raise UnreadableInput(str(path), "no such file or directory", "a recorded run")
+    if is_run(folder := place(path).parent):
+        other = next((arm.name for arm in read_manifest(folder).arms if arm.name != place(path).name), "OTHER")
+        raise UsageFault(f"{path}: one arm of a run; expected {folder}, or: traceq diff {folder / other} {path}")
+    if not is_run(place(path)):
         raise UsageFault(f"{path}: not a recorded run; expected one, or a second path to compare it with")
 
 

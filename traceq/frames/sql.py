@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, count
+from threading import Timer
 from typing import Any
 
 from traceq.errors import UsageFault
@@ -37,10 +38,11 @@ _CLOSED = {
 _INT64 = 1 << 63
 
 
-def ask(run: Run, sql: str, *, unsafe: bool = False) -> Answer:
+def ask(run: Run, sql: str, *, unsafe: bool = False, most_seconds: float | None = None) -> Answer:
     """Return the result of a DuckDB query, which reaches the tables of the run alone unless `unsafe`.
 
-    Columns of one name are numbered: `name`, `name_1`. Raises UsageFault for invalid SQL, or without DuckDB.
+    Columns of one name are numbered: `name`, `name_1`. A query that takes more than `most_seconds`, its rows included,
+    is stopped. Raises UsageFault for invalid SQL, for a query that was stopped, or without DuckDB.
     """
     try:
         import duckdb
@@ -53,6 +55,10 @@ def ask(run: Run, sql: str, *, unsafe: bool = False) -> Answer:
         database.register(name, frame(run, name).to_numpy())
     if not unsafe:
         database.execute("set lock_configuration = true")
+    limit = Timer(most_seconds or 0, database.interrupt)
+    limit.daemon = True
+    if most_seconds is not None:
+        limit.start()
     try:
         result = database.execute(sql)
         if result is None:
@@ -62,22 +68,38 @@ def ask(run: Run, sql: str, *, unsafe: bool = False) -> Answer:
         return Answer(
             _distinct([str(name) for name, *_ in description]),
             tuple(type_ in ("VARCHAR", '"NULL"') for type_ in types),
-            _rows(result, duckdb.Error),
+            _rows(result, duckdb.Error, limit),
         )
     except duckdb.Error as fault:
-        raise _sql_error(fault) from None
+        limit.cancel()
+        raise _sql_error(fault, limit.interval) from None
+    except UsageFault:
+        limit.cancel()
+        raise
 
 
-def _rows(result: Any, error: type[Exception]) -> Iterator[tuple[Value, ...]]:
+def _rows(result: Any, error: type[Exception], limit: Timer) -> Iterator[tuple[Value, ...]]:
     try:
         while row := result.fetchone():
             yield tuple(_value(value) for value in row)
     except error as fault:
-        raise _sql_error(fault) from None
+        raise _sql_error(fault, limit.interval) from None
+    finally:
+        limit.cancel()
 
 
-def _sql_error(fault: Exception) -> UsageFault:
-    return UsageFault(f"SQL: {str(fault).splitlines()[0]}")
+def _sql_error(fault: Exception, most_seconds: float) -> UsageFault:
+    """Return the first line of a fault and what DuckDB proposes instead; of an unknown name also the tables."""
+    first, *more = str(fault).splitlines()
+    if first.startswith("INTERRUPT"):
+        return UsageFault(f"SQL: stopped after {most_seconds:.0f} s; ask for less, or join fewer tables")
+    text = " ".join(["SQL:", first, *(line for line in more if line.startswith(_PROPOSED))])
+    tables = f"; the tables are {', '.join(NAMES)} (describe syncs: its columns)"
+    return UsageFault(text + tables if first.startswith(_OF_NAMES) else text)
+
+
+_PROPOSED = ("Candidate bindings", "Did you mean")
+_OF_NAMES = ("Catalog Error", "Binder Error", "Parser Error")
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:

@@ -67,8 +67,7 @@ def read(
     traces = split_by_rank(_with_embedded(read_trace(path, strict=strict)), path)
     selected = tuple(trace for trace in traces if ranks is None or trace.rank in ranks)
     if not selected:
-        of_ranks = f"a trace of rank{'s' if len(traces) > 1 else ''} {format_ranks([trace.rank for trace in traces])}"
-        raise UnreadableInput(str(path), of_ranks, "one of the selected ranks")
+        raise _no_such_ranks(path, ranks or (), (trace.rank for trace in traces))
     trace = selected[0]
     return Run(str(path), selected, trace.manifest, trace.arm, trace.pairs, trace.caveats, processes=trace.processes)
 
@@ -230,11 +229,12 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
             raise UnreadableInput(str(folder), unread[0].text if unread else "no dump of the selected ranks")
         return Run(str(folder), (), caveats=tuple(unread), flights=flights)
     if not files:
-        selection = "" if ranks is None else " of the selected ranks"
+        if others := [rank for file in _trace_files(folder, None) if (rank := rank_in_name(file.name)) is not None]:
+            raise _no_such_ranks(folder, ranks or (), others)
         runs = [path for path in _by_name(folder) if is_run(path)]
         one_run = f", or one of its {len(runs)} runs: {folder / runs[0].name}" if runs else ""
-        raise UnreadableInput(str(folder), f"no trace files{selection}", f"*.json, *.json.gz or *.json.zst{one_run}")
-    traces, caveats = [], []
+        raise UnreadableInput(str(folder), "no trace files", f"*.json, *.json.gz or *.json.zst{one_run}")
+    traces, caveats, others = [], [], []
     for file, trace in zip(files, reader(files), strict=True):
         if isinstance(trace, UnreadableInput):
             if strict or len(files) == 1:
@@ -243,8 +243,12 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
         elif ranks is None or trace.rank in ranks:
             traces.append(trace)
             caveats += [Caveat(caveat.code, f"{file}: {caveat.text}") for caveat in trace.caveats]
+        else:
+            others.append(trace.rank)
+    if not traces and others:
+        raise _no_such_ranks(folder, ranks or (), others)
     if not traces:
-        raise UnreadableInput(str(folder), caveats[0].text if caveats else "no trace of the selected ranks")
+        raise UnreadableInput(str(folder), caveats[0].text)
     latest, several_windows = latest_windows(traces)
     flights, unread = read_flights(folder, [trace.rank for trace in latest] if len(latest) > 1 else ())
     first = latest[0]
@@ -252,6 +256,12 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
     return Run(
         str(folder), latest, first.manifest, first.arm, first.pairs, tuple(caveats), flights, processes=first.processes
     )
+
+
+def _no_such_ranks(path: Place, selected: Collection[int], present: Iterable[int]) -> UnreadableInput:
+    """Return the error of a selection of which nothing is there."""
+    texts = [f"rank{'s' if len(each) > 1 else ''} {format_ranks(each)}" for each in (list(selected), list(present))]
+    return UnreadableInput(str(path), f"no trace of {texts[0]}", texts[1])
 
 
 def _tensorboard(folder: Place, ranks: Collection[int] | None) -> tuple[Place, tuple[Caveat, ...]] | None:

@@ -39,6 +39,8 @@ DEFAULT_CPU_RANKS = 2
 DEFAULT_MINUTES = 10.0
 DEFAULT_TRACE_STEPS = 3
 DEFAULT_REPLICATES = {"cpu": 1, "cuda": 4}  # 4 give a confidence interval; on a CPU each takes over 10 s per arm
+_MOST_RANKS, _RANKS_PER_DEVICE = 8, 4
+"""Ranks that any machine may start, and beyond that on each of its GPUs, or cores without one."""
 MAX_REPLICATES = 100
 MAX_RUNS = 1000
 MAX_STEPS = 100_000
@@ -207,7 +209,10 @@ def _num_ranks(requested: int | None, device: str, world_size: int) -> int:
     import torch
 
     num_devices = torch.cuda.device_count() if device == "cuda" else 0
-    check_range("--ranks", requested, 1, max(8, 4 * (num_devices or os.cpu_count() or 1)))
+    num = num_devices or os.cpu_count() or 1
+    unit = f"{'GPU' if num_devices else 'CPU core'}{'s' if num > 1 else ''}"
+    why = f"{_MOST_RANKS}, or {_RANKS_PER_DEVICE} for each of {num} {unit} if that is more"
+    check_range("--ranks", requested, 1, max(_MOST_RANKS, _RANKS_PER_DEVICE * num), why)
     return requested or num_devices or DEFAULT_CPU_RANKS
 
 
@@ -226,7 +231,7 @@ def check_hang_s(seconds: float) -> None:
         raise UsageFault(f"--hang-after {seconds:g}: expected seconds, or 0 to wait forever")
 
 
-def check_range(option: str, value: int | None, least: int, most: int) -> None:
-    """Raise UsageFault for a value outside of the range; None is the default."""
+def check_range(option: str, value: int | None, least: int, most: int, why: str = "") -> None:
+    """Raise UsageFault for a value outside of the range; None is the default, `why` says where `most` is from."""
     if value is not None and not least <= value <= most:
-        raise UsageFault(f"{option} {value}: expected {least} to {most}")
+        raise UsageFault(f"{option} {value}: expected {least} to {most}" + (f" ({why})" if why else ""))

@@ -1,0 +1,27 @@
+"""Requests out of range: the option, what was given, what is possible, and why."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import pytest
+from terminal import traceq
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("torch") is None, reason="recording needs torch")
+@pytest.mark.parametrize(
+    ("num_cores", "expected"),
+    [
+        (2, "1 to 8 (8, or 4 for each of 2 CPU cores if that is more)"),
+        (16, "1 to 64 (8, or 4 for each of 16 CPU cores if that is more)"),
+        (1, "1 to 8 (8, or 4 for each of 1 CPU core if that is more)"),
+    ],
+)
+def test_too_many_ranks_are_refused_with_the_bound_and_its_reason(
+    num_cores: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
+    outcome = traceq("record", "--recipe", "outlier_ab", "--device", "cpu", "--ranks", "65")
+    assert (outcome.code, outcome.err) == (2, f"traceq: --ranks 65: expected {expected}\n")
