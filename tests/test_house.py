@@ -36,7 +36,7 @@ LAYERS = (
     {"compare", "engines"},
     {"rules", "library"},
     {"renderers", "recorder", "viewer"},
-    {"plugins", "integrations"},
+    {"plugins", "integrations", "agent_tools"},
     {"commands", "pytest_plugin"},
     {"cli"},
     {"__main__"},

@@ -1,0 +1,195 @@
+"""Answer of a tool: a verdict, the reason where there is none, tables cut to a budget, the command to reproduce it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
+
+from traceq.escaping import escape_json, visible
+from traceq.report import Cell, Finding, Table
+
+__all__ = [
+    "CANNOT_TELL",
+    "MOST_TOKENS",
+    "Answer",
+    "Rows",
+    "command_line",
+    "findings_of",
+    "num_tokens",
+    "rows_of",
+    "to_document",
+    "to_text",
+]
+
+CANNOT_TELL = "cannot tell"
+"""Verdict of every tool where what was recorded does not answer the question."""
+
+MOST_TOKENS = 2000
+
+_TOKEN = re.compile(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
+_MOST_ROWS = 400
+"""Rows of a table that are looked at; far more than fit."""
+_LONGEST_TEXT = 400
+_LONGEST_CELL = 160
+_REPEATED = ("key", "bar")
+"""Columns that repeat others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of which an answer holds as many as fit, the first ones first.
+
+    `num` is how many there are. Without `columns` a row is one text. `unknown` names columns that have no value in any
+    row: not recorded.
+    """
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell] | str]
+    num: int
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def of_texts(cls, texts: Iterable[str]) -> Rows:
+        """Return texts as rows."""
+        lines = [_cut(text, _LONGEST_TEXT) for text in texts]
+        return cls((), lines, len(lines))
+
+    def first(self, num: int) -> object:
+        """Return the first rows as JSON has them, with the number of those that are left out."""
+        if not self.columns:
+            more = [f"... {self.num - num} more"] if num < self.num else []
+            return [*self.rows[:num], *more]
+        left_out = {"left_out": self.num - num} if num < self.num else {}
+        unknown = {"unknown": self.unknown} if self.unknown else {}
+        return {"columns": self.columns, "rows": self.rows[:num], **left_out, **unknown}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer of a tool. `reason`: why the verdict is CANNOT_TELL; `looked`: what was examined, and what could not be.
+
+    `parts` are further members: JSON values that may hold `Rows`.
+    """
+
+    verdict: str
+    command: str
+    reason: str = ""
+    parts: Mapping[str, object] = field(default_factory=dict)
+    looked: Mapping[str, object] | None = None
+
+
+def rows_of(table: Table) -> Rows:
+    """Return a table without its key and without the columns that have no value in any row, which it names."""
+    filled = [False] * len(table.columns)
+    for row in table.rows:
+        filled = [is_filled or cell not in ("", None) for is_filled, cell in zip(filled, row, strict=True)]
+    chosen = [index for index, each in enumerate(table.columns) if filled[index] and each.key not in _REPEATED]
+    unknown = tuple(each.key for index, each in enumerate(table.columns) if not filled[index]) if table.rows else ()
+    columns = tuple(table.columns[index].key for index in chosen)
+    rows = [[_cell(row[index]) for index in chosen] for row in islice(table.rows, _MOST_ROWS)]
+    return Rows(columns, rows, len(table.rows), unknown)
+
+
+def findings_of(findings: Iterable[Finding]) -> Rows:
+    """Return findings as rows; `ns` of a step that the remedy is about."""
+    rows = [(each.severity, each.code, each.ns, _cut(each.text, _LONGEST_TEXT)) for each in findings]
+    return Rows(("severity", "code", "ns", "text"), rows, len(rows))
+
+
+def to_document(answer: Answer, most_tokens: int = MOST_TOKENS) -> dict[str, object]:
+    """Return the answer as a JSON object of at most so many tokens; tables that are too long share what is left."""
+    document: dict[str, object] = {
+        "verdict": answer.verdict,
+        **({"reason": _cut(answer.reason, _LONGEST_TEXT)} if answer.reason else {}),
+        **answer.parts,
+        **({"looked": answer.looked} if answer.looked is not None else {}),
+        "command": answer.command,
+    }
+    parts = list(_rows_in(document))
+    sizes = [[num_tokens(_encoded(row)) + 1 for row in part.rows] for part in parts]
+    room = most_tokens - num_tokens(to_text(_plain(document, {id(part): 0 for part in parts})))
+    share = _fair_share([sum(each) for each in sizes], room)
+    kept = {id(part): _num_within(each, share) for part, each in zip(parts, sizes, strict=True)}
+    plain = _plain(document, kept)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def to_text(document: object) -> str:
+    """Return JSON without spaces, its controls escaped."""
+    return escape_json(_encoded(document))
+
+
+def num_tokens(text: str) -> int:
+    """Return at least about as many tokens as a language model makes of a text.
+
+    Five letters, three digits, or a sign are counted as one; a character beyond ASCII as two. Common tokenizers merge
+    more than that.
+    """
+    return sum(1 if token.isascii() else 2 for token in _TOKEN.findall(text))
+
+
+def command_line(*words: str) -> str:
+    """Return the command that prints the same numbers, quoted for a shell."""
+    return shlex.join(["traceq", *words])
+
+
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _cell(cell: Cell) -> Cell:
+    """Return numbers with six digits, and texts within one line."""
+    if isinstance(cell, float):
+        return float(f"{cell:.6g}")
+    return _cut(cell, _LONGEST_CELL) if isinstance(cell, str) else cell
+
+
+def _cut(text: str, longest: int) -> str:
+    text = visible(text)
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _rows_in(value: object) -> Iterator[Rows]:
+    if isinstance(value, Rows):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _rows_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _rows_in(each)
+
+
+def _plain(value: object, kept: Mapping[int, int]) -> object:
+    """Return a value as JSON has it, with as many rows of each table as `kept` has under its id."""
+    if isinstance(value, Rows):
+        return value.first(kept[id(value)])
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each, kept) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, kept) for each in value]
+    return value
+
+
+def _fair_share(sizes: Sequence[int], room: int) -> int:
+    """Return the size to which the largest are cut so that all fit into the room."""
+    left, rest = room, sorted(sizes)
+    while rest and rest[0] * len(rest) <= left:
+        left -= rest.pop(0)
+    return max(0, left // len(rest)) if rest else max(sizes, default=0)
+
+
+def _num_within(sizes: Sequence[int], most: int) -> int:
+    """Return how many of the first sizes add up to no more."""
+    total = 0
+    for number, size in enumerate(sizes):
+        total += size
+        if total > most:
+            return number
+    return len(sizes)

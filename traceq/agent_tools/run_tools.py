@@ -1,0 +1,235 @@
+"""Tools about one run: what it is, its findings, what removing a wait saves, and all that is recorded of a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Annotated
+
+from msgspec import Meta
+
+from traceq.agent_tools.answer import CANNOT_TELL, Answer, Rows, command_line, findings_of, rows_of
+from traceq.agent_tools.looked import examined, read_from, why_not
+from traceq.agent_tools.readings import Readings
+from traceq.agent_tools.tool import PATH, RANKS, Tool
+from traceq.errors import UsageFault
+from traceq.locations import Place
+from traceq.report import Cell, Sheet, Table
+from traceq.runs.rank_selection import parse_ranks
+from traceq.runs.run_folder import is_run, read_manifest
+
+__all__ = ["Findings", "LineContext", "Read", "WhatIf"]
+
+_NOTHING = "nothing found"
+_MOST_CELLS = 300
+"""Cells of complete tables up to which an answer holds them; beyond it has those for people."""
+_MOST_LINES = 20
+_LINE_COLUMNS = ("line", "late_line", "waits_at")
+_AS_IS, _EVERYTHING = "nothing", ""
+_SYNC_COLUMNS = (
+    *("rank", "kind", "line", "op", "phase", "num"),
+    *("step_blocked_ns", "replay_ns", "most_replay_ns", "label"),
+)
+
+
+class Read(Tool, frozen=True):
+    """What is at a path: kind, ranks, steps, device, arms, what was not recorded. Call it first.
+
+    Verdict: "readable", or "readable in part" with warnings about what is damaged or missing.
+    """
+
+    path: Annotated[str, PATH]
+
+    def answer(self, readings: Readings) -> Answer:
+        """Return what was read, its steps, and how many rows each analysis has."""
+        sheet = readings.sheet(self.path)
+        source = sheet.source
+        facts = {"device": source.device, "torch": source.torch, "arm": source.arm}
+        numbers = {report.name: sum(len(table.rows) for table in report.tables) for report in sheet.reports}
+        parts = {
+            **{name: value for name, value in facts.items() if value},
+            **_recording(readings.place(self.path)),
+            **{key: rows_of(table) for key in ("steps",) if (table := _table(sheet, key)) and table.rows},
+            "analyses": {name: number for name, number in numbers.items() if number},
+            "num_findings": len(sheet.top_findings),
+        }
+        only = () if sheet.schema else ("--only", "steps")
+        verdict = "readable in part" if sheet.caveats else "readable"
+        return Answer(verdict, command_line("show", self.path, *only, "--json"), "", parts, examined(sheet))
+
+
+class Findings(Tool, frozen=True):
+    """Findings of a run, costliest first; with `analysis` the findings and tables of one analysis (times in ns).
+
+    Verdict: "found", "nothing found", or "cannot tell" with the reason. "nothing found" is about what `looked` lists;
+    what is under `could_not` was not examined and may be bad.
+    """
+
+    path: Annotated[str, PATH]
+    analysis: Annotated[
+        str,
+        Meta(
+            description="Only this one: partition (where time goes), syncs, collectives, ranks (straggler), phases, "
+            "idle, memory, efficiency (MFU), pipeline, inference, desync, ...; `read` lists those with rows."
+        ),
+    ] = ""
+    ranks: Annotated[str, RANKS] = ""
+
+    def answer(self, readings: Readings) -> Answer:
+        """Return all findings, or the report of one analysis: complete tables if they fit, else those for people."""
+        sheet = readings.sheet(self.path, parse_ranks(self.ranks or None))
+        options = ("--ranks", self.ranks) if self.ranks else ()
+        if not self.analysis:
+            findings = findings_of(sheet.top_findings)
+            command = command_line("show", self.path, *options, "--json")
+            verdict = "found" if findings.num else _NOTHING
+            return Answer(verdict, command, "", {"findings": findings}, examined(sheet))
+        reason = why_not(sheet, self.analysis)
+        if reason and not any(report.name == self.analysis for report in sheet.reports):
+            command = command_line("show", self.path, *options, "--json")
+            return Answer(CANNOT_TELL, command, reason, {}, read_from(sheet))
+        report = sheet.report(self.analysis)
+        tables = [table for table in report.tables if table.rows]
+        short = [table for table in tables if len(table.rows) * len(table.columns) <= _MOST_CELLS]
+        views = [view for view in report.views if view.rows] if len(short) < len(tables) or not tables else []
+        short = short if views else tables
+        parts: dict[str, object] = {"findings": findings_of(report.findings)} if report.findings else {}
+        parts |= {table.key: rows_of(table) for table in short}
+        words = ("show", self.path, "--only", self.analysis, *options)
+        if views:
+            summary = {view.title: rows_of(view.visible) for view in views}
+            parts["summary"] = {**summary, "command": command_line(*words, "--full")}
+        verdict = CANNOT_TELL if reason else "found" if tables or views else _NOTHING
+        return Answer(verdict, command_line(*words, "--json"), reason, parts, read_from(sheet))
+
+
+class WhatIf(Tool, frozen=True):
+    """By how much a step would be shorter without its syncs, its data loader, communication or host time (replay).
+
+    Verdict: "saves", "saves nothing", "nothing found" (there is nothing to remove), or "cannot tell". A saving is of
+    one row alone and of its rank's step; several do not add up.
+    """
+
+    path: Annotated[str, PATH]
+    remove: Annotated[
+        str,
+        Meta(
+            description="A row of `replay` (all syncs, dtoh syncs, data loader, ...) or a line of a sync: train.py:31."
+        ),
+    ] = _EVERYTHING
+
+    def answer(self, readings: Readings) -> Answer:
+        """Return rows of the tables `replay` and `syncs`: all, or those of what is removed."""
+        sheet = readings.sheet(self.path)
+        command = command_line("show", self.path, "--only", "replay", "--only", "syncs", "--json")
+        replay, syncs = _table(sheet, "replay"), _table(sheet, "syncs")
+        if replay is None or syncs is None:
+            return Answer(CANNOT_TELL, command, why_not(sheet, "syncs"), {}, examined(sheet))
+        removed = _where(replay, lambda row: row["removed"] != _AS_IS and self._is_chosen(row["removed"]))
+        chosen = _where(syncs, lambda row: self._is_chosen(row["line"]))
+        if self.remove and not (removed.rows or chosen.rows):
+            names = {**_texts(replay, "removed"), **_texts(syncs, "line")}.keys() - {_AS_IS}
+            choice = ", ".join(sorted(names)[:_MOST_LINES]) or "nothing: there is no wait in this trace"
+            raise UsageFault(f"remove {self.remove!r}: no such row, nor a sync at such a line; choose from {choice}")
+        saved = [row["saved_ns"] for row in removed.to_dicts()] + [row["replay_ns"] for row in chosen.to_dicts()]
+        unexplained = _where(replay, lambda row: row["removed"] == _AS_IS).select("rank", "step_ns", "saved_ns")
+        findings = [finding for name in ("syncs", "replay") for finding in sheet.report(name).findings]
+        parts = {
+            "replay": rows_of(removed),
+            "syncs": rows_of(chosen.largest_first("replay_ns").select(*_SYNC_COLUMNS)),
+            "findings": findings_of(findings),
+            "unexplained": rows_of(unexplained),
+        }
+        verdict = "saves" if any(saved) else "saves nothing" if saved else _NOTHING
+        reason = why_not(sheet, "replay")
+        return Answer(CANNOT_TELL if reason else verdict, command, reason, parts, read_from(sheet))
+
+    def _is_chosen(self, name: Cell) -> bool:
+        text = str(name)
+        return not self.remove or text.casefold() == self.remove.casefold() or _is_line(text, self.remove)
+
+
+class LineContext(Tool, frozen=True):
+    """All that a trace knows of a line of Python: the syncs, idle time, critical path and memory that it causes.
+
+    Verdict: "found", "nothing found" (lines are recorded, and this one has no row), or "cannot tell" (no stacks).
+    """
+
+    path: Annotated[str, PATH]
+    line: Annotated[
+        str, Meta(description="`train.py:31`, a file `train.py`, or a function, as other answers name them.")
+    ]
+
+    def answer(self, readings: Readings) -> Answer:
+        """Return the rows of every table with a line, and the findings that name it."""
+        if not self.line.strip():
+            raise UsageFault("line: empty; expected something like train.py:31")
+        sheet = readings.sheet(self.path)
+        tables = list(_tables_with_lines(sheet))
+        lines = [line for each in tables for line in _texts(each.table, each.column)]
+        hits = [hit for each in tables if (hit := each.rows_at(self.line)).table.rows]
+        place = self.line.partition(" ")[0]
+        findings = findings_of(finding for finding in sheet.findings if place in finding.text)
+        parts: dict[str, object] = {hit.table.key: rows_of(hit.table) for hit in hits}
+        parts |= {"findings": findings} if findings.num else {}
+        parts |= {} if hits else {"lines": Rows.of_texts([*dict.fromkeys(lines)][:_MOST_LINES])}
+        only = [word for name in dict.fromkeys(each.analysis for each in hits or tables) for word in ("--only", name)]
+        verdict = CANNOT_TELL if not lines else "found" if hits else _NOTHING
+        reason = "" if lines else "no lines of Python are recorded (with_stack=True)"
+        looked = {"tables": [each.table.key for each in tables], "num_lines": len(set(lines)), **read_from(sheet)}
+        return Answer(verdict, command_line("show", self.path, *only, "--json"), reason, parts, looked)
+
+
+@dataclass(frozen=True, slots=True)
+class _LineTable:
+    """A table of an analysis, and its column of lines."""
+
+    analysis: str
+    table: Table
+    column: str
+
+    def rows_at(self, line: str) -> _LineTable:
+        """Return the rows of one line."""
+        return replace(self, table=_where(self.table, lambda row: _is_line(str(row[self.column] or ""), line)))
+
+
+def _recording(path: Place) -> Mapping[str, object]:
+    """Return what a recorded run compares, as members of an answer; empty for other paths."""
+    if not is_run(path):
+        return {}
+    manifest = read_manifest(path)
+    arms = [(arm.name, arm.meaning, arm.baseline, arm.timed) for arm in manifest.arms]
+    columns = ("name", "meaning", "baseline", "unprofiled_steps")
+    return {"question": manifest.question, "arms": Rows(columns, arms, len(arms)), "status": manifest.status}
+
+
+def _is_line(recorded: str, given: str) -> bool:
+    """Return whether `train.py:31 main` is the line, the file or the function that is given."""
+    place, _, function = recorded.partition(" ")
+    name, wanted = PurePath(place).name, PurePath(given.partition(" ")[0]).name
+    return ":" in place and (name == wanted or name.rpartition(":")[0] == wanted or function == given)
+
+
+def _tables_with_lines(sheet: Sheet) -> Iterator[_LineTable]:
+    for report in sheet.reports:
+        for table in report.tables:
+            for column in table.columns:
+                if column.key in _LINE_COLUMNS:
+                    yield _LineTable(report.name, table, column.key)
+
+
+def _texts(table: Table, key: str) -> dict[str, None]:
+    """Return the distinct texts of a column; of a column of lines those that are lines."""
+    texts = dict.fromkeys(str(row[key]) for row in table.to_dicts() if row[key])
+    return {text: None for text in texts if key not in _LINE_COLUMNS or ":" in text.partition(" ")[0]}
+
+
+def _where(table: Table, is_selected: Callable[[Mapping[str, Cell]], bool]) -> Table:
+    keys = [column.key for column in table.columns]
+    rows = tuple(row for row in table.rows if is_selected(dict(zip(keys, row, strict=True))))
+    return replace(table, rows=rows)
+
+
+def _table(sheet: Sheet, key: str) -> Table | None:
+    return next((table for report in sheet.reports for table in report.tables if table.key == key), None)

@@ -1,0 +1,27 @@
+"""`traceq mcp`: eight questions of show, diff, query and check as tools of the Model Context Protocol."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    urls: Annotated[bool, typer.Option("--urls", help="Read URLs, too; else local files only.")] = False,
+) -> None:
+    """Serve an agent: a server of the Model Context Protocol on stdin and stdout, which an agent's program starts.
+
+    Its tools read what you can read; nothing is written or executed, and nothing leaves this machine. Connecting, the
+    tools and their answers: docs/agents.md. Needs the package mcp (pip install mcp).
+    """
+    from traceq.optional_packages import import_or_fault
+
+    os.environ["TRACEQ_CACHE"] = "0"
+    import_or_fault("mcp")
+    from traceq.agent_tools.server import serve
+
+    serve(urls=urls)
