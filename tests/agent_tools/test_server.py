@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from paths import ROOT
@@ -77,38 +80,82 @@ def children() -> set[int]:
     return {int(word) for each in lists for word in each.read_text().split()}
 
 
-def test_it_ends_when_its_client_is_gone(tmp_path: Path) -> None:
-    program = server(tmp_path)
-    done = subprocess.run(
+@contextmanager
+def started(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server without a client: what is written to it, and its end, are the test's."""
+    program = server(folder)
+    process = subprocess.Popen(
         [program.command, *program.args],
-        input=b"",
-        capture_output=True,
         env={**os.environ, **(program.env or {})},
-        cwd=tmp_path,
-        check=False,
-        timeout=patient(20),
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def send(process: subprocess.Popen[bytes], method: str, **more: object) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"jsonrpc": "2.0", "method": method, **more}).encode() + b"\n")
+    process.stdin.flush()
+
+
+def greet(process: subprocess.Popen[bytes]) -> None:
+    """Begin as clients of the protocol do, and wait for the answer."""
+    client = {"name": "test", "version": "1"}
+    send(
+        process, "initialize", id=1, params={"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+    )
+    assert process.stdout is not None
+    assert b"serverInfo" in process.stdout.readline()
+    send(process, "notifications/initialized")
+
+
+def test_it_ends_with_its_client_and_leaves_nothing(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        out, err = process.communicate(timeout=patient(20))
+    assert (process.returncode, out, err) == (0, b"", b"")
     assert list(tmp_path.iterdir()) == []
 
 
+def test_it_ends_at_once_though_a_query_still_runs() -> None:
+    with started(ROOT) as process:
+        greet(process)
+        send(process, "tools/call", id=2, params={"name": "query", "arguments": {"path": JOB, "sql": ENDLESS}})
+        _, err = process.communicate(timeout=patient(20))
+    assert (process.returncode, err) == (0, b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        greet(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=patient(20)) == -signal.SIGINT
+
+
 def test_garbage_on_stdin_does_not_end_it(tmp_path: Path) -> None:
-    program = server(tmp_path)
-    ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
-    done = subprocess.run(
-        [program.command, *program.args],
-        input=b"garbage\n\xff\xfe\n{}\n[]\n" + ping,
-        capture_output=True,
-        env={**os.environ, **(program.env or {})},
-        cwd=tmp_path,
-        check=False,
-        timeout=patient(20),
-    )
-    assert done.returncode == 0
-    assert b"Traceback" not in done.stderr
+    with started(tmp_path) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"garbage\n\xff\xfe\n{}\n[]\n")
+        greet(process)
+        _, err = process.communicate(timeout=patient(20))
+    assert process.returncode == 0
+    assert b"Traceback" not in err
 
 
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     outcome = traceq("mcp")
     assert (outcome.code, outcome.err) == (2, "traceq: mcp is not installed: pip install mcp\n")
+
+
+def test_an_older_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", ModuleType("mcp"))
+    outcome = traceq("mcp")
+    assert (outcome.code, outcome.err) == (2, "traceq: the package mcp is older than 2: pip install 'mcp>=2'\n")

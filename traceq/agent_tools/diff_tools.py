@@ -134,10 +134,8 @@ def _explained(diff: Diff) -> tuple[str, str]:
     if diff.doubt:
         return CANNOT_TELL, diff.doubt
     if traced.says_where_only:
-        common = (
-            f"the sides have {traced.matched_pct:.0f} % of their host calls in common" if traced.matched_pct else ""
-        )
-        return "where only", traced.unclear or common
+        shared = f"only {traced.matched_pct or 0:.0f} % of the host's calls are on both sides"
+        return "where only", traced.unclear or f"{shared}: the rows are where time differs, not why"
     return "explained", ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ def read_from(sheet: Sheet) -> dict[str, object]:
     return {
         "events": source.num_events,
         **({"ranks": ranks} if source.ranks else {}),
-        **({"steps": f"{sum(not row['partial'] for row in steps)} counted of {len(steps)}"} if steps else {}),
+        **({"steps": f"{_num_counted(steps)} counted of {len(steps)}"} if steps else {}),
         **({"warnings": Rows.of_texts(texts)} if texts else {}),
     }
 
@@ -127,6 +128,12 @@ def _analyses_of(sheet: Sheet, argument: str) -> tuple[str, ...]:
         if any(unknown.argument == argument for unknown in report.unknown)
         and (report.name == _MODULES or not _num_rows(report))
     )
+
+
+def _num_counted(steps: Sequence[Mapping[str, Cell]]) -> int:
+    """Return how many steps are in means: those of a rank that are not partial, or its only one."""
+    complete = Counter(row["rank"] for row in steps if not row["partial"])
+    return sum(complete[rank] or 1 for rank in {row["rank"] for row in steps})
 
 
 def _num_rows(report: Report) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -93,7 +95,10 @@ def serve(*, urls: bool = False) -> None:
     async def run() -> None:
         async with stdio_server() as (requests, responses):
             await server.run(requests, responses, server.create_initialization_options())
+        if one_by_one.locked():
+            os._exit(0)  # a thread still computes, its client is gone, and nothing is written
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread that waits for stdin would hold up any other end
     with redirect_stdout(plain_stream(sys.stdout)):
         anyio.run(run)
 

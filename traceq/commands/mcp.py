@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -18,10 +19,14 @@ def command(
     Its tools read what you can read; nothing is written or executed, and nothing leaves this machine. Connecting, the
     tools and their answers: docs/agents.md. Needs the package mcp (pip install mcp).
     """
+    from traceq.errors import UsageFault
     from traceq.optional_packages import import_or_fault
 
     os.environ["TRACEQ_CACHE"] = "0"
-    import_or_fault("mcp")
+    if not hasattr(import_or_fault("mcp"), "Client"):
+        raise UsageFault("the package mcp is older than 2: pip install 'mcp>=2'")
     from traceq.agent_tools.server import serve
 
+    if sys.stdin.isatty():
+        typer.echo("waiting for a client on stdin; clients start this command themselves: docs/agents.md", err=True)
     serve(urls=urls)
