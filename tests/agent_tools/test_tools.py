@@ -148,6 +148,31 @@ def test_a_damaged_trace_passes_no_rule(tmp_path: Path) -> None:
     assert ask("read", path=str(file))["verdict"] == "readable in part"
 
 
+def test_a_recording_without_the_trace_of_a_rank_passes_no_rule(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(ROOT / ARMS, run)
+    rules = ["scalar in forward <= 1000"]
+    assert ask("check", path=str(run / "on"), rules=rules)["verdict"] == "holds"
+    (run / "on" / "rank1.json.gz").unlink()
+    answer = ask("check", path=str(run / "on"), rules=rules)
+    assert (answer["verdict"], answer["reason"].partition(": ")[2]) == (
+        CANNOT_TELL,
+        "traces of 1 of its 2 ranks; expected all of them",
+    )
+
+
+def test_a_number_that_was_not_recorded_is_no_number_of_a_query() -> None:
+    lost, sized = f"{KINDS}/no_device_rows.json", f"{KINDS}/groups.json"
+    assert ask("query", path=lost, sql="select sum(bytes) from collectives")["verdict"] == CANNOT_TELL
+    both = ask("query", path=lost, sql="select count(*) num, sum(bytes) bytes from collectives")
+    assert (both["verdict"], both["answer"]["rows"]) == ("answered in part", [[1, -1]])
+    assert both["reason"] == "collectives.bytes is unknown in all 1 rows"
+    assert ask("query", path=sized, sql="select sum(bytes) from collectives")["verdict"] == "answered"
+    some = ask("query", path=JOB, sql="select count(*) from events where bytes > 0")
+    assert some["verdict"] == "answered"
+    assert re.fullmatch(r"events.bytes is unknown in \d+ of 450 rows", some["looked"]["unknown"][0])
+
+
 @pytest.mark.parametrize("path", EVERY_PATH)
 def test_every_analysis_of_every_fixture_has_an_answer_within_the_budget(path: str) -> None:
     readings = Readings()

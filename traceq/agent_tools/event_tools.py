@@ -15,21 +15,25 @@ from traceq.agent_tools.looked import why_not
 from traceq.agent_tools.readings import Readings
 from traceq.agent_tools.tool import PATH, RANKS, Tool
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
-from traceq.frames.column_table import Frame, Texts
+from traceq.frames.column_table import ColumnValues, Texts
 from traceq.frames.sql import ask
 from traceq.frames.tables import NAMES, frame
 from traceq.model import Run
+from traceq.rules.collect_rows import refuse_missing_ranks
 from traceq.rules.evaluate import RuleOutcome, judge
 from traceq.rules.messages import line
 from traceq.rules.parse import Rule, parse
 from traceq.runs.rank_selection import parse_ranks
 from traceq.runs.read import with_traces
+from traceq.units import format_ranks
 
 __all__ = ["Check", "Query"]
 
 _MOST_ROWS = 400
 _MOST_SECONDS = 60
 _LONGEST_SQL = 400
+_OFTEN_NONE = {"step", "device", "stream", "correlation", "external_id", "launch_row", "module"}
+"""Columns whose -1 means as often that there is none as that it is unknown."""
 _ANALYSIS_OF = {"device_ops": "kernels", "launches": "launches", "syncs": "syncs", "collectives": "collectives"}
 """Analysis that says why a table is empty."""
 
@@ -38,8 +42,8 @@ class Query(Tool, frozen=True):
     """SQL (DuckDB) over the events of a run; times in ns, -1 and null are unknown; `rank` is in every table.
 
     Tables: events, device_ops, launches, syncs, collectives, phases, partition, steps. `describe syncs` lists columns.
-    Aggregate: a few dozen rows fit. Verdict: "answered", or "cannot tell" where the tables are empty for lack of a
-    recording or hold nothing but unknown values.
+    Aggregate: a few dozen rows fit. Verdict: "answered"; "answered in part" or "cannot tell" where tables are empty, or
+    columns unknown, because something was not recorded.
     """
 
     path: Annotated[str, PATH]
@@ -50,29 +54,31 @@ class Query(Tool, frozen=True):
         """Return the rows, and which columns of the tables are unknown."""
         run = with_traces(readings.run(self.path, parse_ranks(self.ranks or None)))
         result = ask(run, self.sql, most_seconds=_MOST_SECONDS)
-        rows = list(islice(result.rows, _MOST_ROWS + 1))
-        num = len(rows)
-        table = Rows(result.columns, [list(row) for row in rows], num)
-        reasons = list(self._reasons(run, readings))
-        unknown = list(_unknown_columns(run, self.sql))
-        is_empty = bool(reasons) and len(reasons) == len(_tables_in(self.sql))
-        is_unknown = bool(unknown) and not is_empty
-        verdict = CANNOT_TELL if is_empty or is_unknown else "answered"
+        rows = [list(row) for row in islice(result.rows, _MOST_ROWS + 1)]
+        empty, unknown = list(self._empty_tables(run, readings)), list(_unknown_columns(run, self.sql))
+        none_known = [text for text, is_everywhere in unknown if is_everywhere]
+        is_lost = len(result.columns) == 1 and none_known
+        verdict = "answered"
+        if is_lost or (empty and len(empty) == len(_tables_in(self.sql))):
+            verdict = CANNOT_TELL
+        elif empty or none_known:
+            verdict = "answered in part"
         options = ("--ranks", self.ranks) if self.ranks else ()
         sql = self.sql if len(self.sql) <= _LONGEST_SQL else "$SQL"
-        more = {"note": f"more than {_MOST_ROWS} rows: aggregate them"} if num > _MOST_ROWS else {}
+        more = {"note": f"more than {_MOST_ROWS} rows: aggregate them"} if len(rows) > _MOST_ROWS else {}
+        looked = {"could_not": empty, "unknown": [text for text, _ in unknown]}
         return Answer(
             verdict,
             command_line("query", self.path, *options, sql, "--json"),
-            "; ".join([*reasons, *unknown]) if verdict == CANNOT_TELL else "",
-            {"answer": table, **more},
-            {"could_not": reasons, "unknown": unknown} if reasons or unknown else None,
+            "; ".join([*empty, *none_known]),
+            {"answer": Rows(result.columns, rows, len(rows)), **more},
+            {name: texts for name, texts in looked.items() if texts} or None,
         )
 
-    def _reasons(self, run: Run, readings: Readings) -> Iterator[str]:
-        """Yield why tables of the query are empty."""
+    def _empty_tables(self, run: Run, readings: Readings) -> Iterator[str]:
+        """Yield the tables of the query that are empty because something was not recorded, and why."""
         for name in _tables_in(self.sql):
-            if name in _ANALYSIS_OF and not _num_rows(frame(run, name)):
+            if name in _ANALYSIS_OF and not _length(frame(run, name).columns["rank"]):
                 sheet = readings.sheet(self.path, parse_ranks(self.ranks or None))
                 if why := why_not(sheet, _ANALYSIS_OF[name]):
                     yield f"{name} is empty: {why}"
@@ -95,24 +101,20 @@ class Check(Tool, frozen=True):
         rules = [parse(text) for text in self.rules]
         words = [word for rule in self.rules for word in ("--rule", rule)]
         command = command_line("check", self.path, *words)
-        run = readings.run(self.path)
+        where = readings.place(self.path)
+        readings.run(self.path)  # what cannot be read at all is a fault
         try:
-            strict = readings.run(self.path, strict=True)
+            run = readings.run(self.path, strict=True)
+            refuse_missing_ranks(run, where)
         except UnreadableInput as fault:
-            return Answer(CANNOT_TELL, command, str(fault), {}, None)
-        num_ranks = run.manifest.num_ranks_of(run.arm) if run.manifest else len(run.traces)
-        outcomes = [_outcome(strict, rule) for rule in rules]
+            return Answer(CANNOT_TELL, command, str(fault))
+        outcomes = [_outcome(run, rule) for rule in rules]
         verdicts = [verdict for verdict, _ in outcomes]
         verdict = next(each for each in ("broken", CANNOT_TELL, "holds") if each in verdicts)
         rows = [[rule.text, *outcome] for rule, outcome in zip(rules, outcomes, strict=True)]
-        reason = next((text for each, text in outcomes if each == CANNOT_TELL), "")
-        return Answer(
-            verdict,
-            command,
-            reason if verdict == CANNOT_TELL else "",
-            {"rules": Rows(("rule", "verdict", "why"), rows, len(rows))},
-            {"ranks": f"{len(strict.traces)} of {num_ranks}"},
-        )
+        reason = next(why for each, why in outcomes if each == verdict) if verdict == CANNOT_TELL else ""
+        looked = {"ranks": f"rank{'s' * (len(run.ranks) > 1)} {format_ranks(run.ranks)}"}
+        return Answer(verdict, command, reason, {"rules": Rows(("rule", "verdict", "why"), rows, len(rows))}, looked)
 
 
 def _outcome(run: Run, rule: Rule) -> tuple[str, str]:
@@ -135,20 +137,19 @@ def _tables_in(sql: str) -> list[str]:
     return [name for name in NAMES if re.search(rf"\b{name}\b", sql, re.IGNORECASE)]
 
 
-def _num_rows(table: Frame) -> int:
-    column = table.columns["rank"]
-    return len(column.ids if isinstance(column, Texts) else column)
+def _length(values: ColumnValues) -> int:
+    return len(values.ids if isinstance(values, Texts) else values)
 
 
-def _unknown_columns(run: Run, sql: str) -> Iterator[str]:
-    """Yield the numbers of a table that the query names, and that are -1 in every row: unknown."""
+def _unknown_columns(run: Run, sql: str) -> Iterator[tuple[str, bool]]:
+    """Yield (text, whether that is so in all rows) for the columns of a query with unknown values: -1, or no text."""
+    words = {word.lower() for word in re.findall(r"\w+", sql)}
     for name in _tables_in(sql):
-        table = frame(run, name)
-        for column, values in table.columns.items():
-            if isinstance(values, Texts):
-                is_unknown, num = bool((values.ids < 0).all()), len(values.ids)
-            else:
-                numbers = np.asarray(values)
-                is_unknown, num = bool((numbers == -1).all()), len(numbers)
-            if num and is_unknown and re.search(rf"\b{column}\b", sql, re.IGNORECASE):
-                yield f"{name}.{column} is unknown in all {num:,} rows"
+        columns = frame(run, name).columns
+        for column in sorted(words & columns.keys() - _OFTEN_NONE):
+            values = columns[column]
+            is_unknown = values.ids < 0 if isinstance(values, Texts) else np.asarray(values) == -1
+            num, num_unknown = _length(values), int(is_unknown.sum())
+            if num_unknown:
+                some = f"{num_unknown:,} of {num:,}" if num_unknown < num else f"all {num:,}"
+                yield f"{name}.{column} is unknown in {some} rows", num_unknown == num

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from traceq.errors import GateTripped, UnreadableInput, UsageFault
+from traceq.errors import GateTripped, UsageFault
 
 __all__ = ["command"]
 
@@ -42,6 +42,7 @@ def command(
     from traceq.commands._output import print_caveats
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
+    from traceq.rules.collect_rows import refuse_missing_ranks
     from traceq.rules.evaluate import judge
     from traceq.rules.messages import annotation, line
     from traceq.rules.parse import parse
@@ -54,9 +55,7 @@ def command(
     num_broken = 0
     for path in paths:
         run = read(path, strict=True)
-        num_ranks = run.manifest.num_ranks_of(run.arm) if run.manifest and place(path).is_dir() else len(run.traces)
-        if len(run.traces) < num_ranks:
-            raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
+        refuse_missing_ranks(run, place(path))
         print_caveats(run.caveats)
         with replaced_peaks(peak or ()):
             outcomes = judge(run, checked)

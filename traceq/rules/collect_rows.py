@@ -11,12 +11,13 @@ from traceq.analysis.efficiency import COVERED_PCT
 from traceq.analysis.registry import analyze
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
+from traceq.locations import Place
 from traceq.model import Run
 from traceq.report import Cell
 from traceq.rules.metrics import METRICS, Measure, Needs
 from traceq.rules.parse import Rule, closest_name
 
-__all__ = ["RankRows", "TableRow", "collect_rows", "integer", "ratio", "select"]
+__all__ = ["RankRows", "TableRow", "collect_rows", "integer", "ratio", "refuse_missing_ranks", "select"]
 
 _WAITS = ("dtoh", "htod", "stream", "event", "device")
 
@@ -51,6 +52,13 @@ class RankRows:
         """Return the error of a rule that this rank cannot answer."""
         reason = " ".join(reason.split())  # names in a trace are untrusted: no line breaks
         return TraceqError(f"{self.where}: rank {self.rank}: cannot answer '{rule.text}': {reason}")
+
+
+def refuse_missing_ranks(run: Run, path: Place) -> None:
+    """Raise UnreadableInput for a recording that lacks the trace of a rank: a rule may be broken there."""
+    num_ranks = run.manifest.num_ranks_of(run.arm) if run.manifest and path.is_dir() else len(run.traces)
+    if len(run.traces) < num_ranks:
+        raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
 
 
 def collect_rows(run: Run, rules: Sequence[Rule]) -> tuple[RankRows, ...]:
