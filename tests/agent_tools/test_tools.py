@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from builder import kernel, launch, step, write
-from paths import FIXTURES, ROOT
+from paths import FIXTURES, ROOT, TRACES
 from terminal import traceq
 
 pytest.importorskip("mcp", reason="the mcp package is not installed")
@@ -29,6 +29,23 @@ EVERY_PATH = [
     *(f"fixtures/{name}" for name in ("example/job", "example/uneven", "outlier_ab", "outlier_ab/on")),
     *sorted(str(path.relative_to(ROOT)) for path in (FIXTURES / "kinds").iterdir()),
     *sorted(str(path.relative_to(ROOT)) for path in (FIXTURES / "strategies").iterdir()),
+]
+REAL = [
+    pytest.param(
+        str(TRACES / name),
+        id=name,
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(not (TRACES / name).exists(), reason=f"no real traces in {TRACES}"),
+        ],
+    )
+    for name in (
+        "ep-moe-b200-ab/ref.json.gz",
+        "inference/vllm-piecewise-mi300.json.gz",
+        "nanogpt-h100-8r",
+        "qwen-h100/qwen1.5-0.5b.json.gz",
+        "torchrec-v100-straggler-4r",
+    )
 ]
 
 
@@ -173,8 +190,8 @@ def test_a_number_that_was_not_recorded_is_no_number_of_a_query() -> None:
     assert re.fullmatch(r"events.bytes is unknown in \d+ of 450 rows", some["looked"]["unknown"][0])
 
 
-@pytest.mark.parametrize("path", EVERY_PATH)
-def test_every_analysis_of_every_fixture_has_an_answer_within_the_budget(path: str) -> None:
+@pytest.mark.parametrize("path", [*EVERY_PATH, *REAL])
+def test_every_answer_is_within_the_budget(path: str) -> None:
     readings = Readings()
     names = [report.name for report in readings.sheet(path).reports]
     for name in ("", *names):
@@ -193,6 +210,22 @@ def test_nothing_found_is_never_about_what_could_not_be_examined() -> None:
     assert {"syncs", "idle", "kernels", "ranks", "memory"} <= could_not.keys()
     assert not could_not.keys() & set(answer["looked"]["nothing_in"])
     assert ask("findings", path=f"{KINDS}/no_device_rows.json", analysis="idle")["verdict"] == CANNOT_TELL
+
+
+def test_a_rank_without_device_rows_does_not_make_the_others_unknown(tmp_path: Path) -> None:
+    for number in (0, 1):
+        content = json.loads((ROOT / JOB / f"rank{number}.json").read_text())
+        if number == 1:
+            content["traceEvents"] = [
+                row for row in content["traceEvents"] if row.get("cat") not in ("kernel", "gpu_memcpy")
+            ]
+        (tmp_path / f"rank{number}.json").write_text(json.dumps(content))
+    answer = ask("findings", path=str(tmp_path), analysis="syncs")
+    assert (answer["verdict"], {row[0] for row in answer["syncs"]["rows"]}) == ("found", {0, 1})
+    could_not = {
+        name: each["why"] for each in ask("read", path=str(tmp_path))["looked"]["could_not"] for name in each["what"]
+    }
+    assert could_not["some ranks"].startswith("rank 1: the profiler recorded no device activity")
 
 
 def test_durations_that_are_no_evidence_are_not_in_the_answer() -> None:

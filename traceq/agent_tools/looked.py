@@ -16,6 +16,7 @@ _SEVERAL_RANKS = ("clusters", "desync", "ranks")
 _RECORDED = ("arms", "batches", "perturbation", "step_profile", "unprofiled")
 _DEVICE = ("devices", "duplicates", "efficiency", "kernels", "launches", "memcpy")
 _WAITS_FOR_DEVICE = ("collectives", "critical", "idle", "partition", "replay", "syncs")
+_OF_STEPS = ("steps", "phases", "kernels", *_WAITS_FOR_DEVICE)
 _DUMPS = ("arrivals", "stalled")
 _NO_TRACE_NEEDED = (*_RECORDED, *_DUMPS, "desync", "facts", "loader")
 _LOST_DEVICE, _LOST_HOST = "no_device_work", "no_host_ops"
@@ -70,11 +71,8 @@ def read_from(sheet: Sheet) -> dict[str, object]:
 def _missing(sheet: Sheet) -> Iterator[Missing]:
     """Yield in the order in which a reader should know: no trace, no device, one rank, then what was not recorded."""
     names = [report.name for report in sheet.reports]
-    if not sheet.is_selectable or sheet.schema:  # memory snapshots
-        yield Missing(
-            ("steps", "phases", "partition", "syncs", "collectives", "kernels"),
-            "a memory snapshot holds the allocator's actions alone",
-        )
+    if sheet.schema:
+        yield Missing(_OF_STEPS, "a memory snapshot holds the allocator's actions alone")
     elif not sheet.source.num_events:
         why = "no trace was recorded, only timings or dumps of the flight recorder"
         yield Missing(tuple(name for name in names if name not in _NO_TRACE_NEEDED), why)
@@ -92,8 +90,9 @@ def _missing(sheet: Sheet) -> Iterator[Missing]:
 
 def _not_traced(sheet: Sheet) -> Iterator[Missing]:
     source, caveats = sheet.source, {caveat.code: caveat.text for caveat in sheet.all_caveats}
+    is_lost = _LOST_DEVICE in caveats and not _rows(sheet, "devices")
     if _LOST_DEVICE in caveats:
-        yield Missing((*_DEVICE, *_WAITS_FOR_DEVICE), caveats[_LOST_DEVICE])
+        yield Missing((*_DEVICE, *_WAITS_FOR_DEVICE) if is_lost else ("some ranks",), caveats[_LOST_DEVICE])
     elif source.device == "cpu":
         yield Missing(_DEVICE, "the trace is of a CPU: no device did any work")
     elif why := _no_efficiency(sheet):

@@ -1,4 +1,8 @@
-"""Server of the tools over the Model Context Protocol, on stdin and stdout."""
+"""Server of the tools over the Model Context Protocol, on stdin and stdout.
+
+It is the SDK's low-level server: the other one ignores arguments that a tool does not have, and an agent that misspells
+`analysis` would take the answer for what it asked.
+"""
 
 from __future__ import annotations
 
