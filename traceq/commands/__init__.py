@@ -12,6 +12,7 @@ SUMMARIES: Mapping[str, str] = {
     "crosscheck": "Compare with HTA and Perfetto",
     "diff": "Say what a change costs a step",
     "export": "Write a run for other programs",
+    "mcp": "Serve an agent",
     "open": "Show a run in the Perfetto UI, zoomed to the slowest step or costliest sync",
     "query": "Ask a run in SQL (DuckDB)",
     "recipes": "List the recipes, or show one",
