@@ -27,6 +27,7 @@ RECIPES = sorted((ROOT / "recipes").rglob("*.py"))
 MODULES = sorted(path for path in TRACEQ.rglob("*.py") if "recipes" not in path.relative_to(TRACEQ).parts)
 
 LAYERS = (
+    {"frozen"},
     {"errors", "escaping", "units", "threshold", "garbage_collection"},
     {"escaped_console", "model", "intervals", "locations", "grouping", "entry_points", "optional_packages"},
     {"display"},

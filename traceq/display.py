@@ -6,12 +6,12 @@ Results are below the renderers and do not import them; they are looked up by na
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from traceq.escaping import visible_lines
+from traceq.frozen import frozen
 
 if TYPE_CHECKING:
     from traceq.model import Run
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["RenderOptions", "to_html", "to_text"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RenderOptions:
     """What a renderer can be told besides the result.
 

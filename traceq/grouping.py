@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from traceq.frozen import frozen
 
 __all__ = ["Groups", "absent", "group", "inverse", "ordinals"]
 
@@ -14,7 +15,7 @@ _WIDEST, _MOST = 2**31, 2**62
 """Ranges of one column, and of all columns combined, up to which values are used as numbers without sorting."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Groups:
     """G groups of N rows.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, TypeVar
 
 from traceq.display import to_html, to_text
 from traceq.errors import UsageFault
+from traceq.frozen import frozen
 from traceq.model import Caveat
 from traceq.optional_packages import import_or_fault
 from traceq.units import Unit
@@ -34,7 +35,7 @@ _MOST_KEYS = 8
 """Columns that the repr of a table lists."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column:
     """A column of a table: `key` is its name in JSON, `title` its heading for people.
 
@@ -85,7 +86,7 @@ class _CellRows(Sequence[tuple[Cell, ...]]):
         return tuple(self)[index]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """Rows of cells under columns; `Table.of` makes a table of typed rows.
 
@@ -179,7 +180,7 @@ class Table:
         return import_or_fault("pandas").DataFrame.from_records(list(self.rows), columns=columns)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SyncSite:
     """Syncs that a finding is about: their kind, op and Python line, as in the table `syncs`."""
 
@@ -188,7 +189,7 @@ class SyncSite:
     line: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """A result worth a reader's time.
 
@@ -212,7 +213,7 @@ class Finding:
         return other.code in self.instead_of or is_such_sync
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unknown:
     """Facts that a trace does not contain, and the argument of torch.profiler that records them."""
 
@@ -220,7 +221,7 @@ class Unknown:
     argument: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     """Result of one analysis: `tables` are complete and go to JSON, `views` are short and go to people."""
 
@@ -250,7 +251,7 @@ class Report:
         return to_html("report", self)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """What was read; `device` and `torch` are "" where the trace does not say, `step` is set where it has only one."""
 
@@ -264,7 +265,7 @@ class Source:
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sheet:
     """The reports on one run, ready to be rendered.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.stats.means import BLOCK, block_means, lowest_mean
 
 __all__ = ["UnprofiledShare", "holds_in_steps", "unprofiled_phase_ns", "unprofiled_share"]
@@ -19,7 +19,7 @@ _LEAST_STEPS = 3
 """Steps from which their scatter can be told."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnprofiledShare:
     """Mean time of a phase in the unprofiled steps of one rank, and its percentage of the step.
 

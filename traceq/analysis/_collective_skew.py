@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from traceq.analysis._collective_bandwidth import algbw_gbps, busbw_gbps
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.arrival_waits import ArrivalWaits, latest_rank
 from traceq.facts.ranks.job_collectives import JobCollectives
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.report import Table, column
 from traceq.units import Unit
@@ -18,7 +19,7 @@ from traceq.units import Unit
 __all__ = ["SkewRow", "skew_table", "skew_view"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SkewRow:
     """Instances of one collective, group, dtype and phase, summed over them.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceq.analysis._roofs import Roofed, against_roofs
 from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
+from traceq.frozen import frozen
 from traceq.report import column
 from traceq.units import Unit
 
@@ -17,7 +17,7 @@ _MIN_SHARE = 0.001
 """Part of the time of the ops shown from which calls above their roof are named."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpSum:
     """Calls of one op in one phase, over all shapes and ranks."""
 

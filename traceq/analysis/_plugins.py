@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ from typing import Any
 from traceq.entry_points import ANALYSES, Plugin, find_plugins
 from traceq.errors import TraceqError
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Report
 
@@ -22,7 +22,7 @@ __all__ = ["PluginAnalyses", "PluginAnalysis", "plugin_analyses"]
 _CONTRACT = ("POSITION", "summarize", "merge")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PluginAnalysis:
     """An analysis of another package, with the attributes of traceq's own."""
 
@@ -32,7 +32,7 @@ class PluginAnalysis:
     merge: Callable[[Job, Sequence[Any]], Report]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PluginAnalyses:
     """Analyses of other packages by name, and why others cannot be used.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.phase_times import RankTimes
+from traceq.frozen import frozen
 from traceq.report import Column, Table, column
 from traceq.units import Unit, format_value, shades
 
@@ -17,7 +18,7 @@ _WAITS, _STEP = "waits", "step"
 _CELLS = 32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PercentileRow:
     """Percentiles over ranks of the own time in one phase, of the waits in collectives, or of the step."""
 
@@ -32,7 +33,7 @@ class PercentileRow:
     max_host: str = column("host")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankPhaseRow:
     """Own time and waits in one phase of a step, on one rank."""
 

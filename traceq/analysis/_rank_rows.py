@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from operator import add
 from typing import Any, Generic, Protocol, TypeVar
 
 from traceq.facts.ranks.job import LazySequence
+from traceq.frozen import frozen
 from traceq.report import Finding
 
 __all__ = ["Part", "each_of", "largest_sums", "of_all"]
@@ -19,7 +19,7 @@ Row = TypeVar("Row")
 Row_co = TypeVar("Row_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part(Generic[Row]):
     """One rank's rows of a table, and the finding of a rule on that rank."""
 

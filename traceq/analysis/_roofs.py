@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from traceq.facts.roofline.peaks import Peaks
+from traceq.frozen import frozen
 
 __all__ = ["Roofed", "against_roofs"]
 
 _PER_NS = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Roofed:
     """Work against its roofs.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import Lateness, PhaseCategory, lateness
 from traceq.facts.timeline.data_loading import LOADER
+from traceq.frozen import frozen
 from traceq.report import Finding
 from traceq.stats.late_ranks import late_ranks, lateness_of_ranks, steps_needed
 from traceq.stats.means import chance_of_mean
@@ -29,7 +29,7 @@ _LOADS = re.compile(f"^Python in {LOADER}")
 _MOST_NAMED = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Straggler:
     """A late rank: the others wait `wait_ns` of a traced step for it, `exposed_ns` of it while nothing computes.
 
@@ -43,7 +43,7 @@ class Straggler:
     cause: Lateness | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stragglers:
     """Late ranks, the largest cause of waits first; `note` says what the traced steps show beyond them, and why not.
 
@@ -58,7 +58,7 @@ class Stragglers:
     num_traced: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Unprofiled:
     """S unprofiled steps: `late` float64[R, S] ns; phases in which ranks wait for each other, where lateness hides."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Arm, Manifest, Processes, Trace
 from traceq.report import Cell, Report, Table, column
 from traceq.units import Unit
@@ -17,7 +18,7 @@ __all__ = ["ArmRow", "batch_of", "merge", "step_of", "summarize"]
 POSITION = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArmRow:
     """An arm that ran in separate processes, by its unprofiled steps.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Flight, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_ranks
@@ -24,7 +25,7 @@ _VERBS = {
 """States as verbs, in the order in which a finding lists them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArrivalRow:
     """How far one rank came with a collective that never completed: its entry, or else the rank's last one before.
 
@@ -43,7 +44,7 @@ class ArrivalRow:
     last_sequence: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Stuck:
     """The first collective of a group that some rank has not completed; `issued_ns`, when it was first issued."""
 

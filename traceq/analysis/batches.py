@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from traceq.analysis.arms import batch_of, step_of
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Arm, Manifest, Processes, Trace
 from traceq.report import Cell, Column, Report, Table, column
 from traceq.units import Unit, format_value
@@ -18,7 +18,7 @@ POSITION = 4.5
 _NOTE = "Memory is that of the largest batch, on the rank that uses most. Reserved, unused: held by the allocator only."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BackendRow:
     """The batches of one backend: the largest that fits, the smallest that failed, and the fastest.
 
@@ -35,7 +35,7 @@ class BackendRow:
     head_room_bytes: Cell = column("headroom", Unit.BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Try:
     """An arm as a try of a batch size; `rate` in samples per second, None where no step was timed.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from traceq.facts.ranks.exposed_waits import EXPOSED_WAIT
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.phase_times import PhaseTimes, RankTimes, phase_times, rank_times
 from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.stats.clustering import cluster_ranks
@@ -29,7 +30,7 @@ _MOSTLY = 0.95
 """Part of a lateness from which it is said to be in one phase."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterRow:
     """Similar ranks, and the time they take more than the largest cluster (0 for that one).
 
@@ -50,7 +51,7 @@ class ClusterRow:
     category: str | None = column("by")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Cluster:
     """Similar ranks, and the time they take more than the largest cluster; `members` int64[M] index the ranks."""
 

@@ -24,6 +24,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import measure_within
 from traceq.model import Trace
@@ -33,7 +34,7 @@ from traceq.units import Unit
 POSITION = 50
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveRow:
     """Collectives of one name, group, dtype, phase and role on one rank.
 

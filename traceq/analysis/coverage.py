@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceq.analysis._wording import in_graphs
 from traceq.facts.events.device_work import device_work, lacks_host_ops
@@ -13,6 +12,7 @@ from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_s
 from traceq.facts.stalls.one_time_syncs import num_captured_graphs
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.time_partition import unrecorded
+from traceq.frozen import frozen
 from traceq.intervals import measure, sorted_unique
 from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
@@ -24,7 +24,7 @@ _MUCH = 0.1
 """Part of the device's time from which a note says that it is in replays of unknown capture."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CoverageRow:
     """Device work whose launch is unknown, as a sum of its durations, and events that could not be read.
 
@@ -41,7 +41,7 @@ class CoverageRow:
     dropped_events: int = column("dropped", Unit.COUNT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's row and caveats; `num_captured` graphs are captured in its counted steps."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import a_step, more_rows, python_place, until_done, with_step_headings
@@ -14,6 +13,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
@@ -25,7 +25,7 @@ _TOP = 6
 _MOST_RANKS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PathRow:
     """Pieces of a critical path on one rank, of one kind, phase, name and Python line."""
 
@@ -40,7 +40,7 @@ class PathRow:
     step_ns: int = column("", Unit.NS, is_per_step=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Piece:
     """Rows with one name for people; `share` in percent of the path."""
 
@@ -54,7 +54,7 @@ class _Piece:
     share: float = column("share", Unit.PERCENT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, and the summary of its path through the collectives in which ranks meet."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_waits
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure_common, measure_within, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
@@ -34,7 +34,7 @@ _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DataloadRow:
     """Time of one step that its main thread waits for the data loader, and the idle time of the device in it."""
 

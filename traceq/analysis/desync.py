@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from traceq.facts.ranks.job_collectives import issued_by_flights, issued_by_rank
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Caveat, Trace
 from traceq.report import Column, Finding, Report, Table, column
@@ -34,7 +35,7 @@ _SENTENCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesyncRow:
     """Collective that one rank issued at the first mismatch of a group, from a trace or a flight recorder.
 
@@ -64,7 +65,7 @@ class DesyncRow:
         return " ".join(word for word in (*issued, *where) if word)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Lines:
     """Python lines of one rank's own calls: `line` int64[C] into `texts`, "" where unknown."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import measure, measure_common, sorted_unique, spans
 from traceq.model import Category, Trace
 from traceq.report import Report, Table, column
@@ -18,7 +18,7 @@ from traceq.units import Unit
 POSITION = 22
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceRow:
     """Work of one device: its number and sum over the whole trace; busy, compute and idle time over all windows."""
 

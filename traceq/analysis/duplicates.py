@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Report, Table, Unknown, column
@@ -24,7 +24,7 @@ _MIN_SHARE = 0.001
 """Part of a rank's kernel time from which a group of kernels is a row."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DuplicateRow:
     """Kernels of one phase that ran twice or more with one op, shapes and grid, over the whole trace."""
 
@@ -38,7 +38,7 @@ class DuplicateRow:
     gpu_ns: int = column("GPU time", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, and whether its trace has shapes and kernels."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceq.analysis._below_roof import below_roof, counted_steps
 from traceq.analysis._op_sums import OpSum, against, op_sums, own_roofs, rate, without_rates
@@ -14,6 +13,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.modelled_ops import TimeKind
 from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.roofline.peaks import Peaks, peaks_of
+from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
@@ -31,7 +31,7 @@ _MATERIAL, _MUCH = 0.05, 0.1
 """Part of the FLOPs that may be a bound where others are missing; from which the peak of a dtype is named."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpRow:
     """Calls of one op with one set of shapes against the roof of the device."""
 
@@ -58,7 +58,7 @@ class OpRow:
     doubt: str = column("no result")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LedgerRow:
     """Device time of one rank by what is known of its work; the shares of a rank add up to 100 %."""
 
@@ -68,7 +68,7 @@ class LedgerRow:
     share_pct: float = column("share", Unit.PERCENT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankRow:
     """One rank's counted steps: FLOPs of a mean step, and their share of what the device could do in its time."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import measure, measure_common, span_index, spans
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
@@ -35,7 +36,7 @@ _LEAST_RATIO, _LEAST_SHARE, _LEAST_EXPLAINED = 1.1, 0.02, 0.5
 """Busiest rank over the mean, its excess in parts of a step, and the part of the excess that others wait for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExpertRow:
     """Expert compute of one rank, of a counted step: `ns` while such kernels run, `ratio` to the mean of all ranks.
 
@@ -52,7 +53,7 @@ class ExpertRow:
     wait_ns: int | None = column("waits", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerRow:
     """Tokens of one layer (or grouped product) of a counted step: of the mean rank and of the busiest one."""
 
@@ -63,7 +64,7 @@ class LayerRow:
     ratio: float = column("of the mean", Unit.MEAN)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Rank:
     """One rank's row, none for a model without experts, and `tokens` int64[L] of the layers of its counted steps.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Manifest, Trace
 from traceq.report import Cell, Column, Report, Table, column
 from traceq.units import Unit, format_value
@@ -15,7 +16,7 @@ __all__ = ["FactRow", "fact_tables", "merge", "summarize"]
 POSITION = 5.5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FactRow:
     """One fact that a recipe declares, of an arm, "" where it is one of the whole run; None where it is not known."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from traceq.facts.events.self_time import self_times
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Report, Table, column
@@ -26,7 +26,7 @@ _MIN_HOST_BOUND = 0.1
 """Host-bound share of the trace from which people are shown the work of the host."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostRow:
     """Self time of ops or runtime calls of one name in one phase on one rank."""
 
@@ -37,7 +37,7 @@ class HostRow:
     self_ns: int = column("self time", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sum:
     """Rows of one phase and name over all ranks; `share` in percent of all self time."""
 
@@ -48,7 +48,7 @@ class _Sum:
     share: float = column("share", Unit.PERCENT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, and whether it is host-bound for long enough to show them to people."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import a_step, more_rows, python_place, with_step_headings
@@ -12,6 +11,7 @@ from traceq.facts.stalls.idle_time import IdleCause, idleness
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Report, Table, column
@@ -24,7 +24,7 @@ _MIN_IDLE = 0.02
 """Idle part of a step from which people are shown its causes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IdleRow:
     """Idle time of the counted steps of one rank, of one cause, op, line and phase.
 
@@ -44,7 +44,7 @@ class IdleRow:
     longest_ns: int = column("longest", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Mean:
     """Rows of one cause, op, line and phase, mean over ranks; `num` is their sum, `share` in percent of the step."""
 
@@ -58,7 +58,7 @@ class _Mean:
     share: float = column("share", Unit.PERCENT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, and the mean length of its counted steps."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import in_graphs, more_rows
@@ -11,6 +10,7 @@ from traceq.facts.events.graph_replays import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Report, Table, column
@@ -21,7 +21,7 @@ POSITION = 12
 _TOP = 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InferenceRow:
     """Steps of one kind and batch size on one rank; times are means, tokens and replays sums.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from traceq.facts.events.kernel_names import short_kernel
 from traceq.facts.events.kernels import launched_kernels
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Trace
 from traceq.report import Report, Table, column
@@ -24,7 +24,7 @@ POSITION = 70
 _TOP, _MANY_TINY = 6, 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelRow:
     """Kernels of one name that one phase launched on one rank, over the whole trace."""
 
@@ -36,7 +36,7 @@ class KernelRow:
     gpu_ns: int = column("GPU time", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sum:
     """Variants of one kernel in one phase, over all ranks; `share` in percent of all kernel time."""
 
@@ -47,7 +47,7 @@ class _Sum:
     share: float = column("share", Unit.PERCENT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, the number of its kernels, and of those that are tiny."""
 

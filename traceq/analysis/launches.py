@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.frozen import frozen
 from traceq.intervals import span_index
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
@@ -43,7 +43,7 @@ _CAN_BE_CAPTURED = (SYNC_KINDS.index("alloc"),)
 """Kinds of blocking calls that capturing a graph avoids: its memory comes from a pool of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaunchRow:
     """Kernels of one phase over the whole trace, and over its windows the host-bound part of its time.
 

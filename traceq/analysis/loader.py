@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Manifest, Timings, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
@@ -24,7 +24,7 @@ _MIN_SHARE, _MIN_RATIO, _MIN_EXPLAINED = 0.05, 4.0, 0.8
 of the variance of their logarithms (of evenly spread ones any split explains at most 0.75)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoaderRankRow:
     """Times of a batch on one rank: `fetch` from the loader, and `h2d`, the copy to the device."""
 
@@ -38,7 +38,7 @@ class LoaderRankRow:
     batches_per_sec: float = column("batches/s", Unit.MEAN)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoaderRow:
     """Batches of each rank that were made, measured and counted; rates over ranks; the modes of bimodal fetches."""
 
@@ -56,7 +56,7 @@ class LoaderRow:
     batches_per_wait: float | None = column(unit=Unit.MEAN)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Modes:
     """Median fetches of batches that were ready and of those that the loop waited for; `ready`: share of the first."""
 
@@ -70,7 +70,7 @@ class Modes:
         return 1 / (1 - self.ready)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Loader:
     """Recording of a data loader alone on R ranks, over the S batches that count.
 

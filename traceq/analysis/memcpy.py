@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
@@ -35,7 +36,7 @@ _PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _KIND = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CopyRow:
     """Copies of one kind on one rank, over the whole trace; `under_kernels_ns` is the part that kernels hide."""
 

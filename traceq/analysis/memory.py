@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 from traceq.model import Trace
@@ -32,7 +32,7 @@ POSITION = 75
 _FREES = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryRow:
     """Allocations of one phase on one device of one rank, over the whole trace."""
 
@@ -46,7 +46,7 @@ class MemoryRow:
     peak_bytes: int = column("peak", Unit.BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeakRow:
     """The moment at which most memory of a device is in use; levels that are not absolute count from 0 at the start."""
 
@@ -63,7 +63,7 @@ class PeakRow:
     line: str = column("line")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's phases and peaks on each device, and its finding on allocator retries."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
@@ -40,7 +40,7 @@ _REMEDIES = {
 """Role -> (code of the finding, what happens, what to do)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MetricRow:
     """Collectives of one kind that carry metrics, in the counted steps of one rank; `num_steps` have one or more."""
 
@@ -51,7 +51,7 @@ class MetricRow:
     exposed_ns: int = column("exposed", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, and its findings on metrics and on counted tokens."""
 

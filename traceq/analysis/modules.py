@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.modules import modules, modules_at, modules_of_work
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import contains, sorted_unique
 from traceq.model import Category, Trace
@@ -36,7 +36,7 @@ _LEAST_SHARE, _PASSES_ON = 0.03, 0.97
 _NUMBER = re.compile(r"_\d+(?=\.|$)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModuleRow:
     """Time and kernels of one module in one phase on one rank; `tree_*` include inner modules."""
 
@@ -51,7 +51,7 @@ class ModuleRow:
     tree_num_kernels: int = column("kernels, with inner", Unit.COUNT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModuleKernelRow:
     """Kernels of one name of one module in one phase on one rank."""
 
@@ -63,7 +63,7 @@ class ModuleKernelRow:
     gpu_ns: int = column("GPU time", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _TreeLine:
     """Modules of one kind and those inside them, over all phases; device columns are None where nothing ran on one."""
 
@@ -75,7 +75,7 @@ class _TreeLine:
     share: float = column("share", Unit.PERCENT)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Tally:
     """Host ns, GPU ns and kernels of each module and phase: `self_`, `tree` int64[M + 1, P, 3].
 
@@ -86,7 +86,7 @@ class _Tally:
     tree: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, those of its kernels, and the tree that people see: all empty without modules.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, in_counted_steps
+from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, measure_within, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
@@ -43,7 +44,7 @@ _CAN_FUSE = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers of torch that accept `fused=True`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OptimizerRow:
     """One optimizer of one rank, without a closure; `window_ns` is its part of the windows `steps_ns` that count."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import intersect, measure_common, span_index, spans
 from traceq.model import Trace
@@ -83,7 +84,7 @@ _LEAST_SPREAD = 0.05
 """Part of a step by which ranks must differ to be shown one by one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionRow:
     """Time of one category in one phase of one step on one rank."""
 
@@ -94,7 +95,7 @@ class PartitionRow:
     ns: int = column("time", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Mean:
     """Time of one category in one phase, mean over the counted steps of one rank."""
 
@@ -104,7 +105,7 @@ class _Mean:
     ns: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, its phases in the main thread's order, and ns that replay saves without a resource.
 
@@ -120,7 +121,7 @@ class _Rank:
     capture_ns: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Matrix:
     """Time by line and category: `ns` float64[L, C]."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
+from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
@@ -19,7 +19,7 @@ __all__ = ["merge", "perturbation_words", "summarize"]
 POSITION = 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SlowdownRow:
     """One rank's median unprofiled step and the mean of its profiled steps."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, UNATTRIBUTED, phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
+from traceq.frozen import frozen
 from traceq.intervals import measure, measure_common, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Finding, Report, Table, column
@@ -37,7 +38,7 @@ _LONG, _RECOMPUTES, _LEAST_SHARE = 3.0, 2.6, 0.05
 """Backward over forward from which it is long, and from which it recomputes; share of a step to be a finding."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PhaseRow:
     """Host and device time of one phase on one rank, over the whole trace; `rule` tells how phases were determined."""
 
@@ -51,7 +52,7 @@ class PhaseRow:
     num_gpu_ops: int = column("GPU ops", Unit.COUNT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, its phases in the main thread's order, and its finding on a long backward."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.message_matching import MessageTimes
 from traceq.facts.ranks.pipeline_schedules import UNKNOWN
 from traceq.facts.ranks.pipelines import Pipeline, StageTimes, pipelines, stage_times
+from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_ranks, format_value
@@ -33,7 +33,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageRow:
     """A counted step of one rank, mean: its passes, warm-up, steady, cool-down, transfers and the rest add up to it.
 
@@ -58,7 +58,7 @@ class StageRow:
     other_ns: int = column("other", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MessageRow:
     """Messages of a rank with another one, over the whole trace: wait_ns + transfer_ns + done_ns = ns.
 

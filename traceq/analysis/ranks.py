@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.lateness import PhaseCategory, busy_ns, cells_of
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure, spans
 from traceq.model import Caveat, Trace
 from traceq.report import Report, Table, column
@@ -27,7 +28,7 @@ _STRAGGLER, _UNSTEADY, _WAITS, _BALANCED = "straggler", "irregular", "waits", "b
 _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankRow:
     """One rank's collectives in steps that all ranks count, its step (mean), and, for the straggler, why it is late.
 
@@ -69,7 +70,7 @@ class RankRow:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Waits:
     """One rank's collectives in the steps that are compared, ns."""
 
@@ -79,7 +80,7 @@ class _Waits:
     transfer_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Rank:
     """One rank's counted step by phase and category, ns, and its exposed communication, ns by its own clock."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -20,6 +19,7 @@ from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
@@ -39,7 +39,7 @@ _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
 """Part of a step, and multiple of what any row of syncs saves alone, from which the sum of all is a finding."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplayRow:
     """Result of replaying a rank's trace without some of its time, mean over the counted steps.
 
@@ -60,7 +60,7 @@ class ReplayRow:
         return self.saved_ns + self.step_ns
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, and ns by which its step is shorter without the one row of `syncs` that saves most."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Flight, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit
@@ -14,7 +14,7 @@ from traceq.units import Unit
 POSITION = 58
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StalledRow:
     """The last collective that a rank issued in a group, and where the rank waited; None where unknown."""
 

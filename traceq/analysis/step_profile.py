@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from traceq.facts.roofline.op_work import rank_work
 from traceq.facts.roofline.peaks import peaks_of
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
+from traceq.frozen import frozen
 from traceq.model import Manifest, Timings, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
@@ -32,7 +32,7 @@ _MERGED_PHASES = (
 _BY_HOST = "By the host's clock: on a device, phases show when work was launched, not when it ran."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PhaseTimesRow:
     """One phase of the unprofiled steps of one rank, or of all; shares of the phases add up to 100 %."""
 
@@ -45,7 +45,7 @@ class PhaseTimesRow:
     host_ns: int = column("host, mean", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Profile:
     """The job's pace, and what was recorded how; parameters None where the recipe has no such one."""
 
@@ -70,7 +70,7 @@ class _Profile:
     note: str = column()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """What a rank's trace shows: its strategy, and the model FLOPs of a mean counted step by dtype."""
 
@@ -78,7 +78,7 @@ class _Rank:
     model_flops: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Seconds:
     """Seconds by the name of a phase or a rank."""
 

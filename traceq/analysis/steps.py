@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from traceq.analysis.perturbation import perturbation_words
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import measure_within, spans
 from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
@@ -27,7 +27,7 @@ _CURVE = 5
 """Fewest steps that people see as a curve."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepRow:
     """One step of one rank; `window` is the clock of its window, which ends `lag_ns` after the host's step."""
 
@@ -42,7 +42,7 @@ class StepRow:
     overhead_ns: int = column("overhead", Unit.NS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Summary:
     """The counted steps of one rank; `curve` is "" where they are too few for one."""
 
@@ -56,7 +56,7 @@ class _Summary:
     curve: str = column("each step")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's rows, and what is doubtful about its steps."""
 

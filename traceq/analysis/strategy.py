@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from traceq.facts.comm.collective_roles import Role
 from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, Check, checks, micro_batches, unit_forwards
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit
@@ -21,7 +22,7 @@ POSITION = 52
 _BEST_FIRST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StrategyRow:
     """One rank's strategy and the worst verdict of its checks; numbers are per step, None where unknown."""
 
@@ -38,7 +39,7 @@ class StrategyRow:
     reason: str = column("reason")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckRow:
     """The calls for one role on one rank, over all its steps, and the prediction; None where unknown."""
 
@@ -53,7 +54,7 @@ class CheckRow:
     reason: str = column("reason")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rank:
     """One rank's strategy and its checks."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from traceq.facts.timeline.modules import modules
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.facts.timeline.time_partition import unrecorded
+from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, SyncSite, Table, column
@@ -49,7 +50,7 @@ _ONCE = {
 _VIEW = ("kind", "line", "op", "phase", "num", "step_blocked_ns", "replay_ns", "most_replay_ns", "label")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SyncRow:
     """Syncs of one kind, op, line, module and phase on one rank; times are sums over the trace.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Pairs, Trace
 from traceq.report import Report, Table, column
 from traceq.stats import slowest_rank_ns
@@ -16,7 +16,7 @@ from traceq.units import Unit
 POSITION = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Comparison:
     """Median unprofiled steps of two arms that ran in turn; `iqr_ns` is the first arm's interquartile range."""
 

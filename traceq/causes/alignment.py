@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,11 +11,12 @@ from traceq.causes.anchors import AnchorKind, Anchors
 from traceq.causes.common_subsequence import Pairs, common_subsequence
 from traceq.causes.host_line import HostLine
 from traceq.facts.timeline.steps import Steps, steps
+from traceq.frozen import frozen
 
 __all__ = ["Alignment", "align", "aligned_with_itself"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Alignment:
     """P pairs of anchors of a host's chains, `a` and `b` int64[P] into their anchors by chain, ascending.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 
 import numpy as np
@@ -14,6 +14,7 @@ from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.nesting import tracks
 from traceq.facts.timeline.launch_threads import HandOvers, ThreadChains, chain_of, hand_overs
 from traceq.facts.timeline.steps import extent, steps
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -32,7 +33,7 @@ class AnchorKind(IntEnum):
     END = 6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Anchors:
     """N anchors of one rank by time, and the holds they belong to.
 

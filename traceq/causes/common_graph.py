@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,13 @@ from traceq.causes.host_shares import HostShares
 from traceq.causes.longest_path import topological_order
 from traceq.causes.rank_graph import RankGraph
 from traceq.causes.windows import StepWindows, step_windows
+from traceq.frozen import frozen
 from traceq.intervals import span_index
 
 __all__ = ["CommonGraph", "RankClock", "common_graph"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankClock:
     """When a rank's first anchor is on either side, ns since that of the rank that is first."""
 
@@ -26,7 +27,7 @@ class RankClock:
     start_b: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CommonGraph:
     """N nodes and E edges that run forwards, sorted by target; node 0 is the origin.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
@@ -18,12 +17,13 @@ from traceq.causes.rank_graph import rank_graph
 from traceq.causes.weights import Weights, edge_weights, idle_device_latency, usual_times
 from traceq.causes.windows import opens_alike
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.model import Trace
 
 __all__ = ["CommonSteps", "common_steps"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CommonSteps:
     """Steps of A and B on one common graph.
 

@@ -6,7 +6,6 @@ the host to its last binding wait, and to the awaited work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -26,6 +25,7 @@ from traceq.facts.timeline.launch_threads import active_in_chains
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import unrecorded
+from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, cut, sorted_unique
 from traceq.model import Category, Trace
 
@@ -49,7 +49,7 @@ class PathKind(IntEnum):
     SPIN_WAIT = 11
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CriticalPath:
     """P pieces in order, which tile the counted steps.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum
 
 import numpy as np
@@ -15,6 +15,7 @@ from traceq.causes.holds import HoldKind
 from traceq.causes.rank_graph import RankGraph
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.stream_waits import stream_waits
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
 __all__ = ["IN_A", "IN_B", "IN_BOTH", "EdgeKind", "Edges", "joined_edges", "rank_edges"]
@@ -43,7 +44,7 @@ class EdgeKind(IntEnum):
     HAND_OVER = 11
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Edges:
     """E edges: `source`, `target` int64[E] nodes; `kind` int8[E] of EdgeKind; `sides` int8[E] of IN_A, IN_B, IN_BOTH.
 

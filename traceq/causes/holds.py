@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import (
     blocking_calls,
 )
 from traceq.facts.timeline.steps import main_track
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -54,7 +54,7 @@ class HoldKind(IntEnum):
     THREAD = 10
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HostHolds:
     """H holds of a host, blocking calls first.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.launch_threads import ThreadChains, paired_chains
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import count_before, sorted_unique, span_index, spans
 from traceq.model import Trace
@@ -27,7 +28,7 @@ KERNEL_LOADING = "loading of kernels at their first launch"
 """Name of host time in launch calls that load the kernel."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostOwner:
     """What the host does: the outermost op and the `inner`most one, or a place in Python without an `inner` op."""
 
@@ -38,7 +39,7 @@ class HostOwner:
     module: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HostLine(Anchors):
     """Anchors of one rank with what tells them from others, and P pieces of host time between them.
 

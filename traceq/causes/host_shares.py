@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.host_line import HostLine, HostOwner
+from traceq.frozen import frozen
 from traceq.grouping import absent, group
 
 __all__ = ["HostShares", "host_shares", "no_shares"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HostShares:
     """S shares of host time: `edge` int64[S], `owner` int64[S] into `owners`, `a_ns`, `b_ns` int64[S]."""
 
@@ -35,7 +36,7 @@ def no_shares() -> HostShares:
     return HostShares(nothing, nothing, nothing, nothing, ())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Pieces:
     """P pieces of host time: `place` int64[P] of the edge, `owner` int64[P], `ns` int64[P]."""
 

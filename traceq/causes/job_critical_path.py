@@ -7,7 +7,6 @@ the collective counts from the latest start only, and the path continues on the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from traceq.facts.ranks.arrival_waits import latest_rank
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import Spans
 from traceq.model import Caveat, Trace
 
@@ -35,7 +35,7 @@ A leg ends with the start of that work, or with a step's end (-1).
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PathSummary:
     """Summary of one rank's critical path: the collective calls on it, of C calls and K steps.
 
@@ -53,7 +53,7 @@ class PathSummary:
     last_call: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class JobPath:
     """Critical path of K steps through R ranks.
 
@@ -68,7 +68,7 @@ class JobPath:
     ahead: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _SharedCollectives:
     """B collectives among R ranks.
 
@@ -81,7 +81,7 @@ class _SharedCollectives:
     latest: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Leg:
     """Time on one rank, ns by the common clock: up to the start of the rank's `call`, or to the step's end (-1)."""
 

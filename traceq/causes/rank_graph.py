@@ -7,7 +7,7 @@ the work launched there. Anchors of threads that run side by side are in the ord
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,14 @@ from traceq.causes.host_line import HostLine
 from traceq.causes.host_shares import HostShares, host_shares, no_shares
 from traceq.causes.work_pairs import WorkPairs, paired_with_itself, work_pairs
 from traceq.facts.events.device_work import device_work
+from traceq.frozen import frozen
 from traceq.grouping import absent, inverse
 from traceq.intervals import sorted_unique
 
 __all__ = ["RankGraph", "graph_of_one", "rank_graph"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RankGraph:
     """U places of the host, with the anchors of lines `a` and `b`, and W units of work.
 

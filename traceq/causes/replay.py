@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.launch_threads import ThreadChains, thread_chains
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.grouping import inverse
 from traceq.intervals import contains, span_index, spans
 from traceq.model import Trace
@@ -35,7 +35,7 @@ _EXPLAINED_NS = 30_000
 """Delay beyond what is usual after a dependency that launch latency and clock skew explain."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Saving:
     """Ns by which the mean counted step becomes shorter, at least and at most."""
 
@@ -43,7 +43,7 @@ class Saving:
     most_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Play:
     """The graph with some weights: `weight` int64[E] ns.
 
@@ -59,7 +59,7 @@ class Play:
     on_path: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Replay:
     """Graph of one recording whose longest paths are the observed times, and its K steps.
 

@@ -6,14 +6,13 @@ edge keeps its weight of the other side, or its usual one, unless the trace forc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.common_graph import CommonGraph
 from traceq.causes.edges import IN_A, IN_B, IN_BOTH, EdgeKind
 from traceq.facts.events.device_work import device_work
+from traceq.frozen import frozen
 from traceq.model import Trace
 
 __all__ = ["Weights", "edge_weights", "idle_device_latency", "measured_times", "usual_times"]
@@ -37,7 +36,7 @@ _EARLY_NS, _AT_ONCE_NS = 50_000, 20_000
 """A call that returned so long before the work was done did not wait for it; one that took less did not wait."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Weights:
     """`a`, `b` int64[E] ns of every edge on either side; `binds_a`, `binds_b` bool[E]: its node waits for it."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,12 +9,13 @@ from traceq.causes.anchors import AnchorKind
 from traceq.causes.rank_graph import RankGraph
 from traceq.facts.events.device_work import device_work
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 
 __all__ = ["StepWindows", "last_ends", "opening", "opens_alike", "step_windows"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class StepWindows:
     """K paired counted steps, in W runs of neighbours.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,13 +10,14 @@ from traceq.causes.anchors import Anchors
 from traceq.causes.common_subsequence import common_subsequence
 from traceq.causes.host_line import HostLine
 from traceq.facts.events.device_work import device_work
+from traceq.frozen import frozen
 from traceq.grouping import absent, group, inverse
 from traceq.intervals import sorted_unique
 
 __all__ = ["WorkPairs", "paired_with_itself", "work_pairs"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class WorkPairs:
     """W units of device work, each of one side or of both, in launch order.
 

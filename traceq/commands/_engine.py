@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from traceq.engines.engine import Engine, Start
 from traceq.errors import UsageFault
+from traceq.frozen import frozen
 
 __all__ = ["Reading", "engine_for", "parse_memory", "shown_ranks"]
 
@@ -19,7 +19,7 @@ _BINARY = 1.024
 _MOST_DIGITS = 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """How the ranks of a folder are read: what starts the engine, and the bytes of traces that need none."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from traceq.errors import UsageFault
+from traceq.frozen import frozen
 
 if TYPE_CHECKING:
     from traceq.compare.result import Diff
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["OneRun", "RunPair", "read_subject"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OneRun:
     """A run and what was concluded about it."""
 
@@ -35,7 +35,7 @@ class OneRun:
         find_renderer(renderer, "run")(self.run, self.findings, file)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunPair:
     """Two runs and their comparison, which has a rank that was traced on both sides."""
 

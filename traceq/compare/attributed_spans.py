@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from traceq.compare.attribution import attributed_parts
 from traceq.compare.cost_centers import CAUSE_KINDS, LAUNCHES, actors
 from traceq.compare.result import AND, Cause
 from traceq.facts.timeline.phases import phases
+from traceq.frozen import frozen
 from traceq.intervals import Spans
 from traceq.model import Trace
 
@@ -20,7 +20,7 @@ __all__ = ["Charges", "charges"]
 _NAMED_BY_KERNEL = ("kernel", "memcpy")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Charges:
     """M spans by start: `parts` int64[M, 2] ns, `cause` int64[M] into the causes passed in."""
 

@@ -6,8 +6,6 @@ instead of launching the next piece of work. Accounts add up to the cells of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +21,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import Spans, advance, earliest_owner, span_index
 from traceq.model import Trace
@@ -30,7 +29,7 @@ from traceq.model import Trace
 __all__ = ["Account", "Ledger", "LedgerCell", "attributed_parts", "ledger", "whole_mean"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Account:
     """Time of one cause over all counted steps.
 
@@ -53,7 +52,7 @@ class Account:
     inner: tuple[OpSelfTime, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LedgerCell:
     """Time of one phase and category over all counted steps."""
 
@@ -62,7 +61,7 @@ class LedgerCell:
     ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ledger:
     """Accounts of one side: `num_steps` counted steps that take `total_ns` in total."""
 

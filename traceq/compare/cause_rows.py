@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
+from traceq.frozen import frozen
 
 __all__ = ["cause_rows"]
 
@@ -39,7 +40,7 @@ _FEWEST_CALLS = 0.75
 _CANCELS, _MOST = 2, 0.9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Row:
     """Labels of one row, its ns in all paired steps, its standard deviation."""
 
@@ -48,7 +49,7 @@ class _Row:
     sd_ns: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Unrounded:
     """Cause with its ns per step, and those by a change in number, before rounding."""
 

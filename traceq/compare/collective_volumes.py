@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from traceq.analysis.arms import step_of
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, checks
+from traceq.frozen import frozen
 from traceq.model import Run, Trace
 
 __all__ = ["EXCHANGED_KINDS", "CollectiveVolume", "Exchange", "exchanges"]
@@ -19,7 +19,7 @@ EXCHANGED_KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 _WORST = (EXACT, EXPLAINED, UNEXPLAINED)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveVolume:
     """Calls of one collective and their bytes, mean per traced step of one rank; -1 bytes where not recorded."""
 
@@ -28,7 +28,7 @@ class CollectiveVolume:
     bytes: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exchange:
     """Sharding strategy of one arm and its cost.
 

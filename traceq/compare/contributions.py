@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique
 
@@ -43,7 +44,7 @@ class Part:
     HOST, KERNEL, COLLECTIVE, WAIT = range(4)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Contributions:
     """C contributions: of device work, holds and waits one per edge, of the host one per edge and owner.
 
@@ -74,7 +75,7 @@ class Contributions:
     is_swapped: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Columns:
     """The columns of Contributions that every rank has."""
 

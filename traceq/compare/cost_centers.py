@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.python_places import python_places
+from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
 __all__ = ["CAUSE_KINDS", "FOR", "LAUNCHES", "Actors", "actors"]
@@ -52,7 +52,7 @@ _VENDOR = re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 _COPY = re.compile(r"^Memcpy (?P<kind>[A-Za-z]+to[A-Za-z]+)")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Actors:
     """A actors by section.
 
@@ -107,7 +107,7 @@ class Actors:
         return self.first_place
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Section:
     """Actors of one section, with the columns of `Actors`."""
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import InferenceSteps, inference_steps
+from traceq.frozen import frozen
 from traceq.model import Run, Trace
 
 __all__ = ["InferenceDelta", "inference_deltas"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InferenceDelta:
     """Steps of one kind and batch size that both sides have; means in ns, per token None where tokens are not told.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.call_sites import line_function, origins
 from traceq.facts.timeline.phases import phases
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import span_index
 
@@ -37,7 +38,7 @@ __all__ = [
 _INSTANCE, _VENDOR = re.compile(r"_\d+$"), re.compile(r"^(cuda|hip|cu)(?=[A-Z])")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Label:
     """What a contribution is counted under: name and, of host ops, the `inner`most op; `line` without its number.
 

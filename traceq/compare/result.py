@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from traceq.compare.collective_volumes import Exchange
 from traceq.compare.inference import InferenceDelta
 from traceq.compare.work_deltas import WorkDelta
 from traceq.display import to_html, to_text
 from traceq.facts.timeline.python_places import PYTHON
+from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
 from traceq.report import Source, Table
 from traceq.stats import Comparison, Interaction, VerdictName
@@ -47,7 +47,7 @@ _MOST_ANSWERS = 8
 """Arms that the repr of a run's comparison lists."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparable:
     """Whether the two sides can be compared, and the reasons if not."""
 
@@ -55,7 +55,7 @@ class Comparable:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SideReplay:
     """One side replayed alone: ns by which its mean step is shorter, at least and at most, without something.
 
@@ -70,7 +70,7 @@ class SideReplay:
     host_most_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traced:
     """Profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps.
 
@@ -110,7 +110,7 @@ class Traced:
         return "per step" if self.marked else "in the trace"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankDelta:
     """Mean traced step of one rank on either side; `own` times are without exposed communication.
 
@@ -134,7 +134,7 @@ class RankDelta:
         return self.own_b_ns - self.own_a_ns
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CellDelta:
     """Time of one phase and category on either side."""
 
@@ -149,7 +149,7 @@ class CellDelta:
         return self.b_ns - self.a_ns
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """Parts of a sync's delta: its copy, the wait for it, the rest: the op that asks, idle time that follows."""
 
@@ -158,7 +158,7 @@ class Chain:
     rest_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cause:
     """One cause of the delta: `delta_ns` is `count_ns` (more or fewer) plus `dur_ns` (longer or shorter each).
 
@@ -216,7 +216,7 @@ class Cause:
         return f"{self.name} > {self.self_op}" if self.self_op not in ("", self.work) else self.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Feeding:
     """A data loader timed alone, and the steps that it feeds.
 
@@ -241,7 +241,7 @@ class Feeding:
         return self.loader_ns > self.rest_ns
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diff:
     """Result of comparing B with A.
 
@@ -294,7 +294,7 @@ class Diff:
         return to_html("diffs", Diffs(self.a_name, (self,)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArmInteraction:
     """Cost of a change in the context of `arm` minus its cost in that of `repeats`, which makes the same change."""
 
@@ -304,7 +304,7 @@ class ArmInteraction:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diffs:
     """Diffs of a recorded run: every timed arm against the baseline, or against the arm that it names.
 

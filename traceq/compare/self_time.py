@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.compare.cost_centers import Actors
 from traceq.facts.events.nesting import host_ops, tracks
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, measure_within, spans
 from traceq.model import Trace
@@ -16,7 +15,7 @@ from traceq.model import Trace
 __all__ = ["OpSelfTime", "op_self_times"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpSelfTime:
     """Self time `ns` of the ops of one name."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.model import Run
 from traceq.runs.read import read
 from traceq.runs.sides import read_side
@@ -17,7 +17,7 @@ from traceq.stats import slowest_rank_ns
 __all__ = ["Side", "of_one_run"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """One side: `run` is the recording that is explained, of several the one with the median unprofiled step.
 

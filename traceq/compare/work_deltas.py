@@ -16,6 +16,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.roofline.modelled_ops import TimeKind
 from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.model import Trace
 
 __all__ = ["WorkDelta", "log_mean", "split", "work_deltas"]
@@ -47,7 +48,7 @@ class _Sums:
     is_bound: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkDelta:
     """Ops of one role in one phase, in a mean step on either side.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from traceq.frozen import frozen
 
 __all__ = ["Engine", "Lost", "Result", "SameProcess", "Start"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lost:
     """Result of a task whose process died repeatedly."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
@@ -14,6 +13,7 @@ from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.ranks.rank_outline import head, outline
 from traceq.facts.timeline.single_step import cut_to_step
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Trace
 from traceq.runs.read import read_one
@@ -25,7 +25,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankSummary:
     """Summary of one trace, each piece as bytes.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.optional_packages import import_or_fault
 
 __all__ = ["ColumnValues", "Frame", "Texts", "concat_frames"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Texts:
     """Column of texts: `ids` int64[N] into `entries`; below 0 = no text."""
 
@@ -32,7 +32,7 @@ class Texts:
 ColumnValues = NDArray[np.int64] | NDArray[np.bool_] | Texts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Frame:
     """Table of a run; -1 = absent in columns of numbers."""
 

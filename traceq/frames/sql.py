@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, count
 from threading import Timer
@@ -11,6 +10,7 @@ from typing import Any
 
 from traceq.errors import UsageFault
 from traceq.frames.tables import NAMES, frame
+from traceq.frozen import frozen
 from traceq.model import Run
 
 __all__ = ["Answer", "Value", "ask"]
@@ -18,7 +18,7 @@ __all__ = ["Answer", "Value", "ask"]
 Value = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """Result of a query, its rows fetched lazily. `is_text`: whether each column holds texts."""
 

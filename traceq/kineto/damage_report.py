@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
+from traceq.frozen import frozen
 from traceq.kineto.event_windows import Document
 from traceq.model import Caveat
 
 __all__ = ["Damage", "damage_caveats"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Damage:
     """Lost and repaired parts of a file, as byte positions in the uncompressed text.
 

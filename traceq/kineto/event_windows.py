@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from traceq.errors import UnreadableInput
+from traceq.frozen import frozen
 from traceq.kineto.damage_recovery import salvage
 from traceq.kineto.json_values import DECODER_POSITION, end_of_value, replace_unpaired
 from traceq.kineto.limits import LONGEST, LONGEST_MB, MOST_MEMBERS
@@ -37,7 +38,7 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Attempt:
     """Outcome of decoding a window: its events, or where the list closed early, or whether the text is broken."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
+from traceq.frozen import frozen
 from traceq.kineto.damage_report import Damage
 from traceq.model import Events, Thread
 
 __all__ = ["Scan"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scan:
     """Contents of one file: events as columns, its named threads, the raw JSON of its metadata, its damage."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from traceq.frozen import frozen
 
 __all__ = ["Action", "Blocks", "Frame", "History", "MemorySnapshot", "Segments"]
 
@@ -34,7 +35,7 @@ class Frame(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class History:
     """N actions in the order in which they happened, each column [N].
 
@@ -55,7 +56,7 @@ class History:
         return len(self.action)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Segments:
     """S segments, which the driver gave: `address`, `size` int64[S] bytes, `stream` int64[S], flags bool[S].
 
@@ -69,7 +70,7 @@ class Segments:
     is_expandable: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Blocks:
     """B blocks into which segments are divided, in use or free, each column [B].
 
@@ -87,7 +88,7 @@ class Blocks:
     category: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class MemorySnapshot:
     """What a file of `torch.cuda.memory._dump_snapshot` holds of one device.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.units import Unit
 
 __all__ = ["BUILT_APART", "NO_EFFECT", "Arm", "Fact", "Manifest", "Pairs", "Processes", "SourceLines", "Timings"]
@@ -21,7 +22,7 @@ NO_EFFECT = "no effect"
 """Status of an arm that changed nothing: it issues the same ops as the baseline, and has no verdict."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arm:
     """One variant of an experiment. An arm that is not `timed` is only traced, as a reference.
 
@@ -56,7 +57,7 @@ class Arm:
         return f"{self.status}: {self.fault}" if self.status else ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fact:
     """Something that a recipe measures of each arm besides its time, under `key` in the arm's facts.
 
@@ -70,7 +71,7 @@ class Fact:
     of_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Manifest:
     """Description of a recording: `run.json`, and a part of each trace's metadata.
 
@@ -126,7 +127,7 @@ class Manifest:
         return (arm.num_ranks if arm else 0) or self.num_ranks
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Pairs:
     """Unprofiled halves of one comparison, interleaved in one process; `a == b` is the A/A control.
 
@@ -151,7 +152,7 @@ class Pairs:
         return self.a == self.b
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Timings:
     """S unprofiled steps of one arm, the same ones on each of R ranks, without warm-up and settling steps.
 
@@ -173,7 +174,7 @@ class Timings:
     by_device: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Processes:
     """Unprofiled steps of one arm that ran alone in P processes; the processes of all ranks count as one.
 
@@ -188,7 +189,7 @@ class Processes:
     peak_bytes: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourceLines:
     """Python lines of the main thread in a step, from a window with stacks.
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.model.recording import Manifest, Pairs, Processes, SourceLines, Timings
 from traceq.units import format_ranks
 
@@ -45,7 +46,7 @@ class Category(IntEnum):
     PROFILER = 11
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Caveat:
     """Reservation about a result. `code` is stable, `text` is for people."""
 
@@ -53,7 +54,7 @@ class Caveat:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Messages:
     """Arguments of collectives, one row per event that has them.
 
@@ -72,7 +73,7 @@ class Messages:
     sequence: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallStacks:
     """Python stacks written into events (`Call stack`): `row` int64[M], `text` int32[M] string ids."""
 
@@ -80,7 +81,7 @@ class CallStacks:
     text: NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventWaits:
     """CUDA events for which `cuda_sync` rows wait, as far as the trace names them.
 
@@ -98,7 +99,7 @@ class EventWaits:
         return cls(row=table[:, 0].copy(), stream=table[:, 1].copy(), record=table[:, 2].copy())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocations:
     """Allocations and frees (`[memory]` rows), M of them in file order. -1 = absent.
 
@@ -199,7 +200,7 @@ class Events:
         return self.strings[int(self.name[row])]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Thread:
     """Named track of the trace; `pid` and `tid` as the trace writes them."""
 
@@ -208,7 +209,7 @@ class Thread:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OneStep:
     """Step to which a trace was cut, as it was in the whole trace: (start, end) ns on the host and of its window.
 
@@ -263,7 +264,7 @@ class Trace:
         return f"<Trace {self.path}: rank {self.rank} of {self.world_size}{device}, {len(self.events):,} events>"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Flight:
     """F collectives in one rank's flight recorder, by (group, sequence), without point-to-point messages.
 
@@ -288,7 +289,7 @@ class Flight:
     waits_at: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Run:
     """Traces of one arm by rank, with the data of the recording they come from."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from shutil import get_terminal_size
 from typing import TextIO
@@ -15,6 +15,7 @@ from rich.text import Text
 from traceq.display import RenderOptions
 from traceq.escaped_console import EscapedConsole
 from traceq.escaping import visible
+from traceq.frozen import frozen
 from traceq.model import Caveat
 from traceq.report import Column, Finding, Report, Sheet, Source, Table
 from traceq.units import Unit, format_ranks, format_value
@@ -148,7 +149,7 @@ def visible_text(text: str, style: str = "") -> Text:
     return Text(visible(text), style=style)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layout:
     """Columns of a table as printed: headings, texts by row, widths, and whether the terminal is wide enough."""
 

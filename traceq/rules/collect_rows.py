@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from traceq.analysis.efficiency import COVERED_PCT
 from traceq.analysis.registry import analyze
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
+from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run
 from traceq.report import Cell
@@ -24,7 +24,7 @@ _WAITS = ("dtoh", "htod", "stream", "event", "device")
 TableRow = Mapping[str, Cell]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankRows:
     """Rows of one rank, by table; each row maps the fields of its table to cells."""
 

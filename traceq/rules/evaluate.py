@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
+from traceq.frozen import frozen
 from traceq.model import Run
 from traceq.rules.collect_rows import RankRows, TableRow, collect_rows, integer, ratio, select
 from traceq.rules.identical_collectives import IDENTICAL, first_mismatch
@@ -19,7 +19,7 @@ _TOP = 3
 _LONGEST_NAME = 80
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contribution:
     """Part of a value by its source: an op and its line, a collective, a kernel, or a category of the partition."""
 
@@ -27,7 +27,7 @@ class Contribution:
     value: Fraction
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Breach:
     """Rank on which a rule does not hold; `causes` the largest first, none where the value is too small."""
 
@@ -37,7 +37,7 @@ class Breach:
     num_more_causes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleOutcome:
     """Rule and the ranks that break it, the worst first; `mismatch`: where ranks differ, for the rule about all."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.time_partition import BUSY, TimeCategory
+from traceq.frozen import frozen
 
 __all__ = ["METRICS", "Measure", "Metric", "Needs"]
 
@@ -30,7 +30,7 @@ class Needs(Enum):
     CPU_ONLY = "no device work"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Metric:
     """Rows of `table` whose `key` is one of `values` (all rows without a key), and the column to sum for each measure.
 

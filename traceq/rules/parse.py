@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from typing import NoReturn
 
 from traceq.errors import UsageFault
+from traceq.frozen import frozen
 from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.metrics import METRICS, Measure, Metric
 from traceq.rules.step_statistics import STATISTICS
@@ -47,7 +47,7 @@ _LONGEST = 200
 _NUMBER = re.compile(r"(?P<number>\d{1,30}(?:\.\d{1,30})?) ?(?P<unit>\S*)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """Comparison of a metric with `bound`: a count, bytes, ns, or a share from 0 to 1.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
+from traceq.frozen import frozen
 from traceq.model import Manifest, Pairs, Processes, SourceLines
 from traceq.runs.run_folder import check_manifest, to_json_bytes
 from traceq.runs.step_log import Count, Number
@@ -31,7 +31,7 @@ FORMAT = 1
 _FEW_OPS = 1000  # beyond what the trace has: of one that was cut
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Embedded:
     """Facts about a run in one of its traces.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from traceq.errors import UnreadableInput
 from traceq.facts.timeline.steps import extent
+from traceq.frozen import frozen
 from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
@@ -126,7 +127,7 @@ def _untraced(path: Place, manifest: Manifest, arm: str = "") -> Run:
     return Run(str(path / arm), (), manifest, arm, unprofiled.pairs, caveats, timings=timings, processes=processes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Unprofiled:
     """What the `steps` folder of a run holds, read once for all arms: the steps of each rank, pairs and processes."""
 
@@ -229,7 +230,7 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
             raise UnreadableInput(str(folder), unread[0].text if unread else "no dump of the selected ranks")
         return Run(str(folder), (), caveats=tuple(unread), flights=flights)
     if not files:
-        if others := [rank for file in _trace_files(folder, None) if (rank := rank_in_name(file.name)) is not None]:
+        if others := [rank for file in trace_files(folder, None) if (rank := rank_in_name(file.name)) is not None]:
             raise _no_such_ranks(folder, ranks or (), others)
         runs = [path for path in _by_name(folder) if is_run(path)]
         one_run = f", or one of its {len(runs)} runs: {folder / runs[0].name}" if runs else ""

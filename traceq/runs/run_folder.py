@@ -11,13 +11,13 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
 import msgspec
 
 from traceq.errors import UnreadableInput
+from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Manifest
 
@@ -38,7 +38,7 @@ MANIFEST, STEPS = "run.json", "steps"
 _RESERVE_BYTES = 16_384  # several times the size of a manifest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunFolder:
     """Paths of the files of a run that is being recorded here."""
 

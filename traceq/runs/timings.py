@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.model import Timings
 from traceq.runs.step_log import StepLine
 
@@ -45,7 +45,7 @@ def timings_of(ranks: Sequence[Sequence[StepLine]], arm: str, phases: Sequence[s
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Step:
     line: StepLine
     since_pause: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traceq.facts.timeline.call_sites import line_function
+from traceq.frozen import frozen
 from traceq.locations import Place as Location
 from traceq.locations import place
 from traceq.model import Caveat
@@ -26,7 +27,7 @@ SNAPSHOT_DIFF_SCHEMA = "traceq.snapshot_diff/1"
 _MOST_LINES, _MOST_WORDS = 20, 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _MomentRow:
     """A moment of both sides, None where one has none."""
 
@@ -38,7 +39,7 @@ class _MomentRow:
     b_reserved_bytes: int | None = column("B reserved", Unit.BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _KindRow:
     kind: str = column("kind")
     a_bytes: int = column("A", Unit.BYTES)
@@ -46,7 +47,7 @@ class _KindRow:
     delta_bytes: int = column("delta", Unit.DELTA_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _LineRow:
     """`line` is a function without a number where the sides have other lines of it."""
 
@@ -60,7 +61,7 @@ class _LineRow:
     delta_bytes: int = column("delta", Unit.DELTA_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PartRow:
     part: str = column("part")
     a_bytes: int = column("A", Unit.BYTES)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.model import MemorySnapshot
 from traceq.report import column
 from traceq.units import Unit
@@ -17,7 +16,7 @@ _SMALL_REQUEST = 1 << 20
 """Bytes up to which the allocator serves a request from segments that are not large."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SegmentRow:
     """A segment at the end. `size_bytes` is `requested_bytes` + `rounding_bytes` + `free_bytes`.
 
@@ -44,7 +43,7 @@ class SegmentRow:
         return self.free_bytes if self.is_used else 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReservedRow:
     """A part of what is reserved at the end: allocated, rounding, or free in one of two ways."""
 

@@ -7,11 +7,10 @@ the end to which no action belongs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.model import Action, MemorySnapshot
 
 __all__ = ["BEFORE", "Lifetimes", "lifetimes", "reserved_levels"]
@@ -20,7 +19,7 @@ BEFORE = -1
 """Index of the action after which something is alive that was allocated before the history began."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Lifetimes:
     """L allocations of one device, each column [L], in a history of `num_actions`.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.model import Action, History, MemorySnapshot
 from traceq.snapshots.kinds import Kind, kinds
@@ -29,7 +30,7 @@ class Holding(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Moment:
     """What is alive on a device after an action: `name` is peak, oom or end.
 
@@ -61,7 +62,7 @@ class Moment:
         }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class DeviceMemory:
     """The memory of one device: a snapshot, the lifetimes of its allocations, and its moments, of which `end` is last.
 

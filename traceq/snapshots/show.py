@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traceq.errors import UsageFault
+from traceq.frozen import frozen
 from traceq.locations import Place as Location
 from traceq.locations import place
 from traceq.report import Cell, Column, Report, Sheet, Source, Table, Unknown, column
@@ -28,7 +29,7 @@ _MOST_LINES, _MOST_SEGMENTS = 20, 10
 _TITLES = {"peak": "at the peak", "oom": "when memory ran out", "end": "at the end"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _MomentRow:
     """A moment; `action` is an index into the device's history, -1 for before it."""
 
@@ -60,7 +61,7 @@ class _MomentRow:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _KindRow:
     device: int = column("device", Unit.COUNT)
     moment: str = column("moment")
@@ -70,7 +71,7 @@ class _KindRow:
     share_pct: float = column("share", Unit.PERCENT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _LineRow:
     """`line` is that of the program, or says why there is none; then `op` of torch may say more."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.errors import UnreadableInput
+from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
 from traceq.stats.carry_over import carried_over
 from traceq.stats.group_sequential import LOOKS, chance_to_exceed, level_of
@@ -32,7 +33,7 @@ BROKEN = 0.001
 """Chance of the A/A control's difference below which the recording is broken (z above 3.29 at a single look)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """B's step minus A's, in ns, with confidence intervals, verdict and caveats.
 

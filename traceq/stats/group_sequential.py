@@ -9,12 +9,13 @@ belong to LOOKS: the closer two looks are, the less the second one costs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from traceq.frozen import frozen
 
 __all__ = ["LOOKS", "ONE_LOOK", "Level", "chance_to_exceed", "level_of"]
 
@@ -25,7 +26,7 @@ _NUM_POINTS = 64
 _LARGEST_Z = 12.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """Normal quantiles of the 95 % and the 90 % interval at each of `num_looks` looks."""
 

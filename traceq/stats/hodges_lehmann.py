@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
 from traceq.stats.group_sequential import ONE_LOOK, Level
 
 __all__ = ["Interval", "Shift", "rank_of_end", "shift_between", "shift_of_pairs"]
@@ -18,7 +18,7 @@ _MOST_IN_MEMORY = 2**22
 """Differences that are sorted all at once, as that is faster; of more only those are found that are asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shift:
     """Location of one sample minus that of another, ns; the intervals are None where there are too few values.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from traceq.frozen import frozen
 from traceq.stats.comparison import Comparison
 from traceq.stats.group_sequential import level_of
 from traceq.stats.hodges_lehmann import Interval, Shift
@@ -14,7 +15,7 @@ from traceq.stats.verdict import Threshold, Verdict, verdict
 __all__ = ["Interaction", "interaction"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interaction:
     """Cost of a change in the second context minus the first, ns per step; intervals are None where either is."""
 

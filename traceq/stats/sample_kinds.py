@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from traceq.frozen import frozen
 
 __all__ = ["PAIRS", "PROCESSES", "STEPS", "SampleKind"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SampleKind:
     """Kind of values: whether they can be tested and what the verdict is valid for.
 

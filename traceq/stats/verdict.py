@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from traceq.errors import UsageFault
+from traceq.frozen import frozen
 from traceq.stats.hodges_lehmann import Interval, Shift
 from traceq.stats.pairs_needed import advise, num_needed, too_few
 from traceq.stats.sample_kinds import SampleKind
@@ -31,7 +31,7 @@ VERDICT_TEXTS: dict[VerdictName, str] = {
 """Verdicts as people read them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """Result of testing the interval against the threshold; `pairs_needed` only if inconclusive, where it is known."""
 
@@ -56,7 +56,7 @@ class Verdict:
         return self.name in ("in_the_noise", "material")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Threshold:
     """Smallest material difference, in percent of A's median step. Raises UsageFault for a negative one."""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
+
 __all__ = ["CollectiveColumns", "concat"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CollectiveColumns:
     """C collective calls, one int64[C] per column; -1 = absent.
 

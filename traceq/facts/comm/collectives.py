@@ -8,7 +8,6 @@ by its stream or by the suffix of its name, which is that of a representative ke
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -91,7 +91,7 @@ _ITEM_SIZE = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Calls:
     """C collective calls by start.
 
@@ -114,7 +114,7 @@ class Calls:
         return len(self.rows)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Kernels:
     """K device operations that execute collectives.
 

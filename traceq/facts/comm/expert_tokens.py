@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
+from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
 __all__ = ["EXCHANGES", "PRODUCTS", "ExpertTokens", "expert_tokens"]
@@ -34,7 +34,7 @@ _MOST = 2**40
 """Rows and columns from which a shape is none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ExpertTokens:
     """L layers of the forward pass, or grouped products, in order: `ts` int64[L] ns of the host; `tokens` int64[L].
 

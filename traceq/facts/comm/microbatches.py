@@ -7,7 +7,7 @@ what one phase computes between two messages.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from traceq.facts.events.nesting import Nest, host_ops, nest, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track
+from traceq.frozen import frozen
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
 
@@ -45,7 +46,7 @@ _LEAST_PART = 0.25
 """Part of a usual pass from which a piece of a phase is one, and not an op of the loss or of the schedule itself."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Passes:
     """M passes of one rank in order of issue, by the clock of its trace.
 
@@ -67,7 +68,7 @@ class Passes:
         return len(self.kind)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Items:
     """Kernels, or without a device the outermost ops, by time of issue; `kind` into PASS_KINDS by phase, or -1."""
 
@@ -77,7 +78,7 @@ class _Items:
     kind: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Runs:
     """Runs of consecutive items of one kind, in one step and between the same two messages (`cut`): int64[N] each.
 

@@ -6,7 +6,6 @@ FSDP's annotations distinguish its two versions; everything else follows from th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from traceq.facts.comm.collectives import COLLECTIVE_NAMES, Calls, collective_ca
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
 __all__ = ["IssuedCalls", "PerStep", "issued_calls", "mark_times", "marks_per_step", "strategy_of"]
@@ -28,7 +28,7 @@ _FSDP1 = re.compile(r"^FullyShardedDataParallel\.")
 _FSDP2 = re.compile(r"^FSDP::")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PerStep:
     """`num` calls and their `elements` in each of S steps, int64[S]; elements -1 where the trace does not have them."""
 
@@ -39,7 +39,7 @@ class PerStep:
         return bool(self.num.any())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class IssuedCalls:
     """C calls of one rank: `role` int64[C], `step` int64[C] into the steps, -1 between them; `backward` bool[C]."""
 

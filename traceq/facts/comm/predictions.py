@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from traceq.facts.comm.parallelism import IssuedCalls, PerStep, issued_calls, ma
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.enclosing_rows import surroundings
 from traceq.facts.events.name_patterns import matching
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
@@ -40,7 +40,7 @@ _MAX_PADDING = 1024
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """One role's calls over all steps against the prediction; None where nothing is predicted or sizes are unknown."""
 

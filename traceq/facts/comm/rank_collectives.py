@@ -6,8 +6,6 @@ gloo's rows give the times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +25,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
@@ -41,7 +40,7 @@ SAME_EVERYWHERE = tuple(
 """Collectives whose larger side has the same size on all ranks; the parts of an all-to-all may differ."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RankCalls:
     """One rank's calls without point-to-point messages.
 
@@ -111,7 +110,7 @@ def _columns(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Calls:
     """C calls with `group`, `members`, `dtype` int64[C] as string ids of the trace, and `phase` int64[C]."""
 
@@ -150,7 +149,7 @@ def _from_ops(trace: Trace, calls: Calls, ops: NDArray[np.int64], ran: NDArray[n
     return _Calls(absent, absent, dtype, phase, columns)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Arguments:
     """Arguments of calls: `message` int64[C] into Messages or -1."""
 

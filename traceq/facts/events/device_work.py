@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.id_lookup import first_index
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.memo import once_per_trace
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -28,7 +28,7 @@ BACKEND_OF_DEVICES = re.compile(r"^([nhx]ccl|cuda)\b")
 """Backends, and their annotations, that move data of devices."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class DeviceWork:
     """D kernels, copies and memsets, sorted by (start, row).
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
+from traceq.frozen import frozen
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
 __all__ = ["Surroundings", "surroundings"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Surroundings:
     """K host rows with the ops, annotations and Python frames around them.
 

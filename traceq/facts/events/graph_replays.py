@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
+from traceq.frozen import frozen
 from traceq.intervals import Spans, sorted_unique, span_index
 from traceq.model import Category, Trace
 
@@ -23,7 +23,7 @@ _CAPTURED = re.compile(r"^(cuda|hip|cu)\w*(LaunchKernel|LaunchCooperativeKernel|
 """Calls that become a node of the graph while it is captured."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class GraphReplays:
     """Device work that replays of graphs launched.
 
@@ -39,7 +39,7 @@ class GraphReplays:
         return np.where(self.captured >= 0, self.captured, launching)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplayTimes:
     """Sums over device work, ns: of all, of what `num` replays launched, and of its part whose capture is shown."""
 
@@ -49,7 +49,7 @@ class ReplayTimes:
     num: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Nodes:
     """Nodes of K graphs in order: graph `index` has `rows[first[index]:first[index] + size[index]]`; `ts` int64[K]."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +9,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
+from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
 __all__ = ["LaunchedKernels", "innermost_ops", "launched_kernels"]
@@ -18,7 +17,7 @@ __all__ = ["LaunchedKernels", "innermost_ops", "launched_kernels"]
 _TINY_NS = 10_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class LaunchedKernels:
     """K kernels sorted by start.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
+from traceq.frozen import frozen
 from traceq.intervals import count_before, sorted_unique
 from traceq.model import Category, Events, Trace
 
@@ -18,7 +17,7 @@ _FEW_LEVELS = 32
 """Levels that are walked up one by one, as deep as most traces; deeper ones at once, at a cost per interval."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Nest:
     """M intervals of one thread, sorted by (start, longest first, row).
 

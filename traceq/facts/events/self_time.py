@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.nesting import Nest, nests_by_track
+from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
 __all__ = ["SelfTimes", "self_ns", "self_times"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class SelfTimes:
     """H ops and runtime calls of all threads, grouped by thread.
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.clock_offsets import BARRIER_LIKE, Clocks
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import JobCollectives
+from traceq.frozen import frozen
 
 __all__ = ["ArrivalWaits", "arrival_waits", "latest_rank"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ArrivalWaits:
     """Waits in B collectives that need all ranks, among R ranks, each run by at least two of them.
 

@@ -6,13 +6,13 @@ Sums over ranks hide late ranks that take turns: each waits for the other, and a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.arrival_waits import latest_rank
 from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
 from traceq.intervals import Spans, measure_within, sorted_unique
 
 __all__ = ["CausedWaits", "caused_waits", "stragglers"]
@@ -21,7 +21,7 @@ _MOST = 0.75
 """Part of all waits that stragglers cause."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CausedWaits:
     """W waits, one for each rank in each collective that counts, over R ranks and K steps that all of them count.
 

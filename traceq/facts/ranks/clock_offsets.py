@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import JobCollectives
+from traceq.frozen import frozen
 
 __all__ = ["BARRIER_LIKE", "Clocks", "clocks"]
 
@@ -23,7 +22,7 @@ _MIN_INSTANCES = 3
 _Z95 = 1.96
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Clocks:
     """Clock `offset` and `uncertainty` float64[G, R] ns by group and rank; NaN where there is none or it is refused."""
 

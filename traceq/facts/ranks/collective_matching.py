@@ -7,12 +7,13 @@ Traces without steps are shifted against each other until all calls that both co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.job_collectives import JobCollectives
+from traceq.frozen import frozen
 
 __all__ = ["Instances", "match_collectives"]
 
@@ -20,7 +21,7 @@ _MAX_SHIFT = 300
 _TOLERANCE_NS = 50_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Instances:
     """I collectives among R ranks, by (group, step, place).
 

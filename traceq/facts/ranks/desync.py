@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +15,14 @@ from numpy.typing import NDArray
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.ranks.collective_matching import Instances
 from traceq.facts.ranks.job_collectives import JobCollectives
+from traceq.frozen import frozen
 
 __all__ = ["Mismatch", "RankIssue", "first_mismatches"]
 
 _LOOK_AHEAD = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankIssue:
     """Collective that one rank issued at a mismatch.
 
@@ -38,7 +38,7 @@ class RankIssue:
     elements: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mismatch:
     """First place in a group where its ranks differ.
 

@@ -5,8 +5,6 @@ Only the transfer can be overlapped or made smaller; the waiting is the lateness
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +12,7 @@ from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.intervals import Spans, empty, measure_within, span_index, spans, union
 from traceq.model import Trace
 
@@ -30,7 +29,7 @@ EXPOSED_WAIT, EXPOSED_TRANSFER = "exposed_wait", "exposed_transfer"
 """Categories that together are `exposed_comm`, where traces of several ranks tell them apart."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ExposedPieces:
     """Pieces of one rank's steps in which only collectives run.
 

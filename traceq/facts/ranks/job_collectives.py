@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from traceq.facts.comm.collective_columns import CollectiveColumns, concat
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES, name_number
 from traceq.facts.comm.rank_collectives import POINT_TO_POINT, SAME_EVERYWHERE, RankCalls
 from traceq.facts.ranks.rank_outline import Outline
+from traceq.frozen import frozen
 from traceq.model import Flight
 
 __all__ = ["JobCollectives", "are_concurrent", "issued_by_flights", "issued_by_ranks"]
@@ -27,7 +28,7 @@ _MAX_GAP_NS = 60 * 10**9
 _ALL_RANKS = re.compile(r"^\[\d+(, ?\d+)*\]$")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class JobCollectives:
     """C calls of R ranks, sorted by (rank, time of issue), among G groups.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import Activity, TimeCategory, activity, in_counted_steps, ns_by_phase
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans, intersect, measure, measure_within, spans, subtract
 from traceq.model import Category, Trace
@@ -38,7 +38,7 @@ PhaseCategory = tuple[str, int]
 """(phase, number of a TimeCategory): one cell of a step."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lateness:
     """Largest excess of a late rank over the median of the other ranks.
 

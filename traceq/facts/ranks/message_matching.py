@@ -7,17 +7,17 @@ that step, of the same sizes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.comm.point_to_point import PointToPoint
+from traceq.frozen import frozen
 
 __all__ = ["MessageTimes", "match_messages"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class MessageTimes:
     """P messages of R ranks, one rank after the other, in ns since the epoch by the clock of the first rank.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +10,13 @@ from numpy.typing import NDArray
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, ns_by_phase
+from traceq.frozen import frozen
 from traceq.model import Trace
 
 __all__ = ["PhaseTimes", "RankTimes", "phase_times", "rank_times"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PhaseTimes:
     """One rank: `ns` float64[P, TimeCategory] of a counted step in each of P `phases`, in order of occurrence."""
 
@@ -26,7 +26,7 @@ class PhaseTimes:
     ns: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class RankTimes:
     """R ranks: `ns` float64[R, P, TimeCategory] of a step in each of P `phases`; `hosts` "" where unknown."""
 

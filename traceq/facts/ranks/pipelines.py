@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from traceq.facts.comm.microbatches import FORWARD_KINDS, PASS_KINDS, WEIGHT_GRA
 from traceq.facts.ranks.message_matching import MessageTimes
 from traceq.facts.ranks.pipeline_schedules import UNKNOWN, schedule_of
 from traceq.facts.ranks.rank_outline import Outline
+from traceq.frozen import frozen
 from traceq.intervals import Spans, intersect, measure_within, span_index, spans, subtract, union
 
 __all__ = ["Pipeline", "StageTimes", "pipelines", "stage_times"]
@@ -19,7 +19,7 @@ __all__ = ["Pipeline", "StageTimes", "pipelines", "stage_times"]
 _OVERLAPPED = PASS_KINDS.index("O")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Pipeline:
     """Stages that exchange messages: `ranks` are indices into the job's, the first stage first.
 
@@ -34,7 +34,7 @@ class Pipeline:
     is_ordered: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class StageTimes:
     """Counted steps of one rank, int64[K] ns each: passes + warmup + steady + cooldown + transfer + other = window.
 

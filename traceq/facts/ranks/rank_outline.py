@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
+from traceq.frozen import frozen
 from traceq.model import Allocations, CallStacks, Caveat, Events, EventWaits, Messages, Trace
 
 T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits)
@@ -17,7 +18,7 @@ T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits)
 __all__ = ["Outline", "head", "outline"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Outline:
     """One rank's trace without its events.
 

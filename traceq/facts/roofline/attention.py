@@ -6,7 +6,6 @@ As in torch.utils.flop_counter; h are the query heads, as keys and values of gro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from traceq.facts.roofline.op_calls import OpCall, Tensor
 from traceq.facts.roofline.work import Kind, Work, total_bytes
+from traceq.frozen import frozen
 
 __all__ = ["ATTENTIONS", "unmasked_pairs"]
 
@@ -21,7 +21,7 @@ _LONGEST = 1 << 22
 """Queries up to which masked pairs are counted one query at a time."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layout:
     """Where an attention op has its inputs; -1 for what it has not.
 
@@ -45,7 +45,7 @@ class _Layout:
     has_mask_type: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sizes:
     """`num` sequences of `s` queries and `t` keys; `is_bound`: at most so many."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceq.facts.roofline.dtypes import ITEM_BYTES, dtype_in_kernel
 from traceq.facts.roofline.formulas import has_formula, is_opaque_kernel, needs_values, work_of
 from traceq.facts.roofline.op_calls import parse_call
 from traceq.facts.roofline.work import Kind, Work
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
@@ -54,7 +54,7 @@ class TimeKind(IntEnum):
     """Only the bytes of the op's arguments are known, which bound its work from neither side."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ModelledOps:
     """O ops with a model, each with all the work that it or ops inside it did, in U pieces of time.
 
@@ -78,7 +78,7 @@ class ModelledOps:
     unit_kind: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Units:
     """U pieces of time: `row` int64[U] into Events; `ns`; `op` the innermost op around each, -1 without one; `kind`.
 

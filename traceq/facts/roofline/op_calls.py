@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import msgspec
 
 from traceq.facts.roofline.dtypes import ITEM_BYTES, dtype_of_text, promoted
+from traceq.frozen import frozen
 
 __all__ = ["OpCall", "Tensor", "parse_call"]
 
@@ -18,7 +18,7 @@ _LONGEST_VALUE = 4096
 """Characters of a value up to which it is parsed; only lists of sizes are of interest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """A tensor of an op. `dtype` as in ITEM_BYTES, "" if unknown; `strides` None if they were not recorded."""
 
@@ -44,7 +44,7 @@ class Tensor:
         return int(numel * ITEM_BYTES.get(self.dtype, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpCall:
     """Inputs of one call: each a tensor, a tuple of tensors for a list, or None; `values` None if not recorded.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +11,7 @@ from traceq.facts.roofline.modelled_ops import ModelledOps, TimeKind, modelled_o
 from traceq.facts.roofline.work import Kind
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.grouping import Groups, group
 from traceq.intervals import span_index
 from traceq.model import Trace
@@ -25,7 +24,7 @@ _MIN_SHARE = 0.001
 """Part of a rank's modelled time from which calls of one shape are a row; the others are one row without shapes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpWork:
     """Calls of one op with one set of shapes, in one phase of one rank, over the whole trace.
 
@@ -59,7 +58,7 @@ class OpWork:
         return "bytes of all arguments" if self.model == _KINDS[Kind.ARGUMENTS] else ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankWork:
     """One rank's work, and ns by TimeKind."""
 

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from traceq.errors import UsageFault
+from traceq.frozen import frozen
 
 __all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks"]
 
@@ -22,7 +23,7 @@ _SMALL_FLOPS = 0.01
 """Part of the FLOPs that may have a dtype without a peak."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Peaks:
     """Peak rates of one device: `flops` FLOP/s by dtype, `bandwidth` bytes per second; `source` of the figures.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 
 from traceq.facts.roofline.op_calls import Tensor
+from traceq.frozen import frozen
 
 __all__ = ["Kind", "Work", "total_bytes"]
 
@@ -23,7 +23,7 @@ class Kind(IntEnum):
     """Bytes of all arguments of a kernel of which nothing else is known: of a view they are too many."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """Work of one call. FLOPs are those of contractions: 2 per multiplication and addition of two elements.
 

@@ -6,8 +6,6 @@ where threads launch side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,13 +15,14 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind, blocking_calls
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.launch_threads import chain_of, thread_chains
+from traceq.frozen import frozen
 from traceq.intervals import measure_within, sorted_unique, spans
 from traceq.model import Trace
 
 __all__ = ["HostWaits", "host_waits"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HostWaits:
     """Waits of the host's chains of threads: blocking calls, then waits for the data loader.
 

@@ -6,7 +6,6 @@ frame, so that each op is charged its self time only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -20,6 +19,7 @@ from traceq.facts.timeline.active_thread import ActiveThread, active_thread
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, Activity, TimeCategory, activity, in_counted_steps
+from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, count_before, cut, sorted_unique
 from traceq.model import Trace
 
@@ -51,7 +51,7 @@ _CAUSE = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Idleness:
     """P pieces of idle time in the counted steps, sorted by time.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from traceq.facts.timeline.call_sites import Origins, origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent
 from traceq.facts.timeline.time_partition import HOST_CAUSED, IDLE, activity
+from traceq.frozen import frozen
 from traceq.intervals import contains, measure_within, sorted_unique, spans
 from traceq.model import Category, Trace
 
@@ -29,7 +29,7 @@ _SCALAR = re.compile(r"^aten::_local_scalar_dense$")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Syncs:
     """S syncs by start.
 

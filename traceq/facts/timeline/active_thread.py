@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,13 +9,14 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
 __all__ = ["ActiveThread", "active_thread", "launching_threads", "parallel_launches"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class ActiveThread:
     """Active thread and its innermost op at K instants.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import phases
+from traceq.frozen import frozen
 from traceq.model import Trace
 
 __all__ = ["MemoryUse", "memory_use"]
@@ -17,7 +16,7 @@ _DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 20: "privateuse"}
 """torch's DeviceType, as `[memory]` rows write it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class MemoryUse:
     """M allocations and frees of one device, sorted by time.
 

@@ -6,7 +6,6 @@ They are not among the stalls, which are computed from the partition of time: th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -19,6 +18,7 @@ from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.events.sync_rows import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
 
@@ -56,7 +56,7 @@ _WAITS = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class BlockingCalls:
     """S calls sorted by (start, row); a copy and the synchronize that completes it are one call.
 

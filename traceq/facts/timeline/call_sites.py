@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from traceq.facts.events.nesting import Nest, host_ops, python_frames
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.phases import OTHER, phases
 from traceq.facts.timeline.steps import main_track, steps
+from traceq.frozen import frozen
 from traceq.grouping import ordinals
 from traceq.intervals import sorted_unique
 from traceq.model import CallStacks, Category, Trace
@@ -45,7 +45,7 @@ _LIBRARY = re.compile(
 _MODULE = re.compile(r"^nn\.Module: ")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Origins:
     """Origins of K calls: `op`, `module`, `line` int64[K] into `texts`; "" if the trace does not record it."""
 

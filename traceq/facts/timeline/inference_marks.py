@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.name_patterns import matching, unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
+from traceq.frozen import frozen
 from traceq.model import Category, Trace
 
 __all__ = ["STEP_KINDS", "InferenceMarks", "Requests", "inference_marks", "parse"]
@@ -51,7 +52,7 @@ _FEWEST_OF_A_LOOP = 2
 _UNCLASSIFIED = re.compile(r"^execute_model$|^(v2_)?gpu_model_runner: forward$")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Requests:
     """One step as its annotation tells it: `kind` into STEP_KINDS, requests and new tokens; -1 = not told.
 
@@ -64,7 +65,7 @@ class Requests:
     by_engine: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class InferenceMarks:
     """K steps of one thread by start, none inside another.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,13 +10,14 @@ from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.inference_marks import inference_marks
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 
 __all__ = ["InferenceSteps", "inference_steps"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class InferenceSteps:
     """K steps of an inference engine by start.
 

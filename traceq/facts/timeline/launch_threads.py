@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.active_thread import ActiveThread, active_thread, launching_threads, parallel_launches
+from traceq.frozen import frozen
 from traceq.intervals import Spans, complement, empty, sorted_unique, spans
 from traceq.model import Category, Trace
 
@@ -38,7 +38,7 @@ _NEVER = 2**62
 """End of a silence that no op ends, ns."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class HandOvers:
     """H silences that end as another chain hands over: `chain` int64[H], `start`, `end` int64[H] ns, `giver` int64[H].
 

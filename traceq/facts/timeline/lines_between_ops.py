@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.call_sites import declared_phases
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track, steps
+from traceq.frozen import frozen
 from traceq.grouping import group, ordinals
 from traceq.intervals import Spans, empty, span_index
 from traceq.model import Trace
@@ -22,7 +22,7 @@ __all__ = ["LinesBetweenOps", "lines_between_ops"]
 _WHOLE = 100
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class LinesBetweenOps:
     """Times in no op with a known line: `parts` int64[M, 2] ns, sorted and disjoint; `line` int64[M] into `lines`."""
 
@@ -36,7 +36,7 @@ class LinesBetweenOps:
         return np.where(index >= 0, self.line[index] if len(self.line) else -1, -1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class _Gaps:
     """Times in no op after something that the table knows.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, host_ops, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
+from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -23,7 +23,7 @@ __all__ = ["Modules", "modules", "modules_at", "modules_of_work"]
 _MODULE = re.compile(r"^nn\.Module: ")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Modules:
     """M modules, each after its parent.
 

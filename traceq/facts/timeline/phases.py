@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.optimizer_updates import update_starts
 from traceq.facts.timeline.steps import main_track, steps
+from traceq.frozen import frozen
 from traceq.intervals import (
     Spans,
     contains,
@@ -62,7 +62,7 @@ _AUTOGRAD = re.compile(r"^autograd::engine")
 _BACKWARD = re.compile(r"^autograd::engine|Backward[0-9]*$")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Timeline:
     """Phases of a thread over time: `parts` int64[M, 2] ns, sorted and disjoint; `label` int64[M] phase numbers."""
 
@@ -75,7 +75,7 @@ class Timeline:
         return np.where(index >= 0, self.label[index] if len(self.label) else default, default)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PhaseLabels:
     """Phases of all threads and of device work.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.lines_between_ops import LinesBetweenOps, lines_between_ops
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track
+from traceq.frozen import frozen
 from traceq.grouping import group
 from traceq.intervals import Spans
 from traceq.model import Category, Trace
@@ -31,7 +31,7 @@ PYTHON = "Python "
 _BETWEEN = f"{PYTHON}between ops"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PythonPlace:
     """Place of the host in Python.
 
@@ -44,7 +44,7 @@ class PythonPlace:
     module: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class PythonPlaces:
     """Distinct `places`, the first without annotation; by track the M spans of time and int64[M] into `places`."""
 

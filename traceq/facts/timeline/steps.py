@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.inference_marks import inference_marks
+from traceq.frozen import frozen
 from traceq.intervals import measure, spans
 from traceq.model import Category, OneStep, Trace
 
@@ -33,7 +33,7 @@ _UNRECORDED_PART = 0.9
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Steps:
     """K steps of a trace.
 

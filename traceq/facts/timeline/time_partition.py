@@ -25,6 +25,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import BlockingCalls, block
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import extent, main_track, steps
+from traceq.frozen import frozen
 from traceq.intervals import (
     Spans,
     contains,
@@ -185,7 +186,7 @@ def _device_activity(trace: Trace) -> Activity:
     return Activity(pieces, category, phase, owner, call)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Opening:
     """Work launched before the first recorded call that runs before all other: int64[K] into DeviceWork, by start.
 

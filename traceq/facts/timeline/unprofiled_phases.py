@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.timeline.phases import OTHER
+from traceq.frozen import frozen
 from traceq.model import Manifest, Timings
 
 __all__ = ["Pace", "UnprofiledPhase", "pace_of", "unprofiled_phases"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class UnprofiledPhase:
     """One phase of S steps on R ranks: `ns` int64[R, S] by the clock of the steps, `host_ns` likewise by the host's."""
 
@@ -41,7 +40,7 @@ class UnprofiledPhase:
         return UnprofiledPhase(self.name, self.ns[rank : rank + 1], self.host_ns[rank : rank + 1])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pace:
     """Step time of a job.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.job import job_of
+from traceq.frozen import frozen
 from traceq.model import Run, Trace
 
 __all__ = ["CommonClock", "common_clock", "not_before_zero"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class CommonClock:
     """Clock offsets and waiting times of R traces.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
+from traceq.frozen import frozen
 from traceq.intervals import Spans
 from traceq.model import Trace
 from traceq.renderers.perfetto.slices import Argument
@@ -24,7 +24,7 @@ from traceq.units import Unit, format_value
 __all__ = ["DerivedTrack", "QueueDepth", "derived_tracks", "queue_depth"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class DerivedTrack:
     """One track of N slices: `spans` int64[N, 2] ns, `name` int64[N] into `names`; `flow` int64[N] as in Slices."""
 
@@ -39,7 +39,7 @@ class DerivedTrack:
         return len(self.spans)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class QueueDepth:
     """`num` int64[M] pieces of device work that are launched but not started, from `time_ns` int64[M] on."""
 

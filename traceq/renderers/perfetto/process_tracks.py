@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.renderers.perfetto.derived_tracks import DerivedTrack, queue_depth
 from traceq.renderers.perfetto.lanes import lanes
@@ -22,7 +22,7 @@ _QUEUE_DEPTH = 9_000
 _CATEGORY = "traceq"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceProcess:
     """A trace as one process of the viewer: the `number`-th, from 1, with `offset_ns` added to its times.
 

@@ -7,17 +7,18 @@ seven bits a byte, the lowest first; a nested message is its length and its fiel
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from traceq.frozen import frozen
 
 __all__ = ["Field", "delimited", "fixed64", "join", "varint"]
 
 _VARINT, _FIXED64, _DELIMITED = 0, 1, 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Field:
     """Bytes of one field in N messages: `data` uint8[N, W], of which the first `size` int64[N] of each row are used."""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.frozen import frozen
+
 __all__ = ["Argument", "Slices", "Track"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Track:
     """A row of the viewer; `order` is its position among siblings, and a `pid` makes it a process, without a parent."""
 
@@ -23,7 +25,7 @@ class Track:
     is_counter: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Argument:
     """An argument that the viewer shows for each of N slices.
 
@@ -35,7 +37,7 @@ class Argument:
     texts: Sequence[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Slices:
     """N slices, as columns.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
 from traceq.model import Run, Trace
 from traceq.renderers.perfetto.clock import common_clock
 from traceq.report import Finding
@@ -20,7 +20,7 @@ _AROUND = 3
 """Margin on either side of a sync, as a multiple of its duration."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorstPlace:
     """Time range of one rank, [start_ns, end_ns) as in the exported file, and the reason to look at it."""
 

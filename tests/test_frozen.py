@@ -1,0 +1,114 @@
+"""`frozen` makes of a class what `dataclass(frozen=True, slots=True)` makes of it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from traceq.frozen import frozen
+
+
+def standard(cls: type[Any]) -> type[Any]:
+    return dataclass(frozen=True, slots=True)(cls)
+
+
+def point(decorator: Callable[[type[Any]], type[Any]]) -> type[Any]:
+    class Point:
+        """A class with all kinds of fields that there are."""
+
+        x: int
+        name: str = "origin"
+        seen: list[int] = field(default_factory=list)
+        unit: str = field(default="m", metadata={"title": "unit"})
+
+        @property
+        def double(self) -> int:
+            return 2 * self.x
+
+    return decorator(Point)
+
+
+@frozen
+class Span:
+    start: int
+    end: int = 7
+
+    def __post_init__(self) -> None:
+        if self.end < self.start:
+            raise ValueError(f"ends before {self.start}")
+
+
+@frozen(eq=False)
+class Columns:
+    rows: tuple[int, ...]
+
+
+@frozen
+class Shown:
+    text: str
+
+    def __repr__(self) -> str:
+        return f"<{self.text}>"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda cls: repr(cls(1)).rpartition(".")[2],
+        lambda cls: repr(cls(1, "a", [3], unit="s")).rpartition(".")[2],
+        lambda cls: asdict(cls(x=4, seen=[1])),
+        lambda cls: replace(cls(1), x=5, seen=[6]).double,
+        lambda cls: [(each.name, each.default, dict(each.metadata)) for each in fields(cls)],
+        lambda cls: (cls.__slots__, cls.__match_args__, cls.__doc__, hasattr(cls(1), "__dict__")),
+        lambda cls: (cls(1) == cls(1), cls(1) == cls(2), cls(1) == 1, cls(1) != cls(1)),
+        lambda cls: hash(cls(1, seen=())) == hash(cls(1, seen=())),
+        lambda cls: copy.deepcopy(cls(1, seen=[2])) == cls(1, seen=[2]),
+        lambda cls: msgspec.json.encode(cls(1)),
+        lambda cls: msgspec.json.decode(b'{"x": 3}', type=cls).seen,
+    ],
+)
+def test_it_does_what_a_standard_dataclass_does(what: Callable[[type[Any]], object]) -> None:
+    assert what(point(frozen)) == what(point(standard))
+
+
+@pytest.mark.parametrize("change", [lambda it: setattr(it, "x", 2), lambda it: delattr(it, "x")])
+def test_instances_refuse_changes(change: Callable[[Any], None]) -> None:
+    for decorator in (frozen, standard):
+        instance = point(decorator)(1)
+        with pytest.raises(FrozenInstanceError, match="'x'"):
+            change(instance)
+        assert instance.x == 1
+
+
+def test_each_instance_has_its_list() -> None:
+    made = point(frozen)
+    made(1).seen.append(2)
+    assert made(1).seen == []
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"Span.__init__\(\) missing 1 required positional argument: 'start'"):
+        Span()  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="ends before 8"):
+        Span(8)
+
+
+def test_instances_travel_between_processes() -> None:
+    assert pickle.loads(pickle.dumps(Span(1, 2))) == Span(1, 2)
+
+
+def test_columns_are_equal_only_to_themselves() -> None:
+    columns = Columns((1,))
+    assert columns == columns
+    assert columns != Columns((1,))
+    assert hash(columns) != hash(Columns((1,)))
+
+
+def test_a_repr_of_the_class_itself_stays() -> None:
+    assert repr(Shown("x")) == "<x>"
