@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from builder import op, step, write
 from paths import ROOT
 from setuptools import find_packages
 
@@ -56,9 +55,6 @@ FORBIDDEN = {
 }
 HEAVY = ("torch", "pandas", "matplotlib")
 """What reading a trace never imports."""
-
-SLOW = (*HEAVY, "numpy.ma", "traceq.compare", "traceq.renderers.html")
-"""What text and JSON do not need, nor a trace without pictures."""
 
 
 def dotted(path: Path) -> str:
@@ -197,29 +193,6 @@ def test_nothing_imports_a_recipe_and_recipes_import_absolutely() -> None:
 def test_the_first_level_of_recipes_holds_nothing_but_recipes() -> None:
     first = [path for path in (ROOT / "recipes").glob("*.py") if path.name != "__init__.py"]
     assert [path.name for path in first if "recipe" not in defined(path)] == []
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["show", "--help"], ["show", "FILE"], ["show", "--json", "FILE"], []]
-)
-def test_reading_a_trace_imports_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "rank0.json"
-    write(file, step(0, 10), op("aten::mm", 1, 2))
-    argv = [str(file) if argument == "FILE" else argument for argument in arguments]
-    run = f"sys.argv = ['traceq', *{argv!r}]; from traceq.cli import main; main()" if argv else "import traceq"
-    imported = f"atexit.register(lambda: print([name for name in {SLOW!r} if name in sys.modules], file=sys.stderr))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import atexit, sys; {imported}; {run}"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "[]\n")
-
-
-@pytest.mark.parametrize("arguments", ["--help", "show --help", "diff --help"])
-def test_help_is_there_before_numpy_or_rich_could_be(arguments: str) -> None:
-    run = f"import sys; sys.argv = ['traceq', *{arguments.split()!r}]; from traceq.cli import main"
-    seen = "import atexit; atexit.register(lambda: print({'numpy', 'rich'} & sys.modules.keys(), file=sys.stderr))"
-    done = subprocess.run([sys.executable, "-c", f"{run}; {seen}; main()"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "set()\n")
 
 
 def test_the_launcher_of_a_job_does_not_wait_for_torch(tmp_path: Path) -> None:

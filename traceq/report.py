@@ -63,7 +63,10 @@ def column(
 
 def columns_of(row_type: type[Any]) -> tuple[Column, ...]:
     """Return the columns of a row dataclass in the order of its fields, without those declared without `column`."""
-    return tuple(replace(item, key=item.key or name) for name, item in _declared(row_type))
+    return tuple(
+        Column(item.key or name, item.title, item.unit, item.is_per_step, item.is_hidden)
+        for name, item in _declared(row_type)
+    )
 
 
 def _declared(row_type: type[Any]) -> list[tuple[str, Column]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -84,6 +83,8 @@ def analysis(name: str) -> ModuleType | PluginAnalysis:
         return plugins.by_name[name]
     if name in plugins.faults:
         raise plugins.faults[name]
+    from difflib import get_close_matches  # for a misspelt name alone
+
     close = get_close_matches(name, names(), n=1)
     choice = "choose from " + ", ".join(names())
     raise UsageFault(f"no analysis '{name}'" + (f"; did you mean '{close[0]}'? " if close else "; ") + choice)

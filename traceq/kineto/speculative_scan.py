@@ -8,10 +8,13 @@ are discarded, and the first thread continues from where it stopped.
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from traceq.kineto.native_columns import NativeColumns
 from traceq.kineto.read_buffer import ReadBuffer
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["SpeculativeScan"]
 
@@ -30,7 +33,7 @@ class SpeculativeScan:
         opening = _OPENING.match(buffer.buffer, buffer.start, buffer.stop) if threads > 1 else None
         self._opening = opening[1] if opening else b""
         self._part = NativeColumns(_FIRST_ROWS) if opening else None
-        self._pool = ThreadPoolExecutor(1, "traceq-scan") if opening else None
+        self._pool = _one_thread() if opening else None
 
     def __enter__(self) -> SpeculativeScan:
         return self
@@ -82,3 +85,9 @@ class SpeculativeScan:
         buffer.skip_to(buffer.start + position)
         has_comma = comma_due and _SEPARATOR.fullmatch(seam, position, size) is not None
         return status, comma_due, status == NativeColumns.MORE and has_comma
+
+
+def _one_thread() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # loads logging and more, for a second thread alone
+
+    return ThreadPoolExecutor(1, "traceq-scan")

@@ -60,13 +60,15 @@ def print_screen(sheet: Sheet, console: Console) -> None:
     frame = partial(_print_head, sheet, findings), partial(_print_foot, sheet, len(views))
     room, chosen = MOST_LINES - sum(num_lines(part, console) for part in frame), []
     for view in (first[key] for key in _FIRST if key in first):
-        needed = num_lines(partial(_print_view, view), console)
+        with console.capture() as drawn:
+            _print_view(view, console)
+        needed = drawn.get().count("\n")
         if needed <= room:
-            chosen.append(view)
+            chosen.append(drawn.get())
             room -= needed
     _print_head(sheet, findings, console)
-    for view in chosen:
-        _print_view(view, console)
+    for text in chosen:
+        console.file.write(text)
     _print_foot(sheet, len(views) - len(chosen), console)
 
 

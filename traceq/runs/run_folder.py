@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 
 import msgspec
 
@@ -176,7 +175,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     path = path.resolve()
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    part = path.with_name(f".{path.name}.{token_hex(4)}.part")  # several ranks may write one file
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")  # several ranks may write one file
     try:
         yield part
         os.replace(part, path)

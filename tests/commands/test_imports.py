@@ -1,0 +1,62 @@
+"""What commands do not import: the start of a command is most of what a small trace takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builder import op, step, write
+from terminal import PROGRAM
+
+from traceq.commands import SUMMARIES
+
+UNUSED = ("torch", "pandas", "matplotlib", "typer", "pydantic", "asyncio", "http", "urllib.request")
+"""Never needed to read a trace."""
+
+HELP = (*UNUSED, "numpy", "rich", "msgspec", "traceq.model", "traceq.analysis", "traceq.runs", "traceq.recorder")
+
+SHOW = (
+    *UNUSED,
+    "altair",
+    "numpy.ma",
+    "multiprocessing",
+    "concurrent.futures",
+    "logging",
+    "email",
+    "importlib.metadata",
+)
+SHOW += ("traceq.compare", "traceq.recorder", "traceq.snapshots", "traceq.renderers.html", "traceq.renderers.perfetto")
+"""What a report on one clean trace, as text or JSON, does without."""
+
+
+def imported(program: str, *arguments: str) -> set[str]:
+    """Modules that a program loads, besides those that Python has loaded when it begins."""
+    report = "atexit.register(lambda: print(json.dumps(sorted(sys.modules.keys() - before)), file=sys.stderr))"
+    start = f"import sys; before = set(sys.modules); import atexit, json; {report}; {program}"
+    done = subprocess.run([sys.executable, "-c", start, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    return set(json.loads(done.stderr))
+
+
+@pytest.mark.parametrize("name", ["", *SUMMARIES])
+def test_help_imports_the_module_of_its_command_alone(name: str) -> None:
+    modules = imported(PROGRAM, *name.split(), "--help")
+    expected = {"": set(), "open": {"open", "export"}}.get(name, {name})  # `open` names its file as `export` does
+    assert {each for each in SUMMARIES if f"traceq.commands.{each}" in modules} == expected
+    assert modules & set(HELP) == set()
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--markdown"]])
+def test_a_report_on_a_trace_imports_what_it_needs(form: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    write(file, step(0, 10), op("aten::mm", 1, 2))
+    modules = imported(PROGRAM, "show", *form, str(file))
+    assert modules & set(SHOW) == set()
+    assert ("rich" in modules) == (form != ["--json"])
+
+
+def test_the_library_is_imported_when_it_is_used() -> None:
+    assert {name for name in imported("import traceq") if name.startswith("traceq.")} == set()
