@@ -23,7 +23,7 @@ from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import BUSY, HOST_CAUSED, TimeCategory, activity
 from traceq.frozen import frozen
 from traceq.grouping import Groups, group
-from traceq.intervals import Spans, advance, earliest_owner, span_index
+from traceq.intervals import Spans, advance, earliest_owner, sorted_unique, span_index
 from traceq.model import Trace
 
 __all__ = ["Account", "Ledger", "LedgerCell", "attributed_parts", "ledger", "whole_mean"]
@@ -106,12 +106,8 @@ def attributed_parts(trace: Trace) -> tuple[Spans, NDArray[np.int8], NDArray[np.
     starved, starving_sync = _starvation(trace)
     op_parts, ops = _host_accounts(trace, all_actors)
     between = python_places(trace)
-    cuts = np.unique(
-        np.concatenate([starved.ravel(), *(spans.ravel() for spans in (*op_parts.values(), *between.parts.values()))])
-    )
-    edges = np.unique(
-        np.concatenate([done.parts.ravel(), cuts[(cuts > done.parts[0, 0]) & (cuts < done.parts[-1, 1])]])
-    )
+    cuts = sorted_unique(starved.ravel(), *(spans.ravel() for spans in (*op_parts.values(), *between.parts.values())))
+    edges = sorted_unique(done.parts.ravel(), cuts[(cuts > done.parts[0, 0]) & (cuts < done.parts[-1, 1])])
     start_ns = edges[:-1]
     piece = np.searchsorted(done.parts[:, 0], start_ns, "right") - 1
     category, owner, call = done.category[piece], done.owner[piece], done.call[piece]
@@ -170,7 +166,7 @@ def _host_accounts(trace: Trace, all_actors: Actors) -> tuple[dict[int, Spans], 
     rows = all_actors.op_rows
     row_track = tracks(trace)[rows]
     parts, ops = {}, {}
-    for track in np.unique(row_track).tolist():
+    for track in sorted_unique(row_track).tolist():
         selected = np.flatnonzero(row_track == track)
         selected = selected[np.lexsort((selected, trace.events.ts[rows[selected]]))]
         parts[track], owners = earliest_owner(trace.events.ts[rows[selected]], trace.events.end[rows[selected]])

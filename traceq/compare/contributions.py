@@ -125,7 +125,7 @@ def _of_rank(
     by_owner = (graph.edges.kind == EdgeKind.HOST) | is_loader
     edges = np.flatnonzero(on_rank & ~by_owner)
     host = graph.host.take((on_rank & by_owner)[graph.host.edge])
-    of_owner = _owner_labels(graph, labels, np.unique(host.owner), rank)
+    of_owner = _owner_labels(graph, labels, sorted_unique(host.owner), rank)
     copied = _join_sync_parts(common, labels.labels, index, of_work, of_hold, of_owner)
     kind, a, b = graph.edges.kind[edges], graph.edges.a[edges], graph.edges.b[edges]
     label = np.full(len(edges), labels.number(START))
@@ -141,7 +141,7 @@ def _of_rank(
     num, moved = (np.where(graph.step[edges] >= 0, column, 0) for column in (num, moved))
     zeros = np.zeros(len(host.edge), np.int64)
     num_steps = max(len(sorted_unique(graph.step[on_rank & (graph.step >= 0)])), 1)
-    of_loader = _loader_labels(graph, labels, np.unique(host.owner), rank, of_owner)
+    of_loader = _loader_labels(graph, labels, sorted_unique(host.owner), rank, of_owner)
     of_host = np.where(is_loader[host.edge], of_loader[host.owner], of_owner[host.owner])
     return _Columns(
         label=np.r_[label, of_host],
@@ -205,7 +205,7 @@ def _join_sync_parts(
     held = np.flatnonzero(on_rank & (graph.edges.kind == EdgeKind.HOLD) & (graph.edges.sides != IN_BOTH))
     runs = on_rank & (graph.edges.kind == EdgeKind.DURATION)
     by_op: dict[tuple[str, str], list[int]] = {}
-    for number in np.unique(host.owner[on_rank[host.edge]]).tolist():
+    for number in sorted_unique(host.owner[on_rank[host.edge]]).tolist():
         by_op.setdefault((host.owners[number].phase, host.owners[number].inner), []).append(number)
     totals = [np.bincount(host.owner, weights=ns, minlength=len(host.owners)) for ns in (host.a_ns, host.b_ns)]
     for side, line, refs, other in (

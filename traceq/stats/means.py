@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,11 +43,17 @@ def lowest_mean(values: Values) -> float:
     """Return the lower end of the 95 % interval of the mean; -inf for a single value."""
     if len(values) < 2:
         return -math.inf
+    return float(values.mean()) - _quantile(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+@cache
+def _quantile(degrees: int) -> float:
+    """Return the t that Student's t exceeds with _CHANCE."""
     low, high = 0.0, 1000.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _tail(middle, len(values) - 1) > _CHANCE else (low, middle)
-    return float(values.mean()) - high * float(values.std(ddof=1)) / math.sqrt(len(values))
+        low, high = (middle, high) if _tail(middle, degrees) > _CHANCE else (low, middle)
+    return high
 
 
 def _tail(t: float, degrees: int) -> float:

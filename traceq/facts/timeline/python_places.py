@@ -17,7 +17,7 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import Spans
+from traceq.intervals import Spans, sorted_unique
 from traceq.model import Category, Trace
 
 __all__ = ["PYTHON", "PythonPlace", "PythonPlaces", "python_places"]
@@ -61,13 +61,9 @@ def python_places(trace: Trace) -> PythonPlaces:
     marks, between = _annotations(trace), lines_between_ops(trace)
     of_main = {main_track(trace): between.parts} if len(between.parts) else {}
     for track in sorted(marks.keys() | python_frames(trace).keys() | of_main.keys()):
-        edges = np.unique(
-            np.concatenate(
-                [
-                    *(_edges(nests.get(track)) for nests in (marks, python_frames(trace))),
-                    of_main.get(track, between.parts[:0]).ravel(),
-                ]
-            )
+        edges = sorted_unique(
+            *(_edges(nests.get(track)) for nests in (marks, python_frames(trace))),
+            of_main.get(track, between.parts[:0]).ravel(),
         )
         parts[track] = np.column_stack([edges[:-1], edges[1:]])
         lines = between if track in of_main else None
@@ -82,7 +78,7 @@ def _annotations(trace: Trace) -> dict[int, Nest]:
     of_phases = _STRUCTURE if labels.rule == "structure" else names
     rows = rows[~matching(trace.events, rows, _STEP) & ~matching(trace.events, rows, of_phases)]
     row_track = tracks(trace)[rows]
-    return {track: nest(trace.events, rows[row_track == track]) for track in np.unique(row_track).tolist()}
+    return {track: nest(trace.events, rows[row_track == track]) for track in sorted_unique(row_track).tolist()}
 
 
 def _edges(marks: Nest | None) -> NDArray[np.int64]:
