@@ -17,16 +17,25 @@ import resource
 import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
+import msgspec
 from read import make
 from rich.console import Console
 from rich.table import Table
 
 from traceq.commands import SUMMARIES
+from traceq.frozen import frozen
 
 PROGRAM = "from traceq.cli import main; main()"
+PACKAGES = ("click", "typer", "pydantic.type_adapter", "numpy", "msgspec", "rich.console")
+"""What `show` imports, and what it did before; those that are installed."""
 BARE_MS = 25.0
 HELP_MS, SHOW_MS = 40.0, 300.0
 """Bars: help over bare Python, `show` of a small trace in all."""
@@ -44,6 +53,7 @@ def main() -> None:
     helps = {f"traceq {name} --help".replace("  ", " "): [*name.split(), "--help"] for name in ("", *SUMMARIES)}
     shows = {f"traceq show, {options.size} MB": ["show", str(trace)]}
     commands = {title: ["-c", PROGRAM, *words] for title, words in {**helps, **shows}.items()}
+    commands |= {f"import {name}": ["-c", f"import {name}"] for name in PACKAGES if find_spec(name.partition(".")[0])}
     costs = measured({"python -c pass": ["-c", "pass"], **commands}, options.runs)
     bare = costs.pop("python -c pass")
     table = Table(title=f"medians of {options.runs}; python -c pass: {bare:.1f} ms", title_justify="left", box=None)
@@ -53,6 +63,7 @@ def main() -> None:
         speed = bare / BARE_MS
         value, bar = (cost, SHOW_MS) if title in shows else (cost - bare, HELP_MS)
         words = f"{'' if title in shows else 'over bare '}< {bar * speed:.0f} ms"
+        is_command = title in shows or title in helps
         imports = imported(commands[title])
         table.add_row(
             title,
@@ -61,10 +72,29 @@ def main() -> None:
             f"{cost / bare:.1f}",
             f"{sum(imports.values()) / 1000:.0f}",
             str(len(imports)),
-            words,
-            "yes" if value < bar * speed else "NO",
+            words if is_command else "",
+            ("yes" if value < bar * speed else "NO") if is_command else "",
         )
-    Console(width=120, highlight=False).print(table)
+    console = Console(width=120, highlight=False)
+    console.print(table)
+    console.print(f"CPU us to make a class of six fields: {', '.join(class_costs())}")
+
+
+def class_costs(num: int = 300) -> Iterator[str]:
+    """Yield what it takes to make a class in each way, its first instance included where that compiles something."""
+    fields = dict.fromkeys(("a", "b", "c", "d", "e", "f"), "int")
+    body = {"__annotations__": fields, "__doc__": "A class.", "__module__": __name__}
+    ways: dict[str, Callable[[type[Any]], Any]] = {
+        "dataclass(frozen, slots)": dataclass(frozen=True, slots=True),
+        "frozen": frozen,
+        "frozen, used": lambda cls: frozen(cls)(1, 2, 3, 4, 5, 6),
+        "msgspec.Struct": lambda cls: msgspec.defstruct(cls.__name__, [(name, int) for name in fields], frozen=True),
+    }
+    for name, make_class in ways.items():
+        start = time.process_time()
+        for number in range(num):
+            make_class(type(f"C{number}", (), dict(body)))
+        yield f"{name} {1e6 * (time.process_time() - start) / num:.0f}"
 
 
 def measured(commands: dict[str, list[str]], runs: int) -> dict[str, float]:
