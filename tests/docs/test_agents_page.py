@@ -7,11 +7,9 @@ import json
 import re
 
 import pytest
-import typer
 from golden_files import UPDATE
 from paths import DOCS, ROOT
-
-from traceq.cli import app
+from terminal import options_of
 
 pytest.importorskip("mcp", reason="the mcp package is not installed")
 pytest.importorskip("duckdb", reason="an example is a query")
@@ -66,11 +64,9 @@ def test_the_page_lists_every_tool_with_its_arguments() -> None:
 def test_the_skill_names_tools_and_commands_that_are() -> None:
     text = SKILL.read_text(encoding="utf-8")
     assert re.match(r"---\nname: traceq\ndescription: .{50,1000}\n---\n", text)
-    entries = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for line in re.findall(r"`traceq ([^`]+)`", text):
         name, *words = line.partition(" -- ")[0].split()
-        options = {option for parameter in entries[name].params for option in parameter.opts}
-        assert {word for word in words if word.startswith("--")} <= options, line
+        assert {word for word in words if word.startswith("--")} <= options_of(name), line
     rows = re.findall(r"^\|[^|]+\| (`.*?) \|", text, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} <= set(TOOLS)
 

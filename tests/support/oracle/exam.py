@@ -101,9 +101,11 @@ def last_to_arrive(path: Path) -> int:
 
 @answers
 def waited_in_collectives(path: Path, rank: int) -> int:
-    """Time until the last rank joins, over all collectives but the first."""
+    """Time until the last rank joins, over all collectives of the steps that are not partial, but the trace's first."""
     starts = [[op.start for op in kernels_named(trace, "nccl")] for trace in ranks_of(path)]
-    return sum(max(each) - each[rank] for each in list(zip(*starts, strict=True))[1:])
+    steps = [step for step in answer_once(path / f"rank{rank}.json")["steps"] if not step["partial"]]
+    counted = [each for each in list(zip(*starts, strict=True))[1:] if each[rank] >= steps[0]["start_ns"]]
+    return sum(max(each) - each[rank] for each in counted)
 
 
 @answers
