@@ -160,6 +160,13 @@ def test_a_sync_says_its_op_line_and_what_a_step_without_it_saves() -> None:
     assert syncs["ns"] == [105_000, 305_000, 105_000]
 
 
+def test_the_copy_and_the_synchronize_of_a_sync_have_its_colour() -> None:
+    timeline = run_timeline(Run("run", (trace_with_syncs(),)), {0: "rank 0"})
+    colours = {label.name: label.colour for label in timeline.labels.numbers}
+    assert colours["cudaMemcpyAsync"] == colours["cudaStreamSynchronize"] == "sync_wait"
+    assert (colours["cudaLaunchKernel"], colours["aten::item"]) == ("call", "op")
+
+
 def test_a_place_is_the_sync_of_the_shown_step() -> None:
     shown = run_timeline(Run("run", (trace_with_syncs(),)), {0: "rank 0"}).shown
     row = {"kind": "dtoh", "op": "aten::item", "line": "train.py:12 train", "phase": "forward"}

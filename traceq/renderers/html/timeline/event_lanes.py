@@ -20,7 +20,7 @@ from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import main_track
-from traceq.intervals import sorted_unique
+from traceq.intervals import contains, sorted_unique, spans
 from traceq.model import Category, Trace
 from traceq.renderers.html.timeline.spans import Label, Labels, Lane, labelled
 
@@ -120,7 +120,10 @@ def _host_labels(trace: Trace, track: int, rows: NDArray[np.int64], labels: Labe
     """Return the label of host rows of a thread: int64[M]."""
     events = trace.events
     origin = origins(trace, np.full(len(rows), track), events.ts[rows], events.end[rows])
-    blocks = np.isin(rows, blocking_calls(trace).rows)
+    calls = blocking_calls(trace)
+    on_track = np.flatnonzero(calls.track == track)
+    waits = contains(spans(calls.start[on_track], calls.end[on_track]), events.ts[rows])
+    blocks = waits & (events.category[rows] == Category.RUNTIME)  # a copy and the synchronize after it, both
 
     def label_of(name: int, category: int, line: int, is_sync: int) -> Label:
         colour = "sync_wait" if is_sync else _OF_HOST[category]
