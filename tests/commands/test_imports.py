@@ -13,20 +13,17 @@ from terminal import PROGRAM
 
 from traceq.commands import SUMMARIES
 
-UNUSED = ("torch", "pandas", "matplotlib", "typer", "pydantic", "asyncio", "http", "urllib.request")
+UNUSED = ("torch", "pandas", "matplotlib", "asyncio", "http", "urllib.request")
 """Never needed to read a trace."""
 
 HELP = (*UNUSED, "numpy", "rich", "msgspec", "traceq.model", "traceq.analysis", "traceq.runs", "traceq.recorder")
 
 SHOW = (
     *UNUSED,
-    "altair",
     "numpy.ma",
     "multiprocessing",
     "concurrent.futures",
     "logging",
-    "email",
-    "importlib.metadata",
 )
 SHOW += ("traceq.compare", "traceq.recorder", "traceq.snapshots", "traceq.renderers.html", "traceq.renderers.perfetto")
 """What a report on one clean trace, as text or JSON, does without."""
