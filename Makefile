@@ -11,11 +11,13 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs recordings docs wheels clean
 .DEFAULT_GOAL := demo
 
-demo: $(VENV)/.demo ## record half the arms of outlier_ab on two CPU ranks and say what the check costs
+demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
 	@run=traceq-runs/demo-$$(date +%Y%m%d-%H%M%S) && \
-	$(BIN)/traceq record --recipe fixtures/outlier_ab.py --ranks 2 --device cpu --steps 128 --out $$run > /dev/null && \
+	$(BIN)/traceq record --recipe fixtures/demo.py --ranks 2 --device cpu --steps 128 --out $$run > /dev/null && \
+	$(BIN)/traceq diff $$run --html $$run/diff.html > /dev/null 2>&1 && \
 	$(BIN)/traceq diff $$run && \
-	printf '\nNext:\n  %s\n  %s\n  %s\n' \
+	printf '\nNext:\n  %s\n  %s\n  %s\n  %s\n' \
+	  "$$run/diff.html        # the same as a page, with the steps over time" \
 	  "$(BIN)/traceq show $$run/on        # the step: phases, syncs with their lines, collectives" \
 	  "$(BIN)/traceq open $$run/on        # the same in the Perfetto UI" \
 	  "$(BIN)/traceq record --help        # on your GPUs, with your own loop"
