@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from builder import annotation, build, call, comms, frame, kernel, launch, memcpy, op, step, world, write
-from paths import DOCS, TRACES
+from paths import DOCS, FIXTURES, TRACES
 from terminal import traceq
 
 from traceq.cli import main
@@ -391,6 +391,12 @@ def test_a_recording_with_a_missing_rank_cannot_pass(shell: Shell, tmp_path: Pat
     assert shell(trace, "--rule", "htod == 0")[0] == 0
     write(run.trace("on", 1), *gpu_events(), **world(1, 2))
     assert shell(tmp_path / "on", "--rule", "htod == 0")[0] == 0
+
+
+def test_exposed_communication_of_several_ranks_is_waits_and_transfers(shell: Shell) -> None:
+    code, out, _ = shell(FIXTURES / "example" / "job", "--rule", "exposed_comm < 1 ms")
+    assert code == 3
+    assert out.startswith("BROKEN exposed_comm < 1 ms: 1.38 ms on rank 0 (700 us exposed_transfer in backward, 682 us ")
 
 
 def test_each_line_names_its_path_where_there_are_several(shell: Shell, tmp_path: Path) -> None:

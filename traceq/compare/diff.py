@@ -228,6 +228,8 @@ def _doubt(traced: Traced, comparison: Comparison | None, *, is_outside: bool) -
     if is_outside:
         return f"The traced delta, {delta}, is outside the unprofiled 95 % CI: {left_out}"
     if comparison is not None and comparison.unprofiled and not comparison.verdict.is_difference:
+        if comparison.verdict.name == "inconclusive":
+            return f"The unprofiled steps do not decide, and the traced {delta} is no evidence by itself: {left_out}"
         return f"The unprofiled steps show no difference that the traced {delta} could explain: {left_out}"
     return ""
 

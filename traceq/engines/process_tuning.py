@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 from collections.abc import Sequence
@@ -16,12 +15,8 @@ _LARGE_BLOCK = (32 << 20) - 4096  # the largest that moves glibc's threshold
 
 
 def collect_rarely() -> None:
-    """Have Python look for reference cycles a hundred times less often, and not when this process ends.
-
-    That last collection visits every object of every module: a fifth of the time that `show` of a small trace takes.
-    """
+    """Have Python look for reference cycles a hundred times less often, for the rest of this process."""
     gc.set_threshold(_GARBAGE)
-    atexit.register(gc.freeze)
 
 
 def raise_mmap_threshold() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
+from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT
 from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.time_partition import BUSY, TimeCategory
 from traceq.frozen import frozen
@@ -74,8 +75,10 @@ def _utilisation(column: str) -> Metric:
 def _time(*categories: TimeCategory) -> Metric:
     """Return the time of each step in some categories; only exposed communication exists with and without a device."""
     needs = Needs.CPU_ONLY if set(categories) <= set(_ON_CPU_ONLY) else Needs.DEVICE
-    needs = Needs.NOTHING if categories == (TimeCategory.EXPOSED_COMM,) else needs
-    return Metric("partition", _TIMED, "category", tuple(category.name.lower() for category in categories), needs)
+    names = tuple(category.name.lower() for category in categories)
+    if categories == (TimeCategory.EXPOSED_COMM,):
+        needs, names = Needs.NOTHING, (*names, EXPOSED_WAIT, EXPOSED_TRANSFER)  # its two parts, of several ranks
+    return Metric("partition", _TIMED, "category", names, needs)
 
 
 METRICS: Mapping[str, Metric] = {
