@@ -65,6 +65,13 @@ def test_only_a_wait_that_no_compute_hides_is_idle() -> None:
     assert first["busy_ns"] == 50_000
 
 
+def test_a_moment_in_which_a_rank_waits_in_two_collectives_is_exposed_once() -> None:
+    early, late = met((10, 20), (110, 400), (150, 420)), met((10, 20), (380, 400), (390, 420))
+    first, _ = ranks(rank(0, *early), rank(1, *late))
+    assert first["wait_ns"] == (380 - 110 + 390 - 150) * 1000
+    assert first["exposed_wait_ns"] == (390 - 110) * 1000
+
+
 def test_clocks_that_are_apart_change_no_wait() -> None:
     plain = ranks(rank(0, *FIRST), rank(1, *SECOND))
     apart = ranks(rank(0, *FIRST, at_us=1000), rank(1, *SECOND, at_us=8000))

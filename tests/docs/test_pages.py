@@ -23,6 +23,7 @@ QUOTING = [
     *sorted((ROOT / "docs" / "analyses").glob("*.md")),
 ]
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+OPTION = re.compile(r"--[\w-]+")
 NOT_RUN = ("record", "open")  # one takes minutes, the other waits for a browser
 
 
@@ -72,7 +73,7 @@ def test_commands_and_options_exist(page: Path) -> None:
         for line, _ in commands(block):
             if line.startswith("traceq "):
                 command, *words = shlex.split(line.partition("  #")[0].partition(" -- ")[0])[1:]
-                assert {word for word in words if word.startswith("--")} <= options_of(command), line
+                assert {word for word in words if OPTION.fullmatch(word)} <= options_of(command), line
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name)

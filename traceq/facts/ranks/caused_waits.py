@@ -27,7 +27,8 @@ class CausedWaits:
 
     `counted` bool[B]: the instances that count: those of these steps, without the first of each group. `cause`,
     `waiter`, `instance` int64[W] into the job's ranks and instances; `step` int64[W] into K. `ns`, `exposed_ns`
-    int64[W]: the wait, and its part in which the waiting rank computes nothing. `peers` bool[R, R]: share a group.
+    int64[W]: the wait, and its part in which the waiting rank computes nothing, nor waits in a collective that it
+    issued before. `peers` bool[R, R]: share a group.
     """
 
     counted: NDArray[np.bool_]
@@ -68,8 +69,11 @@ def caused_waits(job: Job, exposed: Mapping[int, Spans]) -> CausedWaits:
     start, ns = issued.columns.start[call], waits.wait[instance, waiter]
     exposed_ns = np.zeros_like(ns)
     for index, rank in enumerate(issued.ranks):
-        selected = waiter == index
-        exposed_ns[selected] = measure_within(exposed[rank], start[selected], start[selected] + ns[selected])
+        selected = np.flatnonzero(waiter == index)
+        selected = selected[np.argsort(start[selected], kind="stable")]
+        ends = start[selected] + ns[selected]
+        since = np.maximum(start[selected], np.r_[0, np.maximum.accumulate(ends)[:-1]]) if len(selected) else ends
+        exposed_ns[selected] = measure_within(exposed[rank], np.minimum(since, ends), ends)
     cause = latest_rank(waits)[instance] if len(instance) else instance
     return CausedWaits(counted, cause, waiter, instance, numbers[instance], ns, exposed_ns, _peers(job), num_steps)
 
