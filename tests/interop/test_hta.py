@@ -52,11 +52,12 @@ QUICK = "cuda-sync/alexnet"
 
 NO_STRAGGLERS = {"get_potential_stragglers": "ValueError"}
 UNLINKED = {"get_frequent_cuda_kernel_sequences": "ValueError"}
-NAN_IN_A_QUERY = dict.fromkeys(("critical_path_analysis", "overlay_critical_path_analysis"), "UndefinedVariableError")
+UNSTEADY = ("critical_path_analysis", "overlay_critical_path_analysis")
+"""Methods that fail or not, and differently, from process to process, with either parser."""
 FAILURES = {
     "cuda-sync/alexnet": NO_STRAGGLERS,
     "dlrm-v100-8r": {},
-    "resnet50-2021/workers0": NO_STRAGGLERS | NAN_IN_A_QUERY | {"get_frequent_cuda_kernel_sequences": "TypeError"},
+    "resnet50-2021/workers0": NO_STRAGGLERS | {"get_frequent_cuda_kernel_sequences": "TypeError"},
     "inference/vllm-piecewise-mi300": NO_STRAGGLERS | UNLINKED | {"get_aten_op_kernels_and_delay": "KeyError"},
     "nanogpt-h100-8r/rank0": NO_STRAGGLERS | UNLINKED | {"get_gpu_kernels_with_user_annotations": "ValueError"},
     "ddp-a100/rank0": NO_STRAGGLERS | UNLINKED,
@@ -75,7 +76,7 @@ def test_every_public_method_has_the_same_result_as_after_the_parse_of_hta(name:
     for rank, link in links.items():
         link.symlink_to(files[rank])
     [result] = compare(links, folder=tmp_path)
-    failures = {method: fault.split(":")[0] for method, fault in result["failures"].items()}
+    failures = {method: fault.split(":")[0] for method, fault in result["failures"].items() if method not in UNSTEADY}
     assert (result["differences"], failures) == ({}, FAILURES[name])
     assert (result["left"], result["not_asked"]) == (0, [])
 
