@@ -73,8 +73,10 @@ def test_off_is_free() -> None:
 
 def test_on_is_not_free_of_the_check() -> None:
     from traceq.compare.disabled_change import off_is_free_text
+    from traceq.facts.ranks.run_ranks import ranks_in_memory
 
-    text = off_is_free_text(traceq.read(RUN / "on"), traceq.read(RUN / "absent"), "forward")
+    on, absent = (ranks_in_memory(traceq.read(RUN / name)) for name in ("on", "absent"))
+    text = off_is_free_text(on, absent, "forward")
     assert text.startswith("on is not free: issues more per step than absent: ")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ WIDTH = 64
 GROUPED = "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<int>>>(P)"
 EXCHANGE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 LAYERS = 4
+EP_MOE = TRACES / "ep-moe-b200-ab" / "ref.json.gz"
 
 
 def exchange(start: int, received: int, sent: int, kind: str = "c10::BFloat16") -> Event:
@@ -43,8 +46,22 @@ def rank(
 
     `tokens` of each layer, of `sent` that the rank has before.
     """
-    rows: list[Event] = [step(0, 400 * LAYERS)]
-    for layer in range(LAYERS):
+    return build(
+        *one_step(0, expert_us, slowest_us=slowest_us, name=name, tokens=tokens, sent=sent), **world(number, size)
+    )
+
+
+def one_step(
+    number: int,
+    expert_us: int,
+    *,
+    slowest_us: int = 300,
+    name: str = GROUPED,
+    tokens: Sequence[int] = (),
+    sent: int = 100,
+) -> list[Event]:
+    rows: list[Event] = [step(400 * LAYERS * number, 400 * LAYERS, number)]
+    for layer in range(LAYERS * number, LAYERS * (number + 1)):
         begin, corr = 400 * layer, 2 * layer + 1
         rows += [launch(begin + 1, 2, corr), kernel(name, begin + 10, expert_us, corr)]
         computed = begin + 10 + expert_us
@@ -52,7 +69,7 @@ def rank(
         rows.append(kernel(EXCHANGE, computed, begin + 30 + slowest_us - computed, corr + 1, stream=20))
         if tokens:
             rows += [exchange(begin + 12, tokens[layer], sent), exchange(begin + 15, sent, tokens[layer])]
-    return build(*rows, **world(number, size))
+    return rows
 
 
 def test_the_busiest_rank_is_compared_with_the_mean_and_the_others_wait() -> None:
@@ -71,6 +88,27 @@ def test_the_busiest_rank_is_compared_with_the_mean_and_the_others_wait() -> Non
         "expert compute is uneven: rank 1 has 600 us per step more than the mean (2.00x), and the others"
     )
     assert finding.ns == 600_000
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "has_finding"), [((300, 310, 300), True), ((100, 300, 100), False), ((100, 300, 300), False)]
+)
+def test_experts_are_uneven_in_most_steps_and_beyond_their_scatter(
+    of_steps: tuple[int, ...], has_finding: bool
+) -> None:
+    def steps_of(busiest: bool) -> list[Event]:
+        return [
+            row
+            for number, us in enumerate(of_steps)
+            for row in one_step(number, us if busiest else 100, slowest_us=max(us, 100))
+        ]
+
+    traces = [build(*steps_of(number == 1), **world(number, 4)) for number in range(4)]
+    report = analyze(Run("job", tuple(traces)), "experts")
+    busiest = report.tables[0].to_dicts()[1]
+    assert busiest["ratio"] > 1.3  # of which the mean alone would make a finding
+    assert [finding.code for finding in report.findings] == ["expert_imbalance"] * has_finding
+    assert all("in these 3 traced steps" in finding.text for finding in report.findings)
 
 
 def test_even_experts_are_no_finding() -> None:
@@ -166,6 +204,57 @@ def test_other_exchanges_tell_no_tokens() -> None:
     assert tokens(op("c10d::alltoall_base_", 0, 2, **odd), op("c10d::alltoall_base_", 5, 2, **odd)) == ("", [])
 
 
+def split(start: int, received: Sequence[int], sent: Sequence[int], width: int = WIDTH, **more: object) -> Event:
+    sizes = {"In split size": str(list(sent)), "Out split size": str(list(received)), "dtype": "BFloat16"}
+    return comms("all_to_allv", start, 2, (sum(sent) * width, sum(received) * width), **sizes | more)
+
+
+def test_without_shapes_split_sizes_tell_the_tokens() -> None:
+    rng = random.Random(5)
+    layers = [([rng.randrange(50) for _ in range(4)], [rng.randrange(1, 50) for _ in range(4)]) for _ in range(6)]
+    rows = [
+        row
+        for number, (received, sent) in enumerate(layers)
+        for row in (
+            split(40 * number, [4] * 4, [4] * 4, 1, dtype="Long"),  # how many tokens come
+            split(40 * number + 10, received, sent),
+            split(40 * number + 20, sent, received),
+        )
+    ]
+    engine = op("autograd::engine::evaluate_function: AllToAllBackward0", 300, 90, tid=AUTOGRAD)
+    again = [{**row, "tid": AUTOGRAD, "ts": row["ts"] + 300} for row in rows[:6]]
+    expected = [sum(received) for received, _ in layers]
+    assert tokens(*rows, engine, *again) == (EXCHANGES, expected)
+    assert tokens(*rows[2:], engine, *again) == (EXCHANGES, expected[1:])  # the window opens within a layer
+    shaped = [exchange(500, 7, 9), exchange(510, 9, 7)]
+    assert tokens(*rows, *shaped) == (EXCHANGES, [7])
+
+
+@pytest.mark.parametrize(
+    "splits", ["[]", "[1, 2, ...]", "[1, -2]", "[1.5]", "{}", 7, None, "[" * 2000, str([2**61] * 4)], ids=repr
+)
+def test_split_sizes_that_are_cut_short_or_none_tell_nothing(splits: object) -> None:
+    odd = {"In split size": splits, "Out split size": splits}
+    assert tokens(split(0, [1, 2], [1, 2], **odd), split(5, [1, 2], [1, 2], **odd)) == ("", [])
+
+
+@pytest.mark.skipif(not EP_MOE.exists(), reason=f"no traces beside this checkout, in {TRACES}")
+def test_split_sizes_and_shapes_of_a_real_trace_tell_the_same(tmp_path: Path) -> None:
+    trace = json.loads(gzip.decompress(EP_MOE.read_bytes()))
+    calls = [event for event in trace["traceEvents"] if event["name"] == "record_param_comms"]
+    calls.sort(key=lambda event: event["ts"])
+    received = [
+        sum(json.loads(event["args"]["Out split size"])) for event in calls if event["args"].get("dtype") == "BFloat16"
+    ]
+    assert expert_tokens(read_trace(EP_MOE)).tokens.tolist() == received[::2] == [8192] * 10
+    for event in trace["traceEvents"]:
+        event.get("args", {}).pop("Input Dims", None)
+    plain = tmp_path / "plain.json"
+    plain.write_text(json.dumps(trace))
+    result = expert_tokens(read_trace(plain))
+    assert (result.source, result.tokens.tolist()) == (EXCHANGES, received[::2])
+
+
 def test_without_exchanges_the_rows_of_grouped_products_count() -> None:
     weight_gradient = product(20, [64, 30], [30, 128])
     assert tokens(product(0, [30, 64], [4, 64, 128]), product(10, [30, 128], [4, 128, 64]), weight_gradient) == (
@@ -181,6 +270,7 @@ def test_the_backward_pass_does_not_count_again() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.torch
 def test_what_two_ranks_exchange_is_what_they_counted(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     subprocess.run([sys.executable, str(TESTS / "support" / "expert_exchange_job.py"), str(tmp_path)], check=True)

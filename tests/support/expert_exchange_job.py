@@ -33,6 +33,7 @@ def main(rank: int, folder: str) -> None:
             num_received.append(len(tokens))
     profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
     Path(folder, f"tokens{rank}.txt").write_text(json.dumps(num_received))
+    dist.barrier()  # gloo aborts a process whose peer leaves while its threads still answer
     dist.destroy_process_group()
 
 

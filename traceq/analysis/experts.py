@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._slack import waits_by_rank
+from traceq.analysis._slack import waits_in_steps
 from traceq.analysis._wording import MOST_RANKS, in_traced_steps, more_rows, per_step, with_step_headings
 from traceq.facts.comm.expert_tokens import EXCHANGES, expert_tokens
 from traceq.facts.events.communication_kernels import is_communication
@@ -19,7 +20,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.intervals import measure, measure_common, span_index, spans
+from traceq.intervals import measure, measure_within, span_index, spans
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -68,12 +69,13 @@ class LayerRow:
 class _Rank:
     """One rank's row, none for a model without experts, and `tokens` int64[L] of the layers of its counted steps.
 
-    `source`: what tells the tokens, "" where nothing does.
+    `source`: what tells the tokens, "" where nothing does. `steps_ns` int64[K]: expert compute of each counted step.
     """
 
     rows: tuple[ExpertRow, ...]
     source: str
     tokens: NDArray[np.int64]
+    steps_ns: NDArray[np.int64]
 
 
 def summarize(trace: Trace) -> _Rank:
@@ -84,19 +86,21 @@ def summarize(trace: Trace) -> _Rank:
     windows = spans(*all_steps.window[all_steps.counted].T)
     inside = np.searchsorted(windows[:, 0], start, "right") > np.searchsorted(windows[:, 1], start, "right")
     num_steps = max(int(all_steps.counted.sum()), 1)
-    ns = round(measure_common(spans(start, end), windows) / num_steps)
+    steps_ns = measure_within(spans(start, end), *all_steps.window[all_steps.counted].T)
+    ns = round(int(steps_ns.sum()) / num_steps)
     tokens = layers.tokens[span_index(all_steps.host[all_steps.counted], layers.ts) >= 0]
     if not inside.any() and len(tokens) and tokens.min() == tokens.max():
         tokens = tokens[:0]  # other programs exchange activations, too, always as many
     per_step = round(int(tokens.sum()) / num_steps) if len(tokens) else None
     has_experts = inside.any() or len(tokens) > 0
     rows = (ExpertRow(trace.rank, int(inside.sum()), ns, 1.0, per_step, None, None),) if has_experts else ()
-    return _Rank(rows, layers.source if len(tokens) else "", tokens)
+    return _Rank(rows, layers.source if len(tokens) else "", tokens, steps_ns)
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return a row per rank and per layer; people see ranks, and a finding, where they differ."""
-    rows, waits = list(of_all(parts)), {rank: round(ns) for rank, ns in waits_by_rank(job).items()}
+    rows = list(of_all(parts))
+    waits = {rank: round(float(ns.mean())) for rank, ns in waits_in_steps(job).items()}
     mean = float(np.mean([row.ns for row in rows])) if rows else 0.0
     tokens = [row.tokens for row in rows if row.tokens is not None]
     mean_tokens = float(np.mean(tokens)) if len(tokens) == len(rows) and any(tokens) else 0.0
@@ -120,7 +124,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     note = " ".join(filter(None, [_of_layers(layers, parts), more_rows(len(rows) - len(busiest))]))
     view = Table.of("experts", "Expert compute of a step by rank", ExpertRow, busiest, note=note)
     shown = view if mean_tokens else view.without("tokens", "token_ratio")
-    return Report("experts", tables, (with_step_headings(shown, job),), _findings(job, rows, mean))
+    return Report("experts", tables, (with_step_headings(shown, job),), _findings(job, parts, rows, mean))
 
 
 def _layers(job: Job, parts: Sequence[_Rank]) -> list[LayerRow]:
@@ -154,8 +158,11 @@ def _of_layers(layers: Sequence[LayerRow], parts: Sequence[_Rank]) -> str:
     return f"{where}." if is_exact else f"{where}, by the rows of grouped products, which may have room to spare."
 
 
-def _findings(job: Job, rows: Sequence[ExpertRow], mean: float) -> tuple[Finding, ...]:
-    """Return the rank with most expert compute if the others wait for about as long as it computes more."""
+def _findings(job: Job, parts: Sequence[_Rank], rows: Sequence[ExpertRow], mean: float) -> tuple[Finding, ...]:
+    """Return the rank with most expert compute if the others wait for about as long as it computes more.
+
+    Both have to hold in most steps.
+    """
     busiest = max(rows, key=lambda row: (row.ns, -row.rank))
     others = [row.wait_ns for row in rows if row.rank != busiest.rank and row.wait_ns is not None]
     steps_of = next(rank.steps for rank in job.ranks if rank.rank == busiest.rank)
@@ -165,6 +172,8 @@ def _findings(job: Job, rows: Sequence[ExpertRow], mean: float) -> tuple[Finding
     busiest_wait = busiest.wait_ns or 0
     if excess < _LEAST_SHARE * step_ns or waited - busiest_wait < _LEAST_EXPLAINED * excess:
         return ()
+    if not _holds(job, parts, busiest.rank):
+        return ()
     times = f"{format_value(excess, Unit.NS)} {per_step(steps_of)} more than the mean ({busiest.ratio:.2f}x)"
     waits = f"{format_value(waited, Unit.NS)} in collectives (it waits {format_value(busiest_wait, Unit.NS)})"
     tokens = "" if busiest.token_ratio is None else f" on {busiest.token_ratio:.2f}x the tokens"
@@ -173,6 +182,26 @@ def _findings(job: Job, rows: Sequence[ExpertRow], mean: float) -> tuple[Finding
         f"{in_traced_steps(job)}: {_remedy(busiest)}"
     )
     return (Finding("expert_imbalance", "medium", text, round(excess), f"rank {busiest.rank}"),)
+
+
+def _holds(job: Job, parts: Sequence[_Rank], busiest: int) -> bool:
+    """Return whether a rank computes longer for experts in most steps, and the others wait for it in most steps.
+
+    Steps are compared by their number.
+    """
+    numbers = {rank.rank: rank.steps.number[rank.steps.counted].tolist() for rank in job.ranks}
+    common = sorted(set.intersection(*map(set, numbers.values())))
+    place = {rank: [of_rank.index(number) for number in common] for rank, of_rank in numbers.items()}
+    ns = {part.rows[0].rank: part.steps_ns[place[part.rows[0].rank]] for part in parts if part.rows}
+    waits_ns = {rank: of_rank[place[rank]] for rank, of_rank in waits_in_steps(job).items()}
+    step_ns = next(step_lengths(rank.steps) for rank in job.ranks if rank.rank == busiest)[place[busiest]]
+    excess_ns = ns[busiest] - np.mean(list(ns.values()), axis=0)
+    others_ns = [waits_ns[rank] for rank in ns if rank != busiest and rank in waits_ns]
+    waited_ns = np.median(others_ns, axis=0) - waits_ns.get(busiest, np.zeros(len(common)))
+    return all(
+        holds_in_steps(each, step_ns, 100 * least)
+        for each, least in ((excess_ns, _LEAST_SHARE), (waited_ns, _LEAST_SHARE * _LEAST_EXPLAINED))
+    )
 
 
 def _remedy(busiest: ExpertRow) -> str:

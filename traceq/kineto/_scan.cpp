@@ -117,9 +117,9 @@ template <class Table> PyObject* copied(const Table& table) {
 }
 
 template <class Table> PyObject* taken(Table& table) {
-    PyObject* const found = copied(table);
+    PyObject* const rows = copied(table);
     table.clear();
-    return found;
+    return rows;
 }
 
 PyObject* take(PyObject* self, PyObject*) {
@@ -128,7 +128,8 @@ PyObject* take(PyObject* self, PyObject*) {
     scanner.threads.clear();
     const long long num_dropped = std::exchange(scanner.num_dropped, 0);
     return Py_BuildValue(
-        "LNNNNN", num_dropped, threads, taken(scanner.sent), taken(scanner.stacks), taken(scanner.allocations), taken(scanner.waits));
+        "LNNNNNN", num_dropped, threads, taken(scanner.sent), taken(scanner.stacks), taken(scanner.allocations), taken(scanner.waits),
+        taken(scanner.nodes));
 }
 
 PyObject* ids_in(Strings& ours, const Strings& theirs, std::vector<int32_t>& ids) {

@@ -63,6 +63,8 @@ class MessageRows:
                 strings[str(args.ranks)] if args.ranks is not None else -1,
                 elements_in,
                 elements_out,
+                _sum(args.splits_in),
+                _sum(args.splits_out),
                 _to_count(args.group_size),
                 _to_count(args.message_sequence),
             )
@@ -70,7 +72,7 @@ class MessageRows:
 
     def build(self) -> Messages:
         """Return the rows as columns."""
-        table = np.array(self._rows, np.int64).reshape(-1, 9)
+        table = np.array(self._rows, np.int64).reshape(-1, 11)
         texts = table[:, 1:5].astype(np.int32)
         return Messages(
             row=table[:, 0],
@@ -80,8 +82,10 @@ class MessageRows:
             ranks=texts[:, 3],
             elements_in=table[:, 5],
             elements_out=table[:, 6],
-            group_size=table[:, 7],
-            sequence=table[:, 8],
+            rows_in=table[:, 7],
+            rows_out=table[:, 8],
+            group_size=table[:, 9],
+            sequence=table[:, 10],
         )
 
 
@@ -97,6 +101,16 @@ def _to_count(value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         return -1
     return number if 0 <= number < COUNT_LIMIT else -1
+
+
+def _sum(splits: Any) -> int:
+    """Return the sum of split sizes; -1 for none, and for the lists of more than 30 that the profiler cuts short."""
+    try:
+        sizes = _decode_list(splits) if isinstance(splits, str) else splits
+    except (msgspec.DecodeError, RecursionError):
+        return -1
+    is_sound = isinstance(sizes, list) and sizes and all(type(size) is int and size >= 0 for size in sizes)
+    return _to_count(sum(sizes)) if is_sound else -1
 
 
 def _from_shapes(event: str, args: RawArgs) -> tuple[int, str]:

@@ -20,11 +20,11 @@ from traceq.kineto.collective_messages import MessageRows
 from traceq.kineto.interning import NAME_DECIDES, CategoryCodes, InternedNumbers, InternedStrings, Interner
 from traceq.kineto.numbers import INVALID_NS, nanoseconds
 from traceq.kineto.raw_events import RawArgs, RawEvent
-from traceq.model import Allocations, CallStacks, Category, Events, EventWaits
+from traceq.model import Allocations, CallStacks, Category, Events, EventWaits, GraphNodes
 
 __all__ = ["DTYPES", "SIDE_TABLES", "ColumnBuilder", "to_int"]
 
-SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits")
+SIDE_TABLES = ("strings", "messages", "stacks", "allocations", "waits", "nodes")
 """Fields of Events that are not columns."""
 _NO_ARGS = RawArgs()
 _LONGEST_NS = 10**18
@@ -76,6 +76,7 @@ class ColumnBuilder:
     _stacks: list[tuple[int, int]] = field(default_factory=list)
     _allocations: list[NDArray[np.int64]] = field(default_factory=list)
     _waits: list[NDArray[np.int64]] = field(default_factory=list)
+    _nodes: list[tuple[int, int, int, int]] = field(default_factory=list)
     _category_codes: CategoryCodes = field(default_factory=CategoryCodes)
     _numbers: InternedNumbers = field(init=False)
     _grids: dict[bytes, int] = field(default_factory=dict)
@@ -147,6 +148,7 @@ class ColumnBuilder:
         self._note_messages(args, events, np.flatnonzero(_WITH_MESSAGES[category]), names)
         self._note_stacks(host_args, host)
         self._note_waits(args, np.flatnonzero(_SYNC[category]))
+        self._note_nodes(device_args, device)
 
         def scatter(rows: NDArray[np.int64], values: NDArray[Any], dtype: type = np.int64) -> NDArray[Any]:
             column: NDArray[Any] = np.full(len(args), -1, dtype)
@@ -215,6 +217,15 @@ class ColumnBuilder:
         table = np.column_stack([self.num_rows + rows, stream, record])
         self._waits.append(table[(stream >= 0) & (record > 0)])
 
+    def _note_nodes(self, args: Sequence[RawArgs], rows: NDArray[np.int64]) -> None:
+        """Record which node of a graph device work ran, if it ran one, with its annotation."""
+        graph, node = _ints([a.graph for a in args]), _ints([a.graph_node for a in args])
+        for index in np.flatnonzero((graph > 0) | (node > 0)).tolist():
+            given = (args[index].label, args[index].label_2_13, args[index].label_unnamed)
+            text = next((_as_text(label) for label in given if label is not None), "")
+            label = self.strings[text] if text else -1
+            self._nodes.append((self.num_rows + int(rows[index]), int(graph[index]), int(node[index]), label))
+
     def _note_allocations(self, events: list[RawEvent]) -> None:
         """Record `[memory]` instants; those without a usable time count as dropped."""
         if not events:
@@ -253,6 +264,7 @@ class ColumnBuilder:
             stacks=CallStacks(row=stacks[:, 0].copy(), text=stacks[:, 1].astype(np.int32)),
             allocations=Allocations.of(np.concatenate([np.empty((0, 9), np.int64), *self._allocations])),
             waits=EventWaits.of(np.concatenate([np.empty((0, 3), np.int64), *self._waits])),
+            nodes=GraphNodes.of(np.array(self._nodes, np.int64).reshape(-1, 4)),
             **columns,
         )
 

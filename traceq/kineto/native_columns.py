@@ -19,7 +19,7 @@ from traceq.kineto.columns import DTYPES, SIDE_TABLES, ColumnBuilder
 from traceq.kineto.growable_columns import GrowableColumns
 from traceq.kineto.interning import Interner
 from traceq.kineto.raw_events import RawArgs, RawEvent
-from traceq.model import Allocations, CallStacks, Events, EventWaits, Messages, Thread
+from traceq.model import Allocations, CallStacks, Events, EventWaits, GraphNodes, Messages, Thread
 
 _NUMBERED = tuple(column.name for column in fields(Events) if column.name not in SIDE_TABLES)
 
@@ -83,6 +83,7 @@ class NativeColumns:
         self._stacks: list[CallStacks] = []
         self._allocations: list[Allocations] = []
         self._waits: list[EventWaits] = []
+        self._nodes: list[GraphNodes] = []
 
     @property
     def threads(self) -> tuple[Thread, ...]:
@@ -117,6 +118,7 @@ class NativeColumns:
         pid, tid = ids[events.allocations.pid], ids[events.allocations.tid]
         self._allocations.append(replace(events.allocations, pid=pid, tid=tid))
         self._waits.append(replace(events.waits, row=events.waits.row + first))
+        self._nodes.append(replace(events.nodes, row=events.nodes.row + first, label=ids[events.nodes.label]))
 
     def move_from(self, part: NativeColumns) -> None:
         """Append all rows of `part`, always the same object, which is empty afterwards."""
@@ -146,19 +148,21 @@ class NativeColumns:
         builder = ColumnBuilder(threads=self._threads)
         for text in threads:
             builder.note_thread(_decode_event(text))
-        message_rows, stacks, allocations, waits = (
+        message_rows, stacks, allocations, waits, nodes = (
             np.frombuffer(table, np.int64).reshape(-1, width).copy()
-            for table, width in zip(tables, (3, 2, 9, 3), strict=True)
+            for table, width in zip(tables, (3, 2, 9, 3, 4), strict=True)
         )
-        for table in (message_rows, stacks, waits):
+        for table in (message_rows, stacks, waits, nodes):
             table[:, 0] += first
         if ids is not None and messages is not None:
             message_rows[:, 1], stacks[:, 1] = messages[message_rows[:, 1]], ids[stacks[:, 1]]
             allocations[:, 1:3] = ids[allocations[:, 1:3]]
+            nodes[:, 3] = ids[nodes[:, 3]]
         self._message_rows.append(message_rows)
         self._stacks.append(CallStacks(stacks[:, 0], stacks[:, 1].astype(np.int32)))
         self._allocations.append(Allocations.of(allocations))
         self._waits.append(EventWaits.of(waits))
+        self._nodes.append(GraphNodes.of(nodes))
 
     def _interned(self, texts: Sequence[str]) -> NDArray[np.int32]:
         """Return int32[N + 1] string ids of N texts; the last is -1, so that indexing by -1 gives -1."""
@@ -186,6 +190,7 @@ class NativeColumns:
             stacks=_by_row(_concat(CallStacks, self._stacks)),
             allocations=_concat(Allocations, self._allocations),
             waits=_by_row(_concat(EventWaits, self._waits)),
+            nodes=_by_row(_concat(GraphNodes, self._nodes)),
             strings=tuple(self._scanner.strings()),
             **self._table.rows(0, self.num_rows),
         )

@@ -25,12 +25,16 @@ class RawArgs(msgspec.Struct, gc=False):
     grid: Any = None
     wait_on_stream: Any = -1  # of a cuda_sync row, like the next
     event_record: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=-1)
+    graph: Any = msgspec.field(name="graph id", default=-1)
+    graph_node: Any = msgspec.field(name="graph node id", default=-1)
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
     forward_thread: Any = msgspec.field(name="Fwd thread id", default=-1)
     call_stack: Any = msgspec.field(name="Call stack", default=None)
     collective: Any = msgspec.field(name="Collective name", default=None)
     elements_in: Any = msgspec.field(name="In msg nelems", default=-1)
     elements_out: Any = msgspec.field(name="Out msg nelems", default=-1)
+    splits_in: Any = msgspec.field(name="In split size", default=None)
+    splits_out: Any = msgspec.field(name="Out split size", default=None)
     dtype: Any = None
     group: Any = msgspec.field(name="Process Group Name", default=None)
     group_size: Any = msgspec.field(name="Group size", default=-1)
@@ -41,7 +45,9 @@ class RawArgs(msgspec.Struct, gc=False):
     types: msgspec.Raw = msgspec.field(name="Input type", default=_ABSENT)
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_ABSENT)
     inputs: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_ABSENT)
-    label: Any = msgspec.field(name="name", default=None)  # of a thread_name row
+    label: Any = msgspec.field(name="name", default=None)  # of a thread_name row, and torch's of a node of a graph
+    label_2_13: Any = msgspec.field(name="str", default=None)  # as torch 2.12 and 2.13 wrote it, like the next
+    label_unnamed: Any = msgspec.field(name="annotation", default=None)
     memory_bytes: Any = msgspec.field(name="Bytes", default=-1)  # of a [memory] row, like all below
     allocated: Any = msgspec.field(name="Total Allocated", default=-1)
     reserved: Any = msgspec.field(name="Total Reserved", default=-1)

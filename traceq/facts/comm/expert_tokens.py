@@ -1,7 +1,7 @@
-"""Tokens that the experts of a rank compute in each layer, as far as the trace records shapes.
+"""Tokens that the experts of a rank compute in each layer, as far as the trace records sizes.
 
-A token counts once for each of its experts on the rank. An all-to-all tells the rows that it receives; the first input
-of a grouped product has as many rows as all its experts together.
+A token counts once for each of its experts on the rank. An all-to-all tells the rows that it receives, by its shapes or
+its split sizes; the first input of a grouped product has as many rows as all its experts together.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _PRODUCT = re.compile(r"^aten::_(scaled_)?grouped_mm$")
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 _FLOATS = ("c10::BFloat16", "c10::Half", "float", "c10::Float8_e4m3fn", "c10::Float8_e5m2")
 """Types of activations; what is exchanged as integers is their number."""
+_FLOAT = re.compile(r"^b?float")
+"""Names of their types in messages."""
 _MOST = 2**40
 """Rows and columns from which a shape is none."""
 
@@ -53,14 +55,29 @@ def expert_tokens(trace: Trace) -> ExpertTokens:
     A layer exchanges twice, and the second exchange returns what the first one brought: its rows in and out are
     swapped. Exchanges that do not pair like that are others, such as those of embeddings.
     """
-    rows, exchanged = _parsed(trace, _EXCHANGE, _exchanged)
-    for first in (0, 1):  # the window may open within a layer
-        num = (len(rows) - first) // 2
-        there, back = (exchanged[first + turn : first + 2 * num : 2] for turn in (0, 1))
-        if num > 0 and np.array_equal(there, back[:, [1, 0, 2]]):
-            return ExpertTokens(EXCHANGES, trace.events.ts[rows[first : first + 2 * num : 2]], there[:, 0])
+    for rows, exchanged in (_parsed(trace, _EXCHANGE, _exchanged), _split(trace)):
+        for first in (0, 1):  # the window may open within a layer
+            num = (len(rows) - first) // 2
+            there, back = (exchanged[first + turn : first + 2 * num : 2] for turn in (0, 1))
+            if num > 0 and np.array_equal(there, back[:, [1, 0, 2]]):
+                return ExpertTokens(EXCHANGES, trace.events.ts[rows[first : first + 2 * num : 2]], there[:, 0])
     rows, multiplied = _parsed(trace, _PRODUCT, _multiplied)
     return ExpertTokens(PRODUCTS if len(rows) else "", trace.events.ts[rows], multiplied[:, 0])
+
+
+def _split(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (all-to-alls of the forward pass by start, their rows received and sent and width), by split sizes."""
+    events, messages = trace.events, trace.events.messages
+    is_split = (messages.rows_in >= 0) & (messages.rows_out >= 0) & (messages.elements_in + messages.elements_out > 0)
+    is_float = np.array([*(_FLOAT.match(text) is not None for text in events.strings), False])[messages.dtype]
+    index = np.flatnonzero(is_split & is_float & (events.category[messages.row] == Category.CPU_OP))
+    index = index[~surroundings(trace, messages.row[index]).within(_BACKWARD)] if len(index) else index
+    index = index[np.argsort(events.ts[messages.row[index]], kind="stable")]
+    received, sent = messages.rows_out[index], messages.rows_in[index]
+    elements = messages.elements_in[index] + messages.elements_out[index]
+    width, rest = np.divmod(elements, np.maximum(received + sent, 1))
+    is_rows = (received + sent > 0) & (rest == 0) & (messages.elements_out[index] == received * width)
+    return messages.row[index[is_rows]], np.column_stack([received, sent, width])[is_rows]
 
 
 def _parsed(

@@ -15,10 +15,11 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, sorted_unique, span_index
 from traceq.model import Category, Trace
 
-__all__ = ["GraphReplays", "ReplayTimes", "capture_spans", "graph_replays", "replay_times"]
+__all__ = ["Captures", "GraphReplays", "capture_spans", "captures", "graph_replays", "nodes_of_replays"]
 
 _REPLAY = re.compile(r"GraphLaunch")
 _BEGIN, _END = (re.compile(rf"^(cuda|hip|cu)Stream{word}Capture") for word in ("Begin", "End"))
+_INSTANTIATE = re.compile(r"^(cuda|hip|cu)GraphInstantiate")
 _CAPTURED = re.compile(r"^(cuda|hip|cu)\w*(LaunchKernel|LaunchCooperativeKernel|Memcpy\w*Async|Memset\w*Async)")
 """Calls that become a node of the graph while it is captured."""
 
@@ -39,23 +40,35 @@ class GraphReplays:
         return np.where(self.captured >= 0, self.captured, launching)
 
 
-@frozen
-class ReplayTimes:
-    """Sums over device work, ns: of all, of what `num` replays launched, and of its part whose capture is shown."""
-
-    gpu_ns: int
-    replay_ns: int
-    captured_ns: int
-    num: int
-
-
 @frozen(eq=False)
-class _Nodes:
-    """Nodes of K graphs in order: graph `index` has `rows[first[index]:first[index] + size[index]]`; `ts` int64[K]."""
+class Captures:
+    """Nodes of K graphs in order: graph `index` has `rows[first[index]:first[index] + size[index]]`.
+
+    `ts` int64[K] is when its capture ended; `in_turn`: graphs are instantiated in the order of their captures.
+    """
 
     rows: NDArray[np.int64]
     size: NDArray[np.int64]
     ts: NDArray[np.int64]
+    in_turn: bool = False
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        return np.cumsum(self.size) - self.size
+
+
+@frozen(eq=False)
+class _Replays:
+    """R replays in order, like Captures; `ts` int64[R] is when each is launched.
+
+    `work`: the indices of DeviceWork in that order; `graph` int64[R]: the executable graph, -1 if the trace names none.
+    """
+
+    rows: NDArray[np.int64]
+    work: NDArray[np.int64]
+    size: NDArray[np.int64]
+    ts: NDArray[np.int64]
+    graph: NDArray[np.int64]
 
     @property
     def first(self) -> NDArray[np.int64]:
@@ -64,31 +77,29 @@ class _Nodes:
 
 @once_per_trace
 def graph_replays(trace: Trace) -> GraphReplays:
-    """Return the work of replays, with its captured calls where the capture is in the trace, too.
-
-    Nodes run in the order of their capture, on one stream. A replay belongs to a capture if all replays follow each
-    other as the captures did, with as many nodes each, or if no other capture has as many nodes; and if its replays run
-    the same kernels.
-    """
+    """Return the work of replays, with its captured calls where the capture is in the trace, too."""
     work = device_work(trace)
     replayed = matching(trace.events, work.call, _REPLAY) & work.linked
-    captured = np.full(len(work), -1)
-    captures = _captures(trace) if replayed.any() else None
-    if captures is not None and len(captures.size):
-        replays, index = _replays(trace, np.flatnonzero(replayed))
-        graph = _captures_of(trace, captures, replays)
-        nodes = np.repeat(captures.first[graph] - replays.first, replays.size) + np.arange(len(index))
-        is_linked = np.repeat(graph >= 0, replays.size)
-        captured[index[is_linked]] = captures.rows[nodes[is_linked]]
+    captured = nodes_of_replays(trace, replayed, captures(trace)) if replayed.any() else np.full(len(work), -1)
     return GraphReplays(replayed, captured)
 
 
-def replay_times(trace: Trace) -> ReplayTimes:
-    """Return how much of the device's time replays launch."""
-    work, replays = device_work(trace), graph_replays(trace)
-    ns, calls = work.end - work.start, sorted_unique(work.call[replays.replayed])
-    replay_ns, captured_ns = ns[replays.replayed].sum(), ns[replays.captured >= 0].sum()
-    return ReplayTimes(int(ns.sum()), int(replay_ns), int(captured_ns), len(calls))
+def nodes_of_replays(trace: Trace, replayed: NDArray[np.bool_], recorded: Captures) -> NDArray[np.int64]:
+    """Return int64[D]: for the work of replays the row of its node in the captures, -1 where that is not certain.
+
+    Nodes run in the order of their capture, on one stream, or, with ids of nodes, in the order of these. A replay
+    belongs to a capture if all replays follow each other as the captures did, with as many nodes each, or if no other
+    capture has as many nodes; and if its replays run the same kernels. Where the trace names graphs, graphs in the
+    order of their ids follow each other as the captures did.
+    """
+    result = np.full(len(replayed), -1)
+    if len(recorded.size):
+        replays = _replays(trace, np.flatnonzero(replayed))
+        graph = _captures_of(trace, recorded, replays)
+        nodes = np.repeat(recorded.first[graph] - replays.first, replays.size) + np.arange(len(replays.work))
+        is_linked = np.repeat(graph >= 0, replays.size)
+        result[replays.work[is_linked]] = recorded.rows[nodes[is_linked]]
+    return result
 
 
 @once_per_trace
@@ -106,8 +117,8 @@ def capture_spans(trace: Trace) -> Spans:
     return np.array(sorted(windows), np.int64).reshape(-1, 2)
 
 
-def _captures(trace: Trace) -> _Nodes:
-    """Return the captures that launch anything, each with the calls that it records; `ts` is when it ended.
+def captures(trace: Trace) -> Captures:
+    """Return the captures that launch anything, each with the calls that it records.
 
     Calls of other threads count, as backward launches on that of the autograd engine; not where captures overlap.
     """
@@ -115,12 +126,14 @@ def _captures(trace: Trace) -> _Nodes:
     calls = events.rows(Category.RUNTIME)
     calls = calls[np.argsort(events.ts[calls], kind="stable")]
     if (spans[1:, 0] < spans[:-1, 1]).any():
-        return _Nodes(calls[:0], calls[:0], calls[:0])
+        return Captures(calls[:0], calls[:0], calls[:0])
     launches = calls[matching(events, calls, _CAPTURED)]
     launches = launches[~np.isin(launches, device_work(trace).call)]
     capture = span_index(spans, events.ts[launches])
     size = np.bincount(capture[capture >= 0], minlength=len(spans))
-    return _Nodes(launches[capture >= 0], size[size > 0], spans[size > 0, 1])
+    instantiated = np.searchsorted(spans[:, 0], events.ts[calls[matching(events, calls, _INSTANTIATE)]], "right")
+    in_turn = bool((np.bincount(instantiated, minlength=len(spans) + 1)[1:] == 1).all())
+    return Captures(launches[capture >= 0], size[size > 0], spans[size > 0, 1], in_turn)
 
 
 def _windows(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> list[tuple[int, int]]:
@@ -130,45 +143,81 @@ def _windows(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> list[tuple[i
     return list(zip(begins[has_end].tolist(), ends[following[has_end]].tolist(), strict=True))
 
 
-def _replays(trace: Trace, index: NDArray[np.int64]) -> tuple[_Nodes, NDArray[np.int64]]:
-    """Return the replays in order, and these indices of DeviceWork by (replay, start); `ts` is when it is launched.
+def _replays(trace: Trace, index: NDArray[np.int64]) -> _Replays:
+    """Return the replays, by their launches, that these indices of DeviceWork belong to.
 
-    A replay on several streams has no order of its nodes: it is left out.
+    A replay on several streams has no order of its nodes, unless the trace names them: it is left out.
     """
     work, events = device_work(trace), trace.events
+    graph, node = _ids_of_nodes(trace, work.rows[index])
+    has_ids = bool(((graph > 0) & (node >= 0)).all())
     calls, replay = np.unique(work.call[index], return_inverse=True)
     lowest, highest = np.full(len(calls), np.iinfo(np.int64).max), np.full(len(calls), -1)
-    np.minimum.at(lowest, replay, work.stream[index])
-    np.maximum.at(highest, replay, work.stream[index])
+    shared = graph if has_ids else work.stream[index]
+    np.minimum.at(lowest, replay, shared)
+    np.maximum.at(highest, replay, shared)
     kept = np.flatnonzero(lowest == highest)
     kept = kept[np.argsort(events.ts[calls[kept]], kind="stable")]
     place = np.full(len(calls), -1)
     place[kept] = np.arange(len(kept))
-    order = np.argsort(place[replay], kind="stable")
+    order = np.lexsort((node if has_ids else np.arange(len(index)), place[replay]))
     order = order[place[replay[order]] >= 0]
     size = np.bincount(place[replay[order]], minlength=len(kept))
-    return _Nodes(work.rows[index[order]], size, events.ts[calls[kept]]), index[order]
+    of_graph = lowest[kept] if has_ids else np.full(len(kept), -1)
+    return _Replays(work.rows[index[order]], index[order], size, events.ts[calls[kept]], of_graph)
 
 
-def _captures_of(trace: Trace, captures: _Nodes, replays: _Nodes) -> NDArray[np.int64]:
+def _ids_of_nodes(trace: Trace, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (graph, node) of rows of Events: int64[K] each, -1 where the trace does not name them."""
+    nodes = trace.events.nodes
+    index = np.full(len(trace.events), -1)
+    index[nodes.row] = np.arange(len(nodes.row))
+    return np.append(nodes.graph, -1)[index[rows]], np.append(nodes.node, -1)[index[rows]]
+
+
+def _captures_of(trace: Trace, recorded: Captures, replays: _Replays) -> NDArray[np.int64]:
     """Return which capture each replay runs: int64[R], -1 where that is not certain."""
-    in_turn = np.arange(len(replays.size)) % len(captures.size)
-    if (
-        len(replays.size) >= len(captures.size)
-        and not _repeats(captures.size)
-        and np.array_equal(captures.size[in_turn], replays.size)
-        and (captures.ts[in_turn] <= replays.ts).all()
-        and _run_the_same(trace, replays, int(captures.size.sum()))
-    ):
+    has_ids = bool((replays.graph >= 0).all())
+    in_turn = _in_turn_of_ids(recorded, replays) if has_ids else _in_turn(trace, recorded, replays)
+    if in_turn is not None:
         return in_turn
     graph = np.full(len(replays.size), -1)
-    for capture in np.flatnonzero(np.bincount(captures.size)[captures.size] == 1).tolist():
-        same = np.flatnonzero(replays.size == captures.size[capture])
-        nodes = (replays.first[same][:, None] + np.arange(captures.size[capture])).ravel()
-        alike = _Nodes(replays.rows[nodes], replays.size[same], replays.ts[same])
-        if (alike.ts >= captures.ts[capture]).all() and _run_the_same(trace, alike, int(captures.size[capture])):
+    for capture in np.flatnonzero(np.bincount(recorded.size)[recorded.size] == 1).tolist():
+        same = np.flatnonzero(replays.size == recorded.size[capture])
+        nodes = (replays.first[same][:, None] + np.arange(recorded.size[capture])).ravel()
+        is_one = len(sorted_unique(replays.graph[same])) == 1
+        is_later = bool((replays.ts[same] >= recorded.ts[capture]).all())
+        if is_one and is_later and _run_the_same(trace, replays.rows[nodes], int(recorded.size[capture])):
             graph[same] = capture
     return graph
+
+
+def _in_turn(trace: Trace, recorded: Captures, replays: _Replays) -> NDArray[np.int64] | None:
+    """Return the captures of replays that follow each other as the captures did, over and over; None of others."""
+    in_turn = np.arange(len(replays.size)) % len(recorded.size)
+    follows = (
+        len(replays.size) >= len(recorded.size)
+        and not _repeats(recorded.size)
+        and np.array_equal(recorded.size[in_turn], replays.size)
+        and (recorded.ts[in_turn] <= replays.ts).all()
+        and _run_the_same(trace, replays.rows, int(recorded.size.sum()))
+    )
+    return in_turn if follows else None
+
+
+def _in_turn_of_ids(recorded: Captures, replays: _Replays) -> NDArray[np.int64] | None:
+    """Return the captures of graphs whose ids ascend as graphs were captured, all of them; None of others.
+
+    Ids ascend with the instantiation of graphs, which torch can put off until the first replay.
+    """
+    graphs, index = np.unique(replays.graph, return_inverse=True)
+    follows = (
+        recorded.in_turn
+        and len(graphs) == len(recorded.size)
+        and np.array_equal(recorded.size[index], replays.size)
+        and (recorded.ts[index] <= replays.ts).all()
+    )
+    return index if follows else None
 
 
 def _repeats(size: NDArray[np.int64]) -> bool:
@@ -177,7 +226,7 @@ def _repeats(size: NDArray[np.int64]) -> bool:
     return any(np.array_equal(size[:-period], size[period:]) for period in periods)
 
 
-def _run_the_same(trace: Trace, replays: _Nodes, num: int) -> bool:
+def _run_the_same(trace: Trace, rows: NDArray[np.int64], num: int) -> bool:
     """Return whether every `num` nodes have the names of the first ones."""
-    name = trace.events.name[replays.rows]
+    name = trace.events.name[rows]
     return bool((name == name[np.arange(len(name)) % num]).all())

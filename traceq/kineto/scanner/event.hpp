@@ -15,18 +15,18 @@ constexpr int kDeepest = 100;
 enum Field : int {
     kPh, kName, kCat, kPid, kTid, kTs, kDur, kArgs,
     kExternalId, kExternalId2021, kCorrelation, kDevice, kStream, kBytes, kSize, kSequence, kForwardThread,
-    kMessageSequence, kWaitOnStream, kEventRecord,
-    kDirection, kGrid, kCallStack, kLabel, kDims2021, kStrides, kInputs,
-    kCollective, kElementsIn, kElementsOut, kDtype, kGroup, kGroupSize, kRanks, kDims, kTypes,  // those of Messages
+    kMessageSequence, kWaitOnStream, kEventRecord, kGraph, kGraphNode,
+    kDirection, kGrid, kCallStack, kLabel, kLabel213, kLabelUnnamed, kDims2021, kStrides, kInputs,
+    kCollective, kElementsIn, kElementsOut, kSplitsIn, kSplitsOut, kDtype, kGroup, kGroupSize, kRanks, kDims, kTypes,  // those of Messages
     kMemoryBytes, kAllocated, kReserved, kDeviceType, kDeviceId, kAddress,                      // those of Allocations
     kNumFields,
 };
 constexpr Text kKeys[kNumFields] = {
     "ph", "name", "cat", "pid", "tid", "ts", "dur", "args",
     "External id", "external id", "correlation", "device", "stream", "bytes", "size", "Sequence number", "Fwd thread id",
-    "Seq", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
-    "direction", "grid", "Call stack", "name", "Input dims", "Input Strides", "Concrete Inputs",
-    "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Process Group Name", "Group size", "Process Group Ranks",
+    "Seq", "wait_on_stream", "wait_on_cuda_event_record_corr_id", "graph id", "graph node id",
+    "direction", "grid", "Call stack", "name", "str", "annotation", "Input dims", "Input Strides", "Concrete Inputs",
+    "Collective name", "In msg nelems", "Out msg nelems", "In split size", "Out split size", "dtype", "Process Group Name", "Group size", "Process Group Ranks",
     "Input Dims", "Input type",
     "Bytes", "Total Allocated", "Total Reserved", "Device Type", "Device Id", "Addr",
 };
@@ -70,24 +70,24 @@ public:
     Gap opening;  // behind no value: the brace belongs to the gap after this one
 
     int find(Text key) const {
-        const Text* const found = std::find(names_ + first_, names_ + end_, key);
-        return found < names_ + end_ ? int(found - names_) : Gap::kIgnored;
+        const Text* const name = std::find(names_ + first_, names_ + end_, key);
+        return name < names_ + end_ ? int(name - names_) : Gap::kIgnored;
     }
 
     Gap* note(Gap& before, Text text, int field, bool is_plain) {
         Gap* const end = gaps_ + count_;
-        Gap* const found = std::find_if(gaps_, end, [text](const Gap& gap) { return Text(gap.text, gap.size) == text; });
-        if (!is_plain || text.size() > Gap::kLongest || found == gaps_ + kMost) {
+        Gap* const gap = std::find_if(gaps_, end, [text](const Gap& each) { return Text(each.text, each.size) == text; });
+        if (!is_plain || text.size() > Gap::kLongest || gap == gaps_ + kMost) {
             passing_.size = text.size(), passing_.field = field;
             return &passing_;
         }
-        if (found == end) {
-            std::memcpy(found->text, text.data(), text.size());
-            found->size = text.size(), found->field = field;
+        if (gap == end) {
+            std::memcpy(gap->text, text.data(), text.size());
+            gap->size = text.size(), gap->field = field;
             ++count_;
         }
         const size_t at = before.num_followers < Gap::kMostFollowers ? before.num_followers++ : turn_++ % Gap::kMostFollowers;
-        return before.followers[at] = found;
+        return before.followers[at] = gap;
     }
 
 private:
@@ -194,11 +194,11 @@ private:
 
     TRACEQ_INLINE const char* repeated(const char* p, int depth) {  // as value; few arrays are new
         if (*p != '[') return value(p, depth);
-        Value& known = arrays_.at(p);
-        if (known.begins(p)) return p + known.size;
+        Value& last = arrays_.at(p);
+        if (last.begins(p)) return p + last.size;
         const size_t num_odd = odd.size();
         const char* const end = array(p, depth);
-        if (end && odd.size() == num_odd && !exotic_) known.learn(between(p, end));
+        if (end && odd.size() == num_odd && !exotic_) last.learn(between(p, end));
         return end;
     }
 

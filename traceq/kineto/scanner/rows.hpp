@@ -24,7 +24,7 @@ enum Column : int {
 constexpr size_t kWidths[kNumColumns] = {8, 8, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
 constexpr char kColumnNames[] =  // and the side tables, which Python keeps
     "ts dur category name cat pid tid grid shapes types strides inputs device stream correlation external_id bytes sequence forward_thread "
-    "strings messages stacks allocations waits";
+    "strings messages stacks allocations waits nodes";
 
 struct Columns {  // room for so many rows, lent by Python
     char* at[kNumColumns];
@@ -43,6 +43,7 @@ public:
     std::vector<std::array<int64_t, 3>> sent;        // row, number of the message, `Seq`
     std::vector<std::array<int64_t, 2>> stacks;      // row, number of the string
     std::vector<std::array<int64_t, 3>> waits;       // the columns of EventWaits
+    std::vector<std::array<int64_t, 4>> nodes;       // the columns of GraphNodes
     std::vector<std::string> threads;                // metadata events that name one
     int64_t num_dropped = 0;
     Cursor cursor;
@@ -67,12 +68,12 @@ private:
 
     bool decode(Text text, std::string& out) const {  // false where it is no JSON, or not UTF-8
         const PyGILState_STATE state = PyGILState_Ensure();
-        PyObject* const found = PyObject_CallFunction(decode_, "y#", text.data(), Py_ssize_t(text.size()));
+        PyObject* const decoded = PyObject_CallFunction(decode_, "y#", text.data(), Py_ssize_t(text.size()));
         char* at;
         Py_ssize_t size;
-        const bool done = found && PyBytes_AsStringAndSize(found, &at, &size) == 0;
+        const bool done = decoded && PyBytes_AsStringAndSize(decoded, &at, &size) == 0;
         if (done) out.assign(at, size_t(size));
-        Py_XDECREF(found);
+        Py_XDECREF(decoded);
         forget_fault();
         PyGILState_Release(state);
         return done;
@@ -102,10 +103,10 @@ private:
         if (!event_.has(kTs)) return ++num_dropped, true;
         int32_t pid, tid;
         if (!event_.was_read(kTs) || !id_of(kPid, pid) || !id_of(kTid, tid)) return false;
-        std::array<int64_t, 9> found = {event_.number[kTs], pid, tid, -1, -1, -1, -1, -1, -1};
+        std::array<int64_t, 9> allocation = {event_.number[kTs], pid, tid, -1, -1, -1, -1, -1, -1};
         for (int i = 0; i < 6; ++i)
-            if (!integer(Field(kMemoryBytes + i), found[size_t(3 + i)])) return false;
-        allocations.push_back(found);
+            if (!integer(Field(kMemoryBytes + i), allocation[size_t(3 + i)])) return false;
+        allocations.push_back(allocation);
         return true;
     }
 
@@ -125,12 +126,14 @@ private:
         for (int column = cGrid; column <= cStream; ++column) cell<int32_t>(column) = -1;
         for (int column = cCorrelation; column <= cForwardThread; ++column) cell<int64_t>(column) = -1;
         std::array<int64_t, 3> wait = {int64_t(row), -1, -1};
-        if (category < 0 || !read_arguments(category, stack, wait)) return false;
+        std::array<int64_t, 4> node = {int64_t(row), -1, -1, -1};
+        if (category < 0 || !read_arguments(category, stack, wait) || !read_node(category, node)) return false;
         Text renamed = name;
         if (!rename_copy(renamed) || !note_message(category, name)) return false;
         cell<int32_t>(cName) = strings.intern(renamed);
         if (!stack.empty()) stacks.push_back({int64_t(row), strings.intern(stack)});
         if (wait[1] >= 0 && wait[2] > 0) waits.push_back(wait);
+        if (node[1] > 0 || node[2] > 0) nodes.push_back(node);
         ++row;
         return true;
     }
@@ -157,13 +160,27 @@ private:
         return done;
     }
 
+    bool read_node(int category, std::array<int64_t, 4>& node) {
+        if (category < kKernel || category > kSync) return true;
+        if (!integer(kGraph, node[1]) || !integer(kGraphNode, node[2])) return false;
+        if (node[1] <= 0 && node[2] <= 0) return true;
+        for (const Field label : {kLabel, kLabel213, kLabelUnnamed}) {
+            if (!event_.given(label)) continue;
+            Text text;
+            if (!text_of(label, text, scratch_)) return false;
+            if (!text.empty()) node[3] = strings.intern(text);
+            break;
+        }
+        return true;
+    }
+
     // The number of what a value says, of which there are few.
     template <class Meaning> bool id_of(Values& values, Text written, int32_t& out, Meaning meaning) {
-        Value& known = values.at(written.data());
-        if (known.is(written)) return out = known.id, true;
+        Value& last = values.at(written.data());
+        if (last.is(written)) return out = last.id, true;
         Text text;
         if (!meaning(written, text)) return false;
-        known.learn(written, out = strings.intern(text));
+        last.learn(written, out = strings.intern(text));
         return true;
     }
 
@@ -219,11 +236,11 @@ private:
 
     bool note_message(int category, Text name) {  // the words of a collective are Python's to understand, each once
         if (category != kCpuOp && category != kAnnotation && category != kKernel) return true;
-        bool found = event_.given(kCollective);
+        bool is_collective = event_.given(kCollective);
         if (name.size() > 4 && name[4] == ':')
             for (const Text prefix : {"nccl:", "gloo:", "hccl:", "xccl:", "c10d::"})
-                found = found || name.substr(0, prefix.size()) == prefix;
-        if (!found) return true;
+                is_collective = is_collective || name.substr(0, prefix.size()) == prefix;
+        if (!is_collective) return true;
         scratch_ = "{";
         for (int field = kCollective; field <= kTypes; ++field)
             if (event_.has(Field(field)))
@@ -254,8 +271,8 @@ private:
         if (kind == kUnknown) kind = ask(strings[size_t(cat)], {});
         if (kind != kByName) return kind;
         scratch_.assign(std::to_string(cat)).append(1, ' ').append(name);
-        const auto known = kinds_by_name_.find(scratch_);
-        return known != kinds_by_name_.end() ? known->second : kinds_by_name_[scratch_] = ask(strings[size_t(cat)], name);
+        const auto entry = kinds_by_name_.find(scratch_);
+        return entry != kinds_by_name_.end() ? entry->second : kinds_by_name_[scratch_] = ask(strings[size_t(cat)], name);
     }
 
     int ask(Text cat, Text name) const {  // once per category, and per name where that takes it

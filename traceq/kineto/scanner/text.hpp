@@ -58,14 +58,14 @@ TRACEQ_INLINE const char* skip_plain(const char* p) {
         const __m128i text = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
         const __m128i quote = _mm_cmpeq_epi8(text, _mm_set1_epi8('"')), escape = _mm_cmpeq_epi8(text, _mm_set1_epi8('\\'));
         const __m128i strange = _mm_cmplt_epi8(text, _mm_set1_epi8(' '));  // signed: what is beyond ASCII is below zero
-        const int found = _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quote, escape), strange));
-        if (found) return p + lowest_bit(uint64_t(found));
+        const int stops = _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quote, escape), strange));
+        if (stops) return p + lowest_bit(uint64_t(stops));
     }
 #else
     for (;; p += 8) {
         const uint64_t word = load8(p), quote = word ^ '"' * kEach, escape = word ^ '\\' * kEach;
-        const uint64_t found = (((quote - kEach) & ~quote) | ((escape - kEach) & ~escape) | ((word - 0x20 * kEach) & ~word) | word) & kHigh;
-        if (found) return p + lowest_bit(found) / 8;  // a borrow may mark bytes behind the first one, never before it
+        const uint64_t stops = (((quote - kEach) & ~quote) | ((escape - kEach) & ~escape) | ((word - 0x20 * kEach) & ~word) | word) & kHigh;
+        if (stops) return p + lowest_bit(stops) / 8;  // a borrow may mark bytes behind the first one, never before it
     }
 #endif
 }

@@ -99,10 +99,10 @@ private:
     }
 
     int32_t id_of(Text value) {
-        Value& known = seen_.at(value.data());
-        if (known.is(value)) return known.id;
+        Value& last = seen_.at(value.data());
+        if (last.is(value)) return last.id;
         const int32_t id = strings.intern(value);
-        known.learn(value, id);
+        last.learn(value, id);
         return id;
     }
 
