@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,15 @@ def figures(run: Run) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.parametrize(("device", "is_shown"), [("cpu", False), ("cuda", True)])
+def test_only_a_job_with_a_device_shows_copies_to_it(device: str, is_shown: bool) -> None:
+    run = alone([batch(2 * MS, 1000), batch(2 * MS, 1000)])
+    assert run.manifest is not None
+    report = analyze(replace(run, manifest=replace(run.manifest, environment={"device": device})), "loader")
+    assert any("h2d" in column.title for column in report.views[0].columns) == is_shown
+    assert "h2d_mean_ns" in report.tables[1].to_dicts()[0]
+
+
 def test_the_slowest_rank_is_the_ceiling_of_the_job() -> None:
     run = alone([batch(2 * MS), batch(2 * MS)], [batch(3 * MS), batch(4 * MS, MS)], samples=16)
     row = figures(run)
@@ -90,7 +100,7 @@ def test_fetches_of_one_kind_are_not_called_bimodal(fetches: Sequence[int]) -> N
 
 
 def test_a_loop_without_workers_makes_its_batches_itself() -> None:
-    assert "the loop makes them itself" in analyze(alone([batch(5)], num_workers=0), "loader").views[0].note
+    assert "The loop makes its batches itself" in analyze(alone([batch(5)], num_workers=0), "loader").views[0].note
 
 
 def test_a_recording_of_steps_is_no_loader_and_a_loader_is_not_told_twice() -> None:

@@ -7,18 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceq.analysis._basis import UnprofiledShare, holds_in_steps, unprofiled_share
-from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._removed_waits import saved_without_loader
+from traceq.analysis._basis import UnprofiledShare, holds_in_steps, recurs, unprofiled_share
+from traceq.analysis._core_use import is_contended, worker_line
+from traceq.analysis._rank_rows import of_all
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import and_followers, saving_words
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.causes.removed_waits import saved_without_loader
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT, LOADER, loader_waits
+from traceq.facts.timeline.loading_line import LoadingLine, loading_line
 from traceq.facts.timeline.steps import main_track, steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity
 from traceq.frozen import frozen
@@ -26,9 +28,11 @@ from traceq.intervals import Spans, intersect, measure_common, measure_within, s
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
+from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 25
 
+_MORE_WORKERS = "more workers, a larger prefetch_factor, or less work per sample"
 _STARVED_PCT = 5.0
 _WAIT = re.compile(f"^{DATALOAD_WAIT}$")
 _LOADS = re.compile(rf"^{LOADER}|^(## )?data_?load", re.IGNORECASE)
@@ -44,19 +48,30 @@ class DataloadRow:
     idle_ns: int = column("device idle", Unit.NS)
 
 
-def summarize(trace: Trace) -> Part[DataloadRow]:
+@frozen
+class _Rank:
+    """One rank's rows, the finding that its steps are held up, and the line that makes batches in the main thread."""
+
+    rows: tuple[DataloadRow, ...]
+    finding: Finding | None
+    line: LoadingLine | None
+
+
+def summarize(trace: Trace) -> _Rank:
     """Return the waits for the data loader in each step, and the finding that they hold up the steps."""
-    return Part(tuple(_rows(trace)), _starved(trace))
+    return _Rank(tuple(_rows(trace)), _starved(trace), loading_line(trace))
 
 
-def merge(job: Job, parts: Sequence[Part[DataloadRow]]) -> Report:
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the rows of all ranks, and the rank that waits longest."""
     table = Table.of("dataload", "Data loader", DataloadRow, of_all(parts))
     share = unprofiled_share(job, _WAIT, _STARVED_PCT)
     if share is None:
         findings = on_the_worst_rank(job, (part.finding for part in parts), slack_by_rank(job))
         return Report("dataload", (table,), findings=findings)
-    return Report("dataload", (table,), findings=(_starved_unprofiled(share),) if share.exceeds else ())
+    return Report(
+        "dataload", (table,), findings=(_starved_unprofiled(job, share, _where(job, parts)),) if share.exceeds else ()
+    )
 
 
 @once_per_trace
@@ -106,10 +121,12 @@ def _starved(trace: Trace) -> Finding | None:
         return None
     step_idle_ns, share = round(idle_ns / len(window)), format_value(100 * idle_ns / total_ns, Unit.PERCENT)
     waits = f"the step waits {format_value(step_idle_ns, Unit.NS)} ({share}) for the data loader"
-    if not len(loader_waits(trace)):  # ranges of the program's own, which replay does not know
+    if not len(loader_waits(trace)) or not is_replayed(trace):  # ranges of the program's own, unknown to the replay
         return _finding(waits, step_idle_ns)
     saving = saved_without_loader(trace)
     if 100 * saving.least_ns * len(window) <= _STARVED_PCT * total_ns:
+        return None
+    if not recurs(saving.steps_ns, steps_, _STARVED_PCT):
         return None
     saved = saving_words(saving, total_ns / len(window))
     return _finding(
@@ -117,12 +134,23 @@ def _starved(trace: Trace) -> Finding | None:
     )
 
 
-def _starved_unprofiled(share: UnprofiledShare) -> Finding:
+def _where(job: Job, parts: Sequence[_Rank]) -> str:
+    """Return the line that makes the batches, in this process or in workers; "" where none is known."""
+    lines = [part.line for part in parts if part.line is not None]
+    if not lines:
+        return worker_line(job)
+    longest = max(lines, key=lambda line: line.share_pct)
+    return f"{format_value(longest.share_pct, Unit.PERCENT)} of its traced time is at {longest.line}"
+
+
+def _starved_unprofiled(job: Job, share: UnprofiledShare, where: str) -> Finding:
     percent = format_value(share.pct, Unit.PERCENT)
     waits = f"an unprofiled step waits {format_value(share.ns, Unit.NS)} ({percent}) for the data loader"
-    return _finding(f"{waits} (mean of {share.num_steps:,} on rank {share.rank})", share.ns)
+    return _finding(f"{waits} (mean of {share.num_steps:,} on rank {share.rank})", share.ns, where, is_contended(job))
 
 
-def _finding(waits: str, ns: int) -> Finding:
-    text = f"starved: {waits}: try more workers, a larger prefetch_factor, or less work per sample"
+def _finding(waits: str, ns: int, where: str = "", are_cores_taken: bool = False) -> Finding:
+    more_workers = "less work per sample, as its workers find no free core" if are_cores_taken else _MORE_WORKERS
+    text = f"starved: {waits}: try {more_workers}"
+    text = f"{text}; {where}" if where else text
     return Finding("starved", "high", text, ns, instead_of=("host_bound", "dataload_wait"))

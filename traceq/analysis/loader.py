@@ -1,4 +1,4 @@
-"""How many batches per second can the input pipeline deliver on its own?"""
+"""Can the input pipeline keep up: how fast is it alone, and which cores do its workers share with the step?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._core_use import CoreUseRow, core_findings, core_rows, core_view
 from traceq.analysis._wording import MOST_RANKS, more_rows
 from traceq.facts.ranks.job import Job
 from traceq.frozen import frozen
@@ -100,19 +101,24 @@ def summarize(trace: Trace) -> None:
 
 
 def merge(job: Job, parts: Sequence[None]) -> Report:
-    """Return fetches, copies and rates of each rank of a recording of a loader alone; nothing for other runs."""
+    """Return fetches, copies and rates of each rank of a loader alone; of steps, the CPU time of their processes."""
     manifest, timings = job.manifest, job.timings
     loader = loader_of(manifest, job.arm, timings)
     if loader is None or timings is None or manifest is None:
-        return Report("loader", _tables([], []))
+        cores = core_rows(job)
+        views = (core_view(job, cores),) if cores else ()
+        return Report("loader", _tables([], [], cores), views, findings=tuple(core_findings(job)))
     rows = [_rank_row(loader, index) for index in range(len(loader.rates))]
     return Report("loader", _tables([_row(loader, timings)], rows), (_view(loader, rows, manifest),))
 
 
-def _tables(total: Sequence[LoaderRow], ranks: Sequence[LoaderRankRow]) -> tuple[Table, ...]:
+def _tables(
+    total: Sequence[LoaderRow], ranks: Sequence[LoaderRankRow], cores: Sequence[CoreUseRow] = ()
+) -> tuple[Table, ...]:
     return (
         Table.of("loader", "", LoaderRow, total, single=True),
         Table.of("loader_ranks", "", LoaderRankRow, ranks),
+        Table.of("core_use", "", CoreUseRow, cores),
     )
 
 
@@ -208,7 +214,10 @@ def _view(loader: Loader, rows: Sequence[LoaderRankRow], manifest: Manifest) -> 
     shown = [row for row in rows if row in slowest]
     note = " ".join([_pace(loader), _explained(loader, manifest), more_rows(len(rows) - len(shown))]).strip()
     title = f"Data loader alone, by rank (batches per rank: {loader.fetch_ns.shape[1]:,})"
-    return Table.of("loader_ranks", title, LoaderRankRow, shown, note=note)
+    view = Table.of("loader_ranks", title, LoaderRankRow, shown, note=note)
+    if manifest.environment.get("device") != "cpu":
+        return view
+    return view.without("h2d_mean_ns", "h2d_median_ns", "h2d_p95_ns")  # nothing is copied to a device
 
 
 def _pace(loader: Loader) -> str:
@@ -223,7 +232,11 @@ def _explained(loader: Loader, manifest: Manifest) -> str:
     """Return why fetches are bimodal, or why they are not."""
     workers, max_prefetched = manifest.parameters.get("num_workers"), _max_prefetched(manifest)
     if loader.modes is None:
-        return "All batches take equally long: the loop makes them itself (num_workers=0)." if workers == 0 else ""
+        return (
+            "The loop makes its batches itself (num_workers=0): none is ready before it is needed."
+            if workers == 0
+            else ""
+        )
     modes = loader.modes
     ready, waited = (format_value(ns, Unit.NS) for ns in (modes.ready_ns, modes.waited_ns))
     limit = f"; up to {max_prefetched} (num_workers x prefetch_factor) can be ready" if max_prefetched else ""

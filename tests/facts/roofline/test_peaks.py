@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceq.errors import UsageFault
-from traceq.facts.roofline.peaks import overridden, peaks_of
+from traceq.facts.roofline.peaks import overridden, peaks_of, unsure_cpu_peaks
 
 DEVICES = [
     ("NVIDIA A100-SXM4-40GB", "A100 40GB", 312, 1555),
@@ -114,3 +114,12 @@ def test_a_cpu_has_the_peaks_that_its_recording_measured() -> None:
     assert (peaks.rate("float32"), peaks.rate("bfloat16"), peaks.bandwidth) == (1e11, 0.0, 2e10)
     assert peaks_of("cpu", {}) is None
     assert peaks_of("cpu") is None
+
+
+def test_a_cpu_whose_measurements_disagree_has_no_peak() -> None:
+    measured = {"cpu_peak_flops": 202 * 10**9, "cpu_peak_flops_least": 18 * 10**9, "cpu_peak_bandwidth": 2 * 10**10}
+    assert peaks_of("cpu", measured) is None
+    assert unsure_cpu_peaks(measured) == "18 to 202 GFLOP/s"
+    agreeing = peaks_of("cpu", {**measured, "cpu_peak_flops_least": 180 * 10**9, "cpu_peak_bandwidth_least": 10**10})
+    assert agreeing is not None
+    assert (agreeing.rate("float32"), agreeing.bandwidth) == (202e9, 0.0)

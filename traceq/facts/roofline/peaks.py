@@ -14,8 +14,9 @@ from dataclasses import field, replace
 
 from traceq.errors import UsageFault
 from traceq.frozen import frozen
+from traceq.units import Unit, format_value
 
-__all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks"]
+__all__ = ["Peaks", "overridden", "peaks_of", "replaced_peaks", "unsure_cpu_peaks"]
 
 _TERA = 1e12
 _GIGA = 1e9
@@ -146,21 +147,47 @@ _BANDWIDTH = ("memory", "hbm", "bandwidth")
 _VALUE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[GTP])?(?:FLOPS?|OPS?|B)?(?:/s)?", re.IGNORECASE)
 
 
+_CPU_SPREAD = 1.25
+"""Ratio of two measurements of one rate from which neither is a peak."""
+
 _SETTINGS: ContextVar[tuple[str, ...]] = ContextVar("settings", default=())
 
 
 def peaks_of(device: str, measured: Mapping[str, str | int | float] | None = None) -> Peaks | None:
     """Return the peaks of a device by the name that traces give it, with those of `replaced_peaks`.
 
-    Of a CPU those that the environment of its recording has `measured`. None for any other device that is not in the
-    table, without settings.
+    Of a CPU those that the environment of its recording has `measured`, as far as its measurements agree. None for any
+    other device that is not in the table, without settings.
     """
     peaks = _PEAKS.get(_BESIDE_MODEL.sub("", device.strip()).lower())
     if device == "cpu" and measured is not None:
-        flops, bandwidth = (measured.get(key) for key in ("cpu_peak_flops", "cpu_peak_bandwidth"))
-        if isinstance(flops, int | float) and isinstance(bandwidth, int | float) and flops > 0 and bandwidth > 0:
+        flops, bandwidth = (_measured_peak(measured, key) for key in ("cpu_peak_flops", "cpu_peak_bandwidth"))
+        if flops:
             peaks = Peaks("this CPU, as measured", "measured by the recording", bandwidth, {"float32": flops})
     return overridden(peaks, _SETTINGS.get(), device)
+
+
+def unsure_cpu_peaks(measured: Mapping[str, str | int | float]) -> str:
+    """Return `18.2 to 202 GFLOP/s` where measurements of the FLOP/s of a CPU disagree; "" where they do not."""
+    least, most = _cpu_peak_range(measured, "cpu_peak_flops")
+    if most <= _CPU_SPREAD * least:
+        return ""
+    return f"{format_value(least / _GIGA, Unit.NUMBER)} to {format_value(most / _GIGA, Unit.NUMBER)} GFLOP/s"
+
+
+def _measured_peak(measured: Mapping[str, str | int | float], key: str) -> float:
+    """Return the highest measurement of a CPU; 0.0 where it has none, or they disagree."""
+    least, most = _cpu_peak_range(measured, key)
+    return most if most <= _CPU_SPREAD * least else 0.0
+
+
+def _cpu_peak_range(measured: Mapping[str, str | int | float], key: str) -> tuple[float, float]:
+    """Return the lowest and the highest of several measurements, 0.0 without any; older recordings have one."""
+    most = measured.get(key)
+    if not isinstance(most, int | float) or most <= 0:
+        return 0.0, 0.0
+    least = measured.get(f"{key}_least", most)
+    return (float(least) if isinstance(least, int | float) else float(most)), float(most)
 
 
 @contextmanager

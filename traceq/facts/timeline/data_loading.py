@@ -11,10 +11,13 @@ from traceq.facts.timeline.steps import main_track
 from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
 
-__all__ = ["DATALOAD_WAIT", "LOADER", "loader_waits"]
+__all__ = ["DATALOAD_WAIT", "LOADER", "LOADING", "loader_waits"]
 
 DATALOAD_WAIT = "dataload_wait"
 """Phase in which a recorded loop fetches its next batch."""
+
+LOADING = ("dataload", DATALOAD_WAIT)
+"""Phases in which the next batch is fetched: of torch's ranges around that, and of a recorded loop."""
 
 LOADER = r"enumerate\(DataLoader\)"
 """Start of torch's name for the ranges in which a loop fetches its next batch; the iterator's class follows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,7 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["die_with_parent", "guarded_job", "kill_group", "running_processes", "signal_main_thread"]
+__all__ = [
+    "daemonic_children",
+    "die_with_parent",
+    "guarded_job",
+    "kill_group",
+    "running_processes",
+    "signal_main_thread",
+]
 
 _PR_SET_PDEATHSIG = 1
 _GUARD = """
@@ -27,6 +35,11 @@ shutil.rmtree(sys.argv[1], ignore_errors=True)
 """Program that kills process groups and removes a folder once the process that named them on its stdin has ended."""
 _KILL_TIMEOUT_S = 30
 _JOB_GUARD = Path(__file__).with_name("job_guard.py")
+
+
+def daemonic_children() -> list[int]:
+    """Return the processes that this one started by multiprocessing as daemons, as data loaders do."""
+    return [child.pid for child in multiprocessing.active_children() if child.daemon and child.pid is not None]
 
 
 def die_with_parent(*_: object) -> None:

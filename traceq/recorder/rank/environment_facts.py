@@ -7,8 +7,6 @@ import platform
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,9 +19,6 @@ from traceq.recorder.process.world import World
 __all__ = ["environment_facts"]
 
 EnvironmentFacts = dict[str, str | int | float]
-
-_SIZE, _COPIED, _TRIALS = 512, 1 << 25, 4
-"""Rows of the measured matrix; bytes of the measured copy; how often each is measured."""
 
 
 @cache
@@ -46,8 +41,6 @@ def environment_facts(world: World) -> EnvironmentFacts:
     }
     if world.device.type == "cuda":
         facts |= _cuda(world.device)
-    elif world.device.type == "cpu":
-        facts |= _cpu_peaks()
     return {key: value for key, value in facts.items() if value != ""}
 
 
@@ -61,28 +54,6 @@ def _cuda(device: torch.device) -> EnvironmentFacts:
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
         "driver": _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
-
-
-def _cpu_peaks() -> EnvironmentFacts:
-    """Return the FLOP/s of a product of matrices in float32 and the bytes per second of a copy: the best of a few.
-
-    That takes a tenth of a second, with the threads that the rank has, while other ranks do the same.
-    """
-    a = torch.ones(_SIZE, _SIZE)
-    source = torch.ones(_COPIED // a.element_size())
-    target = torch.empty_like(source)
-    product_ns = min(_ns(lambda: torch.mm(a, a)) for _ in range(_TRIALS))
-    copy_ns = min(_ns(lambda: target.copy_(source)) for _ in range(_TRIALS))
-    return {
-        "cpu_peak_flops": round(2 * _SIZE**3 / product_ns * 1e9),
-        "cpu_peak_bandwidth": round(2 * _COPIED / copy_ns * 1e9),
-    }
-
-
-def _ns(call: Callable[[], object]) -> int:
-    start = time.perf_counter_ns()
-    call()
-    return max(time.perf_counter_ns() - start, 1)
 
 
 def _package(name: str) -> str:

@@ -19,7 +19,7 @@ import torch
 
 from traceq import recorder
 
-__all__ = ["PREFIX", "mark_running_line", "marked_lines"]
+__all__ = ["PREFIX", "is_user_code", "mark_running_line", "marked_lines"]
 
 PREFIX = "line:"
 
@@ -40,7 +40,7 @@ def marked_lines() -> Iterator[None]:
     before = sys.gettrace()
     tracers: dict[int, Any] = {}  # by id: a frame would keep the loop's iterator, which is to end with the loop
     for frame in _callers(sys._getframe()):
-        if _is_user_code(frame.f_code.co_filename):
+        if is_user_code(frame.f_code.co_filename):
             tracers[id(frame)] = frame.f_trace
             frame.f_trace = _on_line  # a loop that already runs: otherwise only functions that it calls would be marked
     sys.settrace(_on_call)
@@ -59,7 +59,7 @@ def mark_running_line() -> None:
 
 
 def _on_call(frame: FrameType, event: str, arg: Any) -> Any:
-    return _on_line if _is_user_code(frame.f_code.co_filename) else None
+    return _on_line if is_user_code(frame.f_code.co_filename) else None
 
 
 def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -71,7 +71,7 @@ def _on_line(frame: FrameType, event: str, arg: Any) -> Any:
 
 
 def _mark_nearest(frame: FrameType) -> None:
-    caller = next((caller for caller in _callers(frame) if _is_user_code(caller.f_code.co_filename)), None)
+    caller = next((caller for caller in _callers(frame) if is_user_code(caller.f_code.co_filename)), None)
     if caller is not None:
         _mark(caller.f_code, caller.f_lineno)
 
@@ -84,7 +84,7 @@ def _callers(frame: FrameType) -> Iterator[FrameType]:
 
 
 @cache
-def _is_user_code(filename: str) -> bool:
+def is_user_code(filename: str) -> bool:
     """Return True for user code, other libraries included; not for torch, related ones, the stdlib or the recorder."""
     if filename.startswith(("<", *_LIBRARIES, *_RECORDER)):
         return False

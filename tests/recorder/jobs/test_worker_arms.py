@@ -1,0 +1,38 @@
+"""The command that compares numbers of workers has the job's own option in its arms."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceq.recorder.jobs import worker_arms
+from traceq.recorder.jobs.worker_arms import worker_arms_text
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_arms.os, "cpu_count", lambda: 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "arms", "rest"),
+    [
+        (
+            "python train.py --workers 1 --lr 3",
+            "--arm 'w1=--workers 1' --arm 'w0=--workers 0'",
+            "train.py '{arm}' --lr 3",
+        ),
+        ("python train.py --num_workers=1", "--arm 'w1=--num_workers 1'", "python train.py '{arm}'"),
+        ("python train.py --workers", "--arm 'w1=--num-workers 1'", "train.py --workers '{arm}'"),
+    ],
+)
+def test_the_option_of_the_command_becomes_the_arms(command: str, arms: str, rest: str) -> None:
+    text = worker_arms_text(command.split(), 1)
+    assert text.startswith("num_workers=1: workers start with an epoch ")
+    assert arms in text
+    assert text.endswith(rest)
+    assert ("if the script calls the option" in text) == ("=--num-workers" in text)
+
+
+def test_no_more_workers_than_cores_are_tried() -> None:
+    assert "'w4=--num-workers 4' --arm 'w0=--num-workers 0' --arm 'w1=" in worker_arms_text(["python", "a.py"], 4)
+    assert "w3=" not in worker_arms_text(["python", "a.py"], 0)

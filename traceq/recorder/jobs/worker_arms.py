@@ -1,0 +1,42 @@
+"""The command that compares numbers of loader workers, which no toggle can: workers start with an epoch's iterator."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+
+__all__ = ["worker_arms_text"]
+
+_OPTION = re.compile(r"^--?[\w-]*workers?[\w-]*$")
+_GUESS = "--num-workers"
+_MOST_TRIED = 2
+
+
+def worker_arms_text(command: Sequence[str], num_workers: int) -> str:
+    """Return why no toggle changes `num_workers`, and the command with an arm of processes for it and for others.
+
+    The option is the one in the command with `workers` in its name; without one it is a guess, and says so.
+    """
+    option, rest = _without_option(command)
+    tried = [num_workers, *(num for num in range(_MOST_TRIED + 1) if num != num_workers and num <= _num_cores())]
+    arms = [word for num in tried for word in ("--arm", f"w{num}={option or _GUESS} {num}")]
+    words = shlex.join(["traceq", "record", *arms, "--replicates", "4", "--", *rest])
+    guess = "" if option else f" (if the script calls the option {_GUESS})"
+    why = "workers start with an epoch and keep what they were started with, so no toggle reaches them"
+    return f"num_workers={num_workers}: {why}; to compare, in processes{guess}: {words}"
+
+
+def _without_option(command: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the option for the number of workers, "" without one, and the command with `{arm}` in its place."""
+    for index, word in enumerate(command):
+        name, joined, _ = word.partition("=")
+        if _OPTION.match(name) and (joined or command[index + 1 : index + 2]):
+            after = index + (1 if joined else 2)
+            return name, [*command[:index], "{arm}", *command[after:]]
+    return "", [*command, "{arm}"]
+
+
+def _num_cores() -> int:
+    return os.cpu_count() or 1

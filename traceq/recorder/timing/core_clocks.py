@@ -1,0 +1,167 @@
+"""CPU time of a rank and of its data loader's workers, and the time for which their threads waited for a core.
+
+Linux counts both for each thread; read between blocks of steps, never while a step is timed. Elsewhere, and where
+/proc is hidden, nothing is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns, process_time_ns
+
+from traceq.model import CoreUse
+from traceq.runs.step_log import CoresLine
+
+try:
+    import resource
+except ImportError:  # Windows has no such module
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["CoreClocks", "core_facts"]
+
+_PROC = Path("/proc")
+Threads = dict[tuple[int, int], tuple[int, int]]
+"""CPU time and wait for a core so far, ns, by process and thread."""
+
+
+@dataclass(slots=True)
+class CoreClocks:
+    """Clocks of a rank's process, `worker_pids()` and the machine since `start`."""
+
+    worker_pids: Callable[[], Sequence[int]]
+    _since: _Reading | None = None
+
+    def start(self) -> None:
+        """Read all clocks."""
+        self._since = _read(self.worker_pids())
+
+    def lines(self, num_steps: int) -> list[CoresLine]:
+        """Return the use of cores in the steps since `start`, none if this system does not count it."""
+        before, after = self._since, _read(self.worker_pids())
+        if before is None or after is None or not num_steps:
+            return []
+        worker_ns = after.workers_ns - before.workers_ns  # of workers that have ended meanwhile, too
+        if worker_ns < 0:  # a worker that is no child of this process has ended
+            return []
+        waits = _waits(before.threads, after.threads)
+        line = CoresLine(
+            num_steps=num_steps,
+            wall_ns=after.wall_ns - before.wall_ns,
+            process_ns=after.process_ns - before.process_ns,
+            worker_ns=worker_ns,
+            process_wait_ns=sum(waits),
+            thread_wait_ns=max(waits, default=0),
+            worker_wait_ns=sum(_waits(before.workers, after.workers)),
+            machine_ns=after.machine_ns - before.machine_ns if after.machine_ns else 0,
+            num_workers=max(len(before.pids), len(after.pids)),
+        )
+        return [line]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """All clocks at one time, ns since some past; `machine_ns` 0 where this process may not use all cores of it."""
+
+    wall_ns: int
+    process_ns: int
+    threads: Threads
+    pids: Sequence[int]
+    workers: Threads
+    ended_ns: int
+    machine_ns: int
+
+    @property
+    def workers_ns(self) -> int:
+        """CPU time of living workers, and of all children that have ended."""
+        return self.ended_ns + sum(cpu_ns for cpu_ns, _ in self.workers.values())
+
+
+def _read(pids: Sequence[int]) -> _Reading | None:
+    if resource is None or not (_PROC / "self" / "schedstat").is_file():
+        return None
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return _Reading(
+        wall_ns=perf_counter_ns(),
+        process_ns=process_time_ns(),
+        threads=dict(_threads(os.getpid())),
+        pids=pids,
+        workers=dict(each for pid in pids for each in _threads(pid)),
+        ended_ns=round((ended.ru_utime + ended.ru_stime) * 1e9),
+        machine_ns=_machine_ns(),
+    )
+
+
+def _threads(pid: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield CPU time and wait of each thread of a process, of none if it has ended."""
+    with suppress(OSError):
+        for thread in os.listdir(_PROC / str(pid) / "task"):
+            with suppress(OSError, ValueError):
+                cpu, wait, *_ = (_PROC / str(pid) / "task" / thread / "schedstat").read_text().split()
+                yield (pid, int(thread)), (int(cpu), int(wait))
+
+
+def _waits(before: Threads, after: Threads) -> list[int]:
+    """Return the wait of each thread that lived all the time."""
+    return [wait - before[key][1] for key, (_, wait) in after.items() if key in before]
+
+
+def _machine_ns() -> int:
+    """Return for how long the cores of the machine were busy, added up; 0 where the job may use only some of them."""
+    num_cores, tick_ns = os.cpu_count() or 0, 10**9 // os.sysconf("SC_CLK_TCK")
+    lines = (_PROC / "stat").read_text().splitlines()
+    if num_cores != _cores_available() or sum(line.startswith("cpu") for line in lines) != 1 + num_cores:
+        return 0
+    user, nice, system, _, _, irq, softirq, *stolen = (int(field) for field in lines[0].split()[1:])
+    return (user + nice + system + irq + softirq + sum(stolen[:1])) * tick_ns
+
+
+def _cores_available() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
+
+
+def core_facts(ranks: Sequence[Sequence[CoresLine]], hosts: Sequence[str]) -> dict[str, str | int | float]:
+    """Return the mean use of a step over all ranks as facts for the manifest; empty where a rank read none.
+
+    `hosts` of the ranks, empty if they share one; others' load is that of the busiest host.
+    """
+    if not ranks or not all(ranks):
+        return {}
+    hosts = hosts or [""] * len(ranks)
+    num_steps = sum(line.num_steps for lines in ranks for line in lines)
+
+    def per_step(value: Callable[[CoresLine], int]) -> int:
+        return round(sum(value(line) for lines in ranks for line in lines) / num_steps)
+
+    use = CoreUse(
+        cores_available=_cores_available(),
+        ranks_per_host=max(Counter(hosts).values(), default=1),
+        loader_workers=max(line.num_workers for lines in ranks for line in lines),
+        timed_step_ns=per_step(lambda line: line.wall_ns),
+        step_cpu_ns=per_step(lambda line: line.process_ns),
+        worker_cpu_ns=per_step(lambda line: line.worker_ns),
+        step_core_wait_ns=per_step(lambda line: line.process_wait_ns),
+        thread_core_wait_ns=per_step(lambda line: line.thread_wait_ns),
+        worker_core_wait_ns=per_step(lambda line: line.worker_wait_ns),
+        other_busy_cores=max(_other_busy_cores(ranks, hosts), default=-1),
+    )
+    return use.facts()
+
+
+def _other_busy_cores(ranks: Sequence[Sequence[CoresLine]], hosts: Sequence[str]) -> Iterator[float]:
+    """Yield how many cores processes outside the job kept busy, for each host on which that is known."""
+    for host in dict.fromkeys(hosts):
+        of_host = [lines for lines, each in zip(ranks, hosts, strict=True) if each == host]
+        if not all(line.machine_ns for lines in of_host for line in lines):
+            continue
+        cores = sum(_cores(lines, (line.process_ns + line.worker_ns for line in lines)) for lines in of_host)
+        machine = sum(_cores(lines, (line.machine_ns for line in lines)) for lines in of_host) / len(of_host)
+        yield round(max(machine - cores, 0.0), 2)
+
+
+def _cores(lines: Sequence[CoresLine], cpu_ns: Iterable[int]) -> float:
+    return sum(cpu_ns) / max(sum(line.wall_ns for line in lines), 1)

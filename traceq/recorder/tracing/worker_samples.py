@@ -1,0 +1,169 @@
+"""Python lines that the workers of a data loader run, sampled once the job's steps are profiled.
+
+A worker that is forked gets a thread that sleeps in a read of a pipe, at no cost, until the training process writes a
+byte for it; then it samples the worker's stack for one to three seconds, writes a file and ends. Nothing is done to
+workers that are spawned: their `worker_init_fn` is pickled, and stays the job's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary, finalize
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import fetch
+
+from traceq.recorder.rank.loader_workers import LoaderWorkers
+from traceq.recorder.tracing.line_marks import is_user_code
+
+__all__ = ["WorkerSamples", "forked_workers", "line_of"]
+
+_LEAST_S, _MOST_S, _PERIOD_S = 1.0, 3.0, 0.01
+_ENOUGH = 50
+"""Samples after which a worker ends its sampling, once it took the least time."""
+_WRITTEN_WITHIN_S = 6.0
+_SUFFIX = ".samples.json"
+
+
+class WorkerSamples:
+    """Samples of the workers of this process's data loaders, which they write into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pipes: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+        self._num_started = 0
+
+    @contextmanager
+    def sampled_workers(self, iterator: Any, loader: DataLoader[Any]) -> Iterator[None]:
+        """Let the workers that an iterator of the loader forks in this block be sampled later; it raises nothing."""
+        pipe, of_job = None, None
+        with suppress(Exception):
+            of_job = loader.worker_init_fn
+            if loader.num_workers > 0 and _forks(loader):
+                pipe = os.pipe()
+                loader.worker_init_fn = _SampledInit(of_job, self._folder, pipe[0])
+        try:
+            yield
+        finally:
+            if pipe is not None:
+                with suppress(Exception):
+                    loader.worker_init_fn = of_job
+                    finalize(iterator, _close, *pipe).atexit = False
+                    self._pipes[iterator] = (pipe[1], loader.num_workers)
+
+    def of_forked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the `__init__` of an iterator that forks workers, with which they can be sampled later."""
+
+        @functools.wraps(function)
+        def call(iterator: Any, loader: DataLoader[Any], *args: Any, **kwargs: Any) -> Any:
+            with self.sampled_workers(iterator, loader):
+                return function(iterator, loader, *args, **kwargs)
+
+        return call
+
+    def start(self) -> None:
+        """Let all living workers begin to sample; each does so once."""
+        for iterator in list(self._pipes):
+            descriptor, num_workers = self._pipes.pop(iterator)
+            with suppress(OSError):
+                self._num_started += os.write(descriptor, bytes(num_workers))
+
+    def take(self) -> Counter[str]:
+        """Return how often each line was met in the workers, as far as they write it in time."""
+        deadline = time.monotonic() + _WRITTEN_WITHIN_S
+        while len(paths := [*self._folder.glob(f"*{_SUFFIX}")]) < self._num_started and time.monotonic() < deadline:
+            time.sleep(_PERIOD_S)
+        counts: Counter[str] = Counter()
+        for path in paths:
+            with suppress(OSError, ValueError):
+                counts.update(json.loads(path.read_text()))
+        return counts
+
+
+@contextmanager
+def forked_workers() -> Iterator[LoaderWorkers]:
+    """Yield the workers that data loaders of this process fork in the block."""
+    iterator: Any = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    original = iterator.__init__
+    with TemporaryDirectory(prefix="traceq-") as folder:
+        samples = WorkerSamples(Path(folder))
+        replaced = iterator.__init__ = samples.of_forked(original)
+        try:
+            yield LoaderWorkers(sample=samples.start, lines=samples.take)
+        finally:
+            if iterator.__init__ is replaced:
+                iterator.__init__ = original
+
+
+class _SampledInit:
+    """A `worker_init_fn` that starts the thread, then calls the job's own."""
+
+    def __init__(self, of_job: Callable[[int], None] | None, folder: Path, descriptor: int) -> None:
+        self._of_job = of_job
+        self._folder = folder
+        self._descriptor = descriptor
+
+    def __call__(self, worker_id: int) -> None:
+        with suppress(Exception):
+            arguments = (self._folder, self._descriptor, threading.get_ident())
+            threading.Thread(target=_sample, args=arguments, name="traceq-samples", daemon=True).start()
+        if self._of_job is not None:
+            self._of_job(worker_id)
+
+
+def _sample(folder: Path, descriptor: int, thread: int) -> None:
+    """Wait for a byte, then count the lines of a thread's stack for one to three seconds, and write them."""
+    with suppress(Exception):
+        if not os.read(descriptor, 1):
+            return
+        counts: Counter[str] = Counter()
+        begin = time.monotonic()
+        while (past := time.monotonic() - begin) < _LEAST_S or (past < _MOST_S and counts.total() < _ENOUGH):
+            time.sleep(_PERIOD_S)
+            if line := line_of(sys._current_frames().get(thread)):
+                counts[line] += 1
+        part = folder / f"{os.getpid()}.part"
+        part.write_text(json.dumps(counts))
+        part.rename(folder / f"{os.getpid()}{_SUFFIX}")
+
+
+def line_of(frame: FrameType | None) -> str:
+    """Return `file.py:17 __getitem__` of the innermost user frame while a batch is made; "" while the worker rests.
+
+    Where only libraries run, it is the frame that torch calls: the dataset's, or the collate function's.
+    """
+    innermost, called = "", ""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == fetch.__file__:
+            return innermost or called
+        called = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+        if not innermost and is_user_code(code.co_filename):
+            innermost = called
+        frame = frame.f_back
+    return ""
+
+
+def _forks(loader: DataLoader[Any]) -> bool:
+    context = loader.multiprocessing_context or multiprocessing
+    return bool(context.get_start_method() == "fork")
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
