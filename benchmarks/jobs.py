@@ -1,10 +1,17 @@
-"""Does an A/B on public training scripts, unedited, find a cost that is known?
+"""Does an A/B on public training scripts, unedited, find a cost that is known, and none where there is none?
 
-    python benchmarks/jobs.py [--scripts FOLDER] [--runs 1] [--null]
+    python benchmarks/jobs.py [SCRIPT ...] [--scripts FOLDER] [--out FOLDER] [--runs 20] [--nulls 8] [--minutes M]
 
-In one arm the first layer of the model waits for a known time (`@stall`); with `--null` it does so in no arm. The
-scripts are those of public repositories: from FOLDER/<repository> if it has them, else cloned into it. A script that
-can neither be found nor fetched, or whose packages are missing, is skipped, and that is said. `make jobs` runs it.
+In one arm of a `stall` recording the first layer of the largest model waits for a known time (`@stall`); of a `null`
+recording both arms are the job as it is. The scripts are those of public repositories: from FOLDER/<repository> if it
+has them, else cloned into it. A script that can neither be found nor fetched, or whose packages are missing, is
+skipped, and that is said.
+
+Each recording is a folder under --out. Complete ones are read and not repeated, so that the benchmark can be stopped,
+and goes on where it was; with --minutes it begins no recording after that time. The scripts take turns. One table ends
+it: of how many recordings the step was right, which part of a step is in no phase (median, worst), how many intervals
+hold the known time, by wall time and by CPU time, how many name the place by file, line and phase among the first five
+causes, and how many of equal arms are material. `make jobs` runs it.
 """
 
 from __future__ import annotations
@@ -13,67 +20,160 @@ import argparse
 import os
 import pickle
 import shutil
+import statistics
+import struct
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 import traceq
-from traceq.errors import TraceqError
+from traceq.compare.result import Diff
+from traceq.runs.run_folder import RunFolder
+from traceq.runs.step_log import StepLine, read_lines
+from traceq.stats import Comparison
+from traceq.units import Unit, format_value
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
 TRACEQ = [sys.executable, "-c", "from traceq.cli import main; main()"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+LISTED_CAUSES = 5
+STALL_US = 1_000
+STEPS, TRACE_STEPS = 64, 5  # of each arm
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Script:
-    """A training script; a step calls the first layer of its largest model `calls` times, each waits `stall_us`."""
+    """A training script; a step calls the first layer of its largest model `calls` times, each waits `STALL_US`.
+
+    `place` is the statement that calls this layer, in `file`. `prepare` writes random data that the script would
+    download. With `ranks` it is started by torchrun.
+    """
 
     name: str
     repository: str
     folder: str
     words: Sequence[str]
     pattern: str
+    file: str
+    place: str
     calls: int = 1
-    stall_us: int = 1_000
     packages: Sequence[str] = ()
-    ranks: int = 1
+    ranks: int = 0
+    prepare: Callable[[Path], None] = lambda _: None
 
     @property
     def command(self) -> list[str]:
-        return [*(TORCHRUN if self.ranks > 1 else [sys.executable]), *self.words]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+        return [sys.executable, *(torchrun if self.ranks else []), *self.words]
+
+    @property
+    def slug(self) -> str:
+        return self.name.replace(",", "").replace(" ", "-")
+
+    def places(self, folder: Path) -> tuple[str, ...]:
+        """Return `file:line` of every statement that is `place`."""
+        lines = (folder / self.file).read_text(encoding="utf-8").splitlines()
+        name = Path(self.file).name
+        return tuple(f"{name}:{number}" for number, line in enumerate(lines, 1) if line.strip().startswith(self.place))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one recording shows. `is_inside`, by wall and by CPU time: the interval holds what is true."""
+
+    is_step_right: bool
+    uncovered: float
+    step_ns: int
+    is_inside: bool
+    is_inside_by_cpu: bool
+    is_named: bool
+    is_material: bool
+    words: str
+
+
+def write_tokens(folder: Path) -> None:
+    """Write random tokens in the format of nanoGPT's data sets."""
+    data = folder / "data" / "random"
+    data.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    for name, size in (("train", 200_000), ("val", 20_000)):
+        rng.integers(0, 65, size).astype(np.uint16).tofile(data / f"{name}.bin")
+    (data / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 65}))
+
+
+def write_digits(folder: Path) -> None:
+    """Write random images in the format of MNIST, where Lightning's example and its data module look for them."""
+    rng = np.random.default_rng(0)
+    for root in (folder / "data", folder.parents[1] / "Datasets"):
+        raw = root / "MNIST" / "raw"
+        raw.mkdir(parents=True, exist_ok=True)
+        for name, num in (("train", 60_000), ("t10k", 10_000)):
+            images = rng.integers(0, 256, num * 28 * 28, dtype=np.uint8).tobytes()
+            labels = rng.integers(0, 10, num, dtype=np.uint8).tobytes()
+            (raw / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, num, 28, 28) + images)
+            (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, num) + labels)
 
 
 NANO_GPT = (
     "train.py --dataset=random --device=cpu --compile=False --dtype=float32 --eval_interval=200 --eval_iters=2 "
-    "--block_size=64 --batch_size=8 --n_layer=4 --n_head=4 --n_embd=64 --max_iters=100000 "
+    "--block_size=64 --batch_size=4 --n_layer=4 --n_head=4 --n_embd=64 --max_iters=100000 "
     "--gradient_accumulation_steps=2 --always_save_checkpoint=False"
 )
 DLRM = (
-    "dlrm_s_pytorch.py --data-generation=random --mini-batch-size=128 --num-batches=5000 --arch-sparse-feature-size=16 "
+    "dlrm_s_pytorch.py --data-generation=random --mini-batch-size=64 --num-batches=5000 --arch-sparse-feature-size=16 "
     "--arch-embedding-size=1000-1000-1000 --arch-mlp-bot=13-64-16 --arch-mlp-top=64-32-1 --print-freq=1000"
 )
-DCGAN = "main.py --dataset fake --batchSize 4 --imageSize 64 --ngf 16 --ndf 16 --niter 50 --workers 1"
+DCGAN = "main.py --dataset fake --batchSize 2 --imageSize 64 --ngf 8 --ndf 8 --niter 50 --workers 1"
+AUTOENCODER = "autoencoder.py --trainer.accelerator=cpu --trainer.logger=false"
+CIFAR = "cifar10_deepspeed.py --deepspeed --epochs 10 --dtype fp32"
 SCRIPTS = (
-    Script("nanoGPT", "karpathy/nanoGPT", ".", NANO_GPT.split(), "F B F B O0", calls=2),
     Script(
-        "minGPT adder", "karpathy/minGPT", "projects/adder", ["adder.py"], "L F B O0", packages=["regex", "requests"]
+        "nanoGPT",
+        "karpathy/nanoGPT",
+        ".",
+        NANO_GPT.split(),
+        "F B F B O0",
+        "model.py",
+        "tok_emb = self.transformer.wte(idx)",
+        calls=2,
+        prepare=write_tokens,
     ),
-    Script("DLRM", "facebookresearch/dlrm", ".", DLRM.split(), "L F B O0", packages=["sklearn", "onnx"]),
+    Script(
+        "minGPT adder",
+        "karpathy/minGPT",
+        "projects/adder",
+        ["adder.py"],
+        "L F B O0",
+        "../../mingpt/model.py",
+        "tok_emb = self.transformer.wte(idx)",
+        packages=["regex", "requests"],
+    ),
+    Script(
+        "DLRM",
+        "facebookresearch/dlrm",
+        ".",
+        DLRM.split(),
+        "L F B O0",
+        "dlrm_s_pytorch.py",
+        "V = E(",
+        packages=["sklearn", "onnx", "tensorboard"],
+    ),
     Script(
         "DLRM, 2 ranks",
         "facebookresearch/dlrm",
         ".",
         [*DLRM.split(), "--dist-backend=gloo"],
         "L F B O0",
-        packages=["sklearn", "onnx"],
+        "dlrm_s_pytorch.py",
+        "V = E(",
+        packages=["sklearn", "onnx", "tensorboard"],
         ranks=2,
     ),
     Script(
@@ -82,87 +182,208 @@ SCRIPTS = (
         "dcgan",
         DCGAN.split(),
         "L F B F F B O0 F B O1",
-        stall_us=20_000,
+        "main.py",
+        "output = self.main(input)",
         packages=["torchvision"],
+    ),
+    Script(
+        "Lightning autoencoder",
+        "Lightning-AI/pytorch-lightning",
+        "examples/pytorch/basics",
+        AUTOENCODER.split(),
+        "L F B O0",
+        "autoencoder.py",
+        "z = self.encoder(x)",
+        packages=["lightning", "torchvision", "jsonargparse"],
+        prepare=write_digits,
+    ),
+    Script(
+        "DeepSpeed CIFAR-10",
+        "microsoft/DeepSpeedExamples",
+        "training/cifar",
+        CIFAR.split(),
+        "L F B O0",
+        "cifar10_deepspeed.py",
+        "x = self.pool(F.relu(self.conv1(x)))",
+        packages=["deepspeed", "torchvision"],
+        ranks=1,
     ),
 )
 
 
 def main() -> None:
-    """Print one line per recording: the step that was found, the cost and its interval, and what was expected."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scripts", type=Path, default=Path("build/jobs"))
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--null", action="store_true", help="equal values in both arms")
-    options = parser.parse_args()
-    num_hits = num_runs = 0
-    for script in SCRIPTS:
-        folder = options.scripts.absolute() / script.repository.partition("/")[2]
-        if reason := why_not(script, folder):
-            CONSOLE.print(f"{script.name:14} skipped: {reason}")
+    """Record what is missing, and print one line per recording and one table."""
+    options = _options()
+    until = time.monotonic() + 60 * options.minutes
+    scripts = []
+    for script in (each for each in SCRIPTS if each.slug in options.names):
+        if reason := why_not(script, options.scripts):
+            CONSOLE.print(f"{script.name:21} skipped: {reason}")
+        else:
+            scripts.append(script)
+    answers: dict[tuple[str, str], list[Answer]] = {}
+    for script, kind, number in in_turns(scripts, {"stall": options.runs, "null": options.nulls}):
+        out, folder = options.out / script.slug / f"{kind}-{number:02}", folder_of(script, options.scripts)
+        if not out.is_dir() and (time.monotonic() > until or not record(script, folder, kind, out)):
             continue
-        for _ in range(options.runs):
-            num_hits += record(script, folder / script.folder, 0 if options.null else script.stall_us)
-            num_runs += 1
-    CONSOLE.print(f"{num_hits} of {num_runs} as expected")
+        answer = answer_of(script, folder, kind, out)
+        answers.setdefault((script.name, kind), []).append(answer)
+        CONSOLE.print(f"{script.name:21} {kind:5} {number:2}  {answer.words}")
+    console = Console(width=160)
+    console.print(table_of(scripts, answers))
 
 
-def why_not(script: Script, folder: Path) -> str:
-    """Return why the script cannot run here; "" if it can. Fetches its repository."""
+def _options() -> argparse.Namespace:
+    names = [script.slug for script in SCRIPTS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="SCRIPT", help=", ".join(names))
+    parser.add_argument("--scripts", type=Path, default=Path("build/jobs"))
+    parser.add_argument("--out", type=Path, default=Path("build/jobs-recordings"))
+    parser.add_argument("--runs", type=int, default=20, help="recordings with a stall of each script")
+    parser.add_argument("--nulls", type=int, default=8, help="recordings of equal arms of each script")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    options = parser.parse_args()
+    options.names = options.names or names
+    if unknown := set(options.names) - set(names):
+        parser.error(f"no such script: {', '.join(sorted(unknown))}; one of {', '.join(names)}")
+    options.scripts, options.out = options.scripts.absolute(), options.out.absolute()
+    return options
+
+
+def in_turns(scripts: Sequence[Script], nums: dict[str, int]) -> Iterator[tuple[Script, str, int]]:
+    """Yield every recording of every script such that all are at the same part of theirs at any time."""
+    recordings = [
+        ((number + 0.5) / num, index, kind, number)
+        for index in range(len(scripts))
+        for kind, num in nums.items()
+        for number in range(num)
+    ]
+    for _, index, kind, number in sorted(recordings):
+        yield scripts[index], kind, number
+
+
+def folder_of(script: Script, scripts: Path) -> Path:
+    return scripts / script.repository.partition("/")[2] / script.folder
+
+
+def why_not(script: Script, scripts: Path) -> str:
+    """Return why the script cannot run here; "" if it can. Fetches its repository, and prepares its data."""
     if missing := [package for package in script.packages if find_spec(package) is None]:
         return f"no package {', '.join(missing)}"
+    folder = folder_of(script, scripts)
     if not folder.is_dir():
-        url = f"https://github.com/{script.repository}"
-        done = subprocess.run(
-            ["git", "clone", "-q", "--depth", "1", url, str(folder)], check=False, capture_output=True
-        )
-        if done.returncode:
+        url, target = f"https://github.com/{script.repository}", scripts / script.repository.partition("/")[2]
+        clone = ["git", "clone", "-q", "--depth", "1", url, str(target)]
+        if subprocess.run(clone, check=False, capture_output=True).returncode:
             return f"{url} cannot be fetched, and {folder} does not exist"
-    if script.name == "nanoGPT":
-        write_tokens(folder / "data" / "random")
+    script.prepare(folder)
     return ""
 
 
-def write_tokens(folder: Path) -> None:
-    """Write random tokens in the format of nanoGPT's data sets."""
-    folder.mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)
-    for name, size in (("train", 200_000), ("val", 20_000)):
-        rng.integers(0, 65, size).astype(np.uint16).tofile(folder / f"{name}.bin")
-    (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 65}))
-
-
-def record(script: Script, folder: Path, stall_us: int) -> bool:
-    """Record the script, print what was found, and return whether it is what is true."""
-    with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "run"
-        command = [*TRACEQ, "record", "--toggle", f"@stall=0,{stall_us}", "--trace-steps", "0", "--out", str(out), "--"]
-        environment = {"OMP_NUM_THREADS": "1"} | dict(os.environ)
-        paths = [str(Path(traceq.__file__).parents[1]), str(folder.parents[1]), os.environ.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        done = subprocess.run(
-            [*command, *script.command], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+def record(script: Script, folder: Path, kind: str, out: Path) -> bool:
+    """Record into a folder that exists only once it is complete; say so, and return False, if that fails."""
+    partial = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    stall_us = STALL_US if kind == "stall" else "0.0"  # equal, and not the same word
+    sizes = ["--steps", str(STEPS), "--trace-steps", str(TRACE_STEPS)]
+    toggle = ["--toggle", f"@stall=0,{stall_us}"]
+    command = [*TRACEQ, "record", *sizes, *toggle, "--out", str(partial), "--", *script.command]
+    paths = [str(Path(traceq.__file__).parents[1]), str(folder.parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if script.prepare is write_tokens:
         shutil.rmtree(folder / "out", ignore_errors=True)
-        try:
-            manifest = traceq.read(out).manifest
-            (diff,) = traceq.diff(out).diffs
-        except (TraceqError, ValueError):
-            manifest = diff = None
-        if manifest is None or diff is None or diff.comparison is None or diff.comparison.ci95_ns is None:
-            CONSOLE.print(f"{script.name:14} failed: {done.stderr.strip().splitlines()[-1:]}")
-            return False
-        low, high = (end / 1e3 for end in diff.comparison.ci95_ns)
-        expected = stall_us * script.calls
-        pattern = str(manifest.environment["step_pattern"]).partition(" (")[0]
-        is_true = diff.verdict_name != "material" if stall_us == 0 else low <= expected <= high
-        is_true = is_true and pattern == script.pattern
-        cost = diff.comparison.delta_ns / 1e3
-        CONSOLE.print(
-            f"{script.name:14} step {pattern}: {cost:+,.0f} us ({low:+,.0f} to {high:+,.0f}), expected {expected:+,}, "
-            f"{diff.verdict_name}{'' if is_true else '  <- not as expected'}",
-        )
-        return is_true
+    if done.returncode:
+        CONSOLE.print(f"{script.name:21} {kind:5}     failed: {done.stderr.strip().splitlines()[-1:]}")
+        return False
+    partial.rename(out)
+    return True
+
+
+def answer_of(script: Script, folder: Path, kind: str, out: Path) -> Answer:
+    """Read a complete recording."""
+    run = RunFolder(out)
+    pattern = str(run.read_manifest().environment["step_pattern"]).partition(" (")[0]
+    steps = [line for line in read_lines(run.samples(0)) if isinstance(line, StepLine) and line.pair >= 0]
+    uncovered = 1 - sum(sum(step.phases.values()) for step in steps) / sum(step.wall_ns for step in steps)
+    (diff,) = traceq.diff(out).diffs
+    assert diff.comparison is not None
+    truth_ns = 1_000 * STALL_US * script.calls if kind == "stall" else 0
+    is_named = kind == "stall" and names(diff, script.places(folder), truth_ns)
+    words = [f"step {pattern}", _interval(diff.comparison), diff.verdict_name]
+    if kind == "stall":
+        words += [f"expected {format_value(truth_ns, Unit.NS)}", "named" if is_named else "not named"]
+    return Answer(
+        pattern == script.pattern,
+        uncovered,
+        diff.comparison.a_ns,
+        _holds(diff.comparison, truth_ns),
+        diff.cpu is not None and _holds(diff.cpu, truth_ns),
+        is_named,
+        diff.verdict_name == "material",
+        ", ".join(words),
+    )
+
+
+def names(diff: Diff, places: Sequence[str], truth_ns: int) -> bool:
+    """Return True if one of the causes that are listed is Python at one of the places, of at least half of the cost."""
+    listed = [cause for cause in diff.causes if cause.names_a_change][:LISTED_CAUSES]
+    return any(
+        cause.is_python
+        and cause.phase == "forward"
+        and cause.line.partition(" ")[0] in places
+        and cause.delta_ns > truth_ns / 2
+        for cause in listed
+    )
+
+
+def _holds(comparison: Comparison, truth_ns: int) -> bool:
+    return comparison.ci95_ns is not None and comparison.ci95_ns[0] <= truth_ns <= comparison.ci95_ns[1]
+
+
+def _interval(comparison: Comparison) -> str:
+    ends = [comparison.delta_ns, *(comparison.ci95_ns or ())]
+    delta, *interval = (format_value(end, Unit.DELTA_NS) for end in ends)
+    return f"{delta} ({' to '.join(interval)})"
+
+
+def table_of(scripts: Sequence[Script], answers: dict[tuple[str, str], list[Answer]]) -> Table:
+    """Return one row per script, and their sum."""
+    table = Table(title="public scripts, unedited", title_justify="left")
+    for heading in ("script", "step"):
+        table.add_column(heading)
+    for heading in ("right", "time", "in no phase", "inside", "by CPU time", "named", "null material"):
+        table.add_column(heading, justify="right")
+    for script in scripts:
+        if of_script := [each for kind in ("stall", "null") for each in answers.get((script.name, kind), [])]:
+            step = format_value(statistics.median(each.step_ns for each in of_script), Unit.NS)
+            table.add_row(script.name, script.pattern, *_counts(answers, [script], step))
+    if any(answers.values()):
+        table.add_section()
+        table.add_row("all", "", *_counts(answers, scripts, ""))
+    return table
+
+
+def _counts(answers: dict[tuple[str, str], list[Answer]], scripts: Sequence[Script], step: str) -> list[str]:
+    stalls, nulls = (
+        [each for script in scripts for each in answers.get((script.name, kind), [])] for kind in ("stall", "null")
+    )
+    shares = [100 * each.uncovered for each in (*stalls, *nulls)]
+    return [
+        _count(each.is_step_right for each in (*stalls, *nulls)),
+        step,
+        f"{statistics.median(shares):.1f} % ({max(shares):.1f} %)",
+        _count(each.is_inside for each in stalls),
+        _count(each.is_inside_by_cpu for each in stalls),
+        _count(each.is_named for each in stalls),
+        _count(each.is_material for each in nulls),
+    ]
+
+
+def _count(values: Iterator[bool]) -> str:
+    listed = list(values)
+    return f"{sum(listed)} of {len(listed)}"
 
 
 if __name__ == "__main__":

@@ -126,3 +126,23 @@ def test_questions_to_a_policy_trained_with_accelerate_are_answered_by_one_recor
     causes = {diff.b_name: diff.causes for diff in traceq.diff(tmp_path / "run").diffs}
     for arm, op, sign in toggles.values():
         assert any(op in cause.name and sign * cause.delta_num > 0 for cause in causes[arm]), arm
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate launch"])
+def test_what_accelerate_compiles_is_compared_with_eager_on_two_ranks(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    script = str(JOBS / "accelerate_job.py")
+    if launcher == "torchrun":
+        monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")
+        command = torchrun(2, script)
+    else:
+        command = accelerate("ddp", "--dynamo_backend", "aot_eager", script)
+    run = record(tmp_path, "--steps", "16", "--toggle", "@compile=off,on", "--", *command)
+    manifest = run.read_manifest()
+    assert (manifest.status, manifest.num_ranks) == ("complete", 2)
+    assert [arm.status for arm in manifest.arms] == ["", ""]  # proven by other ops
+    (diff,) = traceq.diff(tmp_path / "run").diffs
+    assert any("CompiledFunctionBackward" in cause.name and cause.delta_num > 0 for cause in diff.causes)

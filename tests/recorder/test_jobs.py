@@ -212,6 +212,45 @@ def test_the_job_s_own_exception_is_the_reason(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith("the recording failed: AssertionError: bad batch")
 
 
+WITH_WORKER = """
+import time, torch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        return torch.randn(64)
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=WORKERS):
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_workers_of_a_job_s_loader_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "fed.py").write_text(WITH_WORKER.replace("WORKERS", "1"))
+    done = record(tmp_path, "--steps", "32", "--trace-steps", "24", "--", sys.executable, "fed.py")
+    assert done.returncode == 0, done.stderr
+    run = traceq.read(tmp_path / "run")
+    (profile,) = traceq.analyze(run, "step_profile").tables[0].to_dicts()
+    assert (profile["num_workers"], profile["prefetch_factor"]) == (1, 2)
+    if sys.platform == "linux":
+        training, worker, *_ = next(
+            table for table in traceq.analyze(run, "loader").tables if table.key == "core_use"
+        ).to_dicts()
+        assert (worker["process"], worker["num"]) == ("loader worker", 1)
+        assert worker["cpu_ns"] >= 30_000_000
+        assert training["cpu_ns"] < worker["cpu_ns"]
+        assert "most at fed.py:" in traceq.analyze(run, "loader").views[0].note
+
+
 def test_arms_with_processes_of_their_own_get_their_words_and_variables(tmp_path: Path) -> None:
     """What a job reads only once, at the start."""
     program = "import os, sys; REPEAT = int(os.environ.get('REPEAT', '1')); open(sys.argv[2] + '/x', 'x')\n"

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,12 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import torch
 from builder import table
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 import traceq
 from traceq.errors import TraceqError
+from traceq.recorder.timing import timed_steps
 from traceq.recorder.user_loop import Session
 from traceq.runs.embedded_recording import decode
 from traceq.runs.run_folder import RunFolder
@@ -101,6 +105,21 @@ def test_rank_0_says_what_it_records_how_long_that_takes_and_what_to_type_next(
     assert re.fullmatch(rf"traceq: 20 of {NEEDED} steps; the rest takes about \d\.\d\d s", rest)
     assert complete == f"traceq: the recording is complete, after {NEEDED} steps"
     assert command == f"traceq show {tmp_path / 'run' / 'run'}"
+
+
+def test_rank_0_says_each_quarter_how_long_the_rest_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_steps, "_SHORT_NS", 0)
+    with traceq.record(tmp_path / "run", steps=256, trace_steps=1) as recording:
+        train(recording, 600)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "the rest takes about" in line]
+    ended, planned = zip(*(map(int, re.findall(r"\d+", line)[:2]) for line in lines), strict=True)
+    assert len(set(planned)) == 1
+    quarters = [4 * number // planned[0] for number in ended]
+    assert quarters[0] == 0
+    assert len(quarters) > 1
+    assert len(set(quarters)) == len(quarters)
 
 
 def test_a_loop_with_arms_ends_with_the_command_of_its_verdict(
@@ -237,3 +256,29 @@ def test_toggles_that_cannot_be_are_refused(
 
     with pytest.raises(TraceqError, match=message), traceq.record(tmp_path / "run", arms=arms) as recording:
         recording.toggle(SimpleNamespace(threshold=1), name, **values)
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Items that take 20 ms of one line."""
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        return torch.randn(64)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fork")
+def test_the_workers_of_a_loop_s_loader_are_seen(tmp_path: Path) -> None:
+    of_torch = _MultiProcessingDataLoaderIter.__init__
+    with traceq.record(tmp_path / "run", steps=16, trace_steps=24) as recording:
+        for batch in islice(recording.steps(DataLoader(Slow(), batch_size=2, num_workers=1)), 80):
+            batch.square().mean()
+    assert _MultiProcessingDataLoaderIter.__init__ is of_torch
+    run = traceq.read(tmp_path / "run")
+    (profile,) = traceq.analyze(run, "step_profile").tables[0].to_dicts()
+    assert (profile["num_workers"], profile["prefetch_factor"]) == (1, 2)
+    assert "are in __getitem__, most at test_user_loop.py:" in traceq.analyze(run, "loader").views[0].note

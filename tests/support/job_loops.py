@@ -103,6 +103,69 @@ def without_loader(notes: Notes, num_steps: int) -> None:
         notes.note()
 
 
+def called_by_method(notes: Notes, num_steps: int) -> None:
+    """The forward is called past `__call__` and its hooks, as trainers of policies do; two of them are a step."""
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(num_steps):
+        notes.steps.append([])
+        for _ in range(2):
+            model.forward(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        notes.note()
+
+
+def next_batch_before_backward(notes: Notes, num_steps: int, *, is_before_backward: bool = True) -> None:
+    """A batch is requested while the device computes the one before."""
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    loader = iter(torch.utils.data.DataLoader(torch.ones(num_steps + 1, 4)))
+    batch = next(loader)
+    for _ in range(num_steps):
+        notes.steps.append([])
+        loss = model(batch).sum()
+        if is_before_backward:
+            batch = next(loader)
+        notes.note()
+        loss.backward()
+        if not is_before_backward:
+            batch = next(loader)
+        optimizer.step()
+        notes.note()
+
+
+def next_batch_before_optimizer(notes: Notes, num_steps: int) -> None:
+    next_batch_before_backward(notes, num_steps, is_before_backward=False)
+
+
+def metrics_with_gradients(notes: Notes, num_steps: int) -> None:
+    """A forward behind the optimizer, of which no backward follows."""
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for batch in batches(notes, num_steps):
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model(batch).sum().item()
+        notes.note()
+
+
+def evaluations_of_the_model(notes: Notes, num_steps: int) -> None:
+    """In some of them someone has forgotten `no_grad`."""
+    model = Net(notes)
+    optimizer = torch.optim.SGD(model.parameters())
+    for number, batch in enumerate(batches(notes, num_steps)):
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        notes.note()
+        if number % 8 == 7:
+            notes.steps.append([])  # its batches may begin a step, which then does not count
+            with torch.set_grad_enabled(number % 16 == 7):
+                for other in torch.utils.data.DataLoader(torch.ones(3, 4)):
+                    model(other)
+
+
 def metrics_behind_the_step(notes: Notes, num_steps: int) -> None:
     model = Net(notes)
     optimizer = torch.optim.SGD(model.parameters())
@@ -172,9 +235,10 @@ def scaler_that_skips(notes: Notes, num_steps: int) -> None:
         notes.note()
 
 
-def closures(notes: Notes, num_steps: int) -> None:
+def closures(notes: Notes, num_steps: int, num_closures: int = 3) -> None:
     model = Net(notes)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, tolerance_grad=0, tolerance_change=0, lr=1e-3)
+    limits = {"max_iter": num_closures, "tolerance_grad": 0, "tolerance_change": 0}
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, **limits)
     for batch in batches(notes, num_steps):
 
         def closure(batch: torch.Tensor = batch) -> torch.Tensor:
@@ -185,6 +249,11 @@ def closures(notes: Notes, num_steps: int) -> None:
 
         optimizer.step(closure)
         notes.note()
+
+
+def many_closures(notes: Notes, num_steps: int) -> None:
+    """More backwards in the first step of the optimizer than a loop without one would have shown."""
+    closures(notes, num_steps, num_closures=20)
 
 
 def optimizers_in_backward(notes: Notes, num_steps: int) -> None:
@@ -271,12 +340,18 @@ def other_optimizer(notes: Notes, num_steps: int) -> None:
 LOOPS: tuple[Loop, ...] = (
     plain,
     without_loader,
+    called_by_method,
+    next_batch_before_backward,
+    next_batch_before_optimizer,
     metrics_behind_the_step,
+    metrics_with_gradients,
+    evaluations_of_the_model,
     two_networks,
     rare_generator,
     accumulation_with_a_tail,
     scaler_that_skips,
     closures,
+    many_closures,
     optimizers_in_backward,
     evaluations_and_checkpoints,
     compiled_model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ __all__ = ["LOADER_RECIPE", "check_job_options", "record_job"]
 LOADER_RECIPE = "dataloader"
 """The recipe that a job has, too: its own loader alone."""
 
+_UNSTEADY = 1.1
+"""Ratio of two measurements of the same step from which both are printed."""
 _REPLICATES = 4  # the fewest that give an interval
 
 
@@ -60,6 +63,9 @@ def record_job(
         from traceq.recorder.job_arms_launch import launch_job_arms
 
         result = launch_job_arms(options, arms, replicates or _REPLICATES, say)
+        if not result.fault and (replicates or _REPLICATES) < _REPLICATES:
+            again = shlex.join(["traceq", *_with_replicates(sys.argv[1:])])
+            say(f"traceq: {_REPLICATES} processes of each arm give a confidence interval: {again}")
     else:
         from traceq.recorder.job_launch import launch_job
 
@@ -78,12 +84,24 @@ def record_job(
     raise typer.Exit(result.exit_code)
 
 
+def _with_replicates(words: Sequence[str]) -> list[str]:
+    """Return the words of this command with the fewest replicates that give an interval."""
+    end = words.index("--") if "--" in words else len(words)
+    options, number = list(words[:end]), f"--replicates={_REPLICATES}"
+    for place, word in enumerate(options):
+        if word == "--replicates":
+            options[place : place + 2] = [number]
+        elif word.startswith("--replicates="):
+            options[place] = number
+    return [*options, *words[end:]]
+
+
 def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], None]) -> None:
     """Print the verdict of each arm, or the phases of the only one, and the commands that say more."""
     manifest = folder.read_manifest()
     if len(manifest.arms) > 1:
         diffs = _ranked_diffs(folder, say)
-        for line in _verdicts(diffs):
+        for line in (*_baseline_step(diffs), *_verdicts(diffs), *_core_lines(folder)):
             say(line)
         if options.tries_all:
             _confirm_fastest(options, folder, diffs, say)
@@ -95,6 +113,8 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
         say(shlex.join(["traceq", "diff", str(folder.path), path]))
     else:
         _print_table(folder, "step_profile")
+        for line in _core_lines(folder):
+            say(line)
     arm = manifest.arms[-1].name
     if folder.trace(arm, 0).is_file():
         say(shlex.join(["traceq", "show", str(folder.path / arm)]))
@@ -146,6 +166,8 @@ def _confirm_fastest(options: JobOptions, folder: RunFolder, diffs: Sequence[Dif
     for diff in _ranked_diffs(result.folder, say):
         is_faster = diff.verdict_name == "material" and diff.comparison is not None and diff.comparison.delta_ns < 0
         say(f"traceq: {arm.name} is {'confirmed' if is_faster else 'not confirmed'}: {diff.words[0]}")
+    for line in _core_lines(result.folder):
+        say(line)
     say(shlex.join(["traceq", "diff", str(result.folder.path)]))
 
 
@@ -159,6 +181,31 @@ def _ranked_diffs(folder: RunFolder, say: Callable[[str], None]) -> Sequence[Dif
         say(f"traceq: {fault}")
         return ()
     return sorted(diffs, key=lambda each: each.comparison.delta_ns if each.comparison else 0)
+
+
+def _baseline_step(diffs: Sequence[Diff]) -> Iterator[str]:
+    """Yield how long a step of the baseline takes, beside which deltas make sense, and what they are."""
+    from traceq.units import Unit, format_value
+
+    steps_ns = sorted(diff.comparison.a_ns for diff in diffs if diff.comparison and diff.comparison.num_pairs)
+    if not steps_ns:
+        return
+    middle, ends = steps_ns[len(steps_ns) // 2], (steps_ns[0], steps_ns[-1])
+    least, most = (format_value(ns, Unit.NS) for ns in ends)
+    differ = f" ({least} to {most} beside the arms)" if ends[1] > _UNSTEADY * ends[0] else ""
+    step = f"a step of {diffs[0].a_name} takes {format_value(middle, Unit.NS)}{differ}"
+    yield f"traceq: {step}; steps and deltas are Hodges-Lehmann estimates of halves in turns, % is of that step"
+
+
+def _core_lines(folder: RunFolder) -> Iterator[str]:
+    """Yield what kept threads of the baseline's step waiting for a core: workers of its loader, or other processes."""
+    from traceq.analysis.registry import analyze_all
+    from traceq.runs.read import read_timing
+
+    if not any(path.stat().st_size for path in folder.steps.glob("rank*.jsonl")):
+        return
+    for report in analyze_all(read_timing(str(folder.path)), ("loader",)):
+        yield from (f"traceq: note: {finding.text}" for finding in report.findings)
 
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:

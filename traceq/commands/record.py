@@ -86,7 +86,7 @@ def command(
         None,
         "--steps",
         help="Unprofiled steps of each arm and comparison, rounded up to 16 (CUDA: 128); 0 only traces.",
-        show_default="128, on CUDA 256, or the recipe's",
+        show_default="128, on CUDA 256, or the recipe's; 200, from 8 ranks 400, of a job's only arm on several",
     ),
     until: Until | None = typer.Option(
         None, "--until", help="Instead of --steps: time until each arm's difference is material or in the noise."

@@ -92,7 +92,7 @@ class _Rounds:
         """Run one process of an arm in the n-th round, before those of `queue`; return what ended the run, if any."""
         job = self._job(planned, number)
         planned_steps = self.num_steps + self._num_remaining_steps(number, (planned, *queue))
-        self.on_message(self._announcement(planned, number, len(queue)))
+        self.on_message(self._announcement(planned, number))
         failure = self.run_ranks(
             job, lambda ended, _: self.on_progress(self.num_steps + ended, planned_steps), self.on_message
         )
@@ -111,9 +111,12 @@ class _Rounds:
         jobs += [(later_number, planned) for later_number in later for planned in self.active_arms]
         return sum(num_isolated_steps(self._job(planned, round_number)) for round_number, planned in jobs)
 
-    def _announcement(self, planned: PlannedArm, number: int, num_remaining: int) -> str:
+    def _announcement(self, planned: PlannedArm, number: int) -> str:
+        if self.next_arms is not None:  # by which further arms may come
+            return f"arm {planned.arm.name}"
         position = f"round {number + 1} of {self.plan.replicates}, " if self.plan.replicates > 1 else ""
-        return f"{position}arm {planned.arm.name}" + (f", {num_remaining} remaining" if num_remaining else "")
+        most = len(self.arms) * self.plan.replicates
+        return f"{position}arm {planned.arm.name}: process {self.num_processes + 1} of {most}"
 
     def _job(self, planned: PlannedArm, number: int) -> Plan:
         """Return the plan of one process: a single arm, traced in the last round."""

@@ -8,10 +8,13 @@ from dataclasses import replace
 
 from traceq.garbage_collection import gc_disabled
 from traceq.model import Arm, Manifest
+from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 from traceq.recorder.rank.environment_facts import environment_facts
+from traceq.recorder.rank.loader_workers import worker_line_facts
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts
 from traceq.recorder.spec.plan import Plan
+from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.step_log_writer import Journal
@@ -19,7 +22,7 @@ from traceq.recorder.timing.stopwatch import Stopwatch
 from traceq.recorder.timing.timed_steps import regular_on_all_ranks, step_line
 from traceq.recorder.tracing.traced_steps import num_traced_steps, traced_steps
 from traceq.runs.process_medians import read_processes
-from traceq.runs.step_log import ClocksLine, Line
+from traceq.runs.step_log import ClocksLine, CoresLine, Line
 from traceq.runs.timings import SETTLING, WARM_UP
 
 __all__ = ["isolated_steps", "num_isolated_steps"]
@@ -36,7 +39,9 @@ def isolated_steps(rank: Rank) -> Generator[str, None, None]:
     rank.facts.update(wrapper_facts(rank.facts))
     manifest = _publish(rank, arm, device_facts)
     if rank.plan.trace_steps:
+        rank.workers.sample()
         yield from traced_steps(rank, manifest, processes=read_processes(rank.plan.folder.steps, manifest))
+        rank.facts.update(worker_line_facts(rank.world.gather(rank.workers.lines())))
         _publish(rank, arm, device_facts)
 
 
@@ -54,6 +59,7 @@ def _blocks(plan: Plan) -> Iterator[range]:
 def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
     """Run the warm-up, then blocks of steps; the first steps of a block settle after gc.collect() and do not count."""
     clocks: list[ClocksLine] = []
+    cores: list[CoresLine] = []
     settling = [SETTLING] * rank.plan.steps_per_half
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), stopwatch:
@@ -64,14 +70,19 @@ def _time_steps(rank: Rank, arm: str) -> Generator[str, None, list[ClocksLine]]:
             gc.collect()
             rank.world.barrier()
             before = list(read_clocks(rank.world.device))
-            journal.write([*before, *(yield from _run(rank, stopwatch, arm, [*settling, *block]))])
+            lines = yield from _run(rank, stopwatch, arm, [*settling, *block])
+            journal.write([*before, *lines])
             clocks += before
+            cores += [line for line in lines if isinstance(line, CoresLine)]
+    rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return clocks
 
 
 def _run(rank: Rank, stopwatch: Stopwatch, arm: str, numbers: Sequence[int]) -> Generator[str, None, list[Line]]:
     """Run steps with these numbers and return their lines; those that were irregular on any rank do not count."""
     regular: list[bool] = []
+    cores = CoreClocks(rank.workers.pids)
+    cores.start()
     stopwatch.mark()
     for draw, number in enumerate(numbers):
         rank.reseed(number if number >= 0 else draw)
@@ -79,10 +90,11 @@ def _run(rank: Rank, stopwatch: Stopwatch, arm: str, numbers: Sequence[int]) -> 
         stopwatch.mark()
         rank.progress.count_step()
         regular.append(rank.control.is_regular())
+    use = cores.lines(len(numbers))
     (on_all_ranks,) = regular_on_all_ranks(rank, [regular])
     counted = [number if is_regular else SETTLING for number, is_regular in zip(numbers, on_all_ranks, strict=True)]
     times = zip(counted, stopwatch.take(), strict=True)
-    return [step_line(arm, time, pair=number, process=rank.plan.process) for number, time in times]
+    return [*use, *(step_line(arm, time, pair=number, process=rank.plan.process) for number, time in times)]
 
 
 def _publish(rank: Rank, arm: Arm, device_facts: dict[str, str | int | float]) -> Manifest:
@@ -92,6 +104,8 @@ def _publish(rank: Rank, arm: Arm, device_facts: dict[str, str | int | float]) -
     time.
     """
     folder = rank.plan.folder
+    if rank.world.device.type == "cpu":
+        rank.facts.update(cpu_peak_facts(rank.facts))
     if rank.world.rank == 0:
         before = folder.read_manifest()
         arms = tuple(replace(each, facts=rank.facts) if each.name == arm.name else each for each in before.arms)

@@ -157,6 +157,7 @@ def _request(options: JobOptions, toggles: tuple[ToggleRequest, ...], out: Path,
         of_loader=options.of_loader,
         hang_s=options.hang_s,
         watch=watched,
+        command=options.command,
     )
 
 

@@ -10,10 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from threading import current_thread, get_ident, main_thread
+from time import monotonic
 from types import TracebackType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.optim import Optimizer
@@ -29,23 +32,27 @@ from traceq.recorder.job_loader import measure_loader
 from traceq.recorder.job_rank import JobRank, start_rank
 from traceq.recorder.jobs.check_paths import check_paths
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
-from traceq.recorder.jobs.job_batches import JobBatches
+from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots
-from traceq.recorder.jobs.step_pattern import StepTracker
+from traceq.recorder.jobs.step_pattern import LEARNED_STEPS, StepTracker
 from traceq.recorder.process.leave_process import leave_process
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.watched_rank import WatchedRank
+from traceq.recorder.rank.loader_workers import LoaderWorkers, loader_settings
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.toggles.compile import has_compiled
 from traceq.recorder.toggles.toggle import Job
+from traceq.recorder.tracing.worker_samples import WorkerSamples
 
 __all__ = ["JobProcess", "attach"]
 
 _BATCHES_OF_COMPILED_STEPS = 32
+_FIRST_NOTE_S = 10.0
+"""Seconds of learning after which a line says what for; the next line comes after twice the time."""
 
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -55,6 +62,8 @@ def attach(folder: str) -> None:
     injection = Injection(Path(folder))
     process = JobProcess(injection.attach(), injection)
     process.hooks.install()
+    if process.tries_all:
+        process.hooks.watch_autocast()
     process.note_lack_of_memory()
     os.register_at_fork(after_in_child=process.forget)
 
@@ -66,12 +75,14 @@ class JobProcess:
     """
 
     def __init__(self, request: JobRequest, injection: Injection) -> None:
-        self.hooks = LoopHooks(self)
+        self.hooks = LoopHooks(self, WorkerSamples(injection.folder))
         self._request = request
         self._injection = injection
         self._thread: int | None = None
         self._num_batches = 0
         self._num_backwards = 0
+        self._first_backward_s = 0.0
+        self._next_note_s = _FIRST_NOTE_S
         self._is_over = False
         self._tracker = StepTracker()
         self._stack = PhaseStack()
@@ -84,6 +95,11 @@ class JobProcess:
         self._steps: Iterator[str] = iter(())
         self._excepthook: ExceptHook = sys.excepthook
         self._while_recording = ExitStack()
+
+    @property
+    def tries_all(self) -> bool:
+        """Whether the toggles that apply to the job are to be found."""
+        return self._request.tries_all or self._request.is_dry
 
     def forget(self) -> None:
         """Forget a loop of the parent process, in a child: it may be a worker of a data loader."""
@@ -109,12 +125,14 @@ class JobProcess:
         """Begin to watch this thread, if no other is being watched."""
         if self._thread is None and not self._is_over:
             self._thread = get_ident()
+            self._first_backward_s = monotonic()
             self._be_watched()
             self._guarded(self._find_models)
         elif self._rank is None and self.is_watching():
             self._num_backwards += 1
             if self._num_backwards == 1:  # what the loop reads has a name by now
                 self._guarded(lambda: check_paths(self._request.toggles, Job(self._models, self._optimizers)))
+            self._say_what_is_learned()
 
     def batch_requested(self) -> None:
         """Watch the main thread if it trains by a compiled step, which shows neither backward nor optimizer."""
@@ -143,8 +161,13 @@ class JobProcess:
         """End a phase."""
         self._stack.end(depth)
 
+    def optimizer_began(self) -> None:
+        """Note that nothing can be learned before the optimizer has ended its step."""
+        self._tracker.begin_optimizer()
+
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Add the event of the optimizer; in backward it may step on another thread than the loop's."""
+        self._tracker.end_optimizer()
         if self._thread is None:
             return
         number = next((number for number, each in enumerate(self._optimizers) if each is optimizer), None)
@@ -161,6 +184,17 @@ class JobProcess:
         with suppress(Exception):
             self._watched = WatchedRank(self._request.watch, int(rank) if rank.isdecimal() else 0)
             self._counters = self._watched.counters
+
+    def _say_what_is_learned(self) -> None:
+        """Let a job of long steps not seem to hang."""
+        past = monotonic() - self._first_backward_s
+        if past < self._next_note_s or os.environ.get("RANK", "0") != "0":
+            return
+        self._next_note_s = 2 * past
+        backwards = f"{self._num_backwards + 1} backward passes in {past:.0f} s"
+        append_message(
+            "", f"traceq: learning where the steps of this loop begin, from about {LEARNED_STEPS}: {backwards}"
+        )
 
     def _find_models(self) -> None:
         self._models = self.hooks.hook_models()
@@ -179,9 +213,8 @@ class JobProcess:
         if self._request.of_loader:
             self._measure_loader()
             return
-        job = Job(self._models, self._optimizers)
-        samples = self._batches.samples_per_batch
-        self._rank = start_rank(self._request, job, self._tracker, self._counters, samples)
+        job = Job(self._models, self._optimizers, self.hooks.has_entered_autocast or not self.tries_all)
+        self._rank = start_rank(self._request, job, self._tracker, self._counters, self._loader())
         self._batches.clear()
         if self._rank is None:
             self._end()
@@ -197,6 +230,14 @@ class JobProcess:
             self._while_recording.callback(TerminateHandler(lambda: note_abort(rank.plan, rank.world)).restore)
             self._while_recording.enter_context(sigterm_noted(rank.plan, rank.world))
         self._excepthook, sys.excepthook = sys.excepthook, self._note_error
+
+    def _loader(self) -> JobLoader:
+        loader = self._batches.loader
+        if loader is None:
+            return JobLoader(self._batches.samples_per_batch)
+        pids = partial(self.hooks.worker_pids, ref(loader))  # the job may want to free it
+        workers = LoaderWorkers(pids, self.hooks.samples.start, self.hooks.samples.take)
+        return JobLoader(self._batches.samples_per_batch, loader_settings(loader), workers)
 
     def _measure_loader(self) -> None:
         """Measure the loader alone; from here on nothing is watched."""

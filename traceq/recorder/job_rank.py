@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -16,8 +16,10 @@ from traceq.errors import RecordingFailed, TraceqError
 from traceq.model import NO_EFFECT, Arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.jobs.effect_in_ops import arms_with_equal_ops
+from traceq.recorder.jobs.job_batches import JobLoader
 from traceq.recorder.jobs.job_request import JobArm, JobRequest, ToggleRequest, job_arms
 from traceq.recorder.jobs.step_pattern import BATCH, StepTracker
+from traceq.recorder.jobs.worker_arms import worker_arms_text
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World, world_of_job
 from traceq.recorder.rank.loop_control import LoopControl
@@ -25,7 +27,7 @@ from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import recorded_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan, PlannedArm
-from traceq.recorder.spec.prepare import DEFAULT_STEPS
+from traceq.recorder.spec.prepare import default_steps
 from traceq.recorder.toggles.toggle import Job, Toggle, applicable_toggles, create_toggle
 
 __all__ = ["JobRank", "claims", "device_of", "leave_in_order", "plan_of", "raise_first", "start_rank"]
@@ -43,7 +45,7 @@ class JobRank:
     arms: Sequence[JobArm]
     steps: Generator[str, None, None]
     tracker: StepTracker
-    samples_per_batch: int = 0
+    loader: JobLoader = field(default_factory=JobLoader)
 
     def close(self) -> None:
         """Stop timing and profiling, and restore the job's own values."""
@@ -63,7 +65,9 @@ class JobRank:
 
     def _note_samples(self) -> None:
         """Write into the manifest on how many samples the arms train: they may differ in how many batches they take."""
-        num = {each.arm.name: self.tracker.num_batches(each.arm.name) * self.samples_per_batch for each in self.arms}
+        num = {
+            each.arm.name: self.tracker.num_batches(each.arm.name) * self.loader.samples_per_batch for each in self.arms
+        }
         of_ranks = self.rank.world.gather(num)
         if self.rank.world.rank == 0 and len(self.arms) > 1:
             manifest = self.rank.plan.folder.read_manifest()
@@ -112,9 +116,9 @@ class JobRank:
 
 
 def start_rank(
-    request: JobRequest, job: Job, tracker: StepTracker, progress: ProgressCounters, samples_per_batch: int = 0
+    request: JobRequest, job: Job, tracker: StepTracker, progress: ProgressCounters, loader: JobLoader
 ) -> JobRank | None:
-    """Return this rank of the recording, once all ranks of the job have come; `samples_per_batch` 0 where unknown.
+    """Return this rank of the recording, once all ranks of the job have come.
 
     None after a dry run, and if another process of a job without a process group is recorded. Raises TraceqError, on
     every rank, for steps that are not alike, and for a toggle that the job does not have.
@@ -128,7 +132,7 @@ def start_rank(
     if request.tries_all or request.is_dry:
         request = msgspec.structs.replace(request, toggles=(*request.toggles, *_common_toggles(job, world)))
     arms = (JobArm(request.arm, ()),) if request.arm else job_arms(request.toggles)
-    samples = sum(world.gather(samples_per_batch * tracker.pattern.events.count(BATCH)))
+    samples = sum(world.gather(loader.samples_per_batch * tracker.pattern.events.count(BATCH)))
     if len(arms) == 1:  # others may change how many batches a step has
         arms = (msgspec.structs.replace(arms[0], arm=replace(arms[0].arm, samples_per_step=samples)),)
     is_regular = all(world.gather(tracker.pattern.is_regular))
@@ -137,6 +141,8 @@ def start_rank(
     announced.say(f"traceq: {_found_text(job, tracker, world)}")
     if request.is_dry:
         announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
+    _say_of_workers(announced, request, loader)
+    if request.is_dry:
         leave_in_order(world)
         return None
     values = {each.arm.name: each.values for each in arms}
@@ -153,12 +159,13 @@ def start_rank(
         for toggle, number in zip(toggles, values[arm], strict=True):
             toggle.apply(number)
 
-    rank = replace(announced, control=LoopControl(set_arm, tracker.was_regular))
-    rank.facts.update(_job_facts(job, tracker))
+    control = LoopControl(set_arm, tracker.was_regular)
+    rank = replace(announced, control=control, workers=loader.workers)
+    rank.facts.update({**_job_facts(job, tracker), **loader.settings})
     if request.arm:
         _note_arm(plan, arms[0].arm, world)
-        return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, samples_per_batch)
-    return JobRank(rank, toggles, arms, recorded_steps(rank, plan.manifest("", "")), tracker, samples_per_batch)
+        return JobRank(rank, toggles, arms, isolated_steps(rank), tracker, loader)
+    return JobRank(rank, toggles, arms, recorded_steps(rank, plan.manifest("", "")), tracker, loader)
 
 
 def _note_arm(plan: Plan, arm: Arm, world: World) -> None:
@@ -183,6 +190,17 @@ def _common_toggles(job: Job, world: World) -> tuple[ToggleRequest, ...]:
         name: [value for value in first[name] if all(value in each.get(name, ()) for each in others)] for name in first
     }
     return tuple(ToggleRequest(name, tuple(values)) for name, values in common.items() if len(values) > 1)
+
+
+def _say_of_workers(rank: Rank, request: JobRequest, loader: JobLoader) -> None:
+    """Print how to compare numbers of workers, and that toggles do not reach what workers run."""
+    num_workers = loader.settings.get("num_workers")
+    if num_workers is None:
+        return
+    if request.tries_all or request.is_dry:
+        rank.say(f"traceq: {worker_arms_text(request.command, num_workers)}")
+    elif num_workers and any(not toggle.name.startswith("@") for toggle in request.toggles):
+        rank.say("traceq: note: the DataLoader's workers keep the values they started with: no toggle reaches them")
 
 
 def _toggles_text(toggles: Sequence[ToggleRequest]) -> str:
@@ -224,7 +242,7 @@ def plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
         out=request.out,
         device=device,
         num_ranks=world.size,
-        steps=DEFAULT_STEPS[device] if request.steps is None else request.steps,
+        steps=_steps(request, len(arms), world) if request.steps is None else request.steps,
         trace_steps=request.trace_steps,
         seed=request.seed,
         parameters={},
@@ -235,6 +253,11 @@ def plan_of(request: JobRequest, arms: Sequence[JobArm], world: World) -> Plan:
         process=request.process,
         replicates=request.replicates,
     )
+
+
+def _steps(request: JobRequest, num_arms: int, world: World) -> int:
+    """Return the default number of steps; a process of one of several arms is not for comparing ranks."""
+    return default_steps(world.device.type, 1 if request.replicates else world.size, num_arms)
 
 
 def _create_toggles(toggles: list[Toggle], request: JobRequest, job: Job, world: World) -> None:

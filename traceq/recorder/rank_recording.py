@@ -11,6 +11,7 @@ from traceq.recorder.failures.rank_errors import note_arm
 from traceq.recorder.isolated_steps import isolated_steps
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.world import World
+from traceq.recorder.rank.loader_workers import worker_line_facts
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank.wrappers import wrapper_facts, wrapper_warning
 from traceq.recorder.spec.catalogue import Entry
@@ -71,7 +72,9 @@ def recorded_steps(rank: Rank, manifest: Manifest) -> Generator[str, None, None]
     rank.progress.plan_steps(num_traced_steps(rank.plan))
     published = rank.publish(manifest)
     if rank.plan.trace_steps:
+        rank.workers.sample()
         yield from traced_steps(rank, published, pairs)
+        rank.facts.update(worker_line_facts(rank.world.gather(rank.workers.lines())))
     rank.publish(replace(manifest, status="complete"))
     rank.world.barrier()  # so that every rank reads a complete run from here on
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torch.utils.data import DataLoader
+
 from traceq.errors import TraceqError
 from traceq.facts.timeline.data_loading import DATALOAD_WAIT
 from traceq.model import Arm
@@ -22,12 +24,14 @@ from traceq.recorder.loop_arms import LoopArms, check_arms
 from traceq.recorder.process.check_shared_file_system import check_shared
 from traceq.recorder.process.environment_variables import KINETO_IS_QUIET
 from traceq.recorder.process.world import World, running_world
+from traceq.recorder.rank.loader_workers import loader_settings
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.rank.rank_state import Rank
 from traceq.recorder.rank_recording import num_steps, recorded_steps
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, check_samples
-from traceq.recorder.spec.prepare import DEFAULT_STEPS, check_hang_s, create_run_folder, resolve_device, utc_now
+from traceq.recorder.spec.prepare import check_hang_s, create_run_folder, default_steps, resolve_device, utc_now
+from traceq.recorder.tracing.worker_samples import forked_workers
 from traceq.recorder.trainer_callbacks import Stepper
 
 __all__ = ["Session", "record"]
@@ -81,6 +85,8 @@ class Session:
 
         Batches continue, unrecorded, after the recording is complete.
         """
+        if isinstance(batches, DataLoader):
+            self.rank.facts.update(loader_settings(batches))
         source = self._fetch_batches(batches)
         with closing(self._recorded_steps()) as recorded:
             for _, batch in zip(recorded, source, strict=False):
@@ -161,12 +167,15 @@ def record(
             Arm(name, _MEANING[len(names) > 1], baseline=name == names[0], samples_per_step=samples) for name in names
         )
         path = _shared_folder(world, Path(out) if out else None, names[0], overwrite=overwrite)
-        plan = _plan(world, path, variants, DEFAULT_STEPS[world.device.type] if steps is None else steps, trace_steps)
+        num = default_steps(world.device.type, world.size, len(names)) if steps is None else steps
+        plan = _plan(world, path, variants, num, trace_steps)
         progress = watching.enter_context(watched_loop(replace(plan, hang_s=hang_after), world))
         declared = tuple(dict.fromkeys([DATALOAD_WAIT, *phases])) if phases else ()
         loop_arms = LoopArms(names, names[0])
         control = LoopControl(loop_arms.set, loop_arms.was_regular)
-        rank = Rank(plan, world, Phases(declared, progress.count_phase), progress, control=control)
+        workers = watching.enter_context(forked_workers())
+        counted = Phases(declared, progress.count_phase)
+        rank = Rank(plan, world, counted, progress, control=control, workers=workers)
         rank.progress.plan_steps(num_steps(plan))
         rank.say(f"traceq: recording {num_steps(plan)} steps of this loop into {plan.out}; then it goes on unrecorded")
         reserve_descriptors()

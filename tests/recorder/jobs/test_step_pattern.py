@@ -33,6 +33,12 @@ def split(*steps: str, num_events: int = 2_000) -> tuple[StepTracker, list[list[
         ("L F B O0 O1 O2 O3", "L", "O3"),  # an optimizer for each parameter, in backward
         ("L F B F B F B F B O0", "L", "O0"),  # a closure
         ("L F B O0 f f", "L", "O0"),  # metrics behind the step
+        ("L F B O0 F", "L", "O0"),  # the same, with gradients
+        ("F L B O0", "F", "O0"),  # the batch is the next step's
+        ("F B L O0", "F", "O0"),
+        ("F L B F L B O0", "F", "O0"),
+        ("F L B O0 F B O1", "F", "O1"),
+        ("L B F B O0", "L", "O0"),  # the backward of a penalty
         ("F B O0 f", "F", "O0"),
         ("L F B", "L", "B"),  # the optimizer is compiled, or not one of torch
         ("F B f", "F", "B"),

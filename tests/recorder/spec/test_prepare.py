@@ -8,6 +8,8 @@ from importlib.util import find_spec
 import pytest
 from terminal import traceq
 
+from traceq.recorder.spec.prepare import default_steps
+
 
 @pytest.mark.torch
 @pytest.mark.skipif(find_spec("torch") is None, reason="recording needs torch")
@@ -25,3 +27,9 @@ def test_too_many_ranks_are_refused_with_the_bound_and_its_reason(
     monkeypatch.setattr(os, "cpu_count", lambda: num_cores)
     outcome = traceq("record", "--recipe", "outlier_ab", "--device", "cpu", "--ranks", "65")
     assert (outcome.code, outcome.err) == (2, f"traceq: --ranks 65: expected {expected}\n")
+
+
+def test_a_job_of_one_arm_is_timed_for_long_enough_to_tell_a_late_rank() -> None:
+    assert [default_steps("cpu", num_ranks, 1) for num_ranks in (1, 2, 8)] == [128, 200, 400]
+    assert [default_steps("cuda", num_ranks, 1) for num_ranks in (2, 8)] == [256, 400]
+    assert default_steps("cpu", 8, 2) == 128

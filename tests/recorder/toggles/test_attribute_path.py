@@ -57,6 +57,14 @@ def job() -> Job:
     return Job([model], [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)])
 
 
+@pytest.mark.parametrize("path", ["clip_at", "main.clip_at"])
+def test_a_bare_variable_of_a_function_is_refused_with_what_can_be_done(path: str) -> None:
+    clip_at = 1.0
+    with pytest.raises(UsageFault, match=r"clip_at is a local variable of test_a_bare.*--arm 'NAME=--clip_at V"):
+        find_slots(path, job())
+    assert clip_at == 1.0
+
+
 @pytest.mark.parametrize(
     ("path", "values"),
     [

@@ -161,6 +161,14 @@ def test_what_applies_to_a_job_can_be_created_and_leaves_it_as_it_was() -> None:
     assert training.step() == before
 
 
+def test_what_a_job_does_not_use_is_not_worth_a_try() -> None:
+    training = Training()
+    convolution = Job([nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())], [training.optimizer], uses_autocast=False)
+    assert not {"@attention", "@autocast"} & applicable_toggles(convolution).keys()
+    assert "@attention" in applicable_toggles(Job([nn.MultiheadAttention(8, 2)], [training.optimizer]))
+    assert "@autocast" in applicable_toggles(training.job)
+
+
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [

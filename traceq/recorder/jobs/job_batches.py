@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-__all__ = ["JobBatches"]
+from traceq.recorder.rank.loader_workers import LoaderWorkers
+
+__all__ = ["JobBatches", "JobLoader"]
 
 _MAIN_SHARE = 0.8
 _MAX_DEPTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class JobLoader:
+    """The loader of nearly all batches: samples of a batch (0 where unknown), its settings, and its workers."""
+
+    samples_per_batch: int = 0
+    settings: Mapping[str, int] = field(default_factory=dict)
+    workers: LoaderWorkers = field(default_factory=LoaderWorkers)
 
 
 class JobBatches:

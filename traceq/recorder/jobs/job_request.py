@@ -29,7 +29,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     `stops`: the job ends when the recording is complete. `tries_all`: every toggle that the job has is an arm;
     `is_dry`: nothing is recorded, the job ends once it is known what could be; `of_loader`: its loader alone. If
     arms have processes of their own, this one runs `arm`, and is the `process`-th of all. `watch`: the folder through
-    which the launcher watches the ranks of its own host, for progress within `hang_s`.
+    which the launcher watches the ranks of its own host, for progress within `hang_s`. `command`
+    as it was typed.
     """
 
     out: str
@@ -50,6 +51,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     replicates: int = 0
     hang_s: float = DEFAULT_HANG_S
     watch: str = ""
+    command: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write the request for the processes of the job."""

@@ -25,6 +25,7 @@ from traceq.recorder.jobs.framework_phases import ENGINE_METHODS, imported_funct
 from traceq.recorder.jobs.root_models import find_roots
 from traceq.recorder.jobs.step_pattern import BACKWARD, BATCH, FORWARD
 from traceq.recorder.rank.replaced_methods import ReplacedMethods
+from traceq.recorder.tracing.worker_samples import WorkerSamples
 
 __all__ = ["LoopHooks", "Observer"]
 
@@ -56,6 +57,10 @@ class Observer(Protocol):
         """Report that the phase ended."""
         ...
 
+    def optimizer_began(self) -> None:
+        """Report that an optimizer begins its step, also before any backward: its closure may run the first."""
+        ...
+
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Report that an optimizer has stepped, on any thread."""
         ...
@@ -64,8 +69,10 @@ class Observer(Protocol):
 class LoopHooks:
     """Replaced functions of this process, until they are removed."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, samples: WorkerSamples) -> None:
         self._observer = observer
+        self.samples = samples
+        self.has_entered_autocast = False
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
         self._open_steps: list[int] = []
@@ -76,6 +83,8 @@ class LoopHooks:
         loader = torch.utils.data.dataloader._BaseDataLoaderIter
         self._replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
         self._replace(loader, "__init__", self._iterator(loader.__init__))
+        forking = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+        self._replace(forking, "__init__", self.samples.of_forked(forking.__init__))
         self._replace(loader, "__next__", self._batch(loader.__next__))
         self._replace(Optimizer, "zero_grad", self._phase(Optimizer.zero_grad, "zero_grad"))
         self._replace(torch.nn.Module, "zero_grad", self._phase(torch.nn.Module.zero_grad, "zero_grad"))
@@ -86,6 +95,17 @@ class LoopHooks:
             self._replace(torch.nn.utils.clip_grad, name, clip)
         self._restore.append(register_optimizer_step_pre_hook(self._before_step).remove)
         self._restore.append(register_optimizer_step_post_hook(self._after_step).remove)
+
+    def watch_autocast(self) -> None:
+        """Note from here on whether the job enters a region of torch.autocast."""
+        enter: Callable[[Any], Any] = torch.autocast.__enter__
+
+        @functools.wraps(enter)
+        def call(region: Any) -> Any:
+            self.has_entered_autocast = True
+            return enter(region)
+
+        self._replace(torch.autocast, "__enter__", call)
 
     def hook_models(self) -> list[torch.nn.Module]:
         """Replace the forward of the models that exist, and return these.
@@ -100,6 +120,13 @@ class LoopHooks:
         for owner, name, phase in imported_functions():
             self._replace(owner, name, self._phase(getattr(owner, name), phase))
         return models
+
+    def worker_pids(self, loader: Callable[[], DataLoader[Any] | None]) -> list[int]:
+        """Return the living workers of a loader's iterators."""
+        of_loader = loader()
+        iterators = [each for each, get in list(self._loaders.items()) if of_loader is not None and get() is of_loader]
+        workers = (worker for iterator in iterators for worker in getattr(iterator, "_workers", ()))
+        return [worker.pid for worker in workers if worker.pid is not None and worker.is_alive()]
 
     def remove(self) -> None:
         """Restore everything that nobody else has replaced since."""
@@ -186,7 +213,10 @@ class LoopHooks:
         return call
 
     def _before_step(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling() and self._observer.is_watching():
+        if torch.compiler.is_compiling():
+            return
+        self._observer.optimizer_began()
+        if self._observer.is_watching():
             self._open_steps.append(self._observer.begin("optimizer", ""))
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:

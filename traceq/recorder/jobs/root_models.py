@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-
 from torch.nn import Module
+
+from traceq.garbage_collection import live_objects
 
 __all__ = ["find_roots"]
 
@@ -14,7 +14,7 @@ def find_roots() -> list[Module]:
 
     Inspects all objects of the process, which takes 0.1 s.
     """
-    modules = [each for each in gc.get_objects() if issubclass(type(each), Module) and "_modules" in vars(each)]
+    modules = [each for each in live_objects() if issubclass(type(each), Module) and "_modules" in vars(each)]
     children = {id(child) for module in modules for child in vars(module)["_modules"].values() if child is not None}
     sizes = {id(each): _num_parameters(each) for each in modules if id(each) not in children}
     roots = [module for module in modules if sizes.get(id(module))]

@@ -3,8 +3,9 @@
 Events are those of any framework: L a batch is requested, F and f the forward of a model with and without gradients,
 B a backward, O0, O1 ... the steps of optimizers, S a checkpoint is saved. The anchor is the optimizer that steps most
 rarely; a step begins with the first start event after it. The end of the optimizer's step would be too early: what
-many loops do behind it, such as gathering metrics, belongs to the same step. Without an optimizer of torch, or with a
-compiled one, the anchor is the backward; in a step that is compiled as a whole, the batch.
+many loops do behind it, such as gathering metrics, belongs to the same step. Where a loop prefetches, so that the batch
+requested in a step is that of the next one, the forward begins a step. Without an optimizer of torch, or with one that
+is compiled, the anchor is the backward; in a step that is compiled as a whole, the batch.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["BACKWARD", "BATCH", "FORWARD", "StepPattern", "StepTracker", "short_text"]
+__all__ = ["BACKWARD", "BATCH", "FORWARD", "LEARNED_STEPS", "StepPattern", "StepTracker", "short_text"]
 
 BACKWARD, BATCH, FORWARD = "B", "L", "F"
-_LEARNED_STEPS = 8
+LEARNED_STEPS = 8
 _SKIPPED_STEPS = 2  # they may initialize
-_MAX_OPTIMIZER_EVENTS = 40 * _LEARNED_STEPS
+_MAX_OPTIMIZER_EVENTS = 40 * LEARNED_STEPS
 _BACKWARDS_WITHOUT_OPTIMIZER = 16  # then it is not torch's, or compiled
 _MIN_ALIKE = 0.5
 _LEAST_SHARE_OF_PATTERN = 0.25
@@ -74,15 +75,24 @@ class StepTracker:
 
     pattern: StepPattern | None = None
     _events: list[str] = field(default_factory=list)
+    _is_in_optimizer: bool = False
     _anchor_passed: bool = False
     _last_step: tuple[str, ...] = ()
     _arm: str = ""
     _steps_of_arms: dict[str, Counter[tuple[str, ...]]] = field(default_factory=dict)
     _usual: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def begin_optimizer(self) -> None:
+        """Note that an optimizer begins its step: one with closures runs many backwards before its event."""
+        self._is_in_optimizer = True
+
+    def end_optimizer(self) -> None:
+        """Note that an optimizer ended its step."""
+        self._is_in_optimizer = False
+
     def add(self, event: str) -> bool:
         """Add an event; return True if it begins a step of a known pattern."""
-        if self.pattern is None:
+        if self.pattern is None and not self._is_in_optimizer:
             self._learn_before(event)
         begins = self.pattern is not None and self._anchor_passed and event == self.pattern.start
         if begins:
@@ -131,14 +141,14 @@ class StepTracker:
         usual, _ = steps.most_common(1)[0]
         if self.pattern is not None and steps[self.pattern.events] >= _LEAST_SHARE_OF_PATTERN * steps.total():
             usual = self.pattern.events
-        if steps.total() >= _LEARNED_STEPS:
+        if steps.total() >= LEARNED_STEPS:
             self._usual[self._arm] = usual
         return usual
 
     @property
     def text(self) -> str:
         """Events so far, while the pattern is not known."""
-        return short_text(self._events[-3 * _LEARNED_STEPS :])
+        return short_text(self._events[-3 * LEARNED_STEPS :])
 
 
 def _learn(events: Sequence[str]) -> StepPattern | None:
@@ -147,16 +157,29 @@ def _learn(events: Sequence[str]) -> StepPattern | None:
     if not counts and events.count(BACKWARD) >= _BACKWARDS_WITHOUT_OPTIMIZER:
         counts = Counter({BACKWARD: events.count(BACKWARD)})
     if sum(counts.values()) >= _MAX_OPTIMIZER_EVENTS:  # optimizers that stepped only at the start
-        counts = Counter({event: num for event, num in counts.items() if num >= _LEARNED_STEPS})
+        counts = Counter({event: num for event, num in counts.items() if num >= LEARNED_STEPS})
     fewest = min(counts.values(), default=0)
-    if fewest < _LEARNED_STEPS:
+    if fewest < LEARNED_STEPS:
         return None
     start = BATCH if events.count(BATCH) >= fewest - 1 else FORWARD
-    rarest = [event for event, num in counts.items() if num == fewest]
-    anchor = max(rarest, key=lambda optimizer: (_num_followed_by(start, optimizer, events), optimizer))
+    pattern = _pattern(events, start, [event for event, num in counts.items() if num == fewest])
+    return _pattern(events, FORWARD, [pattern.anchor]) if _prefetches(pattern) else pattern
+
+
+def _pattern(events: Sequence[str], start: str, anchors: Sequence[str]) -> StepPattern:
+    """Return the pattern with the anchor that a step's start follows most often."""
+    anchor = max(anchors, key=lambda optimizer: (_num_followed_by(start, optimizer, events), optimizer))
     steps = _split(events, start, anchor)[_SKIPPED_STEPS:]
     usual, num_alike = Counter(steps).most_common(1)[0]
     return StepPattern(usual, anchor, start, num_alike, len(steps))
+
+
+def _prefetches(pattern: StepPattern) -> bool:
+    """Return True if the forward of a step comes before its batch, which is then that of the next step."""
+    if pattern.start != BATCH or pattern.anchor not in pattern.events:
+        return False
+    first = next(event for event in pattern.events if event in (FORWARD, BACKWARD, pattern.anchor))
+    return first != FORWARD and FORWARD in pattern.events[pattern.events.index(pattern.anchor) :]
 
 
 def _num_followed_by(start: str, optimizer: str, events: Sequence[str]) -> int:

@@ -10,7 +10,9 @@ from traceq.model import Manifest
 from traceq.recorder.process.progress_counters import ProgressCounters
 from traceq.recorder.process.rank_messages import append_message
 from traceq.recorder.process.world import World
+from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 from traceq.recorder.rank.environment_facts import environment_facts
+from traceq.recorder.rank.loader_workers import LoaderWorkers
 from traceq.recorder.rank.loop_control import LoopControl
 from traceq.recorder.spec.phases import Phases
 from traceq.recorder.spec.plan import Plan
@@ -28,9 +30,12 @@ class Rank:
     progress: ProgressCounters
     facts: dict[str, str | int | float] = field(default_factory=dict)
     control: LoopControl = field(default_factory=LoopControl)
+    workers: LoaderWorkers = field(default_factory=LoaderWorkers)
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the phases and facts so far; rank 0 writes it."""
+        if self.world.device.type == "cpu":
+            self.facts.update(cpu_peak_facts(self.facts))
         environment = {**environment_facts(self.world), **self.facts}
         current = replace(manifest, phases=self.phases.names, environment=environment)
         if self.world.rank == 0:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Mapping
+
+from traceq.garbage_collection import live_objects
 
 __all__ = ["wrapper_facts", "wrapper_warning"]
 
@@ -35,6 +36,6 @@ def wrapper_warning(facts: WrapperFacts) -> str:
 
 def _live_wrappers() -> list[str]:
     """Return the names of wrapper classes with live instances, by base class: fully_shard subclasses each module."""
-    types = {type(instance) for instance in gc.get_objects()}
+    types = {type(instance) for instance in live_objects()}
     names = {base.__name__ for type_ in types for base in type_.__mro__}
     return [name for name in _WRAPPERS if name in names]

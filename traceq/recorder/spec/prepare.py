@@ -17,10 +17,10 @@ from traceq.recorder.spec.catalogue import Entry, find_recipe
 from traceq.recorder.spec.parameters import overrides, plain_values, with_changes
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, planned_arms, split_by_device, with_samples
 from traceq.runs.run_folder import RunFolder
+from traceq.stats.late_ranks import steps_needed
 
 __all__ = [
     "DEFAULT_MINUTES",
-    "DEFAULT_STEPS",
     "DEFAULT_TRACE_STEPS",
     "MAX_REPLICATES",
     "MAX_STEPS",
@@ -29,12 +29,13 @@ __all__ = [
     "check_hang_s",
     "check_range",
     "create_run_folder",
+    "default_steps",
     "prepare",
     "resolve_device",
     "utc_now",
 ]
 
-DEFAULT_STEPS = {"cpu": 128, "cuda": 256}
+_DEFAULT_STEPS = {"cpu": 128, "cuda": 256}
 DEFAULT_CPU_RANKS = 2
 DEFAULT_MINUTES = 10.0
 DEFAULT_TRACE_STEPS = 3
@@ -116,6 +117,12 @@ class Request:
             )
 
 
+def default_steps(device: str, num_ranks: int, num_arms: int) -> int:
+    """Return the steps that a loop or job is timed for; of one arm on several ranks enough to tell a late rank."""
+    of_ranks = steps_needed(num_ranks) if num_ranks > 1 and num_arms == 1 else 0
+    return max(_DEFAULT_STEPS[device], of_ranks)
+
+
 def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
     """Return the plan and its recipe, and create the run's folder.
 
@@ -135,7 +142,7 @@ def prepare(request: Request, world_size: int = 0) -> tuple[Plan, Entry]:
         out=str(out),
         device=device,
         num_ranks=num_ranks,
-        steps=(entry.recipe.steps or DEFAULT_STEPS[device]) if request.steps is None else request.steps,
+        steps=(entry.recipe.steps or _DEFAULT_STEPS[device]) if request.steps is None else request.steps,
         max_minutes=(request.max_minutes or DEFAULT_MINUTES) if request.until_decided else 0.0,
         trace_steps=request.num_traced(entry),
         seed=seed,

@@ -19,12 +19,13 @@ from traceq.recorder.spec.schedule import (
     pairs_for_single_arm,
     schedule,
 )
+from traceq.recorder.timing.core_clocks import CoreClocks, core_facts
 from traceq.recorder.timing.gpu_clocks import clock_facts, read_clocks
 from traceq.recorder.timing.peak_memory import reset_peak_memory
 from traceq.recorder.timing.step_log_writer import Journal
 from traceq.recorder.timing.stopwatch import StepTime, Stopwatch, mean_cpu_ns, mean_ns
 from traceq.recorder.timing.until_decided import blocks_until_decided
-from traceq.runs.step_log import ClocksLine, Line, PairLine, StepLine
+from traceq.runs.step_log import ClocksLine, CoresLine, Line, PairLine, StepLine
 from traceq.runs.timings import SETTLING, WARM_UP
 from traceq.units import Unit, format_value
 
@@ -42,11 +43,12 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
     """
     pairs: list[PairLine] = []
     clocks: list[ClocksLine] = []
+    cores: list[CoresLine] = []
     stopwatch = Stopwatch(rank.world.device, rank.phases)
     with Journal(rank.plan.folder.samples(rank.world.rank)) as journal, gc_disabled(), stopwatch:
         warm_up = yield from _warm_up(rank, stopwatch)
         journal.write(warm_up)
-        _announce_rest(rank, warm_up)
+        quarter = _announce_rest(rank, warm_up)
         reset_peak_memory(rank.world.device)
         for block in blocks_until_decided(rank, warm_up, pairs) if rank.plan.max_minutes else _blocks(rank.plan):
             for attempt in _attempts(rank, block):
@@ -57,7 +59,10 @@ def timed_steps(rank: Rank) -> Generator[str, None, list[PairLine]]:
                 clocks += before
                 journal.write(lines)
                 pairs += [line for line in lines if isinstance(line, PairLine)]
+                cores += [line for line in lines if isinstance(line, CoresLine)]
+            quarter = _announce_rest(rank, lines, quarter)
     rank.facts.update(clock_facts(rank.world.gather(clocks)))
+    rank.facts.update(core_facts(rank.world.gather(cores), [peer.host for peer in rank.world.peers]))
     return pairs
 
 
@@ -98,14 +103,19 @@ def _warm_up(rank: Rank, stopwatch: Stopwatch) -> Generator[str, None, list[Line
     return [line for arm, half in zip(order, halves, strict=True) for line in _excluded_lines(arm, half, WARM_UP)]
 
 
-def _announce_rest(rank: Rank, warm_up: Sequence[Line]) -> None:
-    """Print how long the rest takes, if it is worth a line, where there is no progress bar of a launcher."""
-    steps_ns = [line.wall_ns for line in warm_up if isinstance(line, StepLine)]
+def _announce_rest(rank: Rank, latest: Sequence[Line], last_quarter: int = -1) -> int:
+    """Print how long the rest takes by the latest steps, if another quarter has ended, and return which has.
+
+    Nothing that is not worth a line, and nothing where a launcher has a progress bar.
+    """
+    steps_ns = [line.wall_ns for line in latest if isinstance(line, StepLine)]
     if rank.plan.messages_path or rank.plan.max_minutes or not steps_ns:
-        return
-    rest_ns = (rank.progress.num_planned - rank.progress.num_ended) * median(steps_ns)
-    if rest_ns > _SHORT_NS:
+        return last_quarter
+    num_ended, num_planned = rank.progress.num_ended, rank.progress.num_planned
+    quarter, rest_ns = 4 * num_ended // max(num_planned, 1), (num_planned - num_ended) * median(steps_ns)
+    if quarter > last_quarter and rest_ns > _SHORT_NS:
         rank.say(f"traceq: {rank.progress.text}; the rest takes about {format_value(rest_ns, Unit.NS)}")
+    return quarter
 
 
 @dataclass(slots=True)
@@ -153,17 +163,19 @@ def _run_pairs(rank: Rank, stopwatch: Stopwatch, block: Block, attempt: _Attempt
     """
     order = list(attempt.arms(block))
     regular: list[Sequence[bool]] = []
+    cores = CoreClocks(rank.workers.pids)
+    cores.start()
     stopwatch.mark()
     for arm, index in order:
         draw = block.first_pair + (0 if index is None else 1 + index)
         regular.append((yield from _run_half(rank, stopwatch, arm, draw)))
+    lines: list[Line] = list(cores.lines(len(order) * rank.plan.steps_per_half)) if block.is_control else []
     regular = regular_on_all_ranks(rank, regular)
     halves = [
         _Half(arm, index, times, counted_steps(is_regular))
         for (arm, index), times, is_regular in zip(order, _take_halves(rank, stopwatch), regular, strict=True)
     ]
     attempt.irregular = sorted({half.index for half in halves if half.index is not None and not half.counted})
-    lines: list[Line] = []
     of_pair: dict[int, list[_Half]] = {}
     for half in halves:
         if half.index is None or half.index in attempt.irregular:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,14 @@ import torch
 
 from traceq.recorder.toggles.toggle import DEFAULT, Job, check_values
 
-__all__ = ["CANDIDATES", "BackendToggle", "ImplementationToggle", "create"]
+__all__ = ["CANDIDATES", "BackendToggle", "ImplementationToggle", "create", "is_used"]
 
 CANDIDATES = ("eager",)
 _SWITCHES = ("math", "flash", "mem_efficient", "cudnn")
 _BACKENDS = {"math": "math", "eager": "math", "flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn"}
 _ALL = "sdpa"
+_ATTENDS = re.compile("attention|attn|transformer", re.IGNORECASE)
+_FUNCTION = "scaled_dot_product_attention"
 
 
 class BackendToggle:
@@ -68,6 +71,17 @@ class ImplementationToggle:
     def restore(self) -> None:
         """Set the model's own implementation."""
         self._model.set_attn_implementation(self._before)
+
+
+def is_used(job: Job) -> bool:
+    """Return whether a module of the job is called attention, or its code calls torch's."""
+    kinds = {type(module) for model in job.models for module in model.modules()}
+    return any(_ATTENDS.search(kind.__name__) or _calls_attention(kind) for kind in kinds)
+
+
+def _calls_attention(kind: type) -> bool:
+    codes = (getattr(method, "__code__", None) for base in kind.__mro__ for method in vars(base).values())
+    return any(code is not None and _FUNCTION in code.co_names for code in codes)
 
 
 def create(job: Job, values: Sequence[str]) -> BackendToggle | ImplementationToggle:

@@ -49,6 +49,8 @@ def find_slots(path: str, job: Job) -> list[Slot]:
     It starts with `model` (any model that no other contains), `optimizer`, `main` (the script), the name of an imported
     module, or a variable of the script or of a function that is running. Raises UsageFault where nothing has this name.
     """
+    if variable := _bare_variable(path):
+        raise UsageFault(f"--toggle {path}: {variable}")
     problems: list[str] = []
     for start, parts in _starts(path.split("."), job):
         try:
@@ -76,6 +78,21 @@ def _starts(parts: Sequence[str], job: Job) -> Iterator[tuple[Any, Sequence[str]
     if hasattr(script, head):
         yield getattr(script, head), parts[1:]
     yield from ((frame.f_locals[head], parts[1:]) for frame in _running_frames() if head in frame.f_locals)
+
+
+def _bare_variable(path: str) -> str:
+    """Return why a variable of a function cannot be changed while this runs, and what can be; "" for other paths."""
+    name = path.removeprefix("main.")
+    if "." in name or hasattr(sys.modules["__main__"], name):
+        return ""
+    frame = next((frame for frame in _running_frames() if name in frame.f_locals), None)
+    if frame is None or frame.f_code.co_name == "<module>":
+        return ""
+    return (
+        f"{name} is a local variable of {frame.f_code.co_name}, which cannot be changed while that runs; read it from "
+        f"an object or the module in each step (args.{name}, main.{name}), or give it in the command and compare "
+        f"processes: --arm 'NAME=--{name} VALUE'"
+    )
 
 
 def _running_frames() -> Iterator[FrameType]:

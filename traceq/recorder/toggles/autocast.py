@@ -10,7 +10,7 @@ import torch
 
 from traceq.recorder.toggles.toggle import Job, check_values
 
-__all__ = ["CANDIDATES", "AutocastToggle", "create"]
+__all__ = ["CANDIDATES", "AutocastToggle", "create", "is_used"]
 
 CANDIDATES = ("off",)
 
@@ -50,6 +50,11 @@ class AutocastToggle:
                 region._enabled = is_enabled
 
         return call
+
+
+def is_used(job: Job) -> bool:
+    """Return whether the job has regions that could be off."""
+    return job.uses_autocast
 
 
 def create(job: Job, values: Sequence[str]) -> AutocastToggle:

@@ -36,10 +36,14 @@ _NO_TOGGLES = ("toggle", "setting", "attribute", "attribute_path")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a toggle can change: the models that no other module contains, the largest first, and the optimizers."""
+    """What a toggle can change: the models that no other module contains, the largest first, and the optimizers.
+
+    `uses_autocast`: it entered a region of torch.autocast, or that was not watched.
+    """
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
+    uses_autocast: bool = True
 
 
 class Toggle(Protocol):
@@ -99,11 +103,16 @@ def applicable_toggles(job: Job) -> dict[str, tuple[str, ...]]:
     """Return the built-in toggles that this job has, by `@name`, each with DEFAULT and the values worth a try."""
     applicable: dict[str, tuple[str, ...]] = {}
     for name in toggle_names():
-        candidates = getattr(_module(name), "CANDIDATES", ())
+        module = _module(name)
+        candidates = getattr(module, "CANDIDATES", ()) if getattr(module, "is_used", _always)(job) else ()
         values = [value for value in candidates if _is_applicable(f"@{name}", value, job)]
         if values:
             applicable[f"@{name}"] = (DEFAULT, *values)
     return applicable
+
+
+def _always(job: Job) -> bool:
+    return True
 
 
 def _is_applicable(name: str, value: str, job: Job) -> bool:

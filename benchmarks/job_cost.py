@@ -1,0 +1,155 @@
+"""What does the recorder cost an unedited job while it times steps? traceq's own A/B of itself, on against off.
+
+    python benchmarks/job_cost.py [--step-ms 50] [--steps 128] [--out FOLDER]
+
+A loop with a DataLoader, a model, gradient clipping and AdamW is recorded by `traceq.record`, in two arms. In both its
+steps are the same; in `on` the recorder of unedited jobs is attached in the same process and times the steps, too, with
+two values of a toggle; in `off` its functions are removed. Each step also spins for --step-ms of CPU time, so that the
+cost is that in a step of this length. On a busy machine the intervals are wide, also of CPU time, as caches are shared:
+printed first is the difference of the median CPU times of 1,800 steps that do not spin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import nn
+
+import traceq
+from traceq.recorder.job_process import JobProcess
+from traceq.recorder.jobs.injection import Injection
+from traceq.recorder.jobs.job_request import JobRequest, parse_toggle
+from traceq.stats import Comparison
+from traceq.units import Unit, format_value
+
+CONSOLE = Console(highlight=False, soft_wrap=True)
+ENDLESS = 100_000
+BLOCKS, STEPS_OF_BLOCK, SETTLING_STEPS = 40, 50, 5
+
+
+@dataclass
+class Config:
+    """What the recorder of the job changes."""
+
+    value: int = 0
+
+
+config = Config()
+
+
+class Recorder:
+    """The recorder of an unedited job in this process, whose functions `is_on` replaces or restores."""
+
+    def __init__(self, folder: Path) -> None:
+        run = folder / "job"
+        run.mkdir()
+        toggle = parse_toggle(f"{__name__}.config.value=0,1")
+        request = JobRequest(
+            str(run), "job-1", 7, "", "job_cost", (toggle,), ENDLESS, trace_steps=0, stops=False, hang_s=0
+        )
+        injection = Injection(folder / "inject")
+        injection.write(request)
+        self.process = JobProcess(request, injection)
+        self.process.hooks.install()
+        self._is_on = True
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the functions of torch are replaced."""
+        return self._is_on
+
+    @is_on.setter
+    def is_on(self, value: bool) -> None:
+        if value and not self._is_on:
+            self.process.hooks.install()
+            self.process.hooks.hook_models()
+        elif self._is_on and not value:
+            self.process.hooks.remove()
+        self._is_on = value
+
+
+class Loop:
+    """A training loop of six phases."""
+
+    spin_ns = 0
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)])
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+    def step(self, batch: torch.Tensor) -> None:
+        """Train one step, then compute nothing for a while."""
+        self.model(batch).square().mean().backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        end_ns = time.thread_time_ns() + self.spin_ns  # not of the clock: others may use the core meanwhile
+        while time.thread_time_ns() < end_ns:
+            pass
+
+
+def median_cost_ns(recorder: Recorder, loop: Loop, batches: Iterator[torch.Tensor]) -> int:
+    """Return the difference of the median CPU times of steps that do not spin, in turns with and without recorder."""
+    cpu_ns: dict[bool, list[int]] = {False: [], True: []}
+    for block in range(BLOCKS):
+        recorder.is_on = block % 2 == 1
+        for number in range(STEPS_OF_BLOCK):
+            began_ns = time.thread_time_ns()
+            loop.step(next(batches))
+            if number >= SETTLING_STEPS:
+                cpu_ns[recorder.is_on].append(time.thread_time_ns() - began_ns)
+    recorder.is_on = True
+    return round(statistics.median(cpu_ns[True]) - statistics.median(cpu_ns[False]))
+
+
+def main() -> None:
+    """Print the cost of a step by wall and by CPU time, with intervals, and in percent of the step."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--step-ms", type=float, default=50.0)
+    parser.add_argument("--steps", type=int, default=128, help="of each arm")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="traceq-") as scratch:
+        recorder, loop = Recorder(Path(scratch)), Loop()
+        loader = torch.utils.data.DataLoader(torch.randn(ENDLESS, 64), batch_size=1)
+        batches = iter(loader)
+        for _ in range(40):  # until it times steps
+            loop.step(next(batches))
+        median_ns = median_cost_ns(recorder, loop, batches)
+        share = f"{100 * median_ns / (1e6 * options.step_ms):.3f} % of {options.step_ms:g} ms"
+        CONSOLE.print(f"median CPU time: {format_value(median_ns, Unit.DELTA_NS)} per step, {share}")
+        loop.spin_ns = round(1e6 * options.step_ms)
+        out = Path(scratch) / "run"
+        with traceq.record(out, arms=("off", "on"), steps=options.steps, trace_steps=0, device="cpu") as recording:
+            recording.toggle(recorder, "is_on", off=False, on=True)
+            for batch in recording.steps(batches):
+                if recording.rank.progress.is_done:
+                    break
+                loop.step(batch)
+        recorder.is_on = True
+        timed = (Path(scratch) / "job" / "steps" / "rank0.jsonl").read_bytes().count(b'"kind":"step"')
+        (diff,) = traceq.diff(out).diffs
+    assert timed > options.steps  # the recorder was timing steps of its own
+    for name, comparison in (("wall time", diff.comparison), ("CPU time of the main thread", diff.cpu)):
+        if comparison is not None:
+            CONSOLE.print(f"{name}: {_cost(comparison)}")
+
+
+def _cost(comparison: Comparison) -> str:
+    """Return `+41.0 us per step (+38.0 us to +44.0 us), 0.08 % of 50.4 ms`."""
+    ends = " to ".join(format_value(end, Unit.DELTA_NS) for end in comparison.ci95_ns or ())
+    share = 100 * comparison.delta_ns / comparison.a_ns
+    step = format_value(comparison.a_ns, Unit.NS)
+    return f"{format_value(comparison.delta_ns, Unit.DELTA_NS)} per step ({ends}), {share:.3f} % of {step}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The models of a process, also where the job keeps them from Python's garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch", reason="models are torch's")
+
+import torch
+
+from traceq.recorder.jobs.root_models import find_roots
+from traceq.recorder.rank.wrappers import wrapper_facts
+
+pytestmark = pytest.mark.torch
+
+
+class DeepSpeedEngine(torch.nn.Module):
+    """A wrapper by its name."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+@pytest.fixture
+def frozen() -> Iterator[torch.nn.Module]:
+    """A model that was frozen, as some jobs do once all is built."""
+    model = DeepSpeedEngine(torch.nn.Linear(4, 4))
+    gc.freeze()
+    assert all(each is not model for each in gc.get_objects())
+    yield model
+    gc.unfreeze()
+
+
+def test_a_frozen_model_is_a_root_and_remains_frozen(frozen: torch.nn.Module) -> None:
+    before, was_enabled = gc.get_freeze_count(), gc.isenabled()
+    roots = find_roots()
+    assert [each for each in roots if each is frozen] == [frozen]
+    assert all(each is not frozen.module for each in roots)
+    assert gc.get_freeze_count() >= before
+    assert gc.isenabled() == was_enabled
+    assert all(each is not frozen for each in gc.get_objects())
+
+
+def test_a_frozen_wrapper_is_a_fact(frozen: torch.nn.Module) -> None:
+    assert "DeepSpeedEngine" in wrapper_facts({})["wrapper"]
+
+
+def test_what_nobody_froze_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.unfreeze()
+    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("froze the objects of the job"))
+    model = torch.nn.Linear(4, 4)
+    assert any(each is model for each in find_roots())
