@@ -37,10 +37,11 @@ _EXPLAINED_NS = 30_000
 
 @frozen
 class Saving:
-    """Ns by which the mean counted step becomes shorter, at least and at most."""
+    """Ns by which the mean counted step becomes shorter, at least and at most; `steps_ns` each, at least."""
 
     least_ns: int
     most_ns: int
+    steps_ns: tuple[int, ...] = ()
 
 
 @frozen(eq=False)
@@ -142,13 +143,13 @@ class Replay:
     def communication(self) -> NDArray[np.int64]:
         """int64[X]: the edges of the counted steps on which a collective runs, its wait for other ranks included."""
         edges = self.graph.edges
-        runs = np.flatnonzero((edges.kind == EdgeKind.DURATION) & self._is_counted)
+        runs = np.flatnonzero((edges.kind == EdgeKind.DURATION) & self.is_counted)
         return runs[is_communication(self.trace)[edges.a[runs]]]
 
     @property
     def host_time(self) -> NDArray[np.int64]:
         """int64[X]: the edges of the counted steps on which the host does not wait."""
-        return np.flatnonzero((self.graph.edges.kind == EdgeKind.HOST) & self._is_counted)
+        return np.flatnonzero((self.graph.edges.kind == EdgeKind.HOST) & self.is_counted)
 
     def unexplained_ns(self) -> int:
         """Return ns by which the mean counted step becomes shorter if no dependency takes 30 us more than usual."""
@@ -161,7 +162,7 @@ class Replay:
         return span_index(all_steps.host[all_steps.counted], host_waits(self.trace).start) >= 0
 
     @property
-    def _is_counted(self) -> NDArray[np.bool_]:
+    def is_counted(self) -> NDArray[np.bool_]:
         """bool[E]: whether an edge begins within a counted step."""
         time, counted = self.graph.time_a, steps(self.trace).counted
         begins, ends = (_latest_time(nodes, time)[counted] for nodes in (self.begins, self.ends))
@@ -179,9 +180,11 @@ class Replay:
             yield edges, self.without[edges]
 
     def _savings(self, cases: list[tuple[NDArray[np.int64], NDArray[np.int64] | int]]) -> list[Saving]:
-        least = self._mean(self._saved(cases, self.observed))
+        saved, counted = self._saved(cases, self.observed), steps(self.trace).counted
+        least = self._mean(saved)
         most = np.maximum(least, self._mean(self._saved(cases, self.loosest))) if self.is_a_range else least
-        return [Saving(*pair) for pair in zip(least.tolist(), most.tolist(), strict=True)]
+        by_step = map(tuple, saved[:, counted].tolist())
+        return [Saving(*each) for each in zip(least.tolist(), most.tolist(), by_step, strict=True)]
 
     def _saved(
         self, cases: Iterable[tuple[NDArray[np.int64], NDArray[np.int64] | int]], play: Play

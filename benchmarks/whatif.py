@@ -1,0 +1,175 @@
+"""What `traceq whatif` predicts beside what came of it: changes that were then made, on two CPU ranks, or in public.
+
+    python benchmarks/whatif.py --work DIR [--minutes 20] [--traces TRACES]
+
+Each job (`whatif_job.py`, with other parts of a step) is recorded once, with an arm per change, and kept in DIR: a
+second call goes on where the first ended. Predicted from the traced steps of the baseline alone; measured are
+unprofiled steps of arms that take turns. Of public pairs the first recording is replayed without what the second does
+not have; they differ in more than that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from traceq.compare.diff import diff_run
+from traceq.errors import TraceqError
+from traceq.runs.read import read
+from traceq.whatif.host_waits import WithoutLoader, WithoutSyncs
+from traceq.whatif.intervention import Intervention
+from traceq.whatif.interventions import HiddenComm, Scaled, WithoutStraggler
+from traceq.whatif.job_replay import job_replay
+from traceq.whatif.predict import predict
+
+JOBS = {
+    "even parts": (),
+    "long stall": ("stall_us=30000", "load_us=2000"),
+    "slow loader": ("load_us=30000", "uneven_us=3000"),
+    "much computed": ("products=120", "exchanged=4000000"),
+    "far behind": ("uneven_us=40000", "stall_us=3000"),
+    "much exchanged": ("exchanged=12000000", "uneven_us=0"),
+}
+"""Jobs by what their steps are made of, as parameters of the recipe."""
+
+CHANGES: dict[str, Intervention] = {
+    "no_stall": Scaled("stall", 0),
+    "loader": WithoutLoader(),
+    "cheaper": Scaled("forward", 0.5),
+    "balanced": WithoutStraggler((1,)),
+    "no_exchange": HiddenComm(),
+}
+PAIRS: tuple[tuple[str, str, Intervention], ...] = (
+    ("ep-moe-b200-ab/ref", "ep-moe-b200-ab/syncless", WithoutSyncs()),
+    ("resnet50-2021/workers0", "resnet50-2021/workers4", WithoutLoader()),
+)
+_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A step in ms: as it was, predicted after the change from `least` to `most`, and measured, within `noise`."""
+
+    job: str
+    change: str
+    now: float
+    least: float
+    most: float
+    then: float
+    noise: float
+
+    @property
+    def error_pct(self) -> float:
+        """Middle of the prediction minus what was measured, in percent of the step after the change."""
+        return 100 * ((self.least + self.most) / 2 - self.then) / self.then
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether what was measured is within the predicted range."""
+        return self.least <= self.then <= self.most
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it is, within the noise of the measurement."""
+        return self.least - self.noise <= self.then <= self.most + self.noise
+
+
+def record(work: Path, job: str, minutes: float) -> Path | None:
+    """Return the recorded run of a job, recorded now if it is not there; None if there is no time left."""
+    run = work / job.replace(" ", "_")
+    if (run / "run.json").exists():
+        return run
+    if minutes <= 0:
+        return None
+    settings = [word for setting in JOBS[job] for word in ("--set", setting)]
+    recipe = Path(__file__).with_name("whatif_job.py")
+    command = ["-m", "traceq", "record", "--recipe", str(recipe), "--ranks", "2", "--device", "cpu", *settings]
+    command += ["--steps", "32", "--trace-steps", "12", "--out", str(run), "--overwrite"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write(f"{job}: {done.stderr[-500:]}\n")
+        return None
+    return run
+
+
+def outcomes(job: str, run: Path) -> list[Outcome]:
+    """Return the changes of one job. The traced step and the unprofiled one differ by what the profiler costs.
+
+    So a change is predicted as a difference, which is taken from the unprofiled step.
+    """
+    replay, results = job_replay(read(run / "base")), []
+    for diff in diff_run(run).diffs:
+        comparison = diff.comparison
+        if comparison is None or comparison.ci95_ns is None or diff.b_name not in CHANGES:
+            continue
+        change = predict(replay, [CHANGES[diff.b_name]], job).together
+        now = comparison.a_ns
+        low, high = comparison.ci95_ns
+        least, most = (now + ns - change.now_ns for ns in (change.least_ns, change.most_ns))
+        times = (now, least, most, now + comparison.delta_ns, (high - low) / 2)
+        results.append(Outcome(job, change.option, *(ns / _MS for ns in times)))
+    return results
+
+
+def of_pairs(traces: Path) -> list[Outcome]:
+    """Return the public pairs whose change is known, both steps as they are traced."""
+    results = []
+    for a, b, intervention in PAIRS:
+        before, after = (job_replay(read(traces / f"{name}.json.gz")) for name in (a, b))
+        change = predict(before, [intervention], a).together
+        then = after.step_ns(after.observed)
+        noise = 2 * float(then.std(ddof=1)) / len(then) ** 0.5 if len(then) > 1 else 0.0
+        times = (change.now_ns, change.least_ns, change.most_ns, float(then.mean()), noise)
+        results.append(Outcome(a, change.option, *(ns / _MS for ns in times)))
+    return results
+
+
+def show(console: Console, rows: list[Outcome]) -> None:
+    """Print a row for each outcome, and how many are inside their range."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("job", "change", "now ms", "predicted", "to", "measured", "+-", "error", "inside"):
+        table.add_column(heading, justify="left" if heading in ("job", "change", "inside") else "right")
+    for row in rows:
+        numbers = (f"{ms:.2f}" for ms in (row.now, row.least, row.most, row.then, row.noise))
+        inside = "yes" if row.is_inside else "within its noise" if row.is_near else "no"
+        table.add_row(row.job, row.change, *numbers, f"{row.error_pct:+.1f} %", inside)
+    console.print(table)
+    if rows:
+        inside, near = sum(row.is_inside for row in rows), sum(row.is_near for row in rows)
+        error = float(np.median([abs(row.error_pct) for row in rows]))
+        console.print(
+            f"{inside} of {len(rows)} inside the range, {near} within the noise of the measurement; "
+            f"median error {error:.1f} % of the step\n",
+            soft_wrap=True,
+        )
+
+
+def main() -> None:
+    """Record what is missing, as far as there is time, and print all outcomes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="where recordings are kept")
+    parser.add_argument("--minutes", type=float, default=20.0, help="start no recording after so long")
+    parser.add_argument("--traces", type=Path, help="folder of public traces")
+    options, console = parser.parse_args(), Console(width=150, highlight=False, markup=False)
+    begun, rows = time.monotonic(), []
+    for job in JOBS:
+        run = record(options.work, job, options.minutes - (time.monotonic() - begun) / 60)
+        try:
+            rows += outcomes(job, run) if run is not None else []
+        except TraceqError as fault:
+            console.print(f"{job}: {fault}", soft_wrap=True)
+    show(console, rows)
+    if options.traces is not None:
+        show(console, of_pairs(options.traces))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""Predictions: exact on a few lines, the same numbers as `show`, refused where they would rest on nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from builder import Event, annotation, build, call, comms, kernel, launch, op, step, table, world
+from paths import ROOT, TRACES
+
+from traceq.analysis.registry import analyze
+from traceq.errors import UsageFault
+from traceq.model import Run, Trace
+from traceq.runs.read import read
+from traceq.whatif.best import best_changes, candidates
+from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
+from traceq.whatif.intervention import Intervention
+from traceq.whatif.interventions import CommBandwidth, HiddenComm, NoLaunchLatency, Scaled, WithoutStraggler
+from traceq.whatif.job_replay import CannotReplay, job_replay
+from traceq.whatif.predict import predict, saving_of
+from traceq.whatif.sentences import first_sentence, held_lines
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+SYNC_AND_KERNEL = (
+    *(step(0, 55), op("aten::mm", 4, 4), launch(5, 2, 1), kernel("gemm_a", 10, 10, 1)),
+    *(call("cudaDeviceSynchronize", 15, 25), op("aten::add", 44, 4), launch(45, 2, 2), kernel("add_b", 50, 10, 2)),
+)
+
+
+def run_of(*events: Event) -> Run:
+    return Run("trace", (build(*events),))
+
+
+def saved_us(run: Run, *interventions: Intervention) -> tuple[float, float]:
+    saving = saving_of(job_replay(run), interventions)
+    return saving.least_ns / 1000, saving.most_ns / 1000
+
+
+def test_a_kernel_at_half_its_time_saves_the_half_that_the_host_waited_for() -> None:
+    """It ends at 15, when the host begins to wait, which then takes as long as it did to return."""
+    assert saved_us(run_of(*SYNC_AND_KERNEL), Scaled("gemm_a", 0.5)) == (5, 5)
+    assert saved_us(run_of(*SYNC_AND_KERNEL), Scaled("aten::mm", 0.5)) == (5, 5)
+    assert saved_us(run_of(*SYNC_AND_KERNEL), Scaled("*_b", 0)) == (5, 5)  # the host ends at 55
+    assert saved_us(run_of(*SYNC_AND_KERNEL), Scaled("*", 2)) == (-20, -20)
+
+
+def test_interventions_together_are_not_their_sum() -> None:
+    """Without the wait the host is through at 30; with a kernel of no time b still starts when it is launched."""
+    run = run_of(*SYNC_AND_KERNEL)
+    assert saved_us(run, WithoutSyncs()) == (25, 25)
+    assert saved_us(run, WithoutSyncs(), Scaled("gemm_a", 0)) == (25, 25)
+    assert saved_us(run, WithoutSyncs(), Scaled("add_b", 0.5)) == (30, 30)
+
+
+def test_time_on_the_host_has_names_where_no_device_works() -> None:
+    """A phase of 40, in which the host waits for nothing, at a quarter of its time."""
+    events = step(0, 100), annotation("prepare", 10, 40), op("aten::mm", 60, 20)
+    assert saved_us(run_of(*events), Scaled("prepare", 0.25)) == (30, 30)
+    assert saved_us(run_of(*events), Scaled("aten::mm", 0)) == (20, 20)
+
+
+def test_launches_of_no_time_save_at_least_their_calls_and_at_most_the_host() -> None:
+    """Kernels of 2 every 20; a launch takes 5 and 5 more until it runs; the host does the rest."""
+    events = [step(0, 200)]
+    for number in range(10):
+        events += [launch(20 * number + 5, 5, number + 1), kernel("k", 20 * number + 15, 2, number + 1)]
+    least, most = saved_us(run_of(*events), NoLaunchLatency())
+    assert least == pytest.approx(50, abs=6)
+    assert most == pytest.approx(180, abs=20)
+
+
+def test_launches_of_no_time_still_load_a_kernel_once() -> None:
+    """As above, but the sixth launch loads another kernel for 2,000, which no graph saves."""
+    events = [step(0, 2200)]
+    for number in range(10):
+        start, took, name = 20 * number + 2000 * (number > 5), 2005 if number == 5 else 5, "kj"[number == 5]
+        events += [launch(start + 5, took, number + 1), kernel(name, start + took + 10, 2, number + 1)]
+    least, most = saved_us(run_of(*events), NoLaunchLatency())
+    assert least == pytest.approx(45, abs=6)
+    assert most == pytest.approx(180, abs=20)
+
+
+def meeting(number: int, start: int, end: int) -> list[Event]:
+    reported = {"Process Group Name": "0", "Seq": number}
+    issued = comms("allreduce", 20 + 4 * number, 3, (500, 500), **reported)
+    return [issued, launch(21 + 4 * number, 1, 100 + number), kernel(NCCL, start, end - start, 100 + number)]
+
+
+def rank(number: int, *events: Event) -> Trace:
+    return build(step(0, 50), *events, **world(number, 2))
+
+
+MEET = (*meeting(1, 100, 110), *meeting(2, 110, 120))
+JOB = Run(
+    "job",
+    (
+        rank(0, launch(2, 1, 1), kernel("short", 7, 20, 1), *meeting(0, 30, 100), *MEET),
+        rank(1, launch(2, 1, 1), kernel("long", 7, 80, 1), *meeting(0, 90, 100), *MEET),
+    ),
+)
+
+
+def test_a_shorter_kernel_of_the_late_rank_shortens_what_the_others_wait() -> None:
+    """It ends at 47 instead of 87, and is still last to come; that of the early rank changes nothing."""
+    assert saved_us(JOB, Scaled("long", 0.5)) == (40, 40)
+    assert saved_us(JOB, Scaled("short", 0)) == (0, 0)
+    assert saved_us(JOB, Scaled("long", 0)) == (60, 60)  # rank 0 comes at 30
+
+
+def test_no_rank_waits_for_a_straggler() -> None:
+    assert saved_us(JOB, WithoutStraggler((1,))) == (60, 60)
+    assert saved_us(JOB, WithoutStraggler((0,))) == (0, 0)
+
+
+def stragglers_of_show(run: Run) -> tuple[int, ...]:
+    return tuple(row["rank"] for row in table(run, "ranks") if row["verdict"] == "straggler")
+
+
+def test_the_straggler_is_the_one_that_show_names() -> None:
+    """Without a rank it is never another one than there, and where there is none the question has no answer."""
+    experts = read(ROOT / "fixtures" / "kinds" / "experts")
+    assert stragglers_of_show(experts) == (1,)
+    assert WithoutStraggler().resolved(job_replay(experts)) == WithoutStraggler((1,))  # of which nothing is gained
+    even = Run("job", tuple(rank(number, *meeting(0, 90, 100), *MEET) for number in (0, 1)))
+    assert stragglers_of_show(even) == ()
+    with pytest.raises(UsageFault, match=r"no rank is a straggler: none causes .*; --without-straggler=RANK asks"):
+        predict(job_replay(even), [WithoutStraggler()])
+    assert not any(isinstance(each, WithoutStraggler) for each in candidates(job_replay(even)))
+    with pytest.raises(UsageFault, match="--without-straggler=0,1: these are all ranks"):
+        predict(job_replay(even), [WithoutStraggler((0, 1))])
+
+
+@pytest.mark.parametrize("name", ["nanogpt-h100-8r", "torchrec-v100-straggler-4r", "dlrm-v100-8r"])
+def test_the_straggler_of_a_real_job_is_the_one_that_show_names(name: str) -> None:
+    if not (TRACES / name).is_dir():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    run = read(TRACES / name)
+    named = stragglers_of_show(run)
+    if named:
+        assert WithoutStraggler().resolved(job_replay(run)).ranks == named
+    else:
+        with pytest.raises(UsageFault, match="no rank is a straggler: "):
+            WithoutStraggler().resolved(job_replay(run))
+
+
+def test_several_ranks_are_left_out_together() -> None:
+    """Ranks 1 and 2 come at 90 and 80: without one of them the other is waited for, until without both rank 0 is."""
+    late = [rank(n, launch(2, 1, 1), kernel("k", 7, ns, 1), *meeting(0, ns + 10, 100), *MEET) for n, ns in LATE]
+    run = Run("job", (JOB.traces[0], *late))
+    assert [saved_us(run, WithoutStraggler(ranks))[0] for ranks in ((1,), (2,), (1, 2))] == [10, 0, 60]
+
+
+LATE = [(1, 80), (2, 70)]
+
+
+def test_transfers_are_hidden_or_faster_behind_the_last_rank_that_comes() -> None:
+    """Each transfer takes 10 once both are there; as all are of one kind, 10 may be latency alone."""
+    assert saved_us(JOB, HiddenComm()) == (30, 30)
+    assert saved_us(JOB, CommBandwidth(2)) == (0, 15)
+    assert saved_us(JOB, CommBandwidth(0.5)) == (-30, 0)
+    assert saved_us(JOB, CommBandwidth(1)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("intervention", "problem"),
+    [
+        (WithoutStraggler((7,)), "--without-straggler=7: no such rank; the ranks: 0-1"),
+        (WithoutSyncs(), "--without syncs: the host waits for the device nowhere in these steps"),
+        (WithoutSyncs("a.py:3"), "--without sync:a.py:3: no sync of a step is there; the syncs: none with a line"),
+        (WithoutLoader(), "--without loader: no wait for a data loader is recorded"),
+        (BalancedLoader(), "--balance-loader: no step in which every rank waits"),
+        (Scaled("lon", 0.5), "--scale lon: nothing has such a name; the nearest: long"),
+    ],
+)
+def test_what_is_not_there_is_named(intervention: Intervention, problem: str) -> None:
+    with pytest.raises(UsageFault) as fault:
+        predict(job_replay(JOB), [intervention])
+    assert str(fault.value).startswith(problem)
+
+
+@pytest.mark.parametrize("intervention", [CommBandwidth(2), WithoutStraggler(), BalancedLoader()])
+def test_one_rank_is_not_asked_about_others(intervention: Intervention) -> None:
+    with pytest.raises(UsageFault, match="one rank"):
+        predict(job_replay(run_of(*SYNC_AND_KERNEL)), [intervention])
+
+
+def test_a_step_of_delays_without_a_cause_is_refused_and_the_part_named() -> None:
+    late = run_of(step(0, 50), launch(5, 2, 1), kernel("a", 400, 100, 1))
+    with pytest.raises(CannotReplay) as refused:
+        predict(job_replay(late), [Scaled("a", 0.5)], "x.json")
+    assert str(refused.value).startswith("x.json: 72.0 % of the step of 500 us cannot be replayed, more than 5 %: 360")
+    assert "between launch, streams and work, of which no cause is recorded" in str(refused.value)
+
+
+def test_ranks_whose_clocks_cannot_be_compared_are_refused() -> None:
+    apart = [event for n in range(4) for event in meeting(n, 90 + 20 * n, 100 + 20 * n + 9 * (n % 2))]
+    even = [event for n in range(4) for event in meeting(n, 90 + 20 * n, 100 + 20 * n)]
+    with pytest.raises(CannotReplay, match="clocks cannot be compared; choose one rank with --ranks"):
+        job_replay(Run("job", (rank(0, *even), rank(1, *apart))))
+
+
+def test_a_message_on_the_path_that_is_not_matched_is_refused_and_named() -> None:
+    message = "ncclDevKernel_SendRecv(x)"
+    lone = rank(1, launch(2, 1, 1), kernel(message, 7, 80, 1), *meeting(0, 90, 100), *MEET)
+    with pytest.raises(CannotReplay, match=r"66\.7 % .* 80\.0 us in messages and collectives that"):
+        predict(job_replay(Run("job", (JOB.traces[0], lone))), [HiddenComm()])
+
+
+def on_cpu(number: int, *events: Event) -> Trace:
+    """A rank without a device, whose last 50 of 1000 are an all-reduce that both ranks begin at 950."""
+    reduce = annotation("gloo:all_reduce", 950, 50, tid=9)
+    return build(step(0, 1000), *events, reduce, **world(number, 2, "gloo"))
+
+
+def test_without_a_device_the_host_waits_for_collectives_and_messages_are_refused() -> None:
+    """Both compute from 100 on, to 600 and 800: rank 0, which saves less, then decides when both meet.
+
+    What a wait for a message would become is not known.
+    """
+    run = Run("job", (on_cpu(0, op("aten::mm", 100, 500)), on_cpu(1, op("aten::mm", 100, 700))))
+    assert saved_us(run, Scaled("aten::mm", 0.5)) == (250, 250)
+    assert saved_us(run, HiddenComm()) == (50, 50)
+    with pytest.raises(UsageFault, match="without a device, collectives are replayed only on all ranks together"):
+        predict(job_replay(Run("job", run.traces[:1])), [HiddenComm()])
+    waits = Run("job", (on_cpu(0, annotation("gloo:recv", 100, 500, tid=9)), on_cpu(1, op("aten::mm", 100, 700))))
+    with pytest.raises(CannotReplay, match=r"50\.0 % .* 500 us in messages and collectives"):
+        predict(job_replay(waits), [HiddenComm()])
+
+
+def assert_replays(run: Run) -> None:
+    """With nothing changed each moment is when it was recorded, on the clock of its rank."""
+    replay = job_replay(run)
+    time, first = replay.graph.times(replay.observed), 0
+    for part in replay.parts:
+        shift = (time[first : first + len(part.time)] - part.time)[1:]
+        assert shift.min() == shift.max()
+        first += len(part.time)
+
+
+def test_with_nothing_changed_a_job_is_as_it_was() -> None:
+    assert_replays(JOB)
+    assert_replays(run_of(*SYNC_AND_KERNEL))
+    assert_replays(read(ROOT / "fixtures" / "outlier_ab" / "on"))  # without a device
+
+
+@pytest.mark.parametrize(
+    "name", ["nanogpt-h100-8r", "torchrec-v100-straggler-4r", "dlrm-v100-8r", "torchrec-v100-ab/a"]
+)
+def test_with_nothing_changed_a_real_job_is_as_it_was(name: str) -> None:
+    if not (TRACES / name).is_dir():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    assert_replays(read(TRACES / name))
+
+
+def test_the_sentence_has_the_range_and_the_share() -> None:
+    prediction = predict(job_replay(JOB), [CommBandwidth(2), WithoutStraggler((1,))])
+    assert first_sentence(prediction) == (
+        "With 2 times the bandwidth between ranks and if no rank waited for rank 1 the step would take "
+        "50.0 to 60.0 us instead of 120 us (-58.3 to -50.0 %)."
+    )
+    nothing = predict(job_replay(JOB), [Scaled("short", 0.5)])
+    assert first_sentence(nothing) == "With short at 0.5 times its time the step would take as long as it does, 120 us."
+    assert [each.option for each in prediction.each] == ["--comm-bandwidth 2x", "--without-straggler=1"]
+    assert held_lines([prediction])[1] == "One traced step of ranks 0-1: too few for their noise."
+
+
+def test_how_a_step_is_measured_is_said_where_show_has_another_one() -> None:
+    """Here steps of 50 have device work until 120; where they end with it, both are the same."""
+    (*_, line) = held_lines([predict(job_replay(JOB), [HiddenComm()])])
+    assert line.endswith(": 120 us; in `show`, of each rank by itself, 50.0 us.")
+    same = read(ROOT / "fixtures" / "example" / "job")
+    assert len(held_lines([predict(job_replay(same), [HiddenComm()])])) == 2
+
+
+def test_allocations_among_the_syncs_are_named() -> None:
+    alloc = call("cudaMalloc", 20, 10)
+    run = run_of(step(0, 55), launch(5, 2, 1), kernel("a", 10, 30, 1), alloc, call("cudaDeviceSynchronize", 35, 10))
+    (_, held) = predict(job_replay(run), [WithoutSyncs()]).held
+    assert held.endswith("1 of these waits is an allocation (cudaMalloc), not made at all.")
+    assert "allocations" not in " ".join(predict(job_replay(run_of(*SYNC_AND_KERNEL)), [WithoutSyncs()]).held)
+
+
+def test_ranks_that_were_not_read_are_named() -> None:
+    one = predict(job_replay(Run("job", JOB.traces[:1])), [HiddenComm()])
+    assert one.held[-1] == "1 of 2 ranks were not read, and waits for them count as transfers of collectives."
+    assert not any("not read" in text for text in predict(job_replay(JOB), [HiddenComm()]).held)
+
+
+def test_without_a_question_it_is_what_gains_most() -> None:
+    options = [each.together.option for each in best_changes(job_replay(JOB))]
+    assert options == ["--hide-comm", "--no-launch-latency"]
+
+
+PATHS = [
+    *(ROOT / "fixtures" / "example" / "job" / f"rank{number}.json" for number in range(2)),
+    *(TRACES / name for name in ("ep-moe-b200-ab/ref.json.gz", "resnet50-2021/workers0.json.gz")),
+    *(TRACES / name for name in ("qwen-h100", "owlv2", "hta-diff")),
+]
+
+
+def traces_at(paths: Sequence[object]) -> list[Trace]:
+    return [trace for path in paths for trace in read(str(path)).traces]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: "/".join(path.parts[-2:]))
+def test_one_number_has_one_meaning_here_and_in_show(path: object) -> None:
+    """Without all syncs, without those of a line, without the loader and communication: the numbers of `show`."""
+    from pathlib import Path
+
+    assert isinstance(path, Path)
+    if not path.exists():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    files = sorted(path.rglob("*.json*")) if path.is_dir() else [path]
+    num = 0
+    for trace in traces_at(files[:2]):
+        run = Run(str(path), (trace,))
+        replay = job_replay(run)
+        shown = {row["removed"]: (row["saved_ns"], row["most_saved_ns"]) for row in table(run, "replay")}
+        syncs = [row for name, row in shown.items() if name.endswith("syncs")]
+        questions: list[tuple[Intervention, tuple[int, int]]] = []
+        questions += [(WithoutSyncs(), shown.get("all syncs", syncs[-1]))] if syncs else []
+        questions += [(WithoutLoader(), shown["data loader"])] if "data loader" in shown else []
+        questions += [(HiddenComm(), shown["communication"])] if "communication" in shown else []
+        rows = [row for row in table(run, "syncs") if row["line"]]
+        places = [row["line"].partition(" ")[0] for row in rows]
+        questions += [
+            (WithoutSyncs(place), (row["replay_ns"], row["most_replay_ns"]))
+            for place, row in zip(places, rows, strict=True)
+            if places.count(place) == 1 and row["replay_ns"]
+        ]
+        for intervention, wanted in questions:
+            saving = saving_of(replay, [intervention])
+            assert (saving.least_ns, saving.most_ns) == wanted, intervention
+            num += 1
+        assert round(float(np.mean(replay.step_ns(replay.observed)))) == shown_step(run)
+    assert num
+
+
+def shown_step(run: Run) -> int:
+    row = next(row for row in table(run, "replay") if row["removed"] == "nothing")
+    return int(row["saved_ns"] + row["step_ns"])
+
+
+def test_show_has_what_gains_most_of_a_trace_that_can_be_replayed() -> None:
+    (view, _) = analyze(run_of(*SYNC_AND_KERNEL), "replay").views
+    assert (view.key, view.title) == ("whatif", "A step if one thing changed, by the options of `traceq whatif`")
+    rows = view.to_dicts()
+    saved = [(row["option"], row["saved_ns"]) for row in rows]
+    assert saved == [("--without syncs", 25_000), ("--no-launch-latency", 10_000)]
+    late = run_of(step(0, 50), call("cudaDeviceSynchronize", 10, 30), launch(45, 2, 1), kernel("a", 400, 100, 1))
+    refused = analyze(late, "replay")
+    assert (refused.views, len(table(late, "replay"))) == ((), 1)
+    (caveat,) = refused.caveats
+    assert caveat.text == (
+        "64.0 % of the step cannot be replayed, more than 5 %: nothing is said of what it would be without its syncs, "
+        "communication or host time"
+    )
+    of_ranks = [view for view in analyze(JOB, "replay").views if view.key == "whatif"]
+    assert [row["option"] for view in of_ranks for row in view.to_dicts()] == ["--hide-comm", "--no-launch-latency"]

@@ -1,0 +1,111 @@
+"""Neutral graph of a job: moments that wait for others, and meetings, in which the last to come decides.
+
+It knows nothing of traces. A counterfactual is another weight of some edges; its times are longest paths.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.longest_path import longest_paths, paths_to, topological_order
+from traceq.frozen import frozen
+
+__all__ = ["JobGraph", "TaskGraph", "job_graph", "task_graph"]
+
+
+@frozen(eq=False)
+class JobGraph:
+    """N moments and E edges between them: `source`, `target` int64[E], a moment is not before any of its sources.
+
+    Of these, `order` int64[E] are sorted by the target's number, `first` int64[N + 1] into them: those into each;
+    `number` int64[N]: the moments' numbers, by which every edge runs forwards.
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    order: NDArray[np.int64]
+    first: NDArray[np.int64]
+    number: NDArray[np.int64]
+
+    def times(self, weight: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64[N]: when each moment is, given the `weight` int64[E] of edges; without a source it is at 0."""
+        return self._paths(weight)[0][self.number]
+
+    def edges_on_paths(self, weight: NDArray[np.int64], moments: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return bool[E]: the edges that decide when some moments are."""
+        time, choice = self._paths(weight)
+        since = np.full(len(moments), np.iinfo(np.int64).min)
+        path = paths_to(self.number[moments], since, choice, self._sources, time)
+        on_path = np.zeros(len(self.order), np.bool_)
+        on_path[self.order[choice[(path >= 0) & (choice >= 0)]]] = True
+        return on_path
+
+    @property
+    def _sources(self) -> NDArray[np.int64]:
+        """int64[E]: the number of the source of each edge of `order`."""
+        return self.number[self.source[self.order]]
+
+    def _paths(self, weight: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (when each moment is, by number; the edge into it that decides it, in `order`, -1 without any)."""
+        return longest_paths(self.first, self._sources, weight[self.order])
+
+
+def job_graph(
+    num: int,
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    runs: NDArray[np.int64],
+    meeting: NDArray[np.int64],
+) -> JobGraph:
+    """Return the graph of `num` moments, those of the meetings after them, and edges, those into meetings after them.
+
+    The edges `runs` int64[P] belong to the meetings `meeting` int64[P], numbered from 0: none of them begins before the
+    sources of all of its meeting. Their weights count from there. Raises ValueError if moments wait for each other.
+    """
+    num_meetings = int(meeting.max(initial=-1)) + 1
+    comes = source[runs]
+    source = source.copy()
+    source[runs] = num + meeting
+    source, target = np.r_[source, comes], np.r_[target, num + meeting]
+    in_order = topological_order(source, target, num + num_meetings)
+    number = np.empty_like(in_order)
+    number[in_order] = np.arange(len(in_order))
+    order = np.argsort(number[target], kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(number[target], minlength=len(number)))])
+    return JobGraph(source, target, order, first, number)
+
+
+@frozen(eq=False)
+class TaskGraph:
+    """T tasks, each of which begins once some others have ended; `after` int64[W]: the tasks that wait, per wait."""
+
+    graph: JobGraph
+    num: int
+    after: NDArray[np.int64]
+
+    def play(
+        self, duration: NDArray[np.int64], delay: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return when tasks (start, end): int64[T].
+
+        `duration` int64[T] of each, in a meeting from the moment at which all have come; `delay` int64[T] between the
+        end of what it waits for (0 without) and its start.
+        """
+        ends = np.zeros(len(self.graph.source) - self.num - len(self.after), np.int64)
+        time = self.graph.times(np.r_[duration, delay[self.after], ends])
+        return time[1 : 2 * self.num : 2], time[2 : 2 * self.num + 1 : 2]
+
+
+def task_graph(num: int, before: NDArray[np.int64], after: NDArray[np.int64], meeting: NDArray[np.int64]) -> TaskGraph:
+    """Return the graph of `num` tasks; `after` waits for the end of `before` int64[W].
+
+    `meeting` int64[T]: number of the meeting that a task is a part of, -1 for none.
+    """
+    tasks = np.arange(num)
+    free = np.setdiff1d(tasks, after)
+    waits = np.r_[after, free]
+    source = np.r_[1 + 2 * tasks, 2 + 2 * before, np.zeros_like(free)]
+    target = np.r_[2 + 2 * tasks, 1 + 2 * waits]
+    runs = np.flatnonzero(meeting >= 0)
+    return TaskGraph(job_graph(1 + 2 * num, source, target, runs, meeting[runs]), num, waits)

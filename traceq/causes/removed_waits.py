@@ -1,0 +1,102 @@
+"""How much shorter is a step without some of the host's waits?"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.replay import Saving, replay_of
+from traceq.facts.events.nesting import tracks
+from traceq.facts.memo import once_per_trace
+from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.stalls.one_time_syncs import is_around_all_launches
+from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
+from traceq.facts.timeline.modules import modules, modules_at
+from traceq.facts.timeline.phases import phases
+from traceq.facts.timeline.time_partition import unrecorded
+from traceq.grouping import Groups, group
+from traceq.intervals import measure_within
+from traceq.model import Trace
+
+__all__ = [
+    "LOADER",
+    "alike_syncs",
+    "is_of_measurement",
+    "kinds_of_waits",
+    "saved_without_alike",
+    "saved_without_loader",
+    "saved_without_syncs",
+    "sync_keys",
+]
+
+LOADER, _MEASUREMENT, _UNRECORDED = -1, -2, -3
+"""Kinds of waits that are no syncs of a step: for the data loader, those of a measurement, and for unrecorded work.
+
+What a host that does not wait for such work would do meanwhile is not known.
+"""
+
+
+@once_per_trace
+def kinds_of_waits(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[H]: index into SYNC_KINDS of each host wait that a job could do without; negative for others."""
+    calls, waits = blocking_calls(trace), host_waits(trace)
+    if not len(calls):
+        return np.full(len(waits), LOADER)
+    kind = np.where(is_of_measurement(trace)[alike_syncs(trace).group_ids], _MEASUREMENT, calls.kind)
+    unrecorded_ns = measure_within(unrecorded(trace), waits.start, waits.end)
+    kind_of_wait = np.where(2 * unrecorded_ns > waits.end - waits.start, _UNRECORDED, kind[waits.call])
+    return np.where(waits.call >= 0, kind_of_wait, LOADER)
+
+
+@once_per_trace
+def is_of_measurement(trace: Trace) -> NDArray[np.bool_]:
+    """Return bool[G]: rows of syncs that only surround the launches of the trace; no step of a job has them."""
+    groups = alike_syncs(trace)
+    return np.equal(groups.sum(~is_around_all_launches(trace)), 0)
+
+
+def saved_without_syncs(trace: Trace, *kinds: int) -> Saving:
+    """Return by how much replay shortens the mean counted step without all syncs of some kinds; of any without `kinds`.
+
+    It is the `saved_ns` of the row of the table `replay` that removes them.
+    """
+    of_wait = kinds_of_waits(trace)
+    return _saved(trace, np.isin(of_wait, kinds) if kinds else of_wait >= 0)
+
+
+@once_per_trace
+def alike_syncs(trace: Trace) -> Groups:
+    """Return the syncs by (kind, op, line, module, phase): a group for each row of the table `syncs`."""
+    waits = syncs(trace)
+    module = modules_at(trace, tracks(trace)[waits.rows], waits.start + waits.blocked // 2)
+    return group([waits.kind, waits.origin.op, waits.origin.line, module, waits.phase])
+
+
+@once_per_trace
+def sync_keys(trace: Trace) -> tuple[str, ...]:
+    """Return the key of each row of the table `syncs`, in the order of `alike_syncs`: kind, op, line, module, phase."""
+    texts, paths, names = syncs(trace).origin.texts, modules(trace).paths, phases(trace).names
+    return tuple(
+        "|".join((SYNC_KINDS[kind], texts[op], texts[line], paths[path] if path >= 0 else "", names[phase]))
+        for kind, op, line, path, phase in alike_syncs(trace).keys.tolist()
+    )
+
+
+@once_per_trace
+def saved_without_alike(trace: Trace) -> list[Saving]:
+    """Return by how much replay shortens the mean counted step without each group of syncs but with all others."""
+    groups, call = alike_syncs(trace), host_waits(trace).call
+    removed = np.zeros((len(groups.keys), len(call)), np.bool_)
+    blocks = np.flatnonzero(kinds_of_waits(trace) >= 0)
+    removed[groups.group_ids[call[blocks]], blocks] = True
+    return replay_of(trace).saved_per_step(removed)
+
+
+def saved_without_loader(trace: Trace) -> Saving:
+    """Return by how much replay shortens the mean counted step without its waits for the data loader."""
+    return _saved(trace, kinds_of_waits(trace) == LOADER)
+
+
+def _saved(trace: Trace, removed: NDArray[np.bool_]) -> Saving:
+    return replay_of(trace).saved_per_step(removed[None])[0]

@@ -1,0 +1,144 @@
+"""Which ranks are stragglers: decided once, for what `show` says of a job and what `traceq whatif` leaves out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.facts.memo import once_per_object
+from traceq.facts.ranks.caused_waits import CausedWaits, caused_waits, stragglers
+from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
+from traceq.intervals import empty
+from traceq.stats.late_ranks import late_ranks, lateness_of_ranks, saved_at_pace_of_others, steps_needed
+from traceq.stats.means import chance_of_mean
+from traceq.units import format_ranks
+
+__all__ = ["StragglerRanks", "UnprofiledLateness", "straggler_ranks"]
+
+_LEAST_SHARE = 0.05
+"""Part of the step for which the others wait, from which a rank is a straggler."""
+_MOST_CHANCE = 0.025
+
+
+@frozen(eq=False)
+class UnprofiledLateness:
+    """S unprofiled steps: `late` float64[R, S] ns; phases in which ranks wait for each other, where lateness hides.
+
+    `saves_ns`: (least, most) that the step of `step_ns` is shorter if the late ranks are not; None without any.
+    """
+
+    late: NDArray[np.float64]
+    waiting_phases: frozenset[str]
+    late_ranks: tuple[int, ...]
+    saves_ns: tuple[float, float] | None
+    step_ns: float
+
+    @property
+    def num_steps(self) -> int:
+        """Number of unprofiled steps."""
+        return len(self.late[0])
+
+
+@frozen(eq=False)
+class StragglerRanks:
+    """The stragglers of a job, those that cause most of the waits first, and what decided.
+
+    `candidates`: the ranks for which the others wait in traced steps; they are stragglers if that `is_steady`, and no
+    `unprofiled` steps decide. `undecided`: why a recording has no answer, and how to get one; "" where it has.
+    """
+
+    ranks: tuple[int, ...]
+    candidates: tuple[int, ...] = ()
+    is_steady: bool = False
+    unprofiled: UnprofiledLateness | None = None
+    undecided: str = ""
+
+    @property
+    def why_none(self) -> str:
+        """Why no rank is a straggler, as the rest of a sentence."""
+        if self.undecided:
+            return self.undecided
+        if self.unprofiled is not None:
+            return f"none is late throughout {self.unprofiled.num_steps:,} unprofiled steps"
+        if self.candidates:
+            noun = "ranks" if len(self.candidates) > 1 else "rank"
+            return f"the others wait for {noun} {format_ranks(self.candidates)}, but too irregularly"
+        return "none causes most of what the others wait, and at least 5 % of the step"
+
+
+@once_per_object
+def straggler_ranks(job: Job) -> StragglerRanks:
+    """Return the ranks that are late: by its unprofiled steps where a recording has enough of them, else by traces.
+
+    A recording with fewer names none. Where only traces exist, lateness has to hold in most traced steps, and beyond
+    their scatter.
+    """
+    ranks = job.issued.ranks
+    waits = caused_waits(job, dict.fromkeys(ranks, empty()))
+    step_ns = _shortest_step_ns(job, waits)
+    indices = stragglers(waits, step_ns, _LEAST_SHARE).tolist()
+    candidates = tuple(ranks[index] for index in indices)
+    if undecided := _undecided(job):
+        return StragglerRanks((), candidates, undecided=undecided)
+    is_steady, unprofiled = _is_steady(waits, indices, step_ns), _unprofiled(job)
+    if unprofiled is None:
+        return StragglerRanks(candidates if is_steady else (), candidates, is_steady)
+    late = tuple(sorted(unprofiled.late_ranks, key=lambda rank: (*candidates, rank).index(rank)))
+    return StragglerRanks(late, candidates, is_steady, unprofiled)
+
+
+def _shortest_step_ns(job: Job, waits: CausedWaits) -> float:
+    """Return the shortest mean step of the ranks with a collective that counts, ns; 0 without any."""
+    takes_part = (waits.counted[:, None] & (job.waits.duration >= 0)).any(axis=0)
+    chosen = {job.issued.ranks[index] for index in np.flatnonzero(takes_part).tolist()}
+    windows = (rank.steps.window[rank.steps.counted] for rank in job.ranks if rank.rank in chosen)
+    return min((float(np.mean(window[:, 1] - window[:, 0])) for window in windows), default=0.0)
+
+
+def _undecided(job: Job) -> str:
+    """Return why the unprofiled steps of a recording are too few to name a late rank, and how to get enough."""
+    if job.manifest is None and job.timings is None:
+        return ""
+    num = job.timings.step_ns.shape[1] if job.timings is not None else 0
+    least = steps_needed(len(job.ranks))
+    if num >= least:
+        return ""
+    few = f"{num:,} unprofiled steps are too few" if num else "a recording without unprofiled steps has no way"
+    return f"{few} to tell whether a rank is a straggler; record at least {least} (--steps {least})"
+
+
+def _is_steady(waits: CausedWaits, candidates: Sequence[int], step_ns: float) -> bool:
+    """Return whether these ranks together are late in most steps, and beyond the scatter of the steps.
+
+    A single step has no scatter: there, in most of its collectives, and beyond theirs.
+    """
+    if not candidates:
+        return False
+    is_one = waits.num_steps < 2
+    caused = waits.per_collective(waits.ns) if is_one else waits.per_step(waits.ns)
+    of_them, all_ranks = caused[:, candidates].sum(axis=1), caused.sum(axis=1)
+    by_turns = all_ranks * len(candidates) / caused.shape[1]
+    in_most = of_them > all_ranks / 2 if is_one else of_them >= _LEAST_SHARE * step_ns
+    return 2 * int(np.count_nonzero(in_most)) > len(caused) and chance_of_mean(of_them - by_turns) <= _MOST_CHANCE
+
+
+def _unprofiled(job: Job) -> UnprofiledLateness | None:
+    """Return the lateness of all ranks in the unprofiled steps of the run's arm; None where that is not recorded."""
+    timings, issued = job.timings, job.issued
+    if timings is None or issued.ranks != tuple(range(len(timings.step_ns))) or len(issued.ranks) < 2:
+        return None
+    waiting = frozenset(issued.phases[phase] for phase in np.unique(issued.phase).tolist() if phase >= 0)
+    index = [number for number, name in enumerate(timings.phases) if name in waiting]
+    if not index:
+        return None
+    step_ns = timings.step_ns.astype(np.float64)
+    wait_ns = timings.phase_ns[..., index].sum(axis=2).astype(np.float64)
+    own_ns = step_ns - wait_ns
+    late = lateness_of_ranks(own_ns, wait_ns, step_ns)
+    numbers = late_ranks(late)
+    median_ns = float(np.median(step_ns.max(axis=0)))
+    saves_ns = saved_at_pace_of_others(own_ns, wait_ns, numbers) if numbers else None
+    return UnprofiledLateness(late * median_ns, waiting, numbers, saves_ns, float(step_ns.mean(axis=1).max()))

@@ -1,0 +1,109 @@
+"""`traceq whatif PATH --without syncs`: what a step would be under a change that was not made, over all ranks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from traceq.whatif.intervention import Intervention
+    from traceq.whatif.predict import Prediction
+
+__all__ = ["COMMAND_TYPE", "command"]
+
+_STRAGGLER = "--without-straggler"
+
+
+class _WithOptionalRank(TyperCommand):
+    """A command whose `--without-straggler` may have a rank after `=`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words."""
+        return super().parse_args(ctx, [f"{_STRAGGLER}=" if word == _STRAGGLER else word for word in args])
+
+
+COMMAND_TYPE = _WithOptionalRank
+
+
+def command(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A trace, a folder of rank traces, a run, or RUN/ARM; or its URL.")
+    ],
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHAT", help="syncs, sync:FILE:LINE or loader: the host waits for none; repeatable."),
+    ] = None,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FACTOR", help="Kernels, ops or phases take FACTOR of their time; repeatable."),
+    ] = None,
+    hide_comm: Annotated[
+        bool, typer.Option("--hide-comm", help="Transfers of collectives run beside computation.")
+    ] = False,
+    without_straggler: Annotated[
+        str | None,
+        typer.Option(_STRAGGLER, metavar="[=RANK]", help="No rank waits for RANK (or 0,6), or for the straggler."),
+    ] = None,
+    no_launch_latency: Annotated[
+        bool, typer.Option("--no-launch-latency", help="Launches take no time, as in a CUDA graph.")
+    ] = False,
+    comm_bandwidth: Annotated[
+        str | None, typer.Option(metavar="2x", help="Collectives transfer at a multiple of the bandwidth.")
+    ] = None,
+    balance_loader: Annotated[
+        bool, typer.Option("--balance-loader", help="Every rank waits equally long for its data loader.")
+    ] = False,
+    ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON; times in ns.")] = False,
+) -> None:
+    """Say what a step would be without its waits, or with faster parts: by replay of all ranks, each answer a range.
+
+    Changes can be combined. Without any, at most three that gain most. Of one rank, `saves` is what `show` says that
+    removing it saves. Exit code 1 where more than 5 % of the step cannot be replayed.
+    """
+    from traceq.commands._output import print_caveats
+    from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.read import read, with_traces
+    from traceq.whatif import host_waits, interventions, parse
+    from traceq.whatif.best import best_changes
+    from traceq.whatif.job_replay import job_replay
+    from traceq.whatif.predict import predict
+
+    chosen: list[Intervention] = [*parse.without(without or ()), *parse.scaled(scale or ())]
+    chosen += [interventions.HiddenComm()] if hide_comm else []
+    chosen += [parse.straggler(without_straggler)] if without_straggler is not None else []
+    chosen += [interventions.NoLaunchLatency()] if no_launch_latency else []
+    chosen += [parse.bandwidth(comm_bandwidth)] if comm_bandwidth is not None else []
+    chosen += [host_waits.BalancedLoader()] if balance_loader else []
+    run = with_traces(read(path, ranks=parse_ranks(ranks)))
+    replay = job_replay(run)
+    predictions = (predict(replay, chosen, path),) if chosen else best_changes(replay, path)
+    if as_json:
+        from traceq.whatif.sentences import to_document
+
+        typer.echo(json.dumps(to_document(path, predictions, run.caveats), indent=1))
+        return
+    _print(predictions)
+    print_caveats(run.caveats)
+
+
+def _print(predictions: tuple[Prediction, ...]) -> None:
+    from traceq.commands._output import print_table
+    from traceq.whatif.sentences import change_table, first_sentence, held_lines
+
+    if not predictions:
+        typer.echo(
+            "Nothing that could be tried unasked gains 1 % of the step, and more than the noise. An option asks about "
+            "one change, and says why where that cannot be told; --scale NAME=FACTOR about an op."
+        )
+        return
+    for prediction in predictions:
+        typer.echo(first_sentence(prediction))
+    each = [change for prediction in predictions for change in prediction.each]
+    combined = [predictions[0].together] if len(predictions[0].each) > 1 else []
+    print_table(change_table([*each, *combined]))
+    for line in held_lines(predictions):
+        typer.echo(line)

@@ -1,0 +1,273 @@
+"""Replay of a job: the graphs of its ranks, joined where they meet in collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.job_graph import JobGraph, job_graph
+from traceq.causes.stragglers import StragglerRanks, straggler_ranks
+from traceq.errors import TraceqError
+from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.events.device_work import device_work
+from traceq.facts.ranks.job import Job, job_of
+from traceq.model import Run, Trace
+from traceq.whatif.host_part import host_part
+from traceq.whatif.rank_part import RankPart, device_part
+
+__all__ = ["CannotReplay", "JobReplay", "communication", "job_replay", "replay_of_ranks"]
+
+Ints = NDArray[np.int64]
+
+_NEVER = -(2**60)
+_EARLY_NS = 50_000
+"""A collective of which one part ends so long before the last rank starts it does not meet."""
+_LEAST_MEETING = 0.95
+"""Share of the collectives that have to meet for clocks of one machine to be taken as one."""
+
+
+class CannotReplay(TraceqError):
+    """Recording that no counterfactual can be told from; the message says which part of it."""
+
+
+@dataclass(frozen=True, eq=False)  # no slots: what follows from the fields is kept
+class JobReplay:
+    """R ranks on one graph, and the K steps that all of them counted.
+
+    Edges of rank r are those from `first_edge`[r] on; the last P are those by which the members of M meetings come to
+    them. Of each member, int64[P]: `runs`, the edge on which it runs after its meeting; `meeting`; `member_rank`, the
+    rank's index; `group`: members of one kind of collective. `begins`, `ends` int64[K, S]: moments, -1 for none, of the
+    ranks `column_rank` int64[S]. `observed`, `loosest` int64[E] ns: weights. `stragglers`: the late ranks.
+    """
+
+    parts: tuple[RankPart, ...]
+    graph: JobGraph
+    first_edge: Ints
+    runs: Ints
+    meeting: Ints
+    member_rank: Ints
+    group: Ints
+    begins: Ints
+    ends: Ints
+    column_rank: Ints
+    observed: Ints
+    loosest: Ints
+    stragglers: StragglerRanks
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks."""
+        return tuple(part.trace.rank for part in self.parts)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps that means are taken over."""
+        return len(self.begins)
+
+    @property
+    def comes(self) -> Ints:
+        """int64[P]: the edge by which each member comes to its meeting."""
+        return np.arange(len(self.observed) - len(self.runs), len(self.observed))
+
+    def edges_of(self, index: int) -> slice:
+        """Return the edges of a rank, by its index."""
+        return slice(int(self.first_edge[index]), int(self.first_edge[index + 1]))
+
+    def step_ns(self, weight: Ints, ignored: tuple[int, ...] = ()) -> Ints:
+        """Return int64[K] ns: the steps with some weights, by all ranks but those with the indices `ignored`."""
+        time = np.r_[self.graph.times(weight), _NEVER]
+        chosen = ~np.isin(self.column_rank, ignored)
+        lasts: Ints = time[self.ends[:, chosen]].max(axis=1) - time[self.begins[:, chosen]].max(axis=1)
+        return lasts
+
+    @cached_property
+    def observed_ns(self) -> Ints:
+        """int64[K] ns: the steps as they were."""
+        return self.step_ns(self.observed)
+
+    @cached_property
+    def loosest_ns(self) -> Ints:
+        """int64[K] ns: the steps without delays that nothing recorded explains."""
+        return self.step_ns(self.loosest)
+
+    def host_ns(self) -> float:
+        """Return ns of the mean step in which a host that waits for nothing makes it as long as it is."""
+        on_path, host_ns = self.on_path(), 0
+        for part, first in zip(self.parts, self.first_edge.tolist(), strict=False):
+            edges = part.host[part.counted[part.host]] + first
+            host_ns += int(self.observed[edges[on_path[edges]]].sum())
+        return host_ns / self.num_steps
+
+    def on_path(self) -> NDArray[np.bool_]:
+        """Return bool[E]: the edges on the paths that decide when the counted steps begin and end."""
+        time = np.r_[self.graph.times(self.observed), _NEVER]
+        rows = np.arange(self.num_steps)
+        moments = np.concatenate([of[rows, time[of].argmax(axis=1)] for of in (self.begins, self.ends)])
+        return self.graph.edges_on_paths(self.observed, moments)
+
+
+def job_replay(run: Run) -> JobReplay:
+    """Return the replay of all ranks of a run. Raises CannotReplay where they cannot be compared."""
+    return replay_of_ranks(job_of(run), run.traces)
+
+
+def replay_of_ranks(job: Job, traces: Sequence[Trace]) -> JobReplay:
+    """Return the replay of a job by the traces of all its ranks, in their order. Raises CannotReplay likewise."""
+    if len(traces) == 1:
+        return _joined((device_part(traces[0]),), np.zeros(1, np.int64), _nobody(), StragglerRanks(()))
+    has_device = [len(device_work(trace)) > 0 for trace in traces]
+    if len(set(has_device)) > 1:
+        raise CannotReplay(f"{job.path}: only some ranks have device rows, so they cannot be replayed together")
+    if not job.is_concurrent:
+        raise CannotReplay(f"{job.path}: the ranks were recorded one after the other; choose one with --ranks")
+    parts = tuple((device_part if has_device[0] else host_part)(trace) for trace in traces)
+    if job.issued.ranks != tuple(trace.rank for trace in traces) or not len(job.waits):
+        raise CannotReplay(f"{job.path}: no collective of all ranks was recorded; choose one rank with --ranks")
+    calls = _calls(job)
+    ahead = _clocks(job.path, job, traces, calls, has_device=has_device[0])
+    members = _members(parts, job, calls, ahead)
+    return _joined(parts, ahead, members, straggler_ranks(job))
+
+
+def _nobody() -> tuple[Ints, Ints, Ints, Ints]:
+    none = np.empty(0, np.int64)
+    return none, none, none, none
+
+
+def _calls(job: Job) -> Ints:
+    """Return int64[I, R]: the call of each rank in each collective that all ranks of its group ran, -1 without one."""
+    instances = job.waits.instances.call[job.waits.complete]
+    return np.where(instances >= 0, job.issued.nth[instances], -1)
+
+
+def _clocks(path: str, job: Job, traces: Sequence[Trace], calls: Ints, *, has_device: bool) -> Ints:
+    """Return int64[R] ns to subtract from times of each trace, so that they are on one clock."""
+    base = np.array([trace.base_time_ns for trace in traces])
+    offset = job.clocks.ahead
+    if not np.isnan(offset).any():
+        ahead: Ints = np.rint(offset).astype(np.int64) - base
+        return ahead
+    meets = _meets(*(_of_ranks(job, calls, column) for column in ("start", "end")))
+    if has_device or not len(meets) or meets.mean() < _LEAST_MEETING:
+        raise CannotReplay(f"{path}: the ranks' clocks cannot be compared; choose one rank with --ranks")
+    return -base
+
+
+def _of_ranks(job: Job, calls: Ints, column: str) -> NDArray[np.float64]:
+    """Return float64[I, R]: an absolute time of each rank's call, NaN without one."""
+    instances = job.waits.instances.call[job.waits.complete]
+    values: NDArray[np.float64] = np.where(calls >= 0, getattr(job.issued.columns, column)[instances], np.nan)
+    return values
+
+
+def _meets(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return bool[I]: no rank ends before the last one has started."""
+    if not len(start):
+        return np.zeros(0, np.bool_)
+    return np.asarray(np.nanmax(start, axis=1) <= np.nanmin(end, axis=1) + _EARLY_NS)
+
+
+def _members(parts: Sequence[RankPart], job: Job, calls: Ints, ahead: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return (the edge of each member, its meeting, its rank's index, its kind of collective): int64[P] each."""
+    edge, start, end = np.full(calls.shape, -1), np.full(calls.shape, np.nan), np.full(calls.shape, np.nan)
+    for index, part in enumerate(parts):
+        takes_part = np.flatnonzero(calls[:, index] >= 0)
+        edge[takes_part, index] = part.call[calls[takes_part, index]]
+        has_edge = np.flatnonzero(edge[:, index] >= 0)
+        of_rank = edge[has_edge, index]
+        start[has_edge, index] = part.time[part.source[of_rank]] - ahead[index]
+        end[has_edge, index] = part.time[part.target[of_rank]] - ahead[index]
+    several = np.flatnonzero((edge >= 0).sum(axis=1) > 1)
+    several = several[_meets(start[several], end[several])]
+    meeting, rank = np.nonzero(edge[several] >= 0)
+    instances = job.waits.instances
+    kinds = np.column_stack([instances.group, _names(job)])[job.waits.complete]
+    kind = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)[several] if len(several) else several
+    return edge[several][meeting, rank], meeting, rank, kind[meeting]
+
+
+def _names(job: Job) -> Ints:
+    """Return int64[B]: the kind of each collective."""
+    names: Ints = np.r_[job.issued.columns.name, -1][job.waits.instances.call].max(axis=1)
+    return names
+
+
+def _joined(
+    parts: tuple[RankPart, ...], ahead: Ints, members: tuple[Ints, Ints, Ints, Ints], stragglers: StragglerRanks
+) -> JobReplay:
+    """Return the parts on one graph; the earliest rank starts at 0."""
+    edge, meeting, rank, group = members
+    first_node = np.cumsum([0, *(len(part.time) for part in parts)])
+    first_edge = np.cumsum([0, *(len(part.source) for part in parts)])
+    begin = np.array([int(part.time[0]) for part in parts]) - ahead
+    begin -= begin.min()
+    source = np.concatenate([part.source + first for part, first in zip(parts, first_node, strict=False)])
+    target = np.concatenate([part.target + first for part, first in zip(parts, first_node, strict=False)])
+    runs = edge + first_edge[rank]
+    graph = job_graph(int(first_node[-1]), source, target, runs, meeting)
+    shift = begin - np.array([int(part.time[0]) for part in parts])
+    come, ends = np.empty(len(edge), np.int64), np.empty(len(edge), np.int64)
+    for index, part in enumerate(parts):
+        of_rank = rank == index
+        come[of_rank] = part.time[part.source[edge[of_rank]]] + shift[index]
+        ends[of_rank] = part.time[part.target[edge[of_rank]]] + shift[index]
+    latest = np.full(int(meeting.max(initial=-1)) + 1, _NEVER)
+    np.maximum.at(latest, meeting, come)
+    weights = []
+    for side in ("observed", "loosest"):
+        of_side = [getattr(part, side) + np.where(part.source == 0, b, 0) for part, b in zip(parts, begin, strict=True)]
+        weight = np.r_[np.concatenate(of_side), np.zeros(len(edge), np.int64)]
+        weight[runs] = ends - latest[meeting]
+        weights.append(weight)
+    begins, ends_of_steps, column_rank = _steps(parts, first_node)
+    return JobReplay(
+        parts=parts,
+        graph=graph,
+        first_edge=first_edge,
+        runs=runs,
+        meeting=meeting,
+        member_rank=rank,
+        group=group,
+        begins=begins,
+        ends=ends_of_steps,
+        column_rank=column_rank,
+        observed=weights[0],
+        loosest=weights[0] if np.array_equal(*weights) else weights[1],
+        stragglers=stragglers,
+    )
+
+
+def _steps(parts: Sequence[RankPart], first_node: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return (begins, ends of the steps that all ranks counted; the rank's index of each column)."""
+    counted = [np.flatnonzero(part.is_counted_step) for part in parts]
+    common = reduce(np.intersect1d, (part.number[of] for part, of in zip(parts, counted, strict=True)))
+    if not len(common):
+        raise CannotReplay("no step was counted on all ranks; choose one rank with --ranks")
+    begins, ends, column_rank = [], [], []
+    for index, (part, of, first) in enumerate(zip(parts, counted, first_node.tolist(), strict=False)):
+        chosen = of[np.searchsorted(part.number[of], common)]
+        of_rank = [_padded(side[chosen], first, part) for side in (part.begins, part.ends)]
+        begins.append(of_rank[0])
+        ends.append(of_rank[1])
+        column_rank.append(np.full(of_rank[0].shape[1], index))
+    return np.concatenate(begins, axis=1), np.concatenate(ends, axis=1), np.concatenate(column_rank)
+
+
+def _padded(nodes: Ints, first: int, part: RankPart) -> Ints:
+    """Return the moments of a job by those of one rank, as many columns for begins as for ends."""
+    width = max(part.begins.shape[1], part.ends.shape[1])
+    padded = np.full((len(nodes), width), -1)
+    padded[:, : nodes.shape[1]] = np.where(nodes >= 0, nodes + first, -1)
+    return padded
+
+
+def communication(part: RankPart) -> Ints:
+    """Return int64[X]: the edges of counted steps on which a collective runs, its wait for other ranks included."""
+    of_work = np.flatnonzero((part.work >= 0) & part.counted)
+    if not len(of_work):
+        return np.flatnonzero(np.isin(np.arange(len(part.source)), part.call) & part.counted)
+    return of_work[is_communication(part.trace)[part.work[of_work]]]

@@ -1,0 +1,157 @@
+"""What steps would be under some interventions, each alone and all together: ranges, and what is held fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.replay import Saving
+from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
+from traceq.model import Trace
+from traceq.whatif.intervention import Intervention
+from traceq.whatif.interventions import WithoutStraggler
+from traceq.whatif.job_replay import JobReplay
+from traceq.whatif.unreplayed import refuse_unreplayed
+
+__all__ = ["Change", "Prediction", "predict", "saving_of"]
+
+Ints = NDArray[np.int64]
+
+_LEAST_STEPS = 3
+"""Steps from which their scatter says something."""
+
+_HELD = "All else takes as long as it did, and waits for the same."
+
+
+@frozen
+class Change:
+    """What the mean step would be: shorter by `least_saved_ns` to `most_saved_ns`, and from `least_ns` to `most_ns`.
+
+    `noise_ns`: two standard errors of the saving, by how steps differ in it; None for one or two.
+    """
+
+    option: str
+    words: str
+    held: tuple[str, ...]
+    now_ns: int
+    least_saved_ns: int
+    most_saved_ns: int
+    noise_ns: int | None
+
+    @property
+    def least_ns(self) -> int:
+        """The shortest that the step would be, ns."""
+        return max(self.now_ns - self.most_saved_ns - (self.noise_ns or 0), 0)
+
+    @property
+    def most_ns(self) -> int:
+        """The longest that the step would be, ns: by noise alone, what saves makes no step longer."""
+        longest_ns = self.now_ns - self.least_saved_ns + (self.noise_ns or 0)
+        return longest_ns if self.least_saved_ns < 0 else min(longest_ns, self.now_ns)
+
+    @property
+    def is_shorter(self) -> bool:
+        """Whether the step would be shorter for certain."""
+        return self.most_ns < self.now_ns
+
+
+@frozen
+class Prediction:
+    """Predictions for the mean of `num_steps` steps of some ranks, which last `now_ns`.
+
+    `together`: all interventions at once; `each` of them alone. `unreplayed_ns` of the step are not replayed.
+    `shown_ns`: the mean step of each rank by itself, as `show` has it.
+    """
+
+    ranks: tuple[int, ...]
+    num_steps: int
+    is_marked: bool
+    world_size: int
+    now_ns: int
+    unreplayed_ns: int
+    shown_ns: tuple[int, ...]
+    together: Change
+    each: tuple[Change, ...]
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """What is held fixed, as sentences."""
+        assumed = dict.fromkeys(text for change in self.each for text in change.held)
+        others = self.world_size - len(self.ranks)
+        if others > 0:
+            missing = f"{others} of {self.world_size} ranks were not read"
+            assumed[f"{missing}, and waits for them count as transfers of collectives"] = None
+        return (_HELD, *(f"{text[:1].upper()}{text[1:]}." for text in assumed))
+
+
+def predict(replay: JobReplay, interventions: Sequence[Intervention], path: str = "") -> Prediction:
+    """Return what the steps would be. Raises CannotReplay, and UsageFault for what is not there to change."""
+    chosen = [each.resolved(replay) if isinstance(each, WithoutStraggler) else each for each in interventions]
+    each = tuple(_change(replay, [intervention]) for intervention in chosen)
+    unreplayed_ns = refuse_unreplayed(replay, path)
+    together = each[0] if len(each) == 1 else _change(replay, chosen)
+    return Prediction(
+        ranks=replay.ranks,
+        num_steps=replay.num_steps,
+        is_marked=steps(replay.parts[0].trace).marked,
+        world_size=max(part.trace.world_size for part in replay.parts),
+        now_ns=together.now_ns,
+        unreplayed_ns=unreplayed_ns,
+        shown_ns=tuple(_shown_ns(part.trace) for part in replay.parts),
+        together=together,
+        each=each,
+    )
+
+
+def _shown_ns(trace: Trace) -> int:
+    """Return the mean counted step of one rank, ns, by its own begin and end."""
+    windows = steps(trace).window[steps(trace).counted]
+    return round(float((windows[:, 1] - windows[:, 0]).mean()))
+
+
+def saving_of(replay: JobReplay, interventions: Sequence[Intervention]) -> Saving:
+    """Return by how much the mean step would be shorter, at least and at most."""
+    return _saving(*_played(replay, interventions))
+
+
+def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
+    now, least, most = _played(replay, interventions)
+    saving, num = _saving(now, least, most), replay.num_steps
+    noise = max(_noise_ns(now - least), _noise_ns(now - most)) if num >= _LEAST_STEPS else None
+    words = [intervention.words for intervention in interventions]
+    return Change(
+        option=" ".join(intervention.option for intervention in interventions),
+        words=f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0],
+        held=tuple(intervention.held_in(replay) for intervention in interventions),
+        now_ns=round(float(now.mean())),
+        least_saved_ns=saving.least_ns,
+        most_saved_ns=saving.most_ns,
+        noise_ns=None if noise is None else round(noise),
+    )
+
+
+def _played(replay: JobReplay, interventions: Sequence[Intervention]) -> tuple[Ints, Ints, Ints]:
+    """Return the steps (as they were, if they become shorter by the least, by the most): int64[K] ns."""
+    ignored = tuple(index for intervention in interventions for index in intervention.ignored(replay))
+    now, lasts = replay.observed_ns, []
+    for before, before_ns, most in ((replay.observed, now, False), (replay.loosest, replay.loosest_ns, True)):
+        weight = before.copy()
+        for intervention in interventions:
+            intervention.apply(replay, weight, most=most)
+        lasts.append(now - before_ns + replay.step_ns(weight, ignored))
+    return now, lasts[0], lasts[1]
+
+
+def _noise_ns(saved: Ints) -> float:
+    """Return two standard errors of the mean of what some steps save, ns."""
+    return 2 * float(saved.std(ddof=1)) / sqrt(len(saved))
+
+
+def _saving(now: Ints, least: Ints, most: Ints) -> Saving:
+    """Return the saving, of which what is at least is known: the other end is no smaller, as in `Replay`."""
+    saved = [round(float((now - then).mean())) for then in (least, most)]
+    return Saving(saved[0], max(saved))

@@ -1,0 +1,96 @@
+"""One rank's part of a job's graph: its moments, what they wait for, and what of its trace each edge stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.edges import EdgeKind
+from traceq.causes.replay import replay_of
+from traceq.facts.comm.rank_collectives import first_work
+from traceq.facts.stalls.host_waits import host_waits
+from traceq.facts.timeline.steps import steps
+from traceq.frozen import frozen
+from traceq.intervals import Spans, empty
+from traceq.model import Trace
+
+__all__ = ["RankPart", "device_part"]
+
+Ints = NDArray[np.int64]
+
+
+@frozen(eq=False)
+class RankPart:
+    """N moments and E edges of one rank, and its K steps.
+
+    `time` int64[N] ns by the trace's clock; `source`, `target` int64[E]; edges from moment 0 start the rank. `observed`
+    int64[E] ns: weights that replay the recording; `loosest` int64[E] ns: without delays that nothing recorded
+    explains, and waits that may not exist. `host` int64[X]: edges on which the host runs, which waits for others in
+    `waits`; `launch` int64[X]: from a launch to its work; `work` int64[E]: the device work that an edge runs, -1 for
+    none; `hold` int64[E]: the wait of the host that it belongs to, -1 for none, `without` int64[E] ns once that is
+    removed. `counted` bool[E]: begins within a counted step. `call` int64[C]: the edge on which each collective runs,
+    -1 without one. `begins`, `ends` int64[K, S]: the moments of which the latest is a step's begin or end, -1 for none.
+    """
+
+    trace: Trace
+    time: Ints
+    source: Ints
+    target: Ints
+    observed: Ints
+    loosest: Ints
+    host: Ints
+    waits: Spans
+    launch: Ints
+    work: Ints
+    hold: Ints
+    without: Ints
+    counted: NDArray[np.bool_]
+    call: Ints
+    begins: Ints
+    ends: Ints
+
+    @property
+    def number(self) -> Ints:
+        """int64[K] of ProfilerStep#N."""
+        return steps(self.trace).number
+
+    @property
+    def is_counted_step(self) -> NDArray[np.bool_]:
+        """bool[K]: the steps that means are taken over."""
+        return steps(self.trace).counted
+
+    def host_spans(self) -> tuple[Ints, Ints]:
+        """Return (start, end) int64[X] ns of the edges on which the host runs."""
+        return self.time[self.source[self.host]], self.time[self.target[self.host]]
+
+
+def device_part(trace: Trace) -> RankPart:
+    """Return the part of a rank by its replayed graph, of which all that `show` says of removed waits comes."""
+    replay, waits = replay_of(trace), host_waits(trace)
+    edges = replay.graph.edges
+    runs = np.flatnonzero(edges.kind == EdgeKind.DURATION)
+    work, edge_of_work = np.full(len(edges), -1), np.full(int(edges.a[runs].max(initial=-1)) + 2, -1)
+    work[runs] = edges.a[runs]
+    edge_of_work[edges.a[runs]] = runs
+    call_work = first_work(trace)
+    time = replay.time_ns.copy()
+    time[0] = replay.first_ns
+    hold = replay.hold.copy()
+    return RankPart(
+        trace=trace,
+        time=time,
+        source=edges.source,
+        target=edges.target,
+        observed=replay.observed.weight,
+        loosest=replay.loosest.weight,
+        host=np.flatnonzero(edges.kind == EdgeKind.HOST),
+        waits=empty(),
+        launch=np.flatnonzero(edges.kind == EdgeKind.LAUNCH),
+        work=work,
+        hold=np.where(hold < len(waits), hold, -1),
+        without=replay.without,
+        counted=replay.is_counted,
+        call=np.where(call_work >= 0, edge_of_work[call_work], -1),
+        begins=replay.begins,
+        ends=replay.ends,
+    )

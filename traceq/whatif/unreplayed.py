@@ -1,0 +1,89 @@
+"""What of a step cannot be replayed: where that is more than 5 %, nothing is said of what a change would gain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceq.causes.replay import replay_of
+from traceq.facts.events.device_work import device_work
+from traceq.facts.memo import once_per_object, once_per_trace
+from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, unrecorded
+from traceq.intervals import Spans, intersect, measure, spans, subtract
+from traceq.model import Trace
+from traceq.units import Unit, format_value
+from traceq.whatif.job_replay import CannotReplay, JobReplay, communication
+from traceq.whatif.rank_part import RankPart
+
+__all__ = ["MOST_UNREPLAYED", "is_replayed", "refuse_unreplayed", "unreplayed_share"]
+
+MOST_UNREPLAYED = 0.05
+"""Part of a step that cannot be replayed from which nothing is predicted."""
+
+
+def is_replayed(trace: Trace) -> bool:
+    """Return whether so much of a rank's step is replayed that something can be said of changes to it."""
+    return unreplayed_share(trace) <= MOST_UNREPLAYED
+
+
+@once_per_trace
+def unreplayed_share(trace: Trace) -> float:
+    """Return the part of a rank's mean counted step that cannot be replayed, as `refuse_unreplayed` has it of one rank.
+
+    It is 0 of a trace without device work, in which nothing but the host is replayed.
+    """
+    if not len(device_work(trace)):
+        return 0.0
+    replay, counted = replay_of(trace), steps(trace).counted
+    step_ns = float(replay.step_ns[counted].mean())
+    return min((max(replay.unexplained_ns(), 0) + _unrecorded_ns(trace)) / step_ns, 1.0) if step_ns else 0.0
+
+
+def refuse_unreplayed(replay: JobReplay, path: str = "") -> int:
+    """Return ns of the mean step that cannot be replayed. Raises CannotReplay if that is more than 5 % of it."""
+    now_ns, parts = float(replay.observed_ns.mean()), _unreplayed(replay)
+    total_ns = sum(parts.values())
+    if total_ns > MOST_UNREPLAYED * now_ns:
+        listed = "; ".join(f"{format_value(ns, Unit.NS)} {name}" for name, ns in parts.items() if ns > 0)
+        share, step = format_value(min(100 * total_ns / now_ns, 100), Unit.PERCENT), format_value(now_ns, Unit.NS)
+        where = f"{path}: " if path else ""
+        raise CannotReplay(f"{where}{share} of the step of {step} cannot be replayed, more than 5 %: {listed}")
+    return round(total_ns)
+
+
+@once_per_object
+def _unreplayed(replay: JobReplay) -> dict[str, float]:
+    """Return ns of the mean step by what of it cannot be replayed."""
+    delays = replay.observed_ns - replay.loosest_ns
+    parts = {
+        "between launch, streams and work, of which no cause is recorded": max(float(delays.mean()), 0.0),
+        "in which unrecorded work runs": max(_unrecorded_ns(part.trace) for part in replay.parts),
+    }
+    if len(replay.parts) > 1:
+        on_path = replay.on_path()
+        on_path[replay.runs] = False
+        edges = [communication(part) + int(first) for part, first in zip(replay.parts, replay.first_edge, strict=False)]
+        alone = np.concatenate(edges)
+        on_device = int(replay.observed[alone[on_path[alone]]].sum()) / replay.num_steps
+        on_host = max(_lone_waits_ns(part) for part in replay.parts)
+        parts["in messages and collectives that are not matched between ranks"] = on_device + on_host
+    return parts
+
+
+def _lone_waits_ns(part: RankPart) -> float:
+    """Return ns of a mean step in which a rank without a device communicates, and waits for no collective."""
+    if len(device_work(part.trace)):
+        return 0.0
+    return _per_step(part.trace, subtract(activity(part.trace).when(TimeCategory.EXPOSED_COMM), part.waits))
+
+
+def _unrecorded_ns(trace: Trace) -> float:
+    """Return ns of a mean step in which unrecorded work runs."""
+    return _per_step(trace, unrecorded(trace))
+
+
+def _per_step(trace: Trace, times: Spans) -> float:
+    """Return ns of the mean counted step that are in some times."""
+    all_steps = steps(trace)
+    windows = spans(*all_steps.window[all_steps.counted].T)
+    return measure(intersect(times, windows)) / int(all_steps.counted.sum())
