@@ -61,13 +61,12 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(folder: Path, wor
     assert len(killed) == 1
 
 
-def dies_of_three(number: int) -> int:
-    if number == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return 10 * number
-
-
 def test_a_rank_that_kills_worker_after_worker_is_lost_alone(workers: Any) -> None:
+    def dies_of_three(number: int) -> int:  # nested: it is sent by value, as workers cannot import this module
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 10 * number
+
     with distributed.Client(workers.scheduler_address, set_as_default=False) as client:
         client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", 1))
     with Cluster(workers.scheduler_address) as engine:

@@ -23,7 +23,7 @@ from fleet import MS, Fleet, play
 
 from traceq.analysis.registry import analysis, names, sheet
 from traceq.commands._engine import parse_memory
-from traceq.engines.analyze_path import SMALL, sheet_of
+from traceq.engines.analyze_path import SMALL, analyze_path, sheet_of
 from traceq.engines.cache import How, _entry_of, cache_folder
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import plain_bytes
@@ -37,6 +37,10 @@ from traceq.locations import Remote
 from traceq.renderers.json import sheet_to_json
 from traceq.renderers.markdown import sheet_to_markdown
 from traceq.report import Sheet
+from traceq.rules.collect_rows import analyses_for
+from traceq.rules.evaluate import judge, judge_run
+from traceq.rules.identical_collectives import IDENTICAL
+from traceq.rules.parse import parse
 from traceq.runs.read import read
 from traceq.runs.single_step import only_step
 
@@ -92,6 +96,23 @@ class InProcessEngine:
         for index, of_task in reversed(list(enumerate(arguments))):
             self.ran.append(f"{function.__name__} {of_task[0].name}")
             yield index, function(*of_task)
+
+
+def test_the_first_line_is_the_same_whichever_engine_reads_the_ranks(folder: Path) -> None:
+    result, _ = sheet_of(folder, ["steps"], start=lambda: nullcontext(InProcessEngine()), small=0)
+    assert result.source == sheet(read(folder), ["steps"]).source
+
+
+RULES = ("step max < 1000 s", "step p95 < 1 ms", "kernels == 0", IDENTICAL)
+
+
+def test_rules_have_one_outcome_whichever_engine_reads_the_ranks(folder: Path, pool: Pool) -> None:
+    rules = [parse(rule) for rule in RULES]
+    expected = judge_run(read(folder), rules)
+    assert [outcome.holds for outcome in expected] == [True, False, False, False]
+    analyzed = analyze_path(folder, analyses_for(rules), start=lambda: nullcontext(pool), small=0)
+    assert not analyzed.is_in_memory
+    assert judge(analyzed.job, analyzed.reports, rules) == expected
 
 
 def test_what_is_merged_from_bytes_is_what_is_merged_in_memory(copied: Path, folder: Path, expected: str) -> None:

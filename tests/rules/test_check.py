@@ -17,7 +17,7 @@ from terminal import traceq
 from traceq.cli import main
 from traceq.errors import TraceqError, UnreadableInput, UsageFault
 from traceq.model import Arm, Manifest, Run, Trace
-from traceq.rules.evaluate import RuleOutcome, judge
+from traceq.rules.evaluate import RuleOutcome, judge_run
 from traceq.rules.messages import annotation as github
 from traceq.rules.messages import line
 from traceq.rules.metrics import Measure
@@ -75,7 +75,7 @@ def run_of(*traces: Trace) -> Run:
 
 
 def outcome(rule: str, *traces: Trace) -> RuleOutcome:
-    return judge(run_of(*traces), [parse(rule)])[0]
+    return judge_run(run_of(*traces), [parse(rule)])[0]
 
 
 def value(metric: str, trace: Trace, unit: str = "") -> Fraction:
@@ -354,7 +354,7 @@ def test_one_rank_without_collectives_has_none_of_them() -> None:
 
 def test_a_run_without_traces_is_no_pass() -> None:
     with pytest.raises(UnreadableInput, match="no traces"):
-        judge(run_of(), [parse("dtoh == 0")])
+        judge_run(run_of(), [parse("dtoh == 0")])
 
 
 # The command.
@@ -439,7 +439,7 @@ def test_a_file_holds_rules_and_their_reasons(tmp_path: Path, gpu: Trace) -> Non
         "dtoh == 0",
         "it stops the launches",
     )
-    assert line(judge(run_of(gpu), [explained])[0]).endswith("; it stops the launches")
+    assert line(judge_run(run_of(gpu), [explained])[0]).endswith("; it stops the launches")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from paths import TRACES
 from traceq.cli import main
 from traceq.errors import TraceqError, UsageFault
 from traceq.model import Caveat, Run, Trace
-from traceq.rules.evaluate import RuleOutcome, judge
+from traceq.rules.evaluate import RuleOutcome, judge_run
 from traceq.rules.identical_collectives import IDENTICAL
 from traceq.rules.messages import line
 from traceq.rules.parse import parse
@@ -38,7 +38,7 @@ def rank(number: int, *steps: tuple[str, ...], group: dict[str, Any] | None = No
 
 
 def judged(*traces: Trace, why: str = "") -> RuleOutcome:
-    return judge(Run("job", traces), [parse(IDENTICAL, why)])[0]
+    return judge_run(Run("job", traces), [parse(IDENTICAL, why)])[0]
 
 
 def test_ranks_that_issue_the_same_hold() -> None:
@@ -124,4 +124,4 @@ def test_real_jobs_that_ran_hold(name: str) -> None:
 
     if not (TRACES / name).is_dir():
         pytest.skip("no ../shared/traces here")
-    assert judge(read(TRACES / name), [parse(IDENTICAL)])[0].holds
+    assert judge_run(read(TRACES / name), [parse(IDENTICAL)])[0].holds

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import GateTripped, UsageFault
 
 __all__ = ["command"]
@@ -29,6 +30,8 @@ def command(
         list[str] | None,
         typer.Option(metavar="NAME=RATE", help="Peak of the device, for mfu and hfu: bf16=989 (TFLOP/s); repeatable."),
     ] = None,
+    memory: Annotated[str | None, MEMORY] = None,
+    cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Check that rules hold on every rank; exit 3 when one is broken, 1 when the trace cannot answer it.
 
@@ -39,27 +42,29 @@ def command(
     collectives; kernels, gpu_ops. Times of a step: step, gpu_busy, sync_cost, and the parts of the step: exposed_comm,
     host_bound, ... (docs/check.md). Shares of the peak: mfu, hfu. One more rule: collectives identical across ranks.
     """
+    from traceq.commands._engine import engine_for, shown_ranks
     from traceq.commands._output import print_caveats
+    from traceq.engines.analyze_path import analyze_path
     from traceq.facts.roofline.peaks import replaced_peaks
     from traceq.locations import place
-    from traceq.rules.collect_rows import refuse_missing_ranks
+    from traceq.rules.collect_rows import analyses_for, refuse_missing_ranks
     from traceq.rules.evaluate import judge
     from traceq.rules.messages import annotation, line
     from traceq.rules.parse import parse
     from traceq.rules.rules_file import read_rules
-    from traceq.runs.read import read
 
     checked = (*(read_rules(rules) if rules else ()), *map(parse, rule or ()))
     if not checked:
         raise UsageFault("nothing to check; expected --rule 'dtoh in forward == 0' or --rules FILE.toml")
-    num_broken = 0
-    for path in paths:
-        run = read(path, strict=True)
-        refuse_missing_ranks(run, place(path))
-        print_caveats(run.caveats)
-        with replaced_peaks(peak or ()):
-            outcomes = judge(run, checked)
-        for outcome in outcomes:
+    names, engine, num_broken = analyses_for(checked), engine_for(memory, cluster), 0
+    for path in map(engine.path, paths):
+        with shown_ranks() as on_progress, replaced_peaks(peak or ()):
+            analyzed = analyze_path(
+                path, names, start=engine.start, small=engine.small, strict=True, on_progress=on_progress
+            )
+        refuse_missing_ranks(analyzed.run, place(path))
+        print_caveats(analyzed.run.caveats)
+        for outcome in judge(analyzed.job, analyzed.reports, checked):
             typer.echo(line(outcome, path if len(paths) > 1 else ""))
             num_broken += not outcome.holds
             if not outcome.holds and os.environ.get("GITHUB_ACTIONS") == "true":

@@ -6,20 +6,63 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from traceq.analysis.registry import analysis, chosen, describe, plugin_caveats, sheet
+from traceq.analysis.registry import analysis, chosen, describe, plugin_caveats, reports_of
 from traceq.engines.cache import How
 from traceq.engines.engine import Start
 from traceq.engines.rank_reader import RankReader
+from traceq.facts.ranks.job import Job, job_of
+from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run
-from traceq.report import Sheet
+from traceq.report import Report, Sheet
 from traceq.runs.read import read
 from traceq.runs.single_step import only_step, with_step
 
-__all__ = ["SMALL", "sheet_of", "with_ranks"]
+__all__ = ["SMALL", "AnalyzedPath", "analyze_path", "sheet_of", "with_ranks"]
 
 SMALL = 64_000_000
 """Uncompressed bytes of traces that are read in this process, faster than others could be started."""
+
+
+@frozen(eq=False)
+class AnalyzedPath:
+    """A run, its traces without events unless `is_in_memory`; its ranks as a job; the reports of some analyses."""
+
+    run: Run
+    job: Job
+    reports: tuple[Report, ...]
+    is_in_memory: bool
+
+
+def analyze_path(
+    path: str | Place,
+    only: Sequence[str] = (),
+    *,
+    start: Start,
+    strict: bool = False,
+    step: int | None = None,
+    ranks: set[int] | None = None,
+    small: int = SMALL,
+    on_progress: Callable[[int, int], None] = lambda ended, planned: None,
+) -> AnalyzedPath:
+    """Return all or `only` some analyses of a path, or of one `step`.
+
+    They are the same whichever engine reads the ranks. A folder whose traces have at most `small` bytes in total is
+    read in this process. Ranks that cannot be read become caveats, or with `strict` a fault. Raises UnreadableInput,
+    and UsageFault for an unknown analysis.
+    """
+    names = chosen(only)
+    with ExitStack() as stack:
+        reader = RankReader(names, How(strict, step), small, lambda: stack.enter_context(start()), on_progress)
+        run = read(path, strict=strict, ranks=ranks, reader=reader.read)
+        if not reader.summaries:
+            run = run if step is None else only_step(run, step)
+            job = job_of(run)
+            return AnalyzedPath(run, job, reports_of(job, run.traces, names), is_in_memory=True)
+        run = run if step is None else with_step(run, step, reader.numbers(run))
+        job = reader.job(run)
+        reports = tuple(analysis(name).merge(job, reader.parts(run, name)) for name in names)
+        return AnalyzedPath(run, job, reports, is_in_memory=False)
 
 
 def sheet_of(
@@ -33,25 +76,16 @@ def sheet_of(
     small: int = SMALL,
     on_progress: Callable[[int, int], None] = lambda ended, planned: None,
 ) -> tuple[Sheet, Run]:
-    """Return (sheet with all or `only` some analyses of a path, or of one `step`; the run, without traces if large).
+    """Return (sheet with all or `only` some analyses; the run, without traces if large).
 
-    The sheet is the same whichever engine reads the ranks. A folder whose traces have at most `small` bytes in total is
-    read in this process. Ranks that cannot be read become caveats. Raises UnreadableInput, and UsageFault for an
-    unknown analysis.
+    The other arguments, and what it raises, are those of `analyze_path`.
     """
-    names = chosen(only)
-    with ExitStack() as stack:
-        reader = RankReader(names, How(strict, step), small, lambda: stack.enter_context(start()), on_progress)
-        run = read(path, strict=strict, ranks=ranks, reader=reader.read)
-        if not reader.summaries:
-            run = run if step is None else only_step(run, step)
-            return sheet(run, only), run
-        run = run if step is None else with_step(run, step, reader.numbers(run))
-        job = reader.job(run)
-        reports = tuple(analysis(name).merge(job, reader.parts(run, name)) for name in names)
-        num_events = sum(rank.num_events for rank in job.ranks)
-        source, caveats = replace(describe(run), num_events=num_events), (*run.caveats, *plugin_caveats(only))
-        return Sheet(source, reports, caveats), replace(run, traces=())
+    analyzed = analyze_path(
+        path, only, start=start, strict=strict, step=step, ranks=ranks, small=small, on_progress=on_progress
+    )
+    run = analyzed.run
+    result = Sheet(describe(run, analyzed.job.ranks), analyzed.reports, (*run.caveats, *plugin_caveats(only)))
+    return result, run if analyzed.is_in_memory else replace(run, traces=())
 
 
 def with_ranks(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from traceq.engines.cache import How, load_summary, store_summary
 from traceq.engines.engine import Engine, Lost, Result
 from traceq.engines.memory_budget import needed_bytes, plain_bytes
-from traceq.engines.rank_summary import RankSummary, answer_queries, part_type, summarize
+from traceq.engines.rank_summary import STEP_TOTALS, RankSummary, answer_queries, part_type, summarize
 from traceq.engines.serialization import unpack
 from traceq.errors import TraceqError, UnreadableInput
 from traceq.facts.comm.rank_collectives import RankCalls
-from traceq.facts.ranks.job import Job, LazySequence, job_from_outlines
+from traceq.facts.ranks.job import Job, LazySequence, RankQuery, job_from_outlines, query_here
 from traceq.facts.ranks.rank_outline import Outline
-from traceq.locations import Place
+from traceq.facts.ranks.run_ranks import RunRanks, ranks_in_memory
+from traceq.locations import Place, Remote
 from traceq.model import Run, Trace
 from traceq.runs.read import read_one
 from traceq.runs.single_step import step_numbers
@@ -25,11 +27,17 @@ __all__ = ["RankReader"]
 A = TypeVar("A")
 T = TypeVar("T")
 
+_MOST_EVENTS = 500_000
+"""Events of all ranks up to which the traces behind a URL are kept, as each would have to be fetched again."""
+_MOST_KEPT = 33
+"""Traces of a run that `RunRanks.trace` keeps: the 32 ranks that a diff looks at together, and the first one."""
+
 
 class RankReader:
     """Reader of the traces of a folder for some analyses.
 
-    `summaries` by file; empty if the traces are small enough to stay in memory. `start` starts the engine on first use.
+    `summaries` by file, without the files of folders whose traces are small enough to stay in memory. `start` starts
+    the engine on first use.
     """
 
     def __init__(
@@ -50,8 +58,9 @@ class RankReader:
         """Return per file the trace, without its events if the traces are large, or why it cannot be read."""
         if sum(map(plain_bytes, files)) <= self._small:
             return map(self._read_here, files)
-        results, self._files = self._summarized(files), {str(file): file for file in files}
-        self.summaries = {
+        results = self._summarized(files)
+        self._files |= {str(file): file for file in files}
+        self.summaries |= {
             str(file): summary for file, summary in zip(files, results, strict=True) if isinstance(summary, RankSummary)
         }
         return (
@@ -71,8 +80,23 @@ class RankReader:
             run,
             tuple(unpack(summary.outline, Outline) for summary in summaries),
             LazySequence(lambda index: unpack(summaries[index].calls, RankCalls), len(summaries)),
-            _RankQueries(self._run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how),
+            self._query(run),
         )
+
+    def ranks(self, run: Run) -> RunRanks:
+        """Return the ranks of a run, whose traces are read again in this process where they are not in memory."""
+        if not (run.traces and run.traces[0].path in self.summaries):
+            return ranks_in_memory(run)
+        files = {trace.rank: self._files[trace.path] for trace in run.traces}
+        trace = lru_cache(_MOST_KEPT)(lambda rank: read_one(files[rank], strict=self._how.strict))
+        job = replace(self.job(run), query=query_here(trace))
+        return RunRanks(run, job, tuple(self.parts(run, STEP_TOTALS)), trace)
+
+    def _query(self, run: Run) -> RankQuery:
+        summaries = {trace.rank: self.summaries[trace.path] for trace in run.traces}
+        if all(summary.whole for summary in summaries.values()):
+            return query_here(lambda rank: unpack(summaries[rank].whole, Trace))
+        return _RankQueries(self._run, {trace.rank: self._files[trace.path] for trace in run.traces}, self._how)
 
     def parts(self, run: Run, name: str) -> LazySequence[Any]:
         """Return the ranks' summaries for one analysis, each decoded anew on every access."""
@@ -85,7 +109,8 @@ class RankReader:
             if (summary := load_summary(file, self._names, self._how)) is not None:
                 results[index] = summary
         missing = [index for index in range(len(files)) if index not in results]
-        arguments = [(files[index], self._names, *self._how) for index in missing]
+        most_kept = _MOST_EVENTS // len(files) if any(isinstance(file, Remote) for file in files) else 0
+        arguments = [(files[index], self._names, *self._how, most_kept) for index in missing]
         for number, result in self._run(summarize, arguments, [files[index] for index in missing]):
             results[missing[number]] = self._stored(files[missing[number]], result)
             self._on_progress(len(results), len(files))

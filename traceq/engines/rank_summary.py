@@ -11,6 +11,7 @@ from traceq.engines.serialization import pack
 from traceq.errors import UnreadableInput
 from traceq.facts.comm.rank_collectives import rank_calls
 from traceq.facts.ranks.rank_outline import head, outline
+from traceq.facts.ranks.step_totals import step_totals
 from traceq.facts.timeline.single_step import cut_to_step
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
@@ -19,7 +20,10 @@ from traceq.model import Trace
 from traceq.runs.read import read_one
 from traceq.runs.single_step import step_numbers
 
-__all__ = ["RankSummary", "answer_queries", "part_type", "summarize"]
+__all__ = ["STEP_TOTALS", "RankSummary", "answer_queries", "part_type", "summarize"]
+
+STEP_TOTALS = "step totals"
+"""Name of the one part of a summary that is no analysis."""
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -30,13 +34,14 @@ class RankSummary:
     """Summary of one trace, each piece as bytes.
 
     `head`: the trace without events; `outline`, `calls`: the data that ranks are compared by; `parts`: (name of the
-    analysis, its summary).
+    analysis or STEP_TOTALS, its summary); `whole`: the trace, b"" where it is dearer to keep than to read again.
     """
 
     head: bytes
     outline: bytes
     calls: bytes
     parts: tuple[tuple[str, bytes], ...]
+    whole: bytes = b""
 
     @property
     def names(self) -> frozenset[str]:
@@ -48,10 +53,13 @@ class RankSummary:
         return next(part for analysis_name, part in self.parts if analysis_name == name)
 
 
-def summarize(path: Place, names: Sequence[str], strict: bool, step: int | None) -> RankSummary | UnreadableInput:
+def summarize(
+    path: Place, names: Sequence[str], strict: bool, step: int | None, most_kept: int = 0
+) -> RankSummary | UnreadableInput:
     """Read one trace and return its summary, or the error if it cannot be read.
 
-    A trace without the requested step is not cut; only its outline is used.
+    A trace without the requested step is not cut; only its outline is used. One of up to `most_kept` events is in its
+    summary as a whole.
     """
     try:
         trace = _cut(read_one(path, strict=strict), step)
@@ -59,7 +67,8 @@ def summarize(path: Place, names: Sequence[str], strict: bool, step: int | None)
             head=pack(head(trace)),
             outline=pack(outline(trace)),
             calls=pack(rank_calls(trace)),
-            parts=tuple((name, pack(analysis(name).summarize(trace))) for name in names),
+            parts=tuple((name, pack(_summarizer(name)(trace))) for name in names),
+            whole=pack(trace) if len(trace.events) <= most_kept else b"",
         )
     except UnreadableInput as fault:
         return fault
@@ -82,4 +91,8 @@ def _cut(trace: Trace, step: int | None) -> Trace:
 @cache
 def part_type(name: str) -> Any:
     """Return the type of an analysis' summary of a rank."""
-    return get_type_hints(analysis(name).summarize)["return"]
+    return get_type_hints(_summarizer(name))["return"]
+
+
+def _summarizer(name: str) -> Callable[[Trace], Any]:
+    return step_totals if name == STEP_TOTALS else analysis(name).summarize

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from traceq.analysis.efficiency import COVERED_PCT
-from traceq.analysis.registry import analyze
 from traceq.errors import TraceqError, UnreadableInput
+from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.phases import BEFORE_WINDOW, OTHER
 from traceq.frozen import frozen
 from traceq.locations import Place
 from traceq.model import Run
-from traceq.report import Cell
+from traceq.report import Cell, Report
 from traceq.rules.metrics import METRICS, Measure, Needs
 from traceq.rules.parse import Rule, closest_name
 
-__all__ = ["RankRows", "TableRow", "collect_rows", "integer", "ratio", "refuse_missing_ranks", "select"]
+__all__ = ["RankRows", "TableRow", "analyses_for", "collect_rows", "integer", "ratio", "refuse_missing_ranks", "select"]
 
 _WAITS = ("dtoh", "htod", "stream", "event", "device")
 
@@ -61,20 +61,27 @@ def refuse_missing_ranks(run: Run, path: Place) -> None:
         raise UnreadableInput(run.path, f"traces of {len(run.traces)} of its {num_ranks} ranks", "all of them")
 
 
-def collect_rows(run: Run, rules: Sequence[Rule]) -> tuple[RankRows, ...]:
-    """Return the tables that the rules need, of each rank. Raises UnreadableInput for a run without traces."""
-    if not run.traces:
-        raise UnreadableInput(run.path, "no traces", "a trace of each rank")
-    names = sorted({"phases", "steps", *(METRICS[rule.metric].table for rule in rules if rule.metric in METRICS)})
-    tables = {name: _rows(run, name) for name in names}
-    return tuple(
-        RankRows(run.path, rank, {name: [row for row in rows if row["rank"] == rank] for name, rows in tables.items()})
-        for rank in run.ranks
-    )
+def analyses_for(rules: Sequence[Rule]) -> tuple[str, ...]:
+    """Return the names of the analyses that the rules need."""
+    return tuple(sorted({*_tables_for(rules), *("desync" for rule in rules if rule.metric not in METRICS)}))
 
 
-def _rows(run: Run, name: str) -> list[TableRow]:
-    return next(list[TableRow](table.to_dicts()) for table in analyze(run, name).tables if table.key == name)
+def collect_rows(job: Job, reports: Sequence[Report], rules: Sequence[Rule]) -> tuple[RankRows, ...]:
+    """Return the tables that the rules need, of each rank. Raises UnreadableInput for a job without traces."""
+    if not job.ranks:
+        raise UnreadableInput(job.path, "no traces", "a trace of each rank")
+    rows: dict[int, dict[str, list[TableRow]]] = {rank.rank: {} for rank in job.ranks}
+    wanted = _tables_for(rules)
+    for table in (table for report in reports for table in report.tables if table.key in wanted):
+        for of_rank in rows.values():
+            of_rank[table.key] = []
+        for row in table.to_dicts():
+            rows[integer(row, "rank")][table.key].append(row)
+    return tuple(RankRows(job.path, rank, tables) for rank, tables in rows.items())
+
+
+def _tables_for(rules: Sequence[Rule]) -> set[str]:
+    return {"phases", "steps", *(METRICS[rule.metric].table for rule in rules if rule.metric in METRICS)}
 
 
 def select(rule: Rule, rank_rows: RankRows) -> list[TableRow]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from traceq.analysis.registry import reports_of
+from traceq.facts.ranks.job import Job, job_of
 from traceq.frozen import frozen
 from traceq.model import Run
-from traceq.rules.collect_rows import RankRows, TableRow, collect_rows, integer, ratio, select
+from traceq.report import Report
+from traceq.rules.collect_rows import RankRows, TableRow, analyses_for, collect_rows, integer, ratio, select
 from traceq.rules.identical_collectives import IDENTICAL, first_mismatch
 from traceq.rules.metrics import METRICS, Measure
 from traceq.rules.parse import Rule
 from traceq.rules.step_statistics import over_steps
 
-__all__ = ["Breach", "Contribution", "RuleOutcome", "judge"]
+__all__ = ["Breach", "Contribution", "RuleOutcome", "judge", "judge_run"]
 
 _TOP = 3
 _LONGEST_NAME = 80
@@ -51,11 +54,17 @@ class RuleOutcome:
         return not self.breaches and not self.mismatch
 
 
-def judge(run: Run, rules: Sequence[Rule]) -> tuple[RuleOutcome, ...]:
+def judge_run(run: Run, rules: Sequence[Rule]) -> tuple[RuleOutcome, ...]:
     """Return the outcome of each rule on the ranks of a run. Raises TraceqError where a rank cannot answer a rule."""
-    ranks = collect_rows(run, rules)
+    job = job_of(run)
+    return judge(job, reports_of(job, run.traces, analyses_for(rules)), rules)
+
+
+def judge(job: Job, reports: Sequence[Report], rules: Sequence[Rule]) -> tuple[RuleOutcome, ...]:
+    """Return the outcome of each rule by the reports of `analyses_for` the rules. Raises as `judge_run` does."""
+    ranks = collect_rows(job, reports, rules)
     return tuple(
-        RuleOutcome(rule, (), first_mismatch(run)) if rule.metric == IDENTICAL else _outcome(rule, ranks)
+        RuleOutcome(rule, (), first_mismatch(job, reports)) if rule.metric == IDENTICAL else _outcome(rule, ranks)
         for rule in rules
     )
 

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from traceq.analysis.registry import analyze
 from traceq.errors import TraceqError
 from traceq.facts.ranks.collective_matching import match_collectives
-from traceq.facts.ranks.job import job_of
+from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.job_collectives import JobCollectives, issued_by_flights
-from traceq.model import Run
+from traceq.report import Report
 
 __all__ = ["IDENTICAL", "first_mismatch"]
 
 IDENTICAL = "collectives identical across ranks"
 
 
-def first_mismatch(run: Run) -> str:
-    """Return the first place where ranks differ, in words; "" where they do not.
+def first_mismatch(job: Job, reports: Sequence[Report]) -> str:
+    """Return the first place where ranks differ by the report on it, in words; "" where they do not.
 
     Raises TraceqError where nothing can be compared: such a rule must not pass.
     """
-    if len(run.traces) < 2:
-        raise _refusal(run, f"it compares ranks, and the run has only rank {run.ranks[0]}")
-    job = job_of(run)
+    if len(job.ranks) < 2:
+        raise _refusal(job, f"it compares ranks, and the run has only rank {job.ranks[0].rank}")
     if not job.is_concurrent:
-        raise _refusal(run, "the windows are minutes apart, so they are not of one job")
-    report = analyze(run, "desync")
+        raise _refusal(job, "the windows are minutes apart, so they are not of one job")
+    report = next(each for each in reports if each.name == "desync")
     if report.findings:
         return report.findings[0].text
     if reasons := [caveat.text for caveat in report.caveats if caveat.code == "not_compared"]:
-        raise _refusal(run, reasons[0])
+        raise _refusal(job, reasons[0])
     issued = job.issued
     if not (issued.groups and all(issued.groups)) and any(calls.has_messages for calls in job.calls):
-        raise _refusal(run, "ranks send to each other, and the trace does not name its groups")
-    compared = _compared(issued) | _compared(issued_by_flights(run.flights))
-    if alone := sorted(set(run.ranks) - compared):
+        raise _refusal(job, "ranks send to each other, and the trace does not name its groups")
+    compared = _compared(issued) | _compared(issued_by_flights(job.flights))
+    if alone := sorted({rank.rank for rank in job.ranks} - compared):
         noun = "rank" if len(alone) == 1 else "ranks"
         numbers = ", ".join(map(str, alone[:8])) + (" and more" if len(alone) > 8 else "")
-        raise _refusal(run, f"{noun} {numbers}: no collective in common with the trace of another rank")
+        raise _refusal(job, f"{noun} {numbers}: no collective in common with the trace of another rank")
     return ""
 
 
@@ -51,5 +51,5 @@ def _compared(issued: JobCollectives) -> set[int]:
     return {issued.ranks[index] for index in np.flatnonzero(shared.any(axis=0)).tolist()}
 
 
-def _refusal(run: Run, reason: str) -> TraceqError:
-    return TraceqError(f"{run.path}: cannot answer '{IDENTICAL}': {' '.join(reason.split())}")
+def _refusal(job: Job, reason: str) -> TraceqError:
+    return TraceqError(f"{job.path}: cannot answer '{IDENTICAL}': {' '.join(reason.split())}")
