@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,12 @@ from builder import Event, annotation, build, comms, kernel, launch, op, step, t
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.registry import analyze
+from traceq.facts.ranks.clock_offsets import clocks
+from traceq.facts.ranks.collective_matching import match_collectives
 from traceq.facts.ranks.job import job_of
-from traceq.model import Run, Timings, Trace
+from traceq.model import Arm, Manifest, Run, Timings, Trace
 from traceq.report import Finding
+from traceq.stats.late_ranks import saved_at_pace_of_others
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 Row = dict[str, Any]
@@ -30,6 +34,19 @@ def met(*times: tuple[float, float], name: str = "allreduce", size: int = 1000, 
             kernel(NCCL, start, end - start, corr, stream=20),
         ]
     return events
+
+
+def gloo(*times: tuple[float, float]) -> list[Event]:
+    """Collectives that a thread of gloo runs, each issued 5 us before."""
+    shapes = {"Input Dims": [[64]], "Input type": ["float"]}
+    return [
+        event
+        for start, end in times
+        for event in (
+            op("c10d::allreduce_", start - 5, 3, **shapes),
+            annotation("gloo:all_reduce", start, end - start, tid=9, **shapes),
+        )
+    ]
 
 
 def rank(number: int, *events: Event, size: int = 2, at_us: int = 0, backend: str = "nccl") -> Trace:
@@ -77,6 +94,36 @@ def test_clocks_that_are_apart_change_no_wait() -> None:
     apart = ranks(rank(0, *FIRST, at_us=1000), rank(1, *SECOND, at_us=8000))
     assert [row["wait_ns"] for row in plain] == [row["wait_ns"] for row in apart]
     assert [(row["offset_ns"], row["offset_pm_ns"]) for row in apart] == [(-3_500_000, 0), (3_500_000, 0)]
+
+
+def test_ranks_of_one_host_share_its_clock() -> None:
+    """Ends of gloo's collectives scatter by 20 us: an estimate of one clock that all ranks read."""
+    traces = (
+        rank(0, *gloo((10, 20), (110, 220), (310, 400), (510, 600)), backend="gloo"),
+        rank(1, *gloo((15, 20), (180, 200), (390, 420), (570, 620)), backend="gloo"),
+    )
+
+    def offsets(*hosts: str) -> tuple[list[int | None], list[int | None], str]:
+        manifest = Manifest(1, "id", "", "", {}, (Arm("run", "", baseline=True),), (), 2, 0, hosts=hosts)
+        run = Run("job", traces, manifest, "run")
+        rows = table(run, "ranks")
+        return [row["offset_ns"] for row in rows], [row["wait_ns"] for row in rows], analyze(run, "ranks").views[0].note
+
+    same, waits, note = offsets("node1", "node1")
+    assert (same, waits) == ([0, 0], [210_000, 0])
+    assert "All ranks share the clock of node1." in note
+    apart, _, note = offsets("node1", "node2")
+    assert apart != [0, 0]
+    assert "share" not in note
+
+
+def test_two_hosts_of_one_name_are_told_by_their_clocks() -> None:
+    apart = rank(0, *FIRST, at_us=0), rank(1, *SECOND, at_us=800_000)
+    hosts = clocks(issued := job_of(Run("job", apart)).issued, match_collectives(issued), ("localhost", "localhost"))
+    assert hosts.offset.tolist() == [[-400e6, 400e6]]
+    near = rank(0, *FIRST), rank(1, *SECOND, at_us=3)
+    shared = clocks(issued := job_of(Run("job", near)).issued, match_collectives(issued), ("localhost", "localhost"))
+    assert shared.offset.tolist() == shared.uncertainty.tolist() == [[0, 0]]
 
 
 def test_the_base_of_each_trace_counts_to_its_clock() -> None:
@@ -179,13 +226,38 @@ def test_late_ranks_that_take_turns_are_both_named() -> None:
     traces = [three_steps(number, *met(*arrivals(number)), size=8) for number in range(8)]
     (finding,) = analyze(Run("job", tuple(traces)), "ranks").findings
     assert finding.text.startswith(
-        "ranks 0, 6 are stragglers: in these 3 traced steps the others wait 150 us per step for rank 0, 150 us of it "
-        "exposed; "
+        "ranks 0, 6 are stragglers: in these 3 traced steps the others wait 150 us per step for rank 0 (most of it at "
+        "all_reduce in forward), 150 us of it exposed; "
     )
-    assert "the others wait 140 us per step for rank 6, 140 us of it exposed" in finding.text
+    assert "the others wait 140 us per step for rank 6 (most of it at all_reduce in forward)" in finding.text
     rows = table(Run("job", tuple(traces)), "ranks")
     assert [row["verdict"] for row in rows] == ["straggler", *["waits"] * 5, "straggler", "waits"]
     assert [row["caused_ns"] // 1000 for row in rows] == [450, 0, 0, 0, 0, 0, 420, 0]
+
+
+def test_waits_are_summed_by_the_rank_that_is_last_its_phase_and_the_collective() -> None:
+    """Of three ranks 0 is last in `load`, 2 in `forward`: 100 us and 30 us each for the two others, and 60 once."""
+
+    def rows_of(number: int) -> list[Event]:
+        late = {0: (100, 0, 0), 1: (0, 0, 60), 2: (0, 30, 0)}[number]
+        times = [(100 + late[0], 300), (540 + late[1], 700), (800 + late[2], 900)]
+        return [*of_steps("load", 0, 500), *of_steps("forward", 500, 500), *met((1, 3), *thrice(*times))]
+
+    run = Run("job", tuple(three_steps(number, *rows_of(number), size=3) for number in range(3)))
+    report = analyze(run, "ranks")
+    rows = report.table("caused_waits").to_dicts()
+    assert [(row["rank"], row["phase"], row["name"], row["num_last"], row["caused_ns"]) for row in rows] == [
+        (0, "load", "all_reduce", 3, 300_000),
+        (1, "forward", "all_reduce", 3, 180_000),
+        (2, "forward", "all_reduce", 3, 90_000),
+    ]
+    assert [row["exposed_ns"] for row in rows] == [300_000, 180_000, 90_000]
+    (view,) = (view for view in report.views if view.key == "caused_waits")
+    assert [row[:5] for row in view.rows] == [
+        (0, "load", "all_reduce", 3, 100_000),
+        (1, "forward", "all_reduce", 3, 60_000),
+        (2, "forward", "all_reduce", 3, 30_000),
+    ]
 
 
 def test_the_finding_says_what_keeps_the_straggler() -> None:
@@ -196,9 +268,12 @@ def test_the_finding_says_what_keeps_the_straggler() -> None:
     (finding,) = analyze(Run("job", (first, second)), "ranks").findings
     assert (finding.code, finding.key, finding.ns) == ("straggler", "rank 1", 463_000)
     assert finding.text == (
-        "rank 1 is the straggler: in these 3 traced steps the others wait 463 us per step for it, 463 us of it "
-        "exposed; its host-bound time in load is 460 us longer than theirs, 400 us of it aten::sort"
+        "rank 1 is the straggler: in these 3 traced steps the others wait 463 us per step for it (most of it at "
+        "all_reduce in load), 463 us of it exposed; its host-bound time in load is 460 us longer than theirs, 400 us "
+        "of it aten::sort; but if no rank waited for it, the step of 923 us would gain nothing (replay): the hosts set "
+        "the pace"
     )
+    assert finding.severity == "low"
 
 
 def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
@@ -209,9 +284,7 @@ def test_time_between_ops_is_python_in_the_innermost_annotation() -> None:
     late_times = thrice((1, 3), (470, 480), (512, 600), (701, 720), (759, 770))
     second = three_steps(1, *phases, *inner, *sort, *met(*late_times))
     (finding,) = analyze(Run("job", (first, second)), "ranks").findings
-    assert finding.text.endswith(
-        "is 460 us longer than theirs, 350 us of it Python in # rows #, before record_param_comms"
-    )
+    assert "is 460 us longer than theirs, 350 us of it Python in # rows #, before record_param_comms;" in finding.text
 
 
 PHASES = ("forward", "backward")
@@ -254,6 +327,25 @@ def test_unprofiled_steps_confirm_a_straggler() -> None:
     )
 
 
+@pytest.mark.parametrize(("own_ms", "expected_ms"), [((40, 45), 5.0), ((40, 60), 20.0)])
+def test_a_straggler_says_what_the_pace_of_the_others_saves(own_ms: tuple[float, float], expected_ms: float) -> None:
+    """The recorded step lasts 100 ms whatever a rank computes; what one computes longer, the other waits."""
+    (finding,) = analyze(recorded(late_in_forward(), own_ms), "ranks").findings
+    saving = re.search(
+        r"at the pace of the others the step of 100 ms would take (\S+) ms to (\S+) ms less", finding.text
+    )
+    assert saving is not None
+    least, most = map(float, saving.groups())
+    assert 0.85 * expected_ms < least <= most < expected_ms  # in some steps the other one is the later, by noise
+
+
+def test_of_many_ranks_the_next_latest_bounds_the_saving() -> None:
+    """Rank 3 of four works 20 ms longer than most; without that the step waits for rank 2, which works 5 ms longer."""
+    work = np.array([[40.0], [40.0], [45.0], [60.0]]) + np.zeros((4, 320))
+    assert saved_at_pace_of_others(work, 100 - work, [3]) == pytest.approx((15.0, 15.0))
+    assert saved_at_pace_of_others(work, 100 - work, [2, 3]) == pytest.approx((20.0, 20.0))
+
+
 def test_what_unprofiled_steps_do_not_show_is_no_straggler() -> None:
     report = analyze(recorded(late_in_forward(), (40, 40)), "ranks")
     assert report.findings == ()
@@ -263,8 +355,25 @@ def test_what_unprofiled_steps_do_not_show_is_no_straggler() -> None:
     ) in report.views[0].note
 
 
-def test_too_few_unprofiled_steps_decide_nothing() -> None:
-    (finding,) = analyze(recorded(late_in_forward(), (40, 40), num=199), "ranks").findings
+@pytest.mark.parametrize("own_ms", [(40, 40), (40, 45)])
+def test_too_few_unprofiled_steps_name_no_straggler_and_say_how_many_would(own_ms: tuple[float, float]) -> None:
+    run = recorded(late_in_forward(), own_ms, num=199)
+    report = analyze(run, "ranks")
+    assert report.findings == ()
+    assert [row["verdict"] for row in table(run, "ranks")] == ["undecided", "undecided"]
+    (caveat,) = report.caveats
+    assert caveat.code == "stragglers_undecided"
+    assert caveat.text == (
+        "199 unprofiled steps are too few to tell whether a rank is a straggler; record at least 200 (--steps 200)"
+    )
+    assert f"{caveat.text}." in report.views[0].note
+
+
+def test_a_recording_without_unprofiled_steps_names_no_straggler() -> None:
+    manifest = Manifest(1, "id", "", "", {}, (Arm("run", "", baseline=True),), (), 2, 0)
+    report = analyze(Run("job", late_in_forward(), manifest, "run"), "ranks")
+    assert (report.findings, [caveat.code for caveat in report.caveats]) == ((), ["stragglers_undecided"])
+    (finding,) = analyze(Run("job", late_in_forward()), "ranks").findings  # traces alone say so of their steps
     assert finding.text.startswith("rank 1 is the straggler: in these 2 traced steps the others wait 370 us")
 
 
@@ -274,7 +383,8 @@ def test_unprofiled_steps_name_a_rank_that_the_traced_ones_do_not() -> None:
     (finding,) = analyze(recorded(even, (45, 40)), "ranks").findings
     assert finding.text == (
         "rank 0 is the straggler: it works 5.01 ms longer than the others, persistently in 400 unprofiled steps; "
-        "in these 2 traced steps the others do not wait for it"
+        "in these 2 traced steps the others do not wait for it; "
+        "at the pace of the others the step of 100 ms would take 4.48 ms to 4.61 ms less (95 % CI)"
     )
 
 
@@ -350,7 +460,7 @@ def test_traces_without_steps_meet_where_all_that_both_hold_agrees() -> None:
 
 def test_one_rank_alone_says_nothing() -> None:
     report = analyze(Run("job", (rank(0, *FIRST),)), "ranks")
-    assert [table.rows for table in report.tables] == [(), ()]
+    assert [table.rows for table in report.tables] == [(), (), ()]
     assert (report.views, report.findings, report.caveats) == ((), (), ())
 
 
@@ -360,17 +470,6 @@ def test_ranks_without_collectives_have_steps_but_no_verdict() -> None:
 
 
 def test_gloo_waits_by_the_rows_of_its_threads() -> None:
-    def gloo(*times: tuple[float, float]) -> list[Event]:
-        shapes = {"Input Dims": [[64]], "Input type": ["float"]}
-        return [
-            event
-            for start, end in times
-            for event in (
-                op("c10d::allreduce_", start - 5, 3, **shapes),
-                annotation("gloo:all_reduce", start, end - start, tid=9, **shapes),
-            )
-        ]
-
     first, second = (
         gloo((10, 20), (110, 200), (310, 400), (510, 600)),
         gloo((15, 20), (180, 200), (390, 400), (570, 600)),

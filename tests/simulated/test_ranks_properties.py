@@ -6,6 +6,7 @@ Some of each kind by default, a thousand under `-m many`.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -196,6 +197,32 @@ def test_waits_and_clocks_are_those_that_were_simulated_within_the_noise_of_the_
         assert row["wait_ns"] == pytest.approx(truth, abs=(noise + 1) * row["num"]), row
     offsets = np.array([row["offset_ns"] for row in rows]) - np.array(job.offsets)
     assert np.ptp(offsets) <= noise + 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_waits_by_cause_are_those_that_were_simulated(seed: int) -> None:
+    """Each collective's waits count to the last rank to come, to its phase and the collective's name."""
+    rng = random.Random(60_000 + seed)
+    meetings = replace(some_meetings(rng, backends=["nccl"]), late=Late(2, 2_500 * US), noise=0)
+    job = meetings.job(rng)
+    timelines = simulate(job)
+    run = run_of(job, timelines)
+    first_step = meetings.num_steps - table(run, "ranks")[0]["num_steps"]
+    expected: Counter[tuple[int, str, str]] = Counter()
+    times: Counter[tuple[int, str, str]] = Counter()
+    for one in arrivals(timelines)[1:]:
+        last = max(one.came, key=lambda rank: one.came[rank])
+        if one.step >= first_step:
+            expected[last, one.phase, one.what.name] += sum(one.wait(rank) for rank in one.came)
+            times[last, one.phase, one.what.name] += 1
+    rows = analyze(run, "ranks").table("caused_waits").to_dicts()
+    assert {(row["rank"], row["phase"], row["name"]) for row in rows} == set(expected)
+    for row in rows:
+        key = (row["rank"], row["phase"], row["name"])
+        assert row["num_last"] == times[key]
+        assert row["caused_ns"] == pytest.approx(expected[key] / 7, abs=times[key])
+        assert 0 <= row["exposed_ns"] <= row["caused_ns"]
+    assert [row["caused_ns"] for row in rows] == sorted((row["caused_ns"] for row in rows), reverse=True)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.exposed_waits import waiting_times
 from traceq.facts.ranks.job import Job
@@ -12,25 +15,25 @@ from traceq.intervals import measure_within
 from traceq.report import Finding
 from traceq.units import Unit, format_value
 
-__all__ = ["in_vain", "least_waiting_rank", "slack_by_rank", "waits_by_rank"]
+__all__ = ["in_vain", "least_waiting_rank", "slack_by_rank", "waits_in_steps"]
 
 
 @once_per_object
-def waits_by_rank(job: Job) -> dict[int, float]:
-    """Return, by rank, how long it waits in collectives for others in its mean counted step, ns.
+def waits_in_steps(job: Job) -> dict[int, NDArray[np.int64]]:
+    """Return, by rank, how long it waits in collectives for others in each of its counted steps, int64[K] ns.
 
     Empty where the waits are not known; without ranks of which they are not.
     """
-    steps_of, waits_ns = {rank.rank: rank.steps for rank in job.ranks}, dict[int, float]()
+    steps_of, waits_ns = {rank.rank: rank.steps for rank in job.ranks}, dict[int, NDArray[np.int64]]()
     for rank, waiting in waiting_times(job, with_first=False).items():
         windows = steps_of[rank].window[steps_of[rank].counted]
-        waits_ns[rank] = float(measure_within(waiting, windows[:, 0], windows[:, 1]).mean())
+        waits_ns[rank] = measure_within(waiting, windows[:, 0], windows[:, 1])
     return waits_ns
 
 
 def slack_by_rank(job: Job) -> dict[int, float]:
-    """Return `waits_by_rank`, each less that of the rank that waits least, ns."""
-    waits_ns = waits_by_rank(job)
+    """Return, by rank, how long it waits for others in its mean counted step, less the rank that waits least, ns."""
+    waits_ns = {rank: float(ns.mean()) for rank, ns in waits_in_steps(job).items()}
     least_ns = min(waits_ns.values(), default=0.0)
     return {rank: ns - least_ns for rank, ns in waits_ns.items()}
 

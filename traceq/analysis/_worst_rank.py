@@ -27,7 +27,8 @@ def on_the_worst_rank(
         return ()
     finding, worst = max(by_rank, key=lambda pair: pair[0].ns - slack_ns.get(pair[1].rank, 0.0))
     rank, num_steps = worst.rank, int(worst.steps.counted.sum())
-    basis = [in_traced_steps(job, num_steps)] if job.ranks[0].steps.marked else []
+    is_named = not job.ranks[0].steps.marked or "traced steps" in finding.text
+    basis = [] if is_named else [in_traced_steps(job, num_steps)]
     notes = [*basis, *([f"rank {rank}"] if len(job.ranks) > 1 else [])]
     noted = replace(finding, text=f"{finding.text} ({', '.join(notes)})") if notes else finding
     own_slack_ns = slack_ns.get(rank, 0.0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.analysis._caused_waits import caused_wait_rows, caused_wait_table, caused_wait_view
 from traceq.analysis._collective_skew import skew_table, skew_view
 from traceq.analysis._stragglers import Stragglers, find_stragglers, straggler_finding
 from traceq.analysis._wording import MOST_RANKS, more_rows, scope
@@ -24,7 +25,7 @@ from traceq.units import Unit, format_ranks
 
 POSITION = 55
 
-_STRAGGLER, _UNSTEADY, _WAITS, _BALANCED = "straggler", "irregular", "waits", "balanced"
+_STRAGGLER, _UNSTEADY, _WAITS, _BALANCED, _OPEN = "straggler", "irregular", "waits", "balanced", "undecided"
 _NOT_ONE_JOB = Caveat("not_one_job", "the traces were recorded minutes apart: their collectives are not compared")
 
 
@@ -99,13 +100,14 @@ def summarize(trace: Trace) -> _Rank:
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     """Return the waits of every rank, and the straggler if there is one; nothing for a single rank."""
     if len(job.ranks) < 2:
-        return Report("ranks", (Table.of("ranks", "Ranks", RankRow, ()), skew_table(None, None)))
+        tables = (Table.of("ranks", "Ranks", RankRow, ()), skew_table(None, None), caused_wait_table(()))
+        return Report("ranks", tables)
     caused = caused_waits(job, _exposed_on_job_clock(job, parts))
     waits = _waits(job, parts, caused)
     cells = {rank.rank: dict(part.cells) for rank, part in zip(job.ranks, parts, strict=True)}
-    late = Stragglers((), "")
+    late, step_ns = Stragglers((), ""), min(_step_ns(rank) for rank in job.ranks if rank.rank in waits or not waits)
     if len(waits) > 1:
-        late = find_stragglers(job, caused, cells, min(_step_ns(rank) for rank in job.ranks if rank.rank in waits))
+        late = find_stragglers(job, caused, cells)
     sums = dict(zip(job.issued.ranks, caused.caused(caused.ns).tolist(), strict=True))
     rows = [
         _row(
@@ -113,12 +115,14 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
         )
         for rank in job.ranks
     ]
-    skew = skew_table(job.issued, job.waits)
-    views = (_view(job, rows, late), skew_view(skew, scope(job))) if waits else ()
-    caveats = _caveats(job) if job.is_concurrent else (_NOT_ONE_JOB,)
-    return Report(
-        "ranks", (Table.of("ranks", "Ranks", RankRow, rows), skew), views, straggler_finding(job, late), caveats
-    )
+    skew, by_cause = skew_table(job.issued, job.waits), caused_wait_rows(job, caused)
+    views: tuple[Table, ...] = ()
+    if waits:
+        waits_by_cause = caused_wait_view(by_cause, caused.num_steps, step_ns)
+        views = (_view(job, rows, late), *waits_by_cause, skew_view(skew, scope(job)))
+    caveats = (*_caveats(job), *_undecided(late)) if job.is_concurrent else (_NOT_ONE_JOB,)
+    tables = (Table.of("ranks", "Ranks", RankRow, rows), skew, caused_wait_table(by_cause))
+    return Report("ranks", tables, views, straggler_finding(job, late, by_cause), caveats)
 
 
 def _waits(job: Job, parts: Sequence[_Rank], caused: CausedWaits) -> dict[int, _Waits]:
@@ -182,7 +186,14 @@ def _row(
     )
 
 
+def _undecided(late: Stragglers) -> tuple[Caveat, ...]:
+    """Return a caveat where ranks wait so long that one may be late, and the recording is too short to tell."""
+    return (Caveat("stragglers_undecided", late.undecided),) if late.is_suspected else ()
+
+
 def _verdict(rank: int, late: Stragglers) -> str:
+    if late.undecided:
+        return _OPEN
     if not late.ranks:
         return _UNSTEADY if rank in late.unsteady else _BALANCED if not late.unsteady else _WAITS
     return _STRAGGLER if rank in {each.rank for each in late.ranks} else _WAITS
@@ -208,11 +219,15 @@ def _view(job: Job, rows: Sequence[RankRow], late: Stragglers) -> Table:
     names = format_ranks([each.rank for each in late.ranks])
     noun = "ranks" if len(late.ranks) > 1 else "rank"
     result = f"The others wait for {noun} {names}." if late.ranks else "No rank is a straggler."
+    if late.undecided:
+        result = f"{late.undecided[0].upper()}{late.undecided[1:]}."
     waits = (
         "A wait is the time from a rank's start to the latest rank's, which causes it; it is exposed while nothing "
         "computes."
     )
-    note = " ".join(filter(None, (result, late.note, waits, more_rows(len(rows) - len(shown)))))
+    is_shared = len(set(job.clock_hosts)) == 1 and any(row.offset_pm_ns == 0 for row in shown)
+    clock = f"All ranks share the clock of {job.clock_hosts[0]}." if is_shared and job.clock_hosts[0] else ""
+    note = " ".join(filter(None, (result, late.note, waits, clock, more_rows(len(rows) - len(shown)))))
     return Table.of("ranks", "Ranks (waits and transfers per step)", RankRow, shown, note=note).visible
 
 

@@ -8,13 +8,14 @@ both say something false.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.stats.means import BLOCK
+from traceq.stats.means import BLOCK, interval_of_mean
 
-__all__ = ["late_ranks", "lateness_of_ranks", "steps_needed"]
+__all__ = ["late_ranks", "lateness_of_ranks", "saved_at_pace_of_others", "steps_needed"]
 
 _CHANCE = 0.05
 """Chance that symmetric ranks have a late one, by the rank test alone."""
@@ -40,10 +41,32 @@ def lateness_of_ranks(own_ns: Times, wait_ns: Times, step_ns: Times) -> Times:
     leave together. Of two ranks the one that is late in the former is early in the latter, by as much.
     """
     num_ranks = len(own_ns)
-    work = (own_ns - wait_ns) / 2 if num_ranks == 2 else own_ns
+    work = _work(own_ns, wait_ns)
     others = np.array([np.median(np.delete(work, rank, axis=0), axis=0) for rank in range(num_ranks)])
     late: Times = (work - others) / float(np.median(step_ns.max(axis=0)))
     return late
+
+
+def saved_at_pace_of_others(own_ns: Times, wait_ns: Times, ranks: Sequence[int]) -> tuple[float, float]:
+    """Return (least, most) ns by which the job's step is shorter if these late ranks work as long as the others.
+
+    By the 95 % interval of how much longer each works than the median of the others, none of which is late. A step
+    lasts as long as the work of its latest rank, which then may be another one.
+    """
+    work, late = _work(own_ns, wait_ns), list(ranks)
+    others = np.median(np.delete(work, late, axis=0), axis=0)
+    ends = np.array([interval_of_mean(work[rank] - others) for rank in late])
+    saved = []
+    for excess in ends.T:
+        balanced = work.copy()
+        balanced[late] -= np.maximum(excess, 0)[:, None]
+        saved.append(float((work.max(axis=0) - balanced.max(axis=0)).mean()))
+    return saved[0], saved[1]
+
+
+def _work(own_ns: Times, wait_ns: Times) -> Times:
+    work: Times = (own_ns - wait_ns) / 2 if len(own_ns) == 2 else own_ns
+    return work
 
 
 def late_ranks(late: Times) -> tuple[int, ...]:

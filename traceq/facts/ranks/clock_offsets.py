@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,8 @@ BARRIER_LIKE = tuple(
 _MAX_RESIDUAL_SHARE = 0.25
 _MIN_INSTANCES = 3
 _Z95 = 1.96
+_OTHER_CLOCK_NS = 100e6
+"""Offset from which hosts of one name, such as `localhost`, are two: no process of a host is ahead by as much."""
 
 
 @frozen(eq=False)
@@ -54,8 +58,11 @@ class Clocks:
         return ahead
 
 
-def clocks(issued: JobCollectives, instances: Instances) -> Clocks:
+def clocks(issued: JobCollectives, instances: Instances, hosts: Sequence[str] = ()) -> Clocks:
     """Return the offsets of each group's clocks from their median, by the collectives that all ranks of the group ran.
+
+    `hosts` of the ranks whose times are by the host's clock, "" for others: a group on one host shares its clock,
+    unless its collectives show that hosts of one name have two.
 
     The offset of a rank is the median of (its end - the median end over ranks). A second pass takes the median of ends
     corrected by the first, so that outlying clocks do not decide which end is the median. Refused where the 95th
@@ -66,21 +73,36 @@ def clocks(issued: JobCollectives, instances: Instances) -> Clocks:
     offset, uncertainty = np.full(shape, np.nan), np.full(shape, np.nan)
     for group in range(shape[0]):
         ranks = np.flatnonzero(issued.active[group])
-        calls = _barriers(issued, instances, group, ranks)
-        if len(ranks) < 2 or len(calls) < _MIN_INSTANCES:
+        if len(ranks) < 2:
             continue
-        origin = issued.columns.end[calls[0, 0]]
-        ends, starts = (
-            (issued.columns.end[calls] - origin).astype(np.float64),
-            (issued.columns.start[calls] - origin).astype(np.float64),
-        )
-        medians = _offsets(ends, np.zeros(len(ranks)))
-        medians = _offsets(ends, medians)
-        deviations = _from_middle(ends - medians) + medians
-        skew = np.ptp(starts - medians, axis=1)
-        if np.percentile(np.abs(deviations - medians), 95) <= _MAX_RESIDUAL_SHARE * np.percentile(skew, 95):
-            offset[group, ranks], uncertainty[group, ranks] = medians, _half_width(deviations)
+        estimate = _estimate(issued, _barriers(issued, instances, group, ranks))
+        names = {hosts[rank] for rank in ranks.tolist()} if hosts else {""}
+        is_one_host = len(names) == 1 and "" not in names
+        if is_one_host and (estimate is None or np.abs(estimate[0]).max() < _OTHER_CLOCK_NS):
+            estimate = np.zeros(len(ranks)), np.zeros(len(ranks))
+        if estimate is not None:
+            offset[group, ranks], uncertainty[group, ranks] = estimate
     return Clocks(offset, uncertainty)
+
+
+def _estimate(
+    issued: JobCollectives, calls: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return (offsets, half the 95 % intervals) by the ends of calls int64[B, R]; None where they do not tell."""
+    if len(calls) < _MIN_INSTANCES:
+        return None
+    origin = issued.columns.end[calls[0, 0]]
+    ends, starts = (
+        (issued.columns.end[calls] - origin).astype(np.float64),
+        (issued.columns.start[calls] - origin).astype(np.float64),
+    )
+    medians = _offsets(ends, np.zeros(calls.shape[1]))
+    medians = _offsets(ends, medians)
+    deviations = _from_middle(ends - medians) + medians
+    skew = np.ptp(starts - medians, axis=1)
+    if np.percentile(np.abs(deviations - medians), 95) > _MAX_RESIDUAL_SHARE * np.percentile(skew, 95):
+        return None
+    return medians, _half_width(deviations)
 
 
 def _barriers(issued: JobCollectives, instances: Instances, group: int, ranks: NDArray[np.intp]) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from traceq.facts.ranks.message_matching import MessageTimes, match_messages
 from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.model import Caveat, Flight, Manifest, Pairs, Processes, Run, Timings, Trace
 
-__all__ = ["Job", "LazySequence", "RankQuery", "job_from_outlines", "job_of"]
+__all__ = ["Job", "LazySequence", "RankQuery", "job_from_outlines", "job_of", "query_here"]
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -84,7 +84,14 @@ class Job:
     @cached_property
     def clocks(self) -> Clocks:
         """Clock offsets between ranks."""
-        return clocks(self.issued, self.instances)
+        return clocks(self.issued, self.instances, self.clock_hosts)
+
+    @cached_property
+    def clock_hosts(self) -> tuple[str, ...]:
+        """Host of each rank that issued collectives; "" where it is unknown, or a device tells the time of them."""
+        names = self.manifest.hosts if self.manifest is not None else ()
+        by_device = {rank.rank for rank in self.ranks if rank.has_device}
+        return tuple(names[rank] if rank < len(names) and rank not in by_device else "" for rank in self.issued.ranks)
 
     @cached_property
     def waits(self) -> ArrivalWaits:
@@ -107,13 +114,18 @@ class Job:
 
 def job_of(run: Run) -> Job:
     """Return the run, whose traces are in memory, as a job."""
-    traces = {trace.rank: trace for trace in run.traces}
-
-    def query(question: Callable[[Trace, A], T], arguments: Sequence[tuple[int, A]], /) -> list[T]:
-        return [question(traces[rank], argument) for rank, argument in arguments]
-
+    query = query_here({trace.rank: trace for trace in run.traces}.__getitem__)
     calls = LazySequence(lambda index: rank_calls(run.traces[index]), len(run.traces))
     return job_from_outlines(run, tuple(outline(trace) for trace in run.traces), calls, query)
+
+
+def query_here(trace: Callable[[int], Trace]) -> RankQuery:
+    """Return a query that is answered in this process, by the traces that `trace` returns."""
+
+    def query(question: Callable[[Trace, A], T], arguments: Sequence[tuple[int, A]], /) -> list[T]:
+        return [question(trace(rank), argument) for rank, argument in arguments]
+
+    return query
 
 
 def job_from_outlines(run: Run, ranks: tuple[Outline, ...], calls: Sequence[RankCalls], query: RankQuery) -> Job:

@@ -11,9 +11,9 @@ from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import Steps, extent, steps
 from traceq.frozen import frozen
-from traceq.model import Allocations, CallStacks, Caveat, Events, EventWaits, Messages, Trace
+from traceq.model import Allocations, CallStacks, Caveat, Events, EventWaits, GraphNodes, Messages, Trace
 
-T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits)
+T = TypeVar("T", Messages, CallStacks, Allocations, EventWaits, GraphNodes)
 
 __all__ = ["Outline", "head", "outline"]
 
@@ -74,6 +74,7 @@ def _first_event(events: Events) -> Events:
         stacks=_without_rows(events.stacks),
         allocations=_without_rows(events.allocations),
         waits=_without_rows(events.waits),
+        nodes=_without_rows(events.nodes),
     )
 
 

@@ -1,0 +1,149 @@
+"""What a job gains, in findings of `show`: the numbers of `traceq whatif`, and none where it refuses."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from builder import Event, build, call, comms, kernel, launch, memcpy, op, step, table, world
+from paths import ROOT, TRACES
+
+from traceq.analysis.registry import analyze, analyze_all
+from traceq.model import Run, Trace
+from traceq.report import Finding
+from traceq.runs.read import read
+from traceq.units import Unit, format_value
+from traceq.whatif.host_waits import WithoutSyncs
+from traceq.whatif.interventions import WithoutStraggler
+from traceq.whatif.job_replay import job_replay
+from traceq.whatif.predict import predict, saving_of
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+
+
+def meeting(number: int, issued: int, start: int, end: int) -> list[Event]:
+    call_of = comms("allreduce", issued, 3, (500, 500), **{"Process Group Name": "0", "Seq": number})
+    return [call_of, launch(issued + 1, 1, 100 + number), kernel(NCCL, start, end - start, 100 + number)]
+
+
+def rank(number: int, issued: int, start: int, *events: Event) -> Trace:
+    """A rank that comes to the first of three meetings at `start`."""
+    first, later = meeting(0, issued, start, 100), ((1, 100), (2, 110))
+    rest = [event for n, begin in later for event in meeting(n, issued + 4 * n, begin, begin + 10)]
+    return build(step(0, 70), *events, *first, *rest, **world(number, 2))
+
+
+def job(late: int) -> Run:
+    """Rank 0 waits from 10 to 50 for a kernel on another stream, and comes to the meeting at 60; rank 1 at `late`."""
+    sync = launch(2, 2, 1), kernel("short", 7, 43, 1, stream=9), call("cudaDeviceSynchronize", 10, 40)
+    return Run("job", (rank(0, 55, 60, *sync), rank(1, 11, late, launch(2, 1, 1), kernel("long", 7, late - 7, 1))))
+
+
+def finding_of(run: Run, analysis: str, code: str) -> Finding:
+    (finding,) = (each for each in analyze(run, analysis).findings if each.code == code)
+    return finding
+
+
+def test_a_straggler_without_which_nothing_is_gained_says_so() -> None:
+    """The hosts of all ranks are busy throughout, so that no step ends earlier, whoever is late."""
+    finding = finding_of(read(ROOT / "fixtures" / "kinds" / "experts"), "ranks", "straggler")
+    assert finding.severity == "low"
+    assert finding.text.endswith(
+        "but if no rank waited for it, the step of 2.40 ms would gain nothing (replay): the hosts set the pace"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("torchrec-v100-straggler-4r", "the step of 1.11 s would take 933 ms less (replay)"),
+        (
+            "nanogpt-h100-8r",
+            "the step of 44.0 ms would take 854 us less (replay), which is not more than the noise of these steps",
+        ),
+    ],
+)
+def test_a_straggler_says_what_the_job_would_gain(name: str, text: str) -> None:
+    if not (TRACES / name).is_dir():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    run = read(TRACES / name)
+    finding = finding_of(run, "ranks", "straggler")
+    assert finding.text.endswith(f"if no rank waited for it, {text}")
+    (number,) = re.findall(r"^rank (\d+) is", finding.text)
+    change = predict(job_replay(run), [WithoutStraggler((int(number),))]).together
+    assert f"take {format_value(change.least_saved_ns, Unit.NS)} less" in text
+
+
+@pytest.mark.parametrize(
+    ("late", "severity", "text"),
+    [
+        (30, "high", "saves 40.0 us on this rank alone, and on all ranks 30.0 us of the job's step of 120 us (replay)"),
+        (90, "low", "saves 40.0 us on this rank alone, and on all ranks nothing of the job's step of 120 us (replay)"),
+    ],
+)
+def test_a_sync_says_what_its_rank_gains_alone_and_what_the_job_does(late: int, severity: str, text: str) -> None:
+    """Without it rank 0 comes to the meeting at 20, where rank 1 is at 30, or only at 90."""
+    finding = finding_of(job(late), "syncs", "costly_sync")
+    assert (finding.severity, finding.ns) == (severity, 40_000)
+    assert finding.text.endswith(f"removing it {text}")
+
+
+def test_all_syncs_say_what_the_job_gains() -> None:
+    name = "dlrm-v100-8r"
+    if not (TRACES / name).is_dir():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    run = read(TRACES / name)
+    joint = finding_of(run, "replay", "joint_syncs").text
+    change = predict(job_replay(run), [WithoutSyncs()]).together
+    assert "of rank 5, which waits least for others, by 4.64 ms; on all ranks, that saves 930 us of the job's" in joint
+    assert change.least_saved_ns == 930_500
+
+
+@pytest.mark.parametrize("name", ["dlrm-v100-8r/rank5", "torchrec-v100-ab/a/rank2", "ep-moe-b200-ab/ref"])
+def test_a_row_of_syncs_saves_here_and_in_whatif_the_same(name: str) -> None:
+    path = TRACES / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    run = read(path)
+    replay, rows = job_replay(run), table(run, "syncs")
+    for row in rows:
+        if row["replay_ns"]:
+            saving = saving_of(replay, [WithoutSyncs(key=row["key"])])
+            assert (saving.least_ns, saving.most_ns) == (row["replay_ns"], row["most_replay_ns"]), row["key"]
+    assert any(row["replay_ns"] for row in rows)
+
+
+def test_show_claims_nothing_where_whatif_refuses() -> None:
+    """A third of these steps waits for work that the trace lacks: `free communication saves 0` was no result."""
+    path = TRACES / "hta-groups" / "sampled-rank0.json.gz"
+    if not path.exists():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    run = read(path)
+    reports = analyze_all(run)
+    assert not any("(replay" in finding.text for report in reports for finding in report.findings)
+    assert {row["label"] for row in table(run, "syncs")} == {"unknown"}
+    assert [row["removed"] for row in table(run, "replay")] == ["nothing"]
+    (caveat,) = (each for report in reports for each in report.caveats if each.code == "not_replayed")
+    assert caveat.text.startswith("31.2 % of the step cannot be replayed, more than 5 %")
+
+
+def test_no_finding_rests_on_a_replay_that_does_not_hold() -> None:
+    """A kernel that starts 330 after its launch, and nobody knows why, makes none of what are findings without it."""
+    copy = call("cudaMemcpyAsync", 10, 30, 1), memcpy("HtoD (Pageable -> Device)", 12, 28, 1)
+    frees = call("cudaFree", 42, 8), call("cudaDeviceSynchronize", 52, 8)
+    events = step(0, 70), op("aten::to", 9, 32), *copy, *frees, launch(62, 2, 2)
+    for start, is_claimed in ((66, True), (400, False)):
+        reports = analyze_all(Run("job", (build(*events, kernel("k", start, 30, 2)),)))
+        claims = {each.code for report in reports for each in report.findings if "(replay" in each.text}
+        assert bool(claims) == is_claimed, claims
+        frees_memory = [each for report in reports for each in report.findings if each.code == "allocator_retries"]
+        assert [bool(each.ns) for each in frees_memory] == [is_claimed]
+
+
+def test_show_has_what_gains_most_of_a_job_by_the_numbers_of_whatif() -> None:
+    run = read(ROOT / "fixtures" / "example" / "job")
+    (view,) = (each for each in analyze(run, "replay").views if each.key == "whatif")
+    rows = {row["option"]: row["saved_ns"] for row in view.to_dicts()}
+    assert list(rows) == ["--without loader", "--without-straggler=1", "--without sync:train.py:31"]
+    sync = predict(job_replay(run), [WithoutSyncs("train.py:31")]).together
+    assert rows["--without sync:train.py:31"] == sync.least_saved_ns

@@ -1,0 +1,82 @@
+"""What a job of several ranks gains by a change, by the replay of all ranks that `traceq whatif` has."""
+
+from __future__ import annotations
+
+from traceq.errors import UsageFault
+from traceq.facts.memo import once_per_object
+from traceq.facts.ranks.job import Job
+from traceq.frozen import frozen
+from traceq.model import Trace
+from traceq.units import Unit, format_range, format_value
+from traceq.whatif.intervention import Intervention
+from traceq.whatif.job_replay import CannotReplay, JobReplay, replay_of_ranks
+from traceq.whatif.predict import Change, predict
+from traceq.whatif.unreplayed import refuse_unreplayed
+
+__all__ = ["JobGain", "is_too_large", "job_gain", "played_job"]
+
+_MOST_EVENTS = 500_000
+"""Events of all ranks up to which they are replayed together; `traceq whatif` has no such bound."""
+_LEAST_SHARE = 0.001
+"""Part of a step that a change has to gain at most, or it gains nothing."""
+_GRAIN = 0.01
+"""Part of a step from which the ends of a range are told apart."""
+
+
+@frozen
+class JobGain:
+    """What the mean step of all ranks gains by a change; `is_host_bound`: the hosts' own time is most of that step."""
+
+    change: Change
+    is_host_bound: bool
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the step would be as long as it is."""
+        return self.change.most_saved_ns < _LEAST_SHARE * self.change.now_ns
+
+    @property
+    def of_step(self) -> str:
+        """What all ranks gain together: `930 us of the job's step of 13.3 ms`."""
+        words = "nothing" if self.is_nothing else self.words
+        return f"{words} of the job's step of {format_value(self.change.now_ns, Unit.NS)}"
+
+    @property
+    def words(self) -> str:
+        """By how much the step is shorter: `933 ms`, `1.10 ms to 2.61 ms`."""
+        least_ns, most_ns = max(self.change.least_saved_ns, 0), self.change.most_saved_ns
+        return format_range(least_ns, most_ns, Unit.NS, grain=_GRAIN * self.change.now_ns)
+
+
+def job_gain(job: Job, intervention: Intervention) -> JobGain | None:
+    """Return what a job gains by a change; None where its ranks cannot be replayed together, or it is not there."""
+    replay = played_job(job)
+    if replay is None:
+        return None
+    try:
+        change = predict(replay, [intervention]).together
+    except UsageFault:
+        return None
+    return JobGain(change, 2 * replay.host_ns() >= change.now_ns)
+
+
+def is_too_large(job: Job) -> bool:
+    """Return whether a job has more events than are replayed unasked."""
+    return sum(rank.num_events for rank in job.ranks) > _MOST_EVENTS
+
+
+@once_per_object
+def played_job(job: Job) -> JobReplay | None:
+    """Return the replay of all ranks of a job of several; None where they are too many, or no change can be told."""
+    if len(job.ranks) < 2 or is_too_large(job):
+        return None
+    try:
+        replay = replay_of_ranks(job, job.query(_whole, [(rank.rank, None) for rank in job.ranks]))
+        refuse_unreplayed(replay)
+    except CannotReplay:
+        return None
+    return replay
+
+
+def _whole(trace: Trace, _: None) -> Trace:
+    return trace
