@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builder import build, kernel, launch, op, step
+from builder import Event, build, kernel, launch, op, step
 
 from traceq.analysis.registry import analyze
 from traceq.facts.roofline.peaks import replaced_peaks
@@ -22,15 +22,19 @@ GROUPED: dict[str, Any] = {"Input Dims": [[1000, 500], [3, 500, 1000], [3]], "In
 
 def made(*, long: bool = False, name: str = "aten::mm", **args: Any) -> Trace:
     """One step of 10 ms with a product that takes 2 ms (or 8) and a replayed kernel of 1 ms."""
-    ms = 8000 if long else 2000
-    return build(
-        step(0, 10_000),
-        op(name, 0, 10, **(args or MM)),
-        launch(1, 1, corr=1),
-        launch(20, 1, corr=2),
-        kernel("gemm", 100, ms, corr=1),
-        kernel("replayed", 9000, 1000, corr=2),
-    )
+    return build(*one_step(0, 8000 if long else 2000, name, args or MM))
+
+
+def one_step(number: int, us: int, name: str, args: dict[str, Any]) -> list[Event]:
+    begin, corr = 10_000 * number, 2 * number + 1
+    return [
+        step(begin, 10_000, number),
+        op(name, begin, 10, **args),
+        launch(begin + 1, 1, corr=corr),
+        launch(begin + 20, 1, corr=corr + 1),
+        kernel("gemm", begin + 100, us, corr=corr),
+        kernel("replayed", begin + 9000, 1000, corr=corr + 1),
+    ]
 
 
 def analyzed(trace: Trace, *peaks: str) -> Report:
@@ -145,7 +149,25 @@ def test_a_finding_names_an_op_that_takes_much_of_the_step_and_is_far_below_its_
     (finding,) = analyzed(made(long=True), "bf16=1", "memory=100").findings
     assert "aten::mm in forward reaches 12.5 % of its compute roof" in finding.text
     assert finding.ns == pytest.approx(8_000_000 - 1_000_000 / 0.7, abs=1)
+    assert finding.text.endswith(" less (in this one traced step)")
     assert not analyzed(made(), "bf16=1", "memory=100").findings
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "has_finding"),
+    [((8000, 8000, 8000), True), ((2000, 8000, 2000), False), ((2000, 8000, 8000), False), ((8000, 2000), False)],
+)
+def test_an_op_is_below_its_roof_in_most_steps_and_beyond_their_scatter(
+    of_steps: tuple[int, ...], has_finding: bool
+) -> None:
+    trace = build(*(row for number, us in enumerate(of_steps) for row in one_step(number, us, "aten::mm", MM)))
+    findings = analyzed(trace, "bf16=1", "memory=100").findings
+    assert [finding.code for finding in findings] == ["below_roof"] * has_finding
+    mean_gain_us = sum(of_steps) / len(of_steps) - 1000 / 0.7
+    assert mean_gain_us > 0.1 * 10_000  # of which the mean alone would make a finding
+    for finding in findings:
+        assert finding.ns == pytest.approx(1000 * mean_gain_us, abs=1)
+        assert "in these 3 traced steps" in finding.text
 
 
 def test_without_peaks_there_are_rates_but_no_shares() -> None:
@@ -153,9 +175,19 @@ def test_without_peaks_there_are_rates_but_no_shares() -> None:
     assert (row["tflops"], row["roof"], row["roof_pct"], row["lost_ns"]) == (0.5, "", None, None)
 
 
-def attending(softmax: tuple[int, ...] = (2, 8, 256, 512), *, num_values: int = 3) -> list[str]:
-    """What is said of three times q k, softmax and `num_values` times the product with values, 10 us each."""
-    half, rows, number = "c10::BFloat16", [], 0
+def attending(
+    softmax: tuple[int, ...] = (2, 8, 256, 512), *, num_values: int = 3, steps_us: tuple[int, ...] = (10,)
+) -> list[str]:
+    """What is said of three times q k, softmax and `num_values` times the product with values, each 10 us in a step."""
+    rows = [row for number, us in enumerate(steps_us) for row in attention_step(number, softmax, num_values, us)]
+    trace = build(*rows, deviceProperties=[{"name": "NVIDIA H100 80GB HBM3"}])
+    return [finding.text for finding in analyzed(trace).findings if finding.code == "unfused_attention"]
+
+
+def attention_step(number_of_step: int, softmax: tuple[int, ...], num_values: int, us: int) -> list[Event]:
+    half, number = "c10::BFloat16", 20 * number_of_step
+    begin, last = 20 * number, 20 * number + 19
+    rows = [step(begin, 400, number_of_step), launch(begin + 380, 1, last), kernel("last", begin + 390, 10, last)]
     calls = [
         ("aten::bmm", [[16, 256, 64], [16, 64, 512]], 3),
         ("aten::_softmax", [list(softmax), [], []], 3),
@@ -165,10 +197,9 @@ def attending(softmax: tuple[int, ...] = (2, 8, 256, 512), *, num_values: int = 
         for _ in range(num):
             types = [half if shape else "Scalar" for shape in dims]
             rows += [op(name, 20 * number, 15, **{"Input Dims": dims, "Input type": types})]
-            rows += [launch(20 * number + 1, 2, number + 1), kernel(name, 20 * number + 8, 10, number + 1)]
+            rows += [launch(20 * number + 1, 2, number + 1), kernel(name, 20 * number + 8, us, number + 1)]
             number += 1
-    trace = build(step(0, 400), *rows, deviceProperties=[{"name": "NVIDIA H100 80GB HBM3"}])
-    return [finding.text for finding in analyzed(trace).findings if finding.code == "unfused_attention"]
+    return rows
 
 
 def test_products_with_a_softmax_of_their_shape_between_them_are_attention_without_a_fused_kernel() -> None:
@@ -176,8 +207,16 @@ def test_products_with_a_softmax_of_their_shape_between_them_are_attention_witho
     assert text == (
         "attention without a fused kernel in forward: aten::bmm, aten::_softmax and aten::bmm of 16 x 256 x 512 scores "
         "take 90.0 us per step (22.5 %); those of scaled_dot_product_attention keep no scores in memory, where mask, "
-        "dropout and dtype allow one"
+        "dropout and dtype allow one (in this one traced step)"
     )
+
+
+def test_attention_takes_much_of_most_steps_and_beyond_their_scatter() -> None:
+    (text,) = attending(steps_us=(10, 10, 10))
+    assert "take 90.0 us per step (22.5 %)" in text
+    assert text.endswith("allow one (in these 3 traced steps)")
+    assert attending(steps_us=(2, 18, 2)) == []  # 16.5 % of the mean step
+    assert attending(steps_us=(2, 18, 12)) == []
 
 
 def test_a_softmax_of_another_shape_or_number_is_no_attention() -> None:
@@ -191,3 +230,33 @@ def test_a_softmax_of_another_shape_or_number_is_no_attention() -> None:
 def test_shapes_that_such_an_op_cannot_have_are_no_attention(name: str, shapes: list[Any]) -> None:
     trace = made(name=name, **{"Input Dims": shapes})
     assert [finding.code for finding in analyzed(trace).findings if finding.code == "unfused_attention"] == []
+
+
+def test_an_op_inside_itself_is_one_call_whose_bytes_count_once() -> None:
+    """A sort of 10^6 floats moves 16 MB: half of the roof of 2 GB/s in 16 ms, with any number of overloads within."""
+    args: dict[str, Any] = {"Input Dims": [[1_000_000]], "Input type": ["float"]}
+    inner = [op("aten::sort", 1, 15_000, **args), op("aten::sort", 2, 14_000, **args)]
+    for overloads in ([], inner[:1], inner):
+        trace = build(step(0, 20_000), op("aten::sort", 0, 16_000, **args), *overloads)
+        report = analyzed(trace, "fp32=1", "memory=2")
+        (row,) = rows(report, "efficiency_ops")
+        assert (row["num"], row["gpu_ns"], row["bytes"]) == (1, 16_000_000, 16_000_000)
+        assert (row["gbps"], row["roof_pct"]) == (1.0, pytest.approx(50))
+        (shown,) = report.views[0].to_dicts()
+        assert (shown["num"], shown["ns"], shown["lost_ns"]) == (1, 16_000_000, 8_000_000)
+
+
+def test_an_op_inside_its_form_in_place_is_part_of_that_call() -> None:
+    args: dict[str, Any] = {"Input Dims": [[1000], []], "Input type": ["float", "double"]}
+    trace = build(
+        step(0, 100),
+        op("aten::mul_", 10, 20, **args),
+        launch(11, 1, corr=1),
+        op("aten::mul", 12, 10, **args),
+        launch(14, 1, corr=2),
+        kernel("a", 40, 10, corr=1),
+        kernel("b", 50, 10, corr=2),
+    )
+    assert [(row["op"], row["num"], row["gpu_ns"]) for row in rows(analyzed(trace, "memory=2"), "efficiency_ops")] == [
+        ("aten::mul_", 1, 20_000)
+    ]

@@ -122,10 +122,10 @@ def test_an_optimizers_part_of_the_step_is_its_kernels_and_the_idle_time_within_
     assert findings("optimizer", *stepping("AdamW", 9, "aten::mul_")) == []
 
 
-def copying(name: str, blocked: int) -> list[Event]:
-    """Two steps of 100 us; in each the host waits for a copy and launches the kernel after it."""
+def copying(name: str, *blocked_us: int) -> list[Event]:
+    """Steps of 100 us; in each the host waits so long for a copy and launches the kernel after it."""
     rows = []
-    for n in range(2):
+    for n, blocked in enumerate(blocked_us):
         start = 100 * n
         rows += [step(start, 100, n), call("cudaMemcpyAsync", start + 1, blocked, 10 * n + 1)]
         rows += [memcpy(name, start + 3, blocked - 4, 10 * n + 1), launch(start + blocked + 4, 2, 10 * n + 2)]
@@ -134,15 +134,22 @@ def copying(name: str, blocked: int) -> list[Event]:
 
 
 def test_copies_from_pageable_memory_that_hold_up_the_step_are_a_finding() -> None:
-    (finding,) = report("memcpy", *copying("HtoD (Pageable -> Device)", 30)).findings
+    (finding,) = report("memcpy", *copying("HtoD (Pageable -> Device)", 30, 30)).findings
     assert finding.code == "pageable_copies"
     assert 0 < finding.ns <= 30_000
     assert "30.0 us" in finding.text
 
 
+def test_pageable_copies_that_hold_up_one_step_of_three_are_none() -> None:
+    assert [code for code, _ in findings("memcpy", *copying("HtoD (Pageable -> Device)", 60, 60, 60))]
+    one = copying("HtoD (Pinned -> Device)", 60, 60, 60)
+    one[6]["name"] = "Memcpy HtoD (Pageable -> Device)"
+    assert findings("memcpy", *one) == []
+
+
 @pytest.mark.parametrize("name", ["HtoD (Pinned -> Device)", "DtoH (Device -> Pageable)"])
 def test_pinned_copies_and_copies_to_the_host_are_none(name: str) -> None:
-    assert findings("memcpy", *copying(name, 30)) == []
+    assert findings("memcpy", *copying(name, 30, 30)) == []
 
 
 def measured(*waits: Event) -> list[Event]:
@@ -165,18 +172,59 @@ def test_synchronizes_around_all_launches_are_those_of_a_measurement() -> None:
     assert (row["once"], row["num"]) == ("", 3)  # one row, of which not all are
 
 
-def test_a_sync_that_not_every_step_has_says_in_how_many_it_is() -> None:
-    """Per step it blocks the host 20 us, as it does 60 us in one of three."""
+def syncing(*waits_us: int, name: str = "cudaStreamSynchronize") -> list[Event]:
+    """Steps of 100 us in which the host waits so long for a kernel, and then launches the other one; 0 is no wait."""
     rows = []
-    for n in range(3):
-        start, waits = 100 * n, 60 if n == 1 else 0
+    for n, waits in enumerate(waits_us):
+        start = 100 * n
         rows += [step(start, 100, n), launch(start + 2, 2, 10 * n + 1), kernel("a", start + 5, 20 + waits, 10 * n + 1)]
-        rows += [call("cudaStreamSynchronize", start + 25, 60)] * (n == 1)
+        rows += [call(name, start + 25, waits)] * (waits > 0)
         rows += [launch(start + 86, 2, 10 * n + 2), kernel("b", start + 89, 10, 10 * n + 2)]
-    (finding,) = report("syncs", *rows).findings
-    assert ", all of it in 1 of 3 traced steps" in finding.text
-    assert "blocks the host 20.0 us per step" in finding.text
-    assert [row["num_steps"] for row in table(build(*rows), "syncs")] == [1]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("waits_us", "basis"),
+    [
+        ((60, 60, 60), "blocks the host 60.0 us per step in these 3 traced steps"),
+        ((60,), "blocks the host 60.0 us per step in this one traced step"),
+        ((60, 60, 0, 60, 60), "blocks the host 48.0 us per step, all of it in 4 of 5 traced steps"),
+    ],
+)
+def test_a_sync_names_the_steps_that_have_it(waits_us: tuple[int, ...], basis: str) -> None:
+    (finding,) = report("syncs", *syncing(*waits_us)).findings
+    assert finding.code == "costly_sync"
+    assert basis in finding.text
+    assert [row["num_steps"] for row in table(build(*syncing(*waits_us)), "syncs")] == [
+        sum(waits > 0 for waits in waits_us)
+    ]
+
+
+@pytest.mark.parametrize("waits_us", [(0, 60, 0), (0, 60, 60), (60, 0), (0, 60, 60, 0)])
+def test_a_sync_that_costs_time_in_some_steps_alone_is_a_row_and_no_finding(waits_us: tuple[int, ...]) -> None:
+    (row,) = table(build(*syncing(*waits_us)), "syncs")
+    assert row["label"] == "costly"
+    assert row["replay_ns"] > 0
+    assert findings("syncs", *syncing(*waits_us)) == []
+
+
+def test_a_sync_that_saves_unequal_times_in_every_step_is_a_finding() -> None:
+    """Of times that vary so much the mean has an interval from below 0, but none of them is chance."""
+    (finding,) = report("syncs", *syncing(2, 60, 2)).findings
+    assert finding.code == "costly_sync"
+
+
+def test_a_long_wait_in_one_of_three_steps_is_not_told_to_stay() -> None:
+    def waiting(*steps_with_one: int) -> list[tuple[str, int]]:
+        rows = []
+        for n in range(3):
+            start = 100 * n
+            rows += [step(start, 100, n), launch(start + 1, 1, n + 1), kernel("a", 5 + 200 * n, 198, n + 1)]
+            rows += [call("cudaEventSynchronize", start + 10, 40)] * (n in steps_with_one)
+        return findings("syncs", *rows)
+
+    assert waiting(0, 1, 2) == [("free_sync", 0)]
+    assert waiting(1) == []
 
 
 def passes(forward: int, backward: int, computes: int) -> list[Event]:
@@ -367,7 +415,7 @@ WAITS = (
 
 
 def test_nothing_is_said_of_steps_where_a_trace_has_none() -> None:
-    text = text_of(*WAITS).partition("Steps\n")
+    text = text_of(*WAITS).partition("Whole trace, without steps\n")
     assert "stream sync at aten::nonzero in forward blocks the host 60.0 us of the trace" in text[0]
     assert "Critical path of the trace" in text[2]
     assert not any(unit in text[0] + text[2] for unit in ("a step", "per step"))
@@ -396,22 +444,29 @@ def test_phases_without_anything_are_no_rows_and_work_without_a_launch_is() -> N
 def test_syncs_of_one_kind_that_hide_behind_each_other_are_told_together() -> None:
     """Without the first copy the host waits in the second for the same kernel; then it launches too late."""
 
-    def rows(*copies: str) -> list[Event]:
-        events = [step(0, 1_400), launch(2, 2, 1), kernel("gemm", 10, 500, 1)]
+    def rows(number: int, *copies: str) -> list[Event]:
+        begin, corr = 1_400 * number, 100 * number
+        events = [step(begin, 1_400, number), launch(begin + 2, 2, corr + 1), kernel("gemm", begin + 10, 500, corr + 1)]
         for n, name in enumerate(copies):
-            start = 20 if n == 0 else 512 + 10 * n
+            start = begin + (20 if n == 0 else 512 + 10 * n)
             dur = 500 if n == 0 else 8
             events += [op(name, start, dur), call("cudaStreamSynchronize", start + 1, dur - 2)]
         for n in range(6):
-            events += [op("aten::add", 540 + 100 * n, 90), launch(541 + 100 * n, 80, 10 + n)]
-            events.append(kernel("add", 625 + 100 * n, 50, 10 + n))
+            start = begin + 100 * n
+            events += [op("aten::add", start + 540, 90), launch(start + 541, 80, corr + 10 + n)]
+            events.append(kernel("add", start + 625, 50, corr + 10 + n))
         return events
 
-    def joint(*copies: str) -> list[str]:
-        findings = analyze(Run("", (build(*rows(*copies)),)), "replay").findings
+    def joint(*copies_of_steps: tuple[str, ...]) -> list[str]:
+        events = (event for number, copies in enumerate(copies_of_steps) for event in rows(number, *copies))
+        findings = analyze(Run("", (build(*events),)), "replay").findings
         return [finding.text for finding in findings if finding.code == "joint_syncs"]
 
-    (text,) = joint("aten::item", "aten::nonzero")
+    both = ("aten::item", "aten::nonzero")
+    (text,) = joint(both)
     assert text.startswith("removing all syncs shortens the step by ")
+    assert "(replay, in this one traced step; stream syncs alone" in text
     assert text.endswith(": remove them together")
-    assert joint("aten::item") == []
+    assert joint(("aten::item",)) == []
+    assert "in these 3 traced steps" in joint(both, both, both)[0]
+    assert joint((), both, ()) == []

@@ -38,6 +38,19 @@ def test_self_time_is_what_the_ops_and_calls_inside_leave() -> None:
     ]
 
 
+def test_an_op_inside_itself_is_one_call() -> None:
+    trace = build(
+        step(0, 100),
+        op("aten::sort", 10, 30),
+        op("aten::sort", 12, 25),
+        op("aten::arange", 14, 4),
+        op("aten::arange", 15, 2),
+        op("aten::sort", 50, 10),
+    )
+    counts = {row["name"]: (row["num"], row["self_ns"]) for row in table(trace, "host")}
+    assert counts == {"aten::sort": (2, 36_000), "aten::arange": (1, 4_000)}
+
+
 @st.composite
 def host_rows(draw: st.DrawFn) -> list[Event]:
     spans = st.tuples(st.integers(0, 30), st.integers(0, 12), st.sampled_from([MAIN, AUTOGRAD]), st.booleans())

@@ -130,8 +130,20 @@ def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
     (finding,) = analyze(Run("", (trace,)), "launches").findings
     assert (finding.code, finding.ns) == ("cold_start", 480_000_000)
     assert "first use of the device (aten::zeros) takes 400 ms" in finding.text
+    assert finding.text.endswith("trace steps after a warm-up (in this one traced step)")
     assert findings(cold(90, 0.9)) == []
     assert findings(cold(90, 80)) == [("cold_start", 80_000_000)]
+
+
+def test_a_cold_start_names_the_steps_that_have_it() -> None:
+    rows = [op("aten::zeros", 1, 400_000), call("cudaMalloc", 399_999, 1)]
+    for n in range(3):
+        start = 401_000 + 1_000 * n
+        rows += [step(0 if n == 0 else start, start + 1_000 if n == 0 else 1_000, n)]
+        rows += [launch(start + 10, 2, n + 1), kernel("add", start + 20, 980, n + 1)]
+    (finding,) = analyze(Run("", (build(*rows),)), "launches").findings
+    assert finding.text.startswith("cold start, 400 ms once per process, all of it in 1 of 3 traced steps: the first")
+    assert "these 3 traced steps" not in finding.text
 
 
 def test_a_library_that_starts_by_a_free_is_a_cold_start_and_no_allocation() -> None:

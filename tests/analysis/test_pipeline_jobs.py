@@ -65,14 +65,8 @@ def points_apart(folder: Path, schedule: str, num_ranks: int, num_microbatches: 
 
 
 def test_the_bubble_of_1f1b_is_that_of_its_simulation(tmp_path: Path) -> None:
-    apart = []
-    for attempt in ("first", "second", "third"):  # a busy machine holds up a stage
-        (tmp_path / attempt).mkdir()
-        record(tmp_path / attempt, 2, 4, 20, ["Schedule1F1B"])
-        apart.append(points_apart(tmp_path / attempt / "Schedule1F1B", "1F1B", 2, 4))
-        if apart[-1] <= MOST_POINTS:
-            break
-    assert min(apart) <= MOST_POINTS, apart
+    record(tmp_path, 2, 4, 20, ["Schedule1F1B"])
+    assert points_apart(tmp_path / "Schedule1F1B", "1F1B", 2, 4) <= MOST_POINTS
 
 
 @pytest.mark.slow
@@ -80,24 +74,11 @@ def test_the_bubble_of_1f1b_is_that_of_its_simulation(tmp_path: Path) -> None:
 def test_the_bubble_of_each_schedule_is_that_of_its_simulation(
     num_ranks: int, num_microbatches: int, tmp_path: Path
 ) -> None:
-    for attempt in ("first", "second", "third"):  # a busy machine holds up a stage
-        folder = tmp_path / attempt
-        folder.mkdir()
-        record(folder, num_ranks, num_microbatches, 20, list(SCHEDULES))
-        try:
-            check_schedules(folder, num_ranks, num_microbatches)
-        except AssertionError:
-            if attempt == "third":
-                raise
-        else:
-            break
-
-
-def check_schedules(folder: Path, num_ranks: int, num_microbatches: int) -> None:
+    record(tmp_path, num_ranks, num_microbatches, 20, list(SCHEDULES))
     for name, schedule in SCHEDULES.items():
-        assert points_apart(folder / name, schedule, num_ranks, num_microbatches) <= MOST_POINTS
-        without_names(folder / name)
-        rows = analyze(read(folder / name), "pipeline").table("pipeline").to_dicts()
+        assert points_apart(tmp_path / name, schedule, num_ranks, num_microbatches) <= MOST_POINTS
+        without_names(tmp_path / name)
+        rows = analyze(read(tmp_path / name), "pipeline").table("pipeline").to_dicts()
         assert {row["schedule"] for row in rows} <= {schedule, UNKNOWN}
         assert ({row["schedule"] for row in rows} == {schedule}) == (schedule in BY_MESSAGES)
 

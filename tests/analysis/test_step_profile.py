@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builder import build, op, step, table, write
-from paths import FIXTURES
+from builder import Event, annotation, build, kernel, launch, op, step, table, write
+from paths import FIXTURES, TRACES
 from terminal import traceq
 
 from traceq.analysis.registry import analyze
@@ -63,12 +64,56 @@ def test_phases_and_what_is_in_none_add_up_to_the_step() -> None:
         [line(100, phases={"forward": 40, "bwd": 60}), line(200, phases={"forward": 60, "bwd": 110})],
     )
     assert shown(run) == {
-        "forward": (45, 45, 58, 30.0),
-        "bwd": (85, 85, 110, pytest.approx(100 * 85 / 150)),
-        "other": (20, 20, 38, pytest.approx(100 * 20 / 150)),
-        "total": (150, 150, 200, 100.0),
+        "forward": (45, 45, 58, 30.0, 40, 50),
+        "bwd": (85, 85, 110, pytest.approx(100 * 85 / 150), 85, 85),
+        "other": (20, 20, 38, pytest.approx(100 * 20 / 150), 25, 15),
+        "total": (150, 150, 200, 100.0, 150, 150),
     }
     assert sum(row[3] for name, row in shown(run).items() if name != "total") == pytest.approx(100)
+
+
+def test_each_rank_has_its_own_times_of_each_phase_many_ranks_their_extremes() -> None:
+    def run_of(num: int) -> Run:
+        return recorded(*([line(100, phases={"forward": 10 * rank})] for rank in range(1, num + 1)))
+
+    def views(num: int) -> list[tuple[str, ...]]:
+        (view,) = analyze(run_of(num), "step_profile").views
+        assert num == 1 or view.rows[0][0] == "forward"
+        return [tuple(column.title for column in view.columns), tuple(map(str, view.rows[0][-4:]))]
+
+    assert views(1)[0] == ("phase", "mean", "median", "p95", "share")
+    assert views(4)[0] == ("phase", "mean", "median", "p95", "share", "rank 0", "rank 1", "rank 2", "rank 3")
+    assert views(4)[1] == ("10", "20", "30", "40")
+    assert views(8)[0] == ("phase", "mean", *(f"rank {rank}" for rank in range(8)))
+    assert views(9)[0] == (
+        "phase", "mean", "median", "p95", "share", "slowest", "on rank", "median rank", "fastest"
+    )  # fmt: skip
+    assert views(9)[1] == ("90", "8", "50", "10")
+
+
+def test_the_slowest_rank_is_named_where_it_is_slower_by_more_than_the_scatter() -> None:
+    rng = np.random.default_rng(3)
+    base = rng.normal(100_000, 5_000, 320).astype(int)
+
+    def text(longer: float, by_turns: float) -> str:
+        """Blocks of 16 steps are longer, by turns more and less."""
+        noise = by_turns * (-1.0) ** (np.arange(320) // 16)
+        steps = (base + longer + noise).astype(int).tolist()
+        run = recorded([line(ns) for ns in base.tolist()], [line(ns) for ns in steps])
+        assert profile(run)["ranks_differ"] == ("slowest" in analyze(run, "step_profile").views[0].note)
+        return analyze(run, "step_profile").views[0].note.partition(".  ")[0]
+
+    assert "(rank 1, the slowest; the fastest" in text(2_000, 500)
+    assert "slowest" not in text(200, 50)  # 0.2 %, however certain
+    assert "slowest" not in text(1_500, 8_000)  # chance
+
+
+def test_time_in_no_phase_is_explained_where_it_is_much() -> None:
+    def note(forward: int) -> str:
+        return analyze(recorded([line(100, phases={"forward": forward})]), "step_profile").views[0].note
+
+    assert "`other` is the rest of the step, in none of these phases" in note(90)
+    assert "`other`" not in note(96)
 
 
 def test_warm_up_steps_that_settle_and_other_arms_do_not_count() -> None:
@@ -238,3 +283,57 @@ def test_mfu_is_that_of_the_unprofiled_step() -> None:
     assert profile["mfu_pct"] == pytest.approx(100 * flops / 0.2e12 / profile["global_step_time_s"], rel=1e-6)
     assert f"MFU {profile['mfu_pct']:.1f} %" in str(report.views[0].note)
     assert analyze(run, "step_profile").table("step_profile").to_dicts()[0]["mfu_pct"] is None
+
+
+def engine_steps(rng: random.Random, num: int) -> tuple[list[Event], dict[str, list[tuple[int, int]]]]:
+    """Steps of an engine, one after the other, and (us, tokens) of those of each kind."""
+    rows, steps_of, start = list[Event](), dict[str, list[tuple[int, int]]](), 0
+    for number in range(num):
+        prompts, decodes = rng.choice([(0, 8), (0, 16), (3, 0), (2, 8)])
+        tokens, us = 100 * prompts + decodes, rng.randrange(50, 900)
+        rows.append(
+            annotation(f"execute_context_{prompts}({100 * prompts})_generation_{decodes}({decodes})", start, 30)
+        )
+        rows += [launch(start + 5, 2, number + 1), kernel("gemm", start + 10, us - 10, number + 1)]
+        kind = "decode" if not prompts else "prefill" if not decodes else "mixed"
+        steps_of.setdefault(kind, []).append((us, tokens))
+        start += us
+    return rows, steps_of
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_profile_of_an_engine_is_that_of_its_traced_steps_by_kind(seed: int) -> None:
+    rows, steps_of = engine_steps(random.Random(seed), 40)
+    report = analyze(Run("", (build(*rows),)), "step_profile")
+    kinds = {str(row["kind"]): row for row in report.tables[2].to_dicts()}
+    whole_us = sum(us for each in steps_of.values() for us, _ in each)
+    assert kinds.keys() == steps_of.keys()
+    for kind, each in steps_of.items():
+        all_us = sorted(us for us, _ in each)
+        assert kinds[kind]["num"] == len(each)
+        assert kinds[kind]["mean_ns"] == round(1000 * sum(all_us) / len(each))
+        assert kinds[kind]["median_ns"] == round(1000 * statistics.median(all_us))
+        place = 0.95 * (len(all_us) - 1)
+        low, high = all_us[math.floor(place)], all_us[math.ceil(place)]
+        assert kinds[kind]["p95_ns"] == pytest.approx(1000 * (low + (high - low) * (place % 1)), abs=1)
+        assert kinds[kind]["share_pct"] == pytest.approx(100 * sum(all_us) / whole_us)
+        assert kinds[kind]["tokens_per_second"] == pytest.approx(1e6 * sum(num for _, num in each) / sum(all_us))
+    (view,) = report.views
+    assert [str(row[0]) for row in view.rows] == list(kinds)
+
+
+@pytest.mark.parametrize("name", ["vllm-piecewise-mi300", "sglang-prefill-decode-mi300"])
+def test_the_profile_of_a_real_engine_has_the_time_and_tokens_of_its_marks(name: str) -> None:
+    path = TRACES / "inference" / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"no traces beside this checkout, in {TRACES}")
+    run = read(path)
+    (row,) = analyze(run, "step_profile").tables[2].to_dicts()
+    (mark,) = table(run, "inference")
+    assert (row["num"], row["kind"], row["mean_ns"], row["share_pct"]) == (1, mark["kind"], mark["ns"], 100)
+    assert row["tokens_per_second"] == pytest.approx(1e9 * mark["tokens"] / mark["ns"])
+
+
+def test_a_trace_of_another_program_has_no_kinds_of_steps() -> None:
+    report = analyze(Run("", (build(step(0, 50), op("aten::mm", 5, 5)),)), "step_profile")
+    assert (report.tables[2].rows, report.views) == ((), ())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from builder import build, kernel, launch, memcpy, memset, op, step, table
 
 from traceq.analysis.registry import analyze
-from traceq.model import Run
+from traceq.model import Run, Trace
 
 
 @pytest.mark.parametrize(
@@ -100,3 +101,22 @@ def test_what_is_not_known_is_counted(tmp_path: Path) -> None:
 def test_a_trace_without_a_device_has_no_device_tables() -> None:
     trace = build(step(0, 10), op("aten::mm", 1, 5))
     assert [table(trace, name) for name in ("kernels", "memcpy", "syncs", "collectives")] == [[], [], [], []]
+
+
+def test_steps_show_a_device_lag_only_where_windows_follow_the_device() -> None:
+    """The device works on for 50 us after the only step, which ends with the host; of two it is the mean lag."""
+    launched = [launch(10, 1, 1), kernel("a", 20, 130, 1)]
+    second = [step(100, 100, 1), launch(110, 1, 2), kernel("b", 160, 60, 2)]
+    one, two = (shown_steps(build(step(0, 100), *launched, *more)) for more in ([], second))
+    assert one == {"rank": 0, "num": 1, "mean_ns": 100_000, "min_ns": 100_000, "max_ns": 100_000, "host_ns": 100_000}
+    assert two["lag_ns"] == 20_000
+
+
+def test_a_trace_without_steps_has_a_duration() -> None:
+    assert shown_steps(build(launch(10, 1, 1), kernel("a", 20, 130, 1))) == {"rank": 0, "dur_ns": 140_000}
+
+
+def shown_steps(trace: Trace) -> dict[str, Any]:
+    """The only row that people see of the steps, without empty cells."""
+    (row,) = analyze(Run("run", (trace,)), "steps").views[0].non_empty_columns.to_dicts()
+    return row

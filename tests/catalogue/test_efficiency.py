@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from catalogue import FILES
@@ -9,6 +11,7 @@ from paths import TRACES
 
 from traceq.analysis.registry import analyze
 from traceq.facts.roofline.modelled_ops import TimeKind, modelled_ops
+from traceq.model import Category
 from traceq.runs.read import read
 
 
@@ -75,6 +78,32 @@ def test_flops_are_the_same_on_both_accelerators() -> None:
         pytest.skip("no owlv2")
     h100, mi300 = (analyze(read(path), "efficiency").table("efficiency").to_dicts()[0] for path in both)
     assert h100["model_flops"] == mi300["model_flops"] > 10**12
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_calls_are_those_of_a_walk_through_the_rows(path: object) -> None:
+    run = read(str(path))
+    (trace,) = run.traces
+    events, modelled = trace.events, set(modelled_ops(trace).row.tolist())
+    names = [name.rstrip("_") for name in events.strings]
+    wanted: Counter[str] = Counter()
+    rows = events.rows(Category.CPU_OP, Category.RUNTIME).tolist()
+    starts, ends, name_of = events.ts.tolist(), events.end.tolist(), events.name.tolist()
+    threads = list(zip(events.pid.tolist(), events.tid.tolist(), strict=True))
+    open_rows: dict[tuple[int, int], list[int]] = {}
+    for row in sorted(rows, key=lambda row: (starts[row], -ends[row], row)):
+        around = open_rows.setdefault(threads[row], [])
+        while around and ends[around[-1]] < ends[row]:
+            around.pop()
+        parent = around[-1] if around else None
+        wanted[events.strings[name_of[row]]] += parent is None or name_of[parent] != name_of[row]
+        if parent in modelled and row in modelled:
+            assert names[name_of[parent]] != names[name_of[row]]
+        around.append(row)
+    counts: Counter[str] = Counter()
+    for each in analyze(run, "host").table("host").to_dicts():
+        counts[each["name"]] += each["num"]
+    assert counts == wanted
 
 
 @pytest.mark.parametrize("path", FILES)

@@ -52,6 +52,9 @@ def of_finding(sheet: Sheet, finding: Finding) -> Iterator[str]:
     for time, share in re.findall(r"([\d.,]+ (?:ns|us|ms|s))(?: per step| of the trace)? \(([\d.]+) %\)", finding.text):
         if finding.code == "starved" and "unprofiled" in finding.text:
             step_ns = [row["step_ns"] for row in step_profiles(sheet)]
+        elif finding.code in ("busy_machine", "contended_cores"):
+            (row,) = (row for row in rows_of(sheet, "core_use") if row["process"] == "training")
+            step_ns = [100 * row["cpu_ns"] / row["busy_pct"]]
         else:
             of_ranks = step_means(sheet).values()
             step_ns = [*of_ranks, sum(of_ranks) / len(of_ranks)]
@@ -87,8 +90,8 @@ def of_late_savings(sheet: Sheet) -> Iterator[str]:
     }
     for finding in sheet.findings:
         named = re.search(r" on rank (\d+) ", finding.text)
-        if finding.code != "costly_sync" or not named:
-            continue
+        if finding.code != "costly_sync" or not named or "of the job's step" in finding.text:
+            continue  # the replay of all ranks says what the job gains (tests/analysis/test_job_gain.py)
         slack = waits.get(int(named[1]), 0) - min(waits.values(), default=0)
         if abs(slack - finding.ns) > 2 and (slack > finding.ns) != ("the step gains nothing" in finding.text):
             yield f"costly_sync: {slack:.0f} ns of slack: {finding.text}"
@@ -157,13 +160,17 @@ def of_ranks(sheet: Sheet) -> Iterator[str]:
     rows = rows_of(sheet, "ranks")
     named = any(finding.code == "straggler" for finding in sheet.findings)
     verdicts = {row["verdict"] for row in rows if row["verdict"]}
-    if verdicts and "irregular" not in verdicts and named == ("balanced" in verdicts):
+    if verdicts and not verdicts & {"irregular", "undecided"} and named == ("balanced" in verdicts):
         yield f"ranks: {verdicts}, and a straggler {'is' if named else 'is not'} found"
     for row in rows:
         if row["wait_ns"] is not None and not 0 <= row["exposed_wait_ns"] <= row["wait_ns"]:
             yield f"ranks: exposed waits exceed waits: {row}"
     caused = sum(row["caused_ns"] or 0 for row in rows)
     waited = sum(row["wait_ns"] or 0 for row in rows)
+    for row in rows:
+        by_cause = [each for each in rows_of(sheet, "caused_waits") if each["rank"] == row["rank"]]
+        if abs(sum(each["caused_ns"] for each in by_cause) - (row["caused_ns"] or 0)) > len(by_cause) + 1:
+            yield f"caused_waits: rank {row['rank']}: {by_cause} are not {row['caused_ns']}"
     if len(rows) == 2 and abs(caused - waited) > 2:
         yield f"ranks: of two ranks, waits caused {caused} are not the waits {waited}"
 
@@ -386,6 +393,12 @@ def by_attention(sheet: Sheet, finding: Finding) -> float:
     return max(ns.values())
 
 
+def by_core_use(sheet: Sheet, finding: Finding) -> float:
+    """The waits for a core of the training process, by its threads."""
+    row = next(row for row in rows_of(sheet, "core_use") if row["process"] == "training")
+    return float(row["core_wait_ns"]) / row["threads"]
+
+
 def no_time(sheet: Sheet, finding: Finding) -> float:
     return 0
 
@@ -398,6 +411,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "pageable_copies": at_most(by_replay("htod syncs")),
     "allocator_retries": by_replay("alloc syncs"),
     "starved": by_loader,
+    **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),
     "launch_bound": at_most(by_launches),
     "cold_start": by_cold_calls,
     "expert_imbalance": by_experts,

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.steps import Steps
 from traceq.frozen import frozen
 from traceq.stats.means import BLOCK, block_means, lowest_mean
 
-__all__ = ["UnprofiledShare", "holds_in_steps", "unprofiled_phase_ns", "unprofiled_share"]
+__all__ = [
+    "UnprofiledShare",
+    "holds_in_steps",
+    "ranks_differ",
+    "recurs",
+    "step_lengths",
+    "unprofiled_phase_ns",
+    "unprofiled_share",
+]
 
 Times = NDArray[np.float64]
 
+_LEAST_DIFFERENCE = 0.01
+"""Part of a step by which ranks that differ do so at least."""
 _LEAST_STEPS = 3
 """Steps from which their scatter can be told."""
 
@@ -63,6 +75,14 @@ def unprofiled_phase_ns(job: Job, phase: re.Pattern[str]) -> Times | None:
     return phase_ns
 
 
+def ranks_differ(step_ns: NDArray[np.int64]) -> bool:
+    """Return whether the slowest of the ranks (int64[R, S]) is slower than the fastest by 1 %, beyond their scatter."""
+    means = step_ns.mean(axis=1)
+    longer = (step_ns[means.argmax()] - step_ns[means.argmin()]).astype(np.float64)
+    is_much = float(longer.mean()) >= _LEAST_DIFFERENCE * float(means.max())
+    return is_much and lowest_mean(block_means(longer)) > 0
+
+
 def holds_in_steps(ns: Times, step_ns: Times, least_pct: float) -> bool:
     """Return whether a time is at least this percentage of most steps, and its share above 0 beyond their scatter.
 
@@ -71,3 +91,18 @@ def holds_in_steps(ns: Times, step_ns: Times, least_pct: float) -> bool:
     """
     in_most = 2 * int(np.count_nonzero(100 * ns >= least_pct * step_ns)) > len(ns)
     return in_most and (len(ns) < _LEAST_STEPS or lowest_mean(ns / step_ns) > 0)
+
+
+def recurs(steps_ns: Sequence[int], steps: Steps, least_pct: float) -> bool:
+    """Return whether a time is at least this percentage of each counted step, or of most and beyond their scatter.
+
+    Of times that are never negative, as what a replay saves: chance alone gives these no sign.
+    """
+    ns, step_ns = np.array(steps_ns, np.float64), step_lengths(steps)
+    return bool((100 * ns >= least_pct * step_ns).all()) or holds_in_steps(ns, step_ns, least_pct)
+
+
+def step_lengths(steps: Steps) -> Times:
+    """float64[K] ns: the windows of the counted steps."""
+    lengths: Times = np.diff(steps.window[steps.counted])[:, 0].astype(np.float64)
+    return lengths

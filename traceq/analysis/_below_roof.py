@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._roofs import against_roofs
 from traceq.analysis._wording import per_step
+from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.facts.roofline.peaks import Peaks
@@ -21,27 +26,32 @@ _REACHED, _LARGE = 0.7, 0.1
 
 def counted_steps(job: Job, index: int) -> tuple[int, int]:
     """Return (number of counted steps of a rank, their length together in ns)."""
-    all_steps = job.ranks[index].steps
-    counted = all_steps.window[all_steps.counted]
-    return max(len(counted), 1), int((counted[:, 1] - counted[:, 0]).sum())
+    ns = step_lengths(job.ranks[index].steps)
+    return max(len(ns), 1), int(ns.sum())
 
 
 def below_roof(job: Job, parts: Sequence[RankWork], peaks: Mapping[int, Peaks | None]) -> tuple[Finding, ...]:
-    """Return the op that would gain most if it came as close to its roof as well-tuned kernels do."""
-    findings: list[Finding] = []
+    """Return the op that would gain most if it came as close to its roof as well-tuned kernels do, in most steps."""
+    worst: list[Finding | None] = []
     for index, part in enumerate(parts):
-        num_steps, window_ns = counted_steps(job, index)
+        findings: list[Finding] = []
+        step_ns = step_lengths(job.ranks[index].steps)
         by_op: dict[tuple[str, str, str], list[OpWork]] = {}
         for row in part.rows:
             if not row.unsure and row.step_ns:
                 by_op.setdefault((row.op, row.phase, row.dtype), []).append(row)
         for key, rows in by_op.items():
             rank_peaks = peaks[part.rank]
-            gain_ns = sum(_gain_ns(row, rank_peaks) for row in rows)
-            if rank_peaks is not None and gain_ns >= _LARGE * window_ns > 0:
-                text = _sentence(job, key, rows, rank_peaks, num_steps, gain_ns)
-                findings.append(Finding("below_roof", "medium", text, round(gain_ns / num_steps)))
-    return tuple(sorted(findings, key=lambda finding: -finding.ns)[:1])
+            if rank_peaks is None:
+                continue
+            gain_ns = np.sum([_gain_ns(row, rank_peaks) for row in rows], axis=0)
+            if gain_ns.sum() >= _LARGE * step_ns.sum() > 0 and holds_in_steps(gain_ns, step_ns, 100 * _LARGE):
+                text = _sentence(job, key, rows, rank_peaks, len(step_ns), float(gain_ns.sum()))
+                first = max(rows, key=lambda row: row.step_ns)
+                row_key = f"{first.phase}|{first.op}|{first.dtype}|{first.shapes}"
+                findings.append(Finding("below_roof", "medium", text, round(float(gain_ns.mean())), row_key))
+        worst.append(max(findings, key=lambda finding: finding.ns, default=None))
+    return on_the_worst_rank(job, worst)
 
 
 def _target(row: OpWork, peaks: Peaks) -> str:
@@ -50,15 +60,22 @@ def _target(row: OpWork, peaks: Peaks) -> str:
     return "tf32" if is_slower else row.dtype
 
 
-def _gain_ns(row: OpWork, peaks: Peaks | None) -> float:
-    """Return by how much the calls of the counted steps exceed the time at `_REACHED` of the roof they could have."""
-    if peaks is None:
-        return 0.0
+def _gain_ns(row: OpWork, peaks: Peaks) -> NDArray[np.float64]:
+    """float64[K]: by how much the calls of each counted step exceed the time at `_REACHED` of the roof they could have.
+
+    0 where those of all steps together do not.
+    """
     in_dtype = partial(against_roofs, peaks, flops=row.step_flops, size_bytes=row.step_bytes, ns=row.step_ns)
-    if in_dtype(dtype=row.dtype).doubt:
-        return 0.0
-    roofed = in_dtype(dtype=_target(row, peaks))
-    return max(row.step_ns - roofed.least_ns / _REACHED, 0.0) if roofed.roof else 0.0
+    target = _target(row, peaks)
+    roofed = in_dtype(dtype=target)
+    if in_dtype(dtype=row.dtype).doubt or not roofed.roof or row.step_ns <= roofed.least_ns / _REACHED:
+        return np.zeros(len(row.steps_ns))
+    least_ns = [
+        against_roofs(peaks, flops=flops, size_bytes=moved, dtype=target, ns=ns).least_ns
+        for ns, flops, moved in zip(row.steps_ns, row.steps_flops, row.steps_bytes, strict=True)
+    ]
+    gain_ns: NDArray[np.float64] = np.array(row.steps_ns) - np.array(least_ns) / _REACHED
+    return gain_ns
 
 
 def _sentence(

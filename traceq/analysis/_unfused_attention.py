@@ -7,8 +7,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from math import prod
 
-from traceq.analysis._below_roof import counted_steps
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analysis._basis import holds_in_steps, step_lengths
 from traceq.analysis._wording import per_step
+from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.op_work import OpWork, RankWork
 from traceq.report import Finding
@@ -28,22 +32,26 @@ Scores = tuple[str, int, int, int]
 def unfused_attention(job: Job, parts: Sequence[RankWork]) -> tuple[Finding, ...]:
     """Return the scores that products and a softmax of the same shape take most time for, on the rank where it is most.
 
-    As many products have to give such scores, and to multiply them, as softmaxes take them.
+    As many products have to give such scores, and to multiply them, as softmaxes take them, in most steps.
     """
-    findings: list[Finding] = []
+    worst: list[Finding | None] = []
     for index, part in enumerate(parts):
-        num_steps, window_ns = counted_steps(job, index)
+        findings: list[Finding] = []
+        step_ns = step_lengths(job.ranks[index].steps)
         rows_of_scores: dict[Scores, list[list[OpWork]]] = defaultdict(lambda: [[], [], []])
         for row in part.rows:
             for role, scores in _roles(row):
                 rows_of_scores[scores][role].append(row)
         for scores, rows_of_role in rows_of_scores.items():
             numbers = {sum(row.num for row in rows) for rows in rows_of_role}
-            ns = sum(row.step_ns for rows in rows_of_role for row in rows)
-            if len(numbers) == 1 and 0 not in numbers and ns >= _LARGE * window_ns > 0:
-                text = _sentence(job, scores, rows_of_role, ns / num_steps, 100 * ns / window_ns)
-                findings.append(Finding("unfused_attention", "medium", text, round(ns / num_steps)))
-    return tuple(sorted(findings, key=lambda finding: -finding.ns)[:1])
+            ns: NDArray[np.float64] = np.array([row.steps_ns for rows in rows_of_role for row in rows], np.float64)
+            ns = ns.sum(axis=0)
+            is_large = len(numbers) == 1 and 0 not in numbers and ns.sum() >= _LARGE * step_ns.sum() > 0
+            if is_large and holds_in_steps(ns, step_ns, 100 * _LARGE):
+                text = _sentence(job, scores, rows_of_role, float(ns.mean()), 100 * float(ns.sum() / step_ns.sum()))
+                findings.append(Finding("unfused_attention", "medium", text, round(float(ns.mean()))))
+        worst.append(max(findings, key=lambda finding: finding.ns, default=None))
+    return on_the_worst_rank(job, worst)
 
 
 def _roles(row: OpWork) -> list[tuple[int, Scores]]:

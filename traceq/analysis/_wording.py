@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceq.causes.replay import Saving
-from traceq.facts.events.graph_replays import ReplayTimes
+from traceq.facts.events.graph_labels import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import Steps
@@ -20,6 +20,7 @@ __all__ = [
     "and_followers",
     "category_term",
     "in_graphs",
+    "in_some_steps",
     "in_traced_steps",
     "more_rows",
     "over_ranks",
@@ -66,6 +67,11 @@ def in_traced_steps(job: Job, num: int = 0) -> str:
         return "in this trace"
     num = num or min(int(rank.steps.counted.sum()) for rank in job.ranks)
     return "in this one traced step" if num == 1 else f"in these {num:,} traced steps"
+
+
+def in_some_steps(num: int, num_counted: int) -> str:
+    """Return `, all of it in 1 of 3 traced steps`; "" for what every counted step has, or none."""
+    return f", all of it in {num:,} of {num_counted:,} traced steps" if 0 < num < num_counted else ""
 
 
 def the_step(steps: Steps) -> str:
@@ -128,14 +134,14 @@ def in_graphs(times: ReplayTimes) -> str:
     if not times.num or not times.gpu_ns or not replay_ns:
         return ""
     replays = f"{times.num:,} replays of CUDA graphs" if times.num > 1 else "one replay of a CUDA graph"
-    of_captured, of_others = "the ops and modules that were captured", "the line and module that replays them"
+    of_captured, of_others = "what was captured", "the line and module that replays them"
     hidden = format_value(100 * (replay_ns - captured_ns) / replay_ns, Unit.PERCENT)
     if not captured_ns:
-        counts = f"whose capture the trace does not show: its kernels count to {of_others}"
+        counts = f"whose capture is unknown: its kernels count to {of_others}"
     elif captured_ns == replay_ns:
-        counts = f"whose capture the trace shows: its kernels count to {of_captured}"
+        counts = f"whose capture is known: its kernels count to {of_captured}"
     else:
-        counts = f"of which {hidden} has no capture in the trace and counts to {of_others}, the rest to {of_captured}"
+        counts = f"of which {hidden} has no known capture and counts to {of_others}, the rest to {of_captured}"
     return f"{format_value(100 * replay_ns / times.gpu_ns, Unit.PERCENT)} of the GPU time is in {replays}, {counts}."
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceq.analysis._wording import in_graphs
 from traceq.facts.events.device_work import device_work, lacks_host_ops
-from traceq.facts.events.graph_replays import ReplayTimes, replay_times
+from traceq.facts.events.graph_labels import ReplayTimes, replay_times
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
 from traceq.facts.stalls.one_time_syncs import num_captured_graphs
@@ -29,7 +29,7 @@ class CoverageRow:
     """Device work whose launch is unknown, as a sum of its durations, and events that could not be read.
 
     `unrecorded_ns`: time in which the device does work that the trace does not show. `replay_ns`: launched by replays
-    of graphs; `uncaptured_ns`: the part of it whose capture, and so its ops and modules, the trace does not show.
+    of graphs; `uncaptured_ns`: the part of it whose capture, and so its modules, are unknown.
     """
 
     num_gpu_events: int = column("GPU events", Unit.COUNT)
@@ -139,7 +139,7 @@ def _lost_host(job: Job, parts: Sequence[_Rank]) -> list[Caveat]:
 
 
 def _uncaptured(ranks: Sequence[ReplayTimes]) -> list[Caveat]:
-    """Return a caveat if much of the device's time is in replays of graphs whose capture no trace shows."""
+    """Return a caveat if much of the device's time is in replays of graphs whose capture is unknown."""
     names = ("gpu_ns", "replay_ns", "captured_ns", "num")
     total = ReplayTimes(*(sum(getattr(rank, name) for rank in ranks) for name in names))
     uncaptured_ns = total.replay_ns - total.captured_ns

@@ -23,6 +23,8 @@ POSITION = 60
 
 _TOP = 6
 _MOST_RANKS = 3
+_SLOWER = 1.01
+"""Multiple of the fastest rank's step from which one is called the slowest."""
 
 
 @frozen
@@ -82,7 +84,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if of_job:
         return Report("critical", tables, (_view_of_job(job, of_job),))
     slowest, rows = max(ranks, key=lambda pair: _total_ns(pair[1]))
-    return Report("critical", tables, (_view(job, slowest, rows),), caveats=caveats)
+    is_slowest = _total_ns(rows) >= _SLOWER * min(_total_ns(each) for _, each in ranks)
+    return Report("critical", tables, (_view(job, slowest, rows, is_slowest=is_slowest),), caveats=caveats)
 
 
 def _rows(trace: Trace, path: CriticalPath, num_steps: int) -> list[PathRow]:
@@ -116,13 +119,13 @@ def _total_ns(rows: Sequence[PathRow]) -> int:
     return sum(row.step_ns for row in rows)
 
 
-def _view(job: Job, rank: Outline, rows: Sequence[PathRow]) -> Table:
+def _view(job: Job, rank: Outline, rows: Sequence[PathRow], *, is_slowest: bool) -> Table:
     """Return the longest pieces on one rank, and the total of each kind."""
     pieces, num_left = _longest(rows)
     total_ns = _total_ns(rows)
     kinds = largest_sums(rows, lambda row: row.kind, lambda row: (row.step_ns,))[:4]
     shares = ", ".join(f"{kind} {format_value(100 * ns / total_ns, Unit.PERCENT)}" for kind, (ns,) in kinds)
-    on = f" (rank {rank.rank}, the slowest)" if len(job.ranks) > 1 else ""
+    on = f" (rank {rank.rank}{', the slowest' if is_slowest else ''})" if len(job.ranks) > 1 else ""
     title = f"Critical path of {a_step(rank.steps)}{on}"
     notes = f"Total: {shares}.", _on_waits(job, rows), until_done(rank, total_ns), more_rows(num_left)
     note = " ".join(filter(None, notes))

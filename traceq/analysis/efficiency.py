@@ -12,7 +12,7 @@ from traceq.analysis._wording import more_rows, over_ranks
 from traceq.facts.ranks.job import Job
 from traceq.facts.roofline.modelled_ops import TimeKind
 from traceq.facts.roofline.op_work import OpWork, RankWork, rank_work
-from traceq.facts.roofline.peaks import Peaks, peaks_of
+from traceq.facts.roofline.peaks import Peaks, peaks_of, unsure_cpu_peaks
 from traceq.frozen import frozen
 from traceq.model import Trace
 from traceq.report import Report, Table, column
@@ -104,8 +104,11 @@ def merge(job: Job, parts: Sequence[RankWork]) -> Report:
         Table.of("efficiency_ops", "Ops against their roofs", OpRow, rows),
     )
     has_device = any(rank.has_device for rank in job.ranks)
-    if not any(part.rows for part in parts) or not (has_device or any(peaks.values())):
+    if not any(part.rows for part in parts):
         return Report("efficiency", tables)
+    if not has_device and not any(peaks.values()):
+        unsure = unsure_cpu_peaks(measured) if measured is not None else ""
+        return Report("efficiency", tables, (_without_peaks(unsure),) if unsure else ())
     findings = (*below_roof(job, parts, peaks), *unfused_attention(job, parts)) if has_device else ()
     return Report("efficiency", tables, _views(job, parts, peaks, ranks), findings)
 
@@ -202,6 +205,15 @@ def _job_share(ranks: Sequence[RankRow], name: str) -> float | None:
 # ---- what people see
 
 
+def _without_peaks(unsure: str) -> Table:
+    """Return why a CPU has no MFU."""
+    note = (
+        f"The peak of this CPU is unsure: repeated measurements gave {unsure}, as other work, or the job's own "
+        "workers, used its cores. Record on an idle machine, or set it: --peak fp32=TFLOP/s --peak memory=GB/s."
+    )
+    return Table.of("efficiency", "MFU unknown", OpSum, (), note=note)
+
+
 def _views(
     job: Job, parts: Sequence[RankWork], peaks: dict[int, Peaks | None], ranks: Sequence[RankRow]
 ) -> tuple[Table, ...]:
@@ -227,7 +239,8 @@ def _headline(job: Job, parts: Sequence[RankWork], peaks: dict[int, Peaks | None
     if first is None:
         return f"Work of ops; no peaks are known for this device (--peak) ({over_ranks(job)})"
     mfu, hfu = _job_share(ranks, "mfu_pct"), _job_share(ranks, "hfu_pct")
-    rates = [*_compute_peaks(parts, first), f"{format_value(first.bandwidth / 1e9, Unit.NUMBER)} GB/s"]
+    memory = [f"{format_value(first.bandwidth / 1e9, Unit.NUMBER)} GB/s"] if first.bandwidth else []
+    rates = [*_compute_peaks(parts, first), *memory]
     device = f"{first.name}: {', '.join(rates)}"
     if mfu is None or hfu is None:
         return f"Ops against the roofs of {device} ({over_ranks(job)})"

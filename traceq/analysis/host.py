@@ -28,7 +28,7 @@ _MIN_HOST_BOUND = 0.1
 
 @frozen
 class HostRow:
-    """Self time of ops or runtime calls of one name in one phase on one rank."""
+    """Self time of ops or runtime calls of one name in one phase on one rank; an op inside itself is one call."""
 
     rank: int = column("rank", Unit.COUNT)
     phase: str = column("phase")
@@ -72,7 +72,7 @@ def _rows(trace: Trace) -> list[HostRow]:
     """Return the rows of one rank, longest first."""
     times, events, labels = self_times(trace), trace.events, phases(trace)
     groups = group([labels.phase_at(times.track, events.ts[times.rows]), events.name[times.rows]])
-    num, self_ns = groups.count(), groups.sum(times.ns)
+    num, self_ns = groups.sum(times.is_call.astype(np.int64)), groups.sum(times.ns)
     rows = []
     for index in np.argsort(-np.array(self_ns, np.int64), kind="stable").tolist():
         phase, name = labels.names[groups.keys[index, 0]], events.strings[groups.keys[index, 1]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._wording import in_graphs, more_rows
-from traceq.facts.events.graph_replays import ReplayTimes
+from traceq.facts.events.graph_labels import ReplayTimes
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import inference_steps
@@ -25,8 +25,8 @@ _TOP = 12
 class InferenceRow:
     """Steps of one kind and batch size on one rank; times are means, tokens and replays sums.
 
-    `token_ns` is the time of the steps over their tokens; `captured_ns` the part of `replay_ns` whose capture the trace
-    shows.
+    `token_ns` is the time of the steps over their tokens; `captured_ns` the part of `replay_ns` whose capture is
+    known.
     """
 
     key: str = column("key", is_hidden=True)

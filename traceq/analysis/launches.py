@@ -10,22 +10,20 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._wording import per_step
+from traceq.analysis._wording import in_some_steps, per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.facts.events.compiled_code import runs_compiled
-from traceq.facts.events.first_device_use import first_device_use
-from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
-from traceq.facts.events.library_loading import library_loading_calls
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
-from traceq.intervals import span_index
+from traceq.intervals import sorted_unique, span_index
 from traceq.model import Category, Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -184,22 +182,18 @@ def _cold_start(trace: Trace) -> Finding | None:
     if len(loads):
         num = "1 kernel" if len(loads) == 1 else f"{len(loads)} kernels"
         parts.append(f"loading {num} at the first launch {format_value(took_ns[2], Unit.NS)}")
+    begins = events.ts[np.concatenate([first_use, libraries, loads])]
+    with_one = len(sorted_unique(span_index(all_steps.host[all_steps.counted], begins)))
     text = (
-        f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process: {', '.join(parts)}; "
-        "trace steps after a warm-up"
+        f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process{in_some_steps(with_one, len(window))}: "
+        f"{', '.join(parts)}; trace steps after a warm-up"
     )
     return Finding("cold_start", "high", text, sum(took_ns), instead_of=("host_bound", "launch_bound"))
 
 
 def _cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of counted steps with (the first use of the device, the start of libraries, loading launches).
-
-    What runs inside the first use is part of it.
-    """
+    """Return the rows of counted steps with (the first use of the device, the start of libraries, loading launches)."""
     counted, events = steps(trace).host[steps(trace).counted], trace.events
-    first_use, libraries = first_device_use(trace), library_loading_calls(trace)
-    if len(first_use):
-        libraries = libraries[events.ts[libraries] >= events.end[first_use[0]]]
-    calls = (first_use, libraries, kernel_loading_calls(trace))
+    calls = calls_once_per_process(trace)
     first_use, libraries, loads = (rows[span_index(counted, events.ts[rows]) >= 0] for rows in calls)
     return first_use, libraries, loads

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import recurs
 from traceq.analysis._rank_rows import Part, of_all
 from traceq.analysis._slack import slack_by_rank
 from traceq.analysis._wording import over_ranks, per_step, saving_words
@@ -27,6 +28,7 @@ from traceq.intervals import measure_within, sorted_unique, span_index, spans
 from traceq.model import Category, Trace
 from traceq.report import Column, Finding, Report, Table, column
 from traceq.units import Unit, format_value
+from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 62
 
@@ -125,11 +127,15 @@ def _pageable_copies(trace: Trace) -> Finding | None:
     window = trace_steps.window[trace_steps.counted]
     inside = pageable & (span_index(trace_steps.host[trace_steps.counted], calls.start) >= 0)
     blocked_ns, step_ns = int((calls.end - calls.start)[inside].sum()) / len(window), float(np.diff(window).mean())
-    if blocked_ns < _LEAST_SHARE * step_ns:
+    if blocked_ns < _LEAST_SHARE * step_ns or not is_replayed(trace):
         return None
     removed = np.isin(host_waits(trace).call, np.flatnonzero(pageable))
     (saving,) = replay_of(trace).saved_per_step(removed[None])
-    if saving.least_ns < _LEAST_SHARE * step_ns:
+    in_step = span_index(trace_steps.host[trace_steps.counted], calls.start[inside])
+    in_most = 2 * len(sorted_unique(in_step)) > len(window)
+    if saving.least_ns < _LEAST_SHARE * step_ns or not in_most:
+        return None
+    if not recurs(saving.steps_ns, trace_steps, 100 * _LEAST_SHARE):
         return None
     blocked, saved = format_value(blocked_ns, Unit.NS), saving_words(saving, step_ns)
     origin, longest = syncs(trace).origin, int(np.argmax(np.where(inside, calls.end - calls.start, -1)))

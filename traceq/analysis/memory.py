@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceq.analysis._basis import recurs
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._removed_waits import saved_without_syncs
 from traceq.analysis._slack import slack_by_rank
-from traceq.analysis._wording import per_step, saving_words, scope
+from traceq.analysis._wording import in_some_steps, per_step, saving_words, scope
 from traceq.analysis._worst_rank import on_the_worst_rank
+from traceq.causes.removed_waits import saved_without_syncs
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import syncs
@@ -22,13 +23,16 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import span_index
+from traceq.intervals import sorted_unique, span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, Unknown, column
 from traceq.units import Unit, format_value
+from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 75
 
+_LEAST_PCT = 0.1
+"""Percentage of most steps that replay saves from which it is worth more than a remark."""
 _FREES = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 
 
@@ -152,14 +156,21 @@ def _retries(trace: Trace) -> Finding | None:
         return None
     host, num_steps = trace_steps.host[trace_steps.counted], int(trace_steps.counted.sum())
     in_steps = np.flatnonzero((waits.kind == SyncKind.ALLOC) & (span_index(host, waits.start) >= 0))
-    num_frees = int(matching(trace.events, waits.rows[in_steps], _FREES).sum())
+    frees_memory = in_steps[matching(trace.events, waits.rows[in_steps], _FREES)]
+    num_frees = len(frees_memory)
     if not num_frees:
         return None
-    saving, step_ns = saved_without_syncs(trace, SyncKind.ALLOC), float(np.diff(trace_steps.window).mean())
-    frees, saved = format_value(num_frees / num_steps, Unit.MEAN), saving_words(saving, step_ns)
-    severity = "high" if saving.least_ns else "low"
+    with_one = len(sorted_unique(span_index(host, waits.start[frees_memory])))
+    frees = format_value(num_frees / num_steps, Unit.MEAN)
+    times = f"{frees} times {per_step(trace_steps)}{in_some_steps(with_one, num_steps)}"
+    gain, severity, saved_ns = "", "low", 0
+    if is_replayed(trace):
+        saving, step_ns = saved_without_syncs(trace, SyncKind.ALLOC), float(np.diff(trace_steps.window).mean())
+        gain = f"; removing all allocation calls saves {saving_words(saving, step_ns)} (replay)"
+        saved_ns = saving.least_ns
+        severity = "high" if saved_ns and recurs(saving.steps_ns, trace_steps, _LEAST_PCT) else "low"
     text = (
-        f"the allocator returns memory to the driver {frees} times {per_step(trace_steps)}; removing all allocation "
-        f"calls saves {saved} (replay): try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
+        f"the allocator returns memory to the driver {times}{gain}: "
+        "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use less memory"
     )
-    return Finding("allocator_retries", severity, text, saving.least_ns, instead_of=("alloc_wait",))
+    return Finding("allocator_retries", severity, text, saved_ns, instead_of=("alloc_wait",))

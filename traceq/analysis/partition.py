@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.analysis._basis import holds_in_steps, unprofiled_share
 from traceq.analysis._device_copies import exposed_device_copies
-from traceq.analysis._removed_waits import saved_without_syncs
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
     MOST_RANKS,
@@ -24,6 +23,7 @@ from traceq.analysis._wording import (
     per_step,
     saving_words,
 )
+from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.graph_replays import capture_spans
@@ -46,6 +46,7 @@ from traceq.intervals import intersect, measure_common, span_index, spans
 from traceq.model import Trace
 from traceq.report import Cell, Column, Finding, Report, Table, column
 from traceq.units import Unit, bar, format_value
+from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 30
 
@@ -156,7 +157,7 @@ def _capture_ns(trace: Trace) -> float:
 
 def _saved(trace: Trace) -> dict[str, Saving]:
     """Return by how much replay shortens a step without what `_FREE` names, as in the table `replay`."""
-    if not len(device_work(trace)):
+    if not len(device_work(trace)) or not is_replayed(trace):
         return {}
     replay = replay_of(trace)
     free = {_EXPOSED: replay.communication, _HOST_BOUND: replay.host_time}
@@ -295,7 +296,8 @@ def _copies_of_device(copies: dict[str, float]) -> str:
 
 
 def _mean_saving(savings: Sequence[Saving]) -> Saving:
-    least, most = (round(float(np.mean(ns))) for ns in zip(*map(astuple, savings), strict=True))
+    pairs = [(saving.least_ns, saving.most_ns) for saving in savings]
+    least, most = (round(float(np.mean(ns))) for ns in zip(*pairs, strict=True))
     return Saving(least, most)
 
 
@@ -344,7 +346,9 @@ def _by_rank(job: Job, means: Sequence[_Mean]) -> tuple[Table, ...]:
 
 
 def _heading(job: Job) -> str:
-    return a_step(job.ranks[0].steps).capitalize()
+    """Return `A step`, or `A step of the host` where a trace lacks the rows of the job's device."""
+    whole = a_step(job.ranks[0].steps).capitalize()
+    return f"{whole} of the host" if any(rank.lacks_device_rows for rank in job.ranks) else whole
 
 
 def _matrix(cells: Iterable[tuple[str, str, float]]) -> _Matrix:

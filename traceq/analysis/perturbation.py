@@ -7,16 +7,25 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
+from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.model import Trace
+from traceq.intervals import measure_within, span_index, spans
+from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["merge", "perturbation_words", "summarize"]
+__all__ = ["merge", "most_overhead_ns", "perturbation_words", "summarize", "unlike_steps"]
 
 POSITION = 12
+
+_MOST_PER_EVENT_NS = 5_000
+"""What recording one event of the host takes at most: an op with its shapes and stack, several times what is usual."""
+
+_FEWEST = 8
+"""Unprofiled steps from which their range tells something."""
 
 
 @frozen
@@ -51,6 +60,51 @@ def perturbation_words(job: Job) -> str:
     profiled_ns, unprofiled_ns = max(row.profiled_ns for row in rows), max(row.unprofiled_ns for row in rows)
     median = f"{format_value(unprofiled_ns, Unit.NS)}, median of {rows[0].num_unprofiled:,}"
     return f"Profiler overhead: {profiled_ns / unprofiled_ns:.2f}x (unprofiled steps take {median})."
+
+
+def most_overhead_ns(trace: Trace) -> int:
+    """Return the most by which the profiler can have made a counted step of a trace longer, median of its steps."""
+    events, all_steps = trace.events, steps(trace)
+    rows, is_host = events.rows(Category.OVERHEAD), np.ones(len(events), np.bool_)
+    is_host[device_work(trace).rows] = False
+    step = span_index(all_steps.host, events.ts[is_host])
+    num = np.bincount(step[step >= 0], minlength=len(all_steps))
+    own_ns = measure_within(spans(events.ts[rows], events.end[rows]), all_steps.host[:, 0], all_steps.host[:, 1])
+    return int(np.median((own_ns + _MOST_PER_EVENT_NS * num)[all_steps.counted]))
+
+
+def unlike_steps(job: Job, most_overhead: Sequence[int]) -> tuple[Caveat, ...]:
+    """Return a caveat where traced steps are unlike the unprofiled ones, of the rank on which most; else nothing.
+
+    Their median is below all unprofiled steps, or above all by more than the profiler can take: `most_overhead` ns of
+    each rank. A copied trace, of whose unprofiled steps only means are known, does not tell.
+    """
+    if job.timings is None:
+        return ()
+    unlike = [
+        _unlike(rank, _unprofiled(job, rank.rank), most) for rank, most in zip(job.ranks, most_overhead, strict=True)
+    ]
+    text = max(unlike, default=(0.0, ""))[1]
+    return (Caveat("unlike_steps", text),) if text else ()
+
+
+def _unlike(rank: Outline, unprofiled: NDArray[np.int64], most_overhead: int) -> tuple[float, str]:
+    """Return (ns by which the median of a rank's traced steps is outside, the caveat), (0, "") where it is inside."""
+    if not rank.steps.marked or len(unprofiled) < _FEWEST:
+        return 0.0, ""
+    window = rank.steps.window[rank.steps.counted]
+    traced, least, most = float(np.median(window[:, 1] - window[:, 0])), int(unprofiled.min()), int(unprofiled.max())
+    outside = max(least - traced, traced - most - most_overhead)
+    if outside <= 0:
+        return 0.0, ""
+    times = (traced, float(np.median(unprofiled)), least, most, most_overhead)
+    traced_text, median, least_text, most_text, overhead = (format_value(ns, Unit.NS) for ns in times)
+    why = f"the profiler adds at most {overhead}" if traced > most else "a profiler makes no step shorter"
+    text = (
+        f"the traced steps of rank {rank.rank} are unlike the unprofiled ones: their median is {traced_text}, against "
+        f"{median} (all from {least_text} to {most_text}), and {why}"
+    )
+    return outside, text
 
 
 def _slowdowns(job: Job) -> list[SlowdownRow]:

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from traceq import analysis as package
 from traceq.analysis._plugins import PluginAnalysis, plugin_analyses
 from traceq.errors import UsageFault
-from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job, job_of
+from traceq.facts.ranks.rank_outline import Outline, outline
 from traceq.model import Caveat, Run, Trace
 from traceq.report import Report, Sheet, Source
 
@@ -32,6 +32,7 @@ __all__ = [
     "names",
     "plugin_caveats",
     "plugins_version",
+    "reports_of",
     "sheet",
 ]
 
@@ -115,26 +116,34 @@ def analyze(run: Run, name: str) -> Report:
 
 def analyze_all(run: Run, only: Sequence[str] = ()) -> tuple[Report, ...]:
     """Return the reports of several analyses of a run, or of all, in the order of a report."""
-    job = job_of(run)
+    return reports_of(job_of(run), run.traces, only)
+
+
+def reports_of(job: Job, traces: Sequence[Trace], only: Sequence[str] = ()) -> tuple[Report, ...]:
+    """Return the reports of several analyses of a job whose traces are in memory, in the order of a report."""
     return tuple(
-        module.merge(job, tuple(module.summarize(trace) for trace in run.traces))
-        for module in map(analysis, chosen(only))
+        module.merge(job, tuple(module.summarize(trace) for trace in traces)) for module in map(analysis, chosen(only))
     )
 
 
-def describe(run: Run) -> Source:
-    """Return what was read, for the first line of a report; no device for a trace that lacks the rows of its own."""
+def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:
+    """Return what was read, for the first line of a report; no device for a trace that lacks the rows of its own.
+
+    `ranks` are the outlines of its traces where these have no events.
+    """
     environment = run.manifest.environment if run.manifest is not None else {}
     first = run.traces[0] if run.traces else None
+    ranks = tuple(map(outline, run.traces)) if ranks is None else ranks
     return Source(
         path=run.path,
-        num_events=sum(len(trace.events) for trace in run.traces),
+        num_events=sum(rank.num_events for rank in ranks),
         ranks=run.ranks,
         world_size=first.world_size if first else run.manifest.num_ranks if run.manifest else 0,
-        device="" if first is None or (first.device == "cpu" and lacks_device_rows(first)) else first.device,
+        device="" if not ranks or (ranks[0].device == "cpu" and ranks[0].lacks_device_rows) else ranks[0].device,
         torch=str(environment.get("torch", "")),
         arm=run.arm,
         step=first.only.number if first and first.only else None,
+        lacks_device_rows=any(rank.lacks_device_rows for rank in ranks),
     )
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import recurs
+from traceq.analysis._job_gain import is_too_large, job_gain, played_job
 from traceq.analysis._rank_rows import of_all
-from traceq.analysis._removed_waits import LOADER, kinds_of_waits, saved_without_alike
 from traceq.analysis._slack import in_vain, slack_by_rank
-from traceq.analysis._wording import a_step, the_step, until_done
+from traceq.analysis._wording import a_step, in_traced_steps, the_step, until_done
+from traceq.causes.removed_waits import LOADER, kinds_of_waits, saved_without_alike
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.ranks.job import Job
@@ -21,13 +24,20 @@ from traceq.facts.stalls.syncs import SYNC_KINDS
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import span_index
-from traceq.model import Trace
+from traceq.model import Caveat, Run, Trace
 from traceq.report import Finding, Report, Table, column
-from traceq.units import Unit, format_value
+from traceq.units import Unit, format_ranks, format_value
+from traceq.whatif.best import best_changes
+from traceq.whatif.host_waits import WithoutSyncs
+from traceq.whatif.job_replay import CannotReplay, job_replay
+from traceq.whatif.predict import Change
+from traceq.whatif.sentences import change_table
+from traceq.whatif.unreplayed import MOST_UNREPLAYED, is_replayed, unreplayed_share
 
 POSITION = 59
 
 _NOTHING, _ALL, _LOADER = "nothing", "all syncs", "data loader"
+_ALLOCATIONS = "alloc syncs"
 _COMMUNICATION, _HOST_TIME = "communication", "host time"
 
 _SHOWN = 0.005
@@ -35,6 +45,7 @@ _SHOWN = 0.005
 _UNEXPLAINED = 0.01
 """Part of a step that replay cannot explain from which the note says so."""
 _RANGE = "At most: if streams waited only where that delayed them, and delays without a recorded reason shrink."
+_OF_JOB = "What all ranks gain together: traceq whatif."
 _LEAST_SHARE, _FAR_MORE = 0.02, 1.5
 """Part of a step, and multiple of what any row of syncs saves alone, from which the sum of all is a finding."""
 
@@ -44,6 +55,7 @@ class ReplayRow:
     """Result of replaying a rank's trace without some of its time, mean over the counted steps.
 
     `num` waits (or collectives, or pieces of host time between them) are removed; per step they take `blocked_ns`.
+    `steps_saved_ns` of each counted step.
     """
 
     rank: int = column("rank", Unit.COUNT, is_hidden=True)
@@ -53,6 +65,7 @@ class ReplayRow:
     saved_ns: int = column("saves", Unit.NS)
     most_saved_ns: int = column("at most", Unit.NS)
     step_ns: int = column("remains", Unit.NS)
+    steps_saved_ns: tuple[int, ...] = ()
 
     @property
     def observed_ns(self) -> int:
@@ -62,15 +75,22 @@ class ReplayRow:
 
 @frozen
 class _Rank:
-    """One rank's rows, and ns by which its step is shorter without the one row of `syncs` that saves most."""
+    """One rank's rows, ns by which its step is shorter without the one row of `syncs` that saves most, and changes.
+
+    These are those that would gain most, of a rank that is replayed alone; none if it cannot be replayed.
+    `unreplayed_share` of its step cannot.
+    """
 
     rows: tuple[ReplayRow, ...]
     largest_alone_ns: int
+    changes: tuple[Change, ...]
+    unreplayed_share: float
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return step times by replay; the first row removes `nothing` and shows how well replay explains the trace."""
-    return _Rank(tuple(_rows(trace)), max((saving.least_ns for saving in saved_without_alike(trace)), default=0))
+    largest_alone_ns = max((saving.least_ns for saving in saved_without_alike(trace)), default=0)
+    return _Rank(tuple(_rows(trace)), largest_alone_ns, _changes(trace), unreplayed_share(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -79,18 +99,40 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     It is the one that waits least for others, whose own work makes the step as long as it is; where the waits are not
     known, the slowest.
     """
-    table = Table.of("replay", "Replay", ReplayRow, of_all(parts))
+    table, caveats = Table.of("replay", "Replay", ReplayRow, of_all(parts)), _refused(job, parts)
+    gains = parts[0].changes if len(parts) == 1 else _changes_of_job(job)
+    changes = (_view_of_changes(job, gains),) if gains else ()
     saving = [
         (rank, part)
         for rank, part in zip(job.ranks, parts, strict=True)
         if any(row.saved_ns >= _SHOWN * row.observed_ns for row in part.rows[1:])
     ]
     if not saving:
-        return Report("replay", (table,))
+        return Report("replay", (table,), changes, caveats=caveats)
     slack_ns = slack_by_rank(job)
     rank, part = min(saving, key=lambda pair: (slack_ns.get(pair[0].rank, inf), -pair[1].rows[0].observed_ns))
     findings = _findings(job, rank, part, slack_ns)
-    return Report("replay", (table,), (_view(job, rank, part.rows, slack_ns),), tuple(findings))
+    view = _view(job, rank, part.rows, slack_ns)
+    return Report("replay", (table,), (*changes, view), tuple(findings), caveats)
+
+
+def _refused(job: Job, parts: Sequence[_Rank]) -> tuple[Caveat, ...]:
+    """Return a caveat on ranks of whose steps too much cannot be replayed: nothing is said of what they would save."""
+    refused = [
+        (part.unreplayed_share, rank)
+        for rank, part in zip(job.ranks, parts, strict=True)
+        if part.unreplayed_share > MOST_UNREPLAYED
+    ]
+    if not refused:
+        return ()
+    share, rank = max(refused, key=lambda pair: pair[0])
+    percent, most = format_value(100 * share, Unit.PERCENT), f"{100 * MOST_UNREPLAYED:.0f} %"
+    on_ranks = f" of ranks {format_ranks([each.rank for _, each in refused])}" if len(job.ranks) > 1 else ""
+    text = (
+        f"{percent} of {the_step(rank.steps)}{on_ranks} cannot be replayed, more than {most}: nothing is said of what "
+        "it would be without its syncs, communication or host time"
+    )
+    return (Caveat("not_replayed", text),)
 
 
 def _rows(trace: Trace) -> list[ReplayRow]:
@@ -98,6 +140,8 @@ def _rows(trace: Trace) -> list[ReplayRow]:
     step_ns, unexplained_ns = round(float(replay.step_ns[counted].mean())), replay.unexplained_ns()
     in_steps = span_index(steps(trace).host[counted], holds.start) >= 0
     rows = [_row(trace.rank, _NOTHING, 0, 0, Saving(unexplained_ns, unexplained_ns), step_ns)]
+    if not is_replayed(trace):
+        return rows
     cases = _cases(trace)
     if cases:
         removed = np.array([selected for _, selected in cases])
@@ -112,8 +156,30 @@ def _rows(trace: Trace) -> list[ReplayRow]:
     return rows
 
 
+def _changes(trace: Trace) -> tuple[Change, ...]:
+    """Return the changes that would gain most on a rank alone, of one whose job has no others."""
+    if trace.world_size > 1:
+        return ()
+    try:
+        return tuple(prediction.together for prediction in best_changes(job_replay(Run(trace.path, (trace,)))))
+    except CannotReplay:
+        return ()
+
+
+def _changes_of_job(job: Job) -> tuple[Change, ...]:
+    """Return the changes that would gain most on all ranks of a job of several, if these can be replayed together."""
+    replay = played_job(job)
+    return () if replay is None else tuple(prediction.together for prediction in best_changes(replay))
+
+
+def _view_of_changes(job: Job, changes: Sequence[Change]) -> Table:
+    title = f"{a_step(job.ranks[0].steps).capitalize()} if one thing changed, by the options of `traceq whatif`"
+    return change_table(changes, title)
+
+
 def _row(rank: int, removed: str, num: int, blocked_ns: int, saving: Saving, step_ns: int) -> ReplayRow:
-    return ReplayRow(rank, removed, num, blocked_ns, saving.least_ns, saving.most_ns, step_ns - saving.least_ns)
+    remains_ns = step_ns - saving.least_ns
+    return ReplayRow(rank, removed, num, blocked_ns, saving.least_ns, saving.most_ns, remains_ns, saving.steps_ns)
 
 
 def _cases(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
@@ -130,21 +196,29 @@ def _findings(job: Job, rank: Outline, part: _Rank, slack_ns: Mapping[int, float
 
     Often the host waits, without one, for the same work in the next.
     """
-    saved = [row.saved_ns for row in part.rows[1:] if row.removed.endswith("syncs")]  # of all, the last row
-    together_ns = saved[-1] if saved else 0
+    removed = [row for row in part.rows[1:] if row.removed.endswith("syncs")]  # of all, the last row
+    together_ns = removed[-1].saved_ns if removed else 0
     if together_ns < _LEAST_SHARE * part.rows[0].observed_ns or together_ns < _FAR_MORE * part.largest_alone_ns:
+        return []
+    if not recurs(removed[-1].steps_saved_ns, rank.steps, 100 * _LEAST_SHARE):
         return []
     together, alone = format_value(together_ns, Unit.NS), format_value(part.largest_alone_ns, Unit.NS)
     on_rank = f" of rank {rank.rank}, {_which(rank, slack_ns)}," if len(job.ranks) > 1 else ""
-    of_kind = max((row for row in part.rows[1:] if row.removed.endswith("syncs")), key=_saved_by_kind)
+    of_kind = max(removed, key=_saved_by_kind)
     most = _saved_by_kind(of_kind)
-    syncs_of_kind = "allocations" if of_kind.removed == "alloc syncs" else of_kind.removed
+    syncs_of_kind = "allocations" if of_kind.removed == _ALLOCATIONS else of_kind.removed
     kind = f"; {syncs_of_kind} alone {format_value(most, Unit.NS)}" if 2 * most >= together_ns else ""
+    what = "syncs and allocations" if any(row.removed == _ALLOCATIONS for row in removed) else "syncs"
+    gain = job_gain(job, WithoutSyncs())
+    of_job = f"; on all ranks, that saves {gain.of_step}" if gain is not None else ""
+    basis = f", {in_traced_steps(job, int(rank.steps.counted.sum()))}" if rank.steps.marked else ""
     text = (
-        f"removing all syncs shortens {the_step(rank.steps)}{on_rank} by {together} (replay{kind}), no row of them "
-        f"alone by more than {alone}: remove them together"
+        f"removing all {what} shortens {the_step(rank.steps)}{on_rank} by {together}{of_job} (replay{basis}{kind}), "
+        f"no row of them alone by more than {alone}: remove them together"
     )
     finding, own_slack_ns = Finding("joint_syncs", "medium", text, together_ns), slack_ns.get(rank.rank, 0.0)
+    if gain is not None:
+        return [replace(finding, severity="low") if gain.is_nothing else finding]
     return [in_vain(finding, rank.rank, own_slack_ns) if own_slack_ns >= together_ns else finding]
 
 
@@ -165,7 +239,9 @@ def _which(rank: Outline, slack_ns: Mapping[int, float]) -> str:
 def _view(job: Job, rank: Outline, rows: Sequence[ReplayRow], slack_ns: Mapping[int, float]) -> Table:
     on_rank = f" (rank {rank.rank}, {_which(rank, slack_ns)})" if len(job.ranks) > 1 else ""
     title = f"{a_step(rank.steps).capitalize()} without some of its time{on_rank}"
-    view = Table.of("replay", title, ReplayRow, rows[1:], note=_note(rank, rows)).visible
+    of_job = _OF_JOB if is_too_large(job) and len(job.ranks) > 1 else ""
+    note = " ".join(filter(None, (_note(rank, rows), of_job)))
+    view = Table.of("replay", title, ReplayRow, rows[1:], note=note).visible
     return view if _is_range(rows) else view.without("most_saved_ns")
 
 

@@ -1,4 +1,4 @@
-"""Where does the time of an unprofiled step go?"""
+"""Where does the time of an unprofiled step go; of an inference engine, that of a traced one?"""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.analysis._basis import ranks_differ
+from traceq.analysis._step_kinds import StepKindRow, step_kinds, table_of, view_of
+from traceq.analysis._wording import MOST_RANKS
 from traceq.analysis.loader import is_loader_alone
 from traceq.facts.comm.parallelism import strategy_of
 from traceq.facts.ranks.job import Job
@@ -17,7 +20,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.unprofiled_phases import UnprofiledPhase, pace_of, unprofiled_phases
 from traceq.frozen import frozen
 from traceq.model import Manifest, Timings, Trace
-from traceq.report import Report, Table, column
+from traceq.report import Column, Report, Table, column
 from traceq.units import Unit, format_value
 
 POSITION = 6
@@ -29,6 +32,11 @@ _MERGED_PHASES = (
     "DeepSpeed clips, steps and zeroes gradients within one call, and reduces them within backward: time missing from "
     "unscale_clip and zero_grad_sched is in optim_step."
 )
+_OTHER = "`other` is the rest of the step, in none of these phases: checks, metrics, logging, what Python does between."
+_MUCH_PCT = 5.0
+"""Share of a step from which the time outside all phases is explained."""
+_MOST_BESIDE_SPREAD = 4
+"""Most ranks whose times fit beside median, p95 and share."""
 _BY_HOST = "By the host's clock: on a device, phases show when work was launched, not when it ran."
 
 
@@ -63,6 +71,7 @@ class _Profile:
     global_step_time_s: float = column()
     global_samples_per_sec: float | None = column()
     slowest_rank: int = column()
+    ranks_differ: bool = column()
     peak_alloc_gb_worst: float | None = column()
     peak_reserved_gb_worst: float | None = column()
     peak_rss_gb_worst: float | None = column()
@@ -72,10 +81,11 @@ class _Profile:
 
 @frozen
 class _Rank:
-    """What a rank's trace shows: its strategy, and the model FLOPs of a mean counted step by dtype."""
+    """What a rank's trace shows: its strategy, the model FLOPs of a mean counted step by dtype, steps of inference."""
 
     strategy: str
     model_flops: dict[str, float]
+    kinds: tuple[StepKindRow, ...]
 
 
 @frozen
@@ -92,14 +102,16 @@ def summarize(trace: Trace) -> _Rank:
     num_steps = int(steps(trace).counted.sum())
     for row in rank_work(trace).rows:
         flops[row.dtype] = flops.get(row.dtype, 0.0) + row.step_model_flops / num_steps
-    return _Rank(strategy_of(trace)[0], flops)
+    return _Rank(strategy_of(trace)[0], flops, step_kinds(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
-    """Return phases of the unprofiled steps of the run's arm, and the job's pace; nothing where none were recorded."""
+    """Return phases of the unprofiled steps of the run's arm, and the job's pace; of a trace alone kinds of steps."""
     timings, manifest = job.timings, job.manifest
+    kinds = [row for part in parts for row in part.kinds]
     if timings is None or manifest is None:
-        return Report("step_profile", (_profile((), _parts((), ())), _by_rank(())))
+        tables = _profile((), _parts((), ())), _by_rank(()), table_of(kinds)
+        return Report("step_profile", tables, (view_of(kinds),) if kinds else ())
     times = unprofiled_phases(timings)
     ranks = range(len(timings.step_ns))
     rows = tuple(row for rank in ranks for row in _rows([phase.of(rank) for phase in times], rank))
@@ -108,7 +120,7 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     parts_ = _parts(times, timings.step_ns.mean(axis=1).tolist())
     profile = _profile((_figures(job, timings, manifest, distributed, mfu_pct),), parts_)
     views = () if is_loader_alone(manifest) else (_view(job, timings, distributed, times, mfu_pct),)
-    return Report("step_profile", (profile, _by_rank(rows)), views)
+    return Report("step_profile", (profile, _by_rank(rows), table_of(kinds)), views)
 
 
 def _profile(rows: Sequence[_Profile], parts: tuple[Table, ...]) -> Table:
@@ -137,7 +149,7 @@ def _rows(times: Sequence[UnprofiledPhase], rank: int | None = None) -> list[Pha
 
 def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str, mfu_pct: float | None) -> _Profile:
     pace, arm = pace_of(manifest, job.arm, timings), manifest.arm(job.arm)
-    parameters = {**manifest.parameters, **(arm.varied if arm else {})}
+    parameters = {**manifest.facts_for(job.arm), **manifest.parameters, **(arm.varied if arm else {})}
     return _Profile(
         arm=job.arm,
         warmup=timings.num_warmup,
@@ -153,6 +165,7 @@ def _figures(job: Job, timings: Timings, manifest: Manifest, distributed: str, m
         global_step_time_s=pace.step_ns * _PER_NS,
         global_samples_per_sec=pace.samples_per_second,
         slowest_rank=pace.slowest,
+        ranks_differ=ranks_differ(timings.step_ns),
         peak_alloc_gb_worst=_gigabytes(timings.peak_allocated),
         peak_reserved_gb_worst=_gigabytes(timings.peak_reserved),
         peak_rss_gb_worst=_gigabytes(timings.peak_process),
@@ -193,16 +206,35 @@ def _view(
     clock = ", by the device's clock" if timings.by_device else ""
     title = f"An unprofiled step, by phase ({ranks}{num_steps:,} steps{clock})"
     mfu = [f"MFU {format_value(mfu_pct, Unit.PERCENT)}."] if mfu_pct is not None else []
-    note = " ".join([_pace(job, timings), *mfu, *_memory(timings), *_doubts(distributed, timings)])
+    rest = [_OTHER] if 100 * times[-1].mean >= _MUCH_PCT * total.mean and len(times) > 1 else []
+    note = " ".join([_pace(job, timings), *mfu, *_memory(timings), *rest, *_doubts(distributed, timings)])
     view = Table.of("step_phases", title, PhaseTimesRow, rows, note=note).visible
-    return view if timings.by_device else view.without("host_ns")
+    view = view if timings.by_device else view.without("host_ns")
+    return _with_ranks(view, {phase.name: phase for phase in (*times, total)}, num_ranks)
+
+
+def _with_ranks(view: Table, times: Mapping[str, UnprofiledPhase], num_ranks: int) -> Table:
+    """Return the view with the mean of each rank, of many ranks with the slowest, the median and the fastest."""
+    if num_ranks < 2:
+        return view
+    means = [times[str(row[0])].ns.mean(axis=1).round().astype(np.int64) for row in view.rows]
+    if num_ranks <= MOST_RANKS:
+        if num_ranks > _MOST_BESIDE_SPREAD:
+            view = view.select("phase", "mean_ns")
+        for rank in range(num_ranks):
+            view = view.with_column(Column(f"rank_{rank}", f"rank {rank}", Unit.NS), (int(ns[rank]) for ns in means))
+        return view
+    view = view.with_column(Column("slowest_ns", "slowest", Unit.NS), (int(ns.max()) for ns in means))
+    view = view.with_column(Column("slowest_rank", "on rank", Unit.COUNT), (int(ns.argmax()) for ns in means))
+    view = view.with_column(Column("median_rank_ns", "median rank", Unit.NS), (round(np.median(ns)) for ns in means))
+    return view.with_column(Column("fastest_ns", "fastest", Unit.NS), (int(ns.min()) for ns in means))
 
 
 def _pace(job: Job, timings: Timings) -> str:
     """Return `The job's step takes 46.7 ms (rank 1, the slowest; the fastest 40.1 ms): 343 samples/s` as a sentence."""
     pace = pace_of(job.manifest, job.arm, timings)
     step, fastest = format_value(pace.step_ns, Unit.NS), format_value(min(pace.ranks_ns), Unit.NS)
-    spread = "" if step == fastest else f" (rank {pace.slowest}, the slowest; the fastest {fastest})"
+    spread = f" (rank {pace.slowest}, the slowest; the fastest {fastest})" if ranks_differ(timings.step_ns) else ""
     rate = pace.samples_per_second
     samples = f": {format_value(rate, Unit.COUNT if rate >= 100 else Unit.MEAN)} samples/s" if rate else ""
     return f"The job's step takes {step}{spread}{samples}."

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import MOST_RANKS, more_rows
-from traceq.analysis.perturbation import perturbation_words
+from traceq.analysis.perturbation import most_overhead_ns, perturbation_words, unlike_steps
 from traceq.facts.ranks.job import Job
 from traceq.facts.ranks.rank_outline import Outline
 from traceq.facts.timeline.steps import steps
@@ -44,7 +44,10 @@ class StepRow:
 
 @frozen
 class _Summary:
-    """The counted steps of one rank; `curve` is "" where they are too few for one."""
+    """The counted steps of one rank.
+
+    `lag_ns` is None where windows are the host's, and do not tell; `curve` is "" where steps are too few for one.
+    """
 
     rank: int = column("rank", Unit.COUNT)
     num: int = column("steps", Unit.COUNT)
@@ -52,21 +55,30 @@ class _Summary:
     min_ns: int = column("shortest", Unit.NS)
     max_ns: int = column("longest", Unit.NS)
     host_ns: float = column("host, mean", Unit.NS)
-    lag_ns: float = column("device lag", Unit.NS)
+    lag_ns: float | None = column("device lag", Unit.NS)
     curve: str = column("each step")
 
 
 @frozen
+class _Whole:
+    """The trace of one rank that has no steps."""
+
+    rank: int = column("rank", Unit.COUNT)
+    dur_ns: int = column("duration", Unit.NS)
+
+
+@frozen
 class _Rank:
-    """One rank's rows, and what is doubtful about its steps."""
+    """One rank's rows, what is doubtful about its steps, and the most that the profiler adds to one, ns."""
 
     rows: tuple[StepRow, ...]
     caveats: tuple[Caveat, ...]
+    most_overhead_ns: int
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return the windows of all steps: the device's where there is device work and more than one step."""
-    return _Rank(tuple(_rows(trace)), tuple(_caveats(trace)))
+    return _Rank(tuple(_rows(trace)), tuple(_caveats(trace)), most_overhead_ns(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -75,7 +87,8 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     if not job.ranks:
         return Report("steps", (table,))
     caveats = tuple(caveat for part in parts for caveat in part.caveats)
-    return Report("steps", (table,), (_view(job),), caveats=caveats[:1])
+    unlike = unlike_steps(job, [part.most_overhead_ns for part in parts])
+    return Report("steps", (table,), (_view(job),), caveats=(*caveats[:1], *unlike))
 
 
 def _rows(trace: Trace) -> list[StepRow]:
@@ -104,11 +117,21 @@ def _overhead(trace: Trace) -> NDArray[np.int64]:
 
 
 def _view(job: Job) -> Table:
+    if not any(rank.steps.marked for rank in job.ranks):
+        return _whole_traces(job)
     lines = [_summary(rank) for rank in job.ranks]
     longest = sorted(lines, key=lambda line: -line.mean_ns)[:MOST_RANKS]
     shown = [line for line in lines if line in longest]
     note = " ".join(filter(None, [_note(job), perturbation_words(job), more_rows(len(lines) - len(shown))]))
     return Table.of("steps", "Steps", _Summary, shown, note=note)
+
+
+def _whole_traces(job: Job) -> Table:
+    """Return the durations of traces without steps, longest first."""
+    lines = [_Whole(rank.rank, int(np.diff(rank.steps.window[0])[0])) for rank in job.ranks]
+    shown = sorted(lines, key=lambda line: -line.dur_ns)[:MOST_RANKS]
+    note = more_rows(len(lines) - len(shown))
+    return Table.of("steps", "Whole trace, without steps", _Whole, shown, note=note)
 
 
 def _summary(rank: Outline) -> _Summary:
@@ -122,7 +145,7 @@ def _summary(rank: Outline) -> _Summary:
         min_ns=int(window_ns.min()),
         max_ns=int(window_ns.max()),
         host_ns=float(np.mean(host[:, 1] - host[:, 0])),
-        lag_ns=float(np.mean(window[:, 1] - host[:, 1])),
+        lag_ns=float(np.mean(window[:, 1] - host[:, 1])) if rank.steps.by_device else None,
         curve=sparkline(window_ns.tolist()) if len(window_ns) >= _CURVE else "",
     )
 

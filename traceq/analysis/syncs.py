@@ -8,10 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from traceq.analysis._basis import recurs
+from traceq.analysis._job_gain import job_gain
 from traceq.analysis._rank_rows import Part, of_all
-from traceq.analysis._removed_waits import alike_syncs, is_of_measurement, saved_without_alike
 from traceq.analysis._slack import in_vain, slack_by_rank
-from traceq.analysis._wording import and_followers, more_rows, over_ranks, per_step, saving_words, with_step_headings
+from traceq.analysis._wording import (
+    and_followers,
+    in_some_steps,
+    in_traced_steps,
+    more_rows,
+    over_ranks,
+    per_step,
+    saving_words,
+    with_step_headings,
+)
+from traceq.causes.removed_waits import alike_syncs, is_of_measurement, saved_without_alike, sync_keys
 from traceq.causes.replay import Saving
 from traceq.facts.events.device_work import lacks_device_rows
 from traceq.facts.ranks.job import Job
@@ -22,10 +33,12 @@ from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.facts.timeline.time_partition import unrecorded
 from traceq.frozen import frozen
-from traceq.intervals import measure_within, sorted_unique, span_index
+from traceq.intervals import measure_within, span_index
 from traceq.model import Trace
 from traceq.report import Finding, Report, SyncSite, Table, column
 from traceq.units import Unit, format_value
+from traceq.whatif.host_waits import WithoutSyncs
+from traceq.whatif.unreplayed import is_replayed
 
 POSITION = 40
 
@@ -58,7 +71,7 @@ class SyncRow:
     what they cost, in labels, tables and findings; `most_replay_ns` where what streams wait for is not recorded, or
     delays of the device have no recorded reason. `cost_ns` is only the part of it right after them. Waits for
     unrecorded work do not count in `step_blocked_ns`. `once`: why they do not recur in every step, "" if they may;
-    `num_steps` counted steps have one.
+    `num_steps` counted steps have one. `steps_blocked_ns`, `steps_saved_ns`: the two means by step.
     """
 
     key: str = column("key")
@@ -82,6 +95,8 @@ class SyncRow:
     label: str = column("label")
     once: str = column("once")
     num_steps: int = column("steps with one", Unit.COUNT)
+    steps_blocked_ns: tuple[int, ...] = ()
+    steps_saved_ns: tuple[int, ...] = ()
 
 
 def summarize(trace: Trace) -> Part[SyncRow]:
@@ -99,18 +114,18 @@ def merge(job: Job, parts: Sequence[Part[SyncRow]]) -> Report:
 def _rows(trace: Trace) -> list[SyncRow]:
     waits, names, strings = syncs(trace), phases(trace).names, trace.events.strings
     texts, paths = waits.origin.texts, modules(trace).paths
-    groups = alike_syncs(trace)
+    groups, keys = alike_syncs(trace), sync_keys(trace)
     host = steps(trace).host[steps(trace).counted]
     step = span_index(host, waits.start)
     in_steps = step >= 0
-    in_step = sorted_unique(groups.group_ids[in_steps] * len(host) + step[in_steps]) // len(host)
-    num_steps = np.bincount(in_step, minlength=len(groups.keys)).tolist()
-    num, size, savings = groups.count(), groups.sum(waits.bytes), saved_without_alike(trace)
+    cell, num_cells = groups.group_ids[in_steps] * len(host) + step[in_steps], len(groups.keys) * len(host)
+    num_steps = np.count_nonzero(np.bincount(cell, minlength=num_cells).reshape(-1, len(host)), axis=1).tolist()
+    num, size, savings = groups.count(), groups.sum(waits.bytes), _savings(trace)
     blocked_ns, wait_ns = groups.sum(waits.blocked), groups.sum(waits.wait)
     starved_ns, cost_ns = groups.sum(waits.starved), groups.sum(waits.cost)
     on_record = waits.blocked - measure_within(unrecorded(trace), waits.start, waits.start + waits.blocked)
     recorded_wait_ns = groups.sum(np.minimum(waits.wait, on_record))
-    step_blocked_ns = groups.sum(np.where(in_steps, on_record, 0))
+    steps_blocked_ns = np.bincount(cell, on_record[in_steps], num_cells).reshape(-1, len(host)).astype(np.int64)
     allocates, captured_ns = allocates_once(trace), groups.sum(np.where(is_in_graph_capture(trace), waits.blocked, 0))
     measures = is_of_measurement(trace)
     captures = [2 * ns > all_ns for ns, all_ns in zip(captured_ns, blocked_ns, strict=True)]
@@ -121,7 +136,7 @@ def _rows(trace: Trace) -> list[SyncRow]:
         first = waits.rows[groups.first[index]]
         rows.append(
             SyncRow(
-                key="|".join((kind, op, line, module_path, phase)),
+                key=keys[index],
                 rank=trace.rank,
                 kind=kind,
                 op=op,
@@ -136,15 +151,25 @@ def _rows(trace: Trace) -> list[SyncRow]:
                 return_ns=blocked_ns[index] - wait_ns[index],
                 starved_ns=starved_ns[index],
                 cost_ns=cost_ns[index],
-                step_blocked_ns=round(step_blocked_ns[index] / len(host)),
+                step_blocked_ns=round(int(steps_blocked_ns[index].sum()) / len(host)),
                 replay_ns=savings[index].least_ns,
                 most_replay_ns=savings[index].most_ns,
                 label=_label(trace, recorded_wait_ns[index], savings[index]),
                 once=_once(kind, allocates, is_capture=captures[index], is_measurement=bool(measures[index])),
                 num_steps=num_steps[index],
+                steps_blocked_ns=tuple(steps_blocked_ns[index].tolist()),
+                steps_saved_ns=savings[index].steps_ns,
             )
         )
     return sorted(rows, key=lambda row: (-row.cost_ns, -row.blocked_ns, row.key))
+
+
+def _savings(trace: Trace) -> list[Saving]:
+    """Return what a step without each row saves; nothing is claimed where the trace cannot be replayed."""
+    savings = saved_without_alike(trace)
+    if is_replayed(trace):
+        return savings
+    return [Saving(0, 0, (0,) * len(saving.steps_ns)) for saving in savings]
 
 
 def _once(kind: str, allocates: str, *, is_capture: bool, is_measurement: bool) -> str:
@@ -155,7 +180,7 @@ def _once(kind: str, allocates: str, *, is_capture: bool, is_measurement: bool) 
 
 def _label(trace: Trace, wait_ns: int, saving: Saving) -> str:
     """Return what removing some syncs saves per step, in a word; `wait_ns` is over all steps."""
-    if lacks_device_rows(trace):
+    if lacks_device_rows(trace) or not is_replayed(trace):
         return _UNKNOWN
     windows = steps(trace).window
     is_long_wait = wait_ns >= _THRESHOLD * int((windows[:, 1] - windows[:, 0]).sum())
@@ -217,15 +242,32 @@ def _note(job: Job, num: int, num_rows: int, is_cpu_only: bool, *, is_lost: bool
 
 
 def _findings(job: Job, rows: Sequence[SyncRow]) -> list[Finding]:
-    """Return syncs whose removal shortens a step, then a long wait that may stay; each on its worst rank."""
+    """Return syncs whose removal shortens a step, then a long wait that may stay; each on its worst rank.
+
+    Both hold in most steps; of what a process does once the finding says that it does not recur.
+    """
     step_ns = {rank.rank: _step_ns(rank.steps) for rank in job.ranks}
+    steps_of = {rank.rank: rank.steps for rank in job.ranks}
+
+    def recurs_in_steps(row: SyncRow, steps_ns: Sequence[int], least_part: float) -> bool:
+        in_most = 2 * row.num_steps > len(steps_ns)  # what one step loses, a replay may save in the next
+        return bool(row.once) or (in_most and recurs(steps_ns, steps_of[row.rank], 100 * least_part))
+
     slack_ns = slack_by_rank(job)
-    saving = _worst((row for row in rows if row.replay_ns >= _THRESHOLD * step_ns[row.rank]), slack_ns)
+    saving = [row for row in rows if row.replay_ns >= _THRESHOLD * step_ns[row.rank]]
     costly_keys = {row.key for row in saving}
     blocking = sorted(_worst(row for row in rows if row.once != _MEASUREMENT), key=lambda row: -row.step_blocked_ns)
     replayed = (row for row in blocking if row.kind != _SCALAR and row.key not in costly_keys)  # not without a device
-    free = [row for row in replayed if row.step_blocked_ns >= _LONG * step_ns[row.rank] and row.label != _MAY_COST]
-    costly = (_costly(job, row, step_ns[row.rank], slack_ns.get(row.rank, 0.0)) for row in saving[:_MOST_FINDINGS])
+    free = [
+        row
+        for row in replayed
+        if row.step_blocked_ns >= _LONG * step_ns[row.rank]
+        and row.label not in (_MAY_COST, _UNKNOWN)
+        and recurs_in_steps(row, row.steps_blocked_ns, _LONG)
+    ]
+    steady = (row for row in saving if recurs_in_steps(row, row.steps_saved_ns, _THRESHOLD))
+    most = _worst(steady, slack_ns)[:_MOST_FINDINGS]
+    costly = (_costly(job, row, step_ns[row.rank], slack_ns.get(row.rank, 0.0)) for row in most)
     return [*costly, *(_free(job, row) for row in free[:1])]
 
 
@@ -235,10 +277,18 @@ def _step_ns(steps: Steps) -> float:
 
 
 def _costly(job: Job, row: SyncRow, step_ns: float, slack_ns: float) -> Finding:
-    """Return the finding on a sync; a rank that others do not wait for would only wait longer itself."""
+    """Return the finding on a sync: what its rank gains alone, and all ranks together where they can be replayed.
+
+    Where not, a rank that others do not wait for would only wait longer itself.
+    """
     site = SyncSite(row.kind, row.op, row.line)
     saved = saving_words(Saving(row.replay_ns, row.most_replay_ns), step_ns)
     more = and_followers(Saving(row.replay_ns, row.most_replay_ns), row.step_blocked_ns)
+    if (gain := job_gain(job, WithoutSyncs(key=row.key))) is not None:
+        alone = "" if gain.words == saved else f"{saved} on this rank alone, and on all ranks "
+        text = f"{_blocks(job, row)}; removing it saves {alone}{gain.of_step} (replay{more})"
+        severity = "low" if gain.is_nothing else "high"
+        return Finding("costly_sync", severity, f"{text}{_ONCE[row.once]}", row.replay_ns, row.key, site=site)
     if slack_ns < row.replay_ns:
         text = f"{_blocks(job, row)}; removing it saves {saved} (replay{more}){_ONCE[row.once]}"
         return Finding("costly_sync", "high", text, row.replay_ns, row.key, site=site)
@@ -256,13 +306,15 @@ def _blocks(job: Job, row: SyncRow) -> str:
     place = f"{row.line} ({row.op})" if row.line and row.op else row.line or row.op or row.call
     on_rank = f" on rank {row.rank}" if len(job.ranks) > 1 else ""
     blocked = f"{format_value(row.step_blocked_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
-    if any(rank.steps.opens_ns is not None for rank in job.ranks if rank.rank == row.rank):
-        blocked += ", besides waits for unrecorded work"
+    is_open = any(rank.steps.opens_ns is not None for rank in job.ranks if rank.rank == row.rank)
+    besides = ", besides waits for unrecorded work" if is_open else ""
     what = "allocation" if row.kind == _ALLOC else f"{row.kind} sync"
-    return f"{what} at {place} in {row.phase}{on_rank} blocks the host {blocked}{_in_some_steps(job, row)}"
+    return f"{what} at {place} in {row.phase}{on_rank} blocks the host {blocked}{_basis(job, row)}{besides}"
 
 
-def _in_some_steps(job: Job, row: SyncRow) -> str:
-    """Return `, all of it in 1 of 3 traced steps`; "" for what every counted step has."""
-    counted = next(int(rank.steps.counted.sum()) for rank in job.ranks if rank.rank == row.rank)
-    return f", all of it in {row.num_steps} of {counted:,} traced steps" if 0 < row.num_steps < counted else ""
+def _basis(job: Job, row: SyncRow) -> str:
+    """Return ` in these 3 traced steps`, or `, all of it in 2 of 3 traced steps`; "" for a trace without steps."""
+    steps_of = next(rank.steps for rank in job.ranks if rank.rank == row.rank)
+    counted = int(steps_of.counted.sum())
+    in_all = f" {in_traced_steps(job, counted)}" if steps_of.marked else ""
+    return in_some_steps(row.num_steps, counted) or in_all

@@ -113,6 +113,17 @@ class Nest:
             top[is_below] = top[top[is_below]]
         return top
 
+    def outermost_alike(self, kind: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the outermost of the parents of the same kind (int64[M]) that directly enclose each one, or itself.
+
+        An op that calls another overload of itself is one call: `aten::sort` is recorded inside `aten::sort`.
+        """
+        is_inner = (self.parent >= 0) & (np.r_[kind, -1][self.parent] == kind)
+        top = np.where(is_inner, self.parent, np.arange(len(self.parent)))
+        while (is_below := top[top] != top).any():
+            top[is_below] = top[top[is_below]]
+        return top
+
 
 def nest(events: Events, rows: NDArray[np.int64]) -> Nest:
     """Return the nest of some rows of one thread."""

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.model import Allocations, CallStacks, Events, EventWaits, Messages
+from traceq.model import Allocations, CallStacks, Events, EventWaits, GraphNodes, Messages
 
 __all__ = ["select_events"]
 
-T = TypeVar("T", Messages, CallStacks, EventWaits)
-C = TypeVar("C", Messages, CallStacks, EventWaits, Allocations)
+T = TypeVar("T", Messages, CallStacks, EventWaits, GraphNodes)
+C = TypeVar("C", Messages, CallStacks, EventWaits, GraphNodes, Allocations)
 
 
 def select_events(events: Events, mask: NDArray[np.bool_], allocations: NDArray[np.bool_]) -> Events:
@@ -29,6 +29,7 @@ def select_events(events: Events, mask: NDArray[np.bool_], allocations: NDArray[
         messages=_select_references(events.messages, mask),
         stacks=_select_references(events.stacks, mask),
         waits=_select_references(events.waits, mask),
+        nodes=_select_references(events.nodes, mask),
         allocations=_select_rows(events.allocations, allocations),
     )
 

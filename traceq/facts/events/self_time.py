@@ -17,12 +17,14 @@ class SelfTimes:
     """H ops and runtime calls of all threads, grouped by thread.
 
     `rows` int64[H] into Events, `track` int64[H], `ns` int64[H]. The self times of a thread add up to the time in which
-    any of its ops or calls is open.
+    any of its ops or calls is open. `is_call` bool[H]: False for an op directly inside one of its own name, as an op is
+    that calls another overload of itself.
     """
 
     rows: NDArray[np.int64]
     track: NDArray[np.int64]
     ns: NDArray[np.int64]
+    is_call: NDArray[np.bool_]
 
 
 def self_times(trace: Trace) -> SelfTimes:
@@ -34,6 +36,7 @@ def self_times(trace: Trace) -> SelfTimes:
         rows=np.concatenate([none, *(nest.rows for nest in nests.values())]),
         track=np.concatenate([none, *(np.full(len(nest.rows), track) for track, nest in nests.items())]),
         ns=np.concatenate([none, *map(self_ns, nests.values())]),
+        is_call=np.concatenate([none, *(_is_call(trace, nest) for nest in nests.values())]).astype(np.bool_),
     )
 
 
@@ -44,3 +47,8 @@ def self_ns(nest: Nest) -> NDArray[np.int64]:
     self_, inner = covered.copy(), nest.parent >= 0
     np.subtract.at(self_, nest.parent[inner], covered[inner])
     return self_
+
+
+def _is_call(trace: Trace, nest: Nest) -> NDArray[np.bool_]:
+    name = trace.events.name[nest.rows].astype(np.int64)
+    return np.asarray(nest.outermost_alike(name) == np.arange(len(name)))

@@ -97,6 +97,7 @@ def modelled_ops(trace: Trace) -> ModelledOps:
 
     A kernel belongs to the outermost op around its launch that has a formula of a contraction, so that nothing counts
     twice; else to the innermost one with a formula of bytes; else to the innermost library kernel with its arguments.
+    An op inside another overload of itself, as `aten::mul` in `aten::mul_`, is part of that call.
     """
     units = _of_device(trace) if len(device_work(trace)) else _of_host(trace)
     launching = sorted_unique(units.op[units.op >= 0])
@@ -316,7 +317,20 @@ def _owners(
         best[which[better]], owner[which[better]] = rank[row[better]], row[better]
 
     _climb(trace, launching, visit, rank >= 0)
-    return owner
+    return np.asarray(np.r_[_calls(trace, candidates), -1][owner])
+
+
+def _calls(trace: Trace, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the call that each row is part of, int64[N]: of an op with a model the outermost of its overloads."""
+    events = trace.events
+    call, kind = np.arange(len(events)), -1 - np.arange(len(events))  # without a model: alike to none
+    names, ids = unique_names(events, candidates)
+    stems: dict[str, int] = {}
+    numbers = [stems.setdefault(events.strings[name].rstrip("_"), len(stems)) for name in names.tolist()]
+    kind[candidates] = np.array(numbers, np.int64)[ids]
+    for ops in host_ops(trace).values():
+        call[ops.rows] = ops.rows[ops.outermost_alike(kind[ops.rows])]
+    return call
 
 
 def _kinds(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +32,8 @@ class OpWork:
     """Calls of one op with one set of shapes, in one phase of one rank, over the whole trace.
 
     `flops` as executed, without masked pairs of attention; `model_flops` without what is computed twice; `full_flops`
-    with masked pairs, as torch.utils.flop_counter counts. The last four are of the counted steps alone.
+    with masked pairs, as torch.utils.flop_counter counts. The last five are of the counted steps alone, three of them
+    of each.
     """
 
     rank: int
@@ -45,10 +49,26 @@ class OpWork:
     model_flops: int
     full_flops: int
     bytes: int
-    step_ns: int
-    step_flops: int
+    step_num: int
     step_model_flops: int
-    step_bytes: int
+    steps_ns: tuple[int, ...]
+    steps_flops: tuple[int, ...]
+    steps_bytes: tuple[int, ...]
+
+    @property
+    def step_ns(self) -> int:
+        """Time in all counted steps."""
+        return sum(self.steps_ns)
+
+    @property
+    def step_flops(self) -> int:
+        """FLOPs in all counted steps."""
+        return sum(self.steps_flops)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes in all counted steps."""
+        return sum(self.steps_bytes)
 
     @property
     def unsure(self) -> str:
@@ -109,25 +129,33 @@ def _dtype_of(ops: ModelledOps) -> tuple[NDArray[np.int64], list[str]]:
     return dtype, dtypes
 
 
-def _sums(trace: Trace, ops: ModelledOps, groups: Groups) -> dict[str, list[int]]:
-    """Return the sums of each group by their name in OpWork, over the trace, then over the counted steps."""
+def _sums(trace: Trace, ops: ModelledOps, groups: Groups) -> dict[str, Sequence[Any]]:
+    """Return the sums of each group by their name in OpWork, over the trace, over the counted steps, and of each."""
     full, executed, model, moved = (
         np.array([getattr(work, name) for work in ops.works], np.float64)[ops.work]
         for name in ("flops", "executed", "model", "bytes")
     )
     model[ops.repeats] = 0
     of_trace = {"flops": executed, "model_flops": model, "full_flops": full, "bytes": moved}
-    of_steps = {"step_ns": ops.ns, "step_flops": executed, "step_model_flops": model, "step_bytes": moved}
-    counted = _in_counted_steps(trace, ops)
+    of_each_step = {"steps_ns": ops.ns, "steps_flops": executed, "steps_bytes": moved}
+    step, num_steps = _counted_step(trace, ops), int(steps(trace).counted.sum())
+    inside = step >= 0
+    cell = groups.group_ids[inside] * num_steps + step[inside]
 
-    def total(values: NDArray[np.float64] | NDArray[np.int64]) -> list[int]:
+    def total(values: NDArray[np.float64]) -> list[int]:
         return [round(value) for value in np.bincount(groups.group_ids, values, len(groups.keys)).tolist()]
+
+    def by_step(values: NDArray[Any]) -> list[tuple[int, ...]]:
+        sums = np.bincount(cell, values[inside], len(groups.keys) * num_steps).reshape(-1, num_steps)
+        return [tuple(map(round, each)) for each in sums.tolist()]
 
     return {
         "num": groups.count(),
         "ns": groups.sum(ops.ns),
         **{name: total(values) for name, values in of_trace.items()},
-        **{name: total(np.where(counted, values, 0)) for name, values in of_steps.items()},
+        "step_num": groups.sum(inside),
+        "step_model_flops": total(np.where(inside, model, 0)),
+        **{name: by_step(values) for name, values in of_each_step.items()},
     }
 
 
@@ -139,11 +167,11 @@ def _phase_of(trace: Trace, ops: ModelledOps) -> tuple[NDArray[np.int64], tuple[
     return labels.phase_at(tracks(trace)[ops.row], events.ts[ops.row]), labels.names
 
 
-def _in_counted_steps(trace: Trace, ops: ModelledOps) -> NDArray[np.bool_]:
-    """Return which ops begin, on the device if there is one, in a counted step: bool[O]."""
+def _counted_step(trace: Trace, ops: ModelledOps) -> NDArray[np.int64]:
+    """Return the counted step in which each op begins, on the device if there is one; -1 for none: int64[O]."""
     all_steps = steps(trace)
     start = trace.events.ts[ops.unit_row[ops.first]]
-    return span_index(all_steps.window[all_steps.counted], start) >= 0
+    return span_index(all_steps.window[all_steps.counted], start)
 
 
 def _is_small(trace: Trace, ops: ModelledOps) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.active_thread import ActiveThread
 from traceq.facts.timeline.call_sites import origins
 from traceq.facts.timeline.data_loading import LOADER
+from traceq.facts.timeline.lines_between_ops import lines_between_ops
 from traceq.facts.timeline.phases import phases
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
@@ -35,6 +36,11 @@ class HostLabels:
         time_ns = active.time_ns[index]
         origin = origins(self.trace, active.track[index], time_ns, time_ns, innermost=active.op[index])
         return self.numbered(origin.texts)[origin.op], self.numbered(origin.texts)[origin.line]
+
+    def between_ops(self, time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the line of the main thread at some times in no op, by the table that a recording embeds."""
+        between = lines_between_ops(self.trace)
+        return np.append(self.numbered(between.lines), 0)[between.line_at(time_ns)]
 
     def of_syncs(self, call: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (op or else the call itself, line) of some blocking calls."""

@@ -88,6 +88,9 @@ def idleness(trace: Trace) -> Idleness:
     without_op = host[name[host] == 0]
     cause[without_op] = IdleCause.PYTHON
     name[without_op] = labels.around(active.track[without_op], time_ns[without_op])
+    loading = np.flatnonzero(cause == IdleCause.DATA_LOADER)
+    _, line[loading] = labels.on_host(active, loading)
+    line[loading] = np.where(line[loading] > 0, line[loading], labels.between_ops(time_ns[loading]))
     waits = np.flatnonzero(partition.call[piece] >= 0)
     name[waits], line[waits] = labels.of_syncs(partition.call[piece[waits]])
     queued = np.flatnonzero(cause == IdleCause.LAUNCH_QUEUE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ __all__ = [
     "CLOCK_SKEW_NS",
     "Origins",
     "declared_phases",
+    "is_at_line",
     "line_function",
     "origins",
     "source_line",
@@ -43,6 +45,13 @@ _LIBRARY = re.compile(
     r"|(^|/)(threading|contextlib|functools|runpy|typing|weakref|warnings|inspect|abc|enum|dataclasses|copy)\.py\("
 )
 _MODULE = re.compile(r"^nn\.Module: ")
+
+
+def is_at_line(recorded: str, given: str) -> bool:
+    """Return whether `train.py:31 main` is the line, the file or the function that is given."""
+    place, _, function = recorded.partition(" ")
+    name, wanted = PurePath(place).name, PurePath(given.partition(" ")[0]).name
+    return ":" in place and (name == wanted or name.rpartition(":")[0] == wanted or function == given)
 
 
 @frozen(eq=False)

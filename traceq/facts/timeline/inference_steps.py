@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
+from traceq.facts.events.graph_labels import is_capture_known
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.inference_marks import inference_marks
@@ -24,7 +25,7 @@ class InferenceSteps:
     `kind` int64[K] into STEP_KINDS; `batch`, `tokens` int64[K], -1 = not told; `ns` int64[K]: until the device has
     finished the step, from when the host began it, or the device had finished what came before, if that is later;
     `host_ns` int64[K] as the host ran it; `gpu_ns`, `replay_ns` int64[K]: sums of the durations of the work launched in
-    it, of that part which replays of CUDA graphs launched, and of that part of it whose capture the trace shows
+    it, of that part which replays of CUDA graphs launched, and of that part of it whose capture is known
     (`captured_ns`); `num_replays` int64[K]. `counted` bool[K]: not a first
     step that waits for work launched before it.
     """
@@ -53,7 +54,7 @@ def inference_steps(trace: Trace) -> InferenceSteps:
     step = np.where(work.linked, span_index(host, events.ts[work.call]), -1)
     inside = np.flatnonzero(step >= 0)
     replays = inside[graph_replays(trace).replayed[inside]]
-    captured = replays[graph_replays(trace).captured[replays] >= 0]
+    captured = replays[is_capture_known(trace)[replays]]
     calls = sorted_unique(work.call[replays])
     duration, size = work.end - work.start, len(marks)
     ends = host_end.copy() if len(work) == 0 else begin.copy()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.forward_ops import forward_op, is_backward
+from traceq.facts.events.graph_labels import graph_labels
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import Nest, host_ops, nests_by_track, tracks
@@ -50,7 +52,7 @@ class Modules:
 
 @once_per_trace
 def modules(trace: Trace) -> Modules:
-    """Return the modules in order of their first call, those of the main thread first.
+    """Return the modules in order of their first call, those of the main thread first, then those of graphs' labels.
 
     The first call defines a module's parent: when a checkpoint calls the module again in backward, outside its parent,
     it is still the same module.
@@ -70,7 +72,22 @@ def modules(trace: Trace) -> Modules:
                 by_name[names[index]] = len(paths)
                 paths.append(f"{paths[parent]}.{name}" if parent >= 0 else name)
                 parents.append(parent)
+    _add_paths(paths, parents, graph_labels(trace).names)
     return Modules(tuple(paths), np.array(parents, np.int64), frames, by_name)
+
+
+def _add_paths(paths: list[str], parents: list[int], names: Iterable[str]) -> None:
+    """Append the modules of these paths, and those around them, that are not there yet."""
+    index = {path: number for number, path in enumerate(paths)}
+    for name in names:
+        parent, path = -1, ""
+        for part in name.split("."):
+            path = f"{path}.{part}" if path else part
+            if path not in index:
+                index[path] = len(paths)
+                paths.append(path)
+                parents.append(parent)
+            parent = index[path]
 
 
 def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -93,11 +110,15 @@ def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int6
 def modules_of_work(trace: Trace) -> NDArray[np.int64]:
     """Return the module of each piece of device work by its launch: int64[D], -1 outside all and without a launch.
 
-    A node of a graph counts to the module in which it was captured, where the trace shows that, else to its replay's.
+    A node of a graph counts to the module in which it was captured, where that is known, else to its replay's.
     """
-    call = graph_replays(trace).calls(device_work(trace).call)
-    module = modules_at(trace, tracks(trace)[call], trace.events.ts[call])
-    return np.where(call >= 0, module, -1)
+    replays, labels = graph_replays(trace), graph_labels(trace)
+    call = replays.calls(device_work(trace).call)
+    module = np.where(call >= 0, modules_at(trace, tracks(trace)[call], trace.events.ts[call]), -1)
+    index = {path: number for number, path in enumerate(modules(trace).paths)}
+    labelled = np.array([*(index[name] for name in labels.names), -1])[labels.label]
+    is_shown = (replays.captured >= 0) & (module >= 0)
+    return np.where(is_shown | (labelled < 0), module, labelled)
 
 
 def _running_module(trace: Trace, track: int, instants: NDArray[np.int64]) -> NDArray[np.int64]:
