@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step
+from builder import Event, annotation, build, call, frame, kernel, launch, memcpy, op, step
 from item_trace import with_item
 from simulator import US, run_of
 from simulator.meetings import Late, Meetings
@@ -15,11 +15,12 @@ from simulator.program import Instruction, Launch, Synchronize, item
 from traceq.causes.host_line import KERNEL_LOADING
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
+from traceq.compare.diff import diff_runs
 from traceq.compare.explain import explain
 from traceq.compare.result import Cause, share
 from traceq.facts.timeline.active_thread import parallel_launches
 from traceq.facts.timeline.steps import steps
-from traceq.model import Trace
+from traceq.model import Run, Trace
 
 
 def causes_of(a: Trace | list[Event], b: Trace | list[Event]) -> tuple[float, dict[str, Cause]]:
@@ -250,6 +251,41 @@ def test_a_renamed_op_is_one_row() -> None:
     delta, causes = causes_of(a, b)
     assert (delta, deltas(causes)) == (100, {"aten::slow replaced by aten::slower": 100})
     assert list(causes_of(b, a)[1]) == ["aten::slower replaced by aten::slow"]
+
+
+def test_another_op_of_another_line_is_no_replacement() -> None:
+    """Without workers the process transforms samples itself; with them it rebuilds the tensors that they send."""
+
+    def side(name: str, function: str, around: str = "") -> Trace:
+        host = Host().run("gemm", 5)
+        host.rows += [annotation(around, host.time, 200)] if around else []
+        host.rows.append(frame(f"data.py(7): {function}", host.time, 200))
+        return host.work(name, 150).run("add", 5).trace
+
+    (old, line), new = ("aten::view", "to_tensor"), "aten::set_"
+    moved = causes_of(side(old, line), side(new, "rebuild"))[1]
+    assert not [cause for cause in moved.values() if cause.is_replacement]
+    assert list(causes_of(side(old, line), side(new, line))[1]) == [f"{old} replaced by {new}"]
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    loaded = causes_of(side(old, line, loader), side(new, line, loader))[1]
+    assert not [cause for cause in loaded.values() if cause.is_replacement]
+
+
+@pytest.mark.parametrize("is_op", [True, False])
+def test_work_that_replaced_other_work_for_the_same_time_is_a_row(is_op: bool) -> None:
+    def side(name: str) -> Trace:
+        if is_op:
+            return Host().run("gemm", 5).work(f"aten::{name}", 50).run("add", 5).trace
+        return queued().run(name, 30).run("add", 5).trace
+
+    a, b = side("old"), side("new")
+    name = "aten::old replaced by aten::new" if is_op else "aten::mm > old replaced by new"
+    delta, causes = causes_of(a, b)
+    assert (delta, causes[name].delta_ns, causes[name].is_replacement) == (0, 0, True)
+    (text,) = (text for text in diff_runs(Run("a", (a,)), Run("b", (b,))).words if "other work" in text)
+    assert text.startswith("b does other work: ")
+    assert text.endswith(" (no time difference per step).")
+    assert not [cause for cause in causes_of(a, a)[1].values() if cause.is_replacement]
 
 
 def test_a_new_wait_on_the_device_names_its_call() -> None:

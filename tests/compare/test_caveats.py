@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from builder import build
+from made_pairs import recording
 from made_sides import H100, MANIFEST, codes, paired, rows, run_of
 
 from traceq.compare.diff import diff_runs
@@ -33,9 +34,21 @@ def test_jobs_without_a_common_rank_are_not_explained() -> None:
     assert any(caveat.text.endswith("so the delta is not explained") for caveat in result.caveats)
 
 
-def test_the_traced_delta_outside_the_interval_is_a_doubt() -> None:
-    assert "traced_disagrees" in codes(diff_runs(run_of("off"), run_of("on", dur=20)))
-    assert "traced_disagrees" not in codes(diff_runs(run_of("off", dur=20), run_of("on", dur=120)))
+def doubt(b_us: float, jitter_us: int, traced_b_us: float) -> str:
+    """Why the traced difference to steps of 1,020 us is no evidence, of arms of 1,020 and `b_us` that vary so much."""
+    pairs = (recording(1_020_000, round(1000 * b_us), jitter_ns=1000 * jitter_us),)
+    a, b = run_of("off", dur=1000, pairs=pairs), run_of("on", dur=traced_b_us - 20, pairs=pairs)
+    return diff_runs(a, b).doubt
+
+
+def test_durations_of_traced_steps_are_no_evidence_where_unprofiled_steps_say_otherwise() -> None:
+    left_out = "trust which ops were added or removed, not their durations (--full)."
+    assert doubt(1020, 1, 1100) == f"The traced delta, +80.0 us, is outside the unprofiled 95 % CI: {left_out}"
+    undecided = "The unprofiled steps do not decide, and the traced +10.0 us is no evidence by itself"
+    assert doubt(1020, 100, 1030) == f"{undecided}: {left_out}"
+    no_difference = "The unprofiled steps show no difference that the traced +1.00 us could explain"
+    assert doubt(1020, 2, 1021) == f"{no_difference}: {left_out}"
+    assert doubt(1100, 1, 1100) == ""
 
 
 @pytest.mark.parametrize(

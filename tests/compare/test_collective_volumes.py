@@ -10,6 +10,7 @@ from paths import FIXTURES
 
 from traceq.compare.collective_volumes import Exchange, exchanges
 from traceq.compare.diff import diff_runs
+from traceq.compare.side import Side
 from traceq.model import Arm, Manifest, Processes, Run
 from traceq.runs.read import read
 
@@ -28,7 +29,7 @@ def arm(name: str) -> Run:
 
 @pytest.fixture(scope="module")
 def result_of() -> Mapping[str, Exchange]:
-    return {one.arm: one for one in exchanges([arm(name) for name in GIVEN])}
+    return {one.arm: one for one in exchanges([Side.of(arm(name)) for name in GIVEN])}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_an_arm_moves_what_its_strategy_predicts(
 
 
 def test_arms_that_share_the_model_alike_are_no_table() -> None:
-    assert exchanges([arm("ddp"), arm("ddp")]) == ()
+    assert exchanges([Side.of(arm("ddp")), Side.of(arm("ddp"))]) == ()
 
 
 def test_what_replaces_a_collective_is_for_the_same_and_the_rest_stands_for_itself() -> None:

@@ -11,6 +11,7 @@ from item_trace import with_item
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
 from traceq.compare.explain import explain
+from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import Cause, CellDelta, Chain
 from traceq.model import Trace
 
@@ -223,6 +224,23 @@ def test_kernels_that_replace_others_are_one_cause() -> None:
     _, _, causes = explained([*a, launch(5, 1, 3), kernel("same", 34, 9, 3)], b)
     only = causes["kernel|forward|replaced"]
     assert (only.name, only.delta_num, only.delta_ns) == ("old (and 1 more) replaced by new", -1, -15_000)
+
+
+def test_a_collective_whose_other_side_tells_no_role_is_replaced_not_removed_and_added() -> None:
+    """all_to_all by NCCL, and by a kernel that the profiler does not mark: bytes of one side alone are no change."""
+
+    def collective(name: str, num: int, ns: int, moved: int) -> Cause:
+        key = f"collective|forward|{name}"
+        return Cause(key, "collective", "forward", name, "", num, ns, ns, 0, None, delta_bytes=moved)
+
+    exchanged = collective("all_to_all for activation exchange", -19, -3_578, -2_000)
+    kernels, other = collective("all_to_all", 20, 3_376, 0), collective("all_reduce for gradients", 1, 7, 8)
+    result = fold_replacements([exchanged, kernels, other], [exchanged.key], [kernels.key, other.key], -195)
+    names = {cause.name: (cause.delta_num, cause.delta_ns, cause.delta_bytes) for cause in result}
+    assert names == {
+        "all_to_all for activation exchange replaced by all_to_all": (1, -202, 0),
+        "all_reduce for gradients": (1, 7, 8),
+    }
 
 
 def test_a_sync_that_went_comes_before_a_larger_cause() -> None:

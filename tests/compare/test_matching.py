@@ -7,9 +7,9 @@ from builder import Event, annotation, build, call, comms, frame, kernel, launch
 
 from traceq.compare.account_causes import account_causes
 from traceq.compare.attribution import ledger
+from traceq.compare.cause_sentences import cause_text
 from traceq.compare.explain import explain
 from traceq.compare.result import Cause
-from traceq.compare.sentences import cause_text
 
 MODEL = "model.py(20): forward"
 

@@ -35,7 +35,7 @@ def test_a_longer_step_of_more_samples_can_save_time() -> None:
     assert "for the 4 samples of A's step, the 95 % CI, -2.00 ms to -2.00 ms, is beyond ±100 us" in result.words[1]
     assert result.words[2] == (
         "A step trains on 8 samples instead of 4 and takes 36.0 ms instead of 20.0 ms: +16.0 ms (95 % CI "
-        "+16.0 ms to +16.0 ms)."
+        "+16.0 ms to +16.0 ms). The job trains 222 samples/s instead of 200."
     )
 
 
@@ -78,6 +78,7 @@ def test_jobs_of_different_size_are_compared_by_their_samples() -> None:
     assert (verdict_of(result).each(20 * MS), verdict_of(result).b_ns) == (5 * MS, 10 * MS)
     unknown = diff_runs(run_of("small", manifest()), run_of("small", replace(manifest(), run_id="x", num_ranks=2)))
     assert unknown.comparable.reasons == ("ranks of the job: 1 against 2, samples per step unknown",)
+    assert "by traceq.record(samples_per_rank=N), they are compared per sample" in unknown.words[0]
 
 
 def test_the_matrix_says_which_deltas_are_of_a_sample() -> None:
@@ -85,9 +86,12 @@ def test_the_matrix_says_which_deltas_are_of_a_sample() -> None:
     table = matrix(Diffs("small", (result,)))
     row = dict(zip((column.key for column in table.columns), table.rows[0], strict=True))
     assert (row["step"], row["delta"], row["pct"], row["low"]) == (36 * MS, -0.5 * MS, -10.0, -0.5 * MS)
-    assert table.note == "Arms that train on a different number of samples per step: delta per sample."
-    assert matrix(Diffs("small", (compared(manifest(8, 8)),))).note == ""
+    per_sample = "Arms that train on a different number of samples per step: delta per sample."
+    estimates = "step, delta: Hodges-Lehmann, the middle of all means of two halves, and of two pairs' differences."
+    assert table.note == f"{per_sample} {estimates}"
+    assert matrix(Diffs("small", (compared(manifest(8, 8)),))).note == estimates
     narrow = matrix(Diffs("small", (result,)), narrow=True)
+    assert narrow.note == per_sample
     assert [column.key for column in narrow.columns] == ["arm", "step", "pct", "verdict"]
 
 

@@ -15,9 +15,11 @@ from traceq.compare.diff import diff_runs
 from traceq.compare.rank_sentences import rank_words
 from traceq.compare.ranks import explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import CellDelta, Diff, Diffs, RankDelta, Traced
-from traceq.compare.tables import ranks_table
+from traceq.compare.tables import ranks_table, waterfall
+from traceq.facts.ranks.run_ranks import ranks_in_memory
 from traceq.model import Arm, Manifest, Pairs, Run
 from traceq.renderers.diff_json import diffs_to_json
+from traceq.renderers.html.verdict_summary import compared
 
 PLAN = [("all_reduce", 1024), ("all_gather", 4096), ("all_reduce", 64)]
 DELAY = 4_000 * US
@@ -117,6 +119,19 @@ def test_whichever_rank_is_late_and_wherever_it_is_named_with_its_delay(seed: in
     assert "aten::prepare" in result.causes[0].name
 
 
+def test_traces_of_different_ranks_are_named_by_both() -> None:
+    """Two ranks of one job, a file each: neither title nor page calls both by A's rank."""
+    plan = Meetings(PLAN, num_ranks=2, num_steps=4).job(random.Random(15))
+    first, second = (Run(f"rank{trace.rank}", (trace,)) for trace in run_of(plan).traces)
+    result = diff_runs(first, second)
+    assert result.traced is not None
+    assert (result.traced.rank, result.traced.b_rank) == (0, 1)
+    assert "traced steps of rank 0 and rank 1; profiled)" in waterfall(result).title
+    assert "rank 0 and rank 1 of 2" in compared(Diffs("rank0", (result,)))
+    same = diff_runs(first, first)
+    assert "traced steps of rank 0; profiled)" in waterfall(same).title
+
+
 def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
     a, b = (
         run_of(Meetings(PLAN, num_ranks=4, num_steps=4, late=Late(1, ns, 0)).job(random.Random(15)))
@@ -124,7 +139,7 @@ def test_what_hosts_that_run_ahead_hide_is_no_cause() -> None:
     )
     result = diff_runs(a, b)
     assert (result.causes, {rank.delta_ns for rank in result.ranks}) == ((), {0})
-    assert not [line for line in result.words if "rank" in line.lower()]
+    assert not [line for line in result.words[1:] if "rank" in line.lower()]  # the first names the steps
 
 
 def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
@@ -140,7 +155,7 @@ def test_unprofiled_steps_that_find_nothing_leave_no_rank_to_blame() -> None:
     result = diff_runs(off, on)
     assert result.comparison is not None
     assert (result.comparison.unprofiled, result.comparison.verdict.name) == (True, "inconclusive")
-    assert "traced_disagrees" not in {caveat.code for caveat in result.caveats}
+    assert "outside the unprofiled" not in result.doubt
     assert not [line for line in result.words if line.startswith(("Only rank", "Straggler"))]
 
 
@@ -197,6 +212,6 @@ def test_without_a_collective_to_wait_in_none_is_named() -> None:
 def test_of_traces_of_different_ranks_each_alone_that_of_a_is_explained() -> None:
     a, b = job(0), job(0)
     first, second = replace(a, traces=a.traces[:1]), replace(b, traces=b.traces[1:2])
-    assert rank_deltas(first, second) == ()
+    assert rank_deltas(ranks_in_memory(first), ranks_in_memory(second)) == ()
     assert explained_rank(first, second, ()) == 0
     assert explained_rank(first, replace(b, traces=b.traces[1:3]), ()) is None

@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 from builder import Event, annotation, build, call, kernel, launch, memcpy, op, step
 
+from traceq.compare.cause_sentences import cause_text, cause_words
 from traceq.compare.diff import diff_runs
 from traceq.compare.disabled_change import off_is_free_text
 from traceq.compare.result import Cause, CellDelta, Chain, Comparable, SideReplay, Traced
-from traceq.compare.sentences import (
-    cause_text,
-    cause_words,
-    cpu_words,
-    verdict_words,
-)
 from traceq.compare.tables import causes_table, waterfall
+from traceq.compare.verdict_sentences import cpu_words, verdict_words
 from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words
+from traceq.facts.ranks.run_ranks import ranks_in_memory
 from traceq.model import Run
 from traceq.stats import Comparison, Verdict
 
@@ -49,6 +46,14 @@ def comparison_of(delta_us: float, name: Any, **more: Any) -> Comparison:
         "num_slow_b": 0,
     }
     return Comparison(1000 * US, 0, round(delta_us * US), verdict=verdict, **{**entries, **more})
+
+
+def test_cpu_time_of_several_ranks_is_that_of_the_rank_with_most_and_of_each() -> None:
+    alone, several = (comparison_of(5, "detectable", rank_delta_ns=ranks) for ranks in ((5000,), (5000, -2000)))
+    assert cpu_words(alone)[0].startswith("CPU time of the main thread (excludes blocked time): +5.00 us per step")
+    (text,) = cpu_words(several)
+    assert text.startswith("CPU time of the main thread on the rank with most (excludes blocked time): +5.00 us")
+    assert text.endswith(" By rank: rank 0 +5.00 us, rank 1 -2.00 us per step.")
 
 
 @pytest.mark.parametrize(
@@ -143,6 +148,8 @@ def test_profiled_steps_lead_with_what_is_known() -> None:
     assert verdict_words("off", "on", OK, profiled) == (
         "on costs 459 us per step (+45.9 %), from 3 and 4 profiled steps, no interval.",
     )
+    several = verdict_words("off", "on", OK, profiled, num_ranks=4)[0]
+    assert "from 3 and 4 profiled steps, each on its slowest rank, no interval." in several
     same = replace(profiled, delta_ns=0)
     assert verdict_words("off", "on", OK, same) == (
         "No difference seen between off and on, from 3 and 4 profiled steps.",
@@ -151,7 +158,21 @@ def test_profiled_steps_lead_with_what_is_known() -> None:
 
 def test_without_an_interval_none_is_named() -> None:
     first, _ = verdict_words("off", "on", OK, comparison_of(100, "inconclusive", ci95_ns=None))
-    assert first == "on costs 100 us per step (+10.0 %): inconclusive at the 0.50 % threshold."
+    estimate = "estimate +100 us per step (+10.0 %)"
+    assert first == f"Not decided: on against off has no interval, {estimate}: inconclusive at the 0.50 % threshold."
+
+
+def test_an_open_verdict_begins_with_that_and_the_interval() -> None:
+    """Not with `costs` or `saves`: the estimate of what is not decided is neither."""
+    for delta_us in (100, -100):
+        comparison = comparison_of(delta_us, "inconclusive", ci95_ns=(-150_000, 250_000))
+        first, *_ = verdict_words("off", "on", OK, comparison)
+        assert first == (
+            f"Not decided: on against off is -150 us to +250 us per step (95 % CI, estimate {delta_us:+d} us, "
+            f"{delta_us / 10:+.1f} %): inconclusive at the 0.50 % threshold."
+        )
+        assert "costs" not in first
+        assert "saves" not in first
 
 
 def test_what_is_missing_is_said() -> None:
@@ -433,6 +454,10 @@ def arm(name: str, *, num_reads: int, num_adds: int) -> Run:
     return Run(name, (build(*rows),), arm=name)
 
 
+def free_text(off: Run, absent: Run, phase: str) -> str:
+    return off_is_free_text(ranks_in_memory(off), ranks_in_memory(absent), phase)
+
+
 @pytest.mark.parametrize(
     ("num_reads", "phase", "syncs"),
     [
@@ -445,7 +470,7 @@ def arm(name: str, *, num_reads: int, num_adds: int) -> Run:
 )
 def test_an_arm_is_free_if_its_step_does_not_one_thing_more(num_reads: int, phase: str, syncs: str) -> None:
     off, absent = (arm(name, num_reads=num_reads, num_adds=3) for name in ("off", "absent"))
-    text = off_is_free_text(off, absent, phase)
+    text = free_text(off, absent, phase)
     num_ops = 4 + 2 * num_reads  # adds and a kernel; of a read its op and its copy
     assert text == (
         f"off is free: {syncs}; it issues the same {num_ops} ops per step as absent: no overhead when disabled."
@@ -454,7 +479,7 @@ def test_an_arm_is_free_if_its_step_does_not_one_thing_more(num_reads: int, phas
 
 def test_an_arm_that_does_more_is_not_free() -> None:
     off, absent = arm("off", num_reads=0, num_adds=5), arm("absent", num_reads=0, num_adds=3)
-    assert off_is_free_text(off, absent, "fwd") == "off is not free: issues more per step than absent: 2 aten::add."
+    assert free_text(off, absent, "fwd") == "off is not free: issues more per step than absent: 2 aten::add."
 
 
 def test_work_that_runs_after_the_last_step_counts_where_it_was_launched() -> None:
@@ -462,13 +487,13 @@ def test_work_that_runs_after_the_last_step_counts_where_it_was_launched() -> No
         return Run(name, (build(step(0, 100), launch(1, 2, 1), kernel("gemm", start, 10, 1)),), arm=name)
 
     for off, absent in ((200, 5), (5, 200)):
-        assert off_is_free_text(run("off", off), run("absent", absent), "").startswith("off is free")
+        assert free_text(run("off", off), run("absent", absent), "").startswith("off is free")
 
 
 def test_ranks_that_have_no_counterpart_prove_nothing() -> None:
     off, absent = arm("off", num_reads=1, num_adds=3), arm("absent", num_reads=0, num_adds=3)
     other = replace(absent, traces=(replace(absent.traces[0], rank=1),))
-    assert off_is_free_text(off, other, "fwd") == ""
+    assert free_text(off, other, "fwd") == ""
 
 
 def test_traces_without_steps_are_compared_as_wholes() -> None:

@@ -86,6 +86,16 @@ def test_fewer_than_four_a_side_are_no_test_and_the_reason_counts_them(
     assert verdict.reason == f"{counts} processes per side give no confidence interval; record at least 4"
 
 
+def test_two_runs_say_which_command_compares_more_of_each(tmp_path: Path) -> None:
+    a, b = record(tmp_path / "before", run=1000), record(tmp_path / "after", run=1100)
+    result = diff(a, b)
+    assert result.comparison is not None
+    assert result.comparison.verdict.reason == (
+        "1 process per side gives no confidence interval; record at least 4: each side again with the same --out, by "
+        f"turns, then traceq diff '{a}*' '{b}*'"
+    )
+
+
 def test_a_pattern_and_an_arm_of_every_run_are_sides_too(tmp_path: Path) -> None:
     for number in range(4):
         record(tmp_path / f"run-{number}", AB, off=1000 + number, on=1100 + number)
@@ -112,6 +122,16 @@ def test_the_process_in_the_middle_explains(tmp_path: Path) -> None:
     assert result.traced.delta_ns == (1200 - 1010) * 1000
     reported = [caveat.text for caveat in result.caveats if caveat.code == "one_process_explains"]
     assert [text.partition(":")[0] for text in reported] == [str(a / "1" / "run"), str(b / "0" / "run")]
+
+
+def test_processes_of_one_side_that_differ_much_are_listed(tmp_path: Path) -> None:
+    even, uneven = side(tmp_path / "a", [1000, 1010, 1005, 1490]), side(tmp_path / "b", [1100, 4000, 1120, 4100])
+    texts = caveat_texts(diff(even, uneven))
+    assert (
+        "its 4 processes have median steps of 1.10 ms, 4.00 ms, 1.12 ms, 4.10 ms: something"
+        in texts["uneven_processes"]
+    )
+    assert "uneven_processes" not in caveat_texts(diff(even, even))
 
 
 def test_a_process_without_steps_is_left_out_and_named(tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ def test_two_runs_are_one_process_a_side_and_no_test() -> None:
     assert result.comparison is not None
     assert result.comparison.ci95_ns is None
     assert (result.comparison.num_pairs, result.comparison.unprofiled) == (0, True)
-    assert verdict(result) == ("inconclusive", "1 process per side gives no confidence interval; record at least 4")
+    name, reason = verdict(result)
+    assert name == "inconclusive"
+    assert reason.startswith("1 process per side gives no confidence interval; record at least 4: each side again")
     assert "not_paired" not in codes(result)
     assert "confounded" not in codes(result)
 
@@ -82,6 +84,12 @@ def test_without_pairs_and_without_traces_the_answer_says_what_is_missing() -> N
     assert result.comparison is None
     assert result.words == ("Nothing to compare: no unprofiled pairs yet, and no trace of off or on.",)
     assert diff_runs(run_of("off", pairs=()), on).words[0].endswith("no unprofiled pairs yet, and no trace of on.")
+
+
+def test_an_older_reading_of_a_run_without_these_pairs_has_their_verdict() -> None:
+    for older in ((), (replace(PAIRS[0], b="other"),)):
+        result = diff_runs(run_of("off", pairs=older), run_of("on"))
+        assert verdict(result) == verdict(diff_runs(run_of("off"), run_of("on")))
 
 
 def test_a_comparison_that_holds_no_pair_yet_counts_for_nothing() -> None:

@@ -9,8 +9,11 @@ from builder import Event, build, kernel, launch, op, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceq.compare.work_deltas import log_mean, split, work_deltas
-from traceq.model import Trace
+from traceq.compare.diff import diff_runs
+from traceq.compare.result import Traced
+from traceq.compare.work_deltas import WorkDelta, log_mean, split, work_deltas
+from traceq.compare.work_sentences import work_split_words
+from traceq.model import Run, Trace
 
 POSITIVE = st.floats(1, 1e9)
 
@@ -26,12 +29,14 @@ def made(*products: tuple[int, int]) -> Trace:
     return build(step(0, 1000 * len(products) + 1000), *rows)
 
 
-@given(POSITIVE, POSITIVE, POSITIVE, POSITIVE)
-def test_the_parts_add_up_and_the_reverse_has_the_other_sign(a: float, b: float, work_a: float, work_b: float) -> None:
-    more, slower = split(a, b, work_a, work_b)
-    assert isclose(more + slower, b - a, rel_tol=1e-9, abs_tol=1e-6)
-    back = split(b, a, work_b, work_a)
-    assert isclose(back[0], -more, rel_tol=1e-6, abs_tol=1e-6 * (a + b))
+@given(POSITIVE, POSITIVE, st.tuples(POSITIVE, POSITIVE), st.tuples(POSITIVE, POSITIVE))
+def test_the_parts_add_up_and_the_reverse_has_the_other_sign(
+    a: float, b: float, calls: tuple[float, float], work: tuple[float, float]
+) -> None:
+    parts = split(a, b, calls, work)
+    assert isclose(sum(parts), b - a, rel_tol=1e-9, abs_tol=1e-6)
+    back = split(b, a, calls[::-1], work[::-1])
+    assert back == pytest.approx([-part for part in parts], rel=1e-6, abs=1e-6 * (a + b))
 
 
 def test_twice_the_calls_are_more_work_and_a_slower_kernel_is_slower_work() -> None:
@@ -68,3 +73,86 @@ def test_a_product_under_another_name_is_the_same_kind_of_work() -> None:
     b = build(step(0, 1000), op("aten::addmm", 0, 10, **rows), launch(1, 1, corr=1), kernel("gemm", 20, 130, corr=1))
     (delta,) = work_deltas(a, b)
     assert (delta.more_ns, delta.slower_ns) == (0, 30_000)
+
+
+def cpu(*products: tuple[int, int], other: int = 0) -> Trace:
+    """A step on a CPU with products of so many rows that take so long, each, and an op without recorded inputs."""
+    ops = [
+        op("aten::mm", 1000 * index, dur, **{"Input Dims": [[rows, 16], [16, 4]], "Input type": ["float", "float"]})
+        for index, (rows, dur) in enumerate(products)
+    ]
+    end = 1000 * len(products)
+    return build(
+        step(0, end + sum(dur for _, dur in products) + other), *ops, *([op("custom::op", end, other)] if other else [])
+    )
+
+
+def words(a: Trace, b: Trace) -> list[str]:
+    diff = diff_runs(Run("a", (a,)), Run("b", (b,)))
+    return [line for line in diff.words if line.startswith("By recorded shapes")]
+
+
+def test_without_a_device_the_self_time_of_ops_is_divided() -> None:
+    """More rows in every product, the same calls: padding to a fixed length."""
+    (delta,) = work_deltas(cpu((10, 100), (20, 200)), cpu((24, 240), (24, 240)))
+    assert (delta.a_work, delta.b_work) == (2 * 16 * 4 * 30, 2 * 16 * 4 * 48)
+    assert (delta.delta_ns, delta.calls_ns, delta.more_ns, delta.slower_ns) == (180_000, 0, 180_000, 0)
+    assert words(cpu((10, 100), (20, 200)), cpu((24, 240), (24, 240))) == [
+        "By recorded shapes: matrix products +180 us, 1.60 times the FLOPs at the same speed."
+    ]
+
+
+def test_calls_work_per_call_and_speed_are_three_parts() -> None:
+    a, b = cpu((10, 100), (10, 100)), cpu((20, 300), (20, 300), (20, 300))
+    (delta,) = work_deltas(a, b)
+    mean = log_mean(200_000, 900_000)
+    expected = mean * log(3 / 2), mean * log(2), mean * log(3 / 2)
+    assert (delta.calls_ns, delta.per_call_ns, delta.slower_ns) == pytest.approx(expected, abs=2)
+    assert delta.calls_ns + delta.per_call_ns + delta.slower_ns == delta.delta_ns == 700_000
+    ratios = "1.50 times the calls, 2.00 times the FLOPs per call at 0.67 times the speed"
+    assert words(a, b) == [f"By recorded shapes: matrix products +700 us, {ratios}."]
+
+
+def test_more_calls_of_a_slow_shape_are_no_loss_of_speed() -> None:
+    a, b = cpu((8, 100), (800, 200)), cpu(*[(8, 100)] * 4, (800, 200))
+    ratios = "2.50 times the calls, 0.41 times the FLOPs per call, each shape at the same speed"
+    assert words(a, b) == [f"By recorded shapes: matrix products +300 us, {ratios}."]
+    slower = cpu(*[(8, 200)] * 4, (800, 400))
+    assert words(a, slower)[0].endswith(", each shape at 0.51 times the speed.")
+
+
+def test_a_slower_op_does_the_same_work_and_without_shapes_nothing_is_said() -> None:
+    assert words(cpu((10, 100)), cpu((10, 300))) == [
+        "By recorded shapes: matrix products +200 us, the same FLOPs at 0.33 times the speed."
+    ]
+    assert words(*(build(step(0, 1000), op("aten::mm", 0, dur)) for dur in (100, 300))) == []
+
+
+def test_with_time_in_ops_without_a_model_only_roles_with_as_many_calls_are_compared() -> None:
+    (delta,) = work_deltas(cpu((10, 100), other=500), cpu((16, 160), other=500))
+    assert (delta.more_ns, delta.slower_ns) == (60_000, 0)
+    assert work_deltas(cpu((10, 100), other=500), cpu((10, 100), (10, 100), other=500)) == ()
+
+
+def test_other_work_that_took_as_long_is_told_where_durations_are_no_evidence() -> None:
+    traced = Traced(0, 100_000, 100_000, 1, 1)
+    other = WorkDelta("forward", "products", True, 10_000, 10_000, 5, 10, 1.0, 1.0, 0, 6_931, -6_931, is_bound=False)
+    assert work_split_words(traced, [other], timed=False) == ("By recorded shapes: products, 2.00 times the FLOPs.",)
+    assert work_split_words(traced, [other]) == ()
+
+
+def test_a_device_on_one_side_alone_is_not_compared() -> None:
+    assert work_deltas(cpu((8, 100)), made((8, 100))) == ()
+
+
+@pytest.mark.parametrize(
+    ("timed", "text"), [(True, "+10.0 us, 2.00 times the FLOPs"), (False, "s, 2.00 times the FLOPs")]
+)
+def test_where_durations_are_no_evidence_only_other_work_is(timed: bool, text: str) -> None:
+    traced = Traced(0, 100_000, 110_000, 1, 1)
+    other = WorkDelta("forward", "products", True, 10_000, 20_000, 5, 10, 1.0, 1.0, 0, 10_000, 0, is_bound=False)
+    same = WorkDelta("forward", "copies", False, 10_000, 20_000, 5, 5, 1.0, 1.0, 0, 0, 10_000, is_bound=False)
+    (line,) = work_split_words(traced, [other, same], timed=timed)
+    assert text in line
+    assert ("copies" in line) == timed
+    assert ("speed" in line) == timed

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traceq.stats import hodges_lehmann
-from traceq.stats.hodges_lehmann import rank_of_end, shift_between
+from traceq.stats.hodges_lehmann import location_of_pairs, rank_of_end, shift_between, shift_of_pairs
 
 
 @pytest.mark.parametrize("most_in_memory", [2**22, 0], ids=["sorted", "selected"])
@@ -40,3 +42,27 @@ def test_fifty_thousand_pairs_of_either_order_need_no_place_for_each_difference(
     shift = shift_between(x, y)
     assert shift.ci95 is not None
     assert shift.ci95[0] < 300 < shift.ci95[1] < shift.ci95[0] + 40
+
+
+@given(st.data())
+def test_a_change_saves_exactly_the_step_if_nothing_is_left_of_it_and_never_more(data: st.DataObject) -> None:
+    """Steps of two kinds, of which the median of the arm is that of the short ones, included."""
+    num = data.draw(st.integers(2, 12))
+    b_second = np.array([True, False, *data.draw(st.lists(st.booleans(), min_size=num, max_size=num))])
+    steps = st.lists(st.sampled_from([20, 21, 22, 900, 950]), min_size=num + 2, max_size=num + 2)
+    a, b = (np.array(data.draw(steps), np.int64) for _ in range(2))
+    b_less = np.minimum(a, b)
+    a_ns = location_of_pairs(a, b_second)
+    for left in (np.zeros_like(a), b_less):
+        change = np.where(b_second, left - a, a - left)
+        delta = shift_of_pairs(change, b_second).delta
+        assert -a_ns <= delta <= 0
+        assert delta == -a_ns or left.any()
+    constant = np.full_like(a, 7)
+    assert (
+        abs(
+            shift_of_pairs(np.where(b_second, 7 - a, a - 7), b_second).delta
+            - (location_of_pairs(constant, b_second) - a_ns)
+        )
+        <= 1
+    )

@@ -9,13 +9,14 @@ import json
 import re
 from collections.abc import Iterator
 from io import StringIO
+from math import exp, log, prod
 from statistics import median
 
 from rich.console import Console
 
 from traceq.compare.attribution import line_function
+from traceq.compare.cause_sentences import cause_text
 from traceq.compare.result import Cause, Diff, Diffs
-from traceq.compare.sentences import cause_text
 from traceq.compare.tables import causes_table, inference_table, matrix, ranks_table, waterfall
 from traceq.renderers.diff_json import diffs_to_json
 from traceq.renderers.diff_markdown import diffs_to_markdown
@@ -108,6 +109,9 @@ def of_words(diff: Diff) -> Iterator[str]:
     first, comparison = diff.words[0], diff.comparison
     if comparison is None:
         return
+    if comparison.unprofiled and comparison.verdict.is_open and diff.comparable.ok:
+        yield from of_open(diff, first)
+        return
     if (
         size := re.match(rf"(.*?) (costs|saves) (nothing|{TIME}) (per step|per sample|in the trace) \(([^,)]+)", first)
     ) is None:
@@ -130,6 +134,25 @@ def of_words(diff: Diff) -> Iterator[str]:
     is_one_rank = diff.traced is not None and not diff.ranks  # of several, the slowest decides
     if diff.traced and is_one_rank and not comparison.unprofiled and comparison.delta_ns != diff.traced.delta_ns:
         yield f"two sizes: {comparison.delta_ns}, traced {diff.traced.delta_ns}"
+
+
+def of_open(diff: Diff, first: str) -> Iterator[str]:
+    """A verdict that is not decided begins with that, and names neither a cost nor a saving."""
+    comparison = diff.comparison
+    assert comparison is not None
+    if (
+        not first.startswith(f"Not decided: {diff.b_name} against {diff.a_name} ")
+        or "inconclusive at the " not in first
+    ):
+        yield f"an open verdict: {first}"
+    numbers = [*(comparison.ci95_ns or ()), comparison.delta_ns]
+    texts = [
+        *(delta_text(comparison.each(ns)) for ns in numbers),
+        format_value(comparison.delta_pct, Unit.DELTA_PERCENT),
+    ]
+    for text in texts:
+        if text not in first:
+            yield f"lacks {text}: {first}"
 
 
 def of_traced(diff: Diff) -> Iterator[str]:
@@ -186,6 +209,7 @@ def of_traced(diff: Diff) -> Iterator[str]:
             if [(ns > 0, format_value(abs(ns), Unit.NS)) for ns in own_ns] != [(only[2] == "slower", only[3])]:
                 yield f"{own_ns}: {line}"
         yield from of_replays(diff, line)
+        yield from of_work(diff, line)
         matched = re.match(r"Only (\d+) % of the host's calls are on both sides", line)
         if matched and round(diff.traced.matched_pct or 0) != int(matched[1]):
             yield f"{diff.traced.matched_pct} %: {line}"
@@ -201,6 +225,31 @@ def of_traced(diff: Diff) -> Iterator[str]:
             )
             if not line.split("the median of the others is ")[1].startswith(f"{medians}."):
                 yield f"{medians}: {line}"
+
+
+def of_work(diff: Diff, line: str) -> Iterator[str]:
+    """The factors of an op's time multiply to it, and its delta is that of its rows."""
+    if not line.startswith("By recorded shapes"):
+        return
+    for text in line.rstrip(".").partition(": ")[2].split("; "):
+        if not (parts := re.match(rf"(.+) ({DELTA}), (.*?)(, each shape)? at (.*) speed$", text)):
+            continue
+        unit_is_flops = "FLOPs" in parts[3]
+        rows = [row for row in diff.work if (row.role, row.is_flops) == (parts[1], unit_is_flops)]
+        a_ns, b_ns = sum(row.a_ns for row in rows), sum(row.b_ns for row in rows)
+        if delta_text(b_ns - a_ns) != parts[2]:
+            yield f"{b_ns - a_ns} ns: {line}"
+        factors = [float(number) for number in re.findall(r"([\d.]+) times the (?:calls|FLOPs|bytes)", parts[3])]
+        speed = re.match(r"([\d.]+) times", parts[5])
+        ratio = prod(factors) / (float(speed[1]) if speed else 1)
+        truth = b_ns / a_ns
+        if parts[4]:  # the mix of shapes changed: the speed is that of what takes neither more calls nor more work
+            ratio, truth = (
+                1 / (float(speed[1]) if speed else 1),
+                exp(sum(row.slower_ns for row in rows) * log(b_ns / a_ns) / (b_ns - a_ns)),
+            )
+        if abs(ratio / truth - 1) > 0.06:  # rounded to two digits, and small changes left out
+            yield f"{ratio} is not {truth}: {line}"
 
 
 def of_replays(diff: Diff, line: str) -> Iterator[str]:
@@ -271,6 +320,7 @@ def of_renderers(diffs: Diffs) -> Iterator[str]:
 OF_COMPARISON = (
     r".* (costs|saves) .*(, no interval|: .* at the .* threshold.*)\.$",
     r".* costs nothing per",
+    r"Not decided: .*: inconclusive at the .* threshold.*\.$",
     r"No difference seen between ",
     r"Not comparable \(.*\): ",
     r"Nothing to compare: ",
@@ -289,7 +339,9 @@ OF_TRACED = (
     r"It shows as ",
     r"\d+ % of the difference is in ",
     r"Most of the traced ",
+    r".* does other work: .* replaced by ",
     r"The traced delta, ",
+    r"By recorded shapes( \(device time\))?: ",
     r"The unprofiled steps show no difference ",
     r"With a host that takes no time, ",
     r".*: the table shows where the time went, not why\.$",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import GateTripped, UsageFault
 from traceq.threshold import THRESHOLD_PCT
 
 if TYPE_CHECKING:
+    from traceq.commands._engine import Reading
     from traceq.compare.result import Diff
-    from traceq.model import Caveat, Run
+    from traceq.compare.side import Side
+    from traceq.model import Caveat, Trace
     from traceq.stats import VerdictName
 
 __all__ = ["command"]
@@ -41,6 +46,8 @@ def command(
     to: Annotated[
         str | None, typer.Option(metavar="NAME", help="Write text, json, markdown, html, or a plugin's form.")
     ] = None,
+    memory: Annotated[str | None, MEMORY] = None,
+    cluster: Annotated[str | None, CLUSTER] = None,
 ) -> None:
     """Say what a change costs a step: whether that is in the noise, and what it comes from.
 
@@ -50,11 +57,11 @@ def command(
     from traceq.engines.process_tuning import tune_process
 
     tune_process([a, b or ""])
+    from traceq.commands._engine import engine_for
     from traceq.commands._file import refuse_input
     from traceq.commands._output import chosen_form, print_caveats, write_result, write_sheet
-    from traceq.compare.diff import arms_of_run, diff_arms, diff_sides
+    from traceq.compare.diff import diff_arms, diff_sides
     from traceq.compare.result import Diffs
-    from traceq.compare.side import Side
     from traceq.display import RenderOptions
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
@@ -68,26 +75,37 @@ def command(
 
         write_sheet(snapshot_diff(a, b), form, RenderOptions(width, full=full))
         return
+    sides = _read_sides(a, b, engine_for(memory, cluster))
     if b is None:
-        arms = {run.arm: run for run in arms_of_run(a)}
-        diffs = diff_arms(a, tuple(arms.values()), threshold_pct=percent)
-
-        def runs_of(diff: Diff) -> tuple[Run, Run]:
-            return arms[diff.a_name], arms[diff.b_name]
+        diffs, by_name = diff_arms(a, sides, threshold_pct=percent), {side.run.arm: side for side in sides}
     else:
-        sides = Side.of(a), Side.of(b)
         pair = diff_sides(*sides, threshold_pct=percent)
-        diffs = Diffs(pair.a_name, (pair,))
+        diffs, by_name = Diffs(pair.a_name, (pair,)), dict(zip((pair.a_name, pair.b_name), sides, strict=True))
 
-        def runs_of(diff: Diff) -> tuple[Run, Run]:
-            return sides[0].run, sides[1].run
+    def explained_traces(diff: Diff) -> tuple[Trace, Trace]:
+        rank = diff.traced.rank if diff.traced else -1
+        return by_name[diff.a_name].trace_or_first(rank), by_name[diff.b_name].trace_or_first(rank)
 
-    write_result("diffs", diffs, form, RenderOptions(width, full=full, sides=runs_of))
+    write_result("diffs", diffs, form, RenderOptions(width, full=full, sides=explained_traces))
     if not form.holds_caveats:
         print_caveats(dict.fromkeys(caveat for each in diffs.diffs for caveat in each.caveats))
     if verdicts:
         print_caveats(_without_verdict(diffs.diffs))
     _gate(diffs.diffs, verdicts)
+
+
+def _read_sides(a: str, b: str | None, engine: Reading) -> tuple[Side, ...]:
+    """Return both sides, or the arms of the recorded run `a`; one engine reads the ranks of all."""
+    from traceq.commands._engine import shown_ranks
+    from traceq.compare.diff import arms_of_run
+    from traceq.compare.side import Side
+    from traceq.engines.read_ranks import PathReader
+
+    with ExitStack() as stack, shown_ranks() as on_progress:
+        reader = PathReader(cache(lambda: stack.enter_context(engine.start())), engine.small, on_progress)
+        if b is None:
+            return arms_of_run(engine.path(a), reader.arms)
+        return Side.of(engine.path(a), reader.ranks), Side.of(engine.path(b), reader.ranks)
 
 
 def _are_snapshots(a: str, b: str) -> bool:

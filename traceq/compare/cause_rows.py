@@ -18,6 +18,7 @@ from traceq.compare.replaced_kernels import fold_replacements
 from traceq.compare.result import REPLACED_BY, Cause, Chain, share, sorted_causes
 from traceq.compare.run_to_run import comparable, jitter, pace
 from traceq.facts.timeline.call_sites import line_function
+from traceq.facts.timeline.data_loading import LOADING
 from traceq.frozen import frozen
 
 __all__ = ["cause_rows"]
@@ -164,7 +165,7 @@ class _Table:
                 least = errors * row.sd_ns * (1 if self._is_steady(index) else _UNSTEADY)
                 is_cause = abs(row.ns) > smallest_matched and (is_residual or abs(row.ns) > least)
             is_change = self.is_one_sided[index].all() or abs(row.ns) > errors * row.sd_ns
-            is_cause |= self._is_written(index)
+            is_cause |= self._is_written(index) or _is_replacement(self.parts, row)
             (causes if is_cause else minor if is_change else rest).append(row)
         causes = _same_on_ranks(causes, self.parts.labels)
         return causes, self._joined(minor), self._joined(rest)
@@ -221,7 +222,11 @@ def _same_on_ranks(rows: Sequence[_Row], labels: Sequence[Label]) -> list[_Row]:
 def _replaced_together(
     groups: Sequence[tuple[int, ...]], parts: Contributions, only_a: NDArray[np.bool_], only_b: NDArray[np.bool_]
 ) -> list[tuple[int, ...]]:
-    """Return the rows with those joined in which the host does one thing on A and another on B at the same places."""
+    """Return the rows with those joined in which the host does one thing on A and another on B at the same places.
+
+    Places between the same two calls of both sides, in one phase, line and module, outside of the data loader: what
+    workers took over is not replaced by how the process receives it.
+    """
     of_label = np.empty(len(parts.labels), np.int64)
     for number, members in enumerate(groups):
         of_label[list(members)] = number
@@ -234,13 +239,16 @@ def _replaced_together(
     target = np.arange(len(source)) - np.repeat(np.cumsum(last - first) - last + first, last - first) + first[source]
     rows = np.column_stack([of_label[parts.label[old[source]]], of_label[parts.label[new[target]]]])
     pairs, counts = np.unique(rows, axis=0, return_counts=True)
-    inner = [parts.labels[members[0]].inner for members in groups]
+    heads = [parts.labels[members[0]] for members in groups]
+    inner = [head.inner for head in heads]
+    place = [(head.phase, head.line, head.module) for head in heads]
     by_count = sorted(
         zip(pairs.tolist(), counts.tolist(), strict=True), key=lambda p: (-p[1], inner[p[0][0]] != inner[p[0][1]])
     )
     joined, result = set[int](), list(groups)
     for (x, y), num in by_count:
-        if _CANCELS * num > max(num_places[x], num_places[y]) and not {x, y} & joined:
+        is_most = _CANCELS * num > max(num_places[x], num_places[y])
+        if is_most and place[x] == place[y] and heads[x].phase not in LOADING and not {x, y} & joined:
             joined |= {x, y}
             result[x], result[y] = (*groups[x], *groups[y]), ()
     return [members for members in result if members]
@@ -309,6 +317,12 @@ def _key(kind: str, phase: str, name: str, inner: str, function: str, module: st
         return "|".join((kind, phase, *filter(None, (name, inner)), function, *filter(None, [module])))
     names = sorted({part for both in name.split(REPLACED_BY) for part in both.split(LAUNCHES)})
     return "|".join((kind, phase, *names, *filter(None, (function, module)), "replaced"))
+
+
+def _is_replacement(parts: Contributions, row: _Row) -> bool:
+    """Return whether the work of a row took the place of other work: listed even where it costs nothing."""
+    is_kernel = any(REPLACED_BY in parts.labels[number].name for number in row.labels)
+    return is_kernel or bool(_replaced_name(parts, row))
 
 
 def _replaced_name(parts: Contributions, row: _Row) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceq.compare.result import Traced
+import numpy as np
+
 from traceq.compare.side import Side, of_one_run
-from traceq.facts.ranks.rank_outline import outline
-from traceq.facts.ranks.unrecorded_share import unrecorded_caveats, unrecorded_share
+from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.ranks.unrecorded_share import unrecorded_caveats
 from traceq.model import BUILT_APART, Caveat, Run
 from traceq.runs.read import arm_failure
 from traceq.stats import Comparison
+from traceq.units import Unit, format_value
 
 __all__ = [
     "PROFILED_STEPS",
@@ -20,12 +22,14 @@ __all__ = [
     "other_loader",
     "separate_builds",
     "side_caveats",
-    "traced_disagrees",
     "unmatched_ranks",
     "unrecorded_work",
 ]
 
 PROFILED_STEPS = Caveat("profiled_steps", "step times come from the traced windows: profiled, few, and not interleaved")
+
+_UNEVEN, _MOST_LISTED = 1.5, 8
+"""Factor by which steps of the processes of a side differ if some were disturbed, and how many are listed."""
 
 LAYOUT_PCT = 2.0
 """Percent of a step by which identical models in one process may differ: above what `benchmarks/layout.py` measures."""
@@ -36,7 +40,7 @@ _LOADER_SETTINGS = ("size", "batch_size", "num_workers", "prefetch_factor", "loa
 def side_caveats(side: Side) -> tuple[Caveat, ...]:
     """Return the caveats of every recording; of several, each names its recording."""
     if not side.is_repeated:
-        return side.run.caveats
+        return (*side.run.caveats, *_uneven_processes(side), *_traced_process(side.run))
     named = [Caveat(caveat.code, f"{run.path}: {caveat.text}") for run in side.runs for caveat in run.caveats]
     empty = [run.path for run, medians in zip(side.runs, side.processes, strict=True) if not medians]
     left_out = [Caveat("no_steps", f"{path}: no unprofiled steps; this process is ignored") for path in empty]
@@ -44,7 +48,38 @@ def side_caveats(side: Side) -> tuple[Caveat, ...]:
         text = f"{side.run.path}: the median of {len(side.runs)} recordings; its trace explains the difference"
         left_out.append(Caveat("one_process_explains", text))
     of_recordings = {caveat for run in side.runs for caveat in run.caveats}
-    return (*named, *left_out, *(caveat for caveat in side.run.caveats if caveat not in of_recordings))
+    return (
+        *named,
+        *left_out,
+        *_uneven_processes(side),
+        *(caveat for caveat in side.run.caveats if caveat not in of_recordings),
+    )
+
+
+def _uneven_processes(side: Side) -> Iterator[Caveat]:
+    """Yield a caveat for a side whose processes, which ran the same code, have steps of very different length."""
+    timed = side.steps_ns.tolist()
+    if len(timed) > 1 and max(timed) > _UNEVEN * min(timed):
+        listed = ", ".join(format_value(ns, Unit.NS) for ns in timed[:_MOST_LISTED])
+        listed += ", ..." if len(timed) > _MOST_LISTED else ""
+        text = (
+            f"{side.path}: its {len(timed)} processes have median steps of {listed}: something disturbed some of them, "
+            "which may decide size and sign of the difference; record again"
+        )
+        yield Caveat("uneven_processes", text)
+
+
+def _traced_process(run: Run) -> tuple[Caveat, ...]:
+    """Return a caveat for an arm of several processes of which one was traced, the last, which explains alone."""
+    timed = next((each for each in run.processes if each.arm == run.arm), None)
+    if timed is None or len(timed.median_ns) < 2 or not run.traces:
+        return ()
+    last, middle = (format_value(ns, Unit.NS) for ns in (timed.median_ns[-1], np.median(timed.median_ns)))
+    text = (
+        f"arm {run.arm}: the last of its {len(timed.median_ns)} processes is traced (median step {last}; of all "
+        f"{middle}), and explains the difference; the others were only timed: record again to trace another"
+    )
+    return (Caveat("one_process_explains", text),)
 
 
 def arm_ended(run: Run) -> tuple[Caveat, ...]:
@@ -89,24 +124,13 @@ def separate_builds(a: Side, b: Side, *comparisons: Comparison | None) -> tuple[
     return (Caveat("built_apart", text),)
 
 
-def unrecorded_work(a: Run, b: Run) -> tuple[Caveat, ...]:
+def unrecorded_work(a: RunRanks, b: RunRanks) -> tuple[Caveat, ...]:
     """Return a caveat for each side whose traces wait for work that they do not show; no step begins before it."""
     caveats = []
-    for name, run in (("A", a), ("B", b)):
-        of_side = unrecorded_caveats([outline(trace) for trace in run.traces], list(map(unrecorded_share, run.traces)))
+    for name, side in (("A", a), ("B", b)):
+        of_side = unrecorded_caveats(side.job.ranks, [totals.unrecorded_share for totals in side.totals])
         caveats += [Caveat(each.code, f"{name}: {each.text}") for each in of_side]
     return tuple(caveats)
-
-
-def traced_disagrees(traced: Traced | None, steps: Comparison | None) -> tuple[Caveat, ...]:
-    """Return a caveat if the traced delta is outside the interval of the unprofiled steps."""
-    if traced is None or steps is None or not steps.unprofiled or steps.ci95_ns is None:
-        return ()
-    low, high = steps.ci95_ns
-    if low <= traced.delta_ns <= high:
-        return ()
-    text = "the traced delta is outside the unprofiled 95 % CI: it includes profiler overhead and chance"
-    return (Caveat("traced_disagrees", text),)
 
 
 def unmatched_ranks(a: Run, b: Run) -> tuple[Caveat, ...]:

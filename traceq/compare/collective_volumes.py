@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceq.analysis.arms import step_of
+from traceq.compare.side import Side
 from traceq.facts.comm.collectives import COLLECTIVE_NAMES
 from traceq.facts.comm.parallelism import issued_calls, strategy_of
 from traceq.facts.comm.predictions import EXACT, EXPLAINED, UNEXPLAINED, checks
@@ -47,16 +48,16 @@ class Exchange:
     state_bytes: int | None
 
 
-def exchanges(runs: Sequence[Run]) -> tuple[Exchange, ...]:
+def exchanges(sides: Sequence[Side]) -> tuple[Exchange, ...]:
     """Return one row per arm, from its first rank; nothing where all arms use the same strategy."""
-    traced = [run for run in runs if run.traces]
-    if len({strategy_of(run.traces[0])[0] for run in traced}) < 2:
+    traced = [(side.run, side.first_trace()) for side in sides if side.run.traces]
+    if len({strategy_of(trace)[0] for _, trace in traced}) < 2:
         return ()
-    return tuple(map(_exchange, traced))
+    return tuple(_exchange(run, trace) for run, trace in traced)
 
 
-def _exchange(run: Run) -> Exchange:
-    trace, arm = run.traces[0], run.manifest.arm(run.arm) if run.manifest else None
+def _exchange(run: Run, trace: Trace) -> Exchange:
+    arm = run.manifest.arm(run.arm) if run.manifest else None
     processes = next((processes for processes in run.processes if processes.arm == run.arm), None)
     step_ns, samples = step_of(processes), arm.samples_per_step if arm else 0
     predicted = [check.verdict for check in checks(trace) if check.expected_num is not None]

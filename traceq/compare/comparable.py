@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from traceq.compare.result import Comparable
 from traceq.compare.side import Side
-from traceq.facts.timeline.steps import steps
 from traceq.model import Run
 
-__all__ = ["comparable", "differences", "parameters_of"]
+__all__ = ["UNKNOWN_SAMPLES", "comparable", "differences", "parameters_of"]
+
+UNKNOWN_SAMPLES = "samples per step unknown"
 
 
 def comparable(a: Side, b: Side) -> Comparable:
@@ -21,9 +22,9 @@ def comparable(a: Side, b: Side) -> Comparable:
     reasons = list(differences({"device": _device(a.run, traced=traced)}, {"device": _device(b.run, traced=traced)}))
     if not (a.samples and b.samples):
         ours, theirs = ({"ranks of the job": _num_ranks(side.run, traced=traced), **_batch(side)} for side in (a, b))
-        unknown = ", samples per step unknown" if a.run.manifest and b.run.manifest else ""
+        unknown = f", {UNKNOWN_SAMPLES}" if a.run.manifest and b.run.manifest else ""
         reasons += [f"{reason}{unknown}" for reason in differences(ours, theirs)]
-    marked = [any(steps(trace).marked for trace in side.run.traces) for side in (a, b)]
+    marked = [any(rank.steps.marked for rank in side.ranks.job.ranks) for side in (a, b)]
     if traced and marked[0] != marked[1]:
         reasons.append("steps: one side has marked steps, the other is one whole trace")
     return Comparable(not reasons, tuple(reasons))

@@ -8,7 +8,7 @@ from traceq.compare.comparable import differences, parameters_of
 from traceq.compare.input_shapes import dtype_difference, shape_difference
 from traceq.compare.side import Side
 from traceq.facts.timeline.phases import phases
-from traceq.model import Caveat, Run
+from traceq.model import Caveat, Run, Trace
 
 __all__ = ["confounders", "work_words"]
 
@@ -32,7 +32,7 @@ def confounders(a: Side, b: Side) -> tuple[Caveat, ...]:
         texts += _recording_differences(a, b)
         texts += _work_differences(a, b)
     if a.run.traces and b.run.traces:
-        texts += _trace_differences(a.run, b.run)
+        texts += _trace_differences(a.first_trace(), b.first_trace())
     confounded = [Caveat("confounded", f"possible confounder: {text}") for text in texts]
     reasons = {str(reason) for side in (a, b) for run in side.runs if (reason := _environment(run).get("throttled"))}
     throttled = [Caveat("throttled", f"clocks were throttled during recording: {text}") for text in sorted(reasons)]
@@ -48,7 +48,7 @@ def work_words(a: Side, b: Side) -> tuple[str, ...]:
 def _work_differences(a: Side, b: Side) -> Iterator[str]:
     """Yield the differences in dtypes and shapes between the traces."""
     if a.run.traces and b.run.traces:
-        ours, theirs = a.run.traces[0], b.run.traces[0]
+        ours, theirs = a.first_trace(), b.first_trace()
         yield from filter(None, [dtype_difference(ours, theirs)])
         yield from filter(None, [shape_difference(ours, theirs)] if a.samples == b.samples else ())
 
@@ -91,10 +91,10 @@ def _difference(key: str, a: Sequence[object], b: Sequence[object]) -> Iterator[
         yield f"{key}: {ours} against {theirs}"
 
 
-def _trace_differences(a: Run, b: Run) -> Iterator[str]:
+def _trace_differences(a: Trace, b: Trace) -> Iterator[str]:
     """Yield the differences between the traces: versions, profiler options, phases."""
-    ours, theirs = (dict[str, object](run.traces[0].versions) for run in (a, b))
+    ours, theirs = (dict[str, object](trace.versions) for trace in (a, b))
     yield from differences(ours, theirs)
-    phases_a, phases_b = (set(phases(run.traces[0]).names) for run in (a, b))
+    phases_a, phases_b = (set(phases(trace).names) for trace in (a, b))
     if phases_a != phases_b:
         yield f"phases on one side only: {', '.join(sorted(phases_a ^ phases_b)[:4])}"

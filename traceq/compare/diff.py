@@ -9,12 +9,12 @@ from pathlib import Path
 
 from traceq.analysis.facts import fact_tables
 from traceq.analysis.registry import describe
+from traceq.compare.cause_sentences import cause_words
 from traceq.compare.caveats import (
     arm_ended,
     other_loader,
     separate_builds,
     side_caveats,
-    traced_disagrees,
     unmatched_ranks,
     unrecorded_work,
 )
@@ -22,7 +22,7 @@ from traceq.compare.collective_volumes import exchanges
 from traceq.compare.comparable import comparable
 from traceq.compare.confounders import confounders, work_words
 from traceq.compare.disabled_change import off_is_free_text
-from traceq.compare.explain import explain
+from traceq.compare.explain import MAX_PEERS, explain
 from traceq.compare.exposed_cells import waits_apart
 from traceq.compare.inference import inference_deltas
 from traceq.compare.interaction import arm_interactions
@@ -30,15 +30,16 @@ from traceq.compare.loader_starvation import feeding, feeding_words
 from traceq.compare.rank_sentences import rank_words
 from traceq.compare.ranks import collective_waited_in, explained_rank, only_changed_rank, rank_deltas
 from traceq.compare.result import Cause, CellDelta, Comparable, Diff, Diffs, Feeding, RankDelta, Traced
-from traceq.compare.sentences import cause_words, cpu_words, sample_words, verdict_words
-from traceq.compare.side import Side
+from traceq.compare.side import ReadArms, ReadRanks, Side, read_arms_into_memory, read_into_memory
 from traceq.compare.step_times import compare_cpu, compare_sides
+from traceq.compare.verdict_sentences import cpu_words, sample_words, verdict_words
 from traceq.compare.where_sentences import elsewhere_words, phase_words, python_words
 from traceq.compare.work_deltas import work_deltas
+from traceq.compare.work_sentences import work_split_words
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, place
 from traceq.model import Manifest, Run, Trace
-from traceq.runs.read import read_arms
+from traceq.report import Source
 from traceq.runs.run_folder import is_run, read_manifest
 from traceq.runs.sides import recordings_in
 from traceq.stats import Comparison, samples_apart
@@ -48,34 +49,45 @@ from traceq.units import Unit, format_value
 __all__ = ["arms_of_run", "diff", "diff_arms", "diff_run", "diff_runs", "diff_sides"]
 
 
-def diff(a: str | Path | Run, b: str | Path | Run, *, threshold_pct: float = THRESHOLD_PCT) -> Diff:
+def diff(
+    a: str | Path | Run,
+    b: str | Path | Run,
+    *,
+    threshold_pct: float = THRESHOLD_PCT,
+    read_ranks: ReadRanks = read_into_memory,
+) -> Diff:
     """Return the diff of B against A, each a run, a path, or a path of several recordings of the same experiment.
 
     Raises UnreadableInput.
     """
-    return diff_sides(Side.of(a), Side.of(b), threshold_pct=threshold_pct)
+    return diff_sides(Side.of(a, read_ranks), Side.of(b, read_ranks), threshold_pct=threshold_pct)
 
 
-def diff_run(path: str | Path, *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
+def diff_run(
+    path: str | Path, *, threshold_pct: float = THRESHOLD_PCT, read_arm_ranks: ReadArms = read_arms_into_memory
+) -> Diffs:
     """Return the diffs of a recorded run: every timed arm against the baseline, or against the arm that it names.
 
     Raises UnreadableInput, UsageFault.
     """
-    return diff_arms(path, arms_of_run(path), threshold_pct=threshold_pct)
+    return diff_arms(path, arms_of_run(path, read_arm_ranks), threshold_pct=threshold_pct)
 
 
-def arms_of_run(path: str | Path) -> tuple[Run, ...]:
-    """Return the arms of a recorded run. Raises UnreadableInput, and UsageFault for a path that is no recorded run."""
+def arms_of_run(path: str | Path, read_arm_ranks: ReadArms = read_arms_into_memory) -> tuple[Side, ...]:
+    """Return the arms of a recorded run.
+
+    Raises UnreadableInput, and UsageFault for a path that is no recorded run.
+    """
     _check_is_run(path)
-    return read_arms(path)
+    return tuple(map(Side.of, read_arm_ranks(path)))
 
 
-def diff_arms(path: str | Path, arms: Sequence[Run], *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
+def diff_arms(path: str | Path, arms: Sequence[Side], *, threshold_pct: float = THRESHOLD_PCT) -> Diffs:
     """Return the diffs of the arms of the recorded run at `path`, as `diff_run` does."""
-    manifest = arms[0].manifest
+    manifest = arms[0].run.manifest
     assert manifest is not None
-    by_name = {run.arm: run for run in arms}
-    ended = {run.arm: caveat for run in arms for caveat in arm_ended(run)}
+    by_name = {side.run.arm: side for side in arms}
+    ended = {side.run.arm: caveat for side in arms for caveat in arm_ended(side.run)}
     timed = [arm for arm in manifest.arms if arm.timed and not arm.baseline]
     compared = [arm for arm in timed if not {arm.name, arm.against} & ended.keys()]
     if manifest.baseline in ended:
@@ -90,7 +102,7 @@ def diff_arms(path: str | Path, arms: Sequence[Run], *, threshold_pct: float = T
     reference = _reference(manifest, by_name)
     contexts = {arm.against for arm in timed}  # these have no change that could be switched off
     diffs = tuple(
-        diff_runs(
+        diff_sides(
             by_name[arm.against or manifest.baseline],
             by_name[arm.name],
             reference=None if arm.against or arm.name in contexts else reference,
@@ -98,7 +110,7 @@ def diff_arms(path: str | Path, arms: Sequence[Run], *, threshold_pct: float = T
         )
         for arm in compared
     )
-    baseline = by_name[manifest.baseline]
+    baseline = by_name[manifest.baseline].run
     return Diffs(
         manifest.baseline,
         tuple(replace(diff, caveats=(*diff.caveats, *ended.values())) for diff in diffs),
@@ -131,52 +143,63 @@ def _usage_of(recordings: Sequence[Place]) -> str:
     return "to compare their arms: traceq diff " + " ".join(str(recordings[0].parent / arm) for arm in arms[:2])
 
 
-def _reference(manifest: Manifest, by_name: dict[str, Run]) -> Run | None:
+def _reference(manifest: Manifest, by_name: dict[str, Side]) -> Side | None:
     """Return the first arm that was only traced: its step is without the change."""
-    return next((by_name[arm.name] for arm in manifest.arms if not arm.timed and by_name[arm.name].traces), None)
+    return next((by_name[arm.name] for arm in manifest.arms if not arm.timed and by_name[arm.name].run.traces), None)
 
 
-def diff_runs(a: Run, b: Run, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
-    """Return the diff of run B against run A.
+def diff_runs(a: Run, b: Run, *, threshold_pct: float = THRESHOLD_PCT) -> Diff:
+    """Return the diff of run B against run A."""
+    return diff_sides(Side.of(a), Side.of(b), threshold_pct=threshold_pct)
+
+
+def diff_sides(a: Side, b: Side, *, reference: Side | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
+    """Return the diff of side B against side A, each of one process or of several.
 
     `reference` holds a traced step without the change at all; it shows whether the change costs A anything when off.
     """
-    return diff_sides(Side.of(a), Side.of(b), reference=reference, threshold_pct=threshold_pct)
-
-
-def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct: float = THRESHOLD_PCT) -> Diff:
-    """Return the diff of side B against side A, each of one process or of several; `reference` as in `diff_runs`."""
     if loader_and_steps := feeding(a.run, b.run):
         return _feeding_diff(a, b, loader_and_steps)
     comparability, samples = comparable(a, b), samples_apart(a.samples, b.samples)
     comparison = compare_sides(a, b, comparability, threshold_pct, samples)
     steps = compare_sides(a, b, comparability, threshold_pct, None) if samples else comparison
-    ranks = rank_deltas(a.run, b.run)
-    traced, cells, causes = _explained(a.run, b.run, ranks)
-    work = work_deltas(*_traces_of(traced.rank, a.run, b.run)) if traced is not None else ()
+    ranks = rank_deltas(a.ranks, b.ranks)
+    traced, cells, causes = _explained(a, b, ranks)
+    work = work_deltas(*_traces_of(traced.rank, a, b)) if traced is not None else ()
     a_name, b_name = _names(a, b)
     cpu = compare_cpu(a, b, threshold_pct, samples)
-    disagrees = traced_disagrees(traced, steps)
-    of_verdict = (*(comparison.caveats if comparison else ()), *disagrees, *separate_builds(a, b, comparison, cpu))
+    of_verdict = (*(comparison.caveats if comparison else ()), *separate_builds(a, b, comparison, cpu))
     per = traced.per if traced else "per step"
     words = verdict_words(
-        a_name, b_name, comparability, comparison, missing=_missing(a, b), control=_control(a), per=per
+        a_name,
+        b_name,
+        comparability,
+        comparison,
+        missing=_missing(a, b),
+        control=_control(a),
+        per=per,
+        num_ranks=len(ranks),
     )
     words = (words[0], *work_words(a, b), *words[1:], *cpu_words(cpu), *sample_words(comparison, steps))
-    doubt = _doubt(traced, comparison, is_outside=bool(disagrees)) if traced else ""
+    doubt = _doubt(traced, comparison, steps) if traced else ""
     if traced is not None:
         if not doubt:
-            waited_in = collective_waited_in(a.run, b.run, ranks, traced.rank) if only_changed_rank(ranks) else ""
+            waited_in = collective_waited_in(a.ranks, b.ranks, ranks, traced.rank) if only_changed_rank(ranks) else ""
             words = (*words, *rank_words(traced, ranks, cells, waited_in))
         if doubt:
-            words = (*words, *python_words(a_name, b_name, traced, causes, steps))
+            words = (
+                *words,
+                *python_words(a_name, b_name, traced, causes, steps),
+                *work_split_words(traced, work, timed=False),
+            )
         words = (*words, *cause_words(a_name, b_name, traced, causes, doubt=doubt, same_work=comparability.ok))
         if not doubt:
+            words = (*words, *work_split_words(traced, work))
             words = (*words, *elsewhere_words(traced, cells, causes), *phase_words(traced, cells))
-    of_sides = (*side_caveats(a), *side_caveats(b), *unrecorded_work(a.run, b.run), *confounders(a, b))
+    of_sides = (*side_caveats(a), *side_caveats(b), *unrecorded_work(a.ranks, b.ranks), *confounders(a, b))
     return Diff(
-        a=replace(describe(a.run), path=a.path),
-        b=replace(describe(b.run), path=b.path),
+        a=_source(a),
+        b=_source(b),
         a_name=a_name,
         b_name=b_name,
         comparable=comparability,
@@ -189,8 +212,8 @@ def diff_sides(a: Side, b: Side, *, reference: Run | None = None, threshold_pct:
         ranks=ranks,
         cpu=compare_cpu(a, b, threshold_pct, None),
         doubt=doubt,
-        free=off_is_free_text(a.run, reference, _changed_phase(causes)) if traced and reference else "",
-        inference=inference_deltas(a.run, b.run),
+        free=off_is_free_text(a.ranks, reference.ranks, _changed_phase(causes)) if traced and reference else "",
+        inference=inference_deltas(a.ranks, b.ranks),
         work=work,
         caveats=tuple(dict.fromkeys((*of_sides, *of_verdict, *unmatched_ranks(a.run, b.run)))),
     )
@@ -200,8 +223,8 @@ def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
     """Return the diff of a data loader alone and steps, which have no delta."""
     a_name, b_name = _names(a, b)
     return Diff(
-        a=replace(describe(a.run), path=a.path),
-        b=replace(describe(b.run), path=b.path),
+        a=_source(a),
+        b=_source(b),
         a_name=a_name,
         b_name=b_name,
         comparable=Comparable(ok=False, reasons=("one side is a loader alone",)),
@@ -216,22 +239,36 @@ def _feeding_diff(a: Side, b: Side, feeding: Feeding) -> Diff:
     )
 
 
+def _source(side: Side) -> Source:
+    return replace(describe(side.run, side.ranks.job.ranks), path=side.path)
+
+
 def _control(a: Side) -> str:
     """Return the arm of the A/A control; "" for a side that was not recorded."""
     return a.run.manifest.baseline if a.run.manifest else ""
 
 
-def _doubt(traced: Traced, comparison: Comparison | None, *, is_outside: bool) -> str:
-    """Return why durations of the traced steps are no evidence; "" where they are."""
+def _doubt(traced: Traced, comparison: Comparison | None, steps: Comparison | None) -> str:
+    """Return why durations of the traced steps are no evidence; "" where they are.
+
+    `comparison` is of samples where the sides differ in them, `steps` always of steps, as the traced delta is.
+    """
     delta = format_value(traced.delta_ns, Unit.DELTA_NS)
     left_out = "trust which ops were added or removed, not their durations (--full)."
-    if is_outside:
+    if _is_outside(traced, steps):
         return f"The traced delta, {delta}, is outside the unprofiled 95 % CI: {left_out}"
     if comparison is not None and comparison.unprofiled and not comparison.verdict.is_difference:
-        if comparison.verdict.name == "inconclusive":
+        if comparison.verdict.is_open:
             return f"The unprofiled steps do not decide, and the traced {delta} is no evidence by itself: {left_out}"
         return f"The unprofiled steps show no difference that the traced {delta} could explain: {left_out}"
     return ""
+
+
+def _is_outside(traced: Traced, steps: Comparison | None) -> bool:
+    if steps is None or not steps.unprofiled or steps.ci95_ns is None:
+        return False
+    low, high = steps.ci95_ns
+    return not low <= traced.delta_ns <= high
 
 
 def _missing(a: Side, b: Side) -> str:
@@ -241,22 +278,20 @@ def _missing(a: Side, b: Side) -> str:
 
 
 def _explained(
-    a: Run, b: Run, ranks: Sequence[RankDelta]
+    a: Side, b: Side, ranks: Sequence[RankDelta]
 ) -> tuple[Traced | None, tuple[CellDelta, ...], tuple[Cause, ...]]:
-    rank = explained_rank(a, b, ranks)
+    rank = explained_rank(a.run, b.run, ranks)
     if rank is None:
         return None, (), ()
-    ours, theirs = _traces_of(rank, a, b)
-    of_a, of_b = ({trace.rank: trace for trace in run.traces} for run in (a, b))
     others = sorted((delta for delta in ranks if delta.rank != rank), key=lambda delta: -abs(delta.own_delta_ns))
-    traced, cells, causes = explain(ours, theirs, [(of_a[delta.rank], of_b[delta.rank]) for delta in others])
-    return traced, waits_apart(cells, a, b, rank), causes
+    peers = [(a.ranks.trace(delta.rank), b.ranks.trace(delta.rank)) for delta in others[:MAX_PEERS]]
+    traced, cells, causes = explain(*_traces_of(rank, a, b), peers)
+    return traced, waits_apart(cells, a.ranks, b.ranks, rank), causes
 
 
-def _traces_of(rank: int, a: Run, b: Run) -> tuple[Trace, Trace]:
+def _traces_of(rank: int, a: Side, b: Side) -> tuple[Trace, Trace]:
     """Return the traces of a rank; of a side that lacks it the first one."""
-    ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in (a, b))
-    return ours, theirs
+    return a.trace_or_first(rank), b.trace_or_first(rank)
 
 
 def _changed_phase(causes: tuple[Cause, ...]) -> str:

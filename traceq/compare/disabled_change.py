@@ -9,36 +9,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
+from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
-from traceq.model import Category, Run, Trace
+from traceq.model import Category, Trace
 
 __all__ = ["off_is_free_text"]
 
 
-def off_is_free_text(arm: Run, reference: Run, phase: str) -> str:
+def off_is_free_text(arm: RunRanks, reference: RunRanks, phase: str) -> str:
     """Return one sentence that compares the arm with the reference, op by op and sync by sync.
 
     On all ranks that both have; "" where there are none.
     """
-    name, other = arm.arm, reference.arm
-    matches = [(x, y) for x in arm.traces for y in reference.traces if x.rank == y.rank]
-    if not matches:
+    name, other = arm.run.arm, reference.run.arm
+    common = [rank for rank in arm.run.ranks if rank in reference.run.ranks]
+    if not common:
         return ""
-    ops = [(_ops_per_step(trace), _ops_per_step(match)) for trace, match in matches]
+    ops = [(_ops_per_step(arm.trace(rank)), _ops_per_step(reference.trace(rank))) for rank in common]
     extra = sum((_extra(ours, theirs) for ours, theirs in ops), Counter[str]())
     if extra:
         most = ", ".join(f"{count:g} {text}" for text, count in extra.most_common(3))
         return f"{name} is not free: issues more per step than {other}: {most}."
-    num_ops = f"{sum(_ops_per_step(arm.traces[0]).values()):,.0f}"
+    num_ops = f"{sum(_ops_per_step(arm.trace(arm.run.ranks[0])).values()):,.0f}"
     is_same = all(ours == theirs for ours, theirs in ops)
     issued = f"the same {num_ops} ops per step as" if is_same else f"{num_ops} ops per step, none more often than"
     return f"{name} is free: {_syncs_text(arm, phase)}; it issues {issued} {other}: no overhead when disabled."
 
 
-def _syncs_text(arm: Run, phase: str) -> str:
-    on_device = any(len(device_work(trace)) for trace in arm.traces)
+def _syncs_text(arm: RunRanks, phase: str) -> str:
+    on_device = any(rank.has_device for rank in arm.job.ranks)
     one, several = ("device-to-host copy", "device-to-host copies") if on_device else ("scalar sync", "scalar syncs")
     where = f" in {phase}" if phase else ""
     num = _num_syncs(arm, phase)
@@ -70,13 +71,13 @@ def _in_steps(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     return inside
 
 
-def _num_syncs(run: Run, phase: str) -> float:
+def _num_syncs(arm: RunRanks, phase: str) -> float:
     """Return device-to-host syncs per step in one phase or in all, on the rank with most.
 
     Without a device: reads of a tensor's value.
     """
     most = 0.0
-    for trace in run.traces:
+    for trace in map(arm.trace, arm.run.ranks):
         all_syncs, names = syncs(trace), phases(trace).names
         selected = np.isin(all_syncs.kind, [SYNC_KINDS.index("dtoh"), SYNC_KINDS.index("scalar")])
         if phase:

@@ -15,9 +15,9 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.timeline.steps import steps
 from traceq.model import Trace
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["MAX_PEERS", "Explanation", "explain"]
 
-_MAX_PEERS = 31
+MAX_PEERS = 31
 """Other ranks whose changes are looked at: the events of each are in memory, and on one graph."""
 
 _OPENS_UNLIKE = "a window opens with work that its trace does not show"
@@ -30,16 +30,16 @@ def explain(a: Trace, b: Trace, peers: Sequence[tuple[Trace, Trace]] = ()) -> Ex
 
     Both cells and causes add up to the traced delta exactly; swapping A and B changes every sign and nothing else.
     Causes come from the common graph of both sides; without a device, or where the sides have too little in common for
-    that, they are the differences of the accounts to which each side's time is charged. `peers` are other ranks, those
-    that changed most first: a cause may be on one of them.
+    that, they are the differences of the accounts to which each side's time is charged. `peers` are at most MAX_PEERS
+    other ranks: a cause may be on one of them.
     """
     of_a, of_b = ledger(a), ledger(b)
     a_ns, b_ns = (whole_mean(side.total_ns, side.num_steps) for side in (of_a, of_b))
     marked = any(steps(trace).marked for trace in (a, b))
-    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked)
+    traced = Traced(of_a.rank, a_ns, b_ns, of_a.num_steps, of_b.num_steps, marked, b_rank=of_b.rank)
     cells = _cells(of_a, of_b)
     if len(device_work(a)) and len(device_work(b)):
-        ranks = sorted([(a, b), *peers[:_MAX_PEERS]], key=lambda sides: sides[0].rank)
+        ranks = sorted([(a, b), *peers], key=lambda sides: sides[0].rank)
         explained = next(index for index, sides in enumerate(ranks) if sides[0] is a)
         common = common_steps([ours for ours, _ in ranks], [theirs for _, theirs in ranks], explained)
         unclear = "" if common.opens_alike else _OPENS_UNLIKE

@@ -6,19 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from traceq.compare.result import CellDelta
 from traceq.facts.ranks.exposed_waits import EXPOSED_TRANSFER, EXPOSED_WAIT, exposed_pieces, exposed_waiting_times
-from traceq.facts.ranks.job import job_of
+from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory
-from traceq.model import Run
 
 __all__ = ["waits_apart"]
 
 _EXPOSED = TimeCategory.EXPOSED_COMM.name.lower()
 
 
-def waits_apart(cells: Sequence[CellDelta], a: Run, b: Run, rank: int) -> tuple[CellDelta, ...]:
+def waits_apart(cells: Sequence[CellDelta], a: RunRanks, b: RunRanks, rank: int) -> tuple[CellDelta, ...]:
     """Return the cells of a rank, those of exposed communication as waiting and transfer; they add up as before."""
-    of_a, of_b = (_waits_ns(run, rank) for run in (a, b))
+    of_a, of_b = (_waits_ns(side, rank) for side in (a, b))
     if of_a is None or of_b is None:
         return tuple(cells)
     return tuple(part for cell in cells for part in _parts(cell, of_a, of_b))
@@ -35,14 +34,14 @@ def _parts(cell: CellDelta, a: dict[str, int], b: dict[str, int]) -> Iterator[Ce
         yield CellDelta(cell.phase, EXPOSED_TRANSFER, cell.a_ns - a_ns, cell.b_ns - b_ns)
 
 
-def _waits_ns(run: Run, rank: int) -> dict[str, int] | None:
+def _waits_ns(side: RunRanks, rank: int) -> dict[str, int] | None:
     """Return, by phase, the exposed time of a mean counted step in which the rank waits; None where not known."""
-    if len(run.traces) < 2:
+    if len(side.job.ranks) < 2:
         return None
-    waiting = exposed_waiting_times(job_of(run)).get(rank)
-    trace = next((trace for trace in run.traces if trace.rank == rank), None)
-    if waiting is None or trace is None:
+    waiting = exposed_waiting_times(side.job).get(rank)
+    if waiting is None:
         return None
+    trace = side.trace(rank)
     counted = steps(trace).counted
     sums: dict[str, int] = {}
     for (step, phase), ns in exposed_pieces(trace).waits_by_step_and_phase(waiting).items():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from traceq.facts.ranks.run_ranks import RunRanks
 from traceq.facts.timeline.inference_marks import STEP_KINDS
 from traceq.facts.timeline.inference_steps import InferenceSteps, inference_steps
 from traceq.frozen import frozen
-from traceq.model import Run, Trace
+from traceq.model import Trace
 
 __all__ = ["InferenceDelta", "inference_deltas"]
 
@@ -41,12 +42,13 @@ class InferenceDelta:
         return self.b_token_ns - self.a_token_ns
 
 
-def inference_deltas(a: Run, b: Run) -> tuple[InferenceDelta, ...]:
+def inference_deltas(a: RunRanks, b: RunRanks) -> tuple[InferenceDelta, ...]:
     """Return the kinds of step of the first rank that is on both sides, each by batch size where they share some."""
-    common = [(ours, theirs) for ours in a.traces for theirs in b.traces if ours.rank == theirs.rank]
-    if not common and len(a.traces) == len(b.traces) == 1:
-        common = [(a.traces[0], b.traces[0])]
-    return _of_traces(*common[0]) if common else ()
+    ours, theirs = a.run.ranks, b.run.ranks
+    common = [(rank, rank) for rank in ours if rank in theirs]
+    if not common and len(ours) == len(theirs) == 1:
+        common = [(ours[0], theirs[0])]
+    return _of_traces(a.trace(common[0][0]), b.trace(common[0][1])) if common else ()
 
 
 def _of_traces(a: Trace, b: Trace) -> tuple[InferenceDelta, ...]:

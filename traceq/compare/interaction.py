@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceq.compare.result import ArmInteraction, Diff
-from traceq.compare.sentences import interaction_words
+from traceq.compare.verdict_sentences import interaction_words
 from traceq.model import Arm
 from traceq.stats import interaction
 

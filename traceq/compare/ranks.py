@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from traceq.compare.attribution import ledger, whole_mean
 from traceq.compare.result import RankDelta
-from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity
-from traceq.intervals import span_index
+from traceq.facts.ranks.run_ranks import RunRanks
+from traceq.facts.ranks.step_totals import StepTotals
 from traceq.model import Run, Trace
 from traceq.threshold import THRESHOLD_PCT
 
@@ -17,9 +16,9 @@ __all__ = ["collective_waited_in", "explained_rank", "only_changed_rank", "rank_
 _LITTLE = 0.25
 
 
-def rank_deltas(a: Run, b: Run) -> tuple[RankDelta, ...]:
+def rank_deltas(a: RunRanks, b: RunRanks) -> tuple[RankDelta, ...]:
     """Return the mean traced step of every rank of both sides, with and without exposed communication, by rank."""
-    of_a, of_b = ({trace.rank: trace for trace in run.traces} for run in (a, b))
+    of_a, of_b = (dict(zip(side.run.ranks, side.totals, strict=True)) for side in (a, b))
     deltas = []
     for rank in sorted(of_a.keys() & of_b.keys()):
         (a_ns, own_a_ns), (b_ns, own_b_ns) = _mean_ns(of_a[rank]), _mean_ns(of_b[rank])
@@ -53,7 +52,7 @@ def only_changed_rank(deltas: Sequence[RankDelta]) -> RankDelta | None:
     return first if is_material and is_alone else None
 
 
-def collective_waited_in(a: Run, b: Run, deltas: Sequence[RankDelta], rank: int) -> str:
+def collective_waited_in(a: RunRanks, b: RunRanks, deltas: Sequence[RankDelta], rank: int) -> str:
     """Return the collective in which the exposed time of other ranks changed most as `rank` changed; "" for none.
 
     Reads one of the other ranks, whose time in collectives changed most.
@@ -61,19 +60,15 @@ def collective_waited_in(a: Run, b: Run, deltas: Sequence[RankDelta], rank: int)
     sign = 1 if next(delta for delta in deltas if delta.rank == rank).own_delta_ns > 0 else -1
     others = [delta for delta in deltas if delta.rank != rank]
     other = max(others, key=lambda delta: sign * (delta.delta_ns - delta.own_delta_ns))
-    of_a, of_b = (_exposed_ns(next(t for t in run.traces if t.rank == other.rank)) for run in (a, b))
+    of_a, of_b = (_exposed_ns(side.trace(other.rank)) for side in (a, b))
     change = {name: sign * (of_b.get(name, 0.0) - of_a.get(name, 0.0)) for name in sorted(of_a.keys() | of_b.keys())}
     name = max(change, key=lambda name: change[name], default="")
     return name if change.get(name, 0.0) > 0 else ""
 
 
-def _mean_ns(trace: Trace) -> tuple[int, int]:
+def _mean_ns(totals: StepTotals) -> tuple[int, int]:
     """Return (mean counted step, the same minus exposed communication)."""
-    all_steps, done = steps(trace), activity(trace)
-    windows = all_steps.window[all_steps.counted]
-    total, num = int((windows[:, 1] - windows[:, 0]).sum()), len(windows)
-    is_exposed = (span_index(windows, done.parts[:, 0]) >= 0) & (done.category == TimeCategory.EXPOSED_COMM)
-    return whole_mean(total, num), whole_mean(total - int(done.ns[is_exposed].sum()), num)
+    return whole_mean(totals.ns, totals.num), whole_mean(totals.ns - totals.exposed_ns, totals.num)
 
 
 def _exposed_ns(trace: Trace) -> dict[str, float]:

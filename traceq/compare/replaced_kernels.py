@@ -17,18 +17,28 @@ def fold_replacements(
     """Return the causes, with kernels and collectives of A that others of B replaced folded into one row.
 
     First within the launching op at the same line of the same module, as kernel names change with the device and the
-    version; then within the op alone, then within the phase, where collectives replace only those of the same role.
+    version; then within the op alone, then within the phase, where collectives replace only those of the same role, or
+    the same collective where one side does not tell its role (a kernel that the profiler does not mark as one).
     Listed separately they would dwarf everything else and cancel; one row shows what the replacement changed. `of_a`,
     `of_b` are the keys that either side has, or has more of. `within_ops`: kernels do not replace those of other ops.
     """
     for place in (_call, _launching_op) if within_ops else (_call, _launching_op, _phase_and_role):
         causes = _folded(causes, of_a, of_b, delta_ns, place)
-    return causes
+    if within_ops:
+        return causes
+    roleless = {_collective(cause) for cause in causes if cause.kind == "collective" and FOR not in cause.name}
+    return _folded(
+        causes, of_a, of_b, delta_ns, lambda cause: _collective(cause) if _collective(cause) in roleless else ""
+    )
 
 
 def _phase_and_role(cause: Cause) -> str:
     role = cause.name.partition(FOR)[2] if cause.kind == "collective" else ""
     return f"{cause.phase}|{role}" if cause.phase and role else cause.phase
+
+
+def _collective(cause: Cause) -> str:
+    return f"{cause.phase}|{cause.name.partition(FOR)[0]}" if cause.kind == "collective" else ""
 
 
 def _launching_op(cause: Cause) -> str:
@@ -63,6 +73,7 @@ def _folded(
 def _replacement(key: str, removed: list[Cause], added: list[Cause], delta_ns: int) -> Cause:
     first, members = removed[0], (*removed, *added)
     total = sum(cause.delta_ns for cause in members)
+    has_bytes = all(cause.delta_bytes for cause in members)  # what one side does not record is no change
     return Cause(
         key=key,
         kind=first.kind,
@@ -74,7 +85,7 @@ def _replacement(key: str, removed: list[Cause], added: list[Cause], delta_ns: i
         count_ns=total,
         dur_ns=0,
         share_pct=share(total, delta_ns),
-        delta_bytes=sum(cause.delta_bytes for cause in members),
+        delta_bytes=sum(cause.delta_bytes for cause in members) if has_bytes else 0,
         module=first.module if len({cause.module for cause in members}) == 1 else "",
     )
 

@@ -74,6 +74,8 @@ class SideReplay:
 class Traced:
     """Profiled windows of one rank: the mean step of either side, over `num_a` and `num_b` whole steps.
 
+    `b_rank` is B's rank, None if it is the same: another one where each side has a single trace, of different ranks.
+
     Not `marked` where the traces have no steps and count as one each. `matched_pct` is the share of host calls that
     both sides have, None without a device. `unclear`: what in a trace leaves open what caused the delta, "" for
     nothing. `replays` of A and B where that does, or too little in common.
@@ -88,6 +90,12 @@ class Traced:
     matched_pct: float | None = None
     unclear: str = ""
     replays: tuple[SideReplay, SideReplay] | None = None
+    b_rank: int | None = None
+
+    @property
+    def ranks_text(self) -> str:
+        """`rank 0`, `rank 0 and rank 1` where B's is another."""
+        return f"rank {self.rank}" + (f" and rank {self.b_rank}" if self.b_rank not in (None, self.rank) else "")
 
     @property
     def delta_ns(self) -> int:

@@ -2,49 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.ranks.run_ranks import RunRanks, ranks_in_memory
 from traceq.frozen import frozen
-from traceq.model import Run
-from traceq.runs.read import read
-from traceq.runs.sides import read_side
+from traceq.locations import Place
+from traceq.model import Run, Trace
+from traceq.runs.read import read, read_arms
+from traceq.runs.sides import members_of_side, read_recordings
 from traceq.stats import slowest_rank_ns
 
-__all__ = ["Side", "of_one_run"]
+__all__ = ["ReadArms", "ReadRanks", "Side", "of_one_run", "read_arms_into_memory", "read_into_memory"]
+
+ReadRanks = Callable[[str | Place], RunRanks]
+"""Reader of a path as the ranks of a run."""
+
+ReadArms = Callable[[str | Place], Sequence[RunRanks]]
+"""Reader of a recorded run as the ranks of each of its arms."""
+
+
+def read_into_memory(path: str | Place) -> RunRanks:
+    """Return the ranks of the run at a path, with all traces. Raises UnreadableInput."""
+    return ranks_in_memory(read(path))
+
+
+def read_arms_into_memory(path: str | Place) -> tuple[RunRanks, ...]:
+    """Return the ranks of the arms of the recorded run at a path, with all traces. Raises UnreadableInput."""
+    return tuple(map(ranks_in_memory, read_arms(path)))
 
 
 @frozen
 class Side:
-    """One side: `run` is the recording that is explained, of several the one with the median unprofiled step.
+    """One side: `ranks` are of the recording that is explained, of several the one with the median unprofiled step.
 
     `runs` are all recordings; `processes` has for each the median unprofiled step of every process, ns: one where arms
     share a process.
     """
 
-    run: Run
+    ranks: RunRanks
     runs: tuple[Run, ...]
     processes: tuple[tuple[float, ...], ...]
     path: str
 
     @staticmethod
-    def of(side: str | Path | Run) -> Side:
+    def of(side: str | Path | Run | RunRanks, read_ranks: ReadRanks = read_into_memory) -> Side:
         """Return the side at a path, or of a run that was read before. Raises UnreadableInput."""
-        if isinstance(side, Run):
-            return Side(side, (side,), (_unprofiled_medians(side),), side.path)
-        runs = read_side(side)
+        if isinstance(side, Run | RunRanks):
+            return _one_recording(side if isinstance(side, RunRanks) else ranks_in_memory(side))
+        members = members_of_side(side)
+        if len(members) == 1:
+            return _one_recording(read_ranks(members[0]))
+        runs = read_recordings(side, members)
         medians = tuple(map(_unprofiled_medians, runs))
-        if len(runs) == 1:
-            return Side(runs[0], runs, medians, runs[0].path)
-        return Side(_with_traces(runs[_middle(medians)]), runs, medians, str(side))
+        middle = runs[_middle(medians)]
+        is_untraced = middle.manifest is not None and not middle.traces
+        return Side(read_ranks(middle.path) if is_untraced else ranks_in_memory(middle), runs, medians, str(side))
+
+    @property
+    def run(self) -> Run:
+        """The recording that is explained; its traces may lack their events."""
+        return self.ranks.run
+
+    def first_trace(self) -> Trace:
+        """Return the trace of its first rank."""
+        return self.ranks.trace(self.run.ranks[0])
+
+    def trace_or_first(self, rank: int) -> Trace:
+        """Return the trace of a rank; of a side that lacks it the first one."""
+        return self.ranks.trace(rank) if rank in self.run.ranks else self.first_trace()
 
     @property
     def steps_ns(self) -> NDArray[np.int64]:
         """int64[N] ns: median unprofiled step of each process that has one."""
         return np.array([median for medians in self.processes for median in medians], np.float64).astype(np.int64)
+
+    @property
+    def folder(self) -> str:
+        """Path of its recording, without the arm."""
+        return self.path.removesuffix(f"/{self.run.arm}") if self.run.arm else self.path
 
     @property
     def samples(self) -> int:
@@ -71,9 +110,8 @@ def of_one_run(a: Side, b: Side) -> bool:
     return ours.run_id == theirs.run_id
 
 
-def _with_traces(run: Run) -> Run:
-    """Return the recording with its traces, where it has some."""
-    return read(run.path) if run.manifest is not None and not run.traces else run
+def _one_recording(ranks: RunRanks) -> Side:
+    return Side(ranks, (ranks.run,), (_unprofiled_medians(ranks.run),), ranks.run.path)
 
 
 def _middle(medians: Sequence[Sequence[float]]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,8 +12,7 @@ from numpy.typing import NDArray
 from traceq.compare.caveats import PROFILED_STEPS, not_interleaved, not_paired
 from traceq.compare.result import Comparable
 from traceq.compare.side import Side, of_one_run
-from traceq.facts.timeline.steps import steps
-from traceq.model import Manifest, Pairs, Run
+from traceq.model import Manifest, Pairs
 from traceq.stats import Comparison, Samples, answer_together, compare_pairs, compare_values, samples_apart
 from traceq.stats.sample_kinds import PROCESSES
 
@@ -38,7 +38,7 @@ def compare_sides(
         comparison = _with_advice(replace(comparison, caveats=caveats), a, b)
     elif a.run.traces and b.run.traces:
         ranks = set(a.run.ranks) & set(b.run.ranks) or {*a.run.ranks, *b.run.ranks}
-        comparison = _compare_means(_job_steps(a.run, ranks), _job_steps(b.run, ranks), threshold_pct, samples)
+        comparison = _compare_means(_job_steps(a, ranks), _job_steps(b, ranks), threshold_pct, samples)
         comparison = replace(comparison, caveats=(*comparison.caveats, PROFILED_STEPS))
     else:
         return None
@@ -68,24 +68,34 @@ def _as_one_question(
     samples = {arm.name: arm.samples_per_step for arm in arms}
     questions = [each for each in pairs_of_run if each.b_second.size and not each.is_control]
     questions.sort(key=lambda each: order.get(each.b, len(order)))
+    same = [position for position, each in enumerate(questions) if {each.a, each.b} == {pairs.a, pairs.b}]
+    if not same:  # an older reading of the run, which lacks these pairs
+        return comparison
     answers = [
         comparison
-        if {each.a, each.b} == {pairs.a, pairs.b}
+        if position == same[0]
         else compare_pairs(
             each,
             threshold_pct=comparison.verdict.threshold_pct,
             samples=samples_apart(samples.get(each.a, 0), samples.get(each.b, 0)),
         )
-        for each in questions
+        for position, each in enumerate(questions)
     ]
-    return answer_together(answers)[answers.index(comparison)]
+    return answer_together(answers)[same[0]]
 
 
 def _with_advice(comparison: Comparison, a: Side, b: Side) -> Comparison:
-    """Return the comparison with the option to record with, where arms ran apart too rarely for an interval."""
-    if comparison.ci95_ns or not (a.is_isolated and b.is_isolated):
+    """Return the comparison with the way to record enough, where there are too few processes for an interval."""
+    if comparison.ci95_ns:
         return comparison
-    reason = f"{comparison.verdict.reason} (traceq record --replicates {PROCESSES.fewest})"
+    if of_one_run(a, b):
+        how = f"the same command with --replicates {PROCESSES.fewest}" if a.is_isolated and b.is_isolated else ""
+    elif a.is_repeated or b.is_repeated:
+        how = ""
+    else:
+        paths = " ".join(shlex.quote(f"{side.folder}*") for side in (a, b))
+        how = f"each side again with the same --out, by turns, then traceq diff {paths}"
+    reason = f"{comparison.verdict.reason}{how and f': {how}'}"
     return replace(comparison, verdict=replace(comparison.verdict, reason=reason))
 
 
@@ -125,11 +135,10 @@ def _pairs_of(a_side: Side, b_side: Side) -> tuple[Pairs | None, Pairs | None]:
     return None, control
 
 
-def _job_steps(run: Run, ranks: set[int]) -> NDArray[np.int64]:
+def _job_steps(side: Side, ranks: set[int]) -> NDArray[np.int64]:
     """int64[K] ns: the job's traced steps, each the maximum over these ranks."""
     windows = []
-    for trace in (trace for trace in run.traces if trace.rank in ranks):
-        all_steps = steps(trace)
+    for all_steps in (rank.steps for rank in side.ranks.job.ranks if rank.rank in ranks):
         windows.append((all_steps.window[:, 1] - all_steps.window[:, 0])[all_steps.counted])
     shortest = min(len(window) for window in windows)
     job: NDArray[np.int64] = np.max([window[-shortest:] for window in windows], axis=0)

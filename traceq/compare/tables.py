@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cause_names import short_name, sync_name
+from traceq.compare.cause_sentences import jitter_text
 from traceq.compare.collective_volumes import EXCHANGED_KINDS, CollectiveVolume
 from traceq.compare.result import Cause, Diff, Diffs, share
-from traceq.compare.sentences import jitter_text
 from traceq.compare.work_deltas import WorkDelta
 from traceq.report import Cell, Column, Table
 from traceq.stats import Comparison
@@ -34,6 +34,7 @@ _TOP_RANKS = 8
 _CANCELS = 2
 _LEAST_WORK, _SAME_WORK = 0.01, 0.01
 """Part of a delta from which ops are worth a table; part of the FLOPs by which both sides may differ."""
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1, ""))
 _SIDE = 32
 _WIDE, _NARROW = 120, 80
 _CAUSES = (
@@ -87,7 +88,7 @@ def waterfall(diff: Diff, *, top: int = _TOP) -> Table:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     steps = f"{diff.traced.num_a} and {diff.traced.num_b} traced steps" if diff.traced.marked else "whole traces"
     return Table(
-        "cells", f"Delta by phase and category ({steps} of rank {diff.traced.rank}; profiled)", columns, tuple(rows)
+        "cells", f"Delta by phase and category ({steps} of {diff.traced.ranks_text}; profiled)", columns, tuple(rows)
     )
 
 
@@ -192,17 +193,18 @@ def causes_table(diff: Diff, *, width: int = _WIDE, top: int = _TOP) -> Table:
 
 
 def work_table(diff: Diff, *, top: int = _TOP) -> Table:
-    """Return the `top` kinds of work whose time differs most, divided in more work and slower work, then the total.
+    """Return the `top` kinds of work whose time differs most, divided in calls, work per call and speed; the total.
 
     No rows where nothing has a model, or no more than a hundredth of the delta differs.
     """
+    parts = [("calls_ns", "by calls"), ("per_call_ns", "by work per call"), ("slower_ns", "by speed")]
+    parts = [(key, title) for key, title in parts if any(getattr(work, key) for work in diff.work)]
     columns = (
         Column("role", "work"),
         Column("phase", "phase"),
         *_both_sides(diff, "", "a_ns", "b_ns", Unit.NS),
         Column("delta_ns", "delta", Unit.DELTA_NS),
-        Column("more_ns", "more work", Unit.DELTA_NS),
-        Column("slower_ns", "slower work", Unit.DELTA_NS),
+        *(Column(key, title, Unit.DELTA_NS) for key, title in parts),
         Column("work_pct", "change of work", Unit.DELTA_PERCENT),
     )
     changed = sum(abs(work.delta_ns) for work in diff.work)
@@ -216,27 +218,30 @@ def work_table(diff: Diff, *, top: int = _TOP) -> Table:
             work.a_ns,
             work.b_ns,
             work.delta_ns,
-            work.more_ns,
-            work.slower_ns,
+            *(getattr(work, key) for key, _ in parts),
             share(work.b_work - work.a_work, work.a_work),
         )
         for work in diff.work[:top]
     ]
-    keys = ("a_ns", "b_ns", "delta_ns", "more_ns", "slower_ns")
+    keys = ("a_ns", "b_ns", "delta_ns", *(key for key, _ in parts))
     rows.append(("total", "", *(sum(getattr(work, key) for work in diff.work) for key in keys), None))
     rest = f"{len(diff.work) - top} more in --json." if len(diff.work) > top else ""
     note = " ".join(filter(None, (_other_work(diff.work), rest)))
-    return Table("work", "Device time of ops by work: more, or slower", columns, tuple(rows), note=note)
+    return Table("work", "Time of ops by calls, work per call and speed", columns, tuple(rows), note=note)
 
 
 def _other_work(deltas: Sequence[WorkDelta]) -> str:
-    """Return `The sides do not do the same work: 4.2 TFLOP against 8.4 TFLOP.`; "" where they do, or it is a bound."""
+    """Return `The sides do not do the same work: 4.2 against 8.4 TFLOP.`; "" where they do, or it is a bound."""
     counted = [work for work in deltas if work.is_flops and not work.is_bound]
     flops = [sum(work.a_work for work in counted), sum(work.b_work for work in counted)]
     if not flops[0] or abs(flops[1] - flops[0]) <= _SAME_WORK * flops[0]:
         return ""
-    tera = (f"{format_value(each / 1e12, Unit.NUMBER)} TFLOP" for each in flops)
-    return f"The sides do not do the same work: {' against '.join(tera)}."
+    size, prefix = next((size, prefix) for size, prefix in _PREFIXES if max(flops) >= size)
+    texts = (format_value(each / size, Unit.NUMBER) for each in flops)
+    return f"The sides do not do the same work: {' against '.join(texts)} {prefix}FLOP."
+
+
+_ESTIMATES = "step, delta: Hodges-Lehmann, the middle of all means of two halves, and of two pairs' differences."
 
 
 def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
@@ -267,6 +272,8 @@ def matrix(diffs: Diffs, *, narrow: bool = False) -> Table:
     if num_questions > 1:
         together = f"{num_questions} questions: the verdicts hold together, each interval for itself."
         note = f"{note} {together}".strip()
+    if not narrow and any(diff.comparison and diff.comparison.num_pairs for diff in diffs.diffs):
+        note = f"{note} {_ESTIMATES}".strip()
     title = "Unprofiled steps" + f", against {diffs.baseline}" * one_baseline
     return Table("matrix", title, shown, rows, note=note)
 

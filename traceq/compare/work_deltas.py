@@ -1,8 +1,8 @@
-"""What ops take longer on the device, divided in more work and slower work.
+"""What ops take longer, divided in more calls, more work per call, and slower work.
 
-The time of an op is its work times the time per unit of it, and both may change. With L(a, b) the logarithmic mean of
-the times, L ln(work B / work A) is the part of the work and L ln(pace B / pace A) that of the pace: the two add up to
-the delta exactly, and those of diff(B, A) are their negatives.
+The time of an op is its calls times the work of a call times the time per unit of work, and each may change. With
+L(a, b) the logarithmic mean of the times, L ln(calls B / calls A) is the part of the calls, and so on: the parts add up
+to the delta exactly, and those of diff(B, A) are their negatives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROLES = {
 """Ops that do the same kind of work under several names, without `aten::`."""
 
 _MODELLED_SHARE = 0.95
-"""Part of the time of ops that must have a model on both sides."""
+"""Part of the time of ops that must have a model on both sides to compare ops whose calls differ in number."""
 
 _Side = Mapping[tuple[str, str, bool, str], "_Sums"]
 
@@ -45,15 +45,24 @@ class _Sums:
 
     ns: int = 0
     work: int = 0
+    calls: int = 0
     is_bound: bool = False
+
+    def add(self, other: _Sums) -> None:
+        """Add the sums of other shapes."""
+        self.ns += other.ns
+        self.work += other.work
+        self.calls += other.calls
+        self.is_bound |= other.is_bound
 
 
 @frozen
 class WorkDelta:
     """Ops of one role in one phase, in a mean step on either side.
 
-    `is_flops`: `a_work` and `b_work` are FLOPs, else bytes; `is_bound`: at most so many. `more_ns` is the part of the
-    delta that more work takes, `slower_ns` that of slower work; they add up to the delta.
+    Times are those of kernels, without a device the ops' self time. `is_flops`: `a_work` and `b_work` are FLOPs, else
+    bytes; `is_bound`: at most so many. `more_ns` is the part of the delta that more work takes, `calls_ns` of it by
+    more calls; `slower_ns` is that of slower work: it and `more_ns` add up to the delta.
     """
 
     phase: str
@@ -63,6 +72,9 @@ class WorkDelta:
     b_ns: int
     a_work: int
     b_work: int
+    a_calls: float
+    b_calls: float
+    calls_ns: int
     more_ns: int
     slower_ns: int
     is_bound: bool
@@ -72,32 +84,40 @@ class WorkDelta:
         """B's time minus A's."""
         return self.b_ns - self.a_ns
 
+    @property
+    def per_call_ns(self) -> int:
+        """Part of the delta by more work per call."""
+        return self.more_ns - self.calls_ns
+
 
 def log_mean(a: float, b: float) -> float:
     """Return the logarithmic mean of two positive numbers."""
     return a if a == b else (b - a) / log(b / a)
 
 
-def split(a_ns: float, b_ns: float, a_work: float, b_work: float) -> tuple[float, float]:
-    """Return the parts of b_ns - a_ns by (more work, slower work). What only one side has is work added or removed."""
-    if not (a_ns > 0 and b_ns > 0 and a_work > 0 and b_work > 0):
-        return b_ns - a_ns, 0.0
-    more = log_mean(a_ns, b_ns) * log(b_work / a_work)
-    return more, b_ns - a_ns - more
+def split(a_ns: float, b_ns: float, *factors: tuple[float, float]) -> tuple[float, ...]:
+    """Return the parts of b_ns - a_ns by each factor of the times, given on A and on B, and by what they leave.
+
+    What only one side has is all due to the first factor.
+    """
+    is_one_sided = any(a != b and not (a > 0 and b > 0) for a, b in factors)
+    if is_one_sided or not (a_ns > 0 and b_ns > 0):
+        return b_ns - a_ns, *(0.0 for _ in factors)
+    parts = [log_mean(a_ns, b_ns) * log(b / a) if a != b else 0.0 for a, b in factors]
+    return *parts, b_ns - a_ns - sum(parts)
 
 
 def work_deltas(a: Trace, b: Trace) -> tuple[WorkDelta, ...]:
-    """Return ops with a model by phase and role, those whose time differs most first; none without a device.
+    """Return ops with a model by phase and role, those whose time differs most first; none if one side has no device.
 
-    None, too, where 5 % of the time of either side's ops has no model: what one side does in them (a compiled region,
-    an attention of one's own) the other may do in ops that have one. Calls with the same shapes on both sides are
-    compared with each other, all others of a role together.
+    Where 5 % of the time of either side's ops has no model, only roles with as many calls on both sides in every phase:
+    of others, what one side does in ops with a model the other may do without (a compiled region, an attention of one's
+    own). Calls with the same shapes on both sides are compared with each other, all others of a role together.
     """
-    if not len(device_work(a)) or not len(device_work(b)):
+    if bool(len(device_work(a))) != bool(len(device_work(b))):
         return ()
-    if min(_modelled_share(rank_work(side)) for side in (a, b)) < _MODELLED_SHARE:
-        return ()
-    sides = _by_shapes(rank_work(a).rows), _by_shapes(rank_work(b).rows)
+    works = rank_work(a), rank_work(b)
+    sides = _by_shapes(works[0].rows), _by_shapes(works[1].rows)
     num = int(steps(a).counted.sum()), int(steps(b).counted.sum())
     of_role: dict[tuple[str, str, bool], list[tuple[_Sums, _Sums]]] = defaultdict(list)
     rest: dict[tuple[str, str, bool], tuple[_Sums, _Sums]] = defaultdict(lambda: (_Sums(), _Sums()))
@@ -108,12 +128,13 @@ def work_deltas(a: Trace, b: Trace) -> tuple[WorkDelta, ...]:
             continue
         for total, side in zip(rest[role], sides, strict=True):
             if key in side:
-                total.ns += side[key].ns
-                total.work += side[key].work
-                total.is_bound |= side[key].is_bound
+                total.add(side[key])
     for role, pair in rest.items():
         of_role[role].append(pair)
     deltas = [_delta(role, pairs, num) for role, pairs in of_role.items()]
+    if min(map(_modelled_share, works)) < _MODELLED_SHARE:
+        uneven = {(delta.role, delta.is_flops) for delta in deltas if delta.a_calls != delta.b_calls}
+        deltas = [delta for delta in deltas if (delta.role, delta.is_flops) not in uneven]
     return tuple(sorted(deltas, key=lambda delta: -abs(delta.delta_ns)))
 
 
@@ -127,14 +148,13 @@ def _modelled_share(work: RankWork) -> float:
 def _by_shapes(rows: Sequence[OpWork]) -> _Side:
     sums: dict[tuple[str, str, bool, str], _Sums] = defaultdict(_Sums)
     for row in rows:
-        if not row.step_ns:
+        if not row.step_ns or row.model == "arguments":
             continue
         is_flops = row.model == "FLOPs"
         role = _ROLES.get(row.op.removeprefix("aten::"), row.op)
         each = sums[row.phase, role, is_flops, f"{row.op} {row.shapes}" if row.shapes else ""]
-        each.ns += row.step_ns
-        each.work += row.step_flops if is_flops else row.step_bytes
-        each.is_bound |= row.is_bound
+        amount = row.step_flops if is_flops else row.step_bytes
+        each.add(_Sums(row.step_ns, amount, row.step_num, row.is_bound))
     return sums
 
 
@@ -143,7 +163,17 @@ def _delta(role: tuple[str, str, bool], pairs: Sequence[tuple[_Sums, _Sums]], nu
         round(sum(getattr(pair[side], name) for pair in pairs) / num[side])
         for name, side in (("ns", 0), ("ns", 1), ("work", 0), ("work", 1))
     )
-    parts = [split(a.ns / num[0], b.ns / num[1], a.work / num[0], b.work / num[1]) for a, b in pairs]
-    more_ns = round(sum(more for more, _ in parts))
+    parts = [split(a.ns / num[0], b.ns / num[1], *_factors(a, b, num)) for a, b in pairs]
+    calls_ns, per_call_ns = (round(sum(part[index] for part in parts)) for index in (0, 1))
+    more_ns = calls_ns + per_call_ns
+    a_calls, b_calls = (sum(pair[side].calls for pair in pairs) / num[side] for side in (0, 1))
     is_bound = any(each.is_bound for pair in pairs for each in pair)
-    return WorkDelta(*role, a_ns, b_ns, a_work, b_work, more_ns, b_ns - a_ns - more_ns, is_bound)
+    return WorkDelta(
+        *role, a_ns, b_ns, a_work, b_work, a_calls, b_calls, calls_ns, more_ns, b_ns - a_ns - more_ns, is_bound
+    )
+
+
+def _factors(a: _Sums, b: _Sums, num: tuple[int, int]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return (calls per step, work per call), each on A and on B."""
+    per_call = [side.work / side.calls if side.calls else 0.0 for side in (a, b)]
+    return (a.calls / num[0], b.calls / num[1]), (per_call[0], per_call[1])

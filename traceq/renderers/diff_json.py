@@ -70,6 +70,7 @@ def _diff(diff: Diff) -> dict[str, object]:
         if diff.traced is None
         else {
             "rank": diff.traced.rank,
+            "b_rank": diff.traced.b_rank,
             "a_ns": diff.traced.a_ns,
             "b_ns": diff.traced.b_ns,
             "delta_ns": diff.traced.delta_ns,

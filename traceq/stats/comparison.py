@@ -12,7 +12,7 @@ from traceq.frozen import frozen
 from traceq.model import Caveat, Pairs
 from traceq.stats.carry_over import carried_over
 from traceq.stats.group_sequential import LOOKS, chance_to_exceed, level_of
-from traceq.stats.hodges_lehmann import Interval, Shift, shift_between, shift_of_pairs
+from traceq.stats.hodges_lehmann import Interval, Shift, location_of_pairs, shift_between, shift_of_pairs
 from traceq.stats.measurement_caveats import (
     SLOW,
     below_noise_floor,
@@ -37,7 +37,9 @@ BROKEN = 0.001
 class Comparison:
     """B's step minus A's, in ns, with confidence intervals, verdict and caveats.
 
-    `a_ns`, `b_ns` are the medians of the arms. `delta_ns` is a median of differences, so it is not `b_ns - a_ns`. The
+    `delta_ns` is the Hodges-Lehmann estimate, and `a_ns`, `b_ns` are estimates of the arms of the same kind
+    (`location_of_pairs`; of values without pairs their medians): `b_ns - a_ns` is about `delta_ns`, equal to it where
+    one arm's values are all alike, and no arm saves more than `a_ns`. The
     intervals are None where there are too few values. `noise_floor_ns` is the end farther from zero of the A/A
     control's 95 % interval: the largest difference that noise may produce; None without a control. `rank_delta_ns` has
     one estimate per rank. `num_slow_a` and `num_slow_b` count values above 1.5 times the median of their arm.
@@ -72,7 +74,7 @@ class Comparison:
 
     @property
     def delta_pct(self) -> float:
-        """`delta_ns` in percent of A's median step."""
+        """`delta_ns` in percent of `a_ns`."""
         return 100 * self.delta_ns / self.a_ns if self.a_ns else 0.0
 
     def each(self, ns: int) -> float:
@@ -101,7 +103,8 @@ def compare_pairs(
         raise UnreadableInput(where, f"{pairs.num_looks} looks", f"1 to {len(LOOKS)}")
     first, second = pairs.first_ns.max(axis=0), pairs.second_ns.max(axis=0)
     a, b = slowest_rank_ns(pairs, of_b=False), slowest_rank_ns(pairs, of_b=True)
-    threshold, level = Threshold(threshold_pct, _median(a)), level_of(pairs.num_looks)
+    a_ns, b_ns = location_of_pairs(a, pairs.b_second), location_of_pairs(b, pairs.b_second)
+    threshold, level = Threshold(threshold_pct, a_ns), level_of(pairs.num_looks)
     job = shift_of_pairs(second - first, pairs.b_second, level, threshold.ns)
     ranks = [shift_of_pairs(change, pairs.b_second, level) for change in pairs.second_ns - pairs.first_ns]
     comparison = _compare(a, b, job, threshold, kind_at_samples(PAIRS, samples))
@@ -121,6 +124,7 @@ def compare_pairs(
     )
     return replace(
         comparison,
+        b_ns=b_ns,
         num_pairs=len(a),
         num_looks=pairs.num_looks,
         samples=samples,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from traceq.frozen import frozen
 from traceq.stats.group_sequential import ONE_LOOK, Level
 
-__all__ = ["Interval", "Shift", "rank_of_end", "shift_between", "shift_of_pairs"]
+__all__ = ["Interval", "Shift", "location_of_pairs", "rank_of_end", "shift_between", "shift_of_pairs"]
 
 Interval = tuple[int, int]
 
@@ -48,6 +48,17 @@ def shift_of_pairs(
     if b_second.all() or not b_second.any():
         return shift_between(np.where(b_second, change, -change), np.zeros(1, np.int64), testable=False)
     return shift_between(change[b_second], change[~b_second], parts=2, level=level, theta_ns=theta_ns)
+
+
+def location_of_pairs(values: NDArray[np.int64], b_second: NDArray[np.bool_]) -> int:
+    """Return the location of one arm, int64[P] ns of its half of each pair, by the estimator of `shift_of_pairs`.
+
+    It is the median of the means of two halves, one of an AB pair and one of a BA pair: of an arm B whose steps all
+    take no time, the shift would be exactly this. Of pairs of one order only it is the median.
+    """
+    if b_second.all() or not b_second.any():
+        return round(float(np.median(values)))
+    return shift_between(values[b_second], -values[~b_second], parts=2, testable=False).delta
 
 
 def shift_between(

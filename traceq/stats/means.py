@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK", "block_means", "chance_of_mean", "lowest_mean"]
+__all__ = ["BLOCK", "block_means", "chance_of_mean", "interval_of_mean", "lowest_mean"]
 
 BLOCK = 16
 """Steps whose mean or median counts as one value: neighbouring steps are not independent."""
@@ -44,6 +44,12 @@ def lowest_mean(values: Values) -> float:
     if len(values) < 2:
         return -math.inf
     return float(values.mean()) - _quantile(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def interval_of_mean(values: Values) -> tuple[float, float]:
+    """Return the ends of the 95 % interval of the mean of steps, which blocks of them decide."""
+    blocks = block_means(values)
+    return lowest_mean(blocks), -lowest_mean(-blocks)
 
 
 @cache

@@ -51,6 +51,11 @@ class Verdict:
         return self.name in ("material", "detectable")
 
     @property
+    def is_open(self) -> bool:
+        """Whether nothing is decided: neither that there is a difference, nor that it does not matter."""
+        return self.name == "inconclusive"
+
+    @property
     def is_final(self) -> bool:
         """Whether more pairs would not change the answer: the difference matters, or it does not."""
         return self.name in ("in_the_noise", "material")

@@ -1,4 +1,4 @@
-"""The answer in sentences: the cost, its verdict, and its causes."""
+"""The causes of a delta in sentences."""
 
 from __future__ import annotations
 
@@ -6,106 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from traceq.compare.cause_names import cause_name, change_name, number, numbered, sync_name
-from traceq.compare.result import Cause, Comparable, Diff, Traced
+from traceq.compare.result import Cause, Traced
 from traceq.facts.timeline.call_sites import line_function
-from traceq.stats import Comparison, Interaction
 from traceq.units import Unit, format_range, format_value
 
-__all__ = [
-    "cause_text",
-    "cause_words",
-    "cpu_words",
-    "interaction_words",
-    "jitter_text",
-    "sample_words",
-    "verdict_words",
-]
+__all__ = ["cause_text", "cause_words", "jitter_text"]
 
 _LARGE_SHARE, _RANGE_SHARE = 0.05, 0.01
 _REST_SHARE = 0.25
 """Part of the delta from which what the largest causes leave over is named beside them."""
 _MOST_LINES = 2
-_SEEN_PCT = 0.005
-"""Percent of a step below which profiled steps, which have no interval, show no difference."""
 _MOST_OPS = 6
+_MOST_REPLACED = 3
+"""Replacements that are named where their time is no cause; more are other code, not other work."""
 _MOST_CAUSES = 3
 _MAJORITY = 2
 _ERRORS = 2
 """Standard deviations within which a delta is run-to-run jitter."""
-
-
-def verdict_words(
-    a_name: str,
-    b_name: str,
-    comparability: Comparable,
-    comparison: Comparison | None,
-    *,
-    missing: str = "",
-    control: str = "",
-    per: str = "per step",
-) -> tuple[str, ...]:
-    """Return the cost of B against A with interval and verdict, and why; or what is missing for a comparison.
-
-    `control` is the arm of the A/A control, A unless named; `per` is the unit of the cost unless that is per sample.
-    """
-    if not comparability.ok:
-        reasons = "; ".join(comparability.reasons)
-        return (f"Not comparable ({reasons}): the breakdown shows where time goes, not what a change costs.",)
-    if comparison is None:
-        return (f"Nothing to compare: {missing}.",)
-    verdict, floor = comparison.verdict, comparison.noise_floor_ns
-    cost = f"{_cost(comparison.each(comparison.delta_ns))} {_per(comparison, per)} ({_estimate(comparison)})"
-    if not comparison.unprofiled:
-        steps = (
-            f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
-        )
-        if abs(comparison.delta_pct) < _SEEN_PCT:
-            return (f"No difference seen between {a_name} and {b_name}, from {steps}.",)
-        return (f"{b_name} {cost}, from {steps}, no interval.",)
-    threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
-    control = control or a_name
-    noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."
-    return (
-        f"{b_name} {cost}: {verdict.text} at the {threshold} threshold{_one_of(comparison)}.",
-        f"Why: {verdict.reason}.{noise}",
-    )
-
-
-def sample_words(comparison: Comparison | None, steps: Comparison | None) -> tuple[str, ...]:
-    """Return, where a verdict is about samples, the samples and the time of a step."""
-    if comparison is None or steps is None or comparison.samples is None:
-        return ()
-    a_ns, b_ns = format_value(steps.a_ns, Unit.NS), format_value(steps.b_ns, Unit.NS)
-    interval = f" (95 % CI {_interval(steps)})" if steps.ci95_ns else ""
-    a_num, b_num = comparison.samples
-    trains = f"A step trains on {b_num:,} samples instead of {a_num:,} and takes {b_ns} instead of {a_ns}"
-    return (f"{trains}: {_delta(steps.delta_ns)}{interval}.",)
-
-
-def interaction_words(here: Diff, there: Diff, interaction: Interaction) -> str:
-    """Return `Interaction: +256 us per step (95 % CI ...), material: on costs 394 us per step against off, ...`."""
-    costs = ", ".join(
-        f"{diff.b_name} {_cost(diff.comparison.delta_ns)} per step against {diff.a_name}"
-        for diff in (here, there)
-        if diff.comparison
-    )
-    interval = f" (95 % CI {' to '.join(map(_delta, interaction.ci95_ns))})" if interaction.ci95_ns else ""
-    verdict = interaction.verdict
-    meaning = ""
-    if verdict.name == "in_the_noise":
-        meaning = "; the cost is the same in both contexts"
-    elif verdict.is_difference:
-        effect = "hides this much of" if interaction.delta_ns > 0 else "adds this much to"
-        meaning = f"; other work in {here.a_name} {effect} the cost"
-    return f"Interaction: {_delta(interaction.delta_ns)} per step{interval}, {verdict.text}: {costs}{meaning}."
-
-
-def cpu_words(comparison: Comparison | None) -> tuple[str, ...]:
-    """Return the verdict on the main thread's CPU time, which excludes blocked time."""
-    if comparison is None:
-        return ()
-    delta = f"{_delta(comparison.each(comparison.delta_ns))} {_per(comparison)} ({_estimate(comparison)})"
-    return (f"CPU time of the main thread (excludes blocked time): {delta}: {comparison.verdict.text}.",)
 
 
 def cause_words(
@@ -125,6 +42,7 @@ def cause_words(
         changes = [
             *_line_words(b_name, traced, by_line, timed=False),
             *_sync_words(a_name, b_name, traced, syncs, timed=False),
+            *_replaced_words(b_name, traced, _replacements(causes, traced, same_work=same_work), timed=False),
         ]
         return (*changes, doubt)
     lines, of_syncs = _line_words(b_name, traced, by_line), _sync_words(a_name, b_name, traced, syncs)
@@ -145,6 +63,8 @@ def cause_words(
             texts.append(f"all else {_delta(rest_ns)}")
         sized.append((size, f"{label}: {'; '.join(texts)}."))
     sized.sort(key=lambda each: -each[0])
+    small = [cause for cause in _replacements(causes, traced, same_work=same_work) if cause not in large]
+    sized += [(0, text) for text in _replaced_words(b_name, traced, small)]
     where_only = [*_host_words(a_name, b_name, traced), *_unmatched_words(traced)]
     return (*(text for _, text in sized), *where_only, *_no_change_words(traced, causes))
 
@@ -224,6 +144,22 @@ def _line_words(
         what += "".join(f"; {verb} {_listed(changed)}" for verb, changed in other)
         words.append(f"{b_name} {what}: {_amount(_sum(members), traced)}." if timed else f"{b_name} {what}.")
     return words
+
+
+def _replacements(causes: Sequence[Cause], traced: Traced, *, same_work: bool) -> list[Cause]:
+    """Return the work that took the place of other work; of sides that differ in much that is most of it, so none."""
+    return [cause for cause in causes if cause.is_replacement] if same_work and not traced.says_where_only else []
+
+
+def _replaced_words(b_name: str, traced: Traced, replaced: Sequence[Cause], *, timed: bool = True) -> list[str]:
+    """Return `b does other work: aten::mm replaced by aten::bmm in forward (no time difference per step).`."""
+    if not 0 < len(replaced) <= _MOST_REPLACED:
+        return []
+    each = [
+        f"{cause_name(cause)} in {cause.phase}" + (f" ({_amount(cause.delta_ns, traced)})" if timed else "")
+        for cause in replaced
+    ]
+    return [f"{b_name} does other work: {'; '.join(each)}."]
 
 
 def _by_sign(causes: Sequence[Cause]) -> tuple[list[Cause], list[Cause]]:
@@ -341,29 +277,5 @@ def _amount(delta_ns: int, traced: Traced, more: str = "") -> str:
     return f"{amount}, {percent} of the traced {_delta(traced.delta_ns)}"
 
 
-def _cost(delta_ns: float) -> str:
-    amount = format_value(abs(delta_ns), Unit.NS)
-    return f"costs {amount}" if delta_ns > 0 else f"saves {amount}" if delta_ns < 0 else "costs nothing"
-
-
 def _delta(delta_ns: float) -> str:
     return format_value(delta_ns, Unit.DELTA_NS)
-
-
-def _one_of(comparison: Comparison) -> str:
-    """Return ` (1 of 5 questions)` where a run asks several: their verdicts hold together."""
-    return f" (1 of {comparison.num_questions} questions)" if comparison.num_questions > 1 else ""
-
-
-def _per(comparison: Comparison, per: str = "per step") -> str:
-    return per if comparison.samples is None else "per sample"
-
-
-def _estimate(comparison: Comparison) -> str:
-    """Return `+10.0 %, 95 % CI +99.0 us to +101 us`."""
-    percent = format_value(comparison.delta_pct, Unit.DELTA_PERCENT)
-    return f"{percent}, 95 % CI {_interval(comparison)}" if comparison.ci95_ns else percent
-
-
-def _interval(comparison: Comparison) -> str:
-    return " to ".join(_delta(comparison.each(end)) for end in comparison.ci95_ns or ())

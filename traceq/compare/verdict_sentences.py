@@ -1,0 +1,141 @@
+"""A verdict in sentences: what B costs against A, per step and per sample, and how certain that is."""
+
+from __future__ import annotations
+
+from traceq.compare.comparable import UNKNOWN_SAMPLES
+from traceq.compare.result import Comparable, Diff
+from traceq.stats import Comparison, Interaction
+from traceq.units import Unit, format_value
+
+__all__ = ["cpu_words", "interaction_words", "sample_words", "verdict_words"]
+
+_SEEN_PCT = 0.005
+"""Percent of a step below which profiled steps, which have no interval, show no difference."""
+_MOST_RANKS = 8
+_COUNT_SAMPLES = (
+    " Recorded with samples, from a DataLoader or by traceq.record(samples_per_rank=N), they are compared per sample."
+)
+
+
+def verdict_words(
+    a_name: str,
+    b_name: str,
+    comparability: Comparable,
+    comparison: Comparison | None,
+    *,
+    missing: str = "",
+    control: str = "",
+    per: str = "per step",
+    num_ranks: int = 1,
+) -> tuple[str, ...]:
+    """Return the cost of B against A with interval and verdict, and why; or what is missing for a comparison.
+
+    A verdict that is open begins with that, and the interval: its estimate is neither a cost nor a saving.
+    `control` is the arm of the A/A control, A unless named; `per` is the unit of the cost unless that is per sample.
+    Profiled steps of several ranks are those of the job.
+    """
+    if not comparability.ok:
+        reasons = "; ".join(comparability.reasons)
+        how = _COUNT_SAMPLES if UNKNOWN_SAMPLES in reasons else ""
+        return (f"Not comparable ({reasons}): the breakdown shows where time goes, not what a change costs.{how}",)
+    if comparison is None:
+        return (f"Nothing to compare: {missing}.",)
+    verdict, floor = comparison.verdict, comparison.noise_floor_ns
+    cost = f"{_cost(comparison.each(comparison.delta_ns))} {_per(comparison, per)} ({_estimate(comparison)})"
+    if not comparison.unprofiled:
+        steps = (
+            f"{comparison.num_a:,} and {comparison.num_b:,} profiled steps" if per == "per step" else "one trace each"
+        )
+        steps += ", each on its slowest rank" if num_ranks > 1 and per == "per step" else ""
+        if abs(comparison.delta_pct) < _SEEN_PCT:
+            return (f"No difference seen between {a_name} and {b_name}, from {steps}.",)
+        return (f"{b_name} {cost}, from {steps}, no interval.",)
+    threshold = format_value(verdict.threshold_pct, Unit.PERCENT)
+    control = control or a_name
+    noise = "" if floor is None else f" A/A noise floor: {format_value(floor, Unit.NS)} ({control} against itself)."
+    lead = _open(a_name, b_name, comparison, _per(comparison, per)) if verdict.is_open else f"{b_name} {cost}"
+    return (
+        f"{lead}: {verdict.text} at the {threshold} threshold{_one_of(comparison)}.",
+        f"Why: {verdict.reason}.{noise}",
+    )
+
+
+def sample_words(comparison: Comparison | None, steps: Comparison | None) -> tuple[str, ...]:
+    """Return, where a verdict is about samples, the samples and the time of a step."""
+    if comparison is None or steps is None or comparison.samples is None:
+        return ()
+    a_ns, b_ns = format_value(steps.a_ns, Unit.NS), format_value(steps.b_ns, Unit.NS)
+    interval = f" (95 % CI {_interval(steps)})" if steps.ci95_ns else ""
+    a_num, b_num = comparison.samples
+    trains = f"A step trains on {b_num:,} samples instead of {a_num:,} and takes {b_ns} instead of {a_ns}"
+    rates = [format_value(num * 1e9 / ns, Unit.COUNT) for num, ns in ((b_num, steps.b_ns), (a_num, steps.a_ns)) if ns]
+    throughput = f" The job trains {rates[0]} samples/s instead of {rates[1]}." if len(rates) == 2 else ""
+    return (f"{trains}: {_delta(steps.delta_ns)}{interval}.{throughput}",)
+
+
+def interaction_words(here: Diff, there: Diff, interaction: Interaction) -> str:
+    """Return `Interaction: +256 us per step (95 % CI ...), material: on costs 394 us per step against off, ...`."""
+    costs = ", ".join(
+        f"{diff.b_name} {_cost(diff.comparison.delta_ns)} per step against {diff.a_name}"
+        for diff in (here, there)
+        if diff.comparison
+    )
+    interval = f" (95 % CI {' to '.join(map(_delta, interaction.ci95_ns))})" if interaction.ci95_ns else ""
+    verdict = interaction.verdict
+    meaning = ""
+    if verdict.name == "in_the_noise":
+        meaning = "; the cost is the same in both contexts"
+    elif verdict.is_difference:
+        effect = "hides this much of" if interaction.delta_ns > 0 else "adds this much to"
+        meaning = f"; other work in {here.a_name} {effect} the cost"
+    return f"Interaction: {_delta(interaction.delta_ns)} per step{interval}, {verdict.text}: {costs}{meaning}."
+
+
+def cpu_words(comparison: Comparison | None) -> tuple[str, ...]:
+    """Return the verdict on the main thread's CPU time, which excludes blocked time."""
+    if comparison is None:
+        return ()
+    delta = f"{_delta(comparison.each(comparison.delta_ns))} {_per(comparison)} ({_estimate(comparison)})"
+    of_ranks = [_delta(ns) for ns in comparison.rank_delta_ns]
+    most = " on the rank with most" if len(of_ranks) > 1 else ""
+    by_rank = ", ".join(f"rank {rank} {text}" for rank, text in enumerate(of_ranks))
+    each = f" By rank: {by_rank} per step." if 1 < len(of_ranks) <= _MOST_RANKS and comparison.samples is None else ""
+    return (f"CPU time of the main thread{most} (excludes blocked time): {delta}: {comparison.verdict.text}.{each}",)
+
+
+def _cost(delta_ns: float) -> str:
+    amount = format_value(abs(delta_ns), Unit.NS)
+    return f"costs {amount}" if delta_ns > 0 else f"saves {amount}" if delta_ns < 0 else "costs nothing"
+
+
+def _open(a_name: str, b_name: str, comparison: Comparison, per: str) -> str:
+    """Return `Not decided: on against off is -3.76 ms to +8.48 ms per step (95 % CI, estimate +2.35 ms, +2.3 %)`."""
+    delta = _delta(comparison.each(comparison.delta_ns))
+    percent = format_value(comparison.delta_pct, Unit.DELTA_PERCENT)
+    arms = f"Not decided: {b_name} against {a_name}"
+    if comparison.ci95_ns is None:
+        return f"{arms} has no interval, estimate {delta} {per} ({percent})"
+    return f"{arms} is {_interval(comparison)} {per} (95 % CI, estimate {delta}, {percent})"
+
+
+def _delta(delta_ns: float) -> str:
+    return format_value(delta_ns, Unit.DELTA_NS)
+
+
+def _one_of(comparison: Comparison) -> str:
+    """Return ` (1 of 5 questions)` where a run asks several: their verdicts hold together."""
+    return f" (1 of {comparison.num_questions} questions)" if comparison.num_questions > 1 else ""
+
+
+def _per(comparison: Comparison, per: str = "per step") -> str:
+    return per if comparison.samples is None else "per sample"
+
+
+def _estimate(comparison: Comparison) -> str:
+    """Return `+10.0 %, 95 % CI +99.0 us to +101 us`."""
+    percent = format_value(comparison.delta_pct, Unit.DELTA_PERCENT)
+    return f"{percent}, 95 % CI {_interval(comparison)}" if comparison.ci95_ns else percent
+
+
+def _interval(comparison: Comparison) -> str:
+    return " to ".join(_delta(comparison.each(end)) for end in comparison.ci95_ns or ())
