@@ -24,7 +24,17 @@ from traceq.runs.timings import timings_of
 from traceq.runs.windows import latest_windows
 from traceq.units import format_ranks
 
-__all__ = ["ReadTraces", "arm_failure", "read", "read_arms", "read_one", "read_timing", "trace_files", "with_traces"]
+__all__ = [
+    "ReadTraces",
+    "arm_failure",
+    "is_trace_file",
+    "read",
+    "read_arms",
+    "read_one",
+    "read_timing",
+    "trace_files",
+    "with_traces",
+]
 
 _TRACE_NAME = re.compile(r"^(?!\.).*(?<!\.stacks)(?<!\.flight)\.json(\.gz|\.zst)?$")
 
@@ -99,11 +109,11 @@ def arm_failure(run: Run) -> str:
     return arm.failure
 
 
-def read_arms(path: str | Place) -> tuple[Run, ...]:
-    """Return every arm of a recorded run, in the recipe's order."""
+def read_arms(path: str | Place, *, reader: ReadTraces | None = None) -> tuple[Run, ...]:
+    """Return every arm of a recorded run, in the recipe's order; `reader` as of `read`."""
     path = place(path)
     manifest = read_manifest(path)
-    reader, unprofiled = _one_by_one(strict=False), _Unprofiled.of(path, manifest)
+    reader, unprofiled = reader or _one_by_one(strict=False), _Unprofiled.of(path, manifest)
     return tuple(
         _read_arm(path, manifest, arm.name, unprofiled, strict=False, ranks=None, reader=reader)
         for arm in manifest.arms
@@ -193,9 +203,14 @@ def _by_name(folder: Place) -> list[Place]:
     return sorted(folder.iterdir(), key=lambda path: path.name)
 
 
+def is_trace_file(path: Place) -> bool:
+    """Return whether this is a file with the name of a trace."""
+    return _TRACE_NAME.match(path.name) is not None and path.is_file()
+
+
 def trace_files(folder: Place, ranks: Collection[int] | None = None) -> list[Place]:
     """Return the trace files of a folder by name, without those whose name gives a rank that is not in `ranks`."""
-    files = [file for file in _by_name(folder) if _TRACE_NAME.match(file.name) and file.is_file()]
+    files = [file for file in _by_name(folder) if is_trace_file(file)]
 
     def is_selected(file: Place) -> bool:
         rank = rank_in_name(file.name)

@@ -12,17 +12,14 @@ from pathlib import Path
 from traceq.errors import UnreadableInput
 from traceq.locations import Place, place
 from traceq.model import Run
-from traceq.runs.read import read, read_timing
+from traceq.runs.read import is_trace_file, read_timing
 from traceq.runs.run_folder import is_run, read_manifest
 
-__all__ = ["read_side", "recordings_in"]
+__all__ = ["holds_runs", "members_of_side", "read_recordings", "recordings_in"]
 
 
-def read_side(path: str | Place) -> tuple[Run, ...]:
-    """Return the run at a path with its traces, or several recordings of one recipe and arm without theirs.
-
-    Raises UnreadableInput, also if the recordings are not of one recipe and arm.
-    """
+def members_of_side(path: str | Place) -> tuple[Place, ...]:
+    """Return the path of a side, or the paths of its several recordings. Raises UnreadableInput."""
     path = place(path)
     if path.exists():
         members = recordings_in(path)
@@ -32,8 +29,14 @@ def read_side(path: str | Place) -> tuple[Run, ...]:
             raise UnreadableInput(str(path), "no path matches the pattern")
     else:
         members = _arm_of_each(recordings_in(path.parent), path.name)
-    if len(members) < 2:
-        return (read(*members or (path,)),)
+    return tuple(members) or (path,)
+
+
+def read_recordings(path: str | Place, members: Sequence[Place]) -> tuple[Run, ...]:
+    """Return the recordings of a side without their traces.
+
+    Raises UnreadableInput, also if they are not of one recipe and arm.
+    """
     runs = tuple(map(read_timing, members))
     _check_comparable(str(path), runs)
     return runs
@@ -44,6 +47,14 @@ def recordings_in(folder: Place) -> list[Place]:
     if not folder.is_dir() or is_run(folder):
         return []
     return sorted(path for path in folder.iterdir() if is_run(path))
+
+
+def holds_runs(folder: Place) -> bool:
+    """Return whether a folder of this machine holds recorded runs, and no traces beside them."""
+    if not isinstance(folder, Path) or not folder.is_dir() or is_run(folder):
+        return False
+    children = list(folder.iterdir())
+    return not any(map(is_trace_file, children)) and any(map(is_run, children))
 
 
 def _matching(pattern: Place) -> list[Place]:

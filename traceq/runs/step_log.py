@@ -1,7 +1,8 @@
 """Unprofiled samples on disk: one JSON line per step and per pair. Written by ranks, read without torch.
 
-`kind` is the type of a line. Format 1 (2026): step, pair, clocks; a pair may have `num_looks` and CPU times. Unknown
-keys are ignored. Older recordings have no -2, no `device_phases`, no `reserved_bytes` and no `process`.
+`kind` is the type of a line. Format 1 (2026): step, pair, clocks, cores; a pair may have `num_looks` and CPU times.
+Unknown keys are ignored. Older recordings have no -2, no `device_phases`, no `reserved_bytes`, no `process` and no
+cores.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from traceq.model import Pairs
 
 __all__ = [
     "ClocksLine",
+    "CoresLine",
     "Count",
     "Line",
     "Number",
@@ -90,7 +92,26 @@ class ClocksLine(msgspec.Struct, frozen=True, tag="clocks", tag_field="kind"):
     celsius: int
 
 
-Line: TypeAlias = StepLine | PairLine | ClocksLine
+class CoresLine(msgspec.Struct, frozen=True, tag="cores", tag_field="kind"):
+    """CPU time of a rank in a block of steps of the baseline, and how long its threads waited for a core, ns.
+
+    `worker_ns` of all workers of its data loader, of which there are `num_workers`. Waits are added up over threads,
+    but `thread_wait_ns` is of that thread of the process that waits longest; `machine_ns` is added up over the cores of
+    the host, 0 where the rank may not use all of them.
+    """
+
+    num_steps: Number
+    wall_ns: Number
+    process_ns: Number
+    worker_ns: Number
+    process_wait_ns: Number
+    thread_wait_ns: Number
+    worker_wait_ns: Number
+    machine_ns: Number
+    num_workers: Number
+
+
+Line: TypeAlias = StepLine | PairLine | ClocksLine | CoresLine
 
 _SAMPLES = re.compile(r"^rank(\d+)\.jsonl$")
 _DECODER = msgspec.json.Decoder(Line)
@@ -105,7 +126,9 @@ def read_lines(path: Place) -> Iterator[Line]:
             try:
                 yield _DECODER.decode(text)
             except msgspec.MsgspecError as fault:
-                raise UnreadableInput(f"{path}: line {number}", str(fault), "a step, a pair or clocks") from fault
+                raise UnreadableInput(
+                    f"{path}: line {number}", str(fault), "a step, a pair, clocks or cores"
+                ) from fault
 
 
 def rank_files(folder: Place) -> list[Place]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from traceq.model import Caveat, Trace
+from traceq.runs.captured_graphs import with_captured_graphs
 from traceq.units import format_ranks
 
 __all__ = ["latest_windows"]
@@ -15,7 +16,10 @@ _PROCESS = re.compile(r"^(?P<process>.+[._]\d+)\.\d{6,}\.pt\.trace\.json")
 
 
 def latest_windows(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], list[Caveat]]:
-    """Return the latest window of each rank, by rank, and what that leaves out: one caveat for all ranks alike."""
+    """Return the latest window of each rank, by rank, and what that leaves out: one caveat for all ranks alike.
+
+    A window that replays CUDA graphs knows those that earlier windows of its process captured.
+    """
     by_rank: dict[int, list[Trace]] = {}
     for trace in traces:
         by_rank.setdefault(trace.rank, []).append(trace)
@@ -32,7 +36,21 @@ def latest_windows(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], list[Cav
         each, use = ("", "is used") if len(ranks) == 1 else (" each", "are used, of the first")
         text = f"{noun} {format_ranks(ranks)} {verb} {num} windows{each}; the latest {use}: {latest}"
         caveats.append(Caveat("several_windows", text))
-    return tuple(by_rank[rank][-1] for rank in sorted(by_rank)), caveats
+    selected = [_latest(windows) for _, windows in sorted(by_rank.items())]
+    return tuple(selected), caveats + [_captures(trace) for trace in selected if trace.captured is not None]
+
+
+def _latest(windows: Sequence[Trace]) -> Trace:
+    """Return the last one, with the graphs that the others captured if all are of one process."""
+    is_one = len(_names(windows)) <= 1
+    return with_captured_graphs(windows[-1], windows[:-1]) if is_one else windows[-1]
+
+
+def _captures(trace: Trace) -> Caveat:
+    assert trace.captured is not None
+    files = ", ".join(trace.captured.paths)
+    text = f"rank {trace.rank} replays CUDA graphs: where it fits, what they captured is read from {files}"
+    return Caveat("captured_before", text)
 
 
 def _names(windows: Sequence[Trace]) -> set[str]:
