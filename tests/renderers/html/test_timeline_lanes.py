@@ -24,6 +24,7 @@ from traceq.analysis.registry import sheet
 from traceq.facts.timeline.steps import steps
 from traceq.model import Events, Run, Trace
 from traceq.renderers.html.flame import flame_figure
+from traceq.renderers.html.markup import unbroken
 from traceq.renderers.html.timeline import place_of_finding, place_of_sync, run_timeline, shown_ranks
 from traceq.renderers.html.timeline.level_of_detail import finest_ns, merge_short
 from traceq.renderers.html.timeline.shown_steps import median_step, traces_of_run
@@ -179,6 +180,39 @@ def test_a_place_is_the_sync_of_the_shown_step() -> None:
     assert place_of_finding(shown, Finding("costly_sync", "high", "", 1, "", site=site)) == place
     for other in ({"kind": "htod"}, {"op": "aten::nonzero"}, {"line": ""}, {"phase": "backward"}):
         assert place_of_sync(shown, row | other) is None
+
+
+def test_a_late_rank_leads_to_the_step_on_its_lane_and_an_op_to_its_first_call() -> None:
+    shown = run_timeline(Run("run", (trace_with_syncs(),)), {0: "rank 0"}).shown
+    (each,) = shown
+    step_ns = tuple(ns - each.zero_ns for ns in each.step_ns)
+    for code in ("straggler", "late_ranks"):
+        place = place_of_finding(shown, Finding(code, "high", "", 1, "rank 0"))
+        assert place is not None
+        assert (place.rank, place.start_ns, place.end_ns) == (0, *step_ns)
+        assert place_of_finding(shown, Finding(code, "high", "", 1, "rank 1")) is None
+    place = place_of_finding(shown, Finding("below_roof", "medium", "", 1, "forward|aten::item|float32|[[1]]"))
+    assert place is not None
+    events = each.trace.events
+    starts = [
+        int(ns) - each.zero_ns
+        for ns, name in zip(events.ts, events.name, strict=True)
+        if events.strings[name] == "aten::item" and each.step_ns[0] <= ns < each.step_ns[1]
+    ]
+    assert place.start_ns == min(starts)
+    assert place_of_finding(shown, Finding("below_roof", "medium", "", 1, "backward|aten::item|float32|")) is None
+
+
+def test_a_number_and_its_unit_stand_on_one_line() -> None:
+    text = unbroken("on costs 1.20 ms per step (+3.1 %, 40 GB/s); 3 steps in 2 GiB, 5 more, 7 s")
+    assert text.split() == text.replace("\N{NO-BREAK SPACE}", " ").split()
+    assert [part for part in text.split(" ") if "\N{NO-BREAK SPACE}" in part] == [
+        "1.20\N{NO-BREAK SPACE}ms",
+        "(+3.1\N{NO-BREAK SPACE}%,",
+        "40\N{NO-BREAK SPACE}GB/s);",
+        "2\N{NO-BREAK SPACE}GiB,",
+        "7\N{NO-BREAK SPACE}s",
+    ]
 
 
 def test_a_finding_about_a_category_leads_to_its_longest_span_in_the_step() -> None:

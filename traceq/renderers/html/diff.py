@@ -19,11 +19,11 @@ from traceq.compare.tables import (
     work_table,
 )
 from traceq.display import RenderOptions
-from traceq.model import Run
+from traceq.model import Trace
 from traceq.renderers.html.diff_charts import direction, intervals_chart, pairs_charts, waterfall_chart
 from traceq.renderers.html.drawn_sections import drawn_sections
 from traceq.renderers.html.flame import flame_pair_figure
-from traceq.renderers.html.markup import element, folded, numbers, paragraphs, table
+from traceq.renderers.html.markup import element, folded, numbers, paragraphs, table, unbroken
 from traceq.renderers.html.page import contents, page
 from traceq.renderers.html.section_titles import Section
 from traceq.renderers.html.timeline import Timeline, pair_timeline, place_of_cause
@@ -61,8 +61,8 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     file.write(diffs_to_html(diffs, options.sides))
 
 
-def diffs_to_html(diffs: Diffs, sides: Callable[[Diff], tuple[Run, Run]] | None = None) -> str:
-    """Return one page that opens offline; `sides` returns the runs of a diff, without which there is no timeline."""
+def diffs_to_html(diffs: Diffs, sides: Callable[[Diff], tuple[Trace, Trace]] | None = None) -> str:
+    """Return one page that opens offline; `sides` returns the traces that a diff explains, for the timeline."""
     pair = _shown_pair(diffs, sides)
     sections = [each for each in _sections(diffs, pair) if each[2]]
     body = [
@@ -88,7 +88,7 @@ def _answer(diffs: Diffs) -> Iterator[str]:
     yield paragraphs([compared(diffs)], "source")
     colour = direction(only.comparison) if only and only.comparison else ""
     name = only.verdict_name if only else ""
-    yield element("h1", escape(answer(diffs)), of=colour, data_key="verdict", data_verdict=name)
+    yield element("h1", escape(unbroken(answer(diffs))), of=colour, data_key="verdict", data_verdict=name)
     yield numbers(diff_numbers(diffs))
     yield intervals_chart(diffs)
     yield "" if only else table(matrix(diffs))
@@ -99,7 +99,7 @@ def _answer(diffs: Diffs) -> Iterator[str]:
     yield paragraphs(dict.fromkeys(diff.free for diff in diffs.diffs if diff.free))
 
 
-def _shown_pair(diffs: Diffs, sides: Callable[[Diff], tuple[Run, Run]] | None) -> _Pair | None:
+def _shown_pair(diffs: Diffs, sides: Callable[[Diff], tuple[Trace, Trace]] | None) -> _Pair | None:
     """Return the pair that the timeline shows: of several that have traces on both sides the one that differs most."""
     traced = [diff for diff in diffs.diffs if diff.traced is not None]
     if sides is None or not traced:
@@ -107,10 +107,8 @@ def _shown_pair(diffs: Diffs, sides: Callable[[Diff], tuple[Run, Run]] | None) -
     diff = max(
         traced, key=lambda diff: (diff.verdict_name == "material", abs(diff.traced.delta_ns) if diff.traced else 0)
     )
-    rank = diff.traced.rank if diff.traced else -1
-    ours, theirs = (next((trace for trace in run.traces if trace.rank == rank), run.traces[0]) for run in sides(diff))
-    names = diff.a_name, diff.b_name
-    return _Pair(diff, pair_timeline(ours, theirs, names), flame_pair_figure(ours, theirs, names))
+    traces, names = sides(diff), (diff.a_name, diff.b_name)
+    return _Pair(diff, pair_timeline(*traces, names), flame_pair_figure(*traces, names))
 
 
 def _sections(diffs: Diffs, pair: _Pair | None) -> Sections:

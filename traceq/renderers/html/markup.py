@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import chain, repeat
@@ -11,12 +12,14 @@ from traceq.escaping import visible_lines
 from traceq.report import Cell, Column, Table
 from traceq.units import Unit, format_value
 
-__all__ = ["Json", "element", "figure", "folded", "linked", "numbers", "paragraphs", "table"]
+__all__ = ["Json", "element", "figure", "folded", "linked", "numbers", "paragraphs", "table", "unbroken"]
 
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 """Data of a figure."""
 
 _MOST_ROWS = 500
+_UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]iB|B|[GT]B/s|TFLOP/s|/s|%)(?!\w))")
+"""The space between a number and its unit."""
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -113,6 +116,11 @@ def table(content: Table, places: Sequence[str] = ()) -> str:
     tools = element("div", element("span", escape(title), of="title"), of="tools")
     shown = element("div", drawn, of="wide") if content.rows or not content.note else ""
     return element("div", tools, shown, paragraphs(filter(None, notes), "note"), of="table", data_title=title)
+
+
+def unbroken(text: str) -> str:
+    """Return a text in which a number and its unit stand on one line."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def linked(text: str, place: str) -> str:

@@ -27,6 +27,9 @@ SECTIONS = {
     "step_profile": Section(
         "Phases of an unprofiled step", "Measured without the profiler: these durations are the ones to quote."
     ),
+    "step_kinds": Section(
+        "Steps of an inference engine", "Traced steps by what they compute; the profiler slows them."
+    ),
     "facts": Section("What the recipe measured besides time", "One row per arm."),
     "arms": Section("Arms of the recording", "What was compared, and how each arm ran."),
     "unprofiled": Section("Unprofiled steps of all arms", "Measured in turns, without the profiler."),
@@ -92,7 +95,10 @@ SECTIONS = {
 def section_of(report: Report) -> Section:
     """Return the section of a report; one of a plugin is titled by its first table, or by its name in words."""
     title = report.views[0].title if report.views else ""
-    return SECTIONS.get(report.name) or Section(title or report.name.replace("_", " ").capitalize())
+    is_by_kind = any(view.key == "step_kinds" for view in report.views)
+    return SECTIONS.get("step_kinds" if is_by_kind else report.name) or Section(
+        title or report.name.replace("_", " ").capitalize()
+    )
 
 
 def in_order(reports: Sequence[Report]) -> list[Report]:

@@ -12,7 +12,7 @@ from traceq.model import Run
 from traceq.renderers.html.bar_ranking import partition_chart, ranking_chart
 from traceq.renderers.html.drawn_sections import drawn_sections
 from traceq.renderers.html.flame import flame_figure
-from traceq.renderers.html.markup import element, linked, numbers, paragraphs, table
+from traceq.renderers.html.markup import element, linked, numbers, paragraphs, table, unbroken
 from traceq.renderers.html.page import contents, page
 from traceq.renderers.html.rank_heatmap import lost_time_chart, rank_heatmap
 from traceq.renderers.html.roofline import roofline_chart
@@ -57,9 +57,10 @@ def sheet_to_html(sheet: Sheet, run: Run) -> str:
 def _answer(sheet: Sheet, timeline: Timeline | None) -> Iterator[str]:
     """Yield what the first screen says: what was read, the first finding, the numbers, the other findings, doubts."""
     yield paragraphs([source_summary(sheet.source)], "source")
-    headline, *rest = _CLAUSE.split(sheet.top_findings[0].text if sheet.top_findings else "No findings", maxsplit=1)
+    none = "No findings: the trace has no rows of its device" if sheet.source.lacks_device_rows else "No findings"
+    headline, *rest = _CLAUSE.split(sheet.top_findings[0].text if sheet.top_findings else none, maxsplit=1)
     first = _place(sheet.top_findings[0], timeline) if sheet.top_findings else ""
-    yield element("h1", linked(_capitalised(headline), first))
+    yield element("h1", linked(unbroken(_capitalised(headline)), first))
     yield paragraphs(map(_capitalised, rest), "lede")
     yield numbers(step_numbers(sheet))
     yield _findings(sheet.top_findings[1:], timeline)

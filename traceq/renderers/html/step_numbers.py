@@ -18,7 +18,8 @@ def step_numbers(sheet: Sheet) -> Iterator[tuple[str, str, str, str]]:
     profiles = [table.to_dicts() for report in sheet.reports for table in report.tables if table.key == "step_profile"]
     if profile := next((rows[0] for rows in profiles if rows), None):
         step_ns = 1e9 * _number(profile["global_step_time_s"])
-        detail = f"unprofiled, {profile['measured']} steps, on the slowest rank ({profile['slowest_rank']})"
+        rank = f", on the slowest rank ({profile['slowest_rank']})" if profile["ranks_differ"] else ""
+        detail = f"unprofiled, {profile['measured']} steps{rank}"
         yield "Step", format_value(step_ns, Unit.NS), detail, ""
     elif "steps" in views:
         slowest = max(views["steps"].to_dicts(), key=lambda row: _number(row["mean_ns"]))
@@ -28,11 +29,11 @@ def step_numbers(sheet: Sheet) -> Iterator[tuple[str, str, str, str]]:
         yield "Step", format_value(slowest["mean_ns"], Unit.NS), detail, ""
     partitions = [view for report in sheet.reports for view in report.views if view.key == "partition" and view.rows]
     if partitions:
-        yield from _shares(partitions[0])
+        yield from _shares(partitions[0], "Host's compute" if sheet.source.lacks_device_rows else "Compute")
 
 
-def _shares(partition: Table) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the share of compute, and the category of most of the rest, of the mean step."""
+def _shares(partition: Table, compute: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the share of `compute`, and the category of most of the rest, of the mean step."""
     columns = [column for column in partition.columns if column.unit is Unit.NS and column.key != "total"]
     rows = [row for row in partition.to_dicts() if row[partition.columns[0].key] != "total"]
     sums = {column: sum(_number(row[column.key]) for row in rows) for column in columns}
@@ -40,7 +41,7 @@ def _shares(partition: Table) -> Iterator[tuple[str, str, str, str]]:
     if not whole:
         return
     computes = sum(ns for column, ns in sums.items() if column.key in _COMPUTES)
-    yield "Compute", format_value(100 * computes / whole, Unit.PERCENT), f"{_ns(computes)} of {_ns(whole)}", ""
+    yield compute, format_value(100 * computes / whole, Unit.PERCENT), f"{_ns(computes)} of {_ns(whole)}", ""
     rest = {column: ns for column, ns in sums.items() if column.key not in _COMPUTES and ns}
     if rest:
         most = max(rest, key=lambda column: rest[column])

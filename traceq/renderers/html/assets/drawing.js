@@ -6,6 +6,7 @@ const charts = {};
 
 const PRINTED_WIDTH = 680;
 const NARROW = 560;
+const BOLD = 600;
 
 /** Value of a colour, such as cssColour("--category-compute"): for canvas; SVG uses `var()` and needs no redraw. */
 function cssColour(name) {
@@ -143,18 +144,18 @@ function textWidth(text, size = 13, weight = 400) {
 }
 
 /** The text, cut in its middle to a width: names differ at both ends. */
-function fitted(text, width, size = 13) {
-  if (textWidth(text, size) <= width) return text;
+function fitted(text, width, size = 13, weight = 400) {
+  if (textWidth(text, size, weight) <= width) return text;
   let kept = text.length - 1;
   const cut = () => `${text.slice(0, Math.ceil(kept * 0.6))}…${text.slice(text.length - Math.floor(kept * 0.4))}`;
-  while (kept > 3 && textWidth(cut(), size) > width) kept -= 1;
+  while (kept > 3 && textWidth(cut(), size, weight) > width) kept -= 1;
   return cut();
 }
 
-/** Where named rows of a chart lie: names left of the bars, or above them where it is narrow. */
+/** Where named rows of a chart lie: names, some of them bold, left of the bars, or above them where it is narrow. */
 function rowLayout(width, names, { bar = 18, right = 8 } = {}) {
   const isNarrow = width < NARROW;
-  const widest = d3.max(names, (name) => textWidth(name)) ?? 0;
+  const widest = d3.max(names, (name) => textWidth(name, 13, BOLD)) ?? 0;
   const left = isNarrow ? 6 : Math.ceil(Math.min(widest, width * 0.36)) + 14;
   const top = isNarrow ? 20 : 5, height = isNarrow ? bar + 28 : bar + 10;
   return { isNarrow, left, right: width - right, bar, top, height, size: names.length * height };
@@ -165,5 +166,5 @@ function rowNames(groups, layout, width, name) {
   groups.append("text").attr("class", "name")
     .attr("x", layout.isNarrow ? layout.left : layout.left - 12).attr("y", layout.isNarrow ? 14 : layout.top + layout.bar / 2)
     .attr("dy", layout.isNarrow ? 0 : "0.35em").attr("text-anchor", layout.isNarrow ? "start" : "end")
-    .text((row) => fitted(name(row), layout.isNarrow ? width - layout.left - 2 : layout.left - 13));
+    .text((row) => fitted(name(row), layout.isNarrow ? width - layout.left - 2 : layout.left - 13, 13, BOLD));
 }

@@ -45,7 +45,7 @@ function filterField(table, box) {
 }
 
 function copyButton(table, box) {
-  const button = document.createElement("button"), said = status(box);
+  const button = document.createElement("button"), announcement = status(box);
   button.type = "button";
   button.className = "copy";
   button.textContent = "Copy as Markdown";
@@ -53,7 +53,7 @@ function copyButton(table, box) {
   button.addEventListener("click", async () => {
     const copied = await copyText(markdown(table));
     button.textContent = copied ? "Copied" : "Could not copy";
-    said.textContent = button.textContent;
+    announcement.textContent = button.textContent;
     setTimeout(() => { button.textContent = "Copy as Markdown"; }, 2000);
   });
   return button;

@@ -117,8 +117,8 @@ class TimelineData {
     const time = this.hostTime(lane, index), named = {};
     for (const kind of ["phase", "module"]) {
       const other = lane.kind === kind ? null : lane.group.lanes.find((each) => each.kind === kind);
-      const found = other ? other.find(time) : -1;
-      if (found >= 0 && !other.blocks.has(found)) named[kind] = this.name(other, found);
+      const span = other ? other.find(time) : -1;
+      if (span >= 0 && !other.blocks.has(span)) named[kind] = this.name(other, span);
     }
     return named;
   }

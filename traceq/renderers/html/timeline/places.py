@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from traceq.compare.attributed_spans import charges
 from traceq.compare.result import Cause
+from traceq.facts.events.nesting import tracks
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.time_partition import TimeCategory, activity
-from traceq.model import Trace
+from traceq.model import Category, Trace
 from traceq.renderers.html.timeline.shown_steps import ShownTrace
 from traceq.report import Cell, Finding
 
@@ -29,6 +30,7 @@ _CATEGORIES = {
     "launch_bound": TimeCategory.HOST_BOUND,
 }
 """Category of time that a finding is about, by its code."""
+_OF_A_RANK = ("straggler", "late_ranks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,14 @@ def place_of_sync(shown: Iterable[ShownTrace], row: Mapping[str, Cell]) -> Place
 def place_of_finding(shown: Iterable[ShownTrace], finding: Finding) -> Place | None:
     """Return where a finding shows on the shown steps; None where it does not, or is not about an instant.
 
-    Its costliest sync, or the longest span of the category of time that it is about.
+    Its costliest sync, the step of a late rank, the first call of an op below its roof, or the longest span of the
+    category of time that it is about.
     """
     shown = tuple(shown)
+    if finding.code in _OF_A_RANK:
+        return _step_of_rank(shown, finding.key)
+    if finding.code == "below_roof":
+        return _largest(_first_call(each, finding.key) for each in shown)
     if finding.site is not None:
         site = {"kind": finding.site.kind, "op": finding.site.op, "line": finding.site.line}
         return place_of_sync(shown, site)
@@ -90,6 +97,26 @@ def place_of_finding(shown: Iterable[ShownTrace], finding: Finding) -> Place | N
     return _largest(
         _spans_at(each, spans := activity(each.trace).when(category), spans[:, 1] - spans[:, 0]) for each in shown
     )
+
+
+def _step_of_rank(shown: Iterable[ShownTrace], key: str) -> Place | None:
+    """Return the shown step on the lane of the rank that a key `rank 3` names; None where that is not shown."""
+    each = next((each for each in shown if f"rank {each.trace.rank}" == key), None)
+    if each is None:
+        return None
+    start, end = (ns - each.zero_ns for ns in each.step_ns)
+    return Place(each.trace.rank, start, end, each.side)
+
+
+def _first_call(shown: ShownTrace, key: str) -> tuple[int, Place] | None:
+    """Return the first call of the op in the phase that a key `forward|aten::mm|...` names, within the shown step."""
+    in_phase, op = key.split("|")[:2]
+    events, labels = shown.trace.events, phases(shown.trace)
+    rows = events.rows(Category.CPU_OP)
+    rows = rows[np.array([text == op for text in events.strings], np.bool_)[events.name[rows]]]
+    is_phase = np.array([name == in_phase for name in labels.names], np.bool_)
+    rows = rows[is_phase[labels.phase_at(tracks(shown.trace)[rows], events.ts[rows])]]
+    return _spans_at(shown, np.column_stack([events.ts[rows], events.end[rows]]), -events.ts[rows])
 
 
 def place_of_cause(shown: Iterable[ShownTrace], cause: Cause) -> Place | None:
