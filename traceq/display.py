@@ -14,7 +14,7 @@ from traceq.escaping import visible_lines
 from traceq.frozen import frozen
 
 if TYPE_CHECKING:
-    from traceq.model import Run
+    from traceq.model import Run, Trace
 
 __all__ = ["RenderOptions", "to_html", "to_text"]
 
@@ -25,13 +25,13 @@ class RenderOptions:
 
     `width`: columns of text, None for those of the terminal. `full`: tables of durations are shown even if these are no
     evidence. For a renderer that draws a step: `traces` returns the run with the traces of some of its ranks, `sides`
-    those of A and B of a Diff; None where no run is at hand.
+    the traces of A and B that a Diff explains; None where no run is at hand.
     """
 
     width: int | None = None
     traces: Callable[[Sequence[int]], Run] | None = None
     full: bool = False
-    sides: Callable[[Any], tuple[Run, Run]] | None = None
+    sides: Callable[[Any], tuple[Trace, Trace]] | None = None
 
 
 def to_text(kind: str, result: object) -> str:

@@ -256,7 +256,10 @@ class Report:
 
 @frozen
 class Source:
-    """What was read; `device` and `torch` are "" where the trace does not say, `step` is set where it has only one."""
+    """What was read; `device` and `torch` are "" where the trace does not say, `step` is set where it has only one.
+
+    `lacks_device_rows`: the job has a device, and a trace has none of its rows.
+    """
 
     path: str
     num_events: int
@@ -266,6 +269,7 @@ class Source:
     torch: str
     arm: str = ""
     step: int | None = None
+    lacks_device_rows: bool = False
 
 
 @frozen

@@ -63,6 +63,8 @@ def shades(shares: Sequence[float]) -> str:
 
 
 _LIGHT = 0.1
+_LEAST_PERCENT = 0.005
+"""Percent below which a value rounds to 0, which has no sign."""
 _FULL = "█"
 _ROUNDS_UP = 0.9995  # 999.9 us reads as 1.00 ms, not as 1,000 us
 
@@ -102,6 +104,8 @@ def _size(size_bytes: float) -> str:
 
 
 def _percent(value: float) -> str:
+    if abs(value) < _LEAST_PERCENT:
+        return "0.00 %"
     return f"{value:.2f} %" if abs(value) < 1 else f"{value:.1f} %"
 
 
@@ -124,7 +128,7 @@ _FORMATS = {
     Unit.BYTES: _size,
     Unit.DELTA_BYTES: lambda v: _signed(_size(v), v),
     Unit.PERCENT: _percent,
-    Unit.DELTA_PERCENT: lambda v: _signed(_percent(v), v),
+    Unit.DELTA_PERCENT: lambda v: _signed(_percent(v), v if abs(v) >= _LEAST_PERCENT else 0),
     Unit.GBPS: lambda v: f"{v:.1f} GB/s",
     Unit.MEAN: _mean,
     Unit.RATE: _rate,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from builder import AUTOGRAD, Event, annotation, call, comms, frame, kernel, launch, memcpy, op, step, world, write
 from golden_files import check_golden
+from paths import FIXTURES
 from terminal import PROGRAM, on_terminal, shell, traceq
 
 
@@ -203,3 +205,27 @@ def test_the_width_that_is_asked_for_is_kept(tmp_path: Path) -> None:
 def test_five_steps_make_a_curve(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.json", *(step(100 * n, 100 if n != 3 else 99, n) for n in range(5)))
     assert "█████" in traceq("show", path, "--only", "steps").out
+
+
+def test_a_folder_of_runs_is_listed_with_what_each_asked_and_its_result(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "outlier_ab", tmp_path / "runs" / "first")
+    shutil.copytree(FIXTURES / "outlier_ab", tmp_path / "runs" / "second")
+    (tmp_path / "runs" / "second" / "run.json").write_text("{")
+    (tmp_path / "runs" / "notes").mkdir()
+    rows = {row["run"]: row for row in json.loads(traceq("show", tmp_path / "runs", "--json").out)["runs"]}
+    assert rows.keys() == {"first", "second"}
+    manifest = json.loads((FIXTURES / "outlier_ab" / "run.json").read_text())
+    assert rows["first"]["question"] == (manifest["question"] or manifest["recipe"])
+    assert rows["first"]["started"] == manifest.get("started", "").replace("T", " ").removesuffix("Z")
+    verdict = traceq("diff", FIXTURES / "outlier_ab").out.split("): ")[1].split(" at the")[0]
+    assert verdict in rows["first"]["result"]
+    assert rows["second"]["status"] == "unreadable"
+    text = traceq("show", tmp_path / "runs", "--width", "160")
+    assert (text.code, text.err) == (0, "")
+    assert "2 recorded runs" in text.out
+
+
+def test_what_a_recording_lacks_is_no_option_of_it() -> None:
+    out = traceq("show", FIXTURES / "outlier_ab").out
+    assert "Not in a recording of traceq: " in out
+    assert "a torch.profiler of your own has them (" in out

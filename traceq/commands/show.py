@@ -8,9 +8,16 @@ from typing import Annotated
 
 import typer
 
+from traceq.commands._engine_options import CLUSTER, MEMORY
 from traceq.errors import UsageFault
 
 __all__ = ["command"]
+
+_NO_ROWS = "what it is about is not in this recording, or takes too little time to be worth a table (--json has all)"
+_WHY_NOTHING = {
+    "loader": "neither a recording of a loader alone (traceq record --recipe dataloader -- COMMAND), nor one of steps "
+    "with CPU clocks (Linux, baseline arm); `dataload` and the phase dataload_wait say how long steps wait for data"
+}
 
 
 def command(
@@ -32,13 +39,8 @@ def command(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into an issue.")] = False,
     full: Annotated[bool, typer.Option("--full", help="All tables, not only one screen.")] = False,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of text; else those of the terminal.")] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="What reading many ranks may take, like 8GB; else half of what is free."),
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Read the ranks on this dask cluster, like tcp://host:8786.")
-    ] = None,
+    memory: Annotated[str | None, MEMORY] = None,
+    cluster: Annotated[str | None, CLUSTER] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with pictures, in one file that opens offline.")
     ] = None,
@@ -65,6 +67,7 @@ def command(
     from traceq.locations import place
     from traceq.runs.memory_snapshot import is_memory_snapshot
     from traceq.runs.rank_selection import parse_ranks
+    from traceq.runs.sides import holds_runs
 
     form = chosen_form(as_json=as_json, as_markdown=as_markdown, html=html, to=to)
     if html is not None and len(paths) > 1:
@@ -73,6 +76,11 @@ def command(
         refuse_input(html, paths)
     chosen, engine = parse_ranks(ranks), engine_for(memory, cluster)
     for path in map(engine.path, paths):
+        if holds_runs(place(path)):
+            from traceq.compare.run_list import runs_sheet
+
+            write_sheet(runs_sheet(place(path)), form, RenderOptions(width, full=True))
+            continue
         if is_memory_snapshot(place(path)):
             if ranks is not None or step is not None:
                 raise UsageFault(f"{path}: a memory snapshot has neither ranks nor steps to choose from")
@@ -93,3 +101,7 @@ def command(
             )
         traces = partial(with_ranks, run, path, strict=strict, step=step)
         write_sheet(sheet, form, RenderOptions(width, traces, full=full or bool(only)))
+        for report in sheet.reports if only and not as_json else ():
+            if not (report.views or report.findings):
+                why = _WHY_NOTHING.get(report.name, _NO_ROWS)
+                typer.echo(f"traceq: note: {report.name}: nothing to show: {why}", err=True)

@@ -33,8 +33,8 @@ _MOST_FINDING_LINES = 12
 _UNPROFILED = "step_phases"
 _FIRST = (
     "stalled desync batches loader loader_ranks "
-    f"{_UNPROFILED} facts inference steps partition clusters ranks efficiency syncs collectives idle kernels host "
-    "unprofiled memory_moments memory_kinds memory_lines memory_reserved"
+    f"{_UNPROFILED} core_use facts inference steps partition clusters ranks efficiency whatif syncs collectives idle "
+    "kernels host unprofiled memory_moments memory_kinds memory_lines memory_reserved"
 ).split()
 """Tables in the order in which they are chosen, as far as there is room: why it stopped, what was asked, the step."""
 _MOST_ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4, "efficiency": 3, "memory_kinds": 8}

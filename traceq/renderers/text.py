@@ -100,7 +100,11 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
 
 
 def unknown_line(sheet: Sheet) -> str:
-    """Return a sentence on what was not recorded, with the profiler options that record it."""
+    """Return a sentence on what was not recorded, with the options of a profiler that record it."""
+    if sheet.source.arm:
+        arguments = ", ".join(dict.fromkeys(unknown.argument for unknown in sheet.unknown))
+        what = " and ".join(unknown.what for unknown in sheet.unknown)
+        return f"Not in a recording of traceq: {what}; a torch.profiler of your own has them ({arguments})."
     by_argument: dict[str, list[str]] = {}
     for unknown in sheet.unknown:
         by_argument.setdefault(unknown.argument, []).append(unknown.what)
@@ -114,6 +118,7 @@ def source_summary(source: Source) -> str:
         source.path,
         f"step {source.step}" if source.step is not None else "",
         source.device,
+        "no device rows" if source.lacks_device_rows else "",
         ranks if source.ranks else "",
         f"torch {source.torch}" if source.torch else "",
         f"{source.num_events:,} events" if source.num_events else "",
