@@ -115,6 +115,14 @@ def as_list(value: Any) -> list[dict[str, Any]]:
     return value if isinstance(value, list) else [value]
 
 
+def test_what_the_job_would_gain_is_what_its_command_prints() -> None:
+    together = ask("what_if", path=JOB)["together"]
+    printed = json.loads(traceq(*shlex.split(together["command"])[1:]).out)
+    assert [dict(zip(together["rows"]["columns"], row, strict=True)) for row in together["rows"]["rows"]] == [
+        prediction["together"] for prediction in printed["predictions"]
+    ]
+
+
 def test_the_command_of_a_query_prints_its_rows() -> None:
     answer = ask("query", path=JOB, sql="select kind, count(*) num, max(line) line from syncs group by 1")
     lines = traceq(*shlex.split(answer["command"])[1:]).out.splitlines()
@@ -210,6 +218,12 @@ def test_nothing_found_is_never_about_what_could_not_be_examined() -> None:
     assert {"syncs", "idle", "kernels", "ranks", "memory"} <= could_not.keys()
     assert not could_not.keys() & set(answer["looked"]["nothing_in"])
     assert ask("findings", path=f"{KINDS}/no_device_rows.json", analysis="idle")["verdict"] == CANNOT_TELL
+
+
+def test_the_traced_steps_of_an_engine_are_no_unprofiled_ones() -> None:
+    looked = ask("read", path=f"{KINDS}/inference.json")["looked"]
+    (why,) = [each for each in looked["could_not"] if each["why"].startswith("no unprofiled steps")]
+    assert why["what"] == ["arms", "batches", "perturbation", "unprofiled"]
 
 
 def test_a_rank_without_device_rows_does_not_make_the_others_unknown(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _compared(diff: Diff) -> Mapping[str, object]:
         why = "; ".join(diff.comparable.reasons) or diff.words[0]
         return answer | {"verdict": CANNOT_TELL, "reason": why, "words": Rows.of_texts(diff.words)}
     verdict = comparison.verdict
-    is_open = verdict.name == "inconclusive" or not diff.comparable.ok
+    is_open = verdict.is_open or not diff.comparable.ok
     keys = ("a_ns", "b_ns", "delta_ns", "ci95_ns", "noise_floor_ns", "num_pairs", "unprofiled")
     return answer | {
         "verdict": CANNOT_TELL if is_open else verdict.name.replace("_", " "),

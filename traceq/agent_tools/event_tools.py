@@ -20,7 +20,7 @@ from traceq.frames.sql import ask
 from traceq.frames.tables import NAMES, frame
 from traceq.model import Run
 from traceq.rules.collect_rows import refuse_missing_ranks
-from traceq.rules.evaluate import RuleOutcome, judge
+from traceq.rules.evaluate import RuleOutcome, judge_run
 from traceq.rules.messages import line
 from traceq.rules.parse import Rule, parse
 from traceq.runs.rank_selection import parse_ranks
@@ -120,7 +120,7 @@ class Check(Tool, frozen=True):
 def _outcome(run: Run, rule: Rule) -> tuple[str, str]:
     """Return the verdict on a rule and why."""
     try:
-        [outcome] = judge(run, [rule])
+        [outcome] = judge_run(run, [rule])
     except UsageFault:
         raise
     except TraceqError as fault:

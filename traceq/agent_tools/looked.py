@@ -80,9 +80,11 @@ def _missing(sheet: Sheet) -> Iterator[Missing]:
         yield from _not_traced(sheet)
     if "arrivals" in names and not _rows(sheet, "arrivals") and not _rows(sheet, "stalled"):
         yield Missing(_DUMPS, "no dumps of the flight recorder, which a job writes that hangs")
-    if "step_profile" in names and not any(_num_rows(sheet.report(name)) for name in _RECORDED):
+    answered = {name for name in _RECORDED if name in names and _num_rows(sheet.report(name))}
+    of_trace = {"step_profile"} if _rows(sheet, "step_kinds") else set()
+    if "step_profile" in names and answered <= of_trace and not _rows(sheet, "step_phases"):
         why = "no unprofiled steps: a trace alone says where time goes, not how long a step takes without the profiler"
-        yield Missing(_RECORDED, why)
+        yield Missing(tuple(name for name in _RECORDED if name not in answered), why)
     for unknown in sheet.unknown:
         what = dict.fromkeys((*_analyses_of(sheet, unknown.argument), unknown.what))
         yield Missing(tuple(what), f"not recorded ({unknown.argument})")

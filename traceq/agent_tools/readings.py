@@ -14,6 +14,7 @@ from traceq.compare.diff import diff, diff_run
 from traceq.compare.result import Diffs
 from traceq.engines.analyze_path import sheet_of
 from traceq.engines.engine import SameProcess
+from traceq.engines.read_ranks import PathReader
 from traceq.errors import UnreadableInput, UsageFault
 from traceq.locations import Place, Remote, place
 from traceq.model import Run
@@ -72,9 +73,10 @@ class Readings:
         places = [self.place(path) for path in (a, b) if path]
 
         def compare() -> Diffs:
+            reader = PathReader(SameProcess)
             if not b:
-                return diff_run(a, threshold_pct=threshold_pct)
-            pair = diff(a, b, threshold_pct=threshold_pct)
+                return diff_run(a, threshold_pct=threshold_pct, read_arm_ranks=reader.arms)
+            pair = diff(a, b, threshold_pct=threshold_pct, read_ranks=reader.ranks)
             return Diffs(pair.a_name, (pair,))
 
         return self._remembered(("diffs", a, b, threshold_pct), places, compare)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Annotated
 
 from msgspec import Meta
@@ -14,6 +13,7 @@ from traceq.agent_tools.looked import examined, read_from, why_not
 from traceq.agent_tools.readings import Readings
 from traceq.agent_tools.tool import PATH, RANKS, Tool
 from traceq.errors import UsageFault
+from traceq.facts.timeline.call_sites import is_at_line
 from traceq.locations import Place
 from traceq.report import Cell, Sheet, Table
 from traceq.runs.rank_selection import parse_ranks
@@ -108,7 +108,8 @@ class WhatIf(Tool, frozen=True):
     """By how much a step would be shorter without its syncs, its data loader, communication or host time (replay).
 
     Verdict: "saves", "saves nothing", "nothing found" (there is nothing to remove), or "cannot tell". A saving is of
-    one row alone and of its rank's step; several do not add up.
+    one row alone and of its rank's step; several do not add up. `together`: what the step of all ranks would be, for
+    the changes that gain most; `traceq whatif` has further ones.
     """
 
     path: Annotated[str, PATH]
@@ -135,19 +136,22 @@ class WhatIf(Tool, frozen=True):
         saved = [row["saved_ns"] for row in removed.to_dicts()] + [row["replay_ns"] for row in chosen.to_dicts()]
         unexplained = _where(replay, lambda row: row["removed"] == _AS_IS).select("rank", "step_ns", "saved_ns")
         findings = [finding for name in ("syncs", "replay") for finding in sheet.report(name).findings]
-        parts = {
+        parts: dict[str, object] = {
             "replay": rows_of(removed),
             "syncs": rows_of(chosen.largest_first("replay_ns").select(*_SYNC_COLUMNS)),
             "findings": findings_of(findings),
             "unexplained": rows_of(unexplained),
         }
+        of_job = [view for view in sheet.report("replay").views if view.key == "whatif"]
+        if of_job and not self.remove:
+            parts["together"] = {"rows": rows_of(of_job[0]), "command": command_line("whatif", self.path, "--json")}
         verdict = "saves" if any(saved) else "saves nothing" if saved else _NOTHING
         reason = why_not(sheet, "replay")
         return Answer(CANNOT_TELL if reason else verdict, command, reason, parts, read_from(sheet))
 
     def _is_chosen(self, name: Cell) -> bool:
         text = str(name)
-        return not self.remove or text.casefold() == self.remove.casefold() or _is_line(text, self.remove)
+        return not self.remove or text.casefold() == self.remove.casefold() or is_at_line(text, self.remove)
 
 
 class LineContext(Tool, frozen=True):
@@ -191,7 +195,7 @@ class _LineTable:
 
     def rows_at(self, line: str) -> _LineTable:
         """Return the rows of one line."""
-        return replace(self, table=_where(self.table, lambda row: _is_line(str(row[self.column] or ""), line)))
+        return replace(self, table=_where(self.table, lambda row: is_at_line(str(row[self.column] or ""), line)))
 
 
 def _recording(path: Place) -> Mapping[str, object]:
@@ -202,13 +206,6 @@ def _recording(path: Place) -> Mapping[str, object]:
     arms = [(arm.name, arm.meaning, arm.baseline, arm.timed) for arm in manifest.arms]
     columns = ("name", "meaning", "baseline", "unprofiled_steps")
     return {"question": manifest.question, "arms": Rows(columns, arms, len(arms)), "status": manifest.status}
-
-
-def _is_line(recorded: str, given: str) -> bool:
-    """Return whether `train.py:31 main` is the line, the file or the function that is given."""
-    place, _, function = recorded.partition(" ")
-    name, wanted = PurePath(place).name, PurePath(given.partition(" ")[0]).name
-    return ":" in place and (name == wanted or name.rpartition(":")[0] == wanted or function == given)
 
 
 def _tables_with_lines(sheet: Sheet) -> Iterator[_LineTable]:
