@@ -244,7 +244,7 @@ from traceq.engines import analyze_path, process_tuning
 def refuse(*_): raise AssertionError("the process was tuned")
 process_tuning.tune_process = process_tuning.keep_freed_memory = process_tuning.collect_rarely = refuse
 process_tuning.raise_mmap_threshold = refuse
-analyze_path.sheet_of.__kwdefaults__["small"] = -1  # as a folder of many ranks
+analyze_path.analyze_path.__kwdefaults__["small"] = -1  # as a folder of many ranks
 
 def state():
     tasks = Path("/proc/self/task")

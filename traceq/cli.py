@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -21,6 +23,9 @@ __all__ = ["app", "main"]
 
 _STDOUT_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a fault of another file names that file
 _READER_GONE = 141  # as of a program that SIGPIPE ends: a check whose output was not read has not passed
+
+_TEXTS = (str, str | None, list[str], list[str] | None)
+"""Types of options that typer takes as they are typed."""
 
 _SETTINGS: dict[str, Any] = {
     "add_completion": False,
@@ -37,18 +42,51 @@ class _Commands(TyperGroup):
         names: dict[str, Any] = dict.fromkeys(SUMMARIES)  # listed and suggested; `get_command` has what they name
         super().__init__(**{**settings, "commands": names})
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the options before the name of a command."""
+        _keep_texts(self.get_params(ctx), {})
+        return super().parse_args(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; None where there is none of that name."""
         if cmd_name not in SUMMARIES:
             return None
-        single = typer.Typer(**_SETTINGS)
-        single.command(cmd_name)(import_module(f"traceq.commands.{cmd_name}").command)
+        single, module = typer.Typer(**_SETTINGS), import_module(f"traceq.commands.{cmd_name}")
+        single.command(cmd_name, cls=getattr(module, "COMMAND_TYPE", None))(module.command)
         return typer.main.get_command(single)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return (name, command, arguments) of the command that is invoked."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _keep_texts(command.get_params(ctx), get_type_hints(command.callback))
+        return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the names with their summaries."""
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))
+
+
+def _keep_texts(parameters: Iterable[Any], types: Mapping[str, object]) -> None:
+    """Have parameters take texts, and options that are absent, as they are: typer imports pydantic to do just that.
+
+    All other values, and what is missing, are typer's to check. `types` by name of the parameter.
+    """
+    for each in parameters:
+        each.process_value = partial(_kept, each, each.process_value, types.get(each.name) in _TEXTS)
+
+
+def _kept(parameter: Any, check: Callable[..., Any], is_text: bool, ctx: Any, value: Any) -> Any:
+    """Return what `check` would, without calling it for an absent option or a text."""
+    is_many = parameter.multiple or parameter.nargs == -1
+    if value is None and not parameter.required:
+        kept: object = () if is_many else None
+    elif is_text and value and all(isinstance(each, str) for each in (value if is_many else [value])):
+        kept = list(value) if is_many else value
+    else:
+        return check(ctx, value)
+    return parameter.callback(ctx, parameter, kept) if parameter.callback else kept
 
 
 app = typer.Typer(
@@ -88,7 +126,7 @@ def main() -> None:
     raise_mmap_threshold()
     try:
         try:
-            app()
+            app(prog_name="traceq")
         finally:
             sys.stdout.flush()  # a full disk shows here at the latest, not when the interpreter ends
     except TraceqError as fault:

@@ -1,17 +1,18 @@
-"""Pauses of Python's search for cycles, which visits all objects again and again while their number grows."""
+"""Python's garbage collector: pauses of it, and the objects that it tracks."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["gc_disabled"]
+__all__ = ["gc_disabled", "live_objects"]
 
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable Python's garbage collector in the block."""
+    """Disable Python's garbage collector, which visits all objects again and again while their number grows."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -19,3 +20,20 @@ def gc_disabled() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def live_objects() -> list[Any]:
+    """Return all objects that Python's garbage collector tracks, also those that the program has frozen.
+
+    `gc.get_objects` leaves out what `gc.freeze` took from the collector: it is returned, listed and frozen again, with
+    what is alive by now. Garbage is collected before, as it would be frozen, too.
+    """
+    if not gc.get_freeze_count():
+        return gc.get_objects()
+    with gc_disabled():
+        gc.collect()
+        gc.unfreeze()
+        try:
+            return gc.get_objects()
+        finally:
+            gc.freeze()

@@ -17,6 +17,7 @@ from traceq.compare.diff import diff_run
 from traceq.compare.result import Diff, Diffs
 from traceq.engines.analyze_path import sheet_of
 from traceq.engines.engine import SameProcess
+from traceq.engines.read_ranks import PathReader
 from traceq.errors import UsageFault
 from traceq.locations import place
 from traceq.model import Run
@@ -78,9 +79,11 @@ def diff(
     of one thing is one side. `threshold_pct`: difference that matters, in percent of A's step. Raises UnreadableInput,
     and UsageFault where `a` alone is no recorded run of several arms.
     """
+    reader = PathReader(SameProcess)
     if b is not None:
-        return diff_pair(a, b, threshold_pct=threshold_pct)
-    return diff_run(_recording(a) if isinstance(a, Run) else a, threshold_pct=threshold_pct)
+        return diff_pair(a, b, threshold_pct=threshold_pct, read_ranks=reader.ranks)
+    path = _recording(a) if isinstance(a, Run) else a
+    return diff_run(path, threshold_pct=threshold_pct, read_arm_ranks=reader.arms)
 
 
 def _recording(run: Run) -> str:

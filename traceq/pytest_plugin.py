@@ -67,7 +67,7 @@ class StepReport:
 def _complaints(run: Run, texts: Sequence[str]) -> list[str]:
     """Return a line for each rule that is broken, or the one fault of a rule that cannot be parsed or answered."""
     from traceq.errors import TraceqError, UsageFault
-    from traceq.rules.evaluate import judge
+    from traceq.rules.evaluate import judge_run
     from traceq.rules.messages import line
     from traceq.rules.metrics import Measure
     from traceq.rules.parse import parse
@@ -77,7 +77,7 @@ def _complaints(run: Run, texts: Sequence[str]) -> list[str]:
         for rule in rules:
             if rule.measure in (Measure.NS, Measure.SHARE):
                 raise UsageFault(f"rule '{rule.text}': a watched step takes longer; use traceq check on a recording")
-        return [line(outcome) for outcome in judge(run, rules) if not outcome.holds]
+        return [line(outcome) for outcome in judge_run(run, rules) if not outcome.holds]
     except TraceqError as fault:
         return [str(fault)]
 

@@ -24,6 +24,7 @@ SHOW = (
     "multiprocessing",
     "concurrent.futures",
     "logging",
+    "pydantic",
 )
 SHOW += ("traceq.compare", "traceq.recorder", "traceq.snapshots", "traceq.renderers.html", "traceq.renderers.perfetto")
 """What a report on one clean trace, as text or JSON, does without."""

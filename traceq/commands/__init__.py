@@ -18,5 +18,6 @@ SUMMARIES: Mapping[str, str] = {
     "recipes": "List the recipes, or show one",
     "record": "Record a training job as it is, or a recipe",
     "show": "Show what a trace holds",
+    "whatif": "Say what a step would be without its waits, or with faster parts",
 }
 """Name of each command, which is that of its module, and how its docstring begins: listed without importing any."""

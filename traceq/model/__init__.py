@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from traceq.model.core_use import CoreUse
 from traceq.model.memory_snapshot import Action, Blocks, Frame, History, MemorySnapshot, Segments
 from traceq.model.recording import BUILT_APART, NO_EFFECT, Arm, Fact, Manifest, Pairs, Processes, SourceLines, Timings
 from traceq.model.trace import (
     Allocations,
     CallStacks,
+    CapturedGraphs,
     Category,
     Caveat,
     Events,
     EventWaits,
     Flight,
+    GraphNodes,
     Messages,
     OneStep,
     Run,
@@ -27,13 +30,16 @@ __all__ = [
     "Arm",
     "Blocks",
     "CallStacks",
+    "CapturedGraphs",
     "Category",
     "Caveat",
+    "CoreUse",
     "EventWaits",
     "Events",
     "Fact",
     "Flight",
     "Frame",
+    "GraphNodes",
     "History",
     "Manifest",
     "MemorySnapshot",

@@ -16,11 +16,13 @@ from traceq.units import format_ranks
 __all__ = [
     "Allocations",
     "CallStacks",
+    "CapturedGraphs",
     "Category",
     "Caveat",
     "EventWaits",
     "Events",
     "Flight",
+    "GraphNodes",
     "Messages",
     "OneStep",
     "Run",
@@ -59,7 +61,8 @@ class Messages:
     """Arguments of collectives, one row per event that has them.
 
     `row` int64[M] into Events, ascending; `name`, `dtype`, `group`, `ranks` int32 string ids;
-    `elements_in`, `elements_out`, `group_size`, `sequence` int64. -1 = absent.
+    `elements_in`, `elements_out`, `rows_in`, `rows_out`, `group_size`, `sequence` int64. -1 = absent. `rows_in` and
+    `rows_out` are the sums of the split sizes of an all-to-all, in rows of the tensor that is sent or received.
     """
 
     row: NDArray[np.int64]
@@ -69,6 +72,8 @@ class Messages:
     ranks: NDArray[np.int32]
     elements_in: NDArray[np.int64]
     elements_out: NDArray[np.int64]
+    rows_in: NDArray[np.int64]
+    rows_out: NDArray[np.int64]
     group_size: NDArray[np.int64]
     sequence: NDArray[np.int64]
 
@@ -97,6 +102,27 @@ class EventWaits:
     def of(cls, table: NDArray[np.int64]) -> EventWaits:
         """Return the columns of an int64[M, 3] table, in the order of the fields."""
         return cls(row=table[:, 0].copy(), stream=table[:, 1].copy(), record=table[:, 2].copy())
+
+
+@frozen
+class GraphNodes:
+    """Nodes of CUDA graphs that device work ran, as far as the trace names them (since 2026, with CUDA 12).
+
+    `row` int64[M] into Events; `graph` int64[M], the executable graph; `node` int64[M], which ascends in the order in
+    which nodes were added; `label` int32[M] string ids, the annotation that torch gave the node at its capture. -1 =
+    absent.
+    """
+
+    row: NDArray[np.int64]
+    graph: NDArray[np.int64]
+    node: NDArray[np.int64]
+    label: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, table: NDArray[np.int64]) -> GraphNodes:
+        """Return the columns of an int64[M, 4] table, in the order of the fields."""
+        row, graph, node, label = table.T
+        return cls(row=row.copy(), graph=graph.copy(), node=node.copy(), label=label.astype(np.int32))
 
 
 @frozen
@@ -167,6 +193,7 @@ class Events:
     stacks: CallStacks
     allocations: Allocations
     waits: EventWaits
+    nodes: GraphNodes
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -209,6 +236,21 @@ class Thread:
     name: str
 
 
+@frozen(eq=False)
+class CapturedGraphs:
+    """K CUDA graphs that other windows of the same process captured, in order; graph k has `size[k]` nodes.
+
+    `size` int64[K]; `module` int64[N] of each node into `names`, -1 outside all modules; `in_turn`: graphs are
+    instantiated in the order of their captures; `paths`: the files.
+    """
+
+    size: NDArray[np.int64]
+    module: NDArray[np.int64]
+    names: tuple[str, ...]
+    in_turn: bool
+    paths: tuple[str, ...]
+
+
 @frozen
 class OneStep:
     """Step to which a trace was cut, as it was in the whole trace: (start, end) ns on the host and of its window.
@@ -234,7 +276,7 @@ class Trace:
     `embedded` is the text that a recording of traceq wrote into the trace; reading a path unpacks it into `manifest`,
     `arm`, `pairs`, `processes` and `lines`. `versions` are (what, text): drivers, NCCL and options of the profiler.
     `host`: the name of the machine, "" if unknown. `group_size`: ranks of the job's process groups, -1 if unknown or
-    not all the same.
+    not all the same. `captured`: what another window captured, for replays whose capture this one lacks.
     """
 
     path: str
@@ -258,6 +300,7 @@ class Trace:
     host: str = ""
     only: OneStep | None = None
     group_size: int = -1
+    captured: CapturedGraphs | None = None
 
     def __repr__(self) -> str:
         device = f", {self.device}" if self.device else ""
