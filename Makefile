@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes; with this variable set each would compile traceq again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs recordings docs wheels clean
+.PHONY: demo test slow lint fuzz recipes faults strategies bench causes jobs recordings whatif docs wheels clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo ## record a check, and one of known cost, on two CPU ranks and say what each costs
@@ -73,14 +73,21 @@ causes: $(VENV)/.test ## are the causes of a diff true? Ten minutes the first ti
 	$(BIN)/python benchmarks/predictions.py --traces $(TRACES) --work build/causes
 
 # SCRIPTS is a folder for public training scripts: they are cloned into it where that is possible, else skipped.
+# Resumable: JOBS_MINUTES=10 for a slice.
 SCRIPTS ?= build/jobs
-jobs: $(VENV)/.test ## does an A/B on public scripts, unedited, find a cost that is known?
-	$(BIN)/python benchmarks/jobs.py --scripts $(SCRIPTS)
+JOBS_MINUTES ?= inf
+jobs: $(VENV)/.test ## does an A/B on public scripts, unedited, find a cost that is known? What does the recorder cost?
+	$(BIN)/python benchmarks/job_cost.py
+	$(BIN)/python benchmarks/jobs.py --scripts $(SCRIPTS) --minutes $(JOBS_MINUTES)
 
 # Real recordings of two CPU ranks, resumable: ONLY="symmetric slow", RECORD_MINUTES=10 for a slice.
 RECORD_MINUTES ?= inf
 recordings: $(VENV)/.test ## do symmetric ranks have stragglers, slow ones none, equal arms a verdict? An hour or more
 	$(BIN)/python benchmarks/recordings.py $(ONLY) --minutes $(RECORD_MINUTES)
+
+# Real recordings of two CPU ranks, resumable, in build/whatif: on a busy machine steps differ by more than changes do.
+whatif: $(VENV)/.test ## is what a change is predicted to do what it does? Twenty minutes the first time
+	$(BIN)/python benchmarks/whatif.py --work build/whatif --traces $(TRACES)
 
 docs: $(VENV)/.test ## the pages as a site, in build/site
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site

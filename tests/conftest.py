@@ -24,6 +24,16 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ.pop("COLUMNS", None)  # pytest-xdist says how wide its terminal is; texts compared here are a pipe's
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a recording that other tests held up, on the cores that they share, be made again, twice at most.
+
+    Such tests are reported as `R`; all others fail at once.
+    """
+    for item in items:
+        if item.get_closest_marker("torch"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def collections_pass_over_what_other_modules_hold() -> Iterator[None]:
     """Keep what is in memory from gc.collect(), which a recording calls between blocks: traces of other tests."""

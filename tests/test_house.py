@@ -32,6 +32,7 @@ LAYERS = (
     {"display"},
     {"kineto", "facts", "stats", "report"},
     {"runs", "causes"},
+    {"whatif"},
     {"analysis", "frames", "crosscheck", "snapshots", "interop"},
     {"compare", "engines"},
     {"rules", "library"},

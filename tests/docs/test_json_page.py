@@ -1,4 +1,4 @@
-"""docs/json.md names just the keys that the JSON of `show` and `diff` has, each with its type."""
+"""docs/json.md names just the keys that the JSON of `show`, `diff` and `whatif` has, each with its type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Keys = dict[str, dict[str, str]]
 
 @cache
 def page(part: str) -> Keys:
-    """What the page says about `show` or `diff`."""
+    """What the page says about a command."""
     text = (ROOT / "docs" / "json.md").read_text()
     (selected,) = (result for result in re.split("^## ", text, flags=re.MULTILINE)[1:] if result.startswith(part))
     keys: Keys = {}
@@ -112,6 +112,13 @@ def test_a_sync_and_samples_in_a_diff_are_as_the_page_says(tmp_path: Path) -> No
     assert result["sample"]
 
 
+@pytest.mark.parametrize("options", [(), ("--without", "syncs", "--without-straggler=1")])
+def test_whatif_is_as_the_page_says(options: tuple[str, ...]) -> None:
+    result = shown("whatif", JOB, *options)
+    fits(result, "object", result["schema"], page("whatif"))
+    assert result["predictions"]
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
@@ -131,7 +138,7 @@ def test_memory_snapshots_are_as_the_page_says(words: tuple[str | Path, ...], pa
 
 
 def test_the_page_has_no_object_that_the_json_lacks() -> None:
-    for part in ("show", "diff"):
+    for part in ("show", "diff", "whatif"):
         objects = {
             name for keys in page(part).values() for name, kind in keys.items() if re.search(r"\bobjects?\b", kind)
         }

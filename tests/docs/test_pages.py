@@ -19,7 +19,7 @@ from terminal import options_of, traceq
 
 DOCS = sorted((ROOT / "docs").glob("**/*.md"))
 QUOTING = [
-    *(ROOT / "docs" / page for page in ("tutorial.md", "reading-a-trace.md")),
+    *(ROOT / "docs" / page for page in ("tutorial.md", "reading-a-trace.md", "whatif.md")),
     *sorted((ROOT / "docs" / "analyses").glob("*.md")),
 ]
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)

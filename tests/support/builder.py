@@ -33,7 +33,7 @@ PID = 40
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
-def row(cat: str, name: str, start: Any, dur: Any, *, tid: Any = MAIN, **args: Any) -> Event:
+def row(cat: str, name: str, start: Any, dur: Any, /, *, tid: Any = MAIN, **args: Any) -> Event:
     """Any complete event."""
     event = {"ph": "X", "cat": cat, "name": name, "pid": PID, "tid": tid, "ts": _exact(start), "dur": _exact(dur)}
     return event | ({"args": args} if args else {})
@@ -59,7 +59,7 @@ def launch(start: Any, dur: Any, corr: Any, **more: Any) -> Event:
     return call("cudaLaunchKernel", start, dur, corr, **more)
 
 
-def kernel(name: str, start: Any, dur: Any, corr: Any = 0, stream: int = 7, device: int = 0, **args: Any) -> Event:
+def kernel(name: str, start: Any, dur: Any, /, corr: Any = 0, stream: int = 7, device: int = 0, **args: Any) -> Event:
     return row("kernel", name, start, dur, tid=stream, correlation=corr, stream=stream, device=device, **args)
 
 

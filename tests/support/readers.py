@@ -19,7 +19,22 @@ from traceq.kineto.reader_choice import scan
 from traceq.kineto.scan_result import Scan
 from traceq.model import Events
 
-TEXTS = {"name", "cat", "pid", "tid", "grid", "shapes", "types", "strides", "inputs", "dtype", "group", "ranks", "text"}
+TEXTS = {
+    "label",
+    "name",
+    "cat",
+    "pid",
+    "tid",
+    "grid",
+    "shapes",
+    "types",
+    "strides",
+    "inputs",
+    "dtype",
+    "group",
+    "ranks",
+    "text",
+}
 
 
 @contextmanager
@@ -62,7 +77,7 @@ def assert_same(result: Scan | str, expected: Scan | str) -> None:
 
 
 def assert_same_tables(result: Events, expected: Events) -> None:
-    for table in ("", "messages", "stacks", "allocations", "waits"):
+    for table in ("", "messages", "stacks", "allocations", "waits", "nodes"):
         ours, theirs = (getattr(events, table) if table else events for events in (result, expected))
         for column in fields(ours):
             if column.name not in SIDE_TABLES:

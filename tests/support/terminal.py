@@ -10,6 +10,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -55,7 +56,8 @@ def shell(line: str, **environment: str) -> Outcome:
 
 def options_of(command: str) -> set[str]:
     """All options of a command."""
-    parameters = typer.main.get_command(app).get_command(None, command).params  # type: ignore[attr-defined]
+    group: Any = typer.main.get_command(app)
+    parameters = group.get_command(group.make_context("traceq", [], resilient_parsing=True), command).params
     return {option for parameter in parameters for option in parameter.opts}
 
 
