@@ -103,6 +103,22 @@ def test_a_copy_that_nobody_waits_for_still_costs_its_launch() -> None:
     assert saved(*events, *copy, waits, launch(60, 2, 2), kernel("b", 65, 40, 2))["dtoh syncs"] == 33
 
 
+def test_a_host_that_runs_ahead_does_not_begin_a_step_before_the_work_of_the_one_before_it_is_done() -> None:
+    """Kernels of 100 us follow each other after 1.5, and their launches after 5; one of five steps launches nothing.
+
+    Windows are the host's therefore. Without its waits of 91 us it launches the third kernel at 273: the five steps
+    then last 10 + 100 + 101.5 us, 66.5 in which the device waits for that launch, and 100 + 101.5.
+    """
+    events: list[Event] = [step(150 * n, 150, n) for n in range(5)]
+    for n in (0, 1, 3, 4):
+        events += [
+            launch(150 * n + 5, 2, n + 1),
+            kernel("a", 150 * n + 10, 100, n + 1),
+            wait(150 * n + 20, 150 * n + 111),
+        ]
+    assert saved(*events)["device syncs"] == pytest.approx(150 - 479.5 / 5)
+
+
 def test_the_wait_of_another_thread_holds_nobody_up() -> None:
     loader = call("cudaEventSynchronize", 15, 40, tid=9)
     events = step(0, 60), op("aten::mm", 1, 58), launch(5, 2, 1), kernel("a", 10, 10, 1)

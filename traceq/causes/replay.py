@@ -311,7 +311,10 @@ def _removable(rank: RankGraph, graph: CommonGraph) -> tuple[NDArray[np.int64], 
 
 
 def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (int64[K, S] the nodes of which the latest is the begin of each step, the end), -1 for none."""
+    """Return (int64[K, S] the nodes of which the latest is the begin of each step, the end), -1 for none.
+
+    No step begins before the work of the one before it is done: a host without its waits runs ahead of the device.
+    """
     line, all_steps = rank.a, steps(rank.a.trace)
     if all_steps.marked:
         begin, end = (np.flatnonzero(line.kind == kind) for kind in (AnchorKind.STEP_BEGIN, AnchorKind.STEP_END))
@@ -319,12 +322,11 @@ def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     else:
         begin, end = np.zeros(1, np.int64), np.flatnonzero(line.kind == AnchorKind.END)
     on_device = last_ends(rank, end if all_steps.marked else end + 1)
-    nothing = np.full_like(on_device, -1)
+    before = np.concatenate([np.full_like(on_device[:1], -1), on_device[:-1]])
+    begin = begin[:1] if all_steps.by_device else begin
+    end = end[:0] if all_steps.by_device else end
     opens = opening(rank)
-    if all_steps.by_device:
-        before = np.concatenate([nothing[:1], on_device[:-1]])
-        return _with(opens, _with(rank.host_node[begin[:1]], before)), _with(np.empty(0, np.int64), on_device)
-    return _with(opens, _with(rank.host_node[begin], nothing)), _with(rank.host_node[end], on_device)
+    return _with(opens, _with(rank.host_node[begin], before)), _with(rank.host_node[end], on_device)
 
 
 def _with(first: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
