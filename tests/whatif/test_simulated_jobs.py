@@ -17,6 +17,7 @@ from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import CommBandwidth, HiddenComm, Scaled, WithoutStraggler
 from traceq.whatif.job_replay import JobReplay, job_replay
 from traceq.whatif.predict import predict
+from traceq.whatif.weights import Weights
 
 PLAN = [("all_reduce", 4096), ("all_gather", 64), ("all_reduce", 512), ("reduce_scatter", 64)]
 SEEDS = range(8)
@@ -49,9 +50,9 @@ def check(before: Job, intervention: Intervention, after: Job, within: float = 0
     replay = replayed(before)
     prediction = predict(replay, [intervention])
     real = float(replayed(after).step_ns(replayed(after).observed)[-LAST:].mean())
-    weight = replay.observed.copy()
-    intervention.apply(replay, weight, most=False)
-    expected = float(replay.step_ns(weight, intervention.ignored(replay))[-LAST:].mean())
+    weights = Weights(replay, replay.observed)
+    intervention.apply(replay, weights, most=False)
+    expected = float(replay.step_ns(weights.changed(), intervention.ignored(replay))[-LAST:].mean())
     now = float(replay.step_ns(replay.observed)[-LAST:].mean())
     assert expected == pytest.approx(real, abs=within * now), (prediction.together, now, real)
     return (now - real) / now

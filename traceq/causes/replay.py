@@ -164,7 +164,11 @@ class Replay:
     @property
     def is_counted(self) -> NDArray[np.bool_]:
         """bool[E]: whether an edge begins within a counted step."""
-        time, counted = self.graph.time_a, steps(self.trace).counted
+        return self.begin_within(steps(self.trace).counted)
+
+    def begin_within(self, counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return bool[E]: whether an edge begins within one of some steps, bool[K]."""
+        time = self.graph.time_a
         begins, ends = (_latest_time(nodes, time)[counted] for nodes in (self.begins, self.ends))
         return contains(spans(begins, ends), time[self.graph.edges.source])
 

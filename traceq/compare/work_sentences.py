@@ -69,9 +69,9 @@ def _text(role: Sequence[WorkDelta], *, timed: bool) -> str:
     if not timed:
         return f"{role[0].role}, {of_work}"
     overall, by_shape = work / _ratio(*_ns(role)), _speed(role)
-    at = ", each shape at" if _is_changed(overall / by_shape, _SAME_SPEED) else " at"
+    each = ", each shape" if _is_changed(overall / by_shape, _SAME_SPEED) else ""
     speed = _factor(by_shape, _SAME_SPEED)
-    return f"{role[0].role} {format_value(_delta_ns(role), Unit.DELTA_NS)}, {of_work}{at} {speed} speed"
+    return f"{role[0].role} {format_value(_delta_ns(role), Unit.DELTA_NS)}, {of_work}{each} at {speed} speed"
 
 
 def _factor(ratio: float, same: float) -> str:

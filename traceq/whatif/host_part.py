@@ -26,8 +26,11 @@ _AT_ONCE_NS = 200_000
 _NEVER = -(2**60)
 
 
-def host_part(trace: Trace) -> RankPart:
-    """Return the part of a rank: moments of the host, then start and end of each collective."""
+def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
+    """Return the part of a rank: moments of the host, then start and end of each collective.
+
+    `counted` bool[K]: the steps that means are taken over.
+    """
     all_steps, calls = steps(trace), rank_calls(trace).columns
     ran = np.flatnonzero(calls.start >= 0)
     ran = ran[np.argsort(calls.start[ran], kind="stable")]
@@ -64,15 +67,17 @@ def host_part(trace: Trace) -> RankPart:
         observed=weight,
         loosest=weight,
         host=np.arange(1, num),
+        chain=np.zeros(num - 1, np.int64),
         waits=waits,
         launch=np.empty(0, np.int64),
         work=none,
         hold=none,
         without=np.full(len(source), _NEVER),
-        counted=contains(spans(*all_steps.host[all_steps.counted].T), time[source]),
+        counted=contains(spans(*all_steps.host[counted].T), time[source]),
         call=call,
         begins=begins,
         ends=ends,
+        counted_steps=counted,
     )
 
 

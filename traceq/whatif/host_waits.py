@@ -12,13 +12,12 @@ from traceq.facts.stalls.syncs import syncs
 from traceq.facts.timeline.blocking_copies_and_syncs import SyncKind
 from traceq.facts.timeline.call_sites import is_at_line
 from traceq.facts.timeline.data_loading import loader_waits
-from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.intervals import contains, span_index
-from traceq.whatif.intervention import Intervention, change_host
+from traceq.whatif.intervention import Intervention
 from traceq.whatif.job_replay import JobReplay
-from traceq.whatif.named_time import host_change
 from traceq.whatif.rank_part import RankPart
+from traceq.whatif.weights import Weights
 
 __all__ = ["BalancedLoader", "WithoutLoader", "WithoutSyncs"]
 
@@ -47,11 +46,11 @@ class WithoutSyncs(Intervention):
     def words(self) -> str:
         return f"without the sync at {self.line}" if self.line else "without its syncs"
 
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         removed = [self._removed(part) for part in replay.parts]
         if not any(of_rank.any() for of_rank in removed):
             raise UsageFault(self._nothing(replay))
-        _remove_waits(replay, weight, removed)
+        _remove_waits(replay, weights, removed)
 
     def _removed(self, part: RankPart) -> Mask:
         """Return bool[H]: the waits of a rank that are removed."""
@@ -108,14 +107,13 @@ class WithoutLoader(Intervention):
     def words(self) -> str:
         return "without its waits for the data loader"
 
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if not any(len(loader_waits(part.trace)) for part in replay.parts):
             raise UsageFault("--without loader: no wait for a data loader is recorded")
-        _remove_waits(replay, weight, [kinds_of_waits(part.trace) == LOADER for part in replay.parts])
+        _remove_waits(replay, weights, [kinds_of_waits(part.trace) == LOADER for part in replay.parts])
         for index, part in enumerate(replay.parts):
             if not (part.hold >= 0).any():
-                waits = loader_waits(part.trace)
-                change_host(replay, weight, index, host_change(part, waits, np.full(len(waits), -1.0)))
+                weights.scale_host(index, [loader_waits(part.trace)], 0)
 
 
 @frozen
@@ -132,22 +130,20 @@ class BalancedLoader(Intervention):
     def words(self) -> str:
         return "with its data loaders balanced"
 
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if len(replay.parts) == 1:
             raise UsageFault(f"{self.option}: there is one rank, {replay.ranks[0]}; give all ranks")
         waits = [_loader_waits_by_step(part) for part in replay.parts]
-        common = set.intersection(*(set(of_rank) for of_rank in waits))
+        common = sorted(set.intersection(*(set(of_rank) for of_rank in waits)))
         if not common:
             raise UsageFault(f"{self.option}: no step in which every rank waits for its data loader once is recorded")
-        mean = {number: np.mean([end - start for start, end in (of[number] for of in waits)]) for number in common}
-        for index, (part, of_rank) in enumerate(zip(replay.parts, waits, strict=True)):
-            chosen = [of_rank[number] for number in sorted(common)]
-            factor = np.array([mean[n] / (of_rank[n][1] - of_rank[n][0]) for n in sorted(common)])
-            if (part.hold >= 0).any():
-                _scale_waits(replay, weight, index, np.array([start for start, _ in chosen]), factor)
+        wait = np.array([[of_rank[number] for number in common] for of_rank in waits])
+        duration = wait[:, :, 1] - wait[:, :, 0]
+        for index, factor in enumerate(duration.mean(axis=0) / duration):
+            if (replay.parts[index].hold >= 0).any():
+                _scale_waits(replay, weights, index, wait[index, :, 0], factor)
             else:
-                change = host_change(part, np.array(chosen, np.int64), factor - 1)
-                change_host(replay, weight, index, change)
+                weights.scale_host(index, [wait[index]], factor)
 
 
 def _sync_lines(part: RankPart) -> tuple[tuple[str, ...], Ints]:
@@ -156,22 +152,21 @@ def _sync_lines(part: RankPart) -> tuple[tuple[str, ...], Ints]:
     return origin.texts, np.where(call >= 0, np.r_[origin.line, -1][call], -1)
 
 
-def _remove_waits(replay: JobReplay, weight: Ints, removed: list[Mask]) -> None:
+def _remove_waits(replay: JobReplay, weights: Weights, removed: list[Mask]) -> None:
     """Take time from the waits that begin in a counted step."""
     for index, (part, of_rank) in enumerate(zip(replay.parts, removed, strict=True)):
         chosen = of_rank & _in_counted_step(part)
         edges = np.flatnonzero((part.hold >= 0) & np.r_[chosen, False][part.hold])
-        view = weight[replay.edges_of(index)]
+        view = weights.of_rank(index)
         view[edges] = np.minimum(view[edges], part.without[edges])
 
 
 def _in_counted_step(part: RankPart) -> Mask:
     """Return bool[H]: the waits of the host that begin in a counted step."""
-    all_steps = steps(part.trace)
-    return contains(all_steps.host[all_steps.counted], host_waits(part.trace).start)
+    return contains(part.counted_on_host, host_waits(part.trace).start)
 
 
-def _scale_waits(replay: JobReplay, weight: Ints, index: int, start: Ints, factor: NDArray[np.float64]) -> None:
+def _scale_waits(replay: JobReplay, weights: Weights, index: int, start: Ints, factor: NDArray[np.float64]) -> None:
     """Multiply the waits of a rank that begin at some times."""
     part = replay.parts[index]
     of_wait = np.ones(len(host_waits(part.trace)) + 1)
@@ -179,15 +174,16 @@ def _scale_waits(replay: JobReplay, weight: Ints, index: int, start: Ints, facto
     is_one = np.r_[start, -1][wait] == host_waits(part.trace).start
     of_wait[:-1] = np.where(is_one & (host_waits(part.trace).call < 0), np.r_[factor, 1.0][wait], 1.0)
     edges = np.flatnonzero(part.hold >= 0)
-    view = weight[replay.edges_of(index)]
+    view = weights.of_rank(index)
     view[edges] = np.rint(np.maximum(view[edges], 0) * of_wait[part.hold[edges]]) + np.minimum(view[edges], 0)
 
 
 def _loader_waits_by_step(part: RankPart) -> dict[int, tuple[int, int]]:
     """Return (start, end) of the wait for the data loader of each counted step that has one, and not several."""
-    all_steps, waits = steps(part.trace), loader_waits(part.trace)
-    step = span_index(all_steps.host[all_steps.counted], waits[:, 0])
-    numbers, first, num = np.unique(step, return_index=True, return_counts=True)
+    waits = loader_waits(part.trace)
+    numbers, first, num = np.unique(
+        span_index(part.counted_on_host, waits[:, 0]), return_index=True, return_counts=True
+    )
     alone = (numbers >= 0) & (num == 1)
-    of_step = all_steps.number[all_steps.counted][numbers[alone]].tolist()
-    return {number: (int(waits[row, 0]), int(waits[row, 1])) for number, row in zip(of_step, first[alone], strict=True)}
+    rows = zip(numbers[alone].tolist(), first[alone].tolist(), strict=True)
+    return {number: (int(waits[row, 0]), int(waits[row, 1])) for number, row in rows}

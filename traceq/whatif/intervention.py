@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import numpy as np
-from numpy.typing import NDArray
-
 from traceq.whatif.job_replay import JobReplay
+from traceq.whatif.weights import Weights
 
-__all__ = ["Intervention", "change_host"]
-
-Ints = NDArray[np.int64]
+__all__ = ["Intervention"]
 
 
 class Intervention(ABC):
@@ -30,7 +26,7 @@ class Intervention(ABC):
         """The change, as the beginning of a sentence."""
 
     @abstractmethod
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         """Change the weights in place, by what shortens the step at least or at `most`. Raises UsageFault."""
 
     def held_in(self, replay: JobReplay) -> str:
@@ -40,9 +36,3 @@ class Intervention(ABC):
     def ignored(self, replay: JobReplay) -> tuple[int, ...]:
         """Return the indices of ranks whose own end of a step does not count."""
         return ()
-
-
-def change_host(replay: JobReplay, weight: Ints, index: int, change: Ints) -> None:
-    """Add to the host's time of a rank."""
-    view, host = weight[replay.edges_of(index)], replay.parts[index].host
-    view[host] = np.maximum(view[host] + change, 0)

@@ -10,12 +10,13 @@ from traceq.facts.events.device_work import device_work
 from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.timeline.blocking_copies_and_syncs import blocking_calls
 from traceq.frozen import frozen
-from traceq.intervals import Spans, spans, subtract
+from traceq.intervals import intersect, subtract
 from traceq.model import Category, Trace
 from traceq.units import format_ranks
-from traceq.whatif.intervention import Intervention, change_host
+from traceq.whatif.intervention import Intervention
 from traceq.whatif.job_replay import JobReplay, communication
-from traceq.whatif.named_time import host_change, named_time
+from traceq.whatif.named_time import by_chain, named_time
+from traceq.whatif.weights import Weights
 
 __all__ = [
     "CommBandwidth",
@@ -29,7 +30,6 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _NEVER = -(2**60)
-_MOST_LINES = 8
 
 
 @frozen
@@ -50,19 +50,18 @@ class Scaled(Intervention):
             return f"without the time of {self.pattern}"
         return f"with {self.pattern} at {self.factor:g} times its time"
 
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         matched = [named_time(part.trace, self.pattern) for part in replay.parts]
         if not any(time.is_any for time in matched):
             nearest = ", ".join(dict.fromkeys(name for time in matched for name in time.nearest))
             raise UsageFault(f"--scale {self.pattern}: nothing has such a name; the nearest: {nearest or 'none'}")
         on_device = any(len(time.work) for time in matched)
         for index, (part, time) in enumerate(zip(replay.parts, matched, strict=True)):
-            if on_device:
-                edges = np.flatnonzero(np.isin(part.work, time.work) & (part.work >= 0)) + int(replay.first_edge[index])
-                weight[edges] = np.rint(weight[edges] * self.factor)
-            else:
-                change = host_change(part, time.host, np.full(len(time.host), self.factor - 1))
-                change_host(replay, weight, index, change)
+            if not on_device:
+                weights.scale_host(index, time.host, self.factor)
+                continue
+            view, runs = weights.of_rank(index), np.isin(part.work, time.work) & (part.work >= 0)
+            view[runs] = np.rint(view[runs] * self.factor)
 
 
 @frozen
@@ -79,13 +78,13 @@ class HiddenComm(Intervention):
     def words(self) -> str:
         return "with its collectives hidden"
 
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if len(replay.parts) == 1 and not len(device_work(replay.parts[0].trace)):
             raise UsageFault(f"{self.option}: without a device, collectives are replayed only on all ranks together")
         edges = [communication(part) + int(replay.first_edge[index]) for index, part in enumerate(replay.parts)]
         _need_collectives(self.option, sum(map(len, edges)))
         for of_rank in edges:
-            weight[of_rank] = np.minimum(weight[of_rank], 0)
+            weights.edges[of_rank] = np.minimum(weights.edges[of_rank], 0)
 
 
 @frozen
@@ -103,7 +102,7 @@ class CommBandwidth(Intervention):
     def words(self) -> str:
         return f"with {self.factor:g} times the bandwidth between ranks"
 
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if len(replay.parts) == 1:
             raise UsageFault(
                 f"{self.option}: one rank does not show how long its collectives wait for others; give all ranks"
@@ -114,8 +113,9 @@ class CommBandwidth(Intervention):
         np.minimum.at(shortest, replay.group, transfer)
         all_is_bytes = most == (self.factor > 1)
         latency = np.zeros_like(transfer) if all_is_bytes else shortest[replay.group]
-        changed = latency + np.rint((transfer - latency) / self.factor).astype(np.int64)
-        weight[replay.runs] = np.where(transfer > 0, changed, weight[replay.runs])
+        part = (latency + (transfer - latency) / self.factor) / np.maximum(transfer, 1)
+        now = weights.edges[replay.runs]  # what another change has left of it
+        weights.edges[replay.runs] = np.where((transfer > 0) & (now > 0), np.rint(now * part), now)
 
 
 @frozen
@@ -135,8 +135,8 @@ class WithoutStraggler(Intervention):
             return "without its straggler"
         return f"if no rank waited for rank{'s' * (len(self.ranks) > 1)} {format_ranks(self.ranks)}"
 
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
-        weight[replay.comes[np.isin(replay.member_rank, self.ignored(replay))]] = _NEVER
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
+        weights.edges[replay.comes[np.isin(replay.member_rank, self.ignored(replay))]] = _NEVER
 
     def ignored(self, replay: JobReplay) -> tuple[int, ...]:
         self._need_others(replay)
@@ -178,30 +178,24 @@ class NoLaunchLatency(Intervention):
     def words(self) -> str:
         return "without launch latency"
 
-    def apply(self, replay: JobReplay, weight: Ints, *, most: bool) -> None:
+    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
         if not all(len(device_work(part.trace)) for part in replay.parts):
             raise UsageFault(f"{self.option}: without a device nothing is launched")
         for index, part in enumerate(replay.parts):
-            first = int(replay.first_edge[index])
-            launch = part.launch[part.counted[part.launch]] + first
-            weight[launch] = np.minimum(weight[launch], 0)
-            counted, once = part.counted[part.host], _once_per_process(part.trace)
-            if most:
-                stays = host_change(part, once, np.ones(len(once)))
-                weight[part.host[counted] + first] = stays[counted]
-                continue
-            events, work = part.trace.events, device_work(part.trace)
-            calls = np.setdiff1d(work.call[work.linked], blocking_calls(part.trace).rows)
-            calls = calls[events.category[calls] == Category.RUNTIME]
-            launches = subtract(spans(events.ts[calls], events.end[calls]), once)
-            change = host_change(part, launches, np.full(len(launches), -1.0))
-            change_host(replay, weight, index, np.where(counted, change, 0))
+            launch, view = part.launch[part.counted[part.launch]], weights.of_rank(index)
+            view[launch] = np.minimum(view[launch], 0)
+            once = by_chain(part.trace, np.concatenate(calls_once_per_process(part.trace)))
+            times = [part.counted_windows] * len(once) if most else by_chain(part.trace, _launches(part.trace))
+            free = [intersect(subtract(*each), part.counted_windows) for each in zip(times, once, strict=True)]
+            weights.scale_host(index, free, 0)
 
 
-def _once_per_process(trace: Trace) -> Spans:
-    """Return when the host starts the device, libraries and kernels for the first time."""
-    rows = np.concatenate(calls_once_per_process(trace))
-    return spans(trace.events.ts[rows], trace.events.end[rows])
+def _launches(trace: Trace) -> Ints:
+    """Return the rows of calls that launch work and wait for none."""
+    work = device_work(trace)
+    calls = np.setdiff1d(work.call[work.linked], blocking_calls(trace).rows)
+    launches: Ints = calls[trace.events.category[calls] == Category.RUNTIME]
+    return launches
 
 
 def _need_collectives(option: str, num: int) -> None:

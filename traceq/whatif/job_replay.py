@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,12 @@ from traceq.causes.job_graph import JobGraph, job_graph
 from traceq.causes.stragglers import StragglerRanks, straggler_ranks
 from traceq.errors import TraceqError
 from traceq.facts.events.communication_kernels import is_communication
-from traceq.facts.events.device_work import device_work
+from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.ranks.job import Job, job_of
+from traceq.facts.timeline.steps import steps
+from traceq.grouping import ordinals
 from traceq.model import Run, Trace
+from traceq.units import format_ranks
 from traceq.whatif.host_part import host_part
 from traceq.whatif.rank_part import RankPart, device_part
 
@@ -117,20 +121,43 @@ def job_replay(run: Run) -> JobReplay:
 
 def replay_of_ranks(job: Job, traces: Sequence[Trace]) -> JobReplay:
     """Return the replay of a job by the traces of all its ranks, in their order. Raises CannotReplay likewise."""
+    lacking = [trace.rank for trace in traces if lacks_device_rows(trace)]
+    if lacking:
+        of_ranks = f"rank{'s' * (len(lacking) > 1)} {format_ranks(lacking)}"
+        raise CannotReplay(
+            f"{job.path}: the device rows of {of_ranks} are missing, so what the host waits for is unknown"
+        )
     if len(traces) == 1:
-        return _joined((device_part(traces[0]),), np.zeros(1, np.int64), _nobody(), StragglerRanks(()))
+        part = device_part(traces[0], steps(traces[0]).counted)
+        return _joined(job.path, (part,), np.zeros(1, np.int64), _nobody(), StragglerRanks(()))
     has_device = [len(device_work(trace)) > 0 for trace in traces]
     if len(set(has_device)) > 1:
         raise CannotReplay(f"{job.path}: only some ranks have device rows, so they cannot be replayed together")
     if not job.is_concurrent:
         raise CannotReplay(f"{job.path}: the ranks were recorded one after the other; choose one with --ranks")
-    parts = tuple((device_part if has_device[0] else host_part)(trace) for trace in traces)
+    counted = _common_steps(job.path, traces)
+    part_of = device_part if has_device[0] else host_part
+    parts = tuple(part_of(trace, of_rank) for trace, of_rank in zip(traces, counted, strict=True))
     if job.issued.ranks != tuple(trace.rank for trace in traces) or not len(job.waits):
         raise CannotReplay(f"{job.path}: no collective of all ranks was recorded; choose one rank with --ranks")
     calls = _calls(job)
     ahead = _clocks(job.path, job, traces, calls, has_device=has_device[0])
     members = _members(parts, job, calls, ahead)
-    return _joined(parts, ahead, members, straggler_ranks(job))
+    return _joined(job.path, parts, ahead, members, straggler_ranks(job))
+
+
+def _common_steps(path: str, traces: Sequence[Trace]) -> list[NDArray[np.bool_]]:
+    """Return bool[K] of each rank: the steps that all ranks counted, by their numbers. Raises CannotReplay if none."""
+    all_steps = [steps(trace) for trace in traces]
+    if len({of_rank.marked for of_rank in all_steps}) > 1:
+        raise CannotReplay(f"{path}: only some ranks have step marks; choose one rank with --ranks")
+    names = [list(zip(of.number.tolist(), ordinals([of.number]).tolist(), strict=True)) for of in all_steps]
+    counted = [list(compress(of_rank, of.counted)) for of_rank, of in zip(names, all_steps, strict=True)]
+    common = set.intersection(*map(set, counted))
+    if not common or len({tuple(name for name in of_rank if name in common) for of_rank in counted}) > 1:
+        raise CannotReplay(f"{path}: no step was counted on all ranks, in one order; choose one rank with --ranks")
+    chosen = zip(names, all_steps, strict=True)
+    return [np.array([name in common for name in of_rank], np.bool_) & of.counted for of_rank, of in chosen]
 
 
 def _nobody() -> tuple[Ints, Ints, Ints, Ints]:
@@ -197,9 +224,13 @@ def _names(job: Job) -> Ints:
 
 
 def _joined(
-    parts: tuple[RankPart, ...], ahead: Ints, members: tuple[Ints, Ints, Ints, Ints], stragglers: StragglerRanks
+    path: str,
+    parts: tuple[RankPart, ...],
+    ahead: Ints,
+    members: tuple[Ints, Ints, Ints, Ints],
+    stragglers: StragglerRanks,
 ) -> JobReplay:
-    """Return the parts on one graph; the earliest rank starts at 0."""
+    """Return the parts on one graph; the earliest rank starts at 0. Raises CannotReplay if meetings are in a circle."""
     edge, meeting, rank, group = members
     first_node = np.cumsum([0, *(len(part.time) for part in parts)])
     first_edge = np.cumsum([0, *(len(part.source) for part in parts)])
@@ -208,7 +239,11 @@ def _joined(
     source = np.concatenate([part.source + first for part, first in zip(parts, first_node, strict=False)])
     target = np.concatenate([part.target + first for part, first in zip(parts, first_node, strict=False)])
     runs = edge + first_edge[rank]
-    graph = job_graph(int(first_node[-1]), source, target, runs, meeting)
+    try:
+        graph = job_graph(int(first_node[-1]), source, target, runs, meeting)
+    except ValueError:
+        circle = "of the recorded collectives each waits for another one: they are matched wrongly between ranks"
+        raise CannotReplay(f"{path}: {circle}; choose one rank with --ranks") from None
     shift = begin - np.array([int(part.time[0]) for part in parts])
     come, ends = np.empty(len(edge), np.int64), np.empty(len(edge), np.int64)
     for index, part in enumerate(parts):
@@ -243,14 +278,9 @@ def _joined(
 
 def _steps(parts: Sequence[RankPart], first_node: Ints) -> tuple[Ints, Ints, Ints]:
     """Return (begins, ends of the steps that all ranks counted; the rank's index of each column)."""
-    counted = [np.flatnonzero(part.is_counted_step) for part in parts]
-    common = reduce(np.intersect1d, (part.number[of] for part, of in zip(parts, counted, strict=True)))
-    if not len(common):
-        raise CannotReplay("no step was counted on all ranks; choose one rank with --ranks")
     begins, ends, column_rank = [], [], []
-    for index, (part, of, first) in enumerate(zip(parts, counted, first_node.tolist(), strict=False)):
-        chosen = of[np.searchsorted(part.number[of], common)]
-        of_rank = [_padded(side[chosen], first, part) for side in (part.begins, part.ends)]
+    for index, (part, first) in enumerate(zip(parts, first_node.tolist(), strict=False)):
+        of_rank = [_padded(side[part.counted_steps], first, part) for side in (part.begins, part.ends)]
         begins.append(of_rank[0])
         ends.append(of_rank[1])
         column_rank.append(np.full(of_rank[0].shape[1], index))

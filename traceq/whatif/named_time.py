@@ -15,11 +15,10 @@ from traceq.facts.events.name_patterns import unique_names
 from traceq.facts.events.nesting import tracks
 from traceq.facts.timeline.launch_threads import thread_chains
 from traceq.frozen import frozen
-from traceq.intervals import Spans, empty, spans, subtract
+from traceq.intervals import Spans, spans
 from traceq.model import Category, Trace
-from traceq.whatif.rank_part import RankPart
 
-__all__ = ["NamedTime", "host_change", "named_time"]
+__all__ = ["NamedTime", "by_chain", "named_time"]
 
 Ints = NDArray[np.int64]
 
@@ -28,19 +27,19 @@ _MOST_NAMES = 5
 
 @frozen(eq=False)
 class NamedTime:
-    """What has a name: `work` int64[X] into DeviceWork, or else `host`, when it is open on the host.
+    """What has a name: `work` int64[X] into DeviceWork, or else `host`, when it is open on each chain of threads.
 
     `nearest`: names that are alike, of a name that nothing has.
     """
 
     work: Ints
-    host: Spans
+    host: tuple[Spans, ...] = ()
     nearest: tuple[str, ...] = ()
 
     @property
     def is_any(self) -> bool:
         """Whether anything has the name."""
-        return bool(len(self.work) or len(self.host))
+        return bool(len(self.work) or any(map(len, self.host)))
 
 
 def named_time(trace: Trace, pattern: str) -> NamedTime:
@@ -56,13 +55,12 @@ def named_time(trace: Trace, pattern: str) -> NamedTime:
     if len(work) and len(in_op):
         chosen[np.flatnonzero(work.linked)[host.within_rows(in_op)]] = True
     if chosen.any():
-        return NamedTime(np.flatnonzero(chosen), empty())
-    threads = [track for chain in thread_chains(trace) for track in chain]
-    rows = rows[np.isin(tracks(trace)[rows], threads)]
-    if len(rows):
-        return NamedTime(np.empty(0, np.int64), spans(events.ts[rows], events.end[rows]))
+        return NamedTime(np.flatnonzero(chosen))
+    on_host = NamedTime(np.empty(0, np.int64), by_chain(trace, rows))
+    if on_host.is_any:
+        return on_host
     names = list(dict.fromkeys([*map(short_kernel, kernels), *host.names]))
-    return NamedTime(np.empty(0, np.int64), empty(), _nearest(pattern, names))
+    return NamedTime(np.empty(0, np.int64), nearest=_nearest(pattern, names))
 
 
 def _matches(name: str, pattern: str, short: str = "") -> bool:
@@ -80,22 +78,8 @@ def _nearest(pattern: str, names: list[str]) -> tuple[str, ...]:
     ]
 
 
-def host_change(part: RankPart, parts: Spans, factors: NDArray[np.float64]) -> Ints:
-    """Return int64[X] ns by which the host's edges change if its time in `parts` does by `factors` of it.
-
-    Time in which it waits for others is none of its own.
-    """
-    if not len(parts):
-        return np.zeros(len(part.host), np.int64)
-    if len(part.waits):
-        whole = subtract(parts, part.waits)
-        factors = factors[np.searchsorted(parts[:, 0], whole[:, 0], "right") - 1]
-        parts = whole
-    origin = int(part.time[0])
-    change = np.concatenate([[0.0], np.cumsum(factors * (parts[:, 1] - parts[:, 0]))])
-    moments = (parts - origin).ravel().astype(np.float64)
-    values = np.column_stack([change[:-1], change[1:]]).ravel()
-    start, end = part.host_spans()
-    changed = np.interp(end - origin, moments, values) - np.interp(start - origin, moments, values)
-    rounded: Ints = np.rint(changed).astype(np.int64)
-    return rounded
+def by_chain(trace: Trace, rows: Ints) -> tuple[Spans, ...]:
+    """Return when some rows of Events are open on each chain of threads that launch."""
+    track, start, end = tracks(trace)[rows], trace.events.ts[rows], trace.events.end[rows]
+    of_chains = (np.isin(track, chain) for chain in thread_chains(trace))
+    return tuple(spans(start[of_chain], end[of_chain]) for of_chain in of_chains)

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from traceq.causes.replay import Saving
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.model import Trace
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import WithoutStraggler
 from traceq.whatif.job_replay import JobReplay
+from traceq.whatif.rank_part import RankPart
 from traceq.whatif.unreplayed import refuse_unreplayed
+from traceq.whatif.weights import Weights
 
 __all__ = ["Change", "Prediction", "predict", "saving_of"]
 
@@ -101,15 +102,15 @@ def predict(replay: JobReplay, interventions: Sequence[Intervention], path: str 
         world_size=max(part.trace.world_size for part in replay.parts),
         now_ns=together.now_ns,
         unreplayed_ns=unreplayed_ns,
-        shown_ns=tuple(_shown_ns(part.trace) for part in replay.parts),
+        shown_ns=tuple(map(_shown_ns, replay.parts)),
         together=together,
         each=each,
     )
 
 
-def _shown_ns(trace: Trace) -> int:
+def _shown_ns(part: RankPart) -> int:
     """Return the mean counted step of one rank, ns, by its own begin and end."""
-    windows = steps(trace).window[steps(trace).counted]
+    windows = steps(part.trace).window[part.counted_steps]
     return round(float((windows[:, 1] - windows[:, 0]).mean()))
 
 
@@ -139,10 +140,11 @@ def _played(replay: JobReplay, interventions: Sequence[Intervention]) -> tuple[I
     ignored = tuple(index for intervention in interventions for index in intervention.ignored(replay))
     now, lasts = replay.observed_ns, []
     for before, before_ns, most in ((replay.observed, now, False), (replay.loosest, replay.loosest_ns, True)):
-        weight = before.copy()
+        weights = Weights(replay, before)
         for intervention in interventions:
-            intervention.apply(replay, weight, most=most)
-        lasts.append(now - before_ns + replay.step_ns(weight, ignored))
+            intervention.apply(replay, weights, most=most)
+        then = now - before_ns + replay.step_ns(weights.changed(), ignored)
+        lasts.append(now if ignored and then.mean() > now.mean() else then)  # no rank waits for longer than before
     return now, lasts[0], lasts[1]
 
 
@@ -152,6 +154,9 @@ def _noise_ns(saved: Ints) -> float:
 
 
 def _saving(now: Ints, least: Ints, most: Ints) -> Saving:
-    """Return the saving, of which what is at least is known: the other end is no smaller, as in `Replay`."""
+    """Return the saving, of which what is at least is known: the other end is no smaller, as in `Replay`.
+
+    A step that becomes longer may do so by more than the recording shows: what may not exist hides none of it.
+    """
     saved = [round(float((now - then).mean())) for then in (least, most)]
-    return Saving(saved[0], max(saved))
+    return Saving(saved[0] if min(saved) >= 0 else min(saved), max(saved))

@@ -11,12 +11,13 @@ from traceq.facts.comm.rank_collectives import first_work
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.intervals import Spans, empty
+from traceq.intervals import Spans, empty, spans
 from traceq.model import Trace
 
 __all__ = ["RankPart", "device_part"]
 
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @frozen(eq=False)
@@ -25,11 +26,12 @@ class RankPart:
 
     `time` int64[N] ns by the trace's clock; `source`, `target` int64[E]; edges from moment 0 start the rank. `observed`
     int64[E] ns: weights that replay the recording; `loosest` int64[E] ns: without delays that nothing recorded
-    explains, and waits that may not exist. `host` int64[X]: edges on which the host runs, which waits for others in
-    `waits`; `launch` int64[X]: from a launch to its work; `work` int64[E]: the device work that an edge runs, -1 for
-    none; `hold` int64[E]: the wait of the host that it belongs to, -1 for none, `without` int64[E] ns once that is
-    removed. `counted` bool[E]: begins within a counted step. `call` int64[C]: the edge on which each collective runs,
-    -1 without one. `begins`, `ends` int64[K, S]: the moments of which the latest is a step's begin or end, -1 for none.
+    explains, and waits that may not exist. `host` int64[X]: edges on which the host runs, `chain` int64[X] that of its
+    threads; it waits for others in `waits`. `launch` int64[X]: from a launch to its work; `work` int64[E]: the device
+    work that an edge runs, -1 for none; `hold` int64[E]: the wait of the host that it is part of, -1 for none,
+    `without` int64[E] ns once that is removed. `call` int64[C]: the edge on which each collective runs, -1 without one.
+    `begins`, `ends` int64[K, S]: the moments of which the latest is a step's begin or end, -1 for none. `counted`
+    bool[E]: begins within a counted step, `counted_steps` bool[K]: those that all ranks counted.
     """
 
     trace: Trace
@@ -39,33 +41,34 @@ class RankPart:
     observed: Ints
     loosest: Ints
     host: Ints
+    chain: Ints
     waits: Spans
     launch: Ints
     work: Ints
     hold: Ints
     without: Ints
-    counted: NDArray[np.bool_]
+    counted: Mask
     call: Ints
     begins: Ints
     ends: Ints
+    counted_steps: Mask
 
     @property
-    def number(self) -> Ints:
-        """int64[K] of ProfilerStep#N."""
-        return steps(self.trace).number
+    def counted_windows(self) -> Spans:
+        """int64[P, 2] ns: the windows of the counted steps."""
+        return spans(*steps(self.trace).window[self.counted_steps].T)
 
     @property
-    def is_counted_step(self) -> NDArray[np.bool_]:
-        """bool[K]: the steps that means are taken over."""
-        return steps(self.trace).counted
-
-    def host_spans(self) -> tuple[Ints, Ints]:
-        """Return (start, end) int64[X] ns of the edges on which the host runs."""
-        return self.time[self.source[self.host]], self.time[self.target[self.host]]
+    def counted_on_host(self) -> Ints:
+        """int64[C, 2] ns: the counted steps as the host ran them."""
+        return steps(self.trace).host[self.counted_steps]
 
 
-def device_part(trace: Trace) -> RankPart:
-    """Return the part of a rank by its replayed graph, of which all that `show` says of removed waits comes."""
+def device_part(trace: Trace, counted: Mask) -> RankPart:
+    """Return the part of a rank by its replayed graph, of which all that `show` says of removed waits comes.
+
+    `counted` bool[K]: the steps that means are taken over.
+    """
     replay, waits = replay_of(trace), host_waits(trace)
     edges = replay.graph.edges
     runs = np.flatnonzero(edges.kind == EdgeKind.DURATION)
@@ -75,7 +78,7 @@ def device_part(trace: Trace) -> RankPart:
     call_work = first_work(trace)
     time = replay.time_ns.copy()
     time[0] = replay.first_ns
-    hold = replay.hold.copy()
+    host = np.flatnonzero(edges.kind == EdgeKind.HOST)
     return RankPart(
         trace=trace,
         time=time,
@@ -83,14 +86,16 @@ def device_part(trace: Trace) -> RankPart:
         target=edges.target,
         observed=replay.observed.weight,
         loosest=replay.loosest.weight,
-        host=np.flatnonzero(edges.kind == EdgeKind.HOST),
+        host=host,
+        chain=replay.chain[edges.target[host]],
         waits=empty(),
         launch=np.flatnonzero(edges.kind == EdgeKind.LAUNCH),
         work=work,
-        hold=np.where(hold < len(waits), hold, -1),
+        hold=np.where(replay.hold < len(waits), replay.hold, -1),
         without=replay.without,
-        counted=replay.is_counted,
+        counted=replay.begin_within(counted),
         call=np.where(call_work >= 0, edge_of_work[call_work], -1),
         begins=replay.begins,
         ends=replay.ends,
+        counted_steps=counted,
     )

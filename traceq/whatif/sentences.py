@@ -40,8 +40,10 @@ def first_sentence(prediction: Prediction) -> str:
     now = format_value(change.now_ns, Unit.NS)
     if change.least_ns == change.most_ns == change.now_ns:
         return f"{change.words[:1].upper()}{change.words[1:]} {step} would take as long as it does, {now}."
-    if change.least_ns <= change.now_ns <= change.most_ns and change.least_ns < change.most_ns:
-        return f"{words} instead of {now}: no change that is larger than the noise."
+    if change.least_ns <= change.now_ns <= change.most_ns:
+        is_noise = change.noise_ns and min(abs(change.least_saved_ns), abs(change.most_saved_ns)) <= change.noise_ns
+        is_nothing = "no change that is larger than the noise" if is_noise else "it may change nothing"
+        return f"{words} instead of {now}: {is_nothing}."
     return f"{words} instead of {now} ({_percent(change)})."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traceq.causes.replay import replay_of
 from traceq.facts.events.device_work import device_work
@@ -16,6 +17,8 @@ from traceq.whatif.job_replay import CannotReplay, JobReplay, communication
 from traceq.whatif.rank_part import RankPart
 
 __all__ = ["MOST_UNREPLAYED", "is_replayed", "refuse_unreplayed", "unreplayed_share"]
+
+Mask = NDArray[np.bool_]
 
 MOST_UNREPLAYED = 0.05
 """Part of a step that cannot be replayed from which nothing is predicted."""
@@ -36,7 +39,7 @@ def unreplayed_share(trace: Trace) -> float:
         return 0.0
     replay, counted = replay_of(trace), steps(trace).counted
     step_ns = float(replay.step_ns[counted].mean())
-    return min((max(replay.unexplained_ns(), 0) + _unrecorded_ns(trace)) / step_ns, 1.0) if step_ns else 0.0
+    return min((max(replay.unexplained_ns(), 0) + _unrecorded_ns(trace, counted)) / step_ns, 1.0) if step_ns else 0.0
 
 
 def refuse_unreplayed(replay: JobReplay, path: str = "") -> int:
@@ -57,7 +60,7 @@ def _unreplayed(replay: JobReplay) -> dict[str, float]:
     delays = replay.observed_ns - replay.loosest_ns
     parts = {
         "between launch, streams and work, of which no cause is recorded": max(float(delays.mean()), 0.0),
-        "in which unrecorded work runs": max(_unrecorded_ns(part.trace) for part in replay.parts),
+        "in which unrecorded work runs": max(_unrecorded_ns(part.trace, part.counted_steps) for part in replay.parts),
     }
     if len(replay.parts) > 1:
         on_path = replay.on_path()
@@ -74,16 +77,15 @@ def _lone_waits_ns(part: RankPart) -> float:
     """Return ns of a mean step in which a rank without a device communicates, and waits for no collective."""
     if len(device_work(part.trace)):
         return 0.0
-    return _per_step(part.trace, subtract(activity(part.trace).when(TimeCategory.EXPOSED_COMM), part.waits))
+    alone = subtract(activity(part.trace).when(TimeCategory.EXPOSED_COMM), part.waits)
+    return _per_step(part.trace, part.counted_steps, alone)
 
 
-def _unrecorded_ns(trace: Trace) -> float:
+def _unrecorded_ns(trace: Trace, counted: Mask) -> float:
     """Return ns of a mean step in which unrecorded work runs."""
-    return _per_step(trace, unrecorded(trace))
+    return _per_step(trace, counted, unrecorded(trace))
 
 
-def _per_step(trace: Trace, times: Spans) -> float:
-    """Return ns of the mean counted step that are in some times."""
-    all_steps = steps(trace)
-    windows = spans(*all_steps.window[all_steps.counted].T)
-    return measure(intersect(times, windows)) / int(all_steps.counted.sum())
+def _per_step(trace: Trace, counted: Mask, times: Spans) -> float:
+    """Return ns of the mean of some steps, bool[K], that are in some times."""
+    return measure(intersect(times, spans(*steps(trace).window[counted].T))) / int(counted.sum())
