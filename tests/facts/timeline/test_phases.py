@@ -123,7 +123,37 @@ def test_without_annotations_the_structure_of_a_training_step_tells(mark: Event)
     trace = build(*STRUCTURE, mark, *work(50, 16, 5, launched=45, tid=mark["tid"]))
     assert rule(trace) == "structure"
     assert phases(trace) == {"zero_grad": 1, "forward": 2, "dataload": 4, "optimizer": 8, "backward": 16}
-    assert phases(trace, "cpu_ns") == {"dataload": 10, "zero_grad": 5, "backward": 20, "forward": 35, "optimizer": 30}
+    host = {"dataload": 10, "zero_grad": 5, "forward": 25, "backward": 20, "other": 10, "optimizer": 30}
+    assert phases(trace, "cpu_ns") == host  # what is between the backward pass and the update is neither
+
+
+def engine_op(start: int, duration: int) -> Event:
+    return op("autograd::engine::evaluate_function: MmBackward0", start, duration, tid=AUTOGRAD)
+
+
+def test_what_follows_backward_is_no_forward_and_its_gaps_are_its_own() -> None:
+    """Two passes accumulate gradients, 20-50 with a gap and 60-80; clipping, the update and logging follow.
+
+    The main thread waits in the gap, and computes the second forward between the passes.
+    """
+    trace = build(
+        step(0, 120),
+        op("aten::mm", 2, 10),
+        *(engine_op(20, 10), engine_op(40, 10), op("aten::mm", 52, 4), engine_op(60, 20)),
+        *work(85, 1, 1, launched=82),  # clips gradients
+        annotation("Optimizer.step#AdamW.step", 90, 10),
+        *work(112, 2, 2, launched=110),  # the loss for the log
+    )
+    assert rule(trace) == "structure"
+    assert phases(trace, "cpu_ns") == {"forward": 30, "backward": 50, "other": 30, "optimizer": 10}
+    assert phases(trace) == {"other": 3}
+
+
+def test_a_step_without_a_backward_pass_is_all_forward_but_for_what_is_marked() -> None:
+    evaluation = step(0, 100), op("aten::mm", 10, 80)
+    training = step(100, 100, 1), engine_op(120, 60), annotation("Optimizer.step#AdamW.step", 185, 5)
+    host = phases(build(*evaluation, *training), "cpu_ns")
+    assert host == {"forward": 120, "backward": 60, "other": 15, "optimizer": 5}
 
 
 def recorded(*names: str) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from .reader import ENGINE, Event, Trace, integer
@@ -80,6 +81,22 @@ class Phases:
         self.engine = union(spans([op for op in main if op.name.startswith("autograd::engine::")]))
         self.backward_threads = {thread for thread, rows in ops.items() if any(map(is_backward, rows))}
         self.backward = union([span for thread in self.backward_threads for span in spans(ops[thread])])
+        others = [*main, *by_thread(self.trace.events, "annotation").get(self.trace.main, [])]
+        begun = sorted(e.start for e in others if not e.name.startswith("autograd::engine::"))
+        passes = union([*self.engine, *self.backward])
+        idle = [(a, b) for (_, a), (b, _) in pairwise(passes) if bisect_left(begun, a) == bisect_left(begun, b)]
+        self.passes = union([*passes, *idle])
+        updates = self.in_phase["optimizer"].get(self.trace.main, [])
+        self.next_marks = sorted(
+            [(start, "pass") for start, _ in self.passes]
+            + [(start, "update") for start, _ in updates]
+            + [(end, "end") for _, _, end in self.trace.host_steps]
+        )
+        self.steps_without_passes = [
+            (start, end)
+            for _, start, end in self.trace.host_steps
+            if not any(start <= begin < end for begin, _ in self.passes)
+        ]
 
     def _main_pieces(self) -> tuple[list[int], list[str]]:
         """Instants where the main thread's phase may change, and the phase from each on; the last is `other`."""
@@ -90,7 +107,7 @@ class Phases:
             relevant = [(start, end) for _, start, end in self.trace.host_steps]
         else:
             relevant = [span for phase in self.in_phase.values() for span in phase.get(main, [])]
-            relevant += self.engine + self.backward + self.steps
+            relevant += self.passes + self.steps + self.steps_without_passes
         changes = sorted({edge for span in relevant for edge in span})
         return changes, [self._decide_main(instant) for instant in changes]
 
@@ -103,9 +120,13 @@ class Phases:
         local = self._own_structure(self.trace.main, instant)
         if local:
             return local
-        if inside(self.engine, instant) or inside(self.backward, instant):
+        if inside(self.passes, instant):
             return "backward"
-        return "forward" if inside(self.steps, instant) else "other"
+        if inside(self.steps_without_passes, instant):
+            return "forward"
+        follows = bisect_right(self.next_marks, (instant, "~"))
+        precedes_a_pass = follows < len(self.next_marks) and self.next_marks[follows][1] == "pass"
+        return "forward" if inside(self.steps, instant) and precedes_a_pass else "other"
 
     def _own_structure(self, thread: Thread, instant: int) -> str:
         for phase, _ in STRUCTURE:

@@ -72,7 +72,8 @@ class _Host:
             yield from self.carry_out(body)
             self.seen.steps.append((start, self.now))
             if not self.job.annotated:
-                self.seen.layers.append((4, "forward", start, self.now))
+                passes = [layer[2] for layer in self.seen.layers if layer[1] == "backward" and layer[2] >= start]
+                self.seen.layers.append((4, "forward", start, max(passes, default=self.now)))
         if self.job.backend != "gloo":  # the profiler's own
             yield from self.block(
                 "device", "cudaDeviceSynchronize", tuple(self.streams.values()), US, US, is_profilers=True
@@ -152,9 +153,13 @@ class _Host:
         kept = self.scopes, self.phase
         self.scopes = []
         self.thread = AUTOGRAD if self.job.backend != "gloo" else MAIN  # without a device the caller runs the engine
-        self.phase = self.phase if self.job.annotated else "backward"
+        self.phase, before = self.phase if self.job.annotated else "backward", len(self.seen.layers)
         yield from self.carry_out(body)
         (self.scopes, self.phase), self.thread = kept, MAIN
+        ops = [layer for layer in self.seen.layers[before:] if layer[1] == "backward"]
+        if ops:  # the main thread waits meanwhile, and no other pass follows in the step
+            self.seen.layers.append((3, "backward", min(op[2] for op in ops), max(op[3] for op in ops)))
+            self.phase = "other"
 
     def innermost(self, kind: str) -> str:
         return next((name for one, name, _ in reversed(self.scopes) if one == kind), "")

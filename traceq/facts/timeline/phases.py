@@ -3,7 +3,7 @@
 The phases are those that the recording declares; else what the steps of an inference engine compute; else the
 passes that annotations of a pipeline name (`attn(F)`, `PP:1F0`); else the outermost annotations of the main thread,
 if two or more names cover most of the steps; else the structure of a training step (optimizer, data loader, backward,
-forward).
+and forward before it).
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from traceq.intervals import (
     contains,
     earliest_owner,
     empty,
+    intersect,
     measure,
     measure_common,
     sorted_unique,
     span_index,
     spans,
+    union,
 )
 from traceq.model import Category, Trace
 
@@ -244,9 +246,11 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     ops = events.rows(Category.CPU_OP)
     engine = rows[matching(events, rows, _AUTOGRAD)]
     in_backward = np.r_[engine[row_track[engine] == main], ops[np.isin(row_track[ops], backward_threads)]]
-    backward = spans(events.ts[in_backward], events.end[in_backward])
-    forward = empty() if lacks_host_ops(trace) else spans(*steps(trace).host.T)
-    main_layers = [*_layers(trace, marks, main), backward, forward]
+    on_main = np.setdiff1d(rows[row_track[rows] == main], in_backward)
+    backward = _without_idle_gaps(spans(events.ts[in_backward], events.end[in_backward]), np.sort(events.ts[on_main]))
+    main_marks = _layers(trace, marks, main)
+    forward = empty() if lacks_host_ops(trace) else _forward(steps(trace).host, backward, main_marks[0])
+    main_layers = [*main_marks, backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
     threads: dict[int, Timeline] = {}
     for track in sorted_unique(row_track[np.concatenate(marks)], np.array(backward_threads, np.int64)).tolist():
@@ -254,6 +258,31 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
             layers = _layers(trace, marks, track)
             threads[track] = _first_layer([*layers, always if track in backward_threads else empty()])
     return _first_layer(main_layers), threads
+
+
+def _without_idle_gaps(backward: Spans, begun: NDArray[np.int64]) -> Spans:
+    """Return the backward passes: with the gaps in which the main thread, which waits for them, begins nothing.
+
+    `begun` int64[M]: starts of its other ops and annotations, ascending.
+    """
+    start, end = backward[:-1, 1], backward[1:, 0]
+    is_idle = np.searchsorted(begun, start) == np.searchsorted(begun, end)
+    return spans(np.r_[backward[:, 0], start[is_idle]], np.r_[backward[:, 1], end[is_idle]])
+
+
+def _forward(host: Spans, backward: Spans, updates: Spans) -> Spans:
+    """Return the time in the steps that a backward pass follows, before an update or the step's end.
+
+    Of a step without any it is all. What follows the last pass (clipping, reductions, logging) is no forward.
+    """
+    points = np.concatenate([backward[:, 0], updates[:, 0], host[:, 1]])
+    order = np.argsort(points, kind="stable")
+    since = np.r_[host[:1, 0], points[order][:-1]]
+    is_pass = order < len(backward)
+    num_before = np.searchsorted(backward[:, 0], host)
+    is_alone = num_before[:, 0] == num_before[:, 1]
+    forward = spans(since[is_pass], points[order][is_pass])
+    return union(intersect(forward, spans(*host.T)), spans(*host[is_alone].T))
 
 
 def _layers(trace: Trace, marks: list[NDArray[np.int64]], track: int) -> list[Spans]:
