@@ -297,6 +297,11 @@ def by_loader(sheet: Sheet, finding: Finding) -> float:
     return max(sums.values())
 
 
+def by_other_phase(sheet: Sheet, finding: Finding) -> float:
+    (row,) = (r for r in on_named_rank(rows_of(sheet, "step_phases"), finding) if r["phase"] == "other")
+    return float(row["mean_ns"])
+
+
 def at_most(expected: Callable[[Sheet, Finding], float]) -> Callable[[Sheet, Finding], float]:
     """What the table bounds: a finding's own time if that is less."""
     return lambda sheet, finding: min(finding.ns, expected(sheet, finding))
@@ -411,6 +416,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "pageable_copies": at_most(by_replay("htod syncs")),
     "allocator_retries": by_replay("alloc syncs"),
     "starved": by_loader,
+    "outside_phases": by_other_phase,
     **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),
     "launch_bound": at_most(by_launches),
     "cold_start": by_cold_calls,

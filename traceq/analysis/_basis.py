@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.phases import OTHER
 from traceq.facts.timeline.steps import Steps
+from traceq.facts.timeline.unprofiled_phases import unprofiled_phases
 from traceq.frozen import frozen
 from traceq.stats.means import BLOCK, block_means, lowest_mean
 
 __all__ = [
     "UnprofiledShare",
     "holds_in_steps",
+    "other_share",
     "ranks_differ",
     "recurs",
     "step_lengths",
@@ -50,7 +53,17 @@ def unprofiled_share(job: Job, phase: re.Pattern[str], least_pct: float) -> Unpr
 
     None where no such phase was timed, or fewer than two blocks of steps, which are too few for an interval.
     """
-    phase_ns = unprofiled_phase_ns(job, phase)
+    return _share(job, unprofiled_phase_ns(job, phase), least_pct)
+
+
+def other_share(job: Job, least_pct: float) -> UnprofiledShare | None:
+    """Return the share of what is in none of the timed phases, likewise; None where no phase was timed."""
+    if job.timings is None or not any(name != OTHER for name in job.timings.phases):
+        return None
+    return _share(job, unprofiled_phases(job.timings)[-1].ns.astype(np.float64), least_pct)
+
+
+def _share(job: Job, phase_ns: Times | None, least_pct: float) -> UnprofiledShare | None:
     if job.timings is None or phase_ns is None or phase_ns.shape[1] < 2 * BLOCK:
         return None
     step_ns = job.timings.step_ns.astype(np.float64)

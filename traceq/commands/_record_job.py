@@ -113,7 +113,7 @@ def _print_answers(options: JobOptions, folder: RunFolder, say: Callable[[str], 
         say(shlex.join(["traceq", "diff", str(folder.path), path]))
     else:
         _print_table(folder, "step_profile")
-        for line in _core_lines(folder):
+        for line in (*_core_lines(folder), *_lines_outside_phases(folder)):
             say(line)
     arm = manifest.arms[-1].name
     if folder.trace(arm, 0).is_file():
@@ -206,6 +206,15 @@ def _core_lines(folder: RunFolder) -> Iterator[str]:
         return
     for report in analyze_all(read_timing(str(folder.path)), ("loader",)):
         yield from (f"traceq: note: {finding.text}" for finding in report.findings)
+
+
+def _lines_outside_phases(folder: RunFolder) -> Iterator[str]:
+    """Yield which line has most of what is in none of the phases of an unprofiled step, if that is much."""
+    from traceq.library import analyze
+
+    if not any(folder.path.glob("*/rank*.json.gz")):
+        return  # not traced
+    yield from (f"traceq: {finding.text}" for finding in analyze(str(folder.path), "lines").findings)
 
 
 def _verdicts(diffs: Sequence[Diff]) -> Iterator[str]:

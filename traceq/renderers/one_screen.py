@@ -34,7 +34,7 @@ _UNPROFILED = "step_phases"
 _FIRST = (
     "stalled desync batches loader loader_ranks "
     f"{_UNPROFILED} core_use facts inference steps partition clusters ranks efficiency whatif syncs collectives idle "
-    "kernels host unprofiled memory_moments memory_kinds memory_lines memory_reserved"
+    "lines kernels host unprofiled memory_moments memory_kinds memory_lines memory_reserved"
 ).split()
 """Tables in the order in which they are chosen, as far as there is room: why it stopped, what was asked, the step."""
 _MOST_ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4, "efficiency": 3, "memory_kinds": 8}
@@ -59,7 +59,7 @@ def print_screen(sheet: Sheet, console: Console) -> None:
         first.pop("steps", None)  # a few profiled steps are no result beside those
     frame = partial(_print_head, sheet, findings), partial(_print_foot, sheet, len(views))
     room, chosen = MOST_LINES - sum(num_lines(part, console) for part in frame), []
-    for view in (first[key] for key in _FIRST if key in first):
+    for view in (first[key] for key in _in_order(sheet) if key in first):
         with console.capture() as drawn:
             _print_view(view, console)
         needed = drawn.get().count("\n")
@@ -70,6 +70,14 @@ def print_screen(sheet: Sheet, console: Console) -> None:
     for text in chosen:
         console.file.write(text)
     _print_foot(sheet, len(views) - len(chosen), console)
+
+
+def _in_order(sheet: Sheet) -> Sequence[str]:
+    """Return the tables in their order: of a CPU, lines say more than categories, of which there are few."""
+    if sheet.source.device != "cpu":
+        return _FIRST
+    before = _FIRST.index("partition")
+    return *_FIRST[:before], "lines", *(key for key in _FIRST[before:] if key != "lines")
 
 
 def _as_fits(findings: Sequence[Finding], console: Console) -> Sequence[Finding]:

@@ -47,13 +47,15 @@ def test_a_pass_is_what_one_phase_computes_between_two_messages() -> None:
         message(250),
         forward(260, 60),
         message(330),
-        op("aten::div_", 340, 2),
+        backward(335, 50),
+        message(390),
+        op("aten::div_", 400, 2),
     )
     result = passes(trace)
     assert not result.named
-    assert kinds(result) == "FBF"
-    assert times(result) == [(40, 104), (110, 240), (260, 320)]
-    assert result.stage.tolist() == [-1] * 3
+    assert kinds(result) == "FBFB"
+    assert times(result) == [(40, 104), (110, 240), (260, 320), (335, 385)]
+    assert result.stage.tolist() == [-1] * 4
     assert result.computing[:2].tolist() == [[1_000, 2_000], [30_000, 31_000]]
 
 

@@ -149,6 +149,12 @@ def test_what_follows_backward_is_no_forward_and_its_gaps_are_its_own() -> None:
     assert phases(trace) == {"other": 3}
 
 
+def test_what_follows_the_last_pass_of_a_trace_without_steps_may_be_the_next_forward() -> None:
+    update = annotation("Optimizer.step#AdamW.step", 90, 10)
+    trace = build(op("aten::mm", 0, 30), engine_op(40, 40), update, op("aten::mm", 105, 15))
+    assert phases(trace, "cpu_ns") == {"forward": 60, "backward": 40, "other": 10, "optimizer": 10}
+
+
 def test_a_step_without_a_backward_pass_is_all_forward_but_for_what_is_marked() -> None:
     evaluation = step(0, 100), op("aten::mm", 10, 80)
     training = step(100, 100, 1), engine_op(120, 60), annotation("Optimizer.step#AdamW.step", 185, 5)

@@ -90,7 +90,7 @@ class Phases:
         self.next_marks = sorted(
             [(start, "pass") for start, _ in self.passes]
             + [(start, "update") for start, _ in updates]
-            + [(end, "end") for _, _, end in self.trace.host_steps]
+            + [(end, "pass" if name == "whole trace" else "end") for name, _, end in self.trace.host_steps]
         )
         self.steps_without_passes = [
             (start, end)

@@ -31,6 +31,7 @@ __all__ = [
     "line_function",
     "origins",
     "source_line",
+    "user_frames",
     "user_line",
 ]
 
@@ -120,6 +121,12 @@ def line_function(line: str) -> str:
     return f"{match['file']} {match['function']}" if match else line
 
 
+def user_frames(trace: Trace) -> NDArray[np.int64]:
+    """Return the rows of the main thread's frames of Python outside of libraries."""
+    frames = python_frames(trace).get(main_track(trace))
+    return np.empty(0, np.int64) if frames is None else frames.rows[_is_user(trace, frames)]
+
+
 def user_line(frames: Sequence[str]) -> str:
     """Return `file.py:41 check` of the first user frame among `path/file.py(41): check`, innermost first, else ""."""
     user_frames = (frame for frame in frames if _FRAME.match(frame) and not _LIBRARY.search(frame))
@@ -176,11 +183,15 @@ def _op_names(trace: Trace, ops: Nest, index: NDArray[np.int64], texts: dict[str
 def _user_lines(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:
     """Return the line of the innermost user frame at each time."""
     events = trace.events
-    is_user = matching(events, frames.rows, _FRAME) & ~matching(events, frames.rows, _LIBRARY)
-    index = frames.first_enclosing(frames.innermost_at(time_ns), is_user)
+    index = frames.first_enclosing(frames.innermost_at(time_ns), _is_user(trace, frames))
     names, inverse = unique_names(events, frames.rows[index])
     numbers = np.array([_number(texts, source_line(events.strings[name])) for name in names.tolist()], np.int64)
     return np.where(index >= 0, numbers[inverse], 0)
+
+
+def _is_user(trace: Trace, frames: Nest) -> NDArray[np.bool_]:
+    rows = frames.rows
+    return matching(trace.events, rows, _FRAME) & ~matching(trace.events, rows, _LIBRARY)
 
 
 def _modules(trace: Trace, frames: Nest, time_ns: NDArray[np.int64], texts: dict[str, int]) -> NDArray[np.int64]:

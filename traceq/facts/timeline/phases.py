@@ -21,7 +21,7 @@ from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.data_loading import LOADER
 from traceq.facts.timeline.inference_marks import STEP_KINDS, inference_marks
 from traceq.facts.timeline.optimizer_updates import update_starts
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.steps import Steps, main_track, steps
 from traceq.frozen import frozen
 from traceq.intervals import (
     Spans,
@@ -246,10 +246,12 @@ def _structure_timelines(trace: Trace) -> tuple[Timeline, dict[int, Timeline]]:
     ops = events.rows(Category.CPU_OP)
     engine = rows[matching(events, rows, _AUTOGRAD)]
     in_backward = np.r_[engine[row_track[engine] == main], ops[np.isin(row_track[ops], backward_threads)]]
-    on_main = np.setdiff1d(rows[row_track[rows] == main], in_backward)
+    is_other = row_track == main
+    is_other[in_backward] = False
+    on_main = rows[is_other[rows]]
     backward = _without_idle_gaps(spans(events.ts[in_backward], events.end[in_backward]), np.sort(events.ts[on_main]))
     main_marks = _layers(trace, marks, main)
-    forward = empty() if lacks_host_ops(trace) else _forward(steps(trace).host, backward, main_marks[0])
+    forward = empty() if lacks_host_ops(trace) else _forward(steps(trace), backward, main_marks[0])
     main_layers = [*main_marks, backward, forward]
     always = np.array([[np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
     threads: dict[int, Timeline] = {}
@@ -270,15 +272,17 @@ def _without_idle_gaps(backward: Spans, begun: NDArray[np.int64]) -> Spans:
     return spans(np.r_[backward[:, 0], start[is_idle]], np.r_[backward[:, 1], end[is_idle]])
 
 
-def _forward(host: Spans, backward: Spans, updates: Spans) -> Spans:
+def _forward(all_steps: Steps, backward: Spans, updates: Spans) -> Spans:
     """Return the time in the steps that a backward pass follows, before an update or the step's end.
 
-    Of a step without any it is all. What follows the last pass (clipping, reductions, logging) is no forward.
+    Of a step without any it is all. What follows the last pass (clipping, reductions, logging) is no forward; where
+    steps are not marked, the end of the trace may be within the next one.
     """
+    host = all_steps.host
     points = np.concatenate([backward[:, 0], updates[:, 0], host[:, 1]])
     order = np.argsort(points, kind="stable")
     since = np.r_[host[:1, 0], points[order][:-1]]
-    is_pass = order < len(backward)
+    is_pass = (order < len(backward)) | ((order >= len(points) - len(host)) & (not all_steps.marked))
     num_before = np.searchsorted(backward[:, 0], host)
     is_alone = num_before[:, 0] == num_before[:, 1]
     forward = spans(since[is_pass], points[order][is_pass])

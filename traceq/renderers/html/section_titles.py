@@ -66,6 +66,7 @@ SECTIONS = {
         "Points far below their roof have room to be faster; larger ones take more time.",
     ),
     "kernels": Section("Kernels that take the most time", "Time on the device, summed over calls."),
+    "lines": Section("Time by line of Python", "The host is at the line, and the device does what it launches there."),
     "modules": Section("Time by module", "A module includes those inside it, and the backward pass of each."),
     "host": Section("Python and ops that take the host's time", "Self time: without the ops inside."),
     "memcpy": Section("Copies", "Copies that run under kernels cost nothing; the rest is on the step's path."),

@@ -1,0 +1,99 @@
+"""Where the time goes by line of Python, and the line of what is in none of a step's phases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builder import Event, annotation, build, call, frame, kernel, launch, op, step, table
+
+from traceq.analysis.registry import analyze
+from traceq.model import Arm, Manifest, Run, SourceLines
+from traceq.runs.step_log import StepLine
+from traceq.runs.timings import timings_of
+
+MS = 1_000_000
+AUTOGRAD = 9
+
+
+def by_line(*events: Event, **more: Any) -> dict[tuple[str, str], tuple[int, int, str]]:
+    """(line, phase) -> (us of the host, of the device, ops)."""
+    rows = table(build(*events, **more), "lines")
+    return {(r["line"], r["phase"]): (r["host_ns"] // 1000, r["gpu_ns"] // 1000, r["op"]) for r in rows}
+
+
+def test_time_in_ops_and_between_them_belongs_to_the_innermost_user_frame() -> None:
+    """The model computes at 10-60, of which 20-30 is in torch; the device works on what is launched at 25 and 70."""
+    events = [
+        step(0, 100),
+        frame("train.py(8): main", 0, 100),
+        frame("model.py(3): forward", 10, 50),
+        frame("site-packages/torch/nn/functional.py(9): linear", 20, 10),
+        op("aten::linear", 22, 6),
+        *(launch(25, 1, 1), kernel("gemm", 40, 40, 1), launch(70, 1, 2), kernel("add", 80, 5, 2)),
+    ]
+    assert by_line(*events) == {
+        ("model.py:3 forward", "forward"): (50, 40, "aten::linear"),
+        ("train.py:8 main", "forward"): (50, 5, ""),
+    }
+
+
+def test_work_of_the_autograd_thread_is_launched_by_the_line_that_waits_for_it() -> None:
+    engine = op("autograd::engine::evaluate_function: MmBackward0", 40, 20, tid=AUTOGRAD)
+    launched = launch(45, 2, 1, tid=AUTOGRAD), kernel("gemm_dgrad", 50, 30, 1)
+    frames = frame("train.py(7): main", 0, 30), frame("train.py(8): main", 30, 70)
+    rows = by_line(step(0, 100), *frames, engine, *launched)
+    assert rows["train.py:8 main", "backward"] == (20, 30, "")
+    assert rows["train.py:8 main", "other"] == (40, 0, "")
+
+
+LINES = SourceLines(("train.py:5 main", "average.py:9 update"), {"other|aten::mul": (0, 1), "other|aten::add": (1,)})
+
+
+def test_lines_of_a_recording_are_those_of_the_outermost_ops_in_turn() -> None:
+    """What is between ops has no line here; steps that are not counted have no part."""
+    ops = [op("aten::mul", 10, 20), op("aten::copy_", 12, 5), op("aten::mul", 40, 30), op("aten::add", 70, 10)]
+    rows = by_line(step(0, 100), *ops, recorded={"lines": LINES})
+    assert rows == {
+        ("train.py:5 main", "forward"): (20, 0, "aten::mul"),
+        ("average.py:9 update", "forward"): (40, 0, "aten::mul, aten::add"),
+        ("", "forward"): (40, 0, ""),
+    }
+    assert sum(host for host, _, _ in rows.values()) == 100
+
+
+def test_a_trace_without_lines_has_no_rows() -> None:
+    assert by_line(step(0, 100), op("aten::mul", 10, 20), call("cudaDeviceSynchronize", 40, 10)) == {}
+
+
+def recorded(other_ms: int, *, num_steps: int = 64, lines: SourceLines | None = LINES) -> Run:
+    """A job of steps of 100 ms, traced once: 2 ms in forward, an op of 1 ms at one line, two of 7 at another."""
+    phases = ("forward", "backward")
+    phases_ns = {"forward": 40 * MS, "backward": (60 - other_ms) * MS}
+    steps = [StepLine("run", "run", "run", n, 0, n, phases_ns, 100 * MS, 0, 0, 0) for n in range(num_steps)]
+    arms = (Arm("run", "", baseline=True),)
+    manifest = Manifest(1, "id", "", "", {}, arms, phases, 1, 0, status="complete")
+    ops = [op("aten::mul", 2000, 1000), op("aten::mul", 3000, 4000), op("aten::add", 7000, 3000)]
+    trace = build(
+        step(0, 10_000), annotation("forward", 0, 2000), *ops, recorded={"manifest": manifest, "lines": lines}
+    )
+    return Run("run", (trace,), manifest, "run", timings=timings_of([steps], "run"))
+
+
+def texts(run: Run) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.text) for finding in analyze(run, "lines").findings]
+
+
+def test_much_time_in_no_phase_is_a_finding_with_the_line_that_has_most_of_it() -> None:
+    ((severity, text),) = texts(recorded(25))
+    assert severity == "high"
+    assert text == (
+        "25.0 ms of an unprofiled step (25.0 %) is outside of forward and backward: in this one traced step, 87.5 % of "
+        "that is at average.py:9 update (aten::mul, aten::add)"
+    )
+    assert [severity for severity, _ in texts(recorded(12))] == ["medium"]
+
+
+@pytest.mark.parametrize("run", [recorded(9), recorded(25, num_steps=8), recorded(25, lines=None)])
+def test_little_time_few_steps_or_no_lines_are_no_finding(run: Run) -> None:
+    assert texts(run) == []

@@ -1,0 +1,194 @@
+"""Which lines of Python take the time, on the host and in the work that they launch?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.analysis._basis import other_share
+from traceq.analysis._rank_rows import largest_sums, of_all
+from traceq.analysis._wording import in_traced_steps, more_rows
+from traceq.facts.events.device_work import device_work
+from traceq.facts.events.nesting import host_ops
+from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.main_lines import MainLines, main_lines
+from traceq.facts.timeline.phases import OTHER, phases
+from traceq.facts.timeline.steps import main_track, steps
+from traceq.frozen import frozen
+from traceq.grouping import group
+from traceq.intervals import contains, sorted_unique, spans
+from traceq.model import Trace
+from traceq.report import Finding, Report, Table, column
+from traceq.units import Unit, format_value
+
+POSITION = 50
+
+_TOP = 10
+_LEAST_SHARE = 0.5
+"""Percentage of a step from which people see a line."""
+_LEAST_KNOWN = 0.5
+"""Part of the time whose lines are known from which people see the table."""
+_LEAST_OTHER, _MUCH = 10.0, 20.0
+"""Percentage of an unprofiled step from which what is in none of its phases is a finding, and from which a high one."""
+_MOST_OPS = 2
+_ENGINE = "autograd::engine::evaluate_function: "
+
+
+@frozen
+class LineRow:
+    """Time per counted step of one line of the main thread in one phase on one rank.
+
+    `op`: the outermost ops with most of the host's time, at most two; `num_ops` begin in a step. `host_ns`: the thread
+    is at the line, in ops or between them; `gpu_ns`: device work that is launched meanwhile, by any thread. The line ""
+    is not known.
+    """
+
+    rank: int = column("rank", Unit.COUNT)
+    phase: str = column("phase")
+    line: str = column("line")
+    op: str = column("op")
+    num_ops: float = column("ops", Unit.MEAN)
+    host_ns: int = column("host", Unit.NS)
+    gpu_ns: int = column("GPU time", Unit.NS)
+
+
+@frozen
+class _Line:
+    """Time of one line per step, mean of ranks; `share` in percent of GPU time, without a device of the host's."""
+
+    line: str = column("line")
+    phase: str = column("phase")
+    op: str = column("op")
+    host_ns: float = column("host", Unit.NS)
+    gpu_ns: float | None = column("GPU time", Unit.NS)
+    share: float = column("share", Unit.PERCENT)
+
+
+@frozen
+class _Rank:
+    """One rank's rows, longest first; none without recorded lines."""
+
+    rows: tuple[LineRow, ...]
+
+
+def summarize(trace: Trace) -> _Rank:
+    """Return the time of each line in each phase, which add up to the counted steps of the host."""
+    lines = main_lines(trace)
+    return _Rank(tuple(_rows(trace, lines)) if len(lines.texts) > 1 else ())
+
+
+def merge(job: Job, parts: Sequence[_Rank]) -> Report:
+    """Return the rows of all ranks; people see means of them, and what is outside of the phases of unprofiled steps."""
+    rows = of_all(parts)
+    table = Table.of("lines", "Lines", LineRow, rows)
+    view = _view(job, rows) if rows else None
+    return Report("lines", (table,), () if view is None else (view,), tuple(_findings(job, parts)))
+
+
+def _rows(trace: Trace, lines: MainLines) -> Iterator[LineRow]:
+    counted = steps(trace).host[steps(trace).counted]
+    in_steps, labels = spans(*counted.T), phases(trace)
+    edges = sorted_unique(lines.parts.ravel(), labels.main.parts.ravel(), counted.ravel())
+    begin, ns = edges[:-1], np.diff(edges)
+    inside = contains(in_steps, begin)
+    begin, ns = begin[inside], ns[inside]
+    op, begins_op = _outermost_ops(trace, begin)
+    work = device_work(trace)
+    launched = trace.events.ts[work.call]
+    of_work = np.flatnonzero(work.linked & contains(in_steps, launched))
+    at_launch = launched[of_work]
+    phase = np.r_[labels.main_phase_at(begin), labels.work_phase[of_work]]
+    line = np.r_[lines.line_at(begin), lines.line_at(at_launch)]
+    groups, none = group([phase, line]), np.zeros(len(of_work), np.int64)
+    host_ns = groups.sum(np.r_[ns, none])
+    gpu_ns = groups.sum(np.r_[np.zeros_like(ns), (work.end - work.start)[of_work]])
+    num_ops = groups.sum(np.r_[begins_op, none])
+    names = _longest(groups.group_ids[: len(begin)], op, ns, trace.events.strings)
+    num = max(len(counted), 1)
+    size = np.array([gpu_ns, host_ns], np.int64)
+    for index in np.lexsort((-size[1], -size[0])).tolist():
+        number, text = groups.keys[index].tolist()
+        per_step = (round(total[index] / num) for total in (host_ns, gpu_ns))
+        yield LineRow(
+            trace.rank, labels.names[number], lines.texts[text], names.get(index, ""), num_ops[index] / num, *per_step
+        )
+
+
+def _outermost_ops(trace: Trace, begin: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return int64[K]: (the name of the main thread's outermost op at some times, -1 outside; 1 where one begins)."""
+    ops = host_ops(trace).get(main_track(trace))
+    if ops is None:
+        return np.full(len(begin), -1), np.zeros(len(begin), np.int64)
+    index = ops.innermost_at(begin)
+    outermost = ops.outermost()[index]
+    name = np.where(index >= 0, trace.events.name[ops.rows[outermost]], -1)
+    return name, ((index >= 0) & (ops.start[outermost] == begin)).astype(np.int64)
+
+
+def _longest(
+    groups: NDArray[np.int64], op: NDArray[np.int64], ns: NDArray[np.int64], strings: Sequence[str]
+) -> dict[int, str]:
+    """Return `aten::mul, aten::add`: the ops that take most time of each group, at most two."""
+    of_ops = group([groups, op])
+    ops: defaultdict[int, list[str]] = defaultdict(list)
+    for index in np.argsort(-np.array(of_ops.sum(ns), np.int64), kind="stable").tolist():
+        number, name = of_ops.keys[index].tolist()
+        if name >= 0 and len(ops[number]) < _MOST_OPS:
+            ops[number].append(strings[name].removeprefix(_ENGINE))
+    return {number: ", ".join(names) for number, names in ops.items()}
+
+
+def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
+    """Return the lines that take most, as means of all ranks; None where the lines of most of the time are unknown."""
+    ops = {(row.line, row.phase): row.op for row in reversed(rows)}
+    has_device, num = any(row.gpu_ns for row in rows), len(job.ranks)
+    sums = largest_sums(
+        rows,
+        lambda row: (row.line, row.phase),
+        lambda row: (row.host_ns, row.gpu_ns) if has_device else (row.gpu_ns, row.host_ns),
+    )
+    all_ns = sum(values[-1] for _, values in sums) or 1
+    listed = [
+        _Line(
+            line or "(not known)",
+            phase,
+            ops[line, phase],
+            (values[0] if has_device else values[1]) / num,
+            values[1] / num if has_device else None,
+            100 * values[-1] / all_ns,
+        )
+        for (line, phase), values in sums
+    ]
+    if sum(values[-1] for (line, _), values in sums if line) < _LEAST_KNOWN * all_ns:
+        return None
+    shown = [row for row in listed if row.share >= _LEAST_SHARE][:_TOP]
+    ranks = f", mean of {num} ranks" if num > 1 else ""
+    title = f"Time by line of Python, per step ({in_traced_steps(job).removeprefix('in ')}{ranks})"
+    return Table.of("lines", title, _Line, shown, note=more_rows(len(listed) - len(shown)))
+
+
+def _findings(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
+    """Yield a finding on time in none of the phases of unprofiled steps, with the line that has most of it."""
+    share = other_share(job, _LEAST_OTHER)
+    if share is None or not share.exceeds or job.timings is None:
+        return
+    rows = [row for row in parts[share.rank].rows if row.phase == OTHER] if share.rank < len(parts) else []
+    by_device = job.timings.by_device
+    times = [row.gpu_ns if by_device else row.host_ns for row in rows]
+    if not sum(times):
+        return
+    largest = max(range(len(rows)), key=times.__getitem__)
+    row, part = rows[largest], format_value(100 * times[largest] / sum(times), Unit.PERCENT)
+    on_rank = f" of rank {job.ranks[share.rank].rank}" if len(job.ranks) > 1 else ""
+    ops = f" ({row.op})" if row.op else ""
+    named = [name for name in job.timings.phases if name != OTHER]
+    text = (
+        f"{format_value(share.ns, Unit.NS)} of an unprofiled step{on_rank} ({format_value(share.pct, Unit.PERCENT)}) "
+        f"is outside of {', '.join(named[:-1])} and {named[-1]}: {in_traced_steps(job)}, {part} of that is at "
+        f"{row.line or 'lines that are not known'}{ops}"
+    )
+    severity = "high" if share.pct >= _MUCH else "medium"
+    yield Finding("outside_phases", severity, text, share.ns)
