@@ -43,7 +43,7 @@ def test_work_of_the_autograd_thread_is_launched_by_the_line_that_waits_for_it()
     launched = launch(45, 2, 1, tid=AUTOGRAD), kernel("gemm_dgrad", 50, 30, 1)
     frames = frame("train.py(7): main", 0, 30), frame("train.py(8): main", 30, 70)
     rows = by_line(step(0, 100), *frames, engine, *launched)
-    assert rows["train.py:8 main", "backward"] == (20, 30, "")
+    assert rows["train.py:8 main", "backward"] == (20, 30, "MmBackward0")
     assert rows["train.py:8 main", "other"] == (40, 0, "")
 
 

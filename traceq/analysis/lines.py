@@ -12,7 +12,7 @@ from traceq.analysis._basis import other_share
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import host_ops
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.ranks.job import Job
 from traceq.facts.timeline.main_lines import MainLines, main_lines
 from traceq.facts.timeline.phases import OTHER, phases
@@ -41,9 +41,9 @@ _ENGINE = "autograd::engine::evaluate_function: "
 class LineRow:
     """Time per counted step of one line of the main thread in one phase on one rank.
 
-    `op`: the outermost ops with most of the host's time, at most two; `num_ops` begin in a step. `host_ns`: the thread
-    is at the line, in ops or between them; `gpu_ns`: device work that is launched meanwhile, by any thread. The line ""
-    is not known.
+    `host_ns`: the thread is at the line, in ops or between them; `gpu_ns`: device work that is launched meanwhile, by
+    any thread. `op`: the outermost ops that launch most of it, or else take most of the host's time, at most two;
+    `num_ops` begin in a step. The line "" is not known.
     """
 
     rank: int = column("rank", Unit.COUNT)
@@ -61,7 +61,7 @@ class _Line:
 
     line: str = column("line")
     phase: str = column("phase")
-    op: str = column("op")
+    op: str = column("ops")
     host_ns: float = column("host", Unit.NS)
     gpu_ns: float | None = column("GPU time", Unit.NS)
     share: float = column("share", Unit.PERCENT)
@@ -95,18 +95,22 @@ def _rows(trace: Trace, lines: MainLines) -> Iterator[LineRow]:
     begin, ns = edges[:-1], np.diff(edges)
     inside = contains(in_steps, begin)
     begin, ns = begin[inside], ns[inside]
-    op, begins_op = _outermost_ops(trace, begin)
+    op, start = _outermost_ops(trace, np.full(len(begin), main_track(trace)), begin)
     work = device_work(trace)
-    launched = trace.events.ts[work.call]
-    of_work = np.flatnonzero(work.linked & contains(in_steps, launched))
-    at_launch = launched[of_work]
+    of_work = np.flatnonzero(work.linked & contains(in_steps, trace.events.ts[work.call]))
+    calls = work.call[of_work]
+    at_launch = trace.events.ts[calls]
+    launching, _ = _outermost_ops(trace, tracks(trace)[calls], at_launch)
     phase = np.r_[labels.main_phase_at(begin), labels.work_phase[of_work]]
     line = np.r_[lines.line_at(begin), lines.line_at(at_launch)]
     groups, none = group([phase, line]), np.zeros(len(of_work), np.int64)
+    work_ns = (work.end - work.start)[of_work]
     host_ns = groups.sum(np.r_[ns, none])
-    gpu_ns = groups.sum(np.r_[np.zeros_like(ns), (work.end - work.start)[of_work]])
-    num_ops = groups.sum(np.r_[begins_op, none])
-    names = _longest(groups.group_ids[: len(begin)], op, ns, trace.events.strings)
+    gpu_ns = groups.sum(np.r_[np.zeros_like(ns), work_ns])
+    num_ops = groups.sum(np.r_[(start == begin).astype(np.int64), none])
+    of_host, of_device = groups.group_ids[: len(begin)], groups.group_ids[len(begin) :]
+    names = _longest(of_host, op, ns, trace.events.strings)
+    names |= _longest(of_device, launching, work_ns, trace.events.strings)
     num = max(len(counted), 1)
     size = np.array([gpu_ns, host_ns], np.int64)
     for index in np.lexsort((-size[1], -size[0])).tolist():
@@ -117,15 +121,17 @@ def _rows(trace: Trace, lines: MainLines) -> Iterator[LineRow]:
         )
 
 
-def _outermost_ops(trace: Trace, begin: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return int64[K]: (the name of the main thread's outermost op at some times, -1 outside; 1 where one begins)."""
-    ops = host_ops(trace).get(main_track(trace))
-    if ops is None:
-        return np.full(len(begin), -1), np.zeros(len(begin), np.int64)
-    index = ops.innermost_at(begin)
-    outermost = ops.outermost()[index]
-    name = np.where(index >= 0, trace.events.name[ops.rows[outermost]], -1)
-    return name, ((index >= 0) & (ops.start[outermost] == begin)).astype(np.int64)
+def _outermost_ops(
+    trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return int64[K]: (the name of the outermost op on a thread at a time, -1 for none; when it starts, -1)."""
+    name, start = np.full(len(instants), -1), np.full(len(instants), -1)
+    for number, ops in host_ops(trace).items():
+        on_track = np.flatnonzero(track == number)
+        index = ops.innermost_at(instants[on_track])
+        on_track, outermost = on_track[index >= 0], ops.outermost()[index[index >= 0]]
+        name[on_track], start[on_track] = trace.events.name[ops.rows[outermost]], ops.start[outermost]
+    return name, start
 
 
 def _longest(
