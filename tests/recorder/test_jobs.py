@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -232,6 +233,32 @@ for batch in torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=WORKE
     optimizer.step()
     optimizer.zero_grad()
 """
+
+
+AVERAGED = """
+import torch
+
+def average(shadow, weight):
+    return [decay * each + (1 - decay) * weight.double() for decay, each in shadow]
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+shadow = [(0.9, torch.zeros(1000, 1000))] * 4
+while True:
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    average(shadow, torch.zeros(1000, 1000))
+"""
+
+
+def test_the_line_of_what_is_in_no_phase_is_named_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "averaged.py").write_text(AVERAGED)
+    done = record(tmp_path, "--steps", "32", "--", sys.executable, "averaged.py")
+    assert done.returncode == 0, done.stderr
+    pattern = r"of an unprofiled step \([\d.]+ %\) is outside of .* and \w+: .* of that is at averaged.py:5 <listcomp>"
+    (line,) = (line for line in done.stderr.splitlines() if "outside of" in line)
+    assert re.search(pattern, line), line
 
 
 def test_the_workers_of_a_job_s_loader_are_seen(tmp_path: Path) -> None:

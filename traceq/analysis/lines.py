@@ -63,7 +63,7 @@ class _Line:
     phase: str = column("phase")
     op: str = column("ops")
     host_ns: float = column("host", Unit.NS)
-    gpu_ns: float | None = column("GPU time", Unit.NS)
+    gpu_ns: float = column("GPU time", Unit.NS)
     share: float = column("share", Unit.PERCENT)
 
 
@@ -163,7 +163,7 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
             phase,
             ops[line, phase],
             (values[0] if has_device else values[1]) / num,
-            values[1] / num if has_device else None,
+            values[1] / num if has_device else 0.0,
             100 * values[-1] / all_ns,
         )
         for (line, phase), values in sums
@@ -173,7 +173,8 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
     shown = [row for row in listed if row.share >= _LEAST_SHARE][:_TOP]
     ranks = f", mean of {num} ranks" if num > 1 else ""
     title = f"Time by line of Python, per step ({in_traced_steps(job).removeprefix('in ')}{ranks})"
-    return Table.of("lines", title, _Line, shown, note=more_rows(len(listed) - len(shown)))
+    view = Table.of("lines", title, _Line, shown, note=more_rows(len(listed) - len(shown)))
+    return view if has_device else view.without("gpu_ns")
 
 
 def _findings(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
