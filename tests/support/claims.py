@@ -114,7 +114,7 @@ def of_view(view: Table) -> Iterator[str]:
         return  # the part of a copy that kernels hide; a module's part holds those of its children
     if sum(row["share"] or 0 for row in parts) > 100.01:
         yield f"{view.title}: shares exceed 100 %"
-    beside = [key for key in ("step_ns", "total", "mean_ns", "self_ns", "gpu_ns") if key in keys]
+    beside = [key for key in ("step_ns", "total", "mean_ns", "self_ns", "gpu_ns", "host_ns") if key in keys]
     wholes = [100 * row[beside[0]] / row["share"] for row in parts if row["share"]]
     if wholes and max(wholes) - min(wholes) > 0.01 * max(wholes) + 1000:
         yield f"{view.title}: shares are of different wholes: {wholes}"

@@ -142,7 +142,7 @@ class JobProcess:
         if self._num_batches >= _BATCHES_OF_COMPILED_STEPS and has_compiled():
             self._thread = get_ident()
             self._be_watched()
-            self._models = find_roots()
+            self._guarded(self._find_roots)
             self._tracker.assume_batches(self._num_batches)
 
     def batch_delivered(self, loader: DataLoader[Any] | None, batch: Any) -> None:
@@ -195,6 +195,9 @@ class JobProcess:
         append_message(
             "", f"traceq: learning where the steps of this loop begin, from about {LEARNED_STEPS}: {backwards}"
         )
+
+    def _find_roots(self) -> None:
+        self._models = find_roots()
 
     def _find_models(self) -> None:
         self._models = self.hooks.hook_models()

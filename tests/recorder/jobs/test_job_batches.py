@@ -15,8 +15,8 @@ from traceq.recorder.jobs.job_batches import JobBatches
 pytestmark = pytest.mark.torch
 
 
-def loader() -> Any:
-    return torch.utils.data.DataLoader([0])
+def loader(batch_size: int | None = 8) -> Any:
+    return torch.utils.data.DataLoader([0], batch_size=batch_size)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,26 @@ def loader() -> Any:
         ({"prompt": ["a", "b"], "pixels": {"left": torch.zeros(2, 3)}}, 2),
         (torch.tensor(1.0), 0),
         (["a", "b"], 0),
+        (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged), 2),
+        (torch.nn.parameter.UninitializedParameter(), 0),
     ],
 )
 def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, num_samples: int) -> None:
     batches = JobBatches()
-    batches.add(loader(), batch)
+    batches.add(loader(num_samples or 8), batch)
     assert batches.samples_per_batch == num_samples
+
+
+def test_samples_are_unknown_where_batches_are_not_what_their_loader_declares() -> None:
+    """A collate function may pack sequences; a loader without a batch size passes on what the dataset has."""
+    for declared in (4, None):
+        batches = JobBatches()
+        batches.add(loader(declared), torch.zeros(8))
+        assert batches.samples_per_batch == 0
+    sampler = torch.utils.data.BatchSampler(range(32), 8, drop_last=True)
+    batches = JobBatches()
+    batches.add(torch.utils.data.DataLoader(range(32), batch_sampler=sampler), torch.zeros(8))
+    assert batches.samples_per_batch == 8
 
 
 def test_the_usual_batch_of_the_main_loader_counts() -> None:

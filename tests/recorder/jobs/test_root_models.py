@@ -54,3 +54,8 @@ def test_what_nobody_froze_is_not_frozen(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("froze the objects of the job"))
     model = torch.nn.Linear(4, 4)
     assert any(each is model for each in find_roots())
+
+
+def test_a_model_without_shapes_yet_is_a_root() -> None:
+    model = torch.nn.Sequential(torch.nn.LazyLinear(4))
+    assert any(each is model for each in find_roots())

@@ -22,6 +22,11 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
             "train.py '{arm}' --lr 3",
         ),
         ("python train.py --num_workers=1", "--arm 'w1=--num_workers 1'", "python train.py '{arm}'"),
+        (
+            "python train.py --persistent-workers --workers 1",
+            "--arm 'w1=--workers 1'",
+            "train.py --persistent-workers '{arm}'",
+        ),
         ("python train.py --workers", "--arm 'w1=--num-workers 1'", "train.py --workers '{arm}'"),
     ],
 )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch", reason="recording needs torch")
+
+import torch
 
 from traceq.recorder.rank.cpu_peaks import cpu_peak_facts
 
@@ -25,3 +30,23 @@ def test_a_call_that_was_interrupted_is_measured_again(monkeypatch: pytest.Monke
     times = iter([9_000, 8_000, 2_000, 9_000, 1_000, 5_000, 1_020, 1_010, *[1] * 9])
     monkeypatch.setattr("traceq.recorder.rank.cpu_peaks._ns", lambda call: next(times))
     assert cpu_peak_facts({})["cpu_peak_flops"] == round(2 * 512**3 / 1_000 * 1e9)
+
+
+def test_defaults_of_the_job_change_nothing_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its default dtype and device nor autocast, which would multiply in bfloat16."""
+    seen = set()
+
+    def note(call: Callable[[], Any]) -> int:
+        result = call()
+        seen.add((result.dtype, result.device.type))
+        return 1_000
+
+    monkeypatch.setattr("traceq.recorder.rank.cpu_peaks._ns", note)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"), torch.autocast("cpu", dtype=torch.bfloat16):
+            cpu_peak_facts({})
+            assert torch.is_autocast_enabled("cpu")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert seen == {(torch.float32, "cpu")}

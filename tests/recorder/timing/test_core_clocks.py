@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -76,12 +77,22 @@ def keep_busy(ends_ns: int) -> None:
 
 def test_the_time_of_a_worker_that_ended_meanwhile_counts() -> None:
     clocks = CoreClocks(daemonic_children)
-    clocks.start()
     process = multiprocessing.get_context("fork").Process(target=spin, args=(0.2,), daemon=True)
     process.start()
+    clocks.start()
     process.join()
     (line,) = clocks.lines(num_steps=1)
     assert line.worker_ns >= 100 * MS
+
+
+def test_the_time_of_a_process_that_the_job_starts_is_none_of_its_workers() -> None:
+    with child(rest, 60):
+        clocks = CoreClocks(daemonic_children)
+        clocks.start()
+        program = "import time\nwhile time.process_time() < 0.3: pass"
+        subprocess.run([sys.executable, "-c", program], check=True)
+        (line,) = clocks.lines(num_steps=1)
+    assert line.worker_ns < 100 * MS
 
 
 def test_without_clocks_of_the_system_there_are_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:

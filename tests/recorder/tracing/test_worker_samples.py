@@ -119,3 +119,16 @@ def test_a_loader_that_refuses_the_change_is_not_sampled_and_raises_nothing(tmp_
 
 def test_a_thread_that_makes_no_batch_has_no_line() -> None:
     assert line_of(sys._getframe()) == ""
+
+
+def test_a_worker_that_has_ended_is_not_waited_for_and_files_of_others_are_theirs(tmp_path: Path) -> None:
+    samples = WorkerSamples(tmp_path)
+    iterator = iterator_of(samples, DataLoader(Slow(), num_workers=1))
+    next(iterator)
+    (tmp_path / f"{os.getpid()}.samples.json").write_text('{"other.py:1 f": 9}')  # of another rank's worker
+    samples.start()
+    iterator._workers[0].kill()
+    iterator._workers[0].join()
+    begin = time.monotonic()
+    assert samples.take() == {}
+    assert time.monotonic() - begin < 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +54,12 @@ class JobBatches:
 
     @property
     def samples_per_batch(self) -> int:
-        """Samples of the usual batch of that loader; 0 where unknown."""
+        """Samples of the usual batch of that loader, if the batches have as many as it declares; 0 where unknown."""
         key = self._main_key
-        return 0 if key is None else self._sizes[key].most_common(1)[0][0]
+        if key is None:
+            return 0
+        usual = self._sizes[key].most_common(1)[0][0]
+        return usual if usual == _declared_size(self._loaders[key]) else 0
 
     @property
     def _main_key(self) -> int | None:
@@ -64,10 +68,18 @@ class JobBatches:
         return most if most is not None and totals[most] >= _MAIN_SHARE * sum(totals.values()) else None
 
 
+def _declared_size(loader: DataLoader[Any]) -> int:
+    """Return the batch size that a loader was made with, or its batch sampler; 0 for none."""
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else 0
+
+
 def _num_samples(batch: Any) -> int:
-    """Return the first dimension of the first tensor in a batch; 0 if it has none."""
-    tensor = next(_tensors(batch, _MAX_DEPTH), None)
-    return len(tensor) if tensor is not None and tensor.dim() else 0
+    """Return the first dimension of the first tensor in a batch; 0 if it has none, or cannot be looked into."""
+    with suppress(Exception):
+        tensor = next(_tensors(batch, _MAX_DEPTH), None)
+        return tensor.size(0) if tensor is not None and tensor.dim() else 0
+    return 0
 
 
 def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:

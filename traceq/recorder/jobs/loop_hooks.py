@@ -75,7 +75,7 @@ class LoopHooks:
         self.has_entered_autocast = False
         self._restore: list[Callable[[], None]] = []
         self._methods: list[ReplacedMethods] = []
-        self._open_steps: list[int] = []
+        self._open_steps: list[tuple[int, int]] = []  # (the optimizer's id, the depth of its phase)
         self._loaders: WeakKeyDictionary[Any, Callable[[], DataLoader[Any] | None]] = WeakKeyDictionary()
 
     def install(self) -> None:
@@ -212,16 +212,25 @@ class LoopHooks:
 
         return call
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_compiling():
             return
         self._observer.optimizer_began()
         if self._observer.is_watching():
-            self._open_steps.append(self._observer.begin("optimizer", ""))
+            self._end_steps(optimizer)  # of one that raised, and has no other end
+            self._open_steps.append((id(optimizer), self._observer.begin("optimizer", "")))
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if self._open_steps and self._observer.is_watching():
-            self._observer.end(self._open_steps.pop())
+        if self._observer.is_watching():
+            self._end_steps(optimizer)
         self._observer.optimizer_stepped(optimizer)
+
+    def _end_steps(self, optimizer: Optimizer) -> None:
+        """End the phases of an optimizer's step, and of steps inside it."""
+        numbers = [number for number, _ in self._open_steps]
+        if id(optimizer) in numbers:
+            first = numbers.index(id(optimizer))
+            self._observer.end(self._open_steps[first][1])
+            del self._open_steps[first:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
 from traceq.garbage_collection import live_objects
 
@@ -22,4 +23,5 @@ def find_roots() -> list[Module]:
 
 
 def _num_parameters(module: Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    """Return the number of elements; a lazy parameter without a shape yet counts as one."""
+    return sum(1 if is_lazy(parameter) else parameter.numel() for parameter in module.parameters())

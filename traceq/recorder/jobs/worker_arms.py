@@ -31,8 +31,9 @@ def worker_arms_text(command: Sequence[str], num_workers: int) -> str:
 def _without_option(command: Sequence[str]) -> tuple[str, list[str]]:
     """Return the option for the number of workers, "" without one, and the command with `{arm}` in its place."""
     for index, word in enumerate(command):
-        name, joined, _ = word.partition("=")
-        if _OPTION.match(name) and (joined or command[index + 1 : index + 2]):
+        name, joined, value = word.partition("=")
+        number = value if joined else "".join(command[index + 1 : index + 2])
+        if _OPTION.match(name) and "persistent" not in name and number.isdecimal():
             after = index + (1 if joined else 2)
             return name, [*command[:index], "{arm}", *command[after:]]
     return "", [*command, "{arm}"]

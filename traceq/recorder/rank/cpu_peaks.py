@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
@@ -20,21 +21,33 @@ def cpu_peak_facts(facts: Mapping[str, str | int | float]) -> dict[str, str | in
 
     Each is the best of a few runs now and of what `facts` has from before; the lowest of these bests is beside it, as
     `_least`: they differ where something else used the cores. With the threads that the rank has, while other ranks do
-    the same.
+    the same; by the job's default dtype, device and autocast nothing changes.
     """
-    a = torch.ones(_SIZE, _SIZE)
-    source = torch.ones(_COPIED // a.element_size())
+    a = torch.ones(_SIZE, _SIZE, dtype=torch.float32, device="cpu")
+    source = torch.ones(_COPIED // a.element_size(), dtype=torch.float32, device="cpu")
     target = torch.empty_like(source)
-    rates = {
-        "cpu_peak_flops": 2 * _SIZE**3 / _shortest_ns(lambda: torch.mm(a, a)),
-        "cpu_peak_bandwidth": 2 * _COPIED / _shortest_ns(lambda: target.copy_(source)),
-    }
+    with _without_autocast():
+        rates = {
+            "cpu_peak_flops": 2 * _SIZE**3 / _shortest_ns(lambda: torch.mm(a, a)),
+            "cpu_peak_bandwidth": 2 * _COPIED / _shortest_ns(lambda: target.copy_(source)),
+        }
     measured: dict[str, str | int | float] = {}
     for key, per_ns in rates.items():
         rate = round(per_ns * 1e9)
         measured[key] = max(rate, int(facts.get(key, rate)))
         measured[f"{key}_least"] = min(rate, int(facts.get(f"{key}_least", rate)))
     return measured
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Let products be of the dtype of their factors; no region, of which a job's are noted."""
+    is_enabled = torch.is_autocast_enabled("cpu")
+    torch.set_autocast_enabled("cpu", False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cpu", is_enabled)
 
 
 def _shortest_ns(call: Callable[[], object]) -> int:

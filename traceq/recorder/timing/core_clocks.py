@@ -45,7 +45,9 @@ class CoreClocks:
         before, after = self._since, _read(self.worker_pids())
         if before is None or after is None or not num_steps:
             return []
-        worker_ns = after.workers_ns - before.workers_ns  # of workers that have ended meanwhile, too
+        worker_ns = sum(after.cpu_ns.values()) - sum(before.cpu_ns.values())
+        if not before.cpu_ns.keys() <= after.cpu_ns.keys():  # of workers that have ended meanwhile, too
+            worker_ns += after.ended_ns - before.ended_ns
         if worker_ns < 0:  # a worker that is no child of this process has ended
             return []
         waits = _waits(before.threads, after.threads)
@@ -76,9 +78,12 @@ class _Reading:
     machine_ns: int
 
     @property
-    def workers_ns(self) -> int:
-        """CPU time of living workers, and of all children that have ended."""
-        return self.ended_ns + sum(cpu_ns for cpu_ns, _ in self.workers.values())
+    def cpu_ns(self) -> dict[int, int]:
+        """CPU time of each living worker by its process; `ended_ns` is that of all children that have ended."""
+        of_workers = dict.fromkeys((pid for pid, _ in self.workers), 0)
+        for (pid, _), (cpu_ns, _) in self.workers.items():
+            of_workers[pid] += cpu_ns
+        return of_workers
 
 
 def _read(pids: Sequence[int]) -> _Reading | None:

@@ -45,7 +45,7 @@ class WorkerSamples:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._pipes: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
-        self._num_started = 0
+        self._started: list[Any] = []  # processes
 
     @contextmanager
     def sampled_workers(self, iterator: Any, loader: DataLoader[Any]) -> Iterator[None]:
@@ -80,18 +80,23 @@ class WorkerSamples:
         for iterator in list(self._pipes):
             descriptor, num_workers = self._pipes.pop(iterator)
             with suppress(OSError):
-                self._num_started += os.write(descriptor, bytes(num_workers))
+                os.write(descriptor, bytes(num_workers))
+                self._started += getattr(iterator, "_workers", ())
 
     def take(self) -> Counter[str]:
-        """Return how often each line was met in the workers, as far as they write it in time."""
+        """Return how often each line was met in the workers, as far as they live and write it in time."""
         deadline = time.monotonic() + _WRITTEN_WITHIN_S
-        while len(paths := [*self._folder.glob(f"*{_SUFFIX}")]) < self._num_started and time.monotonic() < deadline:
-            time.sleep(_PERIOD_S)
+        with suppress(Exception):
+            while any(map(self._is_sampling, self._started)) and time.monotonic() < deadline:
+                time.sleep(_PERIOD_S)
         counts: Counter[str] = Counter()
-        for path in paths:
+        for worker in self._started:
             with suppress(OSError, ValueError):
-                counts.update(json.loads(path.read_text()))
+                counts.update(json.loads(_file(self._folder, worker.pid).read_text()))
         return counts
+
+    def _is_sampling(self, worker: Any) -> bool:
+        return bool(worker.is_alive()) and not _file(self._folder, worker.pid).is_file()
 
 
 @contextmanager
@@ -138,7 +143,11 @@ def _sample(folder: Path, descriptor: int, thread: int) -> None:
                 counts[line] += 1
         part = folder / f"{os.getpid()}.part"
         part.write_text(json.dumps(counts))
-        part.rename(folder / f"{os.getpid()}{_SUFFIX}")
+        part.rename(_file(folder, os.getpid()))
+
+
+def _file(folder: Path, pid: int) -> Path:
+    return folder / f"{pid}{_SUFFIX}"
 
 
 def line_of(frame: FrameType | None) -> str:

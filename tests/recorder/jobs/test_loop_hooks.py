@@ -1,0 +1,57 @@
+"""What the replaced functions report where the job raises in the middle."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="hooks are torch's")
+
+import torch
+
+from traceq.recorder.jobs.loop_hooks import LoopHooks
+from traceq.recorder.tracing.worker_samples import WorkerSamples
+
+pytestmark = pytest.mark.torch
+
+
+class Noting:
+    """An observer that keeps which phases are open, and those that have ended."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.ended: list[str] = []
+
+    def is_watching(self) -> bool:
+        return True
+
+    def begin(self, phase: str, event: str) -> int:
+        self.open.append(phase)
+        return len(self.open) - 1
+
+    def end(self, depth: int) -> None:
+        self.ended += self.open[depth:]
+        del self.open[depth:]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def test_an_optimizer_that_raises_ends_its_phase_at_its_next_step(tmp_path: Path) -> None:
+    """The job goes on: each step is a phase of its own, and none is left open."""
+    observer = Noting()
+    hooks = LoopHooks(observer, WorkerSamples(tmp_path))
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    hooks.install()
+    try:
+        for fails in (True, False, True, False):
+            with suppress(ZeroDivisionError):
+                optimizer.step(lambda fails=fails: 1 / 0 if fails else 0.0)
+        assert observer.ended == ["optimizer"] * 4
+        assert observer.open == []
+    finally:
+        hooks.remove()
