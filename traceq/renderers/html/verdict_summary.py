@@ -110,7 +110,7 @@ def _has_steps(diff: Diff) -> bool:
 
 
 def _clock(comparison: Comparison) -> str:
-    return "medians, unprofiled, on the slowest rank" if comparison.unprofiled else "medians of profiled steps"
+    return "unprofiled, on the slowest rank" if comparison.unprofiled else "medians of profiled steps"
 
 
 def _evidence(diff: Diff, comparison: Comparison, *, of_one: bool) -> tuple[str, str, str, str]:

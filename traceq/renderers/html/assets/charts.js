@@ -35,10 +35,15 @@ charts.intervals = function (figure, data) {
     rows.append("text").attr("class", "name").attr("x", left).attr("y", 22)
       .text((datum) => fitted(datum.name, width * 0.5));
     rows.append("text").attr("class", "value").attr("x", right).attr("y", 22).attr("text-anchor", "end")
-      .text((datum) => fitted(`${arrow(datum.value)}${datum.text}`, width * 0.46));
+      .text((datum) => fitted(`${arrow(datum.value)}${datum.text}`, besideName(datum.name, width)));
     telling(rows.append("rect").attr("class", "hover").attr("width", width).attr("height", row), ({ label }) => label);
   });
 };
+
+/** Room for a value on the line of a name. */
+function besideName(name, width) {
+  return Math.max(width * 0.46, width - textWidth(name) - 32);
+}
 
 /** How the delta adds up: each bar starts where the one above ends; the last is the total. */
 charts.waterfall = function (figure, data) {
