@@ -66,11 +66,11 @@ def test_a_trace_without_lines_has_no_rows() -> None:
     assert by_line(step(0, 100), op("aten::mul", 10, 20), call("cudaDeviceSynchronize", 40, 10)) == {}
 
 
-def recorded(other_ms: int, *, num_steps: int = 64, lines: SourceLines | None = LINES) -> Run:
-    """A job of steps of 100 ms, traced once: 2 ms in forward, an op of 1 ms at one line, two of 7 at another."""
+def recorded(other_ms: int, *, num_steps: int = 64, lines: SourceLines | None = LINES, step_ms: int = 100) -> Run:
+    """A job of steps of `step_ms`, traced once: 2 ms in forward, an op of 1 ms at one line, two of 7 at another."""
     phases = ("forward", "backward")
-    phases_ns = {"forward": 40 * MS, "backward": (60 - other_ms) * MS}
-    steps = [StepLine("run", "run", "run", n, 0, n, phases_ns, 100 * MS, 0, 0, 0) for n in range(num_steps)]
+    phases_ns = {"forward": step_ms * MS * 2 // 5, "backward": (step_ms * 3 // 5 - other_ms) * MS}
+    steps = [StepLine("run", "run", "run", n, 0, n, phases_ns, step_ms * MS, 0, 0, 0) for n in range(num_steps)]
     arms = (Arm("run", "", baseline=True),)
     manifest = Manifest(1, "id", "", "", {}, arms, phases, 1, 0, status="complete")
     ops = [op("aten::mul", 2000, 1000), op("aten::mul", 3000, 4000), op("aten::add", 7000, 3000)]
@@ -92,6 +92,12 @@ def test_much_time_in_no_phase_is_a_finding_with_the_line_that_has_most_of_it() 
         "that is at average.py:9 update (aten::mul, aten::add)"
     )
     assert [severity for severity, _ in texts(recorded(12))] == ["medium"]
+
+
+def test_a_share_of_much_longer_traced_time_is_stated_with_that_time() -> None:
+    ((_, text),) = texts(recorded(3, step_ms=10))
+    assert "3.00 ms of an unprofiled step (30.0 %)" in text
+    assert "in this one traced step, where it takes 8.00 ms, 87.5 % of that is at average.py:9 update" in text
 
 
 @pytest.mark.parametrize("run", [recorded(9), recorded(25, num_steps=8), recorded(25, lines=None)])

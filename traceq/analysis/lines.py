@@ -33,6 +33,8 @@ _LEAST_KNOWN = 0.5
 """Part of the time whose lines are known from which people see the table."""
 _LEAST_OTHER, _MUCH = 10.0, 20.0
 """Percentage of an unprofiled step from which what is in none of its phases is a finding, and from which a high one."""
+_UNLIKE = 2.0
+"""Traced against unprofiled time from which the text says both: the share is then one of other steps."""
 _MOST_OPS = 2
 _ENGINE = "autograd::engine::evaluate_function: "
 
@@ -189,12 +191,14 @@ def _findings(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
         return
     largest = max(range(len(rows)), key=times.__getitem__)
     row, part = rows[largest], format_value(100 * times[largest] / sum(times), Unit.PERCENT)
+    is_longer = sum(times) >= _UNLIKE * share.ns
+    there = f", where it takes {format_value(sum(times), Unit.NS)}," if is_longer else ","
     on_rank = f" of rank {job.ranks[share.rank].rank}" if len(job.ranks) > 1 else ""
     ops = f" ({row.op})" if row.op else ""
     named = [name for name in job.timings.phases if name != OTHER]
     text = (
         f"{format_value(share.ns, Unit.NS)} of an unprofiled step{on_rank} ({format_value(share.pct, Unit.PERCENT)}) "
-        f"is outside of {', '.join(named[:-1])} and {named[-1]}: {in_traced_steps(job)}, {part} of that is at "
+        f"is outside of {', '.join(named[:-1])} and {named[-1]}: {in_traced_steps(job)}{there} {part} of that is at "
         f"{row.line or 'lines that are not known'}{ops}"
     )
     severity = "high" if share.pct >= _MUCH else "medium"

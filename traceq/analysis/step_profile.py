@@ -32,7 +32,7 @@ _MERGED_PHASES = (
     "DeepSpeed clips, steps and zeroes gradients within one call, and reduces them within backward: time missing from "
     "unscale_clip and zero_grad_sched is in optim_step."
 )
-_OTHER = "`other` is the rest of the step, in none of these phases: checks, metrics, logging, what Python does between."
+_OTHER = "`other` is the rest of the step, in none of these phases: ops, checks, metrics and logging of the script."
 _MUCH_PCT = 5.0
 """Share of a step from which the time outside all phases is explained."""
 _MOST_BESIDE_SPREAD = 4

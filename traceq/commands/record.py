@@ -124,6 +124,8 @@ def command(
     Before that each arm runs 20 steps to warm up, fewer when fewer are measured. Arms that cannot share a process run
     apart, in short processes one after another.
 
+    traceq record -- python train.py
+
     traceq record --toggle main.config.threshold=0,10 -- torchrun --nproc-per-node 8 train.py
 
     traceq record --recipe outlier_ab --set stall_us=2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
@@ -143,6 +144,7 @@ def start_rank(
         announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
     _say_of_workers(announced, request, loader)
     if request.is_dry:
+        announced.say(f"traceq: where its time goes: {shlex.join(['traceq', 'record', '--', *request.command])}")
         leave_in_order(world)
         return None
     values = {each.arm.name: each.values for each in arms}

@@ -312,7 +312,9 @@ def test_toggles_that_apply_are_tried_or_listed(
 ) -> None:
     recorded(tmp_path, plain, toggles=(), num_steps=1200, **{option: True})
     if option == "is_dry":
-        (line,) = (each for each in capsys.readouterr().err.splitlines() if "toggles that apply: " in each)
+        lines = capsys.readouterr().err.splitlines()
+        assert any(line.startswith("traceq: where its time goes: traceq record --") for line in lines)
+        (line,) = (each for each in lines if "toggles that apply: " in each)
         assert "@optimizer=default,foreach,fused" in line
         assert "@attention" not in line
         assert "@autocast" not in line
