@@ -56,30 +56,29 @@ _MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A step in ms: as it was, predicted after the change from `least` to `most`, and measured, within `noise`."""
+    """A step in ms: as it was, predicted after the change from `least` to `most`, and measured.
+
+    `again`: by how much the mean of other steps may be outside of the prediction; `noise`: that of the measurement.
+    """
 
     job: str
     change: str
     now: float
     least: float
     most: float
+    again: float
     then: float
     noise: float
 
     @property
     def error_pct(self) -> float:
-        """Middle of the prediction minus what was measured, in percent of the step after the change."""
+        """Middle of the saving's ends minus what was measured, in percent of the step after the change."""
         return 100 * ((self.least + self.most) / 2 - self.then) / self.then
 
     @property
     def is_inside(self) -> bool:
-        """Whether what was measured is within the predicted range."""
-        return self.least <= self.then <= self.most
-
-    @property
-    def is_near(self) -> bool:
-        """Whether it is, within the noise of the measurement."""
-        return self.least - self.noise <= self.then <= self.most + self.noise
+        """Whether what was measured is in the range predicted for other steps than those that were replayed."""
+        return self.least - self.again <= self.then <= self.most + self.again
 
 
 def record(work: Path, job: str, minutes: float) -> Path | None:
@@ -113,8 +112,8 @@ def outcomes(job: str, run: Path) -> list[Outcome]:
         change = predict(replay, [CHANGES[diff.b_name]], job).together
         now = comparison.a_ns
         low, high = comparison.ci95_ns
-        least, most = (now + ns - change.now_ns for ns in (change.least_ns, change.most_ns))
-        times = (now, least, most, now + comparison.delta_ns, (high - low) / 2)
+        least, most = now - change.most_saved_ns, now - change.least_saved_ns
+        times = (now, least, most, change.again_ns or 0, now + comparison.delta_ns, (high - low) / 2)
         results.append(Outcome(job, change.option, *(ns / _MS for ns in times)))
     return results
 
@@ -127,7 +126,8 @@ def of_pairs(traces: Path) -> list[Outcome]:
         change = predict(before, [intervention], a).together
         then = after.step_ns(after.observed)
         noise = 2 * float(then.std(ddof=1)) / len(then) ** 0.5 if len(then) > 1 else 0.0
-        times = (change.now_ns, change.least_ns, change.most_ns, float(then.mean()), noise)
+        least, most = change.now_ns - change.most_saved_ns, change.now_ns - change.least_saved_ns
+        times = (change.now_ns, least, most, change.again_ns or 0, float(then.mean()), noise)
         results.append(Outcome(a, change.option, *(ns / _MS for ns in times)))
     return results
 
@@ -135,18 +135,16 @@ def of_pairs(traces: Path) -> list[Outcome]:
 def show(console: Console, rows: list[Outcome]) -> None:
     """Print a row for each outcome, and how many are inside their range."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("job", "change", "now ms", "predicted", "to", "measured", "+-", "error", "inside"):
+    for heading in ("job", "change", "now ms", "predicted", "to", "again +-", "measured", "+-", "error", "inside"):
         table.add_column(heading, justify="left" if heading in ("job", "change", "inside") else "right")
     for row in rows:
-        numbers = (f"{ms:.2f}" for ms in (row.now, row.least, row.most, row.then, row.noise))
-        inside = "yes" if row.is_inside else "within its noise" if row.is_near else "no"
-        table.add_row(row.job, row.change, *numbers, f"{row.error_pct:+.1f} %", inside)
+        numbers = (f"{ms:.2f}" for ms in (row.now, row.least, row.most, row.again, row.then, row.noise))
+        table.add_row(row.job, row.change, *numbers, f"{row.error_pct:+.1f} %", "yes" if row.is_inside else "no")
     console.print(table)
     if rows:
-        inside, near = sum(row.is_inside for row in rows), sum(row.is_near for row in rows)
         error = float(np.median([abs(row.error_pct) for row in rows]))
         console.print(
-            f"{inside} of {len(rows)} inside the range, {near} within the noise of the measurement; "
+            f"{sum(row.is_inside for row in rows)} of {len(rows)} inside the range of other steps; "
             f"median error {error:.1f} % of the step\n",
             soft_wrap=True,
         )

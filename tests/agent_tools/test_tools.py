@@ -119,7 +119,8 @@ def test_what_the_job_would_gain_is_what_its_command_prints() -> None:
     together = ask("what_if", path=JOB)["together"]
     printed = json.loads(traceq(*shlex.split(together["command"])[1:]).out)
     assert [dict(zip(together["rows"]["columns"], row, strict=True)) for row in together["rows"]["rows"]] == [
-        prediction["together"] for prediction in printed["predictions"]
+        {key: value for key, value in prediction["together"].items() if key != "noise_ns"}
+        for prediction in printed["predictions"]
     ]
 
 

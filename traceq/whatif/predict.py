@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import hypot, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,8 @@ _HELD = "All else takes as long as it did, and waits for the same."
 class Change:
     """What the mean step would be: shorter by `least_saved_ns` to `most_saved_ns`, and from `least_ns` to `most_ns`.
 
-    `noise_ns`: two standard errors of the saving, by how steps differ in it; None for one or two.
+    `noise_ns`: two standard errors of the saving, by how steps differ in it; None for one or two. `again_ns`: of the
+    difference between the mean of these steps and that of as many others, which have the change; likewise.
     """
 
     option: str
@@ -42,6 +43,7 @@ class Change:
     least_saved_ns: int
     most_saved_ns: int
     noise_ns: int | None
+    again_ns: int | None
 
     @property
     def least_ns(self) -> int:
@@ -122,7 +124,10 @@ def saving_of(replay: JobReplay, interventions: Sequence[Intervention]) -> Savin
 def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
     now, least, most = _played(replay, interventions)
     saving, num = _saving(now, least, most), replay.num_steps
-    noise = max(_noise_ns(now - least), _noise_ns(now - most)) if num >= _LEAST_STEPS else None
+    noise = again = None
+    if num >= _LEAST_STEPS:
+        noise = round(max(_noise_ns(now - then) for then in (least, most)))
+        again = round(max(hypot(_noise_ns(now), _noise_ns(then)) for then in (least, most)))
     words = [intervention.words for intervention in interventions]
     return Change(
         option=" ".join(intervention.option for intervention in interventions),
@@ -131,7 +136,8 @@ def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
         now_ns=round(float(now.mean())),
         least_saved_ns=saving.least_ns,
         most_saved_ns=saving.most_ns,
-        noise_ns=None if noise is None else round(noise),
+        noise_ns=noise,
+        again_ns=again,
     )
 
 
@@ -148,9 +154,9 @@ def _played(replay: JobReplay, interventions: Sequence[Intervention]) -> tuple[I
     return now, lasts[0], lasts[1]
 
 
-def _noise_ns(saved: Ints) -> float:
-    """Return two standard errors of the mean of what some steps save, ns."""
-    return 2 * float(saved.std(ddof=1)) / sqrt(len(saved))
+def _noise_ns(of_steps: Ints) -> float:
+    """Return two standard errors of the mean of some steps' times, or savings, ns."""
+    return 2 * float(of_steps.std(ddof=1)) / sqrt(len(of_steps))
 
 
 def _saving(now: Ints, least: Ints, most: Ints) -> Saving:

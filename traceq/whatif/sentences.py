@@ -15,6 +15,7 @@ __all__ = ["WHATIF_SCHEMA", "ChangeRow", "change_table", "first_sentence", "held
 WHATIF_SCHEMA = "traceq.whatif/1"
 
 _LASTS = "A step lasts from its begin on the last rank to the end of its last work, on the host or the device"
+_NOISE = "again: two standard errors of the difference to as many others with the change"
 _GRAIN = 0.005
 """Part of a step from which the ends of a range are told apart."""
 
@@ -30,6 +31,7 @@ class ChangeRow:
     saved_ns: int = column("saves", Unit.NS)
     most_saved_ns: int = column("at most", Unit.NS)
     noise_ns: int | None = column("noise", Unit.NS)
+    again_ns: int | None = column("again", Unit.NS)
 
 
 def first_sentence(prediction: Prediction) -> str:
@@ -56,7 +58,7 @@ def held_lines(predictions: Sequence[Prediction]) -> list[str]:
     unreplayed = prediction.unreplayed_ns
     part = f"; {format_value(unreplayed, Unit.NS)} of it cannot be replayed" if unreplayed else ""
     has_noise = together.noise_ns is not None
-    noise = "noise: two standard errors of what they save" if has_noise else "too few for their noise"
+    noise = _NOISE if has_noise else "too few for their noise"
     rests = f"Mean of {num} {what}s of {ranks}; {noise}" if num > 1 else f"One {what} of {ranks}: {noise}"
     held = dict.fromkeys(text for each in predictions for text in each.held)
     return [f"Held fixed: {' '.join(held)}", f"{rests}{part}.", *_other_step(prediction)]
@@ -72,7 +74,11 @@ def _other_step(prediction: Prediction) -> list[str]:
 
 
 def change_table(changes: Sequence[Change], title: str = "") -> Table:
-    """Return a row for each change."""
+    """Return a row for each change, without the noise that its range includes."""
+    return _table(changes, title).without("noise_ns")
+
+
+def _table(changes: Sequence[Change], title: str = "") -> Table:
     rows = [
         ChangeRow(
             each.option,
@@ -82,6 +88,7 @@ def change_table(changes: Sequence[Change], title: str = "") -> Table:
             each.least_saved_ns,
             each.most_saved_ns,
             each.noise_ns,
+            each.again_ns,
         )
         for each in changes
     ]
@@ -105,8 +112,8 @@ def _document(prediction: Prediction) -> dict[str, object]:
         "num_steps": prediction.num_steps,
         "step_ns": prediction.now_ns,
         "unreplayed_ns": prediction.unreplayed_ns,
-        "together": change_table([prediction.together]).to_dicts()[0],
-        "each": change_table(prediction.each).to_dicts(),
+        "together": _table([prediction.together]).to_dicts()[0],
+        "each": _table(prediction.each).to_dicts(),
         "held_fixed": list(prediction.held),
     }
 
