@@ -10,9 +10,10 @@ import pytest
 from builder import Event, build, op, step
 from paths import FIXTURES
 
-from traceq.analysis.perturbation import most_overhead_ns
+from traceq.analysis.perturbation import most_overhead_ns, much_longer_words
 from traceq.analysis.registry import analyze, sheet
 from traceq.display import RenderOptions
+from traceq.facts.ranks.job import job_of
 from traceq.model import Arm, Manifest, Pairs, Run
 from traceq.renderers import find_renderer
 from traceq.runs.read import read
@@ -87,3 +88,10 @@ def test_what_the_profiler_adds_is_counted_event_by_event(arm: str) -> None:
         begin, end = int(events.ts[mark]), int(events.end[mark])
         costs.append(sum(5 * US for start in events.ts.tolist() if begin <= start < end))
     assert most_overhead_ns(trace) == int(np.median(costs))
+
+
+@pytest.mark.parametrize(("us", "words"), [(149, ""), (150, ", 1.50x unprofiled ones")])
+def test_titles_say_where_traced_steps_are_much_longer(us: int, words: str) -> None:
+    assert much_longer_words(job_of(run_of((us, us)))) == words
+    titles = [view.title for view in analyze(run_of((us, us)), "partition").views]
+    assert any(words and f"(traced steps{words})" in title for title in titles) == bool(words)

@@ -256,7 +256,7 @@ def test_the_profilers_cost_is_the_traced_step_against_the_unprofiled_one() -> N
     expected = {"rank": 0, "unprofiled_ns": 100_000, "num_unprofiled": 3, "profiled_ns": 130_000, "num_profiled": 2}
     assert table(run, "perturbation") == [expected | {"slowdown_pct": pytest.approx(30)}]
     note = analyze(run, "steps").views[0].note
-    assert note.endswith("Profiler overhead: 1.30x (unprofiled steps take 100 us, median of 3).")
+    assert note.endswith("Traced steps: 1.30x unprofiled ones (100 us, median of 3).")
 
 
 def test_a_copied_trace_knows_the_profilers_cost_from_its_pairs() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from traceq.analysis._basis import other_share
 from traceq.analysis._rank_rows import largest_sums, of_all
 from traceq.analysis._wording import in_traced_steps, more_rows
+from traceq.analysis.perturbation import much_longer_words
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.ranks.job import Job
@@ -174,7 +175,8 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
         return None
     shown = [row for row in listed if row.share >= _LEAST_SHARE][:_TOP]
     ranks = f", mean of {num} ranks" if num > 1 else ""
-    title = f"Time by line of Python, per step ({in_traced_steps(job).removeprefix('in ')}{ranks})"
+    basis = f"{in_traced_steps(job).removeprefix('in ')}{much_longer_words(job)}{ranks}"
+    title = f"Time by line of Python, per step ({basis})"
     view = Table.of("lines", title, _Line, shown, note=more_rows(len(listed) - len(shown)))
     return view if has_device else view.without("gpu_ns")
 

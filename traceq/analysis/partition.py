@@ -23,6 +23,7 @@ from traceq.analysis._wording import (
     per_step,
     saving_words,
 )
+from traceq.analysis.perturbation import much_longer_words
 from traceq.causes.removed_waits import saved_without_syncs
 from traceq.causes.replay import Saving, replay_of
 from traceq.facts.events.device_work import device_work
@@ -320,7 +321,10 @@ def _by_phase(job: Job, means: Sequence[_Mean], order: Sequence[str]) -> Table:
     """Ns of a step by phase and category, mean over ranks; with totals and shares where there are several phases."""
     cells = sorted(means, key=lambda mean: order.index(mean.phase))
     matrix = _matrix((mean.phase, mean.category, mean.ns / len(job.ranks)) for mean in cells)
-    title = f"{_heading(job)} by phase and category{' (mean of ranks)' if len(job.ranks) > 1 else ''}"
+    basis = ["mean of ranks"] if len(job.ranks) > 1 else []
+    basis += [f"traced steps{longer}"] if (longer := much_longer_words(job)) else []
+    in_brackets = f" ({'; '.join(basis)})" if basis else ""
+    title = f"{_heading(job)} by phase and category{in_brackets}"
     columns, rows, whole_ns = matrix.columns("phase"), matrix.rows, float(matrix.ns.sum())
     if len(rows) > 1:
         shares = (100 * matrix.ns.sum(axis=1) / whole_ns).tolist()

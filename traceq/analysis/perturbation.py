@@ -17,12 +17,15 @@ from traceq.model import Category, Caveat, Trace
 from traceq.report import Report, Table, column
 from traceq.units import Unit, format_value
 
-__all__ = ["merge", "most_overhead_ns", "perturbation_words", "summarize", "unlike_steps"]
+__all__ = ["merge", "most_overhead_ns", "much_longer_words", "perturbation_words", "summarize", "unlike_steps"]
 
 POSITION = 12
 
 _MOST_PER_EVENT_NS = 5_000
 """What recording one event of the host takes at most: an op with its shapes and stack, several times what is usual."""
+
+_MUCH_LONGER = 1.5
+"""Part of an unprofiled step from which a traced one is another step: tables of it then say so in their title."""
 
 _FEWEST = 8
 """Unprofiled steps from which their range tells something."""
@@ -53,13 +56,19 @@ def merge(job: Job, parts: Sequence[None]) -> Report:
 
 
 def perturbation_words(job: Job) -> str:
-    """Return `Profiler overhead: 1.14x (unprofiled steps take 48.2 ms, median of 64).`, of the job; "" if unknown."""
+    """Return `Traced steps: 1.14x unprofiled ones (48.2 ms, median of 64).`, of the job; "" if unknown."""
     rows = _slowdowns(job)
     if not rows:
         return ""
-    profiled_ns, unprofiled_ns = max(row.profiled_ns for row in rows), max(row.unprofiled_ns for row in rows)
-    median = f"{format_value(unprofiled_ns, Unit.NS)}, median of {rows[0].num_unprofiled:,}"
-    return f"Profiler overhead: {profiled_ns / unprofiled_ns:.2f}x (unprofiled steps take {median})."
+    median = f"{format_value(max(row.unprofiled_ns for row in rows), Unit.NS)}, median of {rows[0].num_unprofiled:,}"
+    return f"Traced steps: {_slowdown_of_job(rows):.2f}x unprofiled ones ({median})."
+
+
+def much_longer_words(job: Job) -> str:
+    """Return `, 3.39x unprofiled ones` where traced steps are so much longer that their times mislead; else ""."""
+    rows = _slowdowns(job)
+    slowdown = _slowdown_of_job(rows) if rows else 1.0
+    return f", {slowdown:.2f}x unprofiled ones" if slowdown >= _MUCH_LONGER else ""
 
 
 def most_overhead_ns(trace: Trace) -> int:
@@ -105,6 +114,10 @@ def _unlike(rank: Outline, unprofiled: NDArray[np.int64], most_overhead: int) ->
         f"{median} (all from {least_text} to {most_text}), and {why}"
     )
     return outside, text
+
+
+def _slowdown_of_job(rows: Sequence[SlowdownRow]) -> float:
+    return max(row.profiled_ns for row in rows) / max(row.unprofiled_ns for row in rows)
 
 
 def _slowdowns(job: Job) -> list[SlowdownRow]:
