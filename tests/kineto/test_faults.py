@@ -24,6 +24,7 @@ SOUND = text(op("aten::add", 0, 1))
         (b"null", "a file that starts with b'null'; expected a Kineto trace (JSON)"),
         (b"{}", "a JSON object with the keys none; expected a list `traceEvents`"),
         (b'{"b": 1, "a": [2]}', "a JSON object with the keys a, b; expected a list `traceEvents`"),
+        (b'{"a": 1 "b": 2}', "no list `traceEvents`: JSON is malformed: expected ',' or '}' (byte 8)"),
         (b'{"traceEvents": null}', "a JSON object with the keys traceEvents; expected a list `traceEvents`"),
         (b"[]", "no complete event; expected events with ts and dur"),
         (b'{"traceEvents": []}', "no complete event; expected events with ts and dur"),

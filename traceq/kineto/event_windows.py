@@ -191,7 +191,10 @@ class Document:
         try:
             keys = ", ".join(sorted(_decode_object(self._buffer))[:4]) or "none"
         except _NOT_JSON as fault:
-            return UnreadableInput(where, f"no list `traceEvents`: {str(fault)[0].lower()}{str(fault)[1:]}")
+            reason = str(fault)
+            if not reason[:2].isupper():  # of `JSON is malformed`
+                reason = f"{reason[:1].lower()}{reason[1:]}"
+            return UnreadableInput(where, f"no list `traceEvents`: {reason}")
         return UnreadableInput(where, f"a JSON object with the keys {keys}", "a list `traceEvents`")
 
     def _describe_content(self) -> str:
