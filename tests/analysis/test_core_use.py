@@ -114,6 +114,22 @@ def test_a_machine_that_others_use_is_called_busy_and_the_workers_are_not_blamed
     assert "processes outside the job keep 1.60 of 2 cores busy" in codes["busy_machine"]
 
 
+def test_that_a_machine_is_busy_is_one_short_sentence() -> None:
+    busy = replace(
+        USE, cores_available=1024, other_busy_cores=1023.45, timed_step_ns=10**12, thread_core_wait_ns=10**12
+    )
+    assert len(findings(recorded(busy))["busy_machine"]) <= 160
+
+
+def test_the_title_says_that_times_are_those_of_a_rank_of_several() -> None:
+    run = recorded(replace(USE, ranks_per_host=2))
+    assert run.manifest is not None
+    (view,) = analyze(replace(run, manifest=replace(run.manifest, num_ranks=4)), "loader").views
+    assert view.title == ("CPU time per rank of an unprofiled step, by process (mean of 4 ranks; 2 cores for 2 ranks)")
+    (of_one,) = analyze(recorded(USE), "loader").views
+    assert of_one.title == "CPU time of an unprofiled step, by process (2 cores)"
+
+
 def test_the_table_has_a_row_for_each_kind_of_process() -> None:
     training_row, worker, others = rows(recorded(replace(USE, loader_workers=2)))
     assert (training_row["cpu_ns"], training_row["busy_pct"], training_row["threads"]) == (130 * MS, 130, 2)

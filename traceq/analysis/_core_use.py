@@ -99,9 +99,12 @@ def core_view(job: Job, rows: list[CoreUseRow]) -> Table:
     """Return the rows for people."""
     basis = _basis(job)
     assert basis is not None
-    cores = format_value(basis.use.cores_available, Unit.COUNT)
-    ranks = f", {basis.use.ranks_per_host} ranks" if basis.use.ranks_per_host > 1 else ""
-    title = f"CPU time of an unprofiled step, by process ({cores} cores{ranks})"
+    assert job.manifest is not None
+    cores, num_ranks = format_value(basis.use.cores_available, Unit.COUNT), job.manifest.num_ranks_of(job.arm)
+    title = f"CPU time of an unprofiled step, by process ({cores} cores)"
+    if num_ranks > 1:
+        of_host = f"{cores} cores for {_counted(basis.use.ranks_per_host, 'rank')}"
+        title = f"CPU time per rank of an unprofiled step, by process (mean of {num_ranks:,} ranks; {of_host})"
     note = _workers_note(job) if basis.use.loader_workers else _without_workers(job)
     return Table.of("core_use", title, CoreUseRow, rows, note=note)
 
@@ -159,9 +162,8 @@ def core_findings(job: Job) -> Iterator[Finding]:
         yield Finding(
             "busy_machine",
             "medium",
-            f"busy machine: processes outside the job keep {_cores(others)} of {cores} cores busy while steps are "
-            f"timed, and a thread of the step waits {basis.wait_words} for a core: compare only arms that ran in "
-            "turns; absolute times, shares and MFU are those of a shared machine",
+            f"busy machine: processes outside the job keep {_cores(others)} of {cores} cores busy; a thread of the "
+            f"step waits {basis.wait_words} for a core: compare only arms in turns",
             basis.wait_ns,
         )
     if basis.worker_cores >= max(_MIN_WORKER_CORES, others) and basis.demand > basis.use.cores_available:
