@@ -27,7 +27,7 @@ class RecordingFailed(TraceqError):
 
 
 class UsageFault(TraceqError):
-    """Invalid argument: an unknown recipe, analysis, arm or rule."""
+    """Invalid argument: an unknown recipe, analysis, rank, step, arm or rule."""
 
     exit_code = 2
 

@@ -183,8 +183,22 @@ def test_garbage_for_ranks_is_a_usage_error(trace: str, text: str) -> None:
 
 def test_a_file_of_another_rank_than_asked_for_is_refused(trace: str) -> None:
     result = traceq("show", "--ranks", "7", trace)
-    assert result.code == 1
+    assert result.code == 2
     assert result.err == f"traceq: {trace}: no trace of rank 7; expected rank 0\n"
+
+
+@pytest.mark.parametrize("path", ["outlier_ab", "outlier_ab/on", "example/job"])
+def test_ranks_that_a_recording_does_not_have_are_refused(path: str) -> None:
+    refused = traceq("show", FIXTURES / path, "--ranks", "7")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.endswith(": no trace of rank 7; expected ranks 0-1\n")
+
+
+def test_a_folder_with_a_folder_of_runs_is_told_of_it(tmp_path: Path) -> None:
+    (tmp_path / "traceq-runs" / "train").mkdir(parents=True)
+    refused = traceq("show", tmp_path)
+    assert refused.code == 1
+    assert refused.err.endswith(f", or its folder of recorded runs: {tmp_path}/traceq-runs\n")
 
 
 def test_control_characters_in_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:

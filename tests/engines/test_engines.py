@@ -164,7 +164,7 @@ def test_one_step_of_many_ranks_is_that_of_a_few(copied: Path) -> None:
     for _ in range(2):
         result, _ = sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=last)
         assert text(result) == text(alone)
-    with pytest.raises(UnreadableInput, match="no step 99; expected one of"):
+    with pytest.raises(UsageFault, match="no step 99; expected one of"):
         sheet_of(copied, start=lambda: nullcontext(engine), small=0, step=99)
 
 

@@ -9,7 +9,7 @@ import pytest
 from builder import Event, kernel, launch, op, row, step, text
 
 from traceq.analysis.registry import analyze
-from traceq.errors import UnreadableInput
+from traceq.errors import UnreadableInput, UsageFault
 from traceq.runs.read import read
 
 
@@ -46,7 +46,7 @@ def test_processes_that_tell_their_rank_are_ranks(tmp_path: Path) -> None:
 def test_one_rank_of_them_can_be_chosen(tmp_path: Path) -> None:
     path = merged(tmp_path, *rank(0), *rank(1))
     assert read(path, ranks={1}).ranks == (1,)
-    with pytest.raises(UnreadableInput, match="no trace of rank 7; expected ranks 0-1"):
+    with pytest.raises(UsageFault, match="no trace of rank 7; expected ranks 0-1"):
         read(path, ranks={7})
 
 

@@ -107,7 +107,7 @@ def test_ranks_that_are_not_asked_for_are_left_out(job: Path) -> None:
     assert show_json("--ranks", "0,2", job)["source"]["ranks"] == [0, 2]
     assert show_json("--ranks", "1-7", job)["source"]["ranks"] == [1, 2]
     nobody = traceq("show", "--ranks", "9", job)
-    assert (nobody.code, nobody.err) == (1, f"traceq: {job}: no trace of rank 9; expected ranks 0-2\n")
+    assert (nobody.code, nobody.err) == (2, f"traceq: {job}: no trace of rank 9; expected ranks 0-2\n")
 
 
 def test_a_rank_told_by_its_name_is_not_even_opened(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from paths import ROOT, TRACES
 from terminal import traceq
 
 from traceq.analysis.registry import analyze_all
-from traceq.errors import UnreadableInput
+from traceq.errors import UsageFault
 from traceq.facts.timeline.steps import steps
 from traceq.model import Run, Trace
 from traceq.runs.read import read
@@ -98,9 +98,9 @@ def test_messages_keep_the_events_they_are_about() -> None:
 
 
 def test_an_unknown_step_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UnreadableInput, match=r"^a\.json: no step 9; expected one of 4-5$"):
+    with pytest.raises(UsageFault, match=r"^a\.json: no step 9; expected one of 4-5$"):
         of(two_steps(), 9)
-    with pytest.raises(UnreadableInput, match=r"no step 0; expected a trace with steps"):
+    with pytest.raises(UsageFault, match=r"no step 0; expected a trace with steps"):
         of(build(op("aten::mm", 1, 2)), 0)
 
 
@@ -119,7 +119,7 @@ def test_show_says_which_step_it_is_about() -> None:
     assert result["source"]["step"] == 2
     assert [(row["rank"], row["name"]) for row in result["steps"]] == [(0, "ProfilerStep#2"), (1, "ProfilerStep#2")]
     refused = traceq("show", JOB, "--step", "9")
-    assert (refused.code, refused.err) == (1, f"traceq: {JOB}: no step 9; expected one of 0-3\n")
+    assert (refused.code, refused.err) == (2, f"traceq: {JOB}: no step 9; expected one of 0-3\n")
 
 
 def test_every_analysis_answers_about_one_step() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from traceq.errors import UnreadableInput
+from traceq.errors import UnreadableInput, UsageFault
 from traceq.facts.timeline.steps import extent
 from traceq.frozen import frozen
 from traceq.kineto.file_name import rank_in_name
@@ -18,7 +18,7 @@ from traceq.runs.embedded_recording import decode
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.process_medians import read_processes
 from traceq.runs.processes import one_process, split_by_rank
-from traceq.runs.run_folder import STEPS, is_run, read_manifest
+from traceq.runs.run_folder import RUNS, STEPS, is_run, read_manifest
 from traceq.runs.step_log import PairLine, StepLine, pairs_of, rank_files, read_lines
 from traceq.runs.timings import timings_of
 from traceq.runs.windows import latest_windows
@@ -174,6 +174,8 @@ def _read_arm(
     if folder.is_dir() and trace_files(folder, ranks):
         traced = _read_folder(folder, strict=strict, ranks=ranks, reader=reader)
         traces, flights, caveats = traced.traces, traced.flights, [*caveats, *traced.caveats]
+    elif folder.is_dir() and (others := _ranks_in(folder)):
+        raise _no_such_ranks(folder, ranks or (), others)
     elif manifest.status == "complete" and any(
         known_arm.name == arm and known_arm.timed and not known_arm.status for known_arm in manifest.arms
     ):
@@ -219,6 +221,11 @@ def trace_files(folder: Place, ranks: Collection[int] | None = None) -> list[Pla
     return [file for file in files if is_selected(file)]
 
 
+def _ranks_in(folder: Place) -> list[int]:
+    """Return the ranks that the names of the trace files of a folder give."""
+    return [rank for file in trace_files(folder) if (rank := rank_in_name(file.name)) is not None]
+
+
 def read_one(file: Place, *, strict: bool) -> Trace:
     """Return one rank's trace, with the recording data that traceq embedded in it. Raises UnreadableInput."""
     return one_process(_with_embedded(read_trace(file, strict=strict)))
@@ -245,11 +252,9 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
             raise UnreadableInput(str(folder), unread[0].text if unread else "no dump of the selected ranks")
         return Run(str(folder), (), caveats=tuple(unread), flights=flights)
     if not files:
-        if others := [rank for file in trace_files(folder, None) if (rank := rank_in_name(file.name)) is not None]:
+        if others := _ranks_in(folder):
             raise _no_such_ranks(folder, ranks or (), others)
-        runs = [path for path in _by_name(folder) if is_run(path)]
-        one_run = f", or one of its {len(runs)} runs: {folder / runs[0].name}" if runs else ""
-        raise UnreadableInput(str(folder), "no trace files", f"*.json, *.json.gz or *.json.zst{one_run}")
+        raise UnreadableInput(str(folder), "no trace files", f"*.json, *.json.gz or *.json.zst{_runs_in(folder)}")
     traces, caveats, others = [], [], []
     for file, trace in zip(files, reader(files), strict=True):
         if isinstance(trace, UnreadableInput):
@@ -274,10 +279,19 @@ def _read_folder(folder: Place, *, strict: bool, ranks: Collection[int] | None, 
     )
 
 
-def _no_such_ranks(path: Place, selected: Collection[int], present: Iterable[int]) -> UnreadableInput:
+def _runs_in(folder: Place) -> str:
+    """Return which path to give instead of a folder that holds recorded runs, or the folder of runs; "" for others."""
+    runs = [path for path in _by_name(folder) if is_run(path)]
+    if runs:
+        return f", or one of its {len(runs)} runs: {folder / runs[0].name}"
+    runs_folder = folder / RUNS
+    return f", or its folder of recorded runs: {runs_folder}" if runs_folder.is_dir() else ""
+
+
+def _no_such_ranks(path: Place, selected: Collection[int], present: Iterable[int]) -> UsageFault:
     """Return the error of a selection of which nothing is there."""
     texts = [f"rank{'s' if len(each) > 1 else ''} {format_ranks(each)}" for each in (list(selected), list(present))]
-    return UnreadableInput(str(path), f"no trace of {texts[0]}", texts[1])
+    return UsageFault(f"{path}: no trace of {texts[0]}; expected {texts[1]}")
 
 
 def _tensorboard(folder: Place, ranks: Collection[int] | None) -> tuple[Place, tuple[Caveat, ...]] | None:

@@ -23,6 +23,7 @@ from traceq.model import Manifest
 __all__ = [
     "FORMAT",
     "MANIFEST",
+    "RUNS",
     "STEPS",
     "RunFolder",
     "atomic_write",
@@ -34,6 +35,8 @@ __all__ = [
 
 FORMAT = 1
 MANIFEST, STEPS = "run.json", "steps"
+RUNS = "traceq-runs"
+"""Folder of the runs of a working directory."""
 _RESERVE_BYTES = 16_384  # several times the size of a manifest
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from traceq.errors import UnreadableInput
+from traceq.errors import UsageFault
 from traceq.facts.timeline.single_step import cut_to_step
 from traceq.facts.timeline.steps import Steps, steps
 from traceq.model import Caveat, Flight, Run, Trace
@@ -20,7 +20,7 @@ __all__ = ["only_step", "step_numbers", "with_step"]
 def only_step(run: Run, number: int) -> Run:
     """Return ProfilerStep#`number` of every rank that has it; a caveat names the others, which are left out.
 
-    Raises UnreadableInput, with the steps that exist, if no trace has it.
+    Raises UsageFault, with the steps that exist, if no trace has it.
     """
     numbers = {trace.rank: step_numbers(steps(trace)) for trace in run.traces}
     cut = (cut_to_step(trace, number) if number in numbers[trace.rank] else trace for trace in run.traces)
@@ -37,7 +37,8 @@ def with_step(run: Run, number: int, numbers: Mapping[int, Collection[int]]) -> 
     if not any(number in of_rank for of_rank in numbers.values()):
         existing = sorted(set().union(*numbers.values()))
         hint = "a trace with steps: call profiler.step() after each"
-        raise UnreadableInput(run.path, f"no step {number}", f"one of {format_ranks(existing)}" if existing else hint)
+        expected = f"one of {format_ranks(existing)}" if existing else hint
+        raise UsageFault(f"{run.path}: no step {number}; expected {expected}")
     cut = tuple(trace for trace in run.traces if trace.only is not None)
     by_rank = {trace.rank: trace for trace in cut}
     lacking = [rank for rank, of_rank in numbers.items() if number not in of_rank]

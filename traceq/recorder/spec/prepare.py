@@ -16,7 +16,7 @@ from traceq.errors import TraceqError, UsageFault
 from traceq.recorder.spec.catalogue import Entry, find_recipe
 from traceq.recorder.spec.parameters import overrides, plain_values, with_changes
 from traceq.recorder.spec.plan import DEFAULT_HANG_S, Plan, PlannedArm, planned_arms, split_by_device, with_samples
-from traceq.runs.run_folder import RunFolder
+from traceq.runs.run_folder import RUNS, RunFolder
 from traceq.stats.late_ranks import steps_needed
 
 __all__ = [
@@ -179,7 +179,7 @@ def create_run_folder(
     `overwrite` removes the run that `out` is instead. TraceqError if it holds anything but a run; `remedy` is the next
     step that the error suggests, in terms of the caller's option.
     """
-    base = out or Path("traceq-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    base = out or Path(RUNS) / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     named = base.resolve() if base.name in ("", "..") else base
     others = (named.parent / f"{named.name}-{number}" for number in range(2, MAX_RUNS))
     try:
