@@ -187,6 +187,16 @@ def test_a_file_of_another_rank_than_asked_for_is_refused(trace: str) -> None:
     assert result.err == f"traceq: {trace}: no trace of rank 7; expected rank 0\n"
 
 
+def test_the_step_with_stacks_of_a_recording_names_the_trace_to_show_and_has_no_findings() -> None:
+    arm = FIXTURES / "outlier_ab" / "on"
+    shown = traceq("show", arm / "rank0.stacks.json.gz")
+    assert shown.code == 0
+    assert f"\ntraceq: note: {arm}/rank0.stacks.json.gz: the one step of a recording " in f"\n{shown.err}"
+    assert f"show {arm}/rank0.json.gz instead" in shown.err
+    assert "\n* " not in shown.out
+    assert "\n* " in traceq("show", arm / "rank0.json.gz").out
+
+
 @pytest.mark.parametrize("path", ["outlier_ab", "outlier_ab/on", "example/job"])
 def test_ranks_that_a_recording_does_not_have_are_refused(path: str) -> None:
     refused = traceq("show", FIXTURES / path, "--ranks", "7")
@@ -240,6 +250,7 @@ def test_a_folder_of_runs_is_listed_with_what_each_asked_and_its_result(tmp_path
 
 
 def test_what_a_recording_lacks_is_no_option_of_it() -> None:
-    out = traceq("show", FIXTURES / "outlier_ab").out
+    assert "Not in a recording" not in traceq("show", FIXTURES / "outlier_ab").out
+    out = traceq("show", FIXTURES / "outlier_ab", "--full").out
     assert "Not in a recording of traceq: " in out
     assert "a torch.profiler of your own has them (" in out

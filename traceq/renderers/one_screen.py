@@ -96,7 +96,7 @@ def _print_head(sheet: Sheet, findings: Sequence[Finding], console: Console) -> 
 
 
 def _print_foot(sheet: Sheet, num_more: int, console: Console) -> None:
-    lines = [unknown_line(sheet)] if sheet.unknown else []
+    lines = [unknown_line(sheet)] if sheet.unknown and not sheet.source.arm else []  # no option of a recording
     path = sheet.source.path
     if num_more:
         only = ", --only NAME" if sheet.is_selectable else ""
