@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from builder import Event, kernel, launch, op, step, world, write
 from terminal import traceq
@@ -15,6 +19,7 @@ from traceq.model import Arm, Manifest, Run
 from traceq.runs.embedded_recording import Embedded, encode
 from traceq.runs.read import read
 from traceq.runs.run_folder import RunFolder
+from traceq.runs.step_log import StepLine
 
 
 def rank(path: Path, number: int, *, busy: int = 10, origin: int = 0, size: int = 2) -> Path:
@@ -147,6 +152,31 @@ def test_a_run_that_broke_off_is_shown_and_says_so(recorded: RunFolder) -> None:
     run = read(recorded.path)
     assert run.ranks == (0,)
     assert [caveat.text for caveat in run.caveats] == [f"the recording is incomplete (failed): {fault}"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "steps"),
+    [
+        ((), "no step of arm off is measured"),
+        ((-1, -1), "of 2 steps of arm off none is measured (they warm up)"),
+        ((-1, 0, 1, 2), "of 4 steps of arm off 3 are measured"),
+    ],
+)
+def test_a_run_that_broke_off_untraced_says_how_far_it_got(
+    pairs: Sequence[int], steps: str, recorded: RunFolder
+) -> None:
+    for arm in ("off", "on"):
+        shutil.rmtree(recorded.path / arm)
+    manifest = replace(recorded.read_manifest(), status="interrupted", fault="KeyboardInterrupt", recipe="")
+    recorded.write_manifest(manifest)
+    recorded.steps.mkdir()
+    lines = [StepLine("off", "off", "on", pair, 0, 0, {}, 9, 0, 0, 0) for pair in pairs]
+    recorded.samples(0).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    (caveat,) = read(recorded.path).caveats
+    assert caveat.text == (
+        f"the recording is incomplete (interrupted): KeyboardInterrupt; {steps}, and none traced; "
+        "to record the rest: traceq record -- COMMAND"
+    )
 
 
 def test_metadata_of_a_recording_that_cannot_be_decoded_is_a_caveat(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -18,7 +19,7 @@ from traceq.analysis._plugins import PluginAnalysis, plugin_analyses
 from traceq.errors import UsageFault
 from traceq.facts.ranks.job import Job, job_of
 from traceq.facts.ranks.rank_outline import Outline, outline
-from traceq.model import Caveat, Run, Trace
+from traceq.model import SLOWED_BY_STACKS, Caveat, Run, Trace
 from traceq.report import Report, Sheet, Source
 
 __all__ = [
@@ -120,10 +121,16 @@ def analyze_all(run: Run, only: Sequence[str] = ()) -> tuple[Report, ...]:
 
 
 def reports_of(job: Job, traces: Sequence[Trace], only: Sequence[str] = ()) -> tuple[Report, ...]:
-    """Return the reports of several analyses of a job whose traces are in memory, in the order of a report."""
-    return tuple(
+    """Return the reports of several analyses of a job whose traces are in memory, in the order of a report.
+
+    They have no findings where durations are no evidence.
+    """
+    reports = tuple(
         module.merge(job, tuple(module.summarize(trace) for trace in traces)) for module in map(analysis, chosen(only))
     )
+    if any(caveat.code == SLOWED_BY_STACKS for caveat in job.caveats):
+        return tuple(replace(report, findings=()) for report in reports)
+    return reports
 
 
 def describe(run: Run, ranks: Sequence[Outline] | None = None) -> Source:

@@ -14,6 +14,7 @@ from traceq.model.recording import Manifest, Pairs, Processes, SourceLines, Timi
 from traceq.units import format_ranks
 
 __all__ = [
+    "SLOWED_BY_STACKS",
     "Allocations",
     "CallStacks",
     "CapturedGraphs",
@@ -46,6 +47,10 @@ class Category(IntEnum):
     PYTHON = 9
     OVERHEAD = 10
     PROFILER = 11
+
+
+SLOWED_BY_STACKS = "slowed_by_stacks"
+"""Code of the caveat of a trace whose durations are no evidence: Python's stacks were recorded with it."""
 
 
 @frozen

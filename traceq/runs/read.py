@@ -13,7 +13,7 @@ from traceq.frozen import frozen
 from traceq.kineto.file_name import rank_in_name
 from traceq.kineto.read import read_trace
 from traceq.locations import Place, place
-from traceq.model import NO_EFFECT, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
+from traceq.model import NO_EFFECT, SLOWED_BY_STACKS, Caveat, Flight, Manifest, Pairs, Processes, Run, Trace
 from traceq.runs.embedded_recording import decode
 from traceq.runs.flight_recorder import is_flight, read_flight, read_flights
 from traceq.runs.process_medians import read_processes
@@ -80,7 +80,8 @@ def read(
     if not selected:
         raise _no_such_ranks(path, ranks or (), (trace.rank for trace in traces))
     trace = selected[0]
-    return Run(str(path), selected, trace.manifest, trace.arm, trace.pairs, trace.caveats, processes=trace.processes)
+    caveats = (*_stacks_caveats(path), *trace.caveats)
+    return Run(str(path), selected, trace.manifest, trace.arm, trace.pairs, caveats, processes=trace.processes)
 
 
 def read_timing(path: str | Place) -> Run:
@@ -155,6 +156,17 @@ class _Unprofiled:
             read_processes(folder, manifest),
         )
 
+    def progress_words(self, manifest: Manifest, arm: str) -> str:
+        """Return how many steps of an arm are in the files and how many count, and how to record the rest."""
+        timings = timings_of(self.ranks, arm, manifest.phases)
+        num_counted = timings.step_ns.shape[1] if timings else 0
+        num_steps = max((sum(line.arm == arm for line in lines) for lines in self.ranks), default=0)
+        command = f"traceq record --recipe {manifest.recipe}" if manifest.recipe else "traceq record -- COMMAND"
+        again = f"; to record the rest: {command}" if manifest.status != "recording" else ""
+        counted = f"{num_counted:,} are measured" if num_counted else "none is measured (they warm up)"
+        steps = f"of {num_steps:,} steps of arm {arm} {counted}" if num_steps else f"no step of arm {arm} is measured"
+        return f"{steps}, and none traced{again}"
+
 
 def _read_arm(
     path: Place,
@@ -176,9 +188,9 @@ def _read_arm(
         traces, flights, caveats = traced.traces, traced.flights, [*caveats, *traced.caveats]
     elif folder.is_dir() and (others := _ranks_in(folder)):
         raise _no_such_ranks(folder, ranks or (), others)
-    elif manifest.status == "complete" and any(
-        known_arm.name == arm and known_arm.timed and not known_arm.status for known_arm in manifest.arms
-    ):
+    elif manifest.status != "complete":
+        caveats[0] = Caveat(caveats[0].code, f"{caveats[0].text}; {unprofiled.progress_words(manifest, arm)}")
+    elif any(known_arm.name == arm and known_arm.timed and not known_arm.status for known_arm in manifest.arms):
         caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
     return Run(
         str(folder if traces else path),
@@ -199,6 +211,15 @@ def _run_caveats(manifest: Manifest, arm: str) -> Iterable[Caveat]:
         yield Caveat("incomplete_run", f"the recording is incomplete ({manifest.status}){reason}")
     if (known_arm := manifest.arm(arm)) and known_arm.failure:
         yield Caveat("arm_ended", f"arm {arm}: {known_arm.failure}")
+
+
+def _stacks_caveats(path: Place) -> Iterable[Caveat]:
+    """Yield that a file is the step of a recording with Python's stacks, and which one to show instead."""
+    name, stacks, ending = path.name.rpartition(".stacks.json")
+    if stacks:
+        what = f"{path}: the one step of a recording with all Python stacks, which make it longer"
+        remedy = f"no findings from it; show {path.parent / f'{name}.json{ending}'} instead"
+        yield Caveat(SLOWED_BY_STACKS, f"{what}: {remedy}")
 
 
 def _by_name(folder: Place) -> list[Place]:
