@@ -60,7 +60,7 @@ def read(
     if is_run(path):
         manifest = read_manifest(path)
         read_arm = partial(_read_arm, path, manifest, manifest.baseline, _Unprofiled.of(path, manifest))
-        run = read_arm(strict=strict, ranks=ranks, reader=reader)
+        run = _with_progress(read_arm(strict=strict, ranks=ranks, reader=reader), path)
         return run if run.processes else _without_failure(run)
     if not path.is_file() and is_run(path.parent):
         manifest = read_manifest(path.parent)
@@ -156,17 +156,6 @@ class _Unprofiled:
             read_processes(folder, manifest),
         )
 
-    def progress_words(self, manifest: Manifest, arm: str) -> str:
-        """Return how many steps of an arm are in the files and how many count, and how to record the rest."""
-        timings = timings_of(self.ranks, arm, manifest.phases)
-        num_counted = timings.step_ns.shape[1] if timings else 0
-        num_steps = max((sum(line.arm == arm for line in lines) for lines in self.ranks), default=0)
-        command = f"traceq record --recipe {manifest.recipe}" if manifest.recipe else "traceq record -- COMMAND"
-        again = f"; to record the rest: {command}" if manifest.status != "recording" else ""
-        counted = f"{num_counted:,} are measured" if num_counted else "none is measured (they warm up)"
-        steps = f"of {num_steps:,} steps of arm {arm} {counted}" if num_steps else f"no step of arm {arm} is measured"
-        return f"{steps}, and none traced{again}"
-
 
 def _read_arm(
     path: Place,
@@ -188,9 +177,9 @@ def _read_arm(
         traces, flights, caveats = traced.traces, traced.flights, [*caveats, *traced.caveats]
     elif folder.is_dir() and (others := _ranks_in(folder)):
         raise _no_such_ranks(folder, ranks or (), others)
-    elif manifest.status != "complete":
-        caveats[0] = Caveat(caveats[0].code, f"{caveats[0].text}; {unprofiled.progress_words(manifest, arm)}")
-    elif any(known_arm.name == arm and known_arm.timed and not known_arm.status for known_arm in manifest.arms):
+    elif manifest.status == "complete" and any(
+        known_arm.name == arm and known_arm.timed and not known_arm.status for known_arm in manifest.arms
+    ):
         caveats.append(Caveat("no_traces", f"{folder}: no traces; the run was recorded for its timing only"))
     return Run(
         str(folder if traces else path),
@@ -203,6 +192,24 @@ def _read_arm(
         timings=timings_of(unprofiled.ranks, arm, manifest.phases),
         processes=unprofiled.processes,
     )
+
+
+def _with_progress(run: Run, path: Place) -> Run:
+    """Return the same run; where it ended before a trace, its first caveat says how far it got, and what to type."""
+    manifest = run.manifest
+    if run.traces or manifest is None or manifest.status == "complete":
+        return run
+    num_counted = run.timings.step_ns.shape[1] if run.timings else 0
+    files = [[line for line in read_lines(file) if isinstance(line, StepLine)] for file in rank_files(path / STEPS)]
+    num_steps = max((sum(line.arm == run.arm for line in lines) for lines in files), default=0)
+    counted = f"{num_counted:,} are measured" if num_counted else "none is measured (they warm up)"
+    steps = (
+        f"of {num_steps:,} steps of arm {run.arm} {counted}" if num_steps else f"no step of arm {run.arm} is measured"
+    )
+    command = f"traceq record --recipe {manifest.recipe}" if manifest.recipe else "traceq record -- COMMAND"
+    again = f"; to record the rest: {command}" if manifest.status != "recording" else ""
+    first, *others = run.caveats
+    return replace(run, caveats=(Caveat(first.code, f"{first.text}; {steps}, and none traced{again}"), *others))
 
 
 def _run_caveats(manifest: Manifest, arm: str) -> Iterable[Caveat]:
