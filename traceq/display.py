@@ -23,9 +23,9 @@ __all__ = ["RenderOptions", "to_html", "to_text"]
 class RenderOptions:
     """What a renderer can be told besides the result.
 
-    `width`: columns of text, None for those of the terminal. `full`: tables of durations are shown even if these are no
-    evidence. For a renderer that draws a step: `traces` returns the run with the traces of some of its ranks, `sides`
-    the traces of A and B that a Diff explains; None where no run is at hand.
+    `width`: columns to which text is wrapped, None for those of the terminal. `full`: tables of durations are shown
+    even if these are no evidence. For a renderer that draws a step: `traces` returns the run with the traces of some of
+    its ranks, `sides` the traces of A and B that a Diff explains; None where no run is at hand.
     """
 
     width: int | None = None

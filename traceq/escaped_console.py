@@ -14,10 +14,14 @@ __all__ = ["EscapedConsole"]
 
 
 class EscapedConsole(Console):
-    """A console that escapes texts, whose colours are its own, and leaves a closed pipe to its caller."""
+    """A console that escapes texts, whose colours are its own, and leaves a closed pipe to its caller.
+
+    `wraps`: whether sentences are wrapped at its width, on a terminal unless it is set otherwise.
+    """
 
     def __init__(self, file: TextIO, **options: Any) -> None:
         super().__init__(file=plain_stream(file), highlight=False, emoji=False, force_jupyter=False, **options)
+        self.wraps = self.is_terminal
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield what is written, its texts escaped."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from made_batches import compared, manifest, run_of
-from rich.console import Console
 
 from traceq.analysis.facts import fact_tables
 from traceq.analysis.registry import analyze, sheet
 from traceq.compare.result import Diffs
 from traceq.errors import UsageFault
+from traceq.escaped_console import EscapedConsole
 from traceq.model import Arm, Fact, Manifest
 from traceq.recorder import Recipe
 from traceq.recorder.spec.recipe import check_names
@@ -77,7 +78,7 @@ def test_what_is_the_same_for_all_arms_is_printed_once(measured: Manifest) -> No
 
 def test_diff_prints_it_in_every_form(measured: Manifest) -> None:
     diffs = Diffs("small", (compared(measured),), facts=fact_tables(measured))
-    console = Console(width=120, no_color=True)
+    console = EscapedConsole(StringIO(), width=120, no_color=True)
     with console.capture() as capture:
         print_diffs(diffs, console)
     texts = [capture.get(), diffs_to_markdown(diffs), diffs._repr_html_()]

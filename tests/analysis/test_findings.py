@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from builder import (
@@ -20,9 +21,9 @@ from builder import (
     step,
     table,
 )
-from rich.console import Console
 
 from traceq.analysis.registry import analyze, sheet
+from traceq.escaped_console import EscapedConsole
 from traceq.model import Run, Trace
 from traceq.renderers.markdown import sheet_to_markdown
 from traceq.renderers.text import print_sheet
@@ -272,7 +273,7 @@ def test_a_step_in_which_kernels_are_loaded_is_to_be_discounted() -> None:
 def shown(*results: Finding, unknown: tuple[Unknown, ...] = ()) -> str:
     source = Source("a.json", 1, (0,), 1, "", "")
     sheet = Sheet(source, (Report("any", findings=results, unknown=unknown),))
-    console = Console(width=200, no_color=True)
+    console = EscapedConsole(StringIO(), width=200, no_color=True)
     with console.capture() as capture:
         print_sheet(sheet, console)
     pasted = [line for line in sheet_to_markdown(sheet).splitlines() if line.startswith("- ")]
@@ -397,7 +398,7 @@ def test_of_several_ranks_the_worst_is_named() -> None:
 
 
 def text_of(*events: Event) -> str:
-    console = Console(width=200, no_color=True)
+    console = EscapedConsole(StringIO(), width=200, no_color=True)
     with console.capture() as capture:
         print_sheet(sheet(Run("trace", (build(*events),))), console)
     return capture.get()

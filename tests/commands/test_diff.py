@@ -16,10 +16,10 @@ from builder import Event, annotation, call, kernel, launch, memcpy, op, step, t
 from golden_files import check_golden
 from json_shape import fits
 from paths import ROOT
-from rich.console import Console
 
 from traceq.cli import main
 from traceq.compare.diff import diff_run
+from traceq.escaped_console import EscapedConsole
 from traceq.model import Arm, Manifest
 from traceq.renderers.diff_text import print_diffs
 from traceq.runs.run_folder import RunFolder, to_json_bytes
@@ -124,9 +124,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
 
 def drawn(run: Path, width: int) -> str:
     file = io.StringIO()
-    console = Console(
-        file=file, width=width, highlight=False, emoji=False, no_color=True, color_system=None, force_terminal=True
-    )
+    console = EscapedConsole(file, width=width, no_color=True, color_system=None, force_terminal=True)
     print_diffs(diff_run(run), console)
     return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
 

@@ -76,6 +76,21 @@ def test_the_first_screen_is_what_matters_and_full_is_all() -> None:
     assert "More:" not in only
 
 
+@pytest.mark.parametrize("words", [("show", "outlier_ab/on"), ("show", "example/job"), ("diff", "outlier_ab")])
+def test_sentences_are_wrapped_to_a_width_that_is_asked_for_and_else_are_lines(words: tuple[str, str]) -> None:
+    command, path = words
+    lines = traceq(command, FIXTURES / path).out.splitlines()
+    wrapped = traceq(command, FIXTURES / path, "--width", "60").out.splitlines()
+    assert max(map(len, lines)) > 140
+    assert max(len(line) for line in wrapped if "/" not in line) <= 60  # no path is broken
+
+
+def test_names_of_ops_are_hidden_before_they_are_cut_to_pieces() -> None:
+    lines = traceq("show", FIXTURES / "outlier_ab" / "on", "--only", "lines", "--width", "60").out
+    assert "Hidden at this width: ops" in lines
+    assert "…" not in lines
+
+
 def test_a_terminal_of_40_columns_is_no_error() -> None:
     assert "phase" in on_terminal("show", str(FIXTURES / "outlier_ab" / "on"), columns=40)
 

@@ -12,12 +12,11 @@ from io import StringIO
 from math import exp, log, prod
 from statistics import median
 
-from rich.console import Console
-
 from traceq.compare.attribution import line_function
 from traceq.compare.cause_sentences import cause_text
 from traceq.compare.result import Cause, Diff, Diffs
 from traceq.compare.tables import causes_table, inference_table, matrix, ranks_table, waterfall
+from traceq.escaped_console import EscapedConsole
 from traceq.renderers.diff_json import diffs_to_json
 from traceq.renderers.diff_markdown import diffs_to_markdown
 from traceq.renderers.diff_text import print_diffs
@@ -297,7 +296,7 @@ def of_overview(diffs: Diffs) -> Iterator[str]:
 def of_renderers(diffs: Diffs) -> Iterator[str]:
     """Text, Markdown and JSON have each sentence, and JSON the rows."""
     file = StringIO()
-    print_diffs(diffs, Console(file=file, width=100_000, no_color=True))
+    print_diffs(diffs, EscapedConsole(file, width=100_000, no_color=True))
     markdown = re.sub(r"\\(.)", r"\1", diffs_to_markdown(diffs))
     documents = json.loads(diffs_to_json(diffs))
     documents = [documents] if len(diffs.diffs) == 1 else documents["diffs"]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TextIO
 
-from rich.console import Console
 from rich.text import Text
 
 from traceq.compare.result import Diff, Diffs
@@ -21,6 +20,7 @@ from traceq.compare.tables import (
     work_table,
 )
 from traceq.display import RenderOptions
+from traceq.escaped_console import EscapedConsole
 from traceq.renderers.one_screen import MOST_LINES, num_lines
 from traceq.renderers.text import open_console, print_line, print_table, visible_text
 from traceq.report import Table
@@ -44,14 +44,14 @@ def write_diffs(diffs: Diffs, file: TextIO, options: RenderOptions) -> None:
     print_diffs(diffs, open_console(file, options.width), full=options.full)
 
 
-def print_diff(diff: Diff, console: Console) -> None:
+def print_diff(diff: Diff, console: EscapedConsole) -> None:
     """Write the sentences of one diff to a console."""
     style = _STYLES[diff.verdict_name]
     for index, line in enumerate(diff.words):
         print_line(visible_text(line, style=style if index == 0 else ""), console)
 
 
-def print_diffs(diffs: Diffs, console: Console, *, full: bool = False) -> None:
+def print_diffs(diffs: Diffs, console: EscapedConsole, *, full: bool = False) -> None:
     """Write all arms of a run: the matrix, collectives and interactions, then each answer with its tables.
 
     Unless `full`, tables are short, as many as fit on one screen, and answers whose traced durations are no evidence
@@ -76,7 +76,7 @@ def print_diffs(diffs: Diffs, console: Console, *, full: bool = False) -> None:
         console.print(Text(f"More: --full ({num_left_out} more tables)", style="dim"))
 
 
-def _print_overview(diffs: Diffs, console: Console) -> None:
+def _print_overview(diffs: Diffs, console: EscapedConsole) -> None:
     """Write what is said of all arms together."""
     if len(diffs.diffs) > 1:
         _print_table(matrix(diffs, narrow=console.width < _NARROW), console)
@@ -90,12 +90,12 @@ def _print_overview(diffs: Diffs, console: Console) -> None:
         print_line(visible_text(line), console)
 
 
-def _print_answers(diffs: Diffs, console: Console) -> None:
+def _print_answers(diffs: Diffs, console: EscapedConsole) -> None:
     for diff in diffs.diffs:
         _print_answer(diffs, diff, console)
 
 
-def _print_answer(diffs: Diffs, diff: Diff, console: Console) -> None:
+def _print_answer(diffs: Diffs, diff: Diff, console: EscapedConsole) -> None:
     console.print()
     if len(diffs.diffs) > 1:
         console.print(Text(f"── {diff.b_name} against {diff.a_name} ", style="bold"))
@@ -111,6 +111,6 @@ def _tables(diff: Diff, width: int, num_rows: int) -> Iterator[Table]:
     yield from (table for table in (inference_table(diff), where, ranks_table(diff), why, work) if table.rows)
 
 
-def _print_table(table: Table, console: Console) -> None:
+def _print_table(table: Table, console: EscapedConsole) -> None:
     console.print()
     print_table(table, console)

@@ -11,9 +11,8 @@ from functools import partial
 from io import StringIO
 from typing import TextIO
 
-from rich.console import Console
-
 from traceq.display import RenderOptions
+from traceq.escaped_console import EscapedConsole
 from traceq.renderers.text import (
     open_console,
     print_findings,
@@ -40,7 +39,7 @@ _FIRST = (
 _MOST_ROWS = {_UNPROFILED: 8, "partition": 8, "steps": 2, "ranks": 4, "efficiency": 3, "memory_kinds": 8}
 _ROWS = 5
 
-Print = Callable[[Console], None]
+Print = Callable[[EscapedConsole], None]
 
 
 def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
@@ -48,7 +47,7 @@ def write_sheet(sheet: Sheet, file: TextIO, options: RenderOptions) -> None:
     (print_sheet if options.full else print_screen)(sheet, open_console(file, options.width))
 
 
-def print_screen(sheet: Sheet, console: Console) -> None:
+def print_screen(sheet: Sheet, console: EscapedConsole) -> None:
     """Write the screen to a console, at its width."""
     findings = _as_fits(sheet.top_findings, console)
     views = [view.non_empty_columns for report in sheet.reports for view in report.views if view.rows]
@@ -80,7 +79,7 @@ def _in_order(sheet: Sheet) -> Sequence[str]:
     return *_FIRST[:before], "lines", *(key for key in _FIRST[before:] if key != "lines")
 
 
-def _as_fits(findings: Sequence[Finding], console: Console) -> Sequence[Finding]:
+def _as_fits(findings: Sequence[Finding], console: EscapedConsole) -> Sequence[Finding]:
     """Return the first findings, as many as the screen has room for; at least one."""
     shown = findings
     while len(shown) > 1 and num_lines(partial(print_findings, shown), console) > _MOST_FINDING_LINES:
@@ -88,14 +87,14 @@ def _as_fits(findings: Sequence[Finding], console: Console) -> Sequence[Finding]
     return shown
 
 
-def _print_head(sheet: Sheet, findings: Sequence[Finding], console: Console) -> None:
+def _print_head(sheet: Sheet, findings: Sequence[Finding], console: EscapedConsole) -> None:
     print_line(visible_text(source_summary(sheet.source), style="bold"), console)
     print_findings(findings, console)
     if (num_left_out := len(sheet.top_findings) - len(findings)) > 0:
         print_line(visible_text(f"  {num_left_out} more with --full", style="dim"), console)
 
 
-def _print_foot(sheet: Sheet, num_more: int, console: Console) -> None:
+def _print_foot(sheet: Sheet, num_more: int, console: EscapedConsole) -> None:
     lines = [unknown_line(sheet)] if sheet.unknown and not sheet.source.arm else []  # no option of a recording
     path = sheet.source.path
     if num_more:
@@ -108,7 +107,7 @@ def _print_foot(sheet: Sheet, num_more: int, console: Console) -> None:
         print_line(visible_text(line, style="dim"), console)
 
 
-def _print_view(view: Table, console: Console) -> None:
+def _print_view(view: Table, console: EscapedConsole) -> None:
     console.print()
     print_table(view, console)
 
@@ -130,8 +129,8 @@ def _shortened(view: Table, option: str) -> Table:
     return replace(view, rows=(*rows, *total), note=note)
 
 
-def num_lines(print_to: Print, console: Console) -> int:
+def num_lines(print_to: Print, console: EscapedConsole) -> int:
     """Return how many lines something takes on a terminal as wide as the console."""
     file = StringIO()
-    print_to(open_console(file, console.width, is_terminal=console.is_terminal))
+    print_to(open_console(file, console.width, is_terminal=console.is_terminal, wraps=console.wraps))
     return file.getvalue().count("\n")

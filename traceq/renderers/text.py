@@ -8,7 +8,7 @@ from io import StringIO
 from shutil import get_terminal_size
 from typing import TextIO
 
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -38,21 +38,27 @@ __all__ = [
 MOST_FINDINGS = 8
 _PIPED_WIDTH = 140
 _GAP = 2
-_NARROWEST = 10
+_NARROWEST = 20
+"""Columns to which a text may be cut: of less, names of ops are not recognised, and a column is better hidden."""
 _LINE = "line"
 """Key of columns with `path/file.py:LINE function`."""
 _SEVERITY = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
-def open_console(file: TextIO, width: int | None = None, *, is_terminal: bool = False) -> Console:
+def open_console(
+    file: TextIO, width: int | None = None, *, is_terminal: bool = False, wraps: bool | None = None
+) -> EscapedConsole:
     """Return a console that writes to a file.
 
-    Its width is `width`, else that of the terminal or COLUMNS, else 140 columns, enough for every table. Text in memory
-    has no colours, and is wrapped as on a terminal if it `is_terminal`.
+    Its width is `width`, else that of the terminal or COLUMNS, else 140 columns, enough for every table. Sentences are
+    wrapped on a terminal and where a `width` was chosen, unless `wraps` says otherwise. Text in memory has no colours,
+    and is that of a terminal if it `is_terminal`.
     """
+    chosen, in_memory = width is not None, is_terminal if isinstance(file, StringIO) else None
     width = width or get_terminal_size((_PIPED_WIDTH, 24)).columns
-    in_memory = is_terminal if isinstance(file, StringIO) else None
-    return EscapedConsole(file, width=width, force_terminal=in_memory)
+    console = EscapedConsole(file, width=width, force_terminal=in_memory)
+    console.wraps = console.wraps or chosen if wraps is None else wraps
+    return console
 
 
 def write_report(report: Report, file: TextIO, options: RenderOptions) -> None:
@@ -78,7 +84,7 @@ def write_caveats(caveats: Iterable[Caveat], file: TextIO, options: RenderOption
         console.print(Text("traceq: note: ", style="yellow") + visible_text(caveat.text))
 
 
-def print_sheet(sheet: Sheet, console: Console) -> None:
+def print_sheet(sheet: Sheet, console: EscapedConsole) -> None:
     """Write a sheet to a console, at the console's width."""
     print_line(visible_text(source_summary(sheet.source), style="bold"), console)
     print_findings(sheet.top_findings[:MOST_FINDINGS], console)
@@ -93,7 +99,7 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
         print_line(visible_text(unknown_line(sheet), style="dim"), console)
 
 
-def print_findings(findings: Sequence[Finding], console: Console) -> None:
+def print_findings(findings: Sequence[Finding], console: EscapedConsole) -> None:
     """Write a line for each finding, with a dot as red as it is severe."""
     for finding in findings:
         print_line(Text("* ", style=_SEVERITY[finding.severity]) + visible_text(finding.text), console)
@@ -126,7 +132,7 @@ def source_summary(source: Source) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def print_table(table: Table, console: Console) -> None:
+def print_table(table: Table, console: EscapedConsole) -> None:
     """Write a title, a table and its note; on a narrow terminal the least important columns are hidden and listed."""
     if table.title:
         console.print(visible_text(table.title, style="bold"))
@@ -144,9 +150,9 @@ def print_table(table: Table, console: Console) -> None:
         print_line(visible_text(f"  {table.note}", style="dim"), console)
 
 
-def print_line(text: Text, console: Console) -> None:
-    """Write a sentence, wrapped only on a terminal."""
-    console.print(text, soft_wrap=not console.is_terminal)
+def print_line(text: Text, console: EscapedConsole) -> None:
+    """Write a sentence, wrapped where the console wraps."""
+    console.print(text, soft_wrap=not console.wraps)
 
 
 def visible_text(text: str, style: str = "") -> Text:
