@@ -21,6 +21,7 @@ pytest.importorskip("torch", reason="recording needs torch")
 
 import traceq
 from traceq.recorder.job_launch import output_folders
+from traceq.recorder.jobs.arm_files import check_files_of_arms
 from traceq.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.torch
@@ -180,7 +181,8 @@ def test_a_job_that_ends_too_early_says_how_many_steps_are_missing(tmp_path: Pat
     ("command", "code", "reason"),
     [
         ([sys.executable, "-E", "-c", ""], 1, "no process of the job loaded traceq"),
-        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "exit code 7; no process of the job loaded traceq before"),
+        ([sys.executable, "-c", "raise SystemExit(7)"], 7, "ended with exit code 7 before a training step ran"),
+        ([sys.executable, "no_such.py"], 2, "ended with exit code 2 before a training step ran"),
         ([sys.executable, "-c", "import torch, os; os.kill(os.getpid(), 9)"], 137, "before its steps were known"),
         ([sys.executable, "train.py", "3"], 1, "before its steps were known"),
     ],
@@ -191,6 +193,7 @@ def test_a_job_that_cannot_be_recorded_keeps_its_exit_code(
     done = record(tmp_path, "--", *command)
     assert done.returncode == code
     assert reason in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_job_that_aborts_after_its_recording_keeps_its_exit_code_and_the_recording(tmp_path: Path) -> None:
@@ -346,6 +349,13 @@ def test_the_loader_of_a_job_alone_ends_with_the_comparison_with_its_steps(tmp_p
     [
         (["--arm", "a=1", "--arm", "b=2", "--", "true"], "expected the word {arm} in the command"),
         (["--arm", "a=1", "--", "true", "{arm}"], "expected at least two arms"),
+        (
+            ["--arm", "a=a.py", "--arm", "b=b.py", "--", "true", "{arm}"],
+            "--arm b=b.py: no such file (did you mean a.py?)",
+        ),
+        (["--arm", "a=a.py 1", "--arm", "b=x/a.py 2", "--", "true", "{arm}"], "--arm b=x/a.py: no such file"),
+        (["--arm", "a=1", "--arm", "b=b.py", "--", "python", "-u", "{arm}"], "--arm b=b.py: no such file"),
+        (["--arm", "a=--cfg c.yml", "--arm", "b=--cfg d.yml", "--", "true", "{arm}"], "b=d.yml: no such file"),
         (["--arm", "a=1", "--arm", "b=2", "--try", "--", "true", "{arm}"], "not together with --toggle, --try"),
         (["--batch-arg", "--size", "--", "true", "{arm}"], "expected {} where the batch stands"),
         (["--batch-arg", "--size {}", "--", "true"], "expected the word {arm} in the command"),
@@ -353,10 +363,24 @@ def test_the_loader_of_a_job_alone_ends_with_the_comparison_with_its_steps(tmp_p
         (["--batch-arg", "{}", "--arm", "a=1", "--", "true", "{arm}"], "not together with --arm"),
     ],
 )
-def test_arms_that_cannot_run_are_refused(words: list[str], message: str, refuse: Callable[..., Outcome]) -> None:
+def test_arms_that_cannot_run_are_refused(
+    words: list[str], message: str, refuse: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").touch()
+    (tmp_path / "c.yml").touch()
     done = refuse(*words)
     assert done.code == 2
     assert message in done.err.splitlines()[-1]
+
+
+def test_words_of_arms_that_may_be_no_files_are_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.json", "train.py"):
+        (tmp_path / name).touch()
+    to_new_file = {"a": ["--out", "a.json", "x.yml"], "b": ["--out", "b.json", "default"]}
+    check_files_of_arms(["python", "train.py", "{arm}"], to_new_file)
+    check_files_of_arms(["python", "-m", "run", "{arm}"], {"a": ["b.py"], "b": ["c.py"]})
+    check_files_of_arms(["python", "{arm}"], {"a": ["train.py", "--size=2"], "b": ["./train.py", "env:A=b.py"]})
 
 
 def test_a_job_that_fails_in_an_arm_ends_the_recording(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from traceq.recorder.failures.root_cause import LaunchFailure, RankFailure, find
 from traceq.recorder.failures.run_status import mark_ended
 from traceq.recorder.isolated_arms import NextArms, record_isolated
 from traceq.recorder.job_launch import JobOptions, JobResult
+from traceq.recorder.jobs.arm_files import check_files_of_arms
 from traceq.recorder.jobs.injection import Injection
 from traceq.recorder.jobs.job_request import JobRequest
 from traceq.recorder.jobs.run_injected import run_injected
@@ -89,6 +90,7 @@ def launch_job_arms(
     word, and for fewer than two arms.
     """
     words = _parse(arms)
+    check_files_of_arms(options.command, words)
     first = next(iter(words))
     planned = [Arm(name, shlex.join(each) or "no words", baseline=name == first) for name, each in words.items()]
     plan = _prepare(options, "--arm", planned, replicates)

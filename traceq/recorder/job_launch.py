@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from traceq.errors import UsageFault
 from traceq.recorder.failures.external_launcher import cause_by_ranks
 from traceq.recorder.failures.hang_watch import HangWatch, forget_hang
 from traceq.recorder.failures.run_status import mark_ended, read_hang
+from traceq.recorder.jobs.arm_files import OUTPUT_OPTION
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_request import JobRequest, ToggleRequest, job_arms, parse_toggle
 from traceq.recorder.jobs.run_injected import run_injected
@@ -33,7 +33,6 @@ from traceq.runs.run_folder import RunFolder
 __all__ = ["JobOptions", "JobResult", "launch_job", "output_folders"]
 
 _INJECTED = ".inject"
-_OUTPUT_OPTION = re.compile(r"^-.*(out|save|ckpt|checkpoint|log)", re.IGNORECASE)
 _INTERRUPTED = (130, 143)
 """Exit codes of a job that was ended by SIGINT or SIGTERM."""
 _SCRIPT_ENDINGS = (".py", ".sh")
@@ -114,7 +113,7 @@ def launch_job(options: JobOptions, on_message: Callable[[str], None]) -> JobRes
     finally:
         shutil.rmtree(injection.folder, ignore_errors=True)
         (out / ".claim").unlink(missing_ok=True)
-        if options.is_dry:
+        if options.is_dry or not folder.manifest_path.exists():  # nothing was recorded, and it was empty before
             shutil.rmtree(out, ignore_errors=True)
 
 
@@ -135,7 +134,7 @@ def output_folders(command: Sequence[str]) -> list[str]:
     return [
         value
         for option, value in pairwise(words)
-        if _OUTPUT_OPTION.match(option) and Path(value).is_dir() and any(Path(value).iterdir())
+        if OUTPUT_OPTION.match(option) and Path(value).is_dir() and any(Path(value).iterdir())
     ]
 
 
@@ -170,15 +169,15 @@ def _fault(folder: RunFolder, exit_code: int, injection: Injection) -> str:
         manifest = folder.read_manifest()
         if manifest.status == "complete":
             forget_hang(folder)
-        return "" if manifest.status == "complete" else f"the recording {manifest.status}: {manifest.fault}"
+        how = "was interrupted" if manifest.status == "interrupted" else manifest.status
+        return "" if manifest.status == "complete" else f"the recording {how}: {manifest.fault}"
     if injection.reason == DRY_RUN:
         return ""
     if injection.is_attached:
         early = f"the job ended with exit code {exit_code} before its steps were known"
         return "; ".join(filter(None, (f"nothing was recorded: {injection.reason or early}", read_hang(folder))))
     if exit_code:
-        early = f"the job ended with exit code {exit_code}; no process of the job loaded traceq before"
-        return f"nothing was recorded: {early}"
+        return f"nothing was recorded: the command ended with exit code {exit_code} before a training step ran"
     return (
         "nothing was recorded: no process of the job loaded traceq; it imported no torch, its Python ignores "
         "PYTHONPATH (-E, -I, -S), or another sitecustomize comes first"
