@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Ranks:
     endings: dict[str, LaunchFailure] = field(default_factory=dict)
     jobs: list[Plan] = field(default_factory=list)
     progress: list[tuple[int, int]] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def __call__(self, job: Plan, on_progress: Callable[[int, int], None], _: object) -> LaunchFailure | None:
         self.jobs.append(job)
@@ -84,7 +85,7 @@ def recorded(
     out.mkdir()
     plan.folder.write_manifest(plan.manifest("apart", "?"))
     further = next_arms_of(recipe, plan)
-    return record_isolated(plan, further, ranks, lambda *steps: ranks.progress.append(steps), lambda _: None)
+    return record_isolated(plan, further, ranks, lambda *steps: ranks.progress.append(steps), ranks.messages.append)
 
 
 def test_every_arm_runs_once_a_round_and_every_order_is_reversed_in_the_next() -> None:
@@ -109,6 +110,22 @@ def test_each_process_has_one_arm_its_number_of_ranks_and_only_the_last_round_is
     assert (manifest.status, manifest.apart) == ("complete", True)
     processes = read_processes(ranks.jobs[0].folder.steps, manifest)
     assert {each.arm: each.process.tolist() for each in processes} == {"a": [0, 5], "b": [1, 4], "c": [2, 3]}
+
+
+def test_each_process_is_one_line_with_the_rest_by_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceq.recorder.isolated_arms.monotonic", count(0, 10).__next__)  # 10 s from call to call
+    ranks = Ranks()
+    recorded(tmp_path / "run", ranks, replicates=2)
+    assert ranks.messages == [
+        "round 1 of 2, arm a: process 1 of 6",
+        "round 1 of 2, arm b: process 2 of 6; the rest takes about 50.0 s",
+        "round 1 of 2, arm c: process 3 of 6; the rest takes about 40.0 s",
+        "round 2 of 2, arm c: process 4 of 6; the rest takes about 30.0 s",
+        "round 2 of 2, arm b: process 5 of 6; the rest takes about 20.0 s",
+        "round 2 of 2, arm a: process 6 of 6; the rest takes about 10.0 s",
+    ]
 
 
 def test_an_arm_that_is_out_of_memory_is_marked_and_not_run_again(tmp_path: Path) -> None:

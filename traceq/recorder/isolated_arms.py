@@ -6,6 +6,8 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
+from time import monotonic
 from typing import Any, TypeAlias
 
 from traceq.errors import UsageFault
@@ -17,6 +19,7 @@ from traceq.recorder.spec.parameters import with_changes
 from traceq.recorder.spec.plan import Plan, PlannedArm, planned_arm, with_samples
 from traceq.recorder.spec.recipe import Outcome, Recipe
 from traceq.runs.process_medians import read_processes
+from traceq.units import Unit, format_value
 
 __all__ = ["NextArms", "next_arms_of", "record_isolated", "round_order"]
 
@@ -72,7 +75,10 @@ def round_order(arms: Sequence[PlannedArm], number: int, seed: int) -> list[Plan
 
 @dataclass(slots=True)
 class _Rounds:
-    """State of the recording: processes and steps run so far, all arms, and the arms that ended early."""
+    """State of the recording: processes and steps run so far, all arms, and the arms that ended early.
+
+    `process_s`: seconds that each process so far took.
+    """
 
     plan: Plan
     next_arms: NextArms | None
@@ -81,6 +87,7 @@ class _Rounds:
     on_message: OnMessage
     arms: list[PlannedArm]
     ended: set[str] = field(default_factory=set)
+    process_s: list[float] = field(default_factory=list)
     num_processes: int = 0
     num_steps: int = 0
 
@@ -92,10 +99,12 @@ class _Rounds:
         """Run one process of an arm in the n-th round, before those of `queue`; return what ended the run, if any."""
         job = self._job(planned, number)
         planned_steps = self.num_steps + self._num_remaining_steps(number, (planned, *queue))
-        self.on_message(self._announcement(planned, number))
+        self.on_message(f"{self._announcement(planned, number)}{self._rest_words(number, 1 + len(queue))}")
+        began_s = monotonic()
         failure = self.run_ranks(
             job, lambda ended, _: self.on_progress(self.num_steps + ended, planned_steps), self.on_message
         )
+        self.process_s.append(monotonic() - began_s)
         self.num_processes += 1
         self.num_steps += num_isolated_steps(job)
         status, fault = failure.arm_status if failure else ("", "")
@@ -117,6 +126,13 @@ class _Rounds:
         position = f"round {number + 1} of {self.plan.replicates}, " if self.plan.replicates > 1 else ""
         most = len(self.arms) * self.plan.replicates
         return f"{position}arm {planned.arm.name}: process {self.num_processes + 1} of {most}"
+
+    def _rest_words(self, number: int, num_in_round: int) -> str:
+        """Return how long all processes to come take, if each takes as long as the mean one so far; "" if unknown."""
+        if self.next_arms is not None or not self.process_s:
+            return ""
+        num_to_come = num_in_round + (self.plan.replicates - 1 - number) * len(self.active_arms)
+        return f"; the rest takes about {format_value(round(num_to_come * fmean(self.process_s) * 1e9), Unit.NS)}"
 
     def _job(self, planned: PlannedArm, number: int) -> Plan:
         """Return the plan of one process: a single arm, traced in the last round."""

@@ -147,7 +147,13 @@ def _record(plan: Plan, next_arms: NextArms | None, job: _JobArms) -> JobResult:
     if not any(_OUT in word for word in job.options.command):
         job.on_message(f"traceq: note: without {_OUT} in the command all processes write to the same places")
     try:
-        failure = record_isolated(plan, next_arms, lambda part, *_: job.run(part), lambda *_: None, job.on_message)
+        failure = record_isolated(
+            plan,
+            next_arms,
+            lambda part, *_: job.run(part),
+            lambda *_: None,
+            lambda text: job.on_message(f"traceq: {text}"),
+        )
     except (KeyboardInterrupt, SystemExit):
         mark_ended(plan.folder, "interrupted", "ended by a signal")
         raise

@@ -62,7 +62,8 @@ class JobRank:
                 self._mark_without_effect()
             else:
                 self.rank.say("traceq: note: without traced steps it is not proven that every arm changed something")
-        self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
+        if self.rank.plan.process < 0:  # else the launcher counts the processes
+            self.rank.say(f"traceq: the recording is complete, after {self.rank.progress.num_ended:,} steps")
 
     def _note_samples(self) -> None:
         """Write into the manifest on how many samples the arms train: they may differ in how many batches they take."""
@@ -139,7 +140,8 @@ def start_rank(
     is_regular = all(world.gather(tracker.pattern.is_regular))
     plan = replace(plan_of(request, arms, world), is_regular=is_regular)
     announced = Rank(plan, world, Phases(), progress)
-    announced.say(f"traceq: {_found_text(job, tracker, world)}")
+    if request.process <= 0:  # the same in each process of an arm
+        announced.say(f"traceq: {_found_text(job, tracker, world)}")
     if request.is_dry:
         announced.say(f"traceq: toggles that apply: {_toggles_text(request.toggles)}")
     _say_of_workers(announced, request, loader)
