@@ -34,6 +34,7 @@ from traceq.recorder.jobs.check_paths import check_paths
 from traceq.recorder.jobs.injection import DRY_RUN, Injection
 from traceq.recorder.jobs.job_batches import JobBatches, JobLoader
 from traceq.recorder.jobs.job_request import JobRequest
+from traceq.recorder.jobs.job_traceback import without_own_frames
 from traceq.recorder.jobs.loop_hooks import LoopHooks
 from traceq.recorder.jobs.phase_stack import PhaseStack
 from traceq.recorder.jobs.root_models import find_roots
@@ -107,12 +108,17 @@ class JobProcess:
         self._thread = None
 
     def note_lack_of_memory(self) -> None:
-        """From here on note an exception that says that memory ran out, as it may before any step is known."""
+        """From here on note an exception that says that memory ran out, as it may before any step is known.
+
+        Ctrl-C is shown without frames of traceq.
+        """
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> object:
             if not self._is_over and out_of_memory_line(error_text(error)):
                 self._injection.note_reason(error_text(error))
+            if isinstance(error, KeyboardInterrupt):  # of any other kind, frames of traceq may tell of its fault
+                error.__traceback__ = traceback = without_own_frames(traceback)
             return before(kind, error, traceback)
 
         sys.excepthook = note
