@@ -292,8 +292,10 @@ def test_arms_with_processes_of_their_own_get_their_words_and_variables(tmp_path
     manifest = RunFolder(tmp_path / "run").read_manifest()
     assert (manifest.status, manifest.num_ranks, manifest.apart) == ("complete", 1, True)
     assert [arm.meaning for arm in manifest.arms] == ["3000", "5000 env:REPEAT=40"]
-    said = [line.partition(":")[2].split()[0] for line in done.stderr.splitlines() if line.startswith("traceq: ")]
-    assert said[:4] == ["recording", "arm", "step", "arm"]  # what is found in the job is said once
+    first_words = [
+        line.partition(":")[2].split()[0] for line in done.stderr.splitlines() if line.startswith("traceq: ")
+    ]
+    assert first_words[:4] == ["recording", "arm", "step", "arm"]  # what is found in the job is said once
     assert "the recording is complete" not in done.stderr
     (diff,) = traceq.diff(tmp_path / "run").diffs
     assert (diff.a_name, diff.b_name) == ("one", "many")
