@@ -103,3 +103,72 @@ def test_a_share_of_much_longer_traced_time_is_stated_with_that_time() -> None:
 @pytest.mark.parametrize("run", [recorded(9), recorded(25, num_steps=8), recorded(25, lines=None)])
 def test_little_time_few_steps_or_no_lines_are_no_finding(run: Run) -> None:
     assert texts(run) == []
+
+
+def loop_over_pairs(
+    num: int, op_us: int, *, optimizer: bool = False, steps: int = 3, of_last: int = -1, linked: bool = True
+) -> Run:
+    """Steps in which a loss runs `num` ops of `op_us` at line 9, differentiates each in twice that, and waits a bit.
+
+    With `optimizer` all of it is in the range of an optimizer's step. The last step may have another number of ops.
+    Without `linked` the ops are those of a backward pass that line 9 starts, which differentiate nothing.
+    """
+    events: list[Event] = []
+    length = 4 * num * op_us + 1000
+    for number in range(steps):
+        begin, forward_us = number * length, num * op_us
+        events += [step(begin, length, number), frame("train.py(5): main", begin, length)]
+        events += [frame("loss.py(9): apart", begin, forward_us)]
+        if optimizer:
+            events.append(annotation("Optimizer.step#AdamW.step", begin, forward_us))
+        engine = "autograd::engine::evaluate_function: " + ("MeanBackward0" if linked else "AccumulateGrad")
+        for index in range(num if of_last < 0 or number < steps - 1 else of_last):
+            sequence = {"Sequence number": number * num + index} if linked else {}
+            events.append(op("aten::mean" if linked else engine, begin + index * op_us, op_us, **sequence))
+            start = begin + forward_us + 2 * index * op_us
+            events.append(op(engine, start, 2 * op_us, **sequence, **{"Fwd thread id": 1}))
+    return Run("run", (build(*events),))
+
+
+def test_backward_ops_belong_to_the_line_of_their_forward_op() -> None:
+    rows = table(loop_over_pairs(4, 10), "lines")
+    times = {(row["line"], row["phase"]): (row["host_ns"] // 1000, row["num_ops"], row["op"]) for row in rows}
+    assert times["loss.py:9 apart", "forward"] == (40, 4, "aten::mean")
+    assert times["loss.py:9 apart", "backward"] == (80, 4, "MeanBackward0")
+    assert sum(time for time, _, _ in times.values()) == 4 * 4 * 10 + 1000
+
+
+def test_work_that_backward_ops_launch_belongs_to_the_line_of_their_forward_op() -> None:
+    sequence = {"Sequence number": 3}
+    forward = frame("model.py(8): forward", 0, 20), op("aten::mm", 5, 10, **sequence)
+    wait = frame("train.py(7): main", 0, 100)
+    engine = op(
+        "autograd::engine::evaluate_function: MmBackward0", 40, 20, tid=AUTOGRAD, **sequence, **{"Fwd thread id": 1}
+    )
+    launched = launch(45, 2, 1, tid=AUTOGRAD), kernel("gemm_dgrad", 50, 30, 1)
+    rows = by_line(step(0, 100), wait, *forward, engine, *launched)
+    assert rows["model.py:8 forward", "backward"] == (20, 30, "MmBackward0")
+    assert sum(host for host, _, _ in rows.values()) == 100
+
+
+def test_hundreds_of_small_ops_of_one_line_are_a_finding_with_their_backward() -> None:
+    ((severity, text),) = texts(loop_over_pairs(250, 8))
+    assert severity == "high"
+    assert text == (
+        "small ops: loss.py:9 apart runs 250 ops per step, 8.00 us each, and takes 6.00 ms (66.7 %) (their backward is "
+        "4.00 ms of it): replace its loop by one op on stacked tensors, or compile it (in these 3 traced steps)"
+    )
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(loop_over_pairs(150, 8), id="few"),
+        pytest.param(loop_over_pairs(250, 60), id="long"),
+        pytest.param(loop_over_pairs(250, 8, optimizer=True), id="an optimizer's"),
+        pytest.param(loop_over_pairs(250, 8, linked=False), id="of a backward pass"),
+        pytest.param(loop_over_pairs(700, 8, steps=2, of_last=5), id="in one step of two"),
+    ],
+)
+def test_few_or_long_ops_of_a_line_those_of_an_optimizer_and_of_some_steps_are_none(run: Run) -> None:
+    assert texts(run) == []

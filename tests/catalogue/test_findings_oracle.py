@@ -25,7 +25,7 @@ ELSEWHERE = {
     **dict.fromkeys(("exposed_wait", "exposed_transfer", "straggler"), "simulated/test_ranks_properties.py"),
     "late_ranks": "engines/test_engines.py",
     **dict.fromkeys(("busy_machine", "contended_cores"), "analysis/test_core_use.py"),
-    "outside_phases": "analysis/test_lines.py",
+    **dict.fromkeys(("outside_phases", "small_ops"), "analysis/test_lines.py"),
     "desync": "simulated/test_ranks_properties.py",
     "strategy": "recipes/test_recipes.py",
     "never_arrived": "runs/test_flight_recorder.py",

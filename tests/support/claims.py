@@ -302,6 +302,16 @@ def by_other_phase(sheet: Sheet, finding: Finding) -> float:
     return float(row["mean_ns"])
 
 
+def by_line(sheet: Sheet, finding: Finding) -> float:
+    """The time of the lines that the finding names, in all phases."""
+    place, _, function = finding.text.removeprefix("small ops: ").partition(" runs ")[0].partition(" ")
+    file, _, lines = place.rpartition(":")
+    first, last = (int(number) for number in (f"{lines}-{lines}" if "-" not in lines else lines).split("-"))
+    rows = on_named_rank(rows_of(sheet, "lines"), finding)
+    named = {f"{file}:{number} {function}" for number in range(first, last + 1)}
+    return float(sum(row["host_ns"] for row in rows if row["line"] in named))
+
+
 def at_most(expected: Callable[[Sheet, Finding], float]) -> Callable[[Sheet, Finding], float]:
     """What the table bounds: a finding's own time if that is less."""
     return lambda sheet, finding: min(finding.ns, expected(sheet, finding))
@@ -417,6 +427,7 @@ FOUND_IN: dict[str, Callable[[Sheet, Finding], float]] = {
     "allocator_retries": by_replay("alloc syncs"),
     "starved": by_loader,
     "outside_phases": by_other_phase,
+    "small_ops": at_most(by_line),
     **dict.fromkeys(("busy_machine", "contended_cores"), by_core_use),
     "launch_bound": at_most(by_launches),
     "cold_start": by_cold_calls,

@@ -14,6 +14,7 @@ from traceq.report import Finding
 __all__ = ["Part", "each_of", "largest_sums", "of_all"]
 
 Identity = TypeVar("Identity", bound=Hashable)
+Number = TypeVar("Number", int, float)
 P = TypeVar("P")
 Row = TypeVar("Row")
 Row_co = TypeVar("Row_co", covariant=True)
@@ -48,10 +49,10 @@ def each_of(parts: Sequence[P], rows: Callable[[P], Sequence[Row]]) -> Sequence[
 
 
 def largest_sums(
-    rows: Iterable[Row], identity: Callable[[Row], Identity], values: Callable[[Row], tuple[int, ...]]
-) -> list[tuple[Identity, tuple[int, ...]]]:
+    rows: Iterable[Row], identity: Callable[[Row], Identity], values: Callable[[Row], tuple[Number, ...]]
+) -> list[tuple[Identity, tuple[Number, ...]]]:
     """Return (identity, sums of `values`) of rows with equal identity, by their last sum in descending order."""
-    sums: dict[Identity, tuple[int, ...]] = {}
+    sums: dict[Identity, tuple[Number, ...]] = {}
     for row in rows:
         key, new = identity(row), values(row)
         sums[key] = tuple(map(add, sums[key], new)) if key in sums else new

@@ -19,6 +19,8 @@ from traceq.facts.events.nesting import tracks
 from traceq.facts.events.once_per_process import calls_once_per_process
 from traceq.facts.ranks.job import Job
 from traceq.facts.stalls.syncs import SYNC_KINDS, syncs
+from traceq.facts.timeline.line_parts import lines_of_work
+from traceq.facts.timeline.main_lines import main_lines
 from traceq.facts.timeline.phases import phases
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity, in_counted_steps
@@ -33,6 +35,8 @@ POSITION = 72
 _BOUND_PCT, _TINY_PCT, _COLD_PCT = 10.0, 25.0, 10.0
 _LONGEST_GAP_NS = 1_000_000
 """A longer gap is not caused by launch latency: the host does something else."""
+_MUCH_OF_TINY_PCT = 25.0
+"""Percentage of the tiny kernels from which the line that launches them is named."""
 _NEARLY_ALL = 0.9
 """Part of the host-bound time from which the gaps that count are all of it."""
 _HAS_GRAPHS = re.compile(r"^(cuda|cu|hip)[A-Z]")
@@ -139,12 +143,22 @@ def _launch_bound(trace: Trace) -> Finding | None:
     )
     where = f"in {' and '.join(names[phase] for phase in main)}"
     where = f" {where}" if time == of_main else f", {of_main} of it {where}"
-    tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny"
+    tiny = f"{format_value(tiny_pct, Unit.PERCENT)} of the kernels are tiny{_tiny_line(trace)}"
     if waited_ns < _NEARLY_ALL * int(partition.ns[host_bound].sum()):
         tiny += f"; of {of_all} host-bound only gaps up to 1 ms that no sync causes count"
     waits = f"the device waits {time} {per_step(steps_)} for launches{where} ({tiny})"
     text = f"launch-bound: {waits}; try {_remedies(trace, main)}"
     return Finding("launch_bound", "high", text, step_ns, instead_of=("host_bound",))
+
+
+def _tiny_line(trace: Trace) -> str:
+    """Return `, 62.0 % of these launched at loss.py:20 apart`, or in its backward; "" where no line has many."""
+    kernels, texts = launched_kernels(trace), main_lines(trace).texts
+    num = np.bincount(lines_of_work(trace)[kernels.work[kernels.tiny]], minlength=len(texts))
+    pct = 100 * num / num.sum()
+    line = int(np.argmax(np.r_[0, pct[1:]]))  # the first line is none
+    is_known = line > 0 and pct[line] >= _MUCH_OF_TINY_PCT
+    return f", {format_value(pct[line], Unit.PERCENT)} of these launched at {texts[line]}" if is_known else ""
 
 
 def _remedies(trace: Trace, waits_in: Sequence[int]) -> str:

@@ -10,17 +10,20 @@ from numpy.typing import NDArray
 
 from traceq.analysis._basis import other_share
 from traceq.analysis._rank_rows import largest_sums, of_all
+from traceq.analysis._small_ops import small_ops
 from traceq.analysis._wording import in_traced_steps, more_rows
+from traceq.analysis._worst_rank import on_the_worst_rank
 from traceq.analysis.perturbation import much_longer_words
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.nesting import tracks
 from traceq.facts.ranks.job import Job
+from traceq.facts.timeline.line_parts import line_parts, lines_of_work, outermost_ops
 from traceq.facts.timeline.main_lines import MainLines, main_lines
 from traceq.facts.timeline.phases import OTHER, phases
-from traceq.facts.timeline.steps import main_track, steps
+from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
 from traceq.grouping import group
-from traceq.intervals import contains, sorted_unique, spans
+from traceq.intervals import contains, spans
 from traceq.model import Trace
 from traceq.report import Finding, Report, Table, column
 from traceq.units import Unit, format_value
@@ -45,8 +48,9 @@ class LineRow:
     """Time per counted step of one line of the main thread in one phase on one rank.
 
     `host_ns`: the thread is at the line, in ops or between them; `gpu_ns`: device work that is launched meanwhile, by
-    any thread. `op`: the outermost ops that launch most of it, or else take most of the host's time, at most two;
-    `num_ops` begin in a step. The line "" is not known.
+    any thread. A backward op belongs to the line of its forward op, in the phase in which it runs. `op`: the outermost
+    ops that launch most of it, or else take most of the host's time, at most two; `num_ops` begin in a step. The line
+    "" is not known.
     """
 
     rank: int = column("rank", Unit.COUNT)
@@ -65,6 +69,7 @@ class _Line:
     line: str = column("line")
     phase: str = column("phase")
     op: str = column("ops")
+    num_ops: float = column("num", Unit.MEAN)
     host_ns: float = column("host", Unit.NS)
     gpu_ns: float = column("GPU time", Unit.NS)
     share: float = column("share", Unit.PERCENT)
@@ -72,15 +77,18 @@ class _Line:
 
 @frozen
 class _Rank:
-    """One rank's rows, longest first; none without recorded lines."""
+    """One rank's rows, longest first, none without recorded lines; and the finding on its small ops."""
 
     rows: tuple[LineRow, ...]
+    small_ops: Finding | None
 
 
 def summarize(trace: Trace) -> _Rank:
     """Return the time of each line in each phase, which add up to the counted steps of the host."""
     lines = main_lines(trace)
-    return _Rank(tuple(_rows(trace, lines)) if len(lines.texts) > 1 else ())
+    if len(lines.texts) == 1:
+        return _Rank((), None)
+    return _Rank(tuple(_rows(trace, lines)), small_ops(trace))
 
 
 def merge(job: Job, parts: Sequence[_Rank]) -> Report:
@@ -88,31 +96,24 @@ def merge(job: Job, parts: Sequence[_Rank]) -> Report:
     rows = of_all(parts)
     table = Table.of("lines", "Lines", LineRow, rows)
     view = _view(job, rows) if rows else None
-    return Report("lines", (table,), () if view is None else (view,), tuple(_findings(job, parts)))
+    findings = *on_the_worst_rank(job, (part.small_ops for part in parts)), *_outside_phases(job, parts)
+    return Report("lines", (table,), () if view is None else (view,), findings)
 
 
 def _rows(trace: Trace, lines: MainLines) -> Iterator[LineRow]:
-    counted = steps(trace).host[steps(trace).counted]
-    in_steps, labels = spans(*counted.T), phases(trace)
-    edges = sorted_unique(lines.parts.ravel(), labels.main.parts.ravel(), counted.ravel())
-    begin, ns = edges[:-1], np.diff(edges)
-    inside = contains(in_steps, begin)
-    begin, ns = begin[inside], ns[inside]
-    op, start = _outermost_ops(trace, np.full(len(begin), main_track(trace)), begin)
+    counted, labels, parts = steps(trace).host[steps(trace).counted], phases(trace), line_parts(trace)
     work = device_work(trace)
-    of_work = np.flatnonzero(work.linked & contains(in_steps, trace.events.ts[work.call]))
+    of_work = np.flatnonzero(work.linked & contains(spans(*counted.T), trace.events.ts[work.call]))
     calls = work.call[of_work]
-    at_launch = trace.events.ts[calls]
-    launching, _ = _outermost_ops(trace, tracks(trace)[calls], at_launch)
-    phase = np.r_[labels.main_phase_at(begin), labels.work_phase[of_work]]
-    line = np.r_[lines.line_at(begin), lines.line_at(at_launch)]
-    groups, none = group([phase, line]), np.zeros(len(of_work), np.int64)
-    work_ns = (work.end - work.start)[of_work]
-    host_ns = groups.sum(np.r_[ns, none])
-    gpu_ns = groups.sum(np.r_[np.zeros_like(ns), work_ns])
-    num_ops = groups.sum(np.r_[(start == begin).astype(np.int64), none])
-    of_host, of_device = groups.group_ids[: len(begin)], groups.group_ids[len(begin) :]
-    names = _longest(of_host, op, ns, trace.events.strings)
+    launching, _ = outermost_ops(trace, tracks(trace)[calls], trace.events.ts[calls])
+    line = np.r_[parts.line, lines_of_work(trace)[of_work]]
+    groups = group([np.r_[parts.phase, labels.work_phase[of_work]], line])
+    work_ns, none = (work.end - work.start)[of_work], np.zeros(len(of_work), np.int64)
+    host_ns = groups.sum(np.r_[parts.ns, none])
+    gpu_ns = groups.sum(np.r_[np.zeros_like(parts.ns), work_ns])
+    num_ops = groups.sum(np.r_[parts.begins_op.astype(np.int64), none])
+    of_host, of_device = groups.group_ids[: len(parts.ns)], groups.group_ids[len(parts.ns) :]
+    names = _longest(of_host, parts.op, parts.ns, trace.events.strings)
     names |= _longest(of_device, launching, work_ns, trace.events.strings)
     num = max(len(counted), 1)
     size = np.array([gpu_ns, host_ns], np.int64)
@@ -122,19 +123,6 @@ def _rows(trace: Trace, lines: MainLines) -> Iterator[LineRow]:
         yield LineRow(
             trace.rank, labels.names[number], lines.texts[text], names.get(index, ""), num_ops[index] / num, *per_step
         )
-
-
-def _outermost_ops(
-    trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return int64[K]: (the name of the outermost op on a thread at a time, -1 for none; when it starts, -1)."""
-    name, start = np.full(len(instants), -1), np.full(len(instants), -1)
-    for number, ops in host_ops(trace).items():
-        on_track = np.flatnonzero(track == number)
-        index = ops.innermost_at(instants[on_track])
-        on_track, outermost = on_track[index >= 0], ops.outermost()[index[index >= 0]]
-        name[on_track], start[on_track] = trace.events.name[ops.rows[outermost]], ops.start[outermost]
-    return name, start
 
 
 def _longest(
@@ -157,7 +145,7 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
     sums = largest_sums(
         rows,
         lambda row: (row.line, row.phase),
-        lambda row: (row.host_ns, row.gpu_ns) if has_device else (row.gpu_ns, row.host_ns),
+        lambda row: (row.num_ops, *((row.host_ns, row.gpu_ns) if has_device else (row.gpu_ns, row.host_ns))),
     )
     all_ns = sum(values[-1] for _, values in sums) or 1
     listed = [
@@ -165,11 +153,12 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
             line or "(not known)",
             phase,
             ops[line, phase],
-            (values[0] if has_device else values[1]) / num,
-            values[1] / num if has_device else 0.0,
-            100 * values[-1] / all_ns,
+            num_ops / num,
+            (other_ns if has_device else most_ns) / num,
+            most_ns / num if has_device else 0.0,
+            100 * most_ns / all_ns,
         )
-        for (line, phase), values in sums
+        for (line, phase), (num_ops, other_ns, most_ns) in sums
     ]
     if sum(values[-1] for (line, _), values in sums if line) < _LEAST_KNOWN * all_ns:
         return None
@@ -181,7 +170,7 @@ def _view(job: Job, rows: Sequence[LineRow]) -> Table | None:
     return view if has_device else view.without("gpu_ns")
 
 
-def _findings(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
+def _outside_phases(job: Job, parts: Sequence[_Rank]) -> Iterator[Finding]:
     """Yield a finding on time in none of the phases of unprofiled steps, with the line that has most of it."""
     share = other_share(job, _LEAST_OTHER)
     if share is None or not share.exceeds or job.timings is None:

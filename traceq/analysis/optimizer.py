@@ -19,7 +19,7 @@ from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.ranks.job import Job
-from traceq.facts.timeline.optimizer_updates import update_starts
+from traceq.facts.timeline.optimizer_updates import OPTIMIZER_STEP, optimizer_steps, update_starts
 from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import IDLE, TimeCategory, activity, in_counted_steps
 from traceq.frozen import frozen
@@ -33,7 +33,6 @@ POSITION = 66
 _MOST_PCT = 10.0
 """Percentage of the step above which an unfused optimizer is a finding."""
 _PHASE = re.compile("optim", re.IGNORECASE)
-_STEP = re.compile(r"^Optimizer\.step#(?P<name>.*?)(\.step)?$")
 _IMPLEMENTATIONS = (
     ("fused", re.compile(r"^aten::_fused_|fused_?(adam|sgd|adagrad|lamb)|multi_tensor_(adam|sgd|lamb)", re.IGNORECASE)),
     ("compiled", COMPILED),
@@ -81,9 +80,7 @@ def _of_unprofiled(finding: Finding, share: UnprofiledShare) -> Finding:
 
 @once_per_trace
 def _optimizers(trace: Trace) -> tuple[OptimizerRow, ...]:
-    events = trace.events
-    rows = events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(events, rows, _STEP)]
+    events, rows = trace.events, optimizer_steps(trace)
     names, first = np.unique(events.name[rows], return_index=True)
     return tuple(_optimizer(trace, rows[events.name[rows] == name]) for name in names[np.argsort(first)].tolist())
 
@@ -98,7 +95,7 @@ def _optimizer(trace: Trace, rows: NDArray[np.int64]) -> OptimizerRow:
     ops = ops[(tracks(trace)[ops] == track) & contains(inside, events.ts[ops])]
     ran = np.r_[np.setdiff1d(ops, rows, assume_unique=True), work.rows[launched]]
     steps_ns = _step_ns(trace, inside, launched)
-    match = _STEP.match(events.text(int(rows[0])))
+    match = OPTIMIZER_STEP.match(events.text(int(rows[0])))
     name = match["name"] if match else ""
     return OptimizerRow(
         rank=trace.rank,

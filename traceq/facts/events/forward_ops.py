@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.facts.events.nesting import tracks
+from traceq.facts.events.nesting import host_ops, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
-__all__ = ["forward_op", "is_backward"]
+__all__ = ["forward_op", "forward_op_at", "is_backward"]
 
 
 @once_per_trace
@@ -39,6 +39,15 @@ def forward_op(trace: Trace) -> NDArray[np.int64]:
         of_thread = backward[events.forward_thread[backward] == thread]
         forward_row[of_thread] = _last_with_number(trace, _on_best_track(trace, forward, of_thread), of_thread)
     return forward_row
+
+
+def forward_op_at(trace: Trace, track: int, instants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row of the forward op of the backward op at each instant of a thread: int64[K], -1 without one."""
+    ops = host_ops(trace).get(track)
+    if ops is None:
+        return np.full(len(instants), -1)
+    index = ops.first_enclosing(ops.innermost_at(instants), is_backward(trace)[ops.rows])
+    return np.where(index >= 0, forward_op(trace)[ops.rows[index]], -1)
 
 
 def _on_best_track(trace: Trace, forward: NDArray[np.int64], backward: NDArray[np.int64]) -> NDArray[np.int64]:

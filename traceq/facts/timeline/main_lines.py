@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from traceq.facts.events.forward_ops import forward_op_at
 from traceq.facts.events.nesting import host_ops, nest
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.call_sites import origins, user_frames
@@ -14,7 +15,7 @@ from traceq.frozen import frozen
 from traceq.intervals import Spans, contains, empty, sorted_unique, span_index, spans
 from traceq.model import Trace
 
-__all__ = ["MainLines", "main_lines"]
+__all__ = ["MainLines", "differentiated_lines", "main_lines"]
 
 
 @frozen(eq=False)
@@ -54,3 +55,16 @@ def main_lines(trace: Trace) -> MainLines:
     texts, used, numbers = (*origin.texts, *between.lines), sorted_unique(line), {"": 0}
     number = np.array([numbers.setdefault(texts[index], len(numbers)) for index in used.tolist()], np.int64)
     return MainLines(tuple(numbers), parts, number[np.searchsorted(used, line)])
+
+
+def differentiated_lines(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the line of the forward op of the backward op at each instant of a thread: int64[K], 0 without one.
+
+    The line of a backward pass is one for all of it, `loss.backward()`; what its ops differentiate are many.
+    """
+    line = np.zeros(len(instants), np.int64)
+    for number in sorted_unique(track).tolist():
+        on_track = np.flatnonzero(track == number)
+        forward = forward_op_at(trace, number, instants[on_track])
+        line[on_track] = np.where(forward >= 0, main_lines(trace).line_at(trace.events.ts[forward]), 0)
+    return line

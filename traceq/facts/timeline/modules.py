@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.facts.events.device_work import device_work
-from traceq.facts.events.forward_ops import forward_op, is_backward
+from traceq.facts.events.forward_ops import forward_op, forward_op_at
 from traceq.facts.events.graph_labels import graph_labels
 from traceq.facts.events.graph_replays import graph_replays
 from traceq.facts.events.name_patterns import matching
-from traceq.facts.events.nesting import Nest, host_ops, nests_by_track, tracks
+from traceq.facts.events.nesting import Nest, nests_by_track, tracks
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import main_track
 from traceq.frozen import frozen
@@ -101,7 +101,8 @@ def modules_at(trace: Trace, track: NDArray[np.int64], instants: NDArray[np.int6
     for number in sorted_unique(track).tolist():
         on_track = np.flatnonzero(track == number)
         running = _running_module(trace, number, instants[on_track])
-        differentiated = _differentiated_module(trace, number, instants[on_track])
+        forward = forward_op_at(trace, number, instants[on_track])
+        differentiated = np.where(forward >= 0, _modules_of_forward_ops(trace)[forward], -1)
         module[on_track] = np.where(running >= 0, running, differentiated)
     return module
 
@@ -129,16 +130,6 @@ def _running_module(trace: Trace, track: int, instants: NDArray[np.int64]) -> ND
         return np.full(len(instants), -1)
     index = frames.innermost_at(instants)
     return np.where(index >= 0, tree.by_name[trace.events.name[frames.rows[index]]], -1)
-
-
-def _differentiated_module(trace: Trace, track: int, instants: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the module of the forward op of the backward op at each instant of a thread, -1 without one."""
-    ops = host_ops(trace).get(track)
-    if ops is None:
-        return np.full(len(instants), -1)
-    index = ops.first_enclosing(ops.innermost_at(instants), is_backward(trace)[ops.rows])
-    forward = np.where(index >= 0, forward_op(trace)[ops.rows[index]], -1)
-    return np.where(forward >= 0, _modules_of_forward_ops(trace)[forward], -1)
 
 
 @once_per_trace
