@@ -1,6 +1,6 @@
 """Simulate recordings, to measure coverage, power and error rates of `traceq.stats`.
 
-    python benchmarks/stats.py [--replications 1000]
+    python benchmarks/stats.py [TABLE ...] [--replications 1000]
 
 The first table has the error rates and the power of a whole run that asks five questions. Then: how often the 95 %
 interval covers the truth, and how many pairs a verdict needs; the same for sequential stopping and for one change in
@@ -399,22 +399,33 @@ def stopping(rng: np.random.Generator, replications: int) -> Table:
     return table
 
 
+TABLES: dict[str, tuple[Callable[[np.random.Generator, int], Table], int]] = {
+    "questions": (questions, 1),
+    "remedies": (remedies, 1),
+    "late": (late, 1),
+    "coverage": (coverage, 1),
+    "power": (power, 5),
+    "carry": (carry, 1),
+    "joint": (joint, 1),
+    "errors": (errors, 1),
+    "stopping": (stopping, 2),
+}
+"""Each table, and by what its number of replications is divided."""
+
+
 def main() -> None:
-    """Print the tables."""
+    """Print the tables, or those named, each of which is the same alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--replications", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if unknown := set(options.tables) - set(TABLES):
+        parser.error(f"no such table: {', '.join(sorted(unknown))}; one of {', '.join(TABLES)}")
     console = Console(width=140)  # wide enough for every heading, whatever the terminal
-    console.print(questions(np.random.default_rng(options.seed), options.replications))
-    console.print(remedies(np.random.default_rng(options.seed), options.replications))
-    console.print(late(np.random.default_rng(options.seed), options.replications))
-    console.print(coverage(np.random.default_rng(options.seed), options.replications))
-    console.print(power(np.random.default_rng(options.seed), options.replications // 5))
-    console.print(carry(np.random.default_rng(options.seed), options.replications))
-    console.print(joint(np.random.default_rng(options.seed), options.replications))
-    console.print(errors(np.random.default_rng(options.seed), options.replications))
-    console.print(stopping(np.random.default_rng(options.seed), options.replications // 2))
+    for name in options.tables or TABLES:
+        table, part = TABLES[name]
+        console.print(table(np.random.default_rng(options.seed), options.replications // part))
 
 
 if __name__ == "__main__":

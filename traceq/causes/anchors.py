@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.holds import HoldKind, HostHolds, holds
-from traceq.facts.events.device_work import DeviceWork, device_work
+from traceq.facts.events.device_work import device_work
 from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.nesting import tracks
 from traceq.facts.timeline.launch_threads import HandOvers, ThreadChains, chain_of, hand_overs
@@ -109,7 +109,7 @@ def anchors(trace: Trace, queue_length: int, chains: ThreadChains, *, with_silen
     for number in sorted_unique(handed.giver).tolist():
         given, of_giver = np.flatnonzero(handed.giver == number), np.flatnonzero(chain == number)
         giver[given] = of_giver[np.searchsorted(time_ns[of_giver], handed.end[given], "right") - 1]
-    launch = _launch_anchors(work, kind, ref)
+    launch = _launch_anchors(trace, kind, ref)
     return Anchors(trace, chains, time_ns, kind, ref, chain, all_holds, launch, giver)
 
 
@@ -161,8 +161,12 @@ def _ends(trace: Trace) -> tuple[int, int]:
     return first, max(first, min(int(events.end[rows].max(initial=first)), last))
 
 
-def _launch_anchors(work: DeviceWork, kind: NDArray[np.int64], ref: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64[D]: the anchor of each work's call; without a call that of the work before it on its stream."""
+def _launch_anchors(trace: Trace, kind: NDArray[np.int64], ref: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[D]: the anchor of each work's call; without a call that of the work before it on its stream.
+
+    Work that a later session of the profiler found in flight enters with the end of the last step before the session.
+    """
+    work, all_steps = device_work(trace), steps(trace)
     anchors = np.flatnonzero(kind == AnchorKind.LAUNCH)
     anchors = anchors[np.argsort(ref[anchors], kind="stable")]
     launch = np.full(len(work), -1)
@@ -172,4 +176,10 @@ def _launch_anchors(work: DeviceWork, kind: NDArray[np.int64], ref: NDArray[np.i
         latest = np.maximum.accumulate(np.where(work.linked[on_stream], np.arange(len(on_stream)), -1))
         follows = ~work.linked[on_stream] & (latest >= 0)
         launch[on_stream[follows]] = launch[on_stream[latest[follows]]]
+    ended = np.flatnonzero(all_steps.begins_session)[1:] - 1
+    session = np.searchsorted(all_steps.host[ended, 1], work.start, "right")
+    in_flight = np.flatnonzero(work.before_window & (session > 0))
+    ends = np.flatnonzero(kind == AnchorKind.STEP_END)
+    ends = ends[np.argsort(ref[ends], kind="stable")]
+    launch[in_flight] = ends[ended[session[in_flight] - 1]]
     return launch

@@ -120,20 +120,26 @@ def _sides_of(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _work_edges(graph: RankGraph) -> tuple[Edges, Edges, Edges, Edges]:
-    """Return the edges from the launch, from the stream's work before, of the duration, and those of early work."""
+    """Return the edges from the launch, from the stream's work before, of the duration, and those of early work.
+
+    Work in flight when a session of the profiler began waits for none of the session before.
+    """
     work, start = graph.work, graph.start_node
     sides = _sides_of(work.a, work.b)
 
     def into(units: NDArray[np.int64], source: NDArray[np.int64], kind: EdgeKind) -> Edges:
         return Edges.of(source, start[units], kind, sides[units], work.a[units], work.b[units])
 
-    launched, follows = np.flatnonzero(work.has_call), np.flatnonzero(work.before >= 0)
-    free = np.flatnonzero(~work.has_call & (work.before < 0))
+    in_flight = ~work.has_call & (work.place >= 0) & (graph.kind[work.place] == AnchorKind.STEP_END)
+    is_first = (work.before < 0) | (in_flight & (work.place[work.before] != work.place))
+    launched, follows = np.flatnonzero(work.has_call), np.flatnonzero(~is_first)
+    free = np.flatnonzero(~work.has_call & is_first)
+    origin = np.where(in_flight[free], graph.host_node[work.place[free]], 0)
     return (
         into(launched, graph.host_node[np.maximum(work.place[launched], 0)], EdgeKind.LAUNCH),
         into(follows, start[work.before[follows]] + 1, EdgeKind.STREAM),
         Edges.of(start, start + 1, EdgeKind.DURATION, sides, work.a, work.b),
-        Edges.of(np.zeros(len(free), np.int64), start[free], EdgeKind.ORIGIN),
+        Edges.of(origin, start[free], EdgeKind.ORIGIN),
     )
 
 

@@ -12,6 +12,7 @@ from traceq.facts.events.communication_kernels import is_communication
 from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.memo import once_per_trace
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.blocking_copies_and_syncs import (
@@ -126,8 +127,11 @@ def launch_queue_length(trace: Trace) -> int:
     linked = linked[np.argsort(events.ts[work.call[linked]], kind="stable")]
     early = work.before_window
     ends = np.sort(np.r_[work.end[linked], work.end[early]])
-    done = np.searchsorted(ends, events.end[work.call[linked]], "right")
-    outstanding = int(early.sum()) + np.arange(len(linked)) - done
+    returned = events.end[work.call[linked]]
+    begun = np.r_[np.iinfo(np.int64).min, session_gaps(trace)[:, 0]]  # early work was launched before its session
+    of_session = np.searchsorted(session_gaps(trace)[:, 0], work.start[early], "right")
+    num_early = np.searchsorted(begun[of_session], returned, "right")
+    outstanding = num_early + np.arange(len(linked)) - np.searchsorted(ends, returned, "right")
     blocked = (events.dur[work.call[linked]] > _MIN_BLOCKED_NS) & (outstanding >= _MIN_OUTSTANDING)
     num_calls = len(sorted_unique(work.call[linked[blocked]]))
     return int(outstanding[blocked].max()) if num_calls >= _MIN_BLOCKED_CALLS else 0

@@ -327,14 +327,9 @@ def _step_nodes(rank: RankGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         begin, end = np.zeros(1, np.int64), np.flatnonzero(line.kind == AnchorKind.END)
     on_device = last_ends(rank, end if all_steps.marked else end + 1)
     before = np.concatenate([np.full_like(on_device[:1], -1), on_device[:-1]])
-    begin = begin[:1] if all_steps.by_device else begin
-    end = end[:0] if all_steps.by_device else end
-    opens = opening(rank)
-    return _with(opens, _with(rank.host_node[begin], before)), _with(rank.host_node[end], on_device)
-
-
-def _with(first: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the nodes of each step with one more, which the last steps may lack."""
-    column = np.full(len(nodes), -1)
-    column[: len(first)] = first
-    return np.column_stack([column, nodes])
+    by_host = np.ones(len(all_steps), np.bool_) & ~all_steps.by_device
+    opens = np.full(len(all_steps), -1)
+    opens[: len(opening(rank))] = opening(rank)
+    begin_node = np.where(by_host | all_steps.begins_session, rank.host_node[begin], -1)
+    end_node = np.where(by_host, rank.host_node[end], -1)
+    return np.column_stack([opens, begin_node, before]), np.column_stack([end_node, on_device])

@@ -43,12 +43,15 @@ def step_windows(graph: RankGraph) -> StepWindows:
     counted = [number for number in np.flatnonzero(of_a.counted).tolist() if number in of_both]
     by_device = of_a.by_device and of_b.by_device
     sinks: list[NDArray[np.int64]] = []
-    for first, last in _runs(counted) if by_device else [(number, number) for number in counted]:
-        follows = by_device and first - 1 in ends
-        begin_of_host = graph.host_node[[begins[first]]]
+    resumes = set(np.flatnonzero(of_a.begins_session)) | set(np.flatnonzero(of_b.begins_session) - shift)
+    for first, last in _runs(counted, resumes) if by_device else [(number, number) for number in counted]:
+        begin = graph.host_node[[begins[first]]]
         if first == 0:
-            begin_of_host = np.r_[begin_of_host, opening(graph)]
-        sinks.append(_last_ends(graph, ends[first - 1]) if follows else begin_of_host)
+            begin = np.r_[begin, opening(graph)]
+        if by_device and first - 1 in ends:
+            on_device = _last_ends(graph, ends[first - 1])
+            begin = np.r_[begin, on_device] if first in resumes else on_device
+        sinks.append(begin)
         sinks.append(_last_ends(graph, ends[last]) if by_device else graph.host_node[[ends[last]]])
     places = np.array([[begins[number], ends[number]] for number in counted], np.int64).reshape(-1, 2)
     indices = np.array(counted, np.int64)[:, None] + np.array([0, shift], np.int64)
@@ -80,11 +83,11 @@ def _places(graph: RankGraph, kind: AnchorKind) -> dict[int, int]:
     return dict(zip(graph.a.ref[graph.anchor_a[places]].tolist(), places.tolist(), strict=True))
 
 
-def _runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Return (first, last) of each run of neighbouring numbers."""
+def _runs(numbers: list[int], resumes: set[int]) -> list[tuple[int, int]]:
+    """Return (first, last) of each run of neighbouring numbers; those at which a profiler session resumes begin one."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
-        if runs and runs[-1][1] == number - 1:
+        if runs and runs[-1][1] == number - 1 and number not in resumes:
             runs[-1] = runs[-1][0], number
         else:
             runs.append((number, number))

@@ -28,6 +28,8 @@ def session(start: float, num_steps: int = 1) -> dict[str, Any]:
             {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{2 + step}", "ts": ts, "dur": 90, "args": {}},
             {"ph": "X", "name": "op", "ts": ts, "dur": 5, "args": {"External id": index, "Sequence number": 7}},
             {"ph": "X", "name": "launch", "ts": ts, "dur": 1, "args": {"correlation": index, "Ev Idx": 0}},
+            {"ph": "X", "name": "Event Sync", "ts": ts, "dur": 1, "args": {"wait_on_cuda_event_record_corr_id": index}},
+            {"ph": "X", "name": "Stream Sync", "ts": ts, "dur": 1, "args": {"wait_on_cuda_event_record_corr_id": -1}},
             {"ph": "s", "name": "fwdbwd", "id": index, "ts": ts},
             {"ph": "f", "name": "fwdbwd", "id": index, "ts": ts + 3},
         ]
@@ -42,6 +44,11 @@ def test_ids_of_windows_differ_and_stay_those_of_one_event() -> None:
     assert starts == ends
     assert [event["args"]["External id"] for event in events if event["name"] == "op"] == starts
     assert [event["args"]["correlation"] for event in events if event["name"] == "launch"] == starts
+    recorded = {
+        name: [e["args"].get("wait_on_cuda_event_record_corr_id") for e in events if e["name"] == name]
+        for name in ("Event Sync", "Stream Sync")
+    }
+    assert recorded == {"Event Sync": starts, "Stream Sync": [-1] * 4}
     assert {event["args"]["Sequence number"] for event in events if event["name"] == "op"} == {7}  # of the process
     assert {event["args"]["Ev Idx"] for event in events if event["name"] == "launch"} == {0}  # none
 

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from traceq.facts.events.id_lookup import first_index
 from traceq.facts.events.name_patterns import matching
+from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.memo import once_per_trace
 from traceq.frozen import frozen
+from traceq.grouping import group
 from traceq.intervals import sorted_unique
 from traceq.model import Category, Trace
 
@@ -33,7 +35,8 @@ class DeviceWork:
     """D kernels, copies and memsets, sorted by (start, row).
 
     `rows` int64[D] into Events; `start`, `end` int64[D] ns; `call` int64[D] the launching row of Events, -1 without
-    one; `stream` int64[D] a number for each (device, stream); `before_window` bool[D]: launched before the trace began.
+    one; `stream` int64[D] a number for each (device, stream); `before_window` bool[D]: launched before the trace began,
+    or before the session of the profiler (`session_gaps`) in which it ran.
     """
 
     rows: NDArray[np.int64]
@@ -70,7 +73,7 @@ def device_work(trace: Trace) -> DeviceWork:
         end=start + events.dur[rows],
         call=call,
         stream=stream,
-        before_window=(call < 0) & (start < _first_linked_start(stream, start, call >= 0)),
+        before_window=(call < 0) & (start < _first_linked_start(trace, stream, start, call)),
     )
 
 
@@ -124,11 +127,17 @@ def _launching_calls(trace: Trace, correlation: NDArray[np.int64]) -> NDArray[np
 
 
 def _first_linked_start(
-    stream: NDArray[np.int64], start: NDArray[np.int64], linked: NDArray[np.bool_]
+    trace: Trace, stream: NDArray[np.int64], start: NDArray[np.int64], call: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the start of the first linked op of each op's stream; the smallest int64 if the stream has none."""
-    first = np.full(len(stream), np.iinfo(np.int64).min)
-    for number in sorted_unique(stream[linked]):
-        on_stream = stream == number
-        first[on_stream] = start[on_stream & linked].min()
-    return first
+    """Return the start of the first linked op of each op's stream and session; the least int64 where there is none.
+
+    An op is of the session that launched it; one without a call, of the one that had begun when it started.
+    """
+    linked, gaps = call >= 0, session_gaps(trace)
+    ended = np.searchsorted(gaps[:, 0], start, "right")
+    session = np.where(linked, np.searchsorted(gaps[:, 1], trace.events.ts[call], "right"), ended)
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    groups = group([stream, session])
+    first = np.full(len(groups.keys), most)
+    np.minimum.at(first, groups.group_ids[linked], start[linked])
+    return np.where(first == most, least, first)[groups.group_ids]

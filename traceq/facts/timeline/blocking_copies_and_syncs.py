@@ -15,6 +15,7 @@ from traceq.facts.events.device_work import DeviceWork, device_work
 from traceq.facts.events.library_loading import library_loading_calls
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import host_ops, tracks
+from traceq.facts.events.profiler_sessions import session_gaps
 from traceq.facts.events.sync_rows import recorded_events, synced_stream
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.steps import steps
@@ -182,18 +183,20 @@ def _blocks_alone(
 def _is_profilers(
     trace: Trace, work: DeviceWork, calls: NDArray[np.int64], kind: NDArray[np.int8]
 ) -> NDArray[np.bool_]:
-    """Return which call is the device synchronize of the stopping profiler: bool[calls], at most one True.
+    """Return which calls are the device synchronize of a stopping profiler: bool[calls], at most one of a session.
 
-    It is the trace's last device synchronize, if no launch follows it and it is outside all steps.
+    It is the session's last device synchronize, if no launch follows it there and it is outside all steps.
     """
-    is_profilers = np.zeros(len(calls), np.bool_)
+    is_profilers, resumed = np.zeros(len(calls), np.bool_), session_gaps(trace)[:, 1]
     waits = np.flatnonzero(kind == SyncKind.DEVICE)
-    if len(waits):
-        last = waits[np.argmax(trace.events.ts[calls[waits]])]
-        launched = trace.events.ts[work.call[work.linked]]
-        start = trace.events.ts[calls[last : last + 1]]
-        in_step = steps(trace).marked and contains(spans(*steps(trace).host.T), start).any()
-        is_profilers[last] = not (launched > start).any() and not in_step
+    waits = waits[np.argsort(trace.events.ts[calls[waits]], kind="stable")]
+    start, launched = trace.events.ts[calls[waits]], np.sort(trace.events.ts[work.call[work.linked]])
+    session = np.searchsorted(resumed, start, "right")
+    until = np.r_[resumed, np.iinfo(np.int64).max][session]
+    is_last = np.r_[session[1:] != session[:-1], np.ones(min(len(session), 1), np.bool_)]
+    followed = np.searchsorted(launched, until, "left") > np.searchsorted(launched, start, "right")
+    in_step = contains(spans(*steps(trace).host.T), start) & steps(trace).marked
+    is_profilers[waits] = is_last & ~followed & ~in_step
     return is_profilers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from traceq.facts.events.device_work import device_work
 from traceq.facts.events.name_patterns import matching
 from traceq.facts.events.nesting import tracks
+from traceq.facts.events.profiler_sessions import PROFILER_STEP
 from traceq.facts.events.unrecorded_work import unrecorded_work
 from traceq.facts.memo import once_per_trace
 from traceq.facts.timeline.inference_marks import inference_marks
@@ -30,18 +31,16 @@ _STUB_PARTS = 10
 _UNRECORDED_PART = 0.9
 """Part of the time up to a gap from which on all of it belongs to unrecorded work."""
 
-_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
-
 
 @frozen(eq=False)
 class Steps:
     """K steps of a trace.
 
     `number` int64[K] of ProfilerStep#N, else in order; `host` int64[K, 2] ns as the main thread ran them; `window`
-    int64[K, 2] ns, which telescope; `partial` bool[K]: not a whole step. `by_device`: the windows follow the device;
-    `marked`: the trace has step marks; `is_cut`: the trace was cut to this step. `opens_ns`: end of the unrecorded work
-    with which the trace opens, before which no window begins; None without. `labels`: names of steps that ProfilerStep
-    does not mark.
+    int64[K, 2] ns, which telescope within a session of the profiler; `partial` bool[K]: not a whole step. `by_device`:
+    the windows follow the device; `marked`: the trace has step marks; `is_cut`: the trace was cut to this step.
+    `opens_ns`: end of the unrecorded work with which the trace opens, before which no window begins; None without.
+    `labels`: names of steps that ProfilerStep does not mark.
     """
 
     number: NDArray[np.int64]
@@ -63,6 +62,11 @@ class Steps:
         if self.labels:
             return self.labels
         return tuple(f"ProfilerStep#{n}" for n in self.number.tolist()) if self.marked else (WHOLE_TRACE,)
+
+    @property
+    def begins_session(self) -> NDArray[np.bool_]:
+        """bool[K]: the first step of each profiler session, before which numbers are left out."""
+        return np.r_[True, np.diff(self.number) > 1]
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -118,17 +122,28 @@ def steps(trace: Trace) -> Steps:
     start = events.ts[rows]
     host = np.column_stack([start, np.minimum(events.end[rows], np.r_[start[1:], np.iinfo(np.int64).max])])
     opens_ns = _opens(trace, int(host[0, 0]))
-    of_device = _device_windows(trace, host, opens_ns) if len(rows) > 1 or opens_ns is not None or labels else None
+    of_device = (
+        _device_windows(trace, host, number, opens_ns) if len(rows) > 1 or opens_ns is not None or labels else None
+    )
     by_device = of_device is not None
     window, opens_ns = (host, None) if of_device is None else (of_device, opens_ns)
-    partial = _is_partial(trace, host, window, may_be_short=bool(labels))
-    return Steps(number, host, window, partial, by_device=by_device, marked=True, opens_ns=opens_ns, labels=labels)
+    result = Steps(
+        number=number,
+        host=host,
+        window=window,
+        partial=np.zeros(len(rows), np.bool_),
+        by_device=by_device,
+        marked=True,
+        opens_ns=opens_ns,
+        labels=labels,
+    )
+    return replace(result, partial=_is_partial(trace, result))
 
 
 def _labels(trace: Trace, rows: NDArray[np.int64]) -> tuple[str, ...]:
     """Return the names of marks that are not ProfilerStep's; () for those."""
     names = tuple(trace.events.text(row) for row in rows.tolist())
-    return () if all(map(_STEP.match, names)) else names
+    return () if all(map(PROFILER_STEP.match, names)) else names
 
 
 def _opens(trace: Trace, start: int) -> int | None:
@@ -177,14 +192,17 @@ def _main_thread_marks(trace: Trace) -> NDArray[np.int64]:
 
 def _step_rows(trace: Trace) -> NDArray[np.int64]:
     rows = trace.events.rows(Category.ANNOTATION, Category.CPU_OP)
-    rows = rows[matching(trace.events, rows, _STEP)]
+    rows = rows[matching(trace.events, rows, PROFILER_STEP)]
     return rows if len(rows) else inference_marks(trace).rows
 
 
-def _device_windows(trace: Trace, host: NDArray[np.int64], opens_ns: int | None) -> NDArray[np.int64] | None:
+def _device_windows(
+    trace: Trace, host: NDArray[np.int64], number: NDArray[np.int64], opens_ns: int | None
+) -> NDArray[np.int64] | None:
     """Return the windows [E_k-1, E_k), with E_k the latest end of work launched up to the end of step k.
 
-    The first begins with the host, or where unrecorded work ends. None if a step gets no time.
+    The first of a session begins with the host; that of the trace where unrecorded work ends, if it opens with such
+    work. None if a step gets no time.
     """
     work = device_work(trace)
     launched = trace.events.ts[work.call[work.linked]]
@@ -194,27 +212,27 @@ def _device_windows(trace: Trace, host: NDArray[np.int64], opens_ns: int | None)
     latest_end = np.maximum.accumulate(work.end[work.linked][order])
     num_launched = np.searchsorted(launched[order], host[:, 1], "left")
     ends = np.where(num_launched > 0, latest_end[num_launched - 1], host[0, 0])
-    edges = np.r_[host[0, 0] if opens_ns is None else opens_ns, ends]
-    return np.column_stack([edges[:-1], edges[1:]]) if (np.diff(edges) > 0).all() else None
+    begins = np.r_[host[0, 0] if opens_ns is None else opens_ns, ends[:-1]]
+    first = np.flatnonzero(np.diff(number) > 1) + 1
+    begins[first] = np.maximum(begins[first], host[first, 0])
+    return np.column_stack([begins, ends]) if (begins < ends).all() else None
 
 
-def _is_partial(
-    trace: Trace, host: NDArray[np.int64], window: NDArray[np.int64], *, may_be_short: bool
-) -> NDArray[np.bool_]:
+def _is_partial(trace: Trace, of_trace: Steps) -> NDArray[np.bool_]:
     """Return which windows are not a whole step: bool[K].
 
-    The first is partial if it contains work launched before the trace, or begins with the host and ends with a device
-    that lags, which makes it longer than a step. Any is that is shorter than a tenth of the median, unless they
-    `may_be_short` (a decode is shorter than a prefill): a profiler that stops within a step leaves a stub.
+    The first of a session is partial if it contains work launched before, or begins with the host and ends with a
+    device that lags, which makes it longer than a step. Any is that is shorter than a tenth of the median, unless its
+    kind may be short (a decode is shorter than a prefill): a profiler that stops within a step leaves a stub.
     """
-    work = device_work(trace)
-    inside = (work.start < window[0, 1]) & (work.end > window[0, 0])
-    lag = int(window[0, 1] - host[0, 1])
+    work, host, window = device_work(trace), of_trace.host, of_trace.window
     durations = window[:, 1] - window[:, 0]
-    partial: NDArray[np.bool_] = (durations * _STUB_PARTS < np.median(durations)) & (not may_be_short)
-    lags = window[0, 0] == host[0, 0] and lag * _MAX_LAG_PARTS > window[0, 1] - window[0, 0]
-    partial[0] |= bool((work.before_window & inside).any()) or lags
-    return partial
+    partial: NDArray[np.bool_] = (durations * _STUB_PARTS < np.median(durations)) & (not of_trace.labels)
+    begun = np.searchsorted(np.sort(work.start[work.before_window]), window[:, 1], "left")
+    has_early = begun > np.searchsorted(np.sort(work.end[work.before_window]), window[:, 0], "right")
+    lag = window[:, 1] - host[:, 1]
+    lags = (window[:, 0] == host[:, 0]) & (lag * _MAX_LAG_PARTS > durations)
+    return np.asarray(partial | (of_trace.begins_session & (has_early | lags)))
 
 
 def _by_first_occurrence(values: NDArray[np.int64]) -> list[int]:

@@ -78,13 +78,14 @@ def num_traced_steps(plan: Plan) -> int:
 
 
 def window_sizes(plan: Plan) -> list[int]:
-    """Return the profiled steps of each window of an arm: one where arms take turns, else all in one window.
+    """Return the profiled steps of each window of an arm, of which one step is whole where arms take turns.
 
-    On CUDA they do not: the device lags behind the host, so that the first step of a window holds work launched before
-    it, and windows of one step would have no whole one.
+    On CUDA the first step of a window is not: the device lags behind the host, so that it holds work launched before
+    it, or begins with a device that has nothing to do. A single arm has all steps in one window.
     """
-    takes_turns = len(plan.arms) > 1 and plan.device == "cpu"
-    return [1] * plan.trace_steps if takes_turns else [plan.trace_steps]
+    if len(plan.arms) == 1:
+        return [plan.trace_steps]
+    return [1 if plan.device == "cpu" else 2] * plan.trace_steps
 
 
 def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
@@ -114,7 +115,7 @@ def _window(rank: Rank, arm: str, window: Window) -> Generator[str, None, int]:
 
 def _report_size(rank: Rank, arm: str, rows: Sequence[TraceRow]) -> None:
     """Print the forecast of the trace's size, for a recipe's first arm and for every large trace."""
-    num_steps = rank.plan.trace_steps
+    num_steps = sum(window_sizes(rank.plan))
     num_bytes = forecast_bytes(rows, num_steps)
     if is_large(num_bytes) or (rank.plan.recipe and arm == rank.plan.arms[0].arm.name):
         rank.say(forecast_text(num_bytes, num_steps))

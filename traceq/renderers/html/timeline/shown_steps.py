@@ -111,8 +111,10 @@ def _step_at(trace: Trace, zero_ns: int) -> int:
 
 
 def _extent(trace: Trace, step: int, num_neighbours: int) -> tuple[int, int]:
-    """Return from when to when a step and its neighbours take, on host or device: (start, end) ns."""
+    """Return from when to when a step and its neighbours of one profiler session take, on host or device."""
     all_steps = steps(trace)
-    first, last = max(step - num_neighbours, 0), min(step + num_neighbours, len(all_steps) - 1)
+    session = np.cumsum(all_steps.begins_session)
+    of_session = np.flatnonzero(session == session[step])
+    first, last = max(step - num_neighbours, of_session[0]), min(step + num_neighbours, of_session[-1])
     start = min(int(all_steps.host[first, 0]), int(all_steps.window[first, 0]))
     return start, max(int(all_steps.host[last, 1]), int(all_steps.window[last, 1]))
