@@ -249,6 +249,17 @@ def test_a_backward_of_three_times_forward_or_without_a_forward_is_none() -> Non
     assert findings("phases", *passes(20, 80, 80)[:1], *passes(20, 80, 80)[3:]) == []
 
 
+@pytest.mark.parametrize(("start", "codes"), [(8_003, ["long_backward"]), (9_000, [])])
+def test_passes_of_a_trace_that_lacks_work_are_not_compared(start: int, codes: list[str]) -> None:
+    """The last kernel is ready at 8,001; what keeps it until 9,000 is in no row, and may be a kernel of forward."""
+    rows = [step(0, 10_000), annotation("forward", 0, 2_000), annotation("backward", 2_000, 8_000)]
+    for n in range(10):
+        rows += [launch(200 * n, 1, n + 1), kernel("gemm", 200 * n + 5, 190, n + 1)]
+    rows += [launch(2_000, 1, 11), kernel("gemm", 2_002, 6_000, 11)]
+    rows += [launch(7_000, 1, 12), kernel("gemm", start, 900, 12)]
+    assert [finding.code for finding in report("phases", *rows).findings] == codes
+
+
 def test_without_a_device_hooks_cannot_be_told_from_backward() -> None:
     rows = [step(0, 100), annotation("forward", 0, 10), op("aten::mm", 1, 8), annotation("backward", 10, 90)]
     assert findings("phases", *rows, op("autograd::engine::evaluate_function: MmBackward0", 11, 80)) == []

@@ -97,6 +97,9 @@ def test_all_syncs_say_what_the_job_gains() -> None:
     change = predict(job_replay(run), [WithoutSyncs()]).together
     assert "of rank 5, which waits least for others, by 4.64 ms; on all ranks, that saves 930 us of the job's" in joint
     assert change.least_saved_ns == 930_500
+    assert (
+        f"of the job's step of {format_value(change.now_ns, Unit.NS)}, counted from when the last rank begins" in joint
+    )
 
 
 @pytest.mark.parametrize("name", ["dlrm-v100-8r/rank5", "torchrec-v100-ab/a/rank2", "ep-moe-b200-ab/ref"])

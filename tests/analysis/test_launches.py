@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builder import Event, build, call, kernel, launch, op, step, table
+from builder import Event, annotation, build, call, kernel, launch, op, step, table
 from paths import TRACES
 
 from traceq.analysis.duplicates import OTHERS
-from traceq.analysis.registry import analyze
+from traceq.analysis.registry import analyze, sheet
 from traceq.facts.events.kernel_loading import kernel_loading_calls
 from traceq.facts.events.kernels import launched_kernels
 from traceq.model import Run, Trace
@@ -133,6 +133,30 @@ def test_starting_the_device_and_loading_kernels_is_a_cold_start() -> None:
     assert finding.text.endswith("trace steps after a warm-up (in this one traced step)")
     assert findings(cold(90, 0.9)) == []
     assert findings(cold(90, 80)) == [("cold_start", 80_000_000)]
+
+
+def test_a_kernel_that_is_loaded_within_the_first_use_is_part_of_it() -> None:
+    """Its time is not told twice: a cold start is no longer than the trace."""
+    rows = [op("aten::add_", 1, 150_000), launch(50_000, 100_000, 1), kernel("add", 150_005, 2, 1)]
+    for n in range(60):
+        begin = 150_020 + 10 * n
+        rows += [op("aten::mul", begin, 5), launch(begin + 1, 3, n + 2), kernel("mul", begin + 6, 2, n + 2)]
+    (finding,) = analyze(Run("", (build(step(0, 151_000), *rows),)), "launches").findings
+    assert (finding.code, finding.ns) == ("cold_start", 150_000_000)
+    assert "loading" not in finding.text
+
+
+def test_what_a_process_does_once_explains_a_long_backward() -> None:
+    rows = [annotation("forward", 0, 1_000), annotation("backward", 1_000, 12_000)]
+    for n in range(60):
+        dur = 9_000 if n == 30 else 3
+        begin = 10 + 20 * n + (9_000 if n > 30 else 0)
+        rows += [launch(begin, dur, n + 1), kernel("b" if n == 30 else "a", begin + dur + 5, 2, n + 1)]
+    result = sheet(Run("", (build(step(0, 13_000), *rows),)))
+    found = {finding.code: finding for finding in result.findings}
+    assert "long_backward" in found["cold_start"].instead_of
+    assert "long_backward" in found
+    assert "long_backward" not in {finding.code for finding in result.top_findings}
 
 
 def test_a_cold_start_names_the_steps_that_have_it() -> None:

@@ -321,6 +321,20 @@ def test_exposed_communication_of_several_ranks_is_waiting_and_transfer() -> Non
     assert "collectives run while nothing computes; traces of all ranks tell waiting from transfer; " in lost
 
 
+@pytest.mark.parametrize(("start", "lacks_work"), [(3_010, False), (4_000, True)])
+def test_communication_beside_work_that_the_trace_lacks_may_be_hidden(start: int, lacks_work: bool) -> None:
+    """A launched kernel waits from 3,000 to 4,000 for something in no row, which may run beside collectives as well."""
+    rows = [step(0, 6_000)]
+    for n in range(10):
+        rows += [launch(200 * n, 1, n + 1), kernel("gemm", 200 * n + 5, 190, n + 1)]
+    rows += [launch(10, 1, 11), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 2_000, 1_000, 11, stream=20)]
+    whole = build(*rows, launch(2_500, 1, 12), kernel("gemm", start, 5_990 - start, 12))
+    found = analyze(Run("", (whole,)), "partition").findings
+    (text,) = (finding.text for finding in found if "exposed" in finding.code)
+    assert ("; it may be less, as work that the trace does not show runs for 1.00 ms per step" in text) == lacks_work
+    assert lacks_work == ("it may be less" in text)
+
+
 def test_on_a_cpu_no_transfer_is_advised_to_be_overlapped() -> None:
     """Two ranks of gloo, whose transfers take 90 us of each step of 300: what computes there is the host."""
 

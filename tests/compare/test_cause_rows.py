@@ -288,6 +288,15 @@ def test_work_that_replaced_other_work_for_the_same_time_is_a_row(is_op: bool) -
     assert not [cause for cause in causes_of(a, a)[1].values() if cause.is_replacement]
 
 
+def test_an_op_of_a_thousandth_of_the_step_that_is_another_one_is_no_other_work() -> None:
+    def side(name: str, ns: int) -> Trace:
+        return Host().run("gemm", 2_000).work(f"aten::{name}", ns).run("add", 5).trace
+
+    for ns, num in ((1, 0), (50, 1)):
+        a, b = side("old", ns), side("new", ns)
+        assert sum(cause.is_replacement for cause in causes_of(a, b)[1].values()) == num
+
+
 def test_a_new_wait_on_the_device_names_its_call() -> None:
     """It returns at 422 on B, so that the next call is at 425 and its kernel starts at 435, not at 421."""
     a, b = (host.run("add", 5).trace for host in (queued(), queued().drain()))

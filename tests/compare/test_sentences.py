@@ -441,6 +441,20 @@ def test_of_kernels_that_replaced_others_both_names_are_told() -> None:
     )
 
 
+def test_what_tells_two_names_apart_is_not_cut() -> None:
+    """Tiles of ROCm's products, and how many kernels replace how many."""
+    tiles = [
+        "aten::bmm > " + "Cijk_Ailk_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_" + mt + "_MI16x16x1_SN"
+        for mt in ("MT16x448x64", "MT64x224x64")
+    ]
+    assert [cause_text(cause(f"aten::bmm > k replaced by {name.partition(' > ')[2]}", 5)) for name in tiles] == [
+        "aten::bmm > k replaced by Cijk_Ailk_Bljk…MT16x448x64 in fwd",
+        "aten::bmm > k replaced by Cijk_Ailk_Bljk…MT64x224x64 in fwd",
+    ]
+    many = cause_text(cause(f"aten::addmm > {'y' * 99} (and 5 more) replaced by z", 5))
+    assert many == f"aten::addmm > {'y' * 17}… (and 5 more) replaced by z in fwd"
+
+
 def arm(name: str, *, num_reads: int, num_adds: int) -> Run:
     rows = [step(0, 1000), annotation("fwd", 0, 900), annotation("opt", 900, 100), launch(1, 2, 1)]
     rows += [kernel("gemm", 5, 10, 1), *(op("aten::add", 20 + 2 * index, 1) for index in range(num_adds))]

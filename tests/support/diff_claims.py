@@ -8,18 +8,30 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from io import StringIO
 from math import exp, log, prod
 from statistics import median
+from typing import Any
 
 from traceq.compare.attribution import line_function
 from traceq.compare.cause_sentences import cause_text
 from traceq.compare.result import Cause, Diff, Diffs
-from traceq.compare.tables import causes_table, inference_table, matrix, ranks_table, waterfall
+from traceq.compare.tables import (
+    causes_table,
+    facts_table,
+    inference_table,
+    matrix,
+    ranks_table,
+    waterfall,
+    work_table,
+)
 from traceq.escaped_console import EscapedConsole
 from traceq.renderers.diff_json import diffs_to_json
 from traceq.renderers.diff_markdown import diffs_to_markdown
 from traceq.renderers.diff_text import print_diffs
+from traceq.renderers.html.diff import diffs_to_html
+from traceq.report import Table
 from traceq.units import Unit, format_range, format_value
 
 __all__ = ["contradictions_of_diffs"]
@@ -93,6 +105,14 @@ def of_tables(diff: Diff) -> Iterator[str]:
     for row, each in zip(inference_table(diff).rows, diff.inference, strict=False):
         if row[6] != each.delta_ns or each.b_ns - each.a_ns != each.delta_ns:
             yield f"inference: {row}"
+    for each in diff.work:
+        if abs(each.calls_ns + each.per_call_ns + each.slower_ns - each.delta_ns) > 2:
+            yield f"work: {each}"
+    *rows, total = work_table(diff, top=len(diff.work)).rows or ((),)
+    for index, column in enumerate(work_table(diff).columns):
+        is_time = column.unit in (Unit.NS, Unit.DELTA_NS)
+        if rows and is_time and sum(int(row[index] or 0) for row in rows) != total[index]:
+            yield f"work: {column.heading}: rows are not {total[index]}"
     for table_row in ranks_table(diff).rows:
         a, b, delta, own_a, own_b, own_delta = (int(value or 0) for value in table_row[1:])
         if (b - a, own_b - own_a) != (delta, own_delta):
@@ -294,26 +314,83 @@ def of_overview(diffs: Diffs) -> Iterator[str]:
 
 
 def of_renderers(diffs: Diffs) -> Iterator[str]:
-    """Text, Markdown and JSON have each sentence, and JSON the rows."""
+    """Text, Markdown, page and JSON have each sentence; the page each cell of the tables, and JSON the rows."""
     file = StringIO()
-    print_diffs(diffs, EscapedConsole(file, width=100_000, no_color=True))
+    print_diffs(diffs, EscapedConsole(file, width=100_000, no_color=True), full=True)
     markdown = re.sub(r"\\(.)", r"\1", diffs_to_markdown(diffs))
+    page = text_of(diffs_to_html(diffs))
     documents = json.loads(diffs_to_json(diffs))
     documents = [documents] if len(diffs.diffs) == 1 else documents["diffs"]
     for diff, document in zip(diffs.diffs, documents, strict=True):
         for line in diff.words:
-            if line not in file.getvalue():
-                yield f"text: lacks {line}"
-            if line not in markdown:
-                yield f"Markdown: lacks {line}"
-        if document["words"] != list(diff.words):
-            yield "JSON: other words"
-        if [cause["delta_ns"] for cause in document["causes"]] != [cause.delta_ns for cause in diff.causes]:
-            yield "JSON: other causes"
-        if diff.traced and document["traced"]["delta_ns"] != diff.traced.delta_ns:
-            yield "JSON: another traced delta"
-        if document["verdict"]["name"] != diff.verdict_name:
-            yield "JSON: another verdict"
+            for name, text in (("text", file.getvalue()), ("Markdown", markdown), ("page", page)):
+                if line not in text:
+                    yield f"{name}: lacks {line}"
+        for cell in cells_of(diff):
+            for name, text in (("text", file.getvalue()), ("page", page)):
+                if cell not in text:
+                    yield f"{name}: lacks {cell} of a table"
+        yield from of_json(diff, document)
+    for each in (matrix(diffs), facts_table(diffs)):
+        if len(diffs.diffs) > 1 and each is not None:
+            for cell in texts_of(each):
+                if cell not in page:
+                    yield f"page: lacks {cell} of {each.title}"
+
+
+def text_of(page: str) -> str:
+    """What a page shows, scripts and data left out; what is held together on one line may be broken anywhere."""
+    shown = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]*>", "", shown)).replace("\u00a0", " ").replace("\u2060", "")
+
+
+def cells_of(diff: Diff) -> list[str]:
+    """The numbers of the tables of a traced delta as they are shown."""
+    if diff.traced is None:
+        return []
+    tables = (waterfall(diff), causes_table(diff), ranks_table(diff), work_table(diff), inference_table(diff))
+    return [text for table in tables for text in texts_of(table)]
+
+
+def texts_of(table: Table) -> list[str]:
+    """Each cell of numbers of a table, formatted."""
+    return [
+        format_value(cell, column.unit)
+        for row in table.rows
+        for cell, column in zip(row, table.columns, strict=True)
+        if column.unit is not Unit.TEXT and cell is not None
+    ]
+
+
+def of_json(diff: Diff, document: dict[str, Any]) -> Iterator[str]:
+    """Every row and number of the JSON is that of the comparison."""
+    if document["words"] != list(diff.words):
+        yield "JSON: other words"
+    if document["verdict"]["name"] != diff.verdict_name:
+        yield "JSON: another verdict"
+    for name, keys in (
+        ("causes", ("delta_ns", "count_ns", "dur_ns", "delta_num", "name", "line")),
+        ("cells", ("phase", "category", "a_ns", "b_ns", "delta_ns")),
+        ("ranks", ("rank", "a_ns", "b_ns", "own_a_ns", "own_b_ns")),
+        ("work", ("role", "phase", "a_ns", "b_ns", "calls_ns", "more_ns", "slower_ns")),
+        ("inference", ("a_ns", "b_ns")),
+    ):
+        expected = [[getattr(row, key) for key in keys] for row in getattr(diff, name)]
+        if [[row[key] for key in keys] for row in document[name]] != expected:
+            yield f"JSON: other {name}"
+    if diff.traced:
+        for key in ("a_ns", "b_ns", "delta_ns", "rank", "num_a", "num_b"):
+            if document["traced"][key] != getattr(diff.traced, key):
+                yield f"JSON: traced.{key} is {document['traced'][key]}"
+    if diff.steps:
+        interval = diff.steps.ci95_ns
+        if (document["step"]["delta_ns"], document["step"]["ci95_ns"]) != (
+            diff.steps.delta_ns,
+            list(interval) if interval else None,
+        ):
+            yield f"JSON: step {document['step']}"
+        if document["verdict"]["num_questions"] != (diff.comparison or diff.steps).num_questions:
+            yield "JSON: another number of questions"
 
 
 OF_COMPARISON = (

@@ -16,6 +16,7 @@ from traceq.frozen import frozen
 from traceq.stats.means import BLOCK, block_means, lowest_mean
 
 __all__ = [
+    "MOST_UNRECORDED",
     "UnprofiledShare",
     "holds_in_steps",
     "other_share",
@@ -28,6 +29,8 @@ __all__ = [
 
 Times = NDArray[np.float64]
 
+MOST_UNRECORDED = 0.05
+"""Part of the counted steps in which unrecorded work runs from which it is not known how long phases compute."""
 _LEAST_DIFFERENCE = 0.01
 """Part of a step by which ranks that differ do so at least."""
 _LEAST_STEPS = 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from traceq.errors import UsageFault
 from traceq.facts.memo import once_per_object
 from traceq.facts.ranks.job import Job
@@ -25,10 +27,15 @@ _GRAIN = 0.01
 
 @frozen
 class JobGain:
-    """What the mean step of all ranks gains by a change; `is_host_bound`: the hosts' own time is most of that step."""
+    """What the mean step of all ranks gains by a change.
+
+    `is_host_bound`: the hosts' own time is most of that step; `is_common_part`: the step is shorter than that of a
+    rank, as the first step that ranks count lasts from when the last of them begins it.
+    """
 
     change: Change
     is_host_bound: bool
+    is_common_part: bool
 
     @property
     def is_nothing(self) -> bool:
@@ -39,7 +46,8 @@ class JobGain:
     def of_step(self) -> str:
         """What all ranks gain together: `930 us of the job's step of 13.3 ms`."""
         words = "nothing" if self.is_nothing else self.words
-        return f"{words} of the job's step of {format_value(self.change.now_ns, Unit.NS)}"
+        since = ", counted from when the last rank begins" * self.is_common_part
+        return f"{words} of the job's step of {format_value(self.change.now_ns, Unit.NS)}{since}"
 
     @property
     def words(self) -> str:
@@ -57,7 +65,8 @@ def job_gain(job: Job, intervention: Intervention) -> JobGain | None:
         change = predict(replay, [intervention]).together
     except UsageFault:
         return None
-    return JobGain(change, 2 * replay.host_ns() >= change.now_ns)
+    longest_ns = max(float(np.diff(rank.steps.window[rank.steps.counted]).mean()) for rank in job.ranks)
+    return JobGain(change, 2 * replay.host_ns() >= change.now_ns, (1 - _GRAIN) * longest_ns > change.now_ns)
 
 
 def is_too_large(job: Job) -> bool:

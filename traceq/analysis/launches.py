@@ -202,7 +202,8 @@ def _cold_start(trace: Trace) -> Finding | None:
         f"cold start, {format_value(sum(took_ns), Unit.NS)} once per process{in_some_steps(with_one, len(window))}: "
         f"{', '.join(parts)}; trace steps after a warm-up"
     )
-    return Finding("cold_start", "high", text, sum(took_ns), instead_of=("host_bound", "launch_bound"))
+    instead_of = ("host_bound", "launch_bound", "long_backward")
+    return Finding("cold_start", "high", text, sum(took_ns), instead_of=instead_of)
 
 
 def _cold_calls(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

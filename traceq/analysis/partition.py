@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, unprofiled_share
+from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_share
 from traceq.analysis._device_copies import exposed_device_copies
 from traceq.analysis._slack import least_waiting_rank, slack_by_rank
 from traceq.analysis._wording import (
@@ -68,6 +68,8 @@ _FREE = {
 """Category -> what replay can take away of it."""
 _LEAST_SAVED = 0.005
 """Part of a step that taking a category away must save, or it is not what limits the step."""
+_BESIDE_COMPUTE = (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER)
+"""Categories of what other work would hide."""
 _LOST = {
     _HOST_BOUND: (10.0, "the device waits while the host prepares the next launch"),
     _EXPOSED: (10.0, "collectives run while nothing computes; traces of all ranks tell waiting from transfer"),
@@ -244,17 +246,21 @@ def _findings(
     basis = f" {in_traced_steps(job)}" if job.ranks and job.ranks[0].steps.marked else ""
     is_lost = any(rank.lacks_device_rows for rank in job.ranks)
     device_copies, capture_ns = _device_copies(parts), sum(part.capture_ns for part in parts) / max(len(parts), 1)
+    unrecorded_ns = by_step.get(TimeCategory.UNRECORDED.name.lower(), np.zeros_like(whole))
     findings = []
     for category, (least_pct, meaning) in _LOST.items():
         ns = by_step.get(category, np.zeros_like(whole))
         mean_ns, pct = float(ns.mean()) if len(ns) else 0.0, 100 * float(ns.sum() / whole.sum()) if whole.any() else 0.0
-        if is_lost and category in (_EXPOSED, EXPOSED_WAIT, EXPOSED_TRANSFER):
+        if is_lost and category in _BESIDE_COMPUTE:
             continue  # the host's calls, not the transfers
         if pct < least_pct or not holds_in_steps(ns, whole, least_pct) or (category == "dataload_wait" and is_fed):
             continue
         time = f"{format_value(mean_ns, Unit.NS)} {per_step(job.ranks[0].steps)}"
         if category == EXPOSED_TRANSFER and not any(rank.has_device for rank in job.ranks):
             meaning = "ranks exchange data, which nothing hides on a CPU; exchange less"
+        if category in _BESIDE_COMPUTE and unrecorded_ns.sum() > MOST_UNRECORDED * whole.sum():
+            unrecorded = f"{format_value(float(unrecorded_ns.mean()), Unit.NS)} {per_step(job.ranks[0].steps)}"
+            meaning = f"{meaning}; it may be less, as work that the trace does not show runs for {unrecorded}"
         if category == _COPIES and 2 * sum(device_copies.values()) >= mean_ns:
             meaning = _copies_of_device(device_copies)
         is_capture = category == _HOST_BOUND and 2 * capture_ns >= mean_ns

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traceq.analysis._basis import holds_in_steps, unprofiled_phase_ns
+from traceq.analysis._basis import MOST_UNRECORDED, holds_in_steps, unprofiled_phase_ns
 from traceq.analysis._rank_rows import of_all
 from traceq.analysis._wording import over_ranks, per_step
 from traceq.analysis._worst_rank import on_the_worst_rank
@@ -104,7 +104,8 @@ def _rows(trace: Trace) -> list[PhaseRow]:
 def _long_backward(trace: Trace) -> Finding | None:
     """Return a finding if backward takes far more than twice as long as forward, communication excluded.
 
-    Without a device there is none: there, time in hooks is indistinguishable from that in the autograd engine's ops.
+    Without a device there is none: there, time in hooks is indistinguishable from that in the autograd engine's ops;
+    nor where the trace lacks so much work that it does not tell how long either computes.
     """
     trace_steps, pieces = steps(trace), activity(trace)
     counted = in_counted_steps(trace)
@@ -116,7 +117,8 @@ def _long_backward(trace: Trace) -> Finding | None:
         int(pieces.ns[computing & phase].sum()) for phase in (forward, backward)
     )
     excess_ns, whole_ns = backward_ns - 2 * forward_ns, int(pieces.ns[counted].sum())
-    if not trace_steps.marked or not forward_computes_ns:
+    unrecorded_ns = int(pieces.ns[counted & (pieces.category == TimeCategory.UNRECORDED)].sum())
+    if not trace_steps.marked or not forward_computes_ns or unrecorded_ns > MOST_UNRECORDED * whole_ns:
         return None
     if backward_ns < _LONG * forward_ns or excess_ns < _LEAST_SHARE * whole_ns:
         return None

@@ -43,7 +43,7 @@ def step_windows(graph: RankGraph) -> StepWindows:
     counted = [number for number in np.flatnonzero(of_a.counted).tolist() if number in of_both]
     by_device = of_a.by_device and of_b.by_device
     sinks: list[NDArray[np.int64]] = []
-    resumes = set(np.flatnonzero(of_a.begins_session)) | set(np.flatnonzero(of_b.begins_session) - shift)
+    resumes = {*np.flatnonzero(of_a.begins_session).tolist(), *(np.flatnonzero(of_b.begins_session) - shift).tolist()}
     for first, last in _runs(counted, resumes) if by_device else [(number, number) for number in counted]:
         begin = graph.host_node[[begins[first]]]
         if first == 0:

@@ -15,6 +15,9 @@ _CALL = re.compile(r"Synchronize$|^(Malloc|Free|HostAlloc|HostMalloc|HostFree|Ex
 """Calls of the runtime by their names without the vendor, of syncs outside any op."""
 _LONGEST_NAME = 60
 _LONGEST_OF_TWO = 45
+_TENSILE = re.compile(r"\b(Cijk_[A-Z]\w{3}_[A-Z]\w{3})_\w*?_(MT\d+x\d+x\d+)_\w+")
+"""Names of ROCm's products of matrices: they begin alike, and their tiles tell them apart."""
+_AND_MORE = re.compile(r" \(and \d+ more\)$")
 _NAMESPACES = re.compile(r"\b(at::native::|autograd::engine::evaluate_function: )|\(anonymous namespace\)::")
 
 
@@ -57,7 +60,7 @@ def number(cause: Cause) -> str:
 
 def short_name(name: str, longest: int) -> str:
     """Return a name without common namespaces; both names of a replacement are cut to `longest` characters."""
-    parts = _NAMESPACES.sub("", name).split(REPLACED_BY)
+    parts = _TENSILE.sub(r"\1…\2", _NAMESPACES.sub("", name)).split(REPLACED_BY)
     return REPLACED_BY.join(_cut(part, longest) for part in parts) if len(parts) > 1 else parts[0]
 
 
@@ -67,4 +70,8 @@ def _cut_name(name: str) -> str:
 
 
 def _cut(name: str, longest: int = _LONGEST_NAME) -> str:
-    return name if len(name) <= longest else name[: longest - 1] + "…"
+    """Return a name of at most so many characters; how many more there are is never cut."""
+    more = _AND_MORE.search(name)
+    rest = more[0] if more else ""
+    head = name.removesuffix(rest)
+    return name if len(name) <= longest else f"{head[: longest - 1 - len(rest)]}…{rest}"

@@ -80,6 +80,15 @@ def test_a_call_is_for_what_its_thread_is_in(around: Event, call: Event, role: s
     assert roles(around, call) == [full.get(role, role)]
 
 
+def test_a_compiled_backward_reduces_gradients_unless_forward_exchanges_activations() -> None:
+    """It is one op that holds the reductions of all gradients; of tensor parallelism, forward has some as well."""
+    backward = op(ENGINE + "CompiledFunctionBackward", 40, 30), op("CompiledFunctionBackward", 41, 28)
+    reduction = comms("allreduce", 50, 5, BIG)
+    assert roles(*backward, reduction) == ["gradient_reduction"]
+    forward = op("CompiledFunction", 5, 20), comms("allreduce", 10, 5, BIG)
+    assert roles(*backward, reduction, *forward) == ["activation_exchange"] * 2
+
+
 def test_another_threads_marks_do_not_count() -> None:
     assert roles(OPTIMIZER, comms("_allgather_base", 150, 5, BIG, tid=AUTOGRAD)) == ["activation_exchange"]
 

@@ -92,6 +92,14 @@ def test_a_copy_on_the_device_is_no_sync() -> None:
     assert syncs(*copy("DtoD (Device -> Device)", 41, 2, api="cudaMemcpy")) == []
 
 
+def test_a_scalar_that_rocm_copies_within_the_device_is_read_by_the_host() -> None:
+    """ROCm names a copy to pinned memory so; no other op of torch copies within the device and waits."""
+    read = copy("DtoD (Device -> Device)", 50, 11, api="hipMemcpyWithStream", takes=22)
+    assert syncs(*read) == []
+    assert syncs(op("aten::_local_scalar_dense", 39, 40), *read) == [("dtoh", 22, 21)]
+    assert syncs(op("aten::copy_", 39, 40), *read) == []
+
+
 def test_the_profilers_own_last_synchronize_does_not_count() -> None:
     its_own = wait("cudaDeviceSynchronize", 1010, 5)
     events = (launch(5, 1, 1), kernel("a", 10, 25, 1), wait("cudaDeviceSynchronize", 30, 9))

@@ -16,7 +16,7 @@ from .steps import windows
 from .syncs import find_syncs
 from .unrecorded import gaps, opening
 
-__all__ = ["exposed_waits"]
+__all__ = ["exposed_waits", "job_finding_times"]
 
 Instance = tuple[int, str, int]
 """(step in which the host launched it, kernel, how many of that name the step launched before)."""
@@ -29,14 +29,8 @@ def exposed_waits(paths: Sequence[Path]) -> list[dict[tuple[str, str], float]]:
     until the last one starts. A rank's clock is off by the median of its ends less the median end over ranks.
     """
     traces = [read(path) for path in paths]
-    ran = [instances(trace) for trace in traces]
-    base = [int(trace.meta.get("baseTimeNanoseconds", 0)) for trace in traces]
-    base = [ns - base[0] for ns in base]  # times of today are too large for exact halves
-    shared = [key for key in ran[0] if all(key in each for each in ran)]
-    ends = {key: median(each[key].end + ns for each, ns in zip(ran, base, strict=True)) for key in shared}
-    off = [median(each[key].end + ns - ends[key] for key in shared) for each, ns in zip(ran, base, strict=True)]
-    shift = [ns - late for ns, late in zip(base, off, strict=True)]
-    latest = {key: max(each[key].start + ns for each, ns in zip(ran, shift, strict=True)) for key in shared}
+    ran, shift, latest = arrivals(traces)
+    shared = list(latest)
     results = []
     for trace, each, ns in zip(traces, ran, shift, strict=True):
         waiting = [
@@ -46,6 +40,21 @@ def exposed_waits(paths: Sequence[Path]) -> list[dict[tuple[str, str], float]]:
         ]
         results.append(split(trace, union(waiting)))
     return results
+
+
+def arrivals(
+    traces: Sequence[Trace],
+) -> tuple[list[dict[Instance, Event]], list[float], dict[Instance, float]]:
+    """Each rank's kernels; what to add to its times; when the last rank arrived, for what all ranks ran."""
+    ran = [instances(trace) for trace in traces]
+    base = [int(trace.meta.get("baseTimeNanoseconds", 0)) for trace in traces]
+    base = [ns - base[0] for ns in base]  # times of today are too large for exact halves
+    shared = [key for key in ran[0] if all(key in each for each in ran)]
+    ends = {key: median(each[key].end + ns for each, ns in zip(ran, base, strict=True)) for key in shared}
+    off = [median(each[key].end + ns - ends[key] for key in shared) for each, ns in zip(ran, base, strict=True)]
+    shift = [ns - late for ns, late in zip(base, off, strict=True)]
+    latest = {key: max(each[key].start + ns for each, ns in zip(ran, shift, strict=True)) for key in shared}
+    return ran, shift, latest
 
 
 def instances(trace: Trace) -> dict[Instance, Event]:
@@ -76,3 +85,46 @@ def split(trace: Trace, waiting: list[tuple[int, int]]) -> dict[tuple[str, str],
                 sums[piece.phase, "exposed_wait"] += wait / len(counted)
                 sums[piece.phase, "exposed_transfer"] += (piece.end - piece.start - wait) / len(counted)
     return sums
+
+
+def job_finding_times(paths: Sequence[Path]) -> dict[str, float]:
+    """Times of the findings of a job, ns of a mean counted step: `exposed_wait`, `exposed_transfer`, `straggler 2`.
+
+    Of `straggler 2`: what the others wait for rank 2 as the last to arrive while nothing computes, mean over them, a
+    moment counted once; without the first collective of all, in the steps that all ranks count.
+    """
+    times: dict[str, float] = defaultdict(float)
+    for each in exposed_waits(paths):
+        for (_, category), ns in each.items():
+            times[category] += ns / len(paths)
+    traces = [read(path) for path in paths]
+    ran, shift, latest = arrivals(traces)
+    counted = set.intersection(*map(counted_steps, traces))
+    order = sorted((key for key in latest if key[0] in counted or len(counted) == 0), key=lambda key: ran[0][key].start)
+    first = min(latest, key=lambda key: latest[key])
+    steps_met = {key[0] for key in order if key != first}
+    last = {key: max(range(len(ran)), key=lambda rank: ran[rank][key].start + shift[rank]) for key in order}
+    for rank, (trace, each) in enumerate(zip(traces, ran, strict=True)):
+        exposed, reach = exposed_spans(trace), 0
+        for key in sorted(order, key=lambda key: each[key].start):
+            end = min(round(latest[key] - shift[rank]), each[key].end)
+            if key != first and end > each[key].start:
+                waiting = [(max(each[key].start, reach), max(end, reach))]
+                ns = sum(b - a for start, stop in exposed for a, b in clip(waiting, start, stop))
+                times[f"straggler {last[key]}"] += ns / (len(paths) - 1) / len(steps_met)
+                reach = max(reach, end)
+    return times
+
+
+def counted_steps(trace: Trace) -> set[int]:
+    """The numbers of the steps that count."""
+    steps = windows(trace, Phases(trace), opening(trace, gaps(trace)))
+    return {int(step["name"].rpartition("#")[2]) for step in [s for s in steps if not s["partial"]] or steps}
+
+
+def exposed_spans(trace: Trace) -> list[tuple[int, int]]:
+    """When only collectives run, in all steps."""
+    phases, hidden = Phases(trace), gaps(trace)
+    steps = windows(trace, phases, opening(trace, hidden))
+    every = pieces(trace, phases, find_syncs(trace), hidden, steps[0]["start_ns"], steps[-1]["end_ns"])
+    return [(piece.start, piece.end) for piece in every if piece.category == "exposed_comm"]

@@ -42,7 +42,8 @@ def finding_times(path: Path | str) -> dict[str, float]:
     times["launch_bound"] = launch_bound(every, syncs, counted)
     times["cold_start"] = cold_start(trace, steps) * len(counted)  # of the whole trace
     times["long_backward"] = long_backward(parts)
-    times["metric_gathers"] = metrics(trace, parts)
+    times["metric_gathers"] = carrying(trace, parts, "float", 2)
+    times["token_counts"] = carrying(trace, parts, "long int", 1)
     times |= {f"unfused_optimizer {name}": ns for name, ns in optimizers(trace, parts).items()}
     return {name: ns / len(counted) for name, ns in times.items()}
 
@@ -87,13 +88,6 @@ def cold_start(trace: Trace, steps: list[dict[str, Any]]) -> int:
     durations = sorted(trace.launches[op.row].end - trace.launches[op.row].start for op in kernels)
     if not calls or not kernels:
         return 0
-    median, ns, seen = durations[len(durations) // 2], 0, set[str]()
-    for op in sorted(kernels, key=lambda op: trace.launches[op.row].start):
-        call = trace.launches[op.row]
-        took, is_first = call.end - call.start, op.name not in seen
-        seen.add(op.name)
-        if is_first and took > max(1_000_000, 50 * median) and re.match(r"(cuda|hip|cu)(Ext|Module)?Launch", call.name):
-            ns += took
     first = min((event for event in trace.events if event.cat == "runtime"), key=lambda event: event.start)
     around = [
         event
@@ -101,10 +95,17 @@ def cold_start(trace: Trace, steps: list[dict[str, Any]]) -> int:
         if event.cat == "cpu_op" and event.thread == first.thread and event.start <= first.start < event.end
     ]
     outer = min(around, key=lambda event: event.start, default=None)
-    begun = 0
+    begun = ns = 0
     if outer and outer.end - outer.start >= 100_000_000 and outer.start <= min(op.start for op in trace.device_ops):
         begun = outer.end
         ns += outer.end - outer.start
+    median, seen = durations[len(durations) // 2], set[str]()
+    for op in sorted(kernels, key=lambda op: trace.launches[op.row].start):
+        call = trace.launches[op.row]
+        took, is_first = call.end - call.start, op.name not in seen and call.start >= begun
+        seen.add(op.name)
+        if is_first and took > max(1_000_000, 50 * median) and re.match(r"(cuda|hip|cu)(Ext|Module)?Launch", call.name):
+            ns += took
     frees = (event for event in trace.events if event.cat == "runtime" and starts_a_library(event, trace))
     return ns + sum(free.end - free.start for free in frees if free.start >= begun)
 
@@ -144,9 +145,8 @@ def of_optimizer(trace: Trace, parts: list[Piece], rows: list[Event]) -> int:
     return ns
 
 
-def metrics(trace: Trace, parts: list[Piece]) -> int:
-    """Exposed time of gloo's collectives of one or two floats, which in our fixtures are those that carry metrics."""
-    rows = [e for e in trace.events if e.name.startswith("gloo:") and e.args.get("input type") == ["float"]]
-    few = [(e.start, e.end) for e in rows if prod(e.args["input dims"][0]) <= 2]
-    carrying = union(few)
-    return sum(common(piece, carrying) for piece in parts if piece.category == "exposed_comm")
+def carrying(trace: Trace, parts: list[Piece], dtype: str, most: int) -> int:
+    """Exposed time of gloo's collectives of a few numbers: in our jobs those of metrics, and of numbers of tokens."""
+    rows = [e for e in trace.events if e.name.startswith("gloo:") and e.args.get("input type") == [dtype]]
+    few = union([(e.start, e.end) for e in rows if prod(e.args["input dims"][0]) <= most])
+    return sum(common(piece, few) for piece in parts if piece.category == "exposed_comm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .reader import Event, Trace, integer
 from .spans import inside, union
@@ -77,6 +77,11 @@ def find_syncs(trace: Trace) -> list[Sync]:
         return scalars(trace)
     ends, result = Ends(trace), []
     copies = {call.row: op for op in trace.device_ops if op.cat == "memcpy" and (call := trace.launches.get(op.row))}
+    reads = [event for event in trace.events if event.name == "aten::_local_scalar_dense" and event.cat == "cpu_op"]
+    for call in trace.launches.values():  # ROCm calls a copy to pinned memory one within the device
+        is_waiting = call.row in copies and call.name == "hipMemcpyWithStream" and "DtoD" in copies[call.row].name
+        if is_waiting and any(op.thread == call.thread and op.start <= call.start < op.end for op in reads):
+            copies[call.row] = replace(copies[call.row], name="Memcpy DtoH")
     streams, records = known_streams(trace), known_events(trace)
     local = profilers_own(trace)
     for calls in threads(trace):

@@ -78,6 +78,7 @@ _GATHERS_FORWARD = re.compile(
 _PARTITIONS = re.compile(r"PreBackwardFunction")
 """Autograd node that DeepSpeed adds to each module with partitioned parameters."""
 _AUTOGRAD = re.compile(r"^autograd::engine|Backward[0-9]*$")
+_COMPILED_BACKWARD = re.compile(r"^CompiledFunctionBackward$")
 _BACKWARD_PHASE = re.compile(r"backward", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
@@ -153,6 +154,7 @@ def _by_marks(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleRule
         (Role.GATHER_STEP, outside_ops & ~few & updated & ~_computed_since_update(around)),
         (Role.GATHER_STEP, partitioned & ~few & updated),
         (Role.GATHER_FORWARD, partitioned & (~few | (several & ~updated))),
+        (Role.GRADIENT, reduces & around.within(_COMPILED_BACKWARD) & _none_in_forward(around, reduces | gathers)),
         (Role.ACTIVATIONS, exchanges | (~broadcasts & in_an_op)),
     ]
 
@@ -167,6 +169,11 @@ def _by_position(trace: Trace, calls: Calls, around: Surroundings) -> list[RoleR
         (Role.STATE, broadcasts),
         (Role.ACTIVATIONS, _is(calls, "all_reduce", "all_gather", "reduce_scatter") & (calls.elements >= 0)),
     ]
+
+
+def _none_in_forward(around: Surroundings, chosen: NDArray[np.bool_]) -> bool:
+    """Return whether no op of forward issues any of some calls: what only backward reduces are gradients."""
+    return not (chosen & around.within_other_op(_TRANSPARENT) & ~around.within(_AUTOGRAD)).any()
 
 
 def _is(calls: Calls, *names: str) -> NDArray[np.bool_]:

@@ -18,7 +18,9 @@ def calls_once_per_process(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.
 
     What runs inside the first use is part of it.
     """
-    events, first_use, libraries = trace.events, first_device_use(trace), library_loading_calls(trace)
+    events, first_use = trace.events, first_device_use(trace)
+    libraries, loads = library_loading_calls(trace), kernel_loading_calls(trace)
     if len(first_use):
-        libraries = libraries[events.ts[libraries] >= events.end[first_use[0]]]
-    return first_use, libraries, kernel_loading_calls(trace)
+        begun_ns = events.end[first_use[0]]
+        libraries, loads = (rows[events.ts[rows] >= begun_ns] for rows in (libraries, loads))
+    return first_use, libraries, loads

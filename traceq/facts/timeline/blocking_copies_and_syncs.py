@@ -45,6 +45,8 @@ DEVICE_SYNCHRONIZE = re.compile(r"(Device|Ctx|Context)Synchronize")
 _QUERY = re.compile(r"EventQuery")
 _ASYNC = re.compile("async", re.IGNORECASE)
 TO_HOST, TO_DEVICE = re.compile("Memcpy DtoH|DeviceToHost"), re.compile("Memcpy HtoD|HostToDevice")
+_IN_DEVICE, _HIP_AND_WAIT = re.compile("Memcpy DtoD"), re.compile("hipMemcpyWithStream")
+_READS_SCALAR = re.compile("^aten::_local_scalar_dense$")
 _PAGEABLE = re.compile("pageable", re.IGNORECASE)
 _WAITS = {
     SyncKind.STREAM: re.compile(r"StreamSynchronize"),
@@ -91,7 +93,7 @@ def blocking_calls(trace: Trace) -> BlockingCalls:
     calls = calls[np.lexsort((calls, events.ts[calls], tracks(trace)[calls]))] if len(work) else calls[:0]
     copy = _launched_copies(trace, work, calls)
     kind = _synchronize_kinds(trace, calls)
-    copy_kind = _copy_kinds(trace, work, copy)
+    copy_kind = _copy_kinds(trace, work, calls, copy)
     follower = _following_synchronize(trace, calls, kind, copy_kind)
     blocks = (copy_kind >= 0) & ((follower >= 0) | _blocks_alone(trace, work, calls, copy))
     merged = blocks & (follower >= 0)
@@ -133,13 +135,31 @@ def _synchronize_kinds(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.int
     return kind
 
 
-def _copy_kinds(trace: Trace, work: DeviceWork, copy: NDArray[np.int64]) -> NDArray[np.int8]:
-    """Return DTOH or HTOD by the name of each copy (an index into DeviceWork); -1 for others."""
+def _copy_kinds(trace: Trace, work: DeviceWork, calls: NDArray[np.int64], copy: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Return DTOH or HTOD by the name of each copy (an index into DeviceWork); -1 for others.
+
+    ROCm calls a copy to pinned memory one within the device. Where the call is synchronous, and reads a scalar, it is
+    none.
+    """
     kind, copies = np.full(len(copy), -1, np.int8), np.flatnonzero(copy >= 0)
     rows = work.rows[copy[copies]]
     kind[copies[matching(trace.events, rows, TO_DEVICE)]] = SyncKind.HTOD
     kind[copies[matching(trace.events, rows, TO_HOST)]] = SyncKind.DTOH
+    pinned = copies[matching(trace.events, rows, _IN_DEVICE) & matching(trace.events, calls[copies], _HIP_AND_WAIT)]
+    kind[pinned[_reads_scalar(trace, calls[pinned])]] = SyncKind.DTOH
     return kind
+
+
+def _reads_scalar(trace: Trace, calls: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which calls are made by the op that reads a scalar: bool[calls]."""
+    track, reads = tracks(trace)[calls], np.zeros(len(calls), np.bool_)
+    for number in sorted_unique(track).tolist():
+        if (ops := host_ops(trace).get(number)) is not None:
+            on_track = np.flatnonzero(track == number)
+            op = ops.innermost_at(trace.events.ts[calls[on_track]])
+            inside = np.flatnonzero(op >= 0)
+            reads[on_track[inside]] = matching(trace.events, ops.rows[op[inside]], _READS_SCALAR)
+    return reads
 
 
 def _following_synchronize(

@@ -66,7 +66,8 @@ class Steps:
     @property
     def begins_session(self) -> NDArray[np.bool_]:
         """bool[K]: the first step of each profiler session, before which numbers are left out."""
-        return np.r_[True, np.diff(self.number) > 1]
+        begins: NDArray[np.bool_] = np.r_[True, np.diff(self.number) > 1]
+        return begins
 
     @property
     def counted(self) -> NDArray[np.bool_]:

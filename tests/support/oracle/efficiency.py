@@ -1,0 +1,125 @@
+"""Times of the ops that findings compare with a roof or with a fused kernel, from the events of one file."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+
+from .phases import Phases
+from .reader import Event, Trace, read
+from .steps import windows
+from .unrecorded import gaps, opening
+
+__all__ = ["attention_ns", "gain_ns"]
+
+REACHED = 0.7
+DEVICES = {  # name -> (bytes per ns, FLOPs per ns with the precision that a finding compares with)
+    "NVIDIA B200": (8000, {}),
+    "NVIDIA H100 80GB HBM3": (3350, {}),
+    "NVIDIA A100-SXM4-40GB": (1555, {"float": 156_000}),  # in TF32
+}
+ITEM_BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2}
+PRODUCTS = ("aten::bmm", "aten::baddbmm")
+
+
+def gain_ns(path: Path, op: str, phase: str) -> float:
+    """By how much calls of an op exceed the time at 70 % of the roof: ns of a mean counted step, by their shapes."""
+    trace = read(path)
+    (device,) = {each["name"] for each in trace.meta["deviceProperties"]}
+    bandwidth, rates = DEVICES[device]
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    num_steps, calls = calls_of(trace, (op,), phase)
+    for call, ns in calls:
+        flops, moved = work(call)
+        rate = rates.get(call.args["input type"][1], 0)
+        least = max(moved / bandwidth, flops / rate if rate else 0.0)
+        of_shapes = sums[str(call.args["input dims"]) + str(call.args["input type"])]
+        of_shapes[0] += ns
+        of_shapes[1] += least / REACHED
+    return sum(ns - least for ns, least in sums.values() if ns > least) / num_steps
+
+
+def attention_ns(path: Path, phase: str, scores: tuple[int, int, int]) -> float:
+    """Time of softmaxes of such scores, of products that give them and that take them: ns of a mean counted step."""
+    trace = read(path)
+    num_steps, calls = calls_of(trace, ("aten::_softmax", "aten::_safe_softmax", *PRODUCTS), phase)
+    return sum(ns for call, ns in calls if has_scores(call, scores)) / num_steps
+
+
+def has_scores(call: Event, scores: tuple[int, int, int]) -> bool:
+    """Whether a call gives, takes or normalises scores of this shape."""
+    batch, rows, columns = scores
+    shapes = [shape for shape in call.args["input dims"] if len(shape) > 2]
+    if call.name not in PRODUCTS:
+        *outer, height, width = shapes[0]
+        return (prod(outer), height, width) == scores
+    left, right = shapes[-2:]
+    return [batch, rows, columns] in ([left[0], left[1], right[2]], left) and left[2] != right[2]
+
+
+def work(call: Event) -> tuple[int, int]:
+    """FLOPs and bytes of a call: each element read or written once."""
+    dims, types = call.args["input dims"], call.args["input type"]
+    sizes = [prod(shape) * ITEM_BYTES.get(kind, 0) if shape else 0 for shape, kind in zip(dims, types, strict=True)]
+    if call.name == "aten::addmm":
+        (rows, inner), (_, columns) = dims[1], dims[2]
+        return 2 * rows * inner * columns, sum(sizes) + rows * columns * ITEM_BYTES[types[1]]
+    if call.name == "aten::_index_put_impl_":  # the values are read, and written at other places
+        return 0, 2 * sizes[2]
+    assert call.name == "aten::_softmax", call.name
+    return 0, 2 * sizes[0]
+
+
+def calls_of(trace: Trace, names: Iterable[str], phase: str) -> tuple[int, list[tuple[Event, int]]]:
+    """The number of counted steps, and the calls that begin on the device in one, in a phase, with their kernels' ns.
+
+    A kernel belongs to the outermost such op around its launch; of ops that only move bytes, to one that launches it
+    itself.
+    """
+    phases = Phases(trace)
+    steps = windows(trace, phases, opening(trace, gaps(trace)))
+    counted = [step for step in steps if not step["partial"]] or steps
+    ops: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    pattern = re.compile("|".join(f"{re.escape(name)}$" for name in names))
+    for event in sorted(trace.events, key=lambda event: (event.start, -event.end)):
+        of_thread = ops[event.thread]
+        if event.cat == "cpu_op" and pattern.match(event.name) and not (of_thread and event.start < of_thread[-1].end):
+            of_thread.append(event)
+    inside: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in trace.events:
+        if event.cat == "cpu_op" and not multiplies(event):
+            inside[event.thread].append(event)
+    starts = {thread: [event.start for event in events] for thread, events in ops.items()}
+    kernels: dict[int, list[Event]] = defaultdict(list)
+    called: dict[int, Event] = {}
+    for kernel in trace.device_ops:
+        launch = trace.launches.get(kernel.row)
+        if launch is None:
+            continue
+        index = bisect_right(starts.get(launch.thread, []), launch.start) - 1
+        if index >= 0 and launch.start < ops[launch.thread][index].end:
+            call = ops[launch.thread][index]
+            if multiplies(call) or innermost(inside[launch.thread], launch) is call:
+                kernels[call.row].append(kernel)
+                called[call.row] = call
+    chosen: list[tuple[Event, int]] = []
+    for row, work_of in kernels.items():
+        first = min(work_of, key=lambda kernel: kernel.start)
+        is_counted = any(step["start_ns"] <= first.start < step["end_ns"] for step in counted)
+        if is_counted and phases.of_op[first.row] == phase:
+            chosen.append((called[row], sum(kernel.end - kernel.start for kernel in work_of)))
+    return len(counted), chosen
+
+
+def multiplies(call: Event) -> bool:
+    """Whether an op is a product of matrices here."""
+    return call.name in ("aten::addmm", *PRODUCTS)
+
+
+def innermost(ops: list[Event], launch: Event) -> Event:
+    """The innermost of the ops of a thread around a launch."""
+    return max((op for op in ops if op.start <= launch.start < op.end), key=lambda op: (op.start, -op.end))
