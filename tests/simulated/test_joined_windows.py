@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builder import MAIN, call, read_text, table
+from claims import contradictions
 from simulator import US, Job, Shape, Timeline, a_job, json_of, simulate
 from simulator.arrivals import arrivals
 from simulator.edits import CHANGES, Edit, edited, named, slower_kernel
@@ -22,6 +23,7 @@ from simulator.program import Synchronize
 pytest.importorskip("torch", reason="recording needs torch")
 
 import traceq
+from traceq.analysis.registry import sheet
 from traceq.causes.critical_path import critical_path
 from traceq.causes.replay import replay_of
 from traceq.facts.events.device_work import device_work
@@ -31,6 +33,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.intervals import measure
 from traceq.model import Category, Run, Trace
 from traceq.recorder.tracing.joined_windows import join_windows
+from traceq.whatif.job_replay import job_replay
 
 pytestmark = pytest.mark.torch
 
@@ -176,3 +179,7 @@ def test_clocks_and_waits_of_ranks_are_those_of_whole_steps(seed: int) -> None:
         assert row["wait_ns"] == pytest.approx(sum(one.wait(row["rank"]) for one in met), abs=NOISE_NS * row["num"])
     offsets = np.array([row["offset_ns"] for row in rows]) - np.array(job.offsets)
     assert np.ptp(offsets) <= NOISE_NS
+    ran = np.array([[windows(timeline)[program[number]] for number in sorted(numbers)] for timeline in timelines])
+    begin_ns, end_ns = ran.max(axis=0).T  # the job's step lasts until the last rank's, from the end of the one before
+    assert np.abs(job_replay(run).observed_ns - (end_ns - begin_ns)).max() <= 2 * NOISE_NS
+    assert list(contradictions(sheet(run))) == []
