@@ -28,6 +28,7 @@ from traceq.units import Unit, bar, format_value, shades, sparkline
         (0.172, Unit.PERCENT, "0.17 %"),
         (12.34, Unit.PERCENT, "12.3 %"),
         (1.5, Unit.DELTA_PERCENT, "+1.5 %"),
+        (217_789.4, Unit.DELTA_PERCENT, "+217,789.4 %"),
         (-0.006, Unit.DELTA_PERCENT, "-0.01 %"),
         (-0.004, Unit.DELTA_PERCENT, "0.00 %"),
         (0.004, Unit.DELTA_PERCENT, "0.00 %"),

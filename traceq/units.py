@@ -106,7 +106,7 @@ def _size(size_bytes: float) -> str:
 def _percent(value: float) -> str:
     if abs(value) < _LEAST_PERCENT:
         return "0.00 %"
-    return f"{value:.2f} %" if abs(value) < 1 else f"{value:.1f} %"
+    return f"{value:.2f} %" if abs(value) < 1 else f"{value:,.1f} %"
 
 
 def _mean(value: float) -> str:

@@ -153,9 +153,9 @@ def test_what_a_process_does_once_explains_a_long_backward() -> None:
         begin = 10 + 20 * n + (9_000 if n > 30 else 0)
         rows += [launch(begin, dur, n + 1), kernel("b" if n == 30 else "a", begin + dur + 5, 2, n + 1)]
     result = sheet(Run("", (build(step(0, 13_000), *rows),)))
-    found = {finding.code: finding for finding in result.findings}
-    assert "long_backward" in found["cold_start"].instead_of
-    assert "long_backward" in found
+    by_code = {finding.code: finding for finding in result.findings}
+    assert "long_backward" in by_code["cold_start"].instead_of
+    assert "long_backward" in by_code
     assert "long_backward" not in {finding.code for finding in result.top_findings}
 
 

@@ -329,8 +329,8 @@ def test_communication_beside_work_that_the_trace_lacks_may_be_hidden(start: int
         rows += [launch(200 * n, 1, n + 1), kernel("gemm", 200 * n + 5, 190, n + 1)]
     rows += [launch(10, 1, 11), kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 2_000, 1_000, 11, stream=20)]
     whole = build(*rows, launch(2_500, 1, 12), kernel("gemm", start, 5_990 - start, 12))
-    found = analyze(Run("", (whole,)), "partition").findings
-    (text,) = (finding.text for finding in found if "exposed" in finding.code)
+    findings = analyze(Run("", (whole,)), "partition").findings
+    (text,) = (finding.text for finding in findings if "exposed" in finding.code)
     assert ("; it may be less, as work that the trace does not show runs for 1.00 ms per step" in text) == lacks_work
     assert lacks_work == ("it may be less" in text)
 
