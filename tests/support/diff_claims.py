@@ -132,7 +132,9 @@ def of_words(diff: Diff) -> Iterator[str]:
         yield from of_open(diff, first)
         return
     if (
-        size := re.match(rf"(.*?) (costs|saves) (nothing|{TIME}) (per step|per sample|in the trace) \(([+-]?[\d.,]+ %)", first)
+        size := re.match(
+            rf"(.*?) (costs|saves) (nothing|{TIME}) (per step|per sample|in the trace) \(([+-]?[\d.,]+ %)", first
+        )
     ) is None:
         if diff.comparable.ok and not (first.startswith("No difference seen") and abs(comparison.delta_pct) < 0.005):
             yield f"no size: {first}"
