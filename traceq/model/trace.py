@@ -18,6 +18,7 @@ __all__ = [
     "Allocations",
     "CallStacks",
     "CapturedGraphs",
+    "CapturedOp",
     "Category",
     "Caveat",
     "EventWaits",
@@ -241,17 +242,32 @@ class Thread:
     name: str
 
 
+@frozen
+class CapturedOp:
+    """Name of an op and its inputs, as the trace that captured it writes them; "" = absent."""
+
+    name: str
+    shapes: str
+    types: str
+    strides: str
+    inputs: str
+
+
 @frozen(eq=False)
 class CapturedGraphs:
     """K CUDA graphs that other windows of the same process captured, in order; graph k has `size[k]` nodes.
 
-    `size` int64[K]; `module` int64[N] of each node into `names`, -1 outside all modules; `in_turn`: graphs are
-    instantiated in the order of their captures; `paths`: the files.
+    `size` int64[K]; `module` int64[N] of each node into `names`, -1 outside all modules; `op` int64[N] of each node
+    into `ops`, the op whose work it does, -1 outside all ops: nodes of one `call` int64[N] of it share that. `in_turn`:
+    graphs are instantiated in the order of their captures; `paths`: the files.
     """
 
     size: NDArray[np.int64]
     module: NDArray[np.int64]
+    op: NDArray[np.int64]
+    call: NDArray[np.int64]
     names: tuple[str, ...]
+    ops: tuple[CapturedOp, ...]
     in_turn: bool
     paths: tuple[str, ...]
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from builder import AUTOGRAD, build, kernel, launch, op
+import numpy as np
+import pytest
+from builder import AUTOGRAD, Event, build, call, kernel, launch, op
 
 from traceq.facts.roofline.modelled_ops import TimeKind, modelled_ops
+from traceq.facts.roofline.op_work import rank_work
+from traceq.runs.captured_graphs import with_captured_graphs
 
 MM = {"Input Dims": [[8, 16], [16, 4]], "Input type": ["float", "float"]}
 ADD = {"Input Dims": [[8, 4], [8, 4]], "Input type": ["float", "float"]}
@@ -122,3 +126,43 @@ def test_old_convolutions_take_what_they_do_not_record_from_their_backward_op() 
     )
     ops = modelled_ops(trace)
     assert [ops.works[index].flops for index in ops.work.tolist()] == [2 * 2 * 25 * 162] * 2
+
+
+def capture() -> list[Event]:
+    """Capture of a graph of three nodes: both kernels of one product, and one of an op without a model."""
+    return [
+        call("cudaStreamBeginCapture", 0, 1),
+        op("aten::mm", 2, 10, **MM),
+        launch(3, 1, corr=1),
+        launch(5, 1, corr=2),
+        op("aten::odd", 20, 5, **ADD),
+        launch(21, 1, corr=3),
+        call("cudaStreamEndCapture", 30, 1),
+    ]
+
+
+def replays() -> list[Event]:
+    """Two replays of it, inside an op whose inputs say nothing of its work."""
+    rows = [op("CompiledFunction", 95, 300, **ADD)]
+    for start, corr in ((100, 10), (300, 11)):
+        nodes = (("gemm", 0, 10), ("splitk", 20, 2), ("odd", 30, 4))
+        rows += [call("cudaGraphLaunch", start, 5, corr)]
+        rows += [kernel(name, start + 10 + begin, dur, corr) for name, begin, dur in nodes]
+    return rows
+
+
+@pytest.mark.parametrize("in_one_window", [True, False])
+def test_each_replay_of_a_graph_does_the_work_that_was_captured_once(in_one_window: bool) -> None:
+    trace = build(*capture(), *replays())
+    if not in_one_window:
+        trace = with_captured_graphs(build(*replays()), [build(*capture())])
+    ops = modelled_ops(trace)
+    assert ops.unit_kind.tolist() == [TimeKind.MODELLED, TimeKind.MODELLED, TimeKind.NO_MODEL] * 2
+    assert ops.ns.tolist() == [12_000, 12_000]
+    assert [ops.works[index].flops for index in ops.work.tolist()] == [2 * 8 * 16 * 4] * 2
+    (row,) = rank_work(trace).rows
+    assert (row.op, row.shapes, row.num, row.flops) == ("aten::mm", "[[8,16],[16,4]]", 2, 2 * 2 * 8 * 16 * 4)
+
+
+def test_without_its_capture_a_replay_has_no_op_whatever_is_around_it() -> None:
+    assert np.unique(modelled_ops(build(*replays())).unit_kind).tolist() == [TimeKind.NO_OP]

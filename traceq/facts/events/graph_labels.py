@@ -14,7 +14,7 @@ from traceq.frozen import frozen
 from traceq.intervals import sorted_unique
 from traceq.model import Trace
 
-__all__ = ["GraphLabels", "ReplayTimes", "graph_labels", "is_capture_known", "replay_times"]
+__all__ = ["GraphLabels", "ReplayTimes", "captured_nodes", "graph_labels", "is_capture_known", "replay_times"]
 
 _INDEX = re.compile(r"\.(\d+)(?=\.|$)")
 
@@ -50,17 +50,23 @@ def graph_labels(trace: Trace) -> GraphLabels:
     strings = sorted_unique(label[label >= 0])
     names = [_INDEX.sub(r"_\1", events.strings[text]) for text in strings.tolist()]
     label = np.where(label >= 0, np.searchsorted(strings, label), -1)
-    if trace.captured is not None and replays.replayed.any():
-        recorded = trace.captured
-        num = int(recorded.size.sum())
-        before = np.full(len(recorded.size), np.iinfo(np.int64).min)
-        node = nodes_of_replays(
-            trace, replays.replayed, Captures(np.arange(num), recorded.size, before, recorded.in_turn)
-        )
+    if trace.captured is not None:
+        recorded, node = trace.captured, captured_nodes(trace)
         is_new = (label < 0) & (replays.captured < 0) & (np.append(recorded.module, -1)[node] >= 0)
         label[is_new] = len(names) + recorded.module[node[is_new]]
         names += recorded.names
     return GraphLabels(tuple(names), label)
+
+
+@once_per_trace
+def captured_nodes(trace: Trace) -> NDArray[np.int64]:
+    """Return int64[D]: the node of `trace.captured` that device work runs, -1 for other work and where it is open."""
+    replayed, recorded = graph_replays(trace).replayed, trace.captured
+    if recorded is None or not replayed.any():
+        return np.full(len(replayed), -1)
+    before = np.full(len(recorded.size), np.iinfo(np.int64).min)
+    nodes = Captures(np.arange(int(recorded.size.sum())), recorded.size, before, recorded.in_turn)
+    return nodes_of_replays(trace, replayed, nodes)
 
 
 def is_capture_known(trace: Trace) -> NDArray[np.bool_]:

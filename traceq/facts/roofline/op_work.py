@@ -99,10 +99,10 @@ def _op_rows(trace: Trace, ops: ModelledOps) -> list[OpWork]:
     """Return the work by phase, op, shapes, dtype and model, what takes longest first."""
     if len(ops.row) == 0:
         return []
-    strings, (phase, phase_names), (dtype, dtypes) = trace.events.strings, _phase_of(trace, ops), _dtype_of(ops)
-    shapes = np.where(_is_small(trace, ops), -1, trace.events.shapes[ops.row])
+    strings, (phase, phase_names), (dtype, dtypes) = ops.texts, _phase_of(trace, ops), _dtype_of(ops)
+    shapes = np.where(_is_small(ops), -1, ops.shapes)
     kind, is_bound = (np.array([getattr(work, name) for work in ops.works], np.int64) for name in ("kind", "is_bound"))
-    groups = group([phase, trace.events.name[ops.row], shapes, dtype, kind[ops.work], is_bound[ops.work]])
+    groups = group([phase, ops.name, shapes, dtype, kind[ops.work], is_bound[ops.work]])
     sums = _sums(trace, ops, groups)
     rows = [
         OpWork(
@@ -174,8 +174,8 @@ def _counted_step(trace: Trace, ops: ModelledOps) -> NDArray[np.int64]:
     return span_index(all_steps.window[all_steps.counted], start)
 
 
-def _is_small(trace: Trace, ops: ModelledOps) -> NDArray[np.bool_]:
+def _is_small(ops: ModelledOps) -> NDArray[np.bool_]:
     """Return which ops have shapes whose calls together take little time: bool[O]."""
-    groups = group([trace.events.name[ops.row], trace.events.shapes[ops.row]])
+    groups = group([ops.name, ops.shapes])
     ns = groups.totals(ops.ns)
     return np.asarray((ns < _MIN_SHARE * int(ops.ns.sum()))[groups.group_ids])
