@@ -87,15 +87,17 @@ def modelled_ops(trace: Trace) -> ModelledOps:
     graph runs the ops again that were captured for it.
     """
     units = _of_device(trace) if len(device_work(trace)) else _of_host(trace)
-    own, ops = owning_ops(trace, units), captured_ops(trace, len(units.row))
-    owner = np.where(own.owner >= 0, own.owner, np.where(ops.work[ops.of_unit] >= 0, len(trace.events) + ops.call, -1))
+    owning, ops = owning_ops(trace, units), captured_ops(trace, len(units.row))
+    owner = np.where(
+        owning.owner >= 0, owning.owner, np.where(ops.work[ops.of_unit] >= 0, len(trace.events) + ops.call, -1)
+    )
     owned = np.flatnonzero(owner >= 0)
     groups = group([owner[owned], units.replay[owned]])
     row = np.where(groups.keys[:, 0] < len(trace.events), groups.keys[:, 0], -1)
     first = owned[groups.first]
     captured = np.where(row < 0, ops.of_unit[first], -1)
-    work = np.where(row >= 0, own.work[row], len(own.works) + ops.work[captured])
-    works = (*own.works, *ops.works)
+    work = np.where(row >= 0, owning.work[row], len(owning.works) + ops.work[captured])
+    works = (*owning.works, *ops.works)
     tf32, unit_op = np.zeros(len(row), np.bool_), np.full(len(units.op), -1)
     np.logical_or.at(tf32, groups.group_ids, matching(trace.events, units.row[owned], _TF32))
     unit_op[owned] = groups.group_ids
@@ -180,8 +182,8 @@ def _repeats(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         return repeats
 
     def visit(nest: Nest, which: NDArray[np.int64], index: NDArray[np.int64]) -> None:
-        repeats[known[which]] |= is_engine[nest.rows[index]]
+        repeats[selected[which]] |= is_engine[nest.rows[index]]
 
-    known = np.flatnonzero(rows >= 0)
-    climb(trace, rows[known], visit)
+    selected = np.flatnonzero(rows >= 0)
+    climb(trace, rows[selected], visit)
     return repeats & (events.sequence[rows] >= 0) & (events.forward_thread[rows] <= 0)
