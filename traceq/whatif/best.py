@@ -6,12 +6,11 @@ from collections import Counter
 
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.errors import UsageFault
-from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.syncs import syncs
 from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import HiddenComm, NoLaunchLatency, WithoutStraggler
-from traceq.whatif.job_replay import JobReplay, communication
+from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.predict import Prediction, predict
 
 __all__ = ["best_changes", "candidates"]
@@ -31,8 +30,8 @@ def candidates(replay: JobReplay) -> list[Intervention]:
     chosen += [WithoutLoader()] if any((of_rank == LOADER).any() for of_rank in kinds) else []
     if len(replay.parts) > 1:
         chosen += [*([WithoutStraggler()] if replay.stragglers.ranks else []), BalancedLoader()]
-    chosen += [HiddenComm()] if any(len(communication(part)) for part in replay.parts) else []
-    has_device = all(len(device_work(part.trace)) for part in replay.parts)
+    chosen += [HiddenComm()] if len(replay.communication) else []
+    has_device = all(facts.has_device for facts in replay.facts)
     return [*chosen, NoLaunchLatency()] if has_device else chosen
 
 

@@ -13,7 +13,7 @@ from traceq.facts.timeline.steps import steps
 from traceq.facts.timeline.time_partition import TimeCategory, activity
 from traceq.intervals import contains, measure_within, sorted_unique, span_index, spans
 from traceq.model import Trace
-from traceq.whatif.rank_part import RankPart
+from traceq.whatif.rank_part import RankPart, rank_facts
 
 __all__ = ["host_part"]
 
@@ -59,8 +59,10 @@ def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
     none, call = np.full(len(source), -1), np.full(len(calls), -1)
     call[ran] = num + len(ran) + np.arange(len(ran))
     begins, ends = (1 + np.searchsorted(host_times, all_steps.host[:, [side]]) for side in (0, 1))
+    is_counted = contains(spans(*all_steps.host[counted].T), time[source])
     return RankPart(
         trace=trace,
+        facts=rank_facts(trace, counted, waits),
         time=time,
         source=source,
         target=target,
@@ -73,11 +75,12 @@ def host_part(trace: Trace, counted: NDArray[np.bool_]) -> RankPart:
         work=none,
         hold=none,
         without=np.full(len(source), _NEVER),
-        counted=contains(spans(*all_steps.host[counted].T), time[source]),
+        counted=is_counted,
         call=call,
         begins=begins,
         ends=ends,
         counted_steps=counted,
+        communication=np.flatnonzero(np.isin(np.arange(len(source)), call) & is_counted),
     )
 
 

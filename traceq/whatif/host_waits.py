@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,12 +17,12 @@ from traceq.facts.timeline.call_sites import is_at_line
 from traceq.facts.timeline.data_loading import loader_waits
 from traceq.frozen import frozen
 from traceq.intervals import contains, span_index
-from traceq.whatif.intervention import Intervention
+from traceq.whatif.intervention import Intervention, RankIntervention
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.rank_part import RankPart
-from traceq.whatif.weights import Weights
+from traceq.whatif.weights import RankWeights, Weights
 
-__all__ = ["BalancedLoader", "WithoutLoader", "WithoutSyncs"]
+__all__ = ["BalancedLoader", "ScaledLoader", "WithoutLoader", "WithoutSyncs", "loader_waits_by_step"]
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -28,7 +31,7 @@ _MOST_LINES = 8
 
 
 @frozen
-class WithoutSyncs(Intervention):
+class WithoutSyncs(RankIntervention):
     """No wait of the host for the device, or none at one line; a copy stays, and costs what a launch does.
 
     With `key`, none of one row of the table `syncs`.
@@ -46,11 +49,22 @@ class WithoutSyncs(Intervention):
     def words(self) -> str:
         return f"without the sync at {self.line}" if self.line else "without its syncs"
 
-    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
-        removed = [self._removed(part) for part in replay.parts]
-        if not any(of_rank.any() for of_rank in removed):
-            raise UsageFault(self._nothing(replay))
-        _remove_waits(replay, weights, removed)
+    def is_in(self, part: RankPart) -> bool:
+        return bool(self._removed(part).any())
+
+    def nearest(self, part: RankPart) -> tuple[str, ...]:
+        texts, line = _sync_lines(part)
+        of_syncs = np.unique(line[(kinds_of_waits(part.trace) >= 0) & (line >= 0)])
+        return tuple(dict.fromkeys(texts[number].partition(" ")[0] for number in of_syncs.tolist() if texts[number]))
+
+    def nothing(self, nearest: Sequence[str]) -> str:
+        if not self.line:
+            return "--without syncs: the host waits for the device nowhere in these steps"
+        there = ", ".join(nearest[:_MOST_LINES]) or "none with a line (with_stack=True records them)"
+        return f"--without sync:{self.line}: no sync of a step is there; the syncs: {there}"
+
+    def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
+        _remove_waits(part, weights, self._removed(part))
 
     def _removed(self, part: RankPart) -> Mask:
         """Return bool[H]: the waits of a rank that are removed."""
@@ -66,35 +80,24 @@ class WithoutSyncs(Intervention):
         is_there = np.array([*(is_at_line(text, self.line) for text in texts), False], np.bool_)
         return is_sync & is_there[line]
 
-    def held_in(self, replay: JobReplay) -> str:
+    def allocations(self, part: RankPart) -> Counter[str]:
+        events, waits = part.trace.events, syncs(part.trace)
+        removed = np.flatnonzero(self._removed(part) & _in_counted_step(part))
+        rows = waits.rows[host_waits(part.trace).call[removed]]
+        names = events.name[rows[np.isin(rows, waits.rows[waits.kind == SyncKind.ALLOC])]]
+        return Counter(events.strings[name] for name in names.tolist())
+
+    def held_with(self, allocations: Mapping[str, int]) -> str:
         """Return what is held fixed, and which of the waits are calls of the allocator."""
-        calls, num = dict[str, None](), 0
-        for part in replay.parts:
-            events, waits = part.trace.events, syncs(part.trace)
-            removed = np.flatnonzero(self._removed(part) & _in_counted_step(part))
-            rows = waits.rows[host_waits(part.trace).call[removed]]
-            allocates = np.isin(rows, waits.rows[waits.kind == SyncKind.ALLOC])
-            calls |= dict.fromkeys(events.strings[name] for name in np.unique(events.name[rows[allocates]]).tolist())
-            num += int(np.count_nonzero(allocates))
+        num = sum(allocations.values())
         if not num:
             return self.held
         are = "is an allocation" if num == 1 else "are allocations"
-        return f"{self.held}. {num:,} of these waits {are} ({', '.join(sorted(calls))}), not made at all"
-
-    def _nothing(self, replay: JobReplay) -> str:
-        if not self.line:
-            return "--without syncs: the host waits for the device nowhere in these steps"
-        lines: dict[str, None] = {}
-        for part in replay.parts:
-            texts, line = _sync_lines(part)
-            of_syncs = np.unique(line[(kinds_of_waits(part.trace) >= 0) & (line >= 0)])
-            lines |= {texts[number].partition(" ")[0]: None for number in of_syncs.tolist() if texts[number]}
-        there = ", ".join(list(lines)[:_MOST_LINES]) or "none with a line (with_stack=True records them)"
-        return f"--without sync:{self.line}: no sync of a step is there; the syncs: {there}"
+        return f"{self.held}. {num:,} of these waits {are} ({', '.join(sorted(allocations))}), not made at all"
 
 
 @frozen
-class WithoutLoader(Intervention):
+class WithoutLoader(RankIntervention):
     """No wait for the data loader."""
 
     held = "the workers of the data loader keep up"
@@ -107,13 +110,16 @@ class WithoutLoader(Intervention):
     def words(self) -> str:
         return "without its waits for the data loader"
 
-    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
-        if not any(len(loader_waits(part.trace)) for part in replay.parts):
-            raise UsageFault("--without loader: no wait for a data loader is recorded")
-        _remove_waits(replay, weights, [kinds_of_waits(part.trace) == LOADER for part in replay.parts])
-        for index, part in enumerate(replay.parts):
-            if not (part.hold >= 0).any():
-                weights.scale_host(index, [loader_waits(part.trace)], 0)
+    def is_in(self, part: RankPart) -> bool:
+        return len(loader_waits(part.trace)) > 0
+
+    def nothing(self, nearest: Sequence[str]) -> str:
+        return f"{self.option}: no wait for a data loader is recorded"
+
+    def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
+        _remove_waits(part, weights, kinds_of_waits(part.trace) == LOADER)
+        if not (part.hold >= 0).any():
+            weights.scale_host([loader_waits(part.trace)], 0)
 
 
 @frozen
@@ -131,19 +137,54 @@ class BalancedLoader(Intervention):
         return "with its data loaders balanced"
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
-        if len(replay.parts) == 1:
-            raise UsageFault(f"{self.option}: there is one rank, {replay.ranks[0]}; give all ranks")
-        waits = [_loader_waits_by_step(part) for part in replay.parts]
+        scaled = self.of_ranks(replay.ranks, [loader_waits_by_step(part) for part in replay.parts])
+        for part, of_rank, change in zip(replay.parts, weights.ranks, scaled, strict=True):
+            change.change(part, of_rank, most=most)
+
+    def of_ranks(self, ranks: Sequence[int], waits: Sequence[Mapping[int, tuple[int, int]]]) -> list[ScaledLoader]:
+        """Return the change of each rank, by the waits for its data loader. Raises UsageFault."""
+        if len(ranks) == 1:
+            raise UsageFault(f"{self.option}: there is one rank, {ranks[0]}; give all ranks")
         common = sorted(set.intersection(*(set(of_rank) for of_rank in waits)))
         if not common:
             raise UsageFault(f"{self.option}: no step in which every rank waits for its data loader once is recorded")
         wait = np.array([[of_rank[number] for number in common] for of_rank in waits])
         duration = wait[:, :, 1] - wait[:, :, 0]
-        for index, factor in enumerate(duration.mean(axis=0) / duration):
-            if (replay.parts[index].hold >= 0).any():
-                _scale_waits(replay, weights, index, wait[index, :, 0], factor)
-            else:
-                weights.scale_host(index, [wait[index]], factor)
+        factors = duration.mean(axis=0) / duration
+        return [
+            ScaledLoader(tuple(map(tuple, spans.tolist())), tuple(factor.tolist()))
+            for spans, factor in zip(wait, factors, strict=True)
+        ]
+
+
+@frozen
+class ScaledLoader(RankIntervention):
+    """Some waits of one rank for its data loader, (start, end) ns each, take `factors` of their time."""
+
+    waits: tuple[tuple[int, ...], ...]
+    factors: tuple[float, ...]
+    held = BalancedLoader.held
+
+    @property
+    def option(self) -> str:
+        return BalancedLoader().option
+
+    @property
+    def words(self) -> str:
+        return BalancedLoader().words
+
+    def is_in(self, part: RankPart) -> bool:
+        return len(self.waits) > 0
+
+    def nothing(self, nearest: Sequence[str]) -> str:
+        return f"{self.option}: no wait for a data loader is recorded"
+
+    def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
+        waits, factors = np.array(self.waits), np.array(self.factors)
+        if (part.hold >= 0).any():
+            _scale_waits(part, weights.edges, waits[:, 0], factors)
+        else:
+            weights.scale_host([waits], factors)
 
 
 def _sync_lines(part: RankPart) -> tuple[tuple[str, ...], Ints]:
@@ -152,13 +193,11 @@ def _sync_lines(part: RankPart) -> tuple[tuple[str, ...], Ints]:
     return origin.texts, np.where(call >= 0, np.r_[origin.line, -1][call], -1)
 
 
-def _remove_waits(replay: JobReplay, weights: Weights, removed: list[Mask]) -> None:
+def _remove_waits(part: RankPart, weights: RankWeights, removed: Mask) -> None:
     """Take time from the waits that begin in a counted step."""
-    for index, (part, of_rank) in enumerate(zip(replay.parts, removed, strict=True)):
-        chosen = of_rank & _in_counted_step(part)
-        edges = np.flatnonzero((part.hold >= 0) & np.r_[chosen, False][part.hold])
-        view = weights.of_rank(index)
-        view[edges] = np.minimum(view[edges], part.without[edges])
+    chosen = removed & _in_counted_step(part)
+    edges = np.flatnonzero((part.hold >= 0) & np.r_[chosen, False][part.hold])
+    weights.edges[edges] = np.minimum(weights.edges[edges], part.without[edges])
 
 
 def _in_counted_step(part: RankPart) -> Mask:
@@ -166,19 +205,17 @@ def _in_counted_step(part: RankPart) -> Mask:
     return contains(part.counted_on_host, host_waits(part.trace).start)
 
 
-def _scale_waits(replay: JobReplay, weights: Weights, index: int, start: Ints, factor: NDArray[np.float64]) -> None:
+def _scale_waits(part: RankPart, view: Ints, start: Ints, factor: NDArray[np.float64]) -> None:
     """Multiply the waits of a rank that begin at some times."""
-    part = replay.parts[index]
     of_wait = np.ones(len(host_waits(part.trace)) + 1)
     wait = np.searchsorted(start, host_waits(part.trace).start)
     is_one = np.r_[start, -1][wait] == host_waits(part.trace).start
     of_wait[:-1] = np.where(is_one & (host_waits(part.trace).call < 0), np.r_[factor, 1.0][wait], 1.0)
     edges = np.flatnonzero(part.hold >= 0)
-    view = weights.of_rank(index)
     view[edges] = np.rint(np.maximum(view[edges], 0) * of_wait[part.hold[edges]]) + np.minimum(view[edges], 0)
 
 
-def _loader_waits_by_step(part: RankPart) -> dict[int, tuple[int, int]]:
+def loader_waits_by_step(part: RankPart) -> dict[int, tuple[int, int]]:
     """Return (start, end) of the wait for the data loader of each counted step that has one, and not several."""
     waits = loader_waits(part.trace)
     numbers, first, num = np.unique(

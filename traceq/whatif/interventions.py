@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,10 +15,11 @@ from traceq.frozen import frozen
 from traceq.intervals import intersect, subtract
 from traceq.model import Category, Trace
 from traceq.units import format_ranks
-from traceq.whatif.intervention import Intervention
-from traceq.whatif.job_replay import JobReplay, communication
+from traceq.whatif.intervention import Intervention, RankIntervention
+from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.named_time import by_chain, named_time
-from traceq.whatif.weights import Weights
+from traceq.whatif.rank_part import RankPart
+from traceq.whatif.weights import RankWeights, Weights
 
 __all__ = [
     "CommBandwidth",
@@ -30,11 +33,12 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _NEVER = -(2**60)
+_NO_COLLECTIVE = "no collective is recorded in these steps"
 
 
 @frozen
-class Scaled(Intervention):
-    """Device work of a name takes `factor` times as long; without any, the host's time in what has that name."""
+class Scaled(RankIntervention):
+    """Device work of a name takes `factor` times as long; on a rank without any, the host's time in what has it."""
 
     pattern: str
     factor: float
@@ -50,22 +54,24 @@ class Scaled(Intervention):
             return f"without the time of {self.pattern}"
         return f"with {self.pattern} at {self.factor:g} times its time"
 
-    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
-        matched = [named_time(part.trace, self.pattern) for part in replay.parts]
-        if not any(time.is_any for time in matched):
-            nearest = ", ".join(dict.fromkeys(name for time in matched for name in time.nearest))
-            raise UsageFault(f"--scale {self.pattern}: nothing has such a name; the nearest: {nearest or 'none'}")
-        on_device = any(len(time.work) for time in matched)
-        for index, (part, time) in enumerate(zip(replay.parts, matched, strict=True)):
-            if not on_device:
-                weights.scale_host(index, time.host, self.factor)
-                continue
-            view, runs = weights.of_rank(index), np.isin(part.work, time.work) & (part.work >= 0)
-            view[runs] = np.rint(view[runs] * self.factor)
+    def is_in(self, part: RankPart) -> bool:
+        return named_time(part.trace, self.pattern).is_any
+
+    def nearest(self, part: RankPart) -> tuple[str, ...]:
+        return named_time(part.trace, self.pattern).nearest
+
+    def nothing(self, nearest: Sequence[str]) -> str:
+        return f"--scale {self.pattern}: nothing has such a name; the nearest: {', '.join(nearest) or 'none'}"
+
+    def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
+        time = named_time(part.trace, self.pattern)
+        weights.scale_host(time.host, self.factor)
+        runs = np.flatnonzero(np.isin(part.work, time.work) & (part.work >= 0) & (weights.edges > 0))
+        weights.edges[runs] = np.rint(weights.edges[runs] * self.factor)
 
 
 @frozen
-class HiddenComm(Intervention):
+class HiddenComm(RankIntervention):
     """Transfers of collectives take no time of their own; ranks still wait for the last one to come."""
 
     held = "computation does not become slower where a transfer runs beside it"
@@ -79,12 +85,18 @@ class HiddenComm(Intervention):
         return "with its collectives hidden"
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
-        if len(replay.parts) == 1 and not len(device_work(replay.parts[0].trace)):
+        if len(replay.facts) == 1 and not replay.facts[0].has_device:
             raise UsageFault(f"{self.option}: without a device, collectives are replayed only on all ranks together")
-        edges = [communication(part) + int(replay.first_edge[index]) for index, part in enumerate(replay.parts)]
-        _need_collectives(self.option, sum(map(len, edges)))
-        for of_rank in edges:
-            weights.edges[of_rank] = np.minimum(weights.edges[of_rank], 0)
+        RankIntervention.apply(self, replay, weights, most=most)
+
+    def is_in(self, part: RankPart) -> bool:
+        return len(part.communication) > 0
+
+    def nothing(self, nearest: Sequence[str]) -> str:
+        return f"{self.option}: {_NO_COLLECTIVE}"
+
+    def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
+        weights.edges[part.communication] = np.minimum(weights.edges[part.communication], 0)
 
 
 @frozen
@@ -103,11 +115,12 @@ class CommBandwidth(Intervention):
         return f"with {self.factor:g} times the bandwidth between ranks"
 
     def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
-        if len(replay.parts) == 1:
+        if len(replay.facts) == 1:
             raise UsageFault(
                 f"{self.option}: one rank does not show how long its collectives wait for others; give all ranks"
             )
-        _need_collectives(self.option, len(replay.runs))
+        if not len(replay.runs):
+            raise UsageFault(f"{self.option}: {_NO_COLLECTIVE}")
         transfer = np.maximum(replay.observed[replay.runs], 0)
         shortest = np.full(int(replay.group.max()) + 1, np.iinfo(np.int64).max)
         np.minimum.at(shortest, replay.group, transfer)
@@ -160,12 +173,12 @@ class WithoutStraggler(Intervention):
         return WithoutStraggler(tuple(sorted(replay.stragglers.ranks)))
 
     def _need_others(self, replay: JobReplay) -> None:
-        if len(replay.parts) == 1:
+        if len(replay.facts) == 1:
             raise UsageFault(f"{self.option}: there is one rank, {replay.ranks[0]}; a straggler needs others")
 
 
 @frozen
-class NoLaunchLatency(Intervention):
+class NoLaunchLatency(RankIntervention):
     """As by CUDA graphs: at least launch calls and latency take no time, at most no host time but waits does."""
 
     held = "the host's waits stay, what a process does once takes as long, and launching the graph takes no time"
@@ -178,16 +191,20 @@ class NoLaunchLatency(Intervention):
     def words(self) -> str:
         return "without launch latency"
 
-    def apply(self, replay: JobReplay, weights: Weights, *, most: bool) -> None:
-        if not all(len(device_work(part.trace)) for part in replay.parts):
-            raise UsageFault(f"{self.option}: without a device nothing is launched")
-        for index, part in enumerate(replay.parts):
-            launch, view = part.launch[part.counted[part.launch]], weights.of_rank(index)
-            view[launch] = np.minimum(view[launch], 0)
-            once = by_chain(part.trace, np.concatenate(calls_once_per_process(part.trace)))
-            times = [part.counted_windows] * len(once) if most else by_chain(part.trace, _launches(part.trace))
-            free = [intersect(subtract(*each), part.counted_windows) for each in zip(times, once, strict=True)]
-            weights.scale_host(index, free, 0)
+    def is_in(self, part: RankPart) -> bool:
+        return part.facts.has_device
+
+    def nothing(self, nearest: Sequence[str]) -> str:
+        return f"{self.option}: without a device nothing is launched"
+
+    def change(self, part: RankPart, weights: RankWeights, *, most: bool) -> None:
+        launch, view = part.launch[part.counted[part.launch]], weights.edges
+        view[launch] = np.minimum(view[launch], 0)
+        once = by_chain(part.trace, np.concatenate(calls_once_per_process(part.trace)))
+        times = [part.counted_windows] * len(once) if most else by_chain(part.trace, _launches(part.trace))
+        weights.scale_host(
+            [intersect(subtract(*each), part.counted_windows) for each in zip(times, once, strict=True)], 0
+        )
 
 
 def _launches(trace: Trace) -> Ints:
@@ -196,8 +213,3 @@ def _launches(trace: Trace) -> Ints:
     calls = np.setdiff1d(work.call[work.linked], blocking_calls(trace).rows)
     launches: Ints = calls[trace.events.category[calls] == Category.RUNTIME]
     return launches
-
-
-def _need_collectives(option: str, num: int) -> None:
-    if not num:
-        raise UsageFault(f"{option}: no collective is recorded in these steps")

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from traceq.causes.job_graph import JobGraph, job_graph
 from traceq.causes.stragglers import StragglerRanks, straggler_ranks
 from traceq.errors import TraceqError
-from traceq.facts.events.communication_kernels import is_communication
-from traceq.facts.events.device_work import device_work, lacks_device_rows
 from traceq.facts.ranks.job import Job, job_of
-from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.steps import Steps
 from traceq.grouping import ordinals
 from traceq.model import Run, Trace
 from traceq.units import format_ranks
+from traceq.whatif.contracted_rank import ContractedRank
 from traceq.whatif.host_part import host_part
-from traceq.whatif.rank_part import RankPart, device_part
+from traceq.whatif.rank_part import RankFacts, RankPart, device_part
 
-__all__ = ["CannotReplay", "JobReplay", "communication", "job_replay", "replay_of_ranks"]
+__all__ = ["CannotReplay", "JobReplay", "common_steps", "job_replay", "joined", "replay_of_ranks"]
 
 Ints = NDArray[np.int64]
+Ranks = Sequence[RankPart | ContractedRank]
 
 _NEVER = -(2**60)
 _EARLY_NS = 50_000
@@ -45,10 +45,14 @@ class JobReplay:
     Edges of rank r are those from `first_edge`[r] on; the last P are those by which the members of M meetings come to
     them. Of each member, int64[P]: `runs`, the edge on which it runs after its meeting; `meeting`; `member_rank`, the
     rank's index; `group`: members of one kind of collective. `begins`, `ends` int64[K, S]: moments, -1 for none, of the
-    ranks `column_rank` int64[S]. `observed`, `loosest` int64[E] ns: weights. `stragglers`: the late ranks.
+    ranks `column_rank` int64[S]. `observed`, `loosest` int64[E] ns: weights. `communication` int64[X]: the edges of
+    counted steps on which a collective runs. `stragglers`: the late ranks. Ranks are in memory as `parts`, or their
+    events are not: `contracted` (then with no parts).
     """
 
+    facts: tuple[RankFacts, ...]
     parts: tuple[RankPart, ...]
+    contracted: tuple[ContractedRank, ...]
     graph: JobGraph
     first_edge: Ints
     runs: Ints
@@ -60,12 +64,13 @@ class JobReplay:
     column_rank: Ints
     observed: Ints
     loosest: Ints
+    communication: Ints
     stragglers: StragglerRanks
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks."""
-        return tuple(part.trace.rank for part in self.parts)
+        return tuple(facts.rank for facts in self.facts)
 
     @property
     def num_steps(self) -> int:
@@ -121,34 +126,41 @@ def job_replay(run: Run) -> JobReplay:
 
 def replay_of_ranks(job: Job, traces: Sequence[Trace]) -> JobReplay:
     """Return the replay of a job by the traces of all its ranks, in their order. Raises CannotReplay likewise."""
-    lacking = [trace.rank for trace in traces if lacks_device_rows(trace)]
+    counted = common_steps(job)
+    part_of = device_part if job.ranks[0].has_device else host_part
+    return joined(job, [part_of(trace, of_rank) for trace, of_rank in zip(traces, counted, strict=True)])
+
+
+def common_steps(job: Job) -> list[NDArray[np.bool_]]:
+    """Return bool[K] of each rank: the steps that all ranks counted. Raises CannotReplay where ranks do not compare."""
+    lacking = [rank.rank for rank in job.ranks if rank.lacks_device_rows]
     if lacking:
         of_ranks = f"rank{'s' * (len(lacking) > 1)} {format_ranks(lacking)}"
         raise CannotReplay(
             f"{job.path}: the device rows of {of_ranks} are missing, so what the host waits for is unknown"
         )
-    if len(traces) == 1:
-        part = device_part(traces[0], steps(traces[0]).counted)
-        return _joined(job.path, (part,), np.zeros(1, np.int64), _nobody(), StragglerRanks(()))
-    has_device = [len(device_work(trace)) > 0 for trace in traces]
-    if len(set(has_device)) > 1:
+    if len(job.ranks) == 1:
+        return [job.ranks[0].steps.counted]
+    if len({rank.has_device for rank in job.ranks}) > 1:
         raise CannotReplay(f"{job.path}: only some ranks have device rows, so they cannot be replayed together")
     if not job.is_concurrent:
         raise CannotReplay(f"{job.path}: the ranks were recorded one after the other; choose one with --ranks")
-    counted = _common_steps(job.path, traces)
-    part_of = device_part if has_device[0] else host_part
-    parts = tuple(part_of(trace, of_rank) for trace, of_rank in zip(traces, counted, strict=True))
-    if job.issued.ranks != tuple(trace.rank for trace in traces) or not len(job.waits):
+    return _common_steps(job.path, [rank.steps for rank in job.ranks])
+
+
+def joined(job: Job, ranks: Ranks) -> JobReplay:
+    """Return the ranks of a job on one graph, in their order. Raises CannotReplay where they cannot be compared."""
+    if len(ranks) == 1:
+        return _joined(job.path, ranks, np.zeros(1, np.int64), _nobody(), StragglerRanks(()))
+    if job.issued.ranks != tuple(rank.rank for rank in job.ranks) or not len(job.waits):
         raise CannotReplay(f"{job.path}: no collective of all ranks was recorded; choose one rank with --ranks")
     calls = _calls(job)
-    ahead = _clocks(job.path, job, traces, calls, has_device=has_device[0])
-    members = _members(parts, job, calls, ahead)
-    return _joined(job.path, parts, ahead, members, straggler_ranks(job))
+    ahead = _clocks(job, calls)
+    return _joined(job.path, ranks, ahead, _members(ranks, job, calls, ahead), straggler_ranks(job))
 
 
-def _common_steps(path: str, traces: Sequence[Trace]) -> list[NDArray[np.bool_]]:
+def _common_steps(path: str, all_steps: Sequence[Steps]) -> list[NDArray[np.bool_]]:
     """Return bool[K] of each rank: the steps that all ranks counted, by their numbers. Raises CannotReplay if none."""
-    all_steps = [steps(trace) for trace in traces]
     if len({of_rank.marked for of_rank in all_steps}) > 1:
         raise CannotReplay(f"{path}: only some ranks have step marks; choose one rank with --ranks")
     names = [list(zip(of.number.tolist(), ordinals([of.number]).tolist(), strict=True)) for of in all_steps]
@@ -171,16 +183,16 @@ def _calls(job: Job) -> Ints:
     return np.where(instances >= 0, job.issued.nth[instances], -1)
 
 
-def _clocks(path: str, job: Job, traces: Sequence[Trace], calls: Ints, *, has_device: bool) -> Ints:
+def _clocks(job: Job, calls: Ints) -> Ints:
     """Return int64[R] ns to subtract from times of each trace, so that they are on one clock."""
-    base = np.array([trace.base_time_ns for trace in traces])
+    base = np.array([rank.base_time_ns for rank in job.ranks])
     offset = job.clocks.ahead
     if not np.isnan(offset).any():
         ahead: Ints = np.rint(offset).astype(np.int64) - base
         return ahead
     meets = _meets(*(_of_ranks(job, calls, column) for column in ("start", "end")))
-    if has_device or not len(meets) or meets.mean() < _LEAST_MEETING:
-        raise CannotReplay(f"{path}: the ranks' clocks cannot be compared; choose one rank with --ranks")
+    if job.ranks[0].has_device or not len(meets) or meets.mean() < _LEAST_MEETING:
+        raise CannotReplay(f"{job.path}: the ranks' clocks cannot be compared; choose one rank with --ranks")
     return -base
 
 
@@ -198,7 +210,7 @@ def _meets(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.b
     return np.asarray(np.nanmax(start, axis=1) <= np.nanmin(end, axis=1) + _EARLY_NS)
 
 
-def _members(parts: Sequence[RankPart], job: Job, calls: Ints, ahead: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def _members(parts: Ranks, job: Job, calls: Ints, ahead: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Return (the edge of each member, its meeting, its rank's index, its kind of collective): int64[P] each."""
     edge, start, end = np.full(calls.shape, -1), np.full(calls.shape, np.nan), np.full(calls.shape, np.nan)
     for index, part in enumerate(parts):
@@ -225,7 +237,7 @@ def _names(job: Job) -> Ints:
 
 def _joined(
     path: str,
-    parts: tuple[RankPart, ...],
+    parts: Ranks,
     ahead: Ints,
     members: tuple[Ints, Ints, Ints, Ints],
     stragglers: StragglerRanks,
@@ -259,8 +271,11 @@ def _joined(
         weight[runs] = ends - latest[meeting]
         weights.append(weight)
     begins, ends_of_steps, column_rank = _steps(parts, first_node)
+    of_ranks = [part.communication + int(first) for part, first in zip(parts, first_edge, strict=False)]
     return JobReplay(
-        parts=parts,
+        facts=tuple(part.facts for part in parts),
+        parts=tuple(part for part in parts if isinstance(part, RankPart)),
+        contracted=tuple(part for part in parts if isinstance(part, ContractedRank)),
         graph=graph,
         first_edge=first_edge,
         runs=runs,
@@ -272,11 +287,12 @@ def _joined(
         column_rank=column_rank,
         observed=weights[0],
         loosest=weights[0] if np.array_equal(*weights) else weights[1],
+        communication=np.concatenate(of_ranks),
         stragglers=stragglers,
     )
 
 
-def _steps(parts: Sequence[RankPart], first_node: Ints) -> tuple[Ints, Ints, Ints]:
+def _steps(parts: Ranks, first_node: Ints) -> tuple[Ints, Ints, Ints]:
     """Return (begins, ends of the steps that all ranks counted; the rank's index of each column)."""
     begins, ends, column_rank = [], [], []
     for index, (part, first) in enumerate(zip(parts, first_node.tolist(), strict=False)):
@@ -287,17 +303,9 @@ def _steps(parts: Sequence[RankPart], first_node: Ints) -> tuple[Ints, Ints, Int
     return np.concatenate(begins, axis=1), np.concatenate(ends, axis=1), np.concatenate(column_rank)
 
 
-def _padded(nodes: Ints, first: int, part: RankPart) -> Ints:
+def _padded(nodes: Ints, first: int, part: RankPart | ContractedRank) -> Ints:
     """Return the moments of a job by those of one rank, as many columns for begins as for ends."""
     width = max(part.begins.shape[1], part.ends.shape[1])
     padded = np.full((len(nodes), width), -1)
     padded[:, : nodes.shape[1]] = np.where(nodes >= 0, nodes + first, -1)
     return padded
-
-
-def communication(part: RankPart) -> Ints:
-    """Return int64[X]: the edges of counted steps on which a collective runs, its wait for other ranks included."""
-    of_work = np.flatnonzero((part.work >= 0) & part.counted)
-    if not len(of_work):
-        return np.flatnonzero(np.isin(np.arange(len(part.source)), part.call) & part.counted)
-    return of_work[is_communication(part.trace)[part.work[of_work]]]

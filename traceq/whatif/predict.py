@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import hypot, sqrt
 
@@ -9,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceq.causes.replay import Saving
-from traceq.facts.timeline.steps import steps
 from traceq.frozen import frozen
-from traceq.whatif.intervention import Intervention
+from traceq.whatif.intervention import Intervention, RankIntervention
 from traceq.whatif.interventions import WithoutStraggler
 from traceq.whatif.job_replay import JobReplay
-from traceq.whatif.rank_part import RankPart
+from traceq.whatif.rank_cases import changed_on_ranks
 from traceq.whatif.unreplayed import refuse_unreplayed
 from traceq.whatif.weights import Weights
 
@@ -100,20 +100,14 @@ def predict(replay: JobReplay, interventions: Sequence[Intervention], path: str 
     return Prediction(
         ranks=replay.ranks,
         num_steps=replay.num_steps,
-        is_marked=steps(replay.parts[0].trace).marked,
-        world_size=max(part.trace.world_size for part in replay.parts),
+        is_marked=replay.facts[0].is_marked,
+        world_size=max(facts.world_size for facts in replay.facts),
         now_ns=together.now_ns,
         unreplayed_ns=unreplayed_ns,
-        shown_ns=tuple(map(_shown_ns, replay.parts)),
+        shown_ns=tuple(facts.shown_ns for facts in replay.facts),
         together=together,
         each=each,
     )
-
-
-def _shown_ns(part: RankPart) -> int:
-    """Return the mean counted step of one rank, ns, by its own begin and end."""
-    windows = steps(part.trace).window[part.counted_steps]
-    return round(float((windows[:, 1] - windows[:, 0]).mean()))
 
 
 def saving_of(replay: JobReplay, interventions: Sequence[Intervention]) -> Saving:
@@ -132,7 +126,7 @@ def _change(replay: JobReplay, interventions: Sequence[Intervention]) -> Change:
     return Change(
         option=" ".join(intervention.option for intervention in interventions),
         words=f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0],
-        held=tuple(intervention.held_in(replay) for intervention in interventions),
+        held=tuple(_held(replay, intervention) for intervention in interventions),
         now_ns=round(float(now.mean())),
         least_saved_ns=saving.least_ns,
         most_saved_ns=saving.most_ns,
@@ -146,12 +140,30 @@ def _played(replay: JobReplay, interventions: Sequence[Intervention]) -> tuple[I
     ignored = tuple(index for intervention in interventions for index in intervention.ignored(replay))
     now, lasts = replay.observed_ns, []
     for before, before_ns, most in ((replay.observed, now, False), (replay.loosest, replay.loosest_ns, True)):
-        weights = Weights(replay, before)
-        for intervention in interventions:
-            intervention.apply(replay, weights, most=most)
-        then = now - before_ns + replay.step_ns(weights.changed(), ignored)
+        then = now - before_ns + replay.step_ns(_changed(replay, before, interventions, most=most), ignored)
         lasts.append(now if ignored and then.mean() > now.mean() else then)  # no rank waits for longer than before
     return now, lasts[0], lasts[1]
+
+
+def _changed(replay: JobReplay, before: Ints, interventions: Sequence[Intervention], *, most: bool) -> Ints:
+    """Return int64[E] ns: the weights `before` with all changes, of which contracted ranks have made their own."""
+    on_ranks = [each for each in interventions if isinstance(each, RankIntervention)]
+    if replay.contracted and on_ranks:
+        before = changed_on_ranks(replay, before, on_ranks, most=most)
+    weights = Weights(replay, before)
+    for intervention in interventions:
+        if not (replay.contracted and isinstance(intervention, RankIntervention)):
+            intervention.apply(replay, weights, most=most)
+    return weights.changed()
+
+
+def _held(replay: JobReplay, intervention: Intervention) -> str:
+    """Return what is held fixed in a job."""
+    if not isinstance(intervention, RankIntervention):
+        return intervention.held
+    of_ranks = [each.allocations(intervention.option) for each in replay.contracted]
+    of_ranks += [intervention.allocations(part) for part in replay.parts]
+    return intervention.held_with(sum(of_ranks, Counter()))
 
 
 def _noise_ns(of_steps: Ints) -> float:

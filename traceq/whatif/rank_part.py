@@ -8,16 +8,36 @@ from numpy.typing import NDArray
 from traceq.causes.edges import EdgeKind
 from traceq.causes.replay import replay_of
 from traceq.facts.comm.rank_collectives import first_work
+from traceq.facts.events.communication_kernels import is_communication
+from traceq.facts.events.device_work import device_work
 from traceq.facts.stalls.host_waits import host_waits
 from traceq.facts.timeline.steps import steps
+from traceq.facts.timeline.time_partition import TimeCategory, activity, unrecorded
 from traceq.frozen import frozen
-from traceq.intervals import Spans, empty, spans
+from traceq.intervals import Spans, empty, intersect, measure, spans, subtract
 from traceq.model import Trace
 
-__all__ = ["RankPart", "device_part"]
+__all__ = ["RankFacts", "RankPart", "device_part", "rank_facts"]
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+@frozen
+class RankFacts:
+    """What is said of a rank and its counted steps, all times ns of the mean one.
+
+    `shown_ns`: the step by its own begin and end; `unrecorded_ns`: in which unrecorded work runs; `lone_waits_ns`: in
+    which a host communicates, but waits for no collective. `is_marked`: the steps have marks.
+    """
+
+    rank: int
+    world_size: int
+    is_marked: bool
+    has_device: bool
+    shown_ns: int
+    unrecorded_ns: float
+    lone_waits_ns: float
 
 
 @frozen(eq=False)
@@ -31,10 +51,12 @@ class RankPart:
     work that an edge runs, -1 for none; `hold` int64[E]: the wait of the host that it is part of, -1 for none,
     `without` int64[E] ns once that is removed. `call` int64[C]: the edge on which each collective runs, -1 without one.
     `begins`, `ends` int64[K, S]: the moments of which the latest is a step's begin or end, -1 for none. `counted`
-    bool[E]: begins within a counted step, `counted_steps` bool[K]: those that all ranks counted.
+    bool[E]: begins within a counted step, `counted_steps` bool[K]: those that all ranks counted. `communication`
+    int64[X]: edges of these on which a collective runs, its wait for other ranks included.
     """
 
     trace: Trace
+    facts: RankFacts
     time: Ints
     source: Ints
     target: Ints
@@ -52,6 +74,7 @@ class RankPart:
     begins: Ints
     ends: Ints
     counted_steps: Mask
+    communication: Ints
 
     @property
     def counted_windows(self) -> Spans:
@@ -79,8 +102,11 @@ def device_part(trace: Trace, counted: Mask) -> RankPart:
     time = replay.time_ns.copy()
     time[0] = replay.first_ns
     host = np.flatnonzero(edges.kind == EdgeKind.HOST)
+    is_counted = replay.begin_within(counted)
+    of_work = np.flatnonzero((work >= 0) & is_counted)
     return RankPart(
         trace=trace,
+        facts=rank_facts(trace, counted, empty()),
         time=time,
         source=edges.source,
         target=edges.target,
@@ -93,9 +119,28 @@ def device_part(trace: Trace, counted: Mask) -> RankPart:
         work=work,
         hold=np.where(replay.hold < len(waits), replay.hold, -1),
         without=replay.without,
-        counted=replay.begin_within(counted),
+        counted=is_counted,
         call=np.where(call_work >= 0, edge_of_work[call_work], -1),
         begins=replay.begins,
         ends=replay.ends,
         counted_steps=counted,
+        communication=of_work[is_communication(trace)[work[of_work]]],
+    )
+
+
+def rank_facts(trace: Trace, counted: Mask, waits: Spans) -> RankFacts:
+    """Return the facts of a rank and some of its steps, bool[K]; it waits for collectives in `waits`."""
+    has_device, windows = len(device_work(trace)) > 0, steps(trace).window[counted]
+    alone = empty() if has_device else subtract(activity(trace).when(TimeCategory.EXPOSED_COMM), waits)
+    unrecorded_ns, lone_waits_ns = (
+        measure(intersect(times, spans(*windows.T))) / len(windows) for times in (unrecorded(trace), alone)
+    )
+    return RankFacts(
+        rank=trace.rank,
+        world_size=trace.world_size,
+        is_marked=steps(trace).marked,
+        has_device=has_device,
+        shown_ns=round(float((windows[:, 1] - windows[:, 0]).mean())),
+        unrecorded_ns=unrecorded_ns,
+        lone_waits_ns=lone_waits_ns,
     )

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from traceq.causes.replay import replay_of
 from traceq.facts.events.device_work import device_work
 from traceq.facts.memo import once_per_object, once_per_trace
 from traceq.facts.timeline.steps import steps
-from traceq.facts.timeline.time_partition import TimeCategory, activity, unrecorded
-from traceq.intervals import Spans, intersect, measure, spans, subtract
+from traceq.intervals import empty
 from traceq.model import Trace
 from traceq.units import Unit, format_value
-from traceq.whatif.job_replay import CannotReplay, JobReplay, communication
-from traceq.whatif.rank_part import RankPart
+from traceq.whatif.job_replay import CannotReplay, JobReplay
+from traceq.whatif.rank_part import rank_facts
 
 __all__ = ["MOST_UNREPLAYED", "is_replayed", "refuse_unreplayed", "unreplayed_share"]
-
-Mask = NDArray[np.bool_]
 
 MOST_UNREPLAYED = 0.05
 """Part of a step that cannot be replayed from which nothing is predicted."""
@@ -39,7 +33,8 @@ def unreplayed_share(trace: Trace) -> float:
         return 0.0
     replay, counted = replay_of(trace), steps(trace).counted
     step_ns = float(replay.step_ns[counted].mean())
-    return min((max(replay.unexplained_ns(), 0) + _unrecorded_ns(trace, counted)) / step_ns, 1.0) if step_ns else 0.0
+    unreplayed_ns = max(replay.unexplained_ns(), 0) + rank_facts(trace, counted, empty()).unrecorded_ns
+    return min(unreplayed_ns / step_ns, 1.0) if step_ns else 0.0
 
 
 def refuse_unreplayed(replay: JobReplay, path: str = "") -> int:
@@ -60,32 +55,13 @@ def _unreplayed(replay: JobReplay) -> dict[str, float]:
     delays = replay.observed_ns - replay.loosest_ns
     parts = {
         "between launch, streams and work, of which no cause is recorded": max(float(delays.mean()), 0.0),
-        "in which unrecorded work runs": max(_unrecorded_ns(part.trace, part.counted_steps) for part in replay.parts),
+        "in which unrecorded work runs": max(facts.unrecorded_ns for facts in replay.facts),
     }
-    if len(replay.parts) > 1:
+    if len(replay.facts) > 1:
         on_path = replay.on_path()
         on_path[replay.runs] = False
-        edges = [communication(part) + int(first) for part, first in zip(replay.parts, replay.first_edge, strict=False)]
-        alone = np.concatenate(edges)
+        alone = replay.communication
         on_device = int(replay.observed[alone[on_path[alone]]].sum()) / replay.num_steps
-        on_host = max(_lone_waits_ns(part) for part in replay.parts)
+        on_host = max(facts.lone_waits_ns for facts in replay.facts)
         parts["in messages and collectives that are not matched between ranks"] = on_device + on_host
     return parts
-
-
-def _lone_waits_ns(part: RankPart) -> float:
-    """Return ns of a mean step in which a rank without a device communicates, and waits for no collective."""
-    if len(device_work(part.trace)):
-        return 0.0
-    alone = subtract(activity(part.trace).when(TimeCategory.EXPOSED_COMM), part.waits)
-    return _per_step(part.trace, part.counted_steps, alone)
-
-
-def _unrecorded_ns(trace: Trace, counted: Mask) -> float:
-    """Return ns of a mean step in which unrecorded work runs."""
-    return _per_step(trace, counted, unrecorded(trace))
-
-
-def _per_step(trace: Trace, counted: Mask, times: Spans) -> float:
-    """Return ns of the mean of some steps, bool[K], that are in some times."""
-    return measure(intersect(times, spans(*steps(trace).window[counted].T))) / int(counted.sum())

@@ -1,4 +1,4 @@
-"""Weights of a job's edges that interventions change one after the other, and all together at the end."""
+"""Weights of edges, of a rank or a job, that interventions change one after the other, the host's at the end."""
 
 from __future__ import annotations
 
@@ -12,43 +12,54 @@ from traceq.intervals import Spans, sorted_unique, span_index
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.rank_part import RankPart
 
-__all__ = ["Weights"]
+__all__ = ["RankWeights", "Weights"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class Weights:
-    """`edges` int64[E] ns of a replay, which interventions change in place, and by which parts of its time a host goes.
+class RankWeights:
+    """`edges` int64[E] ns of one rank, which interventions change in place, and by which parts of its time it goes.
 
     Two that take half of the same time of a host leave a quarter of it.
     """
 
-    def __init__(self, replay: JobReplay, edges: Ints) -> None:
-        self.edges = edges.copy()
-        self._replay = replay
-        self._host: defaultdict[tuple[int, int], list[tuple[Spans, Floats]]] = defaultdict(list)
+    def __init__(self, part: RankPart, edges: Ints) -> None:
+        self.edges = edges
+        self._part = part
+        self._host: defaultdict[int, list[tuple[Spans, Floats]]] = defaultdict(list)
 
-    def of_rank(self, index: int) -> Ints:
-        """Return the weights of a rank's edges, by its index: a view."""
-        return self.edges[self._replay.edges_of(index)]
-
-    def scale_host(self, index: int, times: Sequence[Spans], factor: float | Floats) -> None:
-        """Let each chain of threads of a rank take `factor` of its time in spans, given by chain.
+    def scale_host(self, times: Sequence[Spans], factor: float | Floats) -> None:
+        """Let each chain of threads take `factor` of its time in spans, given by chain.
 
         Time in which the host waits for others is none of its own.
         """
         for chain, parts in enumerate(times):
             if len(parts):
-                self._host[index, chain].append((parts, np.broadcast_to(factor, len(parts))))
+                self._host[chain].append((parts, np.broadcast_to(factor, len(parts))))
+
+    def settle(self) -> None:
+        """Change the edges of the host by what was asked for."""
+        for chain, scaled in self._host.items():
+            of_chain = self._part.host[self._part.chain == chain]
+            changed = self.edges[of_chain] + _change_ns(self._part, of_chain, scaled)
+            self.edges[of_chain] = np.maximum(changed, 0)
+        self._host.clear()
+
+
+class Weights:
+    """`edges` int64[E] ns of a job, which interventions change in place; `ranks`: those of each rank, views of them."""
+
+    def __init__(self, replay: JobReplay, edges: Ints) -> None:
+        self.edges = edges.copy()
+        self.ranks = tuple(
+            RankWeights(part, self.edges[replay.edges_of(index)]) for index, part in enumerate(replay.parts)
+        )
 
     def changed(self) -> Ints:
         """Return int64[E] ns: the weights with all changes."""
-        for (index, chain), scaled in self._host.items():
-            part, view = self._replay.parts[index], self.of_rank(index)
-            of_chain = part.host[part.chain == chain]
-            view[of_chain] = np.maximum(view[of_chain] + _change_ns(part, of_chain, scaled), 0)
-        self._host.clear()
+        for of_rank in self.ranks:
+            of_rank.settle()
         return self.edges
 
 

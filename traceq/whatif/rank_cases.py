@@ -1,0 +1,103 @@
+"""First level of a large job's replay: each rank makes the changes to itself, and leaves few edges of each case.
+
+What is changed between ranks, as the bandwidth, follows once they are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traceq.causes.contraction import contract
+from traceq.errors import UsageFault
+from traceq.whatif.contracted_rank import ContractedRank
+from traceq.whatif.intervention import RankIntervention
+from traceq.whatif.job_replay import JobReplay
+from traceq.whatif.rank_part import RankPart
+from traceq.whatif.weights import RankWeights
+
+__all__ = ["case_name", "changed_on_ranks", "contracted_part"]
+
+Ints = NDArray[np.int64]
+
+Case = Sequence[RankIntervention]
+
+
+def case_name(case: Case) -> str:
+    """Return the options of a case, by which it is found again."""
+    return " ".join(intervention.option for intervention in case)
+
+
+def contracted_part(part: RankPart, cases: Sequence[Case]) -> ContractedRank:
+    """Return the part of a rank with few edges, and their weights in some cases."""
+    calls, kept = part.call[part.call >= 0], np.zeros(len(part.time), np.bool_)
+    stays = np.union1d(calls, part.communication)
+    for moments in (np.zeros(1, np.int64), part.source[stays], part.target[stays], part.begins, part.ends):
+        kept[moments[moments >= 0]] = True
+    weight = np.column_stack([part.observed, part.loosest, *_changed(part, cases)])
+    between = np.ones(len(part.source), np.bool_)
+    between[stays] = False
+    source, target, between_ns = contract(part.source[between], part.target[between], weight[between], kept)
+    source, target = np.r_[part.source[stays], source], np.r_[part.target[stays], target]
+    weight = np.concatenate([weight[stays], between_ns])
+    kept[source] = kept[target] = True
+    moment, edge = np.cumsum(kept) - 1, np.full(len(part.source) + 1, -1)
+    edge[stays] = np.arange(len(stays))
+    interventions = {each.option: each for case in cases for each in case}
+    return ContractedRank(
+        facts=part.facts,
+        time=part.time[kept],
+        source=moment[source],
+        target=moment[target],
+        observed=weight[:, 0].copy(),
+        loosest=weight[:, 1].copy(),
+        changed=weight[:, 2:].copy(),
+        cases=tuple(map(case_name, cases)),
+        call=edge[part.call],
+        begins=np.where(part.begins >= 0, moment[part.begins], -1),
+        ends=np.where(part.ends >= 0, moment[part.ends], -1),
+        counted_steps=part.counted_steps,
+        communication=edge[part.communication],
+        lacking={option: each.nearest(part) for option, each in interventions.items() if not each.is_in(part)},
+        allocating={option: dict(each.allocations(part)) for option, each in interventions.items()},
+    )
+
+
+def _changed(part: RankPart, cases: Sequence[Case]) -> list[Ints]:
+    """Return the weights of a rank's edges in each case, at least and at most."""
+    changed = []
+    for case in cases:
+        for before, most in ((part.observed, False), (part.loosest, True)):
+            weights = RankWeights(part, before.copy())
+            for intervention in case:
+                if intervention.is_in(part):
+                    intervention.change(part, weights, most=most)
+            weights.settle()
+            changed.append(weights.edges)
+    return changed
+
+
+def changed_on_ranks(replay: JobReplay, before: Ints, case: Case, *, most: bool) -> Ints:
+    """Return int64[E] ns: the weights of a job after what its contracted ranks changed. Raises UsageFault.
+
+    A transfer, which only a meeting tells from the wait for other ranks, takes the part of its time that the whole
+    collective takes on its rank.
+    """
+    for intervention in case:
+        lacking = [rank.lacking.get(intervention.option) for rank in replay.contracted]
+        if None not in lacking:
+            raise UsageFault(
+                intervention.nothing(list(dict.fromkeys(name for names in lacking for name in names or ())))
+            )
+    weight, part = before.copy(), np.ones(len(before))
+    for index, rank in enumerate(replay.contracted):
+        changed = rank.changed[:, 2 * rank.cases.index(case_name(case)) + most]
+        original = rank.loosest if most else rank.observed
+        edges = replay.edges_of(index)
+        weight[edges] += changed - original
+        part[edges] = np.where(original > 0, changed / np.maximum(original, 1), 1.0)
+    runs = replay.runs
+    weight[runs] = np.where(before[runs] > 0, np.rint(before[runs] * part[runs]), before[runs])
+    return weight
