@@ -126,7 +126,7 @@ def test_the_straggler_is_the_one_that_show_names() -> None:
     assert stragglers_of_show(even) == ()
     with pytest.raises(UsageFault, match=r"no rank is a straggler: none causes .*; --without-straggler=RANK asks"):
         predict(job_replay(even), [WithoutStraggler()])
-    assert not any(isinstance(each, WithoutStraggler) for each in candidates(job_replay(even)))
+    assert not any(isinstance(each, WithoutStraggler) for each in candidates(job_replay(even), []))
     with pytest.raises(UsageFault, match="--without-straggler=0,1: these are all ranks"):
         predict(job_replay(even), [WithoutStraggler((0, 1))])
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
+
+from traceq.commands._engine_options import CLUSTER, MEMORY
 
 if TYPE_CHECKING:
     from traceq.whatif.intervention import Intervention
@@ -57,6 +60,8 @@ def command(
         bool, typer.Option("--balance-loader", help="Every rank waits equally long for its data loader.")
     ] = False,
     ranks: Annotated[str | None, typer.Option(help="Ranks to read, like 0,8,16-31.")] = None,
+    memory: Annotated[str | None, MEMORY] = None,
+    cluster: Annotated[str | None, CLUSTER] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON; times in ns.")] = False,
 ) -> None:
     """Say what a step would be without its waits, or with faster parts: by replay of all ranks, each answer a range.
@@ -64,13 +69,11 @@ def command(
     Changes can be combined. Without any, at most three that gain most. Of one rank, `saves` is what `show` says that
     removing it saves. Exit code 1 where more than 5 % of the step cannot be replayed.
     """
+    from traceq.commands._engine import engine_for, shown_ranks
     from traceq.commands._output import print_caveats
+    from traceq.engines.played_ranks import answers
     from traceq.runs.rank_selection import parse_ranks
-    from traceq.runs.read import read, with_traces
     from traceq.whatif import host_waits, interventions, parse
-    from traceq.whatif.best import best_changes
-    from traceq.whatif.job_replay import job_replay
-    from traceq.whatif.predict import predict
 
     chosen: list[Intervention] = [*parse.without(without or ()), *parse.scaled(scale or ())]
     chosen += [interventions.HiddenComm()] if hide_comm else []
@@ -78,16 +81,24 @@ def command(
     chosen += [interventions.NoLaunchLatency()] if no_launch_latency else []
     chosen += [parse.bandwidth(comm_bandwidth)] if comm_bandwidth is not None else []
     chosen += [host_waits.BalancedLoader()] if balance_loader else []
-    run = with_traces(read(path, ranks=parse_ranks(ranks)))
-    replay = job_replay(run)
-    predictions = (predict(replay, chosen, path),) if chosen else best_changes(replay, path)
+    engine = engine_for(memory, cluster)
+    with ExitStack() as stack:
+        on_progress = stack.enter_context(shown_ranks())
+        answered = answers(
+            engine.path(path),
+            chosen,
+            start=lambda: stack.enter_context(engine.start()),
+            small=engine.small,
+            ranks=parse_ranks(ranks),
+            on_progress=on_progress,
+        )
     if as_json:
         from traceq.whatif.sentences import to_document
 
-        typer.echo(json.dumps(to_document(path, predictions, run.caveats), indent=1))
+        typer.echo(json.dumps(to_document(path, answered.predictions, answered.run.caveats), indent=1))
         return
-    _print(predictions)
-    print_caveats(run.caveats)
+    _print(answered.predictions)
+    print_caveats(answered.run.caveats)
 
 
 def _print(predictions: tuple[Prediction, ...]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from traceq.causes.removed_waits import LOADER, alike_syncs, kinds_of_waits, saved_without_alike
 from traceq.errors import UsageFault
 from traceq.facts.stalls.syncs import syncs
+from traceq.frozen import frozen
+from traceq.model import Trace
 from traceq.whatif.host_waits import BalancedLoader, WithoutLoader, WithoutSyncs
 from traceq.whatif.intervention import Intervention
 from traceq.whatif.interventions import HiddenComm, NoLaunchLatency, WithoutStraggler
 from traceq.whatif.job_replay import JobReplay
 from traceq.whatif.predict import Prediction, predict
 
-__all__ = ["best_changes", "candidates"]
+__all__ = ["RankWaits", "best_changes", "best_of", "candidates", "rank_waits"]
 
 _MOST = 3
 _MOST_LINES = 3
@@ -22,13 +25,40 @@ _LEAST_SHARE = 0.01
 """Part of a step that an intervention has to gain at least."""
 
 
-def candidates(replay: JobReplay) -> list[Intervention]:
-    """Return the interventions that are possible: lines of syncs, all syncs, the loader, the ranks, collectives."""
-    kinds = [kinds_of_waits(part.trace) for part in replay.parts]
-    chosen: list[Intervention] = [WithoutSyncs(line) for line in _costliest_lines(replay)]
-    chosen += [WithoutSyncs()] if any((of_rank >= 0).any() for of_rank in kinds) else []
-    chosen += [WithoutLoader()] if any((of_rank == LOADER).any() for of_rank in kinds) else []
-    if len(replay.parts) > 1:
+@frozen
+class RankWaits:
+    """What a rank's host waits for: whether there are syncs, and waits for the data loader.
+
+    `lines`: ns by which a mean step is shorter without the syncs of each line, at least; of lines that save anything.
+    """
+
+    has_syncs: bool
+    has_loader: bool
+    lines: Mapping[str, int]
+
+
+def rank_waits(trace: Trace) -> RankWaits:
+    """Return what the host of a rank waits for."""
+    kinds, saved = kinds_of_waits(trace), Counter[str]()
+    keys, texts = alike_syncs(trace).keys, syncs(trace).origin.texts
+    for key, saving in zip(keys.tolist(), saved_without_alike(trace), strict=True):
+        place = texts[key[2]].partition(" ")[0]
+        if ":" in place:
+            saved[place] += saving.least_ns
+    lines = {line: ns for line, ns in saved.items() if ns}
+    return RankWaits(bool((kinds >= 0).any()), bool((kinds == LOADER).any()), lines)
+
+
+def candidates(replay: JobReplay, waits: Sequence[RankWaits]) -> list[Intervention]:
+    """Return the interventions that are possible: lines of syncs, all syncs, the loader, the ranks, collectives.
+
+    `waits` of each rank.
+    """
+    saved = sum((Counter(of_rank.lines) for of_rank in waits), Counter[str]())
+    chosen: list[Intervention] = [WithoutSyncs(line) for line, _ in saved.most_common(_MOST_LINES)]
+    chosen += [WithoutSyncs()] if any(of_rank.has_syncs for of_rank in waits) else []
+    chosen += [WithoutLoader()] if any(of_rank.has_loader for of_rank in waits) else []
+    if len(replay.facts) > 1:
         chosen += [*([WithoutStraggler()] if replay.stragglers.ranks else []), BalancedLoader()]
     chosen += [HiddenComm()] if len(replay.communication) else []
     has_device = all(facts.has_device for facts in replay.facts)
@@ -36,12 +66,18 @@ def candidates(replay: JobReplay) -> list[Intervention]:
 
 
 def best_changes(replay: JobReplay, path: str = "") -> tuple[Prediction, ...]:
-    """Return what each intervention alone gains, the most first: at most three, of those that gain more than noise.
+    """Return what each possible intervention alone gains, as `best_of` does. Raises CannotReplay."""
+    waits = [rank_waits(part.trace) for part in replay.parts]
+    return best_of(replay, candidates(replay, waits), path)
+
+
+def best_of(replay: JobReplay, interventions: Sequence[Intervention], path: str = "") -> tuple[Prediction, ...]:
+    """Return what interventions gain, the most first: at most three, of those that gain more than noise.
 
     Of two that gain the same, the narrower one comes first, and is enough. Raises CannotReplay.
     """
     gains: list[Prediction] = []
-    for intervention in candidates(replay):
+    for intervention in interventions:
         try:
             prediction = predict(replay, [intervention], path)
         except UsageFault:  # there is nothing of it in these steps
@@ -58,15 +94,3 @@ def _is_same(a: Prediction, b: Prediction) -> bool:
     """Return whether both save the same: all syncs are those of one line, as a rule."""
     first, second = a.together, b.together
     return (first.least_saved_ns, first.most_saved_ns) == (second.least_saved_ns, second.most_saved_ns)
-
-
-def _costliest_lines(replay: JobReplay) -> list[str]:
-    """Return the lines whose syncs save most alone, summed over ranks."""
-    saved: Counter[str] = Counter()
-    for part in replay.parts:
-        keys, texts = alike_syncs(part.trace).keys, syncs(part.trace).origin.texts
-        for key, saving in zip(keys.tolist(), saved_without_alike(part.trace), strict=True):
-            place = texts[key[2]].partition(" ")[0]
-            if ":" in place:
-                saved[place] += saving.least_ns
-    return [line for line, ns in saved.most_common(_MOST_LINES) if ns > 0]
